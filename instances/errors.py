@@ -1,0 +1,46 @@
+"""The errors a user can cause, each told in one line.
+
+::
+
+    DovetailError
+    ├── InputError          a file or a record breaks a rule of the format
+    └── UnsupportedError    a solver or an objective was asked for what it cannot do
+"""
+
+from __future__ import annotations
+
+
+class DovetailError(Exception):
+    """Base of every error that Dovetail raises on purpose; its text is one line."""
+
+
+class InputError(DovetailError):
+    """Input that breaks a rule of the format.
+
+    Parameters
+    ----------
+    rule : str
+        What must hold, with the offending value, for example ``must be >= 1, got 0.5``.
+    path : str
+        Where in the record, for example ``jobs[3].gsla``; empty for the whole of it.
+    source : str
+        The file, ``-`` for standard input, or empty where there is none.
+    """
+
+    def __init__(self, rule: str, path: str = "", source: str = "") -> None:
+        self.rule = _one_line(rule)
+        self.path = _one_line(path)
+        self.source = source
+        super().__init__(": ".join(part for part in (source, self.path, self.rule) if part))
+
+    def at(self, source: str) -> InputError:
+        """Return the same error with the file it came from."""
+        return InputError(self.rule, self.path, source)
+
+
+class UnsupportedError(DovetailError):
+    """A solver or an objective was asked for something outside what it declares to handle."""
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,389 @@
+"""What a problem *is*: the records of ``dovetail-instance/1``.
+
+Every record is checked when it is built: each field by its type, then what must fit
+together (the validators below, one rule a function). An instance is never edited;
+``Instance.replace`` gives a new one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Annotated, Literal, NamedTuple, Self
+
+from pydantic import BeforeValidator, Field, StrictBool, model_validator
+
+from dovetail.instances._record import (
+    Count,
+    Fraction,
+    Name,
+    NonNegative,
+    Positive,
+    Record,
+    Share,
+    listed,
+    rule_broken,
+    shown,
+)
+
+INSTANCE_FORMAT = "dovetail-instance/1"
+
+
+def _share_key(key: object) -> object:
+    return int(key) if isinstance(key, str) and key.isascii() and key.isdecimal() else key
+
+
+ShareKey = Annotated[Share, BeforeValidator(_share_key)]
+
+
+class GpuModel(Record):
+    """What a GPU is, without its name: the ``gpu`` of a node's shorthand."""
+
+    model: Name
+    memory_mib: Positive
+    sms: Count | None = None
+
+
+class Gpu(GpuModel):
+    """One GPU of a node."""
+
+    id: Name
+
+
+class Node(Record):
+    """A machine: its GPUs listed, or ``gpu_count`` equal ones named ``<id>-0`` and so on."""
+
+    id: Name
+    rack: Name | None = None
+    gpus: tuple[Gpu, ...] | None = None
+    gpu_count: Count | None = None
+    gpu: GpuModel | None = None
+
+    @model_validator(mode="after")
+    def _one_way_to_name_gpus(self) -> Self:
+        if (self.gpus is None) == (self.gpu_count is None):
+            raise rule_broken("", "must have either gpus or gpu_count with gpu")
+        if (self.gpu is None) != (self.gpu_count is None):
+            raise rule_broken("", "gpu_count and gpu go together")
+        return self
+
+    @cached_property
+    def devices(self) -> tuple[Gpu, ...]:
+        """The GPUs of the node, the shorthand written out."""
+        if self.gpu is None or self.gpu_count is None:
+            return self.gpus or ()
+        kind = self.gpu.model_dump()
+        return tuple(Gpu(id=f"{self.id}-{k}", **kind) for k in range(self.gpu_count))
+
+
+class Cluster(Record):
+    """The GPUs of a round and the rules for sharing them."""
+
+    max_jobs_per_gpu: Annotated[Count, Field(le=48)] = 2
+    shares: tuple[Share, ...] = ()
+    share_sum: Annotated[Count, Field(le=4800)] = 100
+    start_capped: StrictBool = False
+    gang_sharing: Literal["partial", "whole"] = "partial"
+    reserve_mib: NonNegative = 0.0
+    per_process_mib: NonNegative = 0.0
+    nodes: tuple[Node, ...]
+
+    @model_validator(mode="after")
+    def _distinct(self) -> Self:
+        _refuse_repeats("shares[{}]", self.shares, "a share may be listed once")
+        _refuse_repeats("nodes[{}].id", [n.id for n in self.nodes], "node ids must differ")
+        seen: set[str] = set()
+        for n, node in enumerate(self.nodes):
+            for g, gpu in enumerate(node.devices):
+                if gpu.id in seen:
+                    where = f"nodes[{n}].gpus[{g}].id" if node.gpus else f"nodes[{n}].id"
+                    raise rule_broken(where, f"GPU ids must differ, got {gpu.id!r} twice")
+                seen.add(gpu.id)
+        return self
+
+
+class Metrics(Record):
+    """Solo profile of a workload: the activity fractions of DCGM and byte rates.
+
+    ``gpu_util`` and ``mem_util`` are the coarser figures of ``nvidia-smi``, as fractions.
+    """
+
+    sm_active: Fraction | None = None
+    sm_occupancy: Fraction | None = None
+    dram_active: Fraction | None = None
+    tensor_active: Fraction | None = None
+    fp64_active: Fraction | None = None
+    fp32_active: Fraction | None = None
+    fp16_active: Fraction | None = None
+    pcie_rx_bytes_s: NonNegative | None = None
+    pcie_tx_bytes_s: NonNegative | None = None
+    gpu_util: Fraction | None = None
+    mem_util: Fraction | None = None
+
+
+class StepTime(Record):
+    """Castor's eq. 1: computing a batch of b samples takes ``fixed + per_sample * b`` seconds."""
+
+    fixed: NonNegative
+    per_sample: NonNegative
+
+
+class Batch(Record):
+    """Memory and iteration time by batch size; its presence allows gradient accumulation."""
+
+    size: Count
+    min: Count
+    fixed_mib: NonNegative
+    mib_per_sample: NonNegative
+    step_s: StepTime
+    comm_s: NonNegative = 0.0
+    overlap: Annotated[float, Field(strict=True, allow_inf_nan=False, ge=1, le=100)] = 1.0
+
+    @model_validator(mode="after")
+    def _sizes_fit(self) -> Self:
+        if self.min > self.size:
+            raise rule_broken("min", f"must be <= size ({self.size}), got {self.min}")
+        if self.step_s.fixed + self.step_s.per_sample + self.comm_s <= 0:
+            raise rule_broken("step_s", "an iteration must take some time, got 0")
+        return self
+
+    def allows(self, sub_batch: int) -> bool:
+        """Tell whether ``sub_batch`` is size / 2^k for some k, whole, and not below ``min``."""
+        steps, rest = divmod(self.size, sub_batch)
+        return rest == 0 and steps & (steps - 1) == 0 and sub_batch >= self.min
+
+
+class Workload(Record):
+    """What a job runs; jobs of one workload are interchangeable for prediction."""
+
+    memory_mib: NonNegative
+    metrics: Metrics | None = None
+    metrics_by_share: Mapping[ShareKey, Metrics] = {}
+    throughput: Mapping[ShareKey, Positive] = {}
+    power_w: Positive | None = None
+    speed: Mapping[Name, Positive] = {}
+    batch: Batch | None = None
+
+
+class Job(Record):
+    """A gang of ``workers`` processes, one GPU each, started together or not at all."""
+
+    id: Name
+    workload: Name
+    workers: Count = 1
+    gsla: Annotated[float, Field(strict=True, allow_inf_nan=False, ge=1)] | None = None
+    weight: NonNegative = 1.0
+    arrival_s: NonNegative = 0.0
+    remaining_s: Positive | None = None
+    priority: Literal["batch", "latency"] = "batch"
+    state: Literal["pending", "running"] = "pending"
+    gpus: tuple[Name, ...] | None = None
+    share: tuple[Share | None, ...] | None = None
+    sub_batch: Count | None = None
+
+    @model_validator(mode="after")
+    def _placed_if_running(self) -> Self:
+        if self.state == "pending":
+            for name in ("gpus", "share", "sub_batch"):
+                if getattr(self, name) is not None:
+                    raise rule_broken(name, "only a running job has this field")
+            return self
+        if self.gpus is None:
+            raise rule_broken("gpus", "this field is required of a running job")
+        if len(self.gpus) != self.workers:
+            raise rule_broken("gpus", f"must name {self.workers} GPUs, got {len(self.gpus)}")
+        _refuse_repeats("gpus[{}]", self.gpus, "a gang's GPUs must differ")
+        if self.share is not None and len(self.share) != self.workers:
+            raise rule_broken("share", f"must have {self.workers} items, got {len(self.share)}")
+        return self
+
+    @property
+    def running(self) -> bool:
+        """Whether the job holds GPUs already."""
+        return self.state == "running"
+
+    @property
+    def shares(self) -> tuple[int | None, ...]:
+        """The share on each GPU, ``share`` written out."""
+        return self.share if self.share is not None else (None,) * self.workers
+
+
+class SlowdownEntry(Record):
+    """Measured or predicted slowdowns of workloads that share a GPU at the given shares.
+
+    Two of them make a ``pair``, three or more a ``set``. ``slowdown: null`` says that they
+    may not share (ran out of memory, say).
+    """
+
+    pair: tuple[Name, Name] | None = None
+    set: Annotated[tuple[Name, ...], Field(min_length=3)] | None = None
+    share: tuple[Share | None, ...] | None = None
+    slowdown: tuple[Positive, ...] | None
+    upper: tuple[Positive, ...] | None = None
+    p99: tuple[Positive, ...] | None = None
+    power_w: Positive | None = None
+    gpu_model: Name | None = None
+
+    @model_validator(mode="after")
+    def _pair_or_set(self) -> Self:
+        if (self.pair is None) == (self.set is None):
+            raise rule_broken("", "must have either pair or set")
+        return self
+
+    @model_validator(mode="after")
+    def _one_value_each(self) -> Self:
+        for name in ("share", "slowdown", "upper", "p99"):
+            values = getattr(self, name)
+            if values is not None and len(values) != len(self.workloads):
+                rule = f"must have {len(self.workloads)} items, got {len(values)}"
+                raise rule_broken(name, rule)
+        return self
+
+    @model_validator(mode="after")
+    def _upper_is_above(self) -> Self:
+        if self.slowdown is None:
+            for name in ("upper", "p99", "power_w"):
+                if getattr(self, name) is not None:
+                    raise rule_broken(name, "must be absent where slowdown is null")
+        for k, (low, high) in enumerate(zip(self.slowdown or (), self.upper or (), strict=False)):
+            if high < low:
+                raise rule_broken(f"upper[{k}]", f"must be >= slowdown[{k}] ({low}), got {high}")
+        return self
+
+    @model_validator(mode="after")
+    def _mirror_of_itself(self) -> Self:
+        seen: dict[tuple[str, int | None], int] = {}
+        for k, member in enumerate(zip(self.workloads, self.shares, strict=True)):
+            first = seen.setdefault(member, k)
+            for name in ("slowdown", "upper", "p99"):
+                values = getattr(self, name)
+                if values is not None and values[first] != values[k]:
+                    rule = f"must equal {name}[{first}] ({values[first]}), as {member[0]!r}"
+                    raise rule_broken(
+                        f"{name}[{k}]", f"{rule} runs beside itself at one share, got {values[k]}"
+                    )
+        return self
+
+    @property
+    def workloads(self) -> tuple[str, ...]:
+        """The names of ``pair`` or of ``set``."""
+        return self.pair or self.set or ()
+
+    @property
+    def shares(self) -> tuple[int | None, ...]:
+        """The share of each workload, ``share`` written out."""
+        return self.share if self.share is not None else (None,) * len(self.workloads)
+
+    @property
+    def key(self) -> tuple[str | None, tuple[tuple[str, int], ...]]:
+        """What may occur once in an instance: GPU model and sorted (workload, share or 0)."""
+        members = zip(self.workloads, self.shares, strict=True)
+        return self.gpu_model, tuple(sorted((name, share or 0) for name, share in members))
+
+
+class Place(NamedTuple):
+    """A GPU with the node and the rack it is in."""
+
+    gpu: Gpu
+    node: str
+    rack: str | None
+
+
+class Instance(Record):
+    """One round's problem: a cluster, the jobs, and what is known of their slowdowns."""
+
+    format: Literal["dovetail-instance/1"] = INSTANCE_FORMAT
+    name: Name
+    cluster: Cluster
+    workloads: Mapping[Name, Workload]
+    jobs: tuple[Job, ...]
+    slowdowns: tuple[SlowdownEntry, ...] = ()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        _refuse_repeats("jobs[{}].id", [job.id for job in self.jobs], "job ids must differ")
+        self._check_workloads()
+        self._check_running()
+        self._check_entries()
+        return self
+
+    def _check_workloads(self) -> None:
+        for k, job in enumerate(self.jobs):
+            workload = self.workloads.get(job.workload)
+            if workload is None:
+                raise rule_broken(f"jobs[{k}].workload", self._unknown(job.workload))
+            if job.sub_batch is None:
+                continue
+            if workload.batch is None:
+                rule = f"workload {job.workload!r} has no batch, got {job.sub_batch}"
+                raise rule_broken(f"jobs[{k}].sub_batch", rule)
+            if not workload.batch.allows(job.sub_batch):
+                batch = workload.batch
+                rule = f"must be {batch.size} / 2^k and >= {batch.min}, got {job.sub_batch}"
+                raise rule_broken(f"jobs[{k}].sub_batch", rule)
+
+    def _check_running(self) -> None:
+        held: Counter[str] = Counter()
+        most = self.cluster.max_jobs_per_gpu
+        for k, job in enumerate(self.jobs):
+            for g, gpu in enumerate(job.gpus or ()):
+                path = f"jobs[{k}].gpus[{g}]"
+                if gpu not in self.places:
+                    raise rule_broken(path, f"must be a GPU of the cluster, got {gpu!r}")
+                held[gpu] += 1
+                if held[gpu] > most:
+                    raise rule_broken(path, f"{gpu!r} may hold at most {most} jobs, got more")
+                model, first = (self.places[name].gpu.model for name in (gpu, job.gpus[0]))  # type: ignore[index]
+                if model != first:
+                    rule = f"a gang's GPUs must be of one model ({first}), got {model}"
+                    raise rule_broken(path, rule)
+
+    def _check_entries(self) -> None:
+        seen: dict[object, int] = {}
+        for k, entry in enumerate(self.slowdowns):
+            for w, name in enumerate(entry.workloads):
+                if name not in self.workloads:
+                    field = "pair" if entry.pair else "set"
+                    raise rule_broken(f"slowdowns[{k}].{field}[{w}]", self._unknown(name))
+            first = seen.setdefault(entry.key, k)
+            if first != k:
+                names = shown(list(entry.workloads))
+                rule = f"{names} at these shares and model is already in slowdowns[{first}]"
+                raise rule_broken(f"slowdowns[{k}]", rule)
+
+    def _unknown(self, name: str) -> str:
+        return f"must be one of workloads ({listed(self.workloads)}), got {name!r}"
+
+    @cached_property
+    def places(self) -> Mapping[str, Place]:
+        """Every GPU of the cluster by its id, in the order of the file."""
+        return {
+            gpu.id: Place(gpu, node.id, node.rack)
+            for node in self.cluster.nodes
+            for gpu in node.devices
+        }
+
+    @cached_property
+    def jobs_by_id(self) -> Mapping[str, Job]:
+        """Every job by its id, in the order of the file."""
+        return {job.id: job for job in self.jobs}
+
+    def preempted(self) -> Instance:
+        """Return the instance with its running jobs pending again (``--preempt``)."""
+        fresh = {"state": "pending", "gpus": None, "share": None, "sub_batch": None}
+        return self.replace(jobs=tuple(job.model_copy(update=fresh) for job in self.jobs))
+
+
+def _refuse_repeats(path: str, values: tuple[object, ...] | list[str], rule: str) -> None:
+    """Raise at the second place of a repeated value; ``path`` has ``{}`` for its index."""
+    seen: set[object] = set()
+    for k, value in enumerate(values):
+        if value in seen:
+            raise rule_broken(path.format(k), f"{rule}, got {shown(value)} twice")
+        seen.add(value)
+
+
+def jobs_of(instance: Instance, state: Literal["pending", "running"]) -> Iterator[Job]:
+    """Yield the jobs in the given state, in the order of the file."""
+    return (job for job in instance.jobs if job.state == state)

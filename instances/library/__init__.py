@@ -1,0 +1,1 @@
+"""Instances shipped with Dovetail."""

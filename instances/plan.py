@@ -1,0 +1,111 @@
+"""What an answer *is*: the records of ``dovetail-plan/1``.
+
+A plan made elsewhere needs only ``assignments``; every other field is a claim that
+``dovetail check`` verifies where it is present.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self, get_args
+
+from pydantic import Field, StrictBool, model_validator
+
+from dovetail.instances._record import (
+    Count,
+    Name,
+    NonNegative,
+    Number,
+    Positive,
+    Record,
+    Share,
+    Text,
+    rule_broken,
+)
+
+PLAN_FORMAT = "dovetail-plan/1"
+
+ObjectiveName = Literal["throughput", "slowdown", "sensitivity", "jct", "energy"]
+OBJECTIVES: tuple[ObjectiveName, ...] = get_args(ObjectiveName)
+
+Status = Literal["optimal", "feasible", "infeasible", "unknown"]
+"""What we have: ``optimal`` means gap <= 1e-6, ``feasible`` a valid plan without that proof."""
+
+Stopped = Literal["complete", "time_limit", "gap_reached", "error"]
+"""Why the search ended."""
+
+
+class ObjectiveValue(Record):
+    """Value, proven bound and gap of the plan.
+
+    Under the two-stage objectives (``slowdown``, ``sensitivity``, ``energy``) these belong to
+    the second stage and ``placed_weight`` to the first; ``bound`` is null until the first
+    stage is proven.
+    """
+
+    name: ObjectiveName
+    value: Number
+    bound: Number | None = None
+    gap: NonNegative | None = None
+    placed_weight: NonNegative | None = None
+    placed_weight_bound: NonNegative | None = None
+
+
+class Assignment(Record):
+    """A placed job: on which GPUs, at which shares, how slow, beside whom."""
+
+    job: Name
+    gpus: Annotated[tuple[Name, ...], Field(min_length=1)]
+    share: tuple[Share | None, ...] | None = None
+    slowdown: Positive | None = None
+    sub_batch: Count | None = None
+    co_runners: tuple[tuple[Name, ...], ...] | None = None
+    start: StrictBool | None = None
+
+    @model_validator(mode="after")
+    def _one_value_each(self) -> Self:
+        for name in ("share", "co_runners"):
+            values = getattr(self, name)
+            if values is not None and len(values) != len(self.gpus):
+                raise rule_broken(name, f"must have {len(self.gpus)} items, got {len(values)}")
+        return self
+
+    @property
+    def shares(self) -> tuple[int | None, ...]:
+        """The share on each GPU, ``share`` written out."""
+        return self.share if self.share is not None else (None,) * len(self.gpus)
+
+
+class Nearest(Record):
+    """The co-runner that came closest to letting a waiting job start, with its numbers."""
+
+    co_runner: Name
+    share: Share | None = None
+    slowdown: Positive | None = None
+    gpu: Name | None = None
+
+
+class Waiting(Record):
+    """A job that is not placed, and why."""
+
+    job: Name
+    reason: Text = ""
+    nearest: Nearest | None = None
+
+
+class Plan(Record):
+    """The answer to an instance."""
+
+    format: Literal["dovetail-plan/1"] = PLAN_FORMAT
+    instance: Name | None = None
+    objective: ObjectiveValue | None = None
+    status: Status | None = None
+    stopped: Stopped | None = None
+    runtime_s: NonNegative | None = None
+    solver: Text | None = None
+    seed: Annotated[int, Field(strict=True)] | None = None
+    preempt: StrictBool = False
+    nodes_spanned: Annotated[int, Field(strict=True, ge=0)] | None = None
+    tie_break: Literal["proven", "heuristic"] | None = None
+    notes: tuple[Text, ...] = ()
+    assignments: tuple[Assignment, ...]
+    waiting: tuple[Waiting, ...] = ()
