@@ -45,7 +45,7 @@ class Record(BaseModel):
             raise _told(error, source) from None
 
     def to_data(self) -> dict[str, Any]:
-        """Return the record as plain data; fields at their default are left out, ``format`` never."""
+        """Return the record as plain data; fields at their default are left out."""
         data = self.model_dump(mode="json", exclude_defaults=True)
         stamp = getattr(self, "format", None)
         return {"format": stamp, **data} if stamp else data

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Annotated, Literal, NamedTuple, Self
+from typing import Annotated, Final, Literal, NamedTuple, Self
 
 from pydantic import BeforeValidator, Field, StrictBool, model_validator
 
@@ -27,7 +27,7 @@ from dovetail.instances._record import (
     shown,
 )
 
-INSTANCE_FORMAT = "dovetail-instance/1"
+INSTANCE_FORMAT: Final = "dovetail-instance/1"
 
 
 def _share_key(key: object) -> object:

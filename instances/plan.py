@@ -6,7 +6,7 @@ A plan made elsewhere needs only ``assignments``; every other field is a claim t
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self, get_args
+from typing import Annotated, Final, Literal, Self, get_args
 
 from pydantic import Field, StrictBool, model_validator
 
@@ -22,7 +22,7 @@ from dovetail.instances._record import (
     rule_broken,
 )
 
-PLAN_FORMAT = "dovetail-plan/1"
+PLAN_FORMAT: Final = "dovetail-plan/1"
 
 ObjectiveName = Literal["throughput", "slowdown", "sensitivity", "jct", "energy"]
 OBJECTIVES: tuple[ObjectiveName, ...] = get_args(ObjectiveName)
