@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Self
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from types import NoneType
+from typing import TYPE_CHECKING, Annotated, Any, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError
 from pydantic_core import PydanticCustomError
 
 from dovetail.instances.errors import InputError
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+    from typing_extensions import TypeIs
+
+# Control characters, line separators, and what is no character at all.
+_NOT_IN_NAMES = r"\x00-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff"
 
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Positive = Annotated[float, Field(strict=True, allow_inf_nan=False, gt=0, le=1e15)]
@@ -17,7 +27,7 @@ Fraction = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0, le=1)]
 Count = Annotated[StrictInt, Field(ge=1, le=1_000_000)]
 Text = Annotated[str, Field(strict=True)]
 Name = Annotated[
-    str, Field(strict=True, min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")
+    str, Field(strict=True, min_length=1, max_length=200, pattern=f"^[^{_NOT_IN_NAMES}]+$")
 ]
 Share = Annotated[StrictInt, Field(ge=1, le=100)]
 """A cap on the percentage of a GPU's SMs that a job may use there."""
@@ -42,7 +52,7 @@ class Record(BaseModel):
         try:
             return cls.model_validate(data)
         except ValidationError as error:
-            raise _told(error, source) from None
+            raise _told(cls, error, source) from None
 
     def to_data(self) -> dict[str, Any]:
         """Return the record as plain data; fields at their default are left out."""
@@ -76,9 +86,22 @@ def rule_broken(path: str, rule: str) -> PydanticCustomError:
 
 
 def shown(value: object) -> str:
-    """Return ``value`` as a message shows it: short and on one line."""
-    text = repr(value)
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
+    """Return ``value`` as a message shows it: short, on one line, spelled as in a file."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return str(value).lower()
+        case int() | float():
+            return _shown_number(value)
+        case str():
+            text = repr(value[:_SHOWN])
+            return text if len(value) <= _SHOWN else f"{text}..."
+        case Mapping():
+            return "a mapping"
+        case Sequence():
+            return "an empty list" if not value else "a list"
+    return f"a {type(value).__name__}"
 
 
 def listed(names: Iterable[str], most: int = 6) -> str:
@@ -88,18 +111,81 @@ def listed(names: Iterable[str], most: int = 6) -> str:
     return ", ".join(known[:most]) + more
 
 
-def _told(error: ValidationError, source: str) -> InputError:
-    first = error.errors()[0]
-    context: Mapping[str, Any] = first.get("ctx") or {}
-    location = first["loc"]
+def _shown_number(value: float) -> str:
+    # Python refuses to write out integers of thousands of digits.
+    return "a huge number" if abs(value) > 1e100 and isinstance(value, int) else f"{value!r}"
+
+
+def _told(record: type[Record], error: ValidationError, source: str) -> InputError:
+    first = _most_telling(error.errors(include_url=False))
+    kind, location = first["type"], first["loc"]
     path = _path(location)
-    if first["type"] == "rule":
-        path = ".".join(part for part in (path, context["path"]) if part).replace(".[", "[")
-        return InputError(context["rule"], path, source)
-    rule = _RULES.get(first["type"], first["msg"][:1].lower() + first["msg"][1:])
-    if first["type"] in ("missing", "extra_forbidden"):
-        return InputError(rule, path, source)
-    return InputError(f"{rule.format(**context)}, got {shown(first['input'])}", path, source)
+    if kind == "rule":
+        context = first["ctx"]
+        return InputError(context["rule"], _joined(path, context["path"]), source)
+    if kind == "missing":
+        thing = "item" if isinstance(location[-1], int) else "field"
+        return InputError(f"this {thing} is required", path, source)
+    if kind == "extra_forbidden":
+        return InputError(_unknown_field(record, location), path, source)
+    got = first.get("ctx", {}).get("actual_length", first["input"])
+    return InputError(f"{_rule(first)}, got {shown(got)}", path, source)
+
+
+def _most_telling(errors: list[ErrorDetails]) -> ErrorDetails:
+    """Return the first error; a misspelled name rather than the field it leaves missing."""
+    first = errors[0]
+    if first["type"] != "missing":
+        return first
+    record = first["loc"][:-1]
+    misspelled = (
+        error
+        for error in errors
+        if error["type"] == "extra_forbidden" and error["loc"][:-1] == record
+    )
+    return next(misspelled, first)
+
+
+def _rule(error: ErrorDetails) -> str:
+    if error["type"] == "float_type" and type(error["input"]) is int:
+        return _RULES["float_overflow"]
+    template = _RULES.get(error["type"])
+    if template is None:
+        return error["msg"][:1].lower() + error["msg"][1:]
+    context = {name: _limit(value) for name, value in error.get("ctx", {}).items()}
+    subject = "the key " if error["loc"][-1:] == (_KEY,) else ""
+    return subject + template.format(**context)
+
+
+def _limit(value: object) -> object:
+    return f"{value:.15g}" if isinstance(value, float | int) else value
+
+
+def _unknown_field(record: type[Record], location: tuple[int | str, ...]) -> str:
+    known = _record_at(record, location[:-1]).model_fields
+    close = get_close_matches(str(location[-1]), known, n=1, cutoff=0.7)
+    return f"unknown field, did you mean {close[0]}?" if close else "unknown field"
+
+
+def _record_at(record: type[Record], location: tuple[int | str, ...]) -> type[Record]:
+    """Return the type of the record that a file holds at ``location`` below ``record``."""
+    kind: object = record
+    for part in location:
+        kind = kind.model_fields[str(part)].annotation if _is_record(kind) else _element(kind)
+        kind = get_args(kind)[0] if NoneType in get_args(kind) else kind
+    return kind if _is_record(kind) else record
+
+
+def _element(container: object) -> object:
+    return next(kind for kind in get_args(container) if _is_record(kind))
+
+
+def _is_record(kind: object) -> TypeIs[type[Record]]:
+    return isinstance(kind, type) and issubclass(kind, Record)
+
+
+def _joined(path: str, below: str) -> str:
+    return ".".join(part for part in (path, below) if part).replace(".[", "[")
 
 
 def _path(location: tuple[int | str, ...]) -> str:
@@ -107,23 +193,31 @@ def _path(location: tuple[int | str, ...]) -> str:
     for part in location:
         if isinstance(part, int):
             path += f"[{part}]"
-        elif part != "[key]":
-            path += f".{part}" if path else part
+        elif part != _KEY:
+            path = field_path(path, part)
     return path
 
 
+def field_path(path: str, name: str) -> str:
+    """Return the path of the field or key ``name`` below ``path``; odd names are quoted."""
+    if not _PLAIN_NAME.fullmatch(name):
+        return f"{path}[{shown(name)}]"
+    return f"{path}.{name}" if path else name
+
+
+_KEY = "[key]"
+"""How pydantic marks that the key of a mapping, not the value there, breaks a rule."""
+
+_PLAIN_NAME = re.compile(r"[\w-]+")
+
 _RULES = {
-    "missing": "this field is required",
-    "extra_forbidden": "unknown field",
-    "greater_than_equal": "must be >= {ge:g}",
-    "greater_than": "must be > {gt:g}",
-    "less_than_equal": "must be <= {le:g}",
-    "less_than": "must be < {lt:g}",
+    "greater_than_equal": "must be >= {ge}",
+    "greater_than": "must be > {gt}",
+    "less_than_equal": "must be <= {le}",
+    "float_overflow": "must be <= 1e+15",
     "finite_number": "must be a finite number",
     "float_type": "must be a number",
     "int_type": "must be a whole number",
-    "int_parsing": "must be a whole number",
-    "int_from_float": "must be a whole number",
     "string_type": "must be a text",
     "bool_type": "must be true or false",
     "tuple_type": "must be a list",
@@ -132,9 +226,10 @@ _RULES = {
     "model_type": "must be a mapping of field names to values",
     "model_attributes_type": "must be a mapping of field names to values",
     "literal_error": "must be {expected}",
+    "string_unicode": "must be a text of whole Unicode characters",
     "string_too_short": "must not be empty",
     "string_too_long": "must have at most {max_length} characters",
     "string_pattern_mismatch": "must be one line of printable characters",
-    "too_long": "must have at most {max_length} items",
-    "too_short": "must have at least {min_length} items",
+    "too_long": "must have {max_length} or fewer items",
+    "too_short": "must have {min_length} or more items",
 }

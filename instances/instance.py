@@ -7,12 +7,13 @@ together (the validators below, one rule a function). An instance is never edite
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Annotated, Final, Literal, NamedTuple, Self
 
-from pydantic import BeforeValidator, Field, StrictBool, model_validator
+from pydantic import BeforeValidator, Field, StrictBool, WithJsonSchema, model_validator
 
 from dovetail.instances._record import (
     Count,
@@ -30,11 +31,20 @@ from dovetail.instances._record import (
 INSTANCE_FORMAT: Final = "dovetail-instance/1"
 
 
+_WHOLE_NUMBER = re.compile("0|[1-9][0-9]{0,8}")
+_MOST_GPUS = 100_000
+
+
 def _share_key(key: object) -> object:
-    return int(key) if isinstance(key, str) and key.isascii() and key.isdecimal() else key
+    return int(key) if isinstance(key, str) and _WHOLE_NUMBER.fullmatch(key) else key
 
 
-ShareKey = Annotated[Share, BeforeValidator(_share_key)]
+ShareKey = Annotated[
+    Share,
+    BeforeValidator(_share_key),
+    WithJsonSchema({"type": "string", "pattern": "^([1-9][0-9]?|100)$"}),
+]
+"""A share as the key of a mapping: a text in JSON, whose keys are always texts."""
 
 
 class GpuModel(Record):
@@ -88,6 +98,13 @@ class Cluster(Record):
     reserve_mib: NonNegative = 0.0
     per_process_mib: NonNegative = 0.0
     nodes: tuple[Node, ...]
+
+    @model_validator(mode="after")
+    def _not_too_large(self) -> Self:
+        gpus = sum(node.gpu_count or len(node.gpus or ()) for node in self.nodes)
+        if gpus > _MOST_GPUS:
+            raise rule_broken("nodes", f"must have at most {_MOST_GPUS} GPUs, got {gpus}")
+        return self
 
     @model_validator(mode="after")
     def _distinct(self) -> Self:
@@ -348,8 +365,8 @@ class Instance(Record):
                     raise rule_broken(f"slowdowns[{k}].{field}[{w}]", self._unknown(name))
             first = seen.setdefault(entry.key, k)
             if first != k:
-                names = shown(list(entry.workloads))
-                rule = f"{names} at these shares and model is already in slowdowns[{first}]"
+                names = listed(entry.workloads)
+                rule = f"({names}) at these shares and model is already in slowdowns[{first}]"
                 raise rule_broken(f"slowdowns[{k}]", rule)
 
     def _unknown(self, name: str) -> str:

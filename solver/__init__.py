@@ -1,1 +1,1 @@
-"""."""
+"""From mathematics to a proven answer: backends, and the round that uses them."""

@@ -1,1 +1,77 @@
-"""Instances shipped with Dovetail."""
+"""Instances shipped with the package, each with its source and its proven optimum."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+from dovetail.instances._record import NonNegative, Number, Record, Text, listed, shown
+from dovetail.instances._syntax import parse_yaml
+from dovetail.instances.errors import InputError
+from dovetail.instances.files import read_instance
+from dovetail.instances.instance import Instance
+from dovetail.instances.plan import ObjectiveName
+
+__all__ = ["Entry", "Optimum", "load", "manifest", "names", "path"]
+
+
+class Optimum(Record):
+    """The proven best value of an objective.
+
+    ``placed_weight`` is the first stage of the objectives that have two; ``value`` is then the
+    best of the second.
+    """
+
+    value: Number
+    placed_weight: NonNegative | None = None
+
+
+class Entry(Record):
+    """What the manifest says of a shipped instance."""
+
+    title: Text
+    source: Text
+    optimum: Mapping[ObjectiveName, Optimum]
+
+
+class _Manifest(Record):
+    instances: Mapping[str, Entry]
+
+
+@cache
+def manifest() -> Mapping[str, Entry]:
+    """Return the entry of every shipped instance by its name."""
+    source = files(__name__).joinpath("manifest.yaml")
+    data = parse_yaml(source.read_text(encoding="utf-8"))
+    return _Manifest.from_data(data, "manifest.yaml").instances
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of the shipped instances, in the order of the manifest."""
+    return tuple(manifest())
+
+
+def path(name: str) -> Path:
+    """Return the file of a shipped instance.
+
+    Raises
+    ------
+    InputError
+        When there is none of that name.
+    """
+    if name not in manifest():
+        raise InputError(f"must be one of {listed(names(), most=40)}, got {shown(name)}", "name")
+    return Path(str(files(__name__).joinpath(f"{name}.yaml")))
+
+
+def load(name: str) -> Instance:
+    """Return a shipped instance.
+
+    Raises
+    ------
+    InputError
+        When there is none of that name.
+    """
+    return read_instance(path(name))

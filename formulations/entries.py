@@ -1,0 +1,96 @@
+"""Look-up of what is known of workloads that share a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from dovetail.instances.instance import Instance, SlowdownEntry
+
+Member = tuple[str, int | None]
+"""A workload and its share on the GPU."""
+
+
+@dataclass(frozen=True)
+class Combination:
+    """A known combination, its values in the order of ``members``.
+
+    ``p99`` and ``upper`` are None where the entry has none.
+    """
+
+    members: tuple[Member, ...]
+    slowdown: tuple[float, ...]
+    upper: tuple[float, ...] | None
+    p99: tuple[float, ...] | None
+    power_w: float | None
+
+    def bounds(self, latency: Sequence[bool]) -> tuple[float, ...]:
+        """Return what each member's gSLA is checked against; ``latency`` by member."""
+        usual = self.upper or self.slowdown
+        tail = self.p99 or usual
+        return tuple(t if late else u for t, u, late in zip(tail, usual, latency, strict=True))
+
+    def stretched(self, factors: Sequence[float]) -> Combination:
+        """Return the combination with every member's values multiplied by its factor."""
+
+        def times(values: tuple[float, ...]) -> tuple[float, ...]:
+            return tuple(v * f for v, f in zip(values, factors, strict=True))
+
+        return replace(
+            self,
+            slowdown=times(self.slowdown),
+            upper=self.upper and times(self.upper),
+            p99=self.p99 and times(self.p99),
+        )
+
+    def reordered(self, members: Sequence[Member]) -> Combination:
+        """Return the same combination with its members in another order."""
+        left = list(range(len(self.members)))
+        order = []
+        for member in members:
+            position = next(k for k in left if self.members[k] == member)
+            left.remove(position)
+            order.append(position)
+        return Combination(
+            tuple(self.members[k] for k in order),
+            tuple(self.slowdown[k] for k in order),
+            self.upper and tuple(self.upper[k] for k in order),
+            self.p99 and tuple(self.p99[k] for k in order),
+            self.power_w,
+        )
+
+
+class EntryBook:
+    """The slowdown entries of an instance by GPU model.
+
+    An entry for a model wins over one without a model, also when it says that the
+    combination may not run.
+    """
+
+    def __init__(self, instance: Instance) -> None:
+        self._by_key = {entry.key: entry for entry in instance.slowdowns}
+
+    def find(self, model: str, members: Sequence[Member]) -> Combination | None:
+        """Return the known combination of the members on a GPU model, None if there is none."""
+        key = _key(members)
+        entry = self._by_key.get((model, key)) or self._by_key.get((None, key))
+        if entry is None or entry.slowdown is None:
+            return None
+        return _combination(entry).reordered(members)
+
+    def known(self, model: str) -> Iterator[Combination]:
+        """Yield every combination that may run on a GPU model."""
+        for (where, key), entry in self._by_key.items():
+            overridden = where is None and (model, key) in self._by_key
+            if where in (None, model) and not overridden and entry.slowdown is not None:
+                yield _combination(entry)
+
+
+def _key(members: Sequence[Member]) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted((name, share or 0) for name, share in members))
+
+
+def _combination(entry: SlowdownEntry) -> Combination:
+    members = tuple(zip(entry.workloads, entry.shares, strict=True))
+    slowdown = entry.slowdown or ()
+    return Combination(members, slowdown, entry.upper, entry.p99, entry.power_w)

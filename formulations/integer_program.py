@@ -1,0 +1,413 @@
+"""The round problem as arrays of an integer program.
+
+Variables, all integer:
+
+=======  ===========================================================================
+z[g]     GPUs on which group g runs, 0..min(workers of its pending jobs, GPUs of its class)
+u[m,l]   1 if gang mode m (a gang at one sub-batch on one GPU model) is as slow as its
+         l-th smallest slowdown or slower; u[m,0] says that the mode is chosen at all
+f[m,l]   GPUs on which the mode runs at its l-th smallest slowdown or slower
+x[i,j]   1 if gangs i and j share their GPUs (``gang_sharing: whole`` only)
+=======  ===========================================================================
+
+Rows (W = workers of a gang, N = GPUs of a class):
+
+    sum of z[g] over groups of class c      <= N, = N where residents hold them   every class
+    sum of z[g] over groups with job j      <= 1                           every pending 1-GPU job
+    sum of u[m,0] over the modes of j       <= 1                           every pending gang
+    f[m,l] - f[m,l+1] - sum of z[g] at l     = 0                           every level
+    f[m,0] - W u[m,0]                        = 0                           every mode
+    f[m,l] - W u[m,l]                       <= 0                           every level l > 0
+    u[m,l] - u[m,l-1]                       <= 0                           every level l > 0
+    z[g] - ub[g] u[m,l]                     <= 0                           g with m at level l > 0
+    sum of z[g] with i and j - W x[i,j]      = 0                           every pair of gangs
+
+The gain of a 1-GPU job stands at z, that of a gang at u as the (negative) increment from one
+level to the next, so that a gang's gain is that of its slowest worker. A running job's modes
+have u[m,0] fixed to 1. The f make the rows that bound u[m,l] from below nested at the cost of
+a number of entries linear, not quadratic, in the levels; the rows per group close most of the
+relaxation's gap where partners use one GPU each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import coo_array, csr_array, vstack
+
+from dovetail.formulations._rows import joined_floats, joined_ints
+from dovetail.formulations.groups import Groups, member_gains
+from dovetail.formulations.values import JobValues
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class IntegerProgram:
+    """``maximise cost @ x`` over integer x with ``row_lower <= rows @ x <= row_upper``.
+
+    Attributes
+    ----------
+    rows : (m, n) sparse float
+        Coefficients.
+    row_lower, row_upper : (m,) float
+        Bounds of the rows; -inf and inf where there is none.
+    lower, upper : (n,) int
+        Bounds of the variables, all finite.
+    cost : (n,) float
+        The linear objective.
+    """
+
+    rows: csr_array
+    row_lower: Floats
+    row_upper: Floats
+    lower: Ints
+    upper: Ints
+    cost: Floats
+
+    @property
+    def size(self) -> int:
+        """The number of variables."""
+        return len(self.cost)
+
+    def with_cost(self, cost: Floats) -> IntegerProgram:
+        """Return the program with another objective."""
+        return replace(self, cost=cost)
+
+    def with_row(self, coefficients: Floats, at_least: float) -> IntegerProgram:
+        """Return the program with the further row ``coefficients @ x >= at_least``."""
+        row = csr_array(coefficients[None, :])
+        return replace(
+            self,
+            rows=csr_array(vstack([self.rows, row])),
+            row_lower=np.append(self.row_lower, at_least),
+            row_upper=np.append(self.row_upper, np.inf),
+        )
+
+
+@dataclass(frozen=True)
+class RoundProgram:
+    """The integer program of a round and the linear objectives of its stages.
+
+    Attributes
+    ----------
+    program : IntegerProgram
+        Its ``cost`` is the gain.
+    gain, weight, power_w : (n,) float
+        Sum of gains, placed weight, and power of the GPUs in use. What running jobs add to
+        them stands at variables that cannot change, so no constant is needed.
+    groups : Groups
+        What the first ``len(groups)`` variables count.
+    """
+
+    program: IntegerProgram
+    gain: Floats
+    weight: Floats
+    power_w: Floats
+    groups: Groups
+    _levels: _Levels
+    _pairs: _GangPairs
+
+    def counts(self, x: Ints) -> Ints:
+        """Return how often each group is taken in a solution."""
+        return np.asarray(x[: len(self.groups)])
+
+    def solution(self, counts: Ints) -> Ints:
+        """Return the values of all variables for a choice of groups."""
+        at_least = self._levels.gpus_at_least(counts)
+        shared = self._pairs.shared(counts)
+        return np.concatenate([counts, (at_least > 0).astype(np.int64), at_least, shared])
+
+
+def build(groups: Groups, values: JobValues) -> RoundProgram:
+    """Write the round problem down as an integer program (see the module's text)."""
+    levels = _Levels.of(groups)
+    pairs = _GangPairs.of(groups)
+    size = len(groups) + 2 * len(levels) + len(pairs)
+    rows = _RowBuilder(size)
+    _add_class_rows(rows, groups)
+    _add_single_rows(rows, groups)
+    levels.add_rows(rows, groups)
+    pairs.add_rows(rows, first_column=len(groups) + 2 * len(levels))
+    fixed = levels.fixed()
+    upper = [upper_counts(groups), np.ones(len(levels)), levels.workers, np.ones(len(pairs))]
+    lower = [np.zeros(len(groups)), fixed, np.zeros(len(levels) + len(pairs))]
+    zeros = np.zeros(len(levels) + len(pairs))
+    gain = np.concatenate([_single_gains(groups, values), levels.gains(groups, values), zeros])
+    weight = np.concatenate([_single_weights(groups, values), levels.weights(values), zeros])
+    power = np.concatenate([np.nan_to_num(groups.power_w), np.zeros(size - len(groups))])
+    program = IntegerProgram(
+        *rows.arrays(),
+        np.concatenate(lower).astype(np.int64),
+        np.concatenate(upper).astype(np.int64),
+        gain,
+    )
+    return RoundProgram(program, gain, weight, power, groups, levels, pairs)
+
+
+def upper_counts(groups: Groups) -> Ints:
+    """Return how often each group can be taken at most, (n,)."""
+    workers = np.array([job.workers for job in groups.round.jobs], dtype=np.int64)
+    available = np.array([len(c.gpus) for c in groups.round.classes], dtype=np.int64)
+    upper = available[groups.gpu_class]
+    np.minimum.at(upper, groups.group_of_member, workers[groups.job])
+    return upper
+
+
+class _RowBuilder:
+    """Collects rows block by block; columns are absolute."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._count = 0
+        self._row: list[Ints] = []
+        self._column: list[Ints] = []
+        self._value: list[Floats] = []
+        self._lower: list[Floats] = []
+        self._upper: list[Floats] = []
+
+    def add(
+        self, entries: list[tuple[Ints, Ints, Floats | float]], lower: Floats, upper: Floats
+    ) -> None:
+        """Add ``len(lower)`` rows; each entry is (row within the block, column, value)."""
+        for row, column, value in entries:
+            self._row.append(row + self._count)
+            self._column.append(column)
+            self._value.append(np.broadcast_to(np.asarray(value, dtype=np.float64), row.shape))
+        self._lower.append(np.asarray(lower, dtype=np.float64))
+        self._upper.append(np.asarray(upper, dtype=np.float64))
+        self._count += len(lower)
+
+    def arrays(self) -> tuple[csr_array, Floats, Floats]:
+        place = (joined_ints(self._row), joined_ints(self._column))
+        shape = (self._count, self._size)
+        rows = coo_array((joined_floats(self._value), place), shape=shape)
+        return (
+            csr_array(rows),
+            joined_floats(self._lower),
+            joined_floats(self._upper),
+        )
+
+
+def _add_class_rows(rows: _RowBuilder, groups: Groups) -> None:
+    """No class has more groups than GPUs; GPUs with residents have exactly one group each."""
+    available = np.array([len(c.gpus) for c in groups.round.classes], dtype=np.float64)
+    held = np.array([bool(c.residents) for c in groups.round.classes], dtype=bool)
+    column = np.arange(len(groups))
+    rows.add([(groups.gpu_class, column, 1.0)], np.where(held, available, -np.inf), available)
+
+
+def _add_single_rows(rows: _RowBuilder, groups: Groups) -> None:
+    """A pending job of one worker is in at most one group."""
+    member = ~_is_gang(groups) & ~_is_running(groups)
+    jobs, row = np.unique(groups.job[member], return_inverse=True)
+    column = groups.group_of_member[member]
+    rows.add([(row, column, 1.0)], np.full(len(jobs), -np.inf), np.ones(len(jobs)))
+
+
+def _single_gains(groups: Groups, values: JobValues) -> Floats:
+    member = np.flatnonzero(~_is_gang(groups))
+    gain = member_gains(groups, values)[member]
+    return _sums(groups.group_of_member[member], gain, len(groups))
+
+
+def _single_weights(groups: Groups, values: JobValues) -> Floats:
+    member = ~_is_gang(groups)
+    weight = values.weight[groups.job[member]]
+    return _sums(groups.group_of_member[member], weight, len(groups))
+
+
+@dataclass(frozen=True)
+class _Levels:
+    """The distinct slowdowns of every gang mode, mode by mode, rising within a mode.
+
+    Attributes
+    ----------
+    group_of_member, level_of_member : (k,) int
+        For every member that is a gang: its group, and the level it is at.
+    first : (n,) bool
+        Whether the level is its mode's first.
+    sample : (n,) int
+        A member at each level, from which model and slowdown are read.
+    job, workers : (n,) int
+        The gang and its workers.
+    running : (n,) bool
+        Whether the gang runs already.
+    """
+
+    group_of_member: Ints
+    level_of_member: Ints
+    first: Bools
+    sample: Ints
+    job: Ints
+    workers: Ints
+    running: Bools
+
+    @classmethod
+    def of(cls, groups: Groups) -> Self:
+        member = np.flatnonzero(_is_gang(groups))
+        mode = groups.variant[member] * len(groups.round.models) + groups.model[member]
+        order = np.lexsort((groups.slowdown[member], mode))
+        member, mode = member[order], mode[order]
+        slowdown = groups.slowdown[member]
+        new_mode = _changes(mode)
+        new_level = new_mode | _changes(slowdown)
+        sample = member[new_level]
+        jobs = groups.round.jobs
+        job = groups.job[sample]
+        return cls(
+            group_of_member=groups.group_of_member[member],
+            level_of_member=np.cumsum(new_level) - 1,
+            first=new_mode[new_level],
+            sample=sample,
+            job=job,
+            workers=np.array([jobs[k].workers for k in job], dtype=np.int64),
+            running=np.array([jobs[k].running for k in job], dtype=bool),
+        )
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def fixed(self) -> Bools:
+        """Tell which levels' u are fixed to 1: the first of running gangs, (n,)."""
+        return self.first & self.running
+
+    def gains(self, groups: Groups, values: JobValues) -> Floats:
+        """Return the gain at u: that of the first level, then the increments, (n,)."""
+        gain = member_gains(groups, values)[self.sample]
+        return np.where(self.first, gain, gain - np.r_[0.0, gain[:-1]])
+
+    def weights(self, values: JobValues) -> Floats:
+        """Return the placed weight at u, (n,)."""
+        return np.where(self.first, values.weight[self.job], 0.0)
+
+    def gpus_at_least(self, counts: Ints) -> Ints:
+        """Return f: on how many GPUs each mode is at the level or slower, (n,)."""
+        at_level = np.zeros(len(self), dtype=np.int64)
+        np.add.at(at_level, self.level_of_member, counts[self.group_of_member])
+        from_here = np.append(np.cumsum(at_level[::-1])[::-1], 0)
+        mode = np.cumsum(self.first)
+        next_mode = np.append(np.flatnonzero(self.first), len(self))[mode]
+        return np.asarray(from_here[:-1] - from_here[next_mode])
+
+    def add_rows(self, rows: _RowBuilder, groups: Groups) -> None:
+        """Add all rows of the gangs."""
+        level = np.arange(len(self))
+        u, f = len(groups) + level, len(groups) + len(self) + level
+        group = self.group_of_member
+        zero = np.zeros(len(self))
+        last = np.r_[self.first[1:], True] if len(self) else self.first
+        rows.add(
+            [
+                (level, f, 1.0),
+                (level[~last], f[~last] + 1, -1.0),
+                (self.level_of_member, group, -1.0),
+            ],
+            zero,
+            zero,
+        )
+        rows.add(
+            [(level, f, 1.0), (level, u, -self.workers.astype(np.float64))],
+            np.where(self.first, 0.0, -np.inf),
+            zero,
+        )
+        later = np.flatnonzero(~self.first)
+        row = np.arange(len(later))
+        rows.add(
+            [(row, u[later], 1.0), (row, u[later] - 1, -1.0)],
+            np.full(len(later), -np.inf),
+            np.zeros(len(later)),
+        )
+        slower = ~self.first[self.level_of_member]
+        row = np.arange(int(slower.sum()))
+        most = upper_counts(groups)[group[slower]].astype(np.float64)
+        rows.add(
+            [(row, group[slower], 1.0), (row, u[self.level_of_member[slower]], -most)],
+            np.full(len(row), -np.inf),
+            np.zeros(len(row)),
+        )
+        jobs, row = np.unique(self.job[self.first], return_inverse=True)
+        rows.add([(row, u[self.first], 1.0)], np.full(len(jobs), -np.inf), np.ones(len(jobs)))
+
+
+@dataclass(frozen=True)
+class _GangPairs:
+    """The pairs of gangs that may share whole: for each occurrence its pair and its group."""
+
+    pair: Ints
+    group: Ints
+    workers: Ints
+
+    @classmethod
+    def of(cls, groups: Groups) -> Self:
+        if groups.round.instance.cluster.gang_sharing == "partial":
+            nothing = np.empty(0, dtype=np.int64)
+            return cls(nothing, nothing, nothing)
+        first, second, group = _job_pairs(groups)
+        jobs = groups.round.jobs
+        workers = np.array([job.workers for job in jobs], dtype=np.int64)
+        running = np.array([job.running for job in jobs], dtype=bool)
+        keep = (workers[first] > 1) & ~(running[first] & running[second])
+        key, pair = np.unique(first[keep] * len(jobs) + second[keep], return_inverse=True)
+        return cls(pair, group[keep], workers[key // max(len(jobs), 1)])
+
+    def __len__(self) -> int:
+        return len(self.workers)
+
+    def shared(self, counts: Ints) -> Ints:
+        """Return x: whether each pair shares its GPUs, (n,)."""
+        together = np.zeros(len(self), dtype=np.int64)
+        np.maximum.at(together, self.pair, (counts[self.group] > 0).astype(np.int64))
+        return together
+
+    def add_rows(self, rows: _RowBuilder, first_column: int) -> None:
+        """A pair of gangs shares all its GPUs or none."""
+        x = np.arange(len(self))
+        rows.add(
+            [
+                (self.pair, self.group, 1.0),
+                (x, first_column + x, -self.workers.astype(np.float64)),
+            ],
+            np.zeros(len(self)),
+            np.zeros(len(self)),
+        )
+
+
+def _job_pairs(groups: Groups) -> tuple[Ints, Ints, Ints]:
+    """Return every two jobs of every group (the smaller index first), and the group."""
+    found: list[tuple[Ints, Ints, Ints]] = []
+    for size in np.unique(groups.sizes).tolist():
+        group = np.flatnonzero(groups.sizes == size)
+        for a, b in combinations(range(size), 2):
+            start = groups.start[group]
+            found.append((groups.job[start + a], groups.job[start + b], group.astype(np.int64)))
+    first, second, group = (joined_ints([f[k] for f in found]) for k in range(3))
+    return first, second, group
+
+
+def _is_gang(groups: Groups) -> Bools:
+    workers = np.array([job.workers for job in groups.round.jobs], dtype=np.int64)
+    return np.asarray(workers[groups.job] > 1)
+
+
+def _is_running(groups: Groups) -> Bools:
+    running = np.array([job.running for job in groups.round.jobs], dtype=bool)
+    return np.asarray(running[groups.job])
+
+
+def _sums(place: Ints, value: Floats, size: int) -> Floats:
+    """Return the sum of the values at each place, (size,)."""
+    return np.bincount(place, weights=value, minlength=size).astype(np.float64)
+
+
+def _changes(values: NDArray[np.generic]) -> Bools:
+    """Tell where a value differs from the one before it; the first always does."""
+    changed = np.ones(len(values), dtype=bool)
+    changed[1:] = values[1:] != values[:-1]
+    return changed

@@ -1,0 +1,6 @@
+"""."""
+
+
+class PairGraph:
+    def __init__(self, g, v):
+        raise NotImplementedError

@@ -1,0 +1,55 @@
+"""One round under one objective, in every form that a solver may ask for."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from dovetail.formulations.groups import Groups, list_groups
+from dovetail.formulations.integer_program import RoundProgram, build
+from dovetail.formulations.pair_graph import PairGraph
+from dovetail.formulations.rounds import Round
+from dovetail.formulations.values import JobValues
+from dovetail.instances.instance import Instance
+from dovetail.instances.plan import ObjectiveName
+
+
+class Problem:
+    """The round problem of an instance under an objective; each form is made when asked for.
+
+    Parameters
+    ----------
+    instance : Instance
+        The instance.
+    objective : str
+        Name of the objective.
+
+    Raises
+    ------
+    InputError
+        When the instance lacks a field that the objective needs.
+    """
+
+    def __init__(self, instance: Instance, objective: ObjectiveName) -> None:
+        self.round = Round(instance)
+        self.values = JobValues(self.round, objective)
+
+    @cached_property
+    def groups(self) -> Groups:
+        """The candidate groups."""
+        return list_groups(self.round, self.values)
+
+    @cached_property
+    def program(self) -> RoundProgram:
+        """The integer program."""
+        return build(self.groups, self.values)
+
+    @cached_property
+    def graph(self) -> PairGraph:
+        """The graph whose matchings are the plans.
+
+        Raises
+        ------
+        UnsupportedError
+            Where there is no such graph, with the reason.
+        """
+        return PairGraph(self.groups, self.values)

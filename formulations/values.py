@@ -1,0 +1,168 @@
+"""What a placed job is worth: the objectives of the contract as numbers per job.
+
+All objectives are written as a *gain* to be maximised. With weight w, slowdown s and speed v:
+
+=============  ==========================  ======================
+objective      gain of a placed job        first stage
+=============  ==========================  ======================
+throughput     w v / s                     none
+slowdown       -w s                        placed weight
+sensitivity    -w s / sigma                placed weight
+jct            w v / (s remaining)         none
+energy         w workers v / s, over power placed weight
+=============  ==========================  ======================
+
+Every gain falls with s, so a gang, which runs at the pace of its slowest worker, has the gain
+of its largest slowdown.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.formulations.rounds import Round
+from dovetail.instances.plan import ObjectiveName
+from dovetail.instances.requirements import require_fields
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+LEAST_SENSITIVITY = 0.01
+
+
+class JobValues:
+    """The gains of the jobs of one round under one objective.
+
+    Parameters
+    ----------
+    compiled : Round
+        The round.
+    objective : str
+        Its name.
+
+    Attributes
+    ----------
+    weight : (n,) float
+        The weight of each job.
+    two_stage : bool
+        Whether the placed weight is maximised first.
+    ratio : bool
+        Whether the gains are divided by the power of the GPUs in use (``energy``).
+    minimised : bool
+        Whether users read the value with its sign turned, as a cost.
+
+    Raises
+    ------
+    InputError
+        When the instance lacks a field that the objective needs.
+    """
+
+    def __init__(self, compiled: Round, objective: ObjectiveName) -> None:
+        require_fields(compiled.instance, objective)
+        self.objective = objective
+        self.two_stage = objective in ("slowdown", "sensitivity", "energy")
+        self.ratio = objective == "energy"
+        self.minimised = objective in ("slowdown", "sensitivity")
+        self.weight = np.array([job.weight for job in compiled.jobs], dtype=np.float64)
+        self._round = compiled
+        self._scale = self.weight / self._divisor()
+        if self.ratio:
+            self._scale = self.weight * [job.workers for job in compiled.jobs]
+        self._speed = {
+            model: np.array([compiled.speed(k, model) for k in range(len(compiled.jobs))])
+            for model in compiled.models
+        }
+
+    def gain(self, job: Ints, slowdown: Floats, model: str) -> Floats:
+        """Return the gain of each job at its slowdown on GPUs of one model.
+
+        Parameters
+        ----------
+        job : (m,) int
+            Indices of jobs.
+        slowdown : (m,) float
+            Their job slowdowns.
+        model : str
+            The GPU model.
+        """
+        if self.minimised:
+            return np.asarray(-self._scale[job] * slowdown)
+        return np.asarray(self._scale[job] * self._speed[model][job] / slowdown)
+
+    def _divisor(self) -> Floats:
+        jobs = self._round.jobs
+        if self.objective == "sensitivity":
+            return sensitivities(self._round)
+        if self.objective == "jct":
+            return np.array([job.remaining_s or 1.0 for job in jobs], dtype=np.float64)
+        return np.ones(len(jobs))
+
+
+def sensitivities(compiled: Round) -> Floats:
+    """Return how much each job's slowdown depends on its partner (TensorShare's S2).
+
+    The population standard deviation, over all other jobs, of the job's own lowest slowdown
+    over the known pairs with that job's workload; at least 0.01; 1 where fewer than two are
+    known.
+    """
+    lowest = _lowest_slowdowns(compiled)
+    count: dict[str, int] = defaultdict(int)
+    for job in compiled.jobs:
+        count[job.workload] += 1
+    spread = {}
+    for own in count:
+        values: list[float] = []
+        for other, number in count.items():
+            if (own, other) in lowest:
+                others = number - 1 if own == other else number
+                values += [lowest[own, other]] * others
+        spread[own] = max(float(np.std(values)), LEAST_SENSITIVITY) if len(values) > 1 else 1.0
+    return np.array([spread[job.workload] for job in compiled.jobs], dtype=np.float64)
+
+
+def _lowest_slowdowns(compiled: Round) -> dict[tuple[str, str], float]:
+    lowest: dict[tuple[str, str], float] = {}
+    for model in compiled.models:
+        for known in compiled.entries.known(model):
+            if len(known.members) != 2:
+                continue
+            (a, _), (b, _) = known.members
+            for pair, slowdown in zip(((a, b), (b, a)), known.slowdown, strict=True):
+                lowest[pair] = min(slowdown, lowest.get(pair, np.inf))
+    return lowest
+
+
+def shortens_mean_completion(
+    slowdown: Floats, remaining: Floats, running: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """Tell which pairs finish earlier on average by sharing now: Castor (2025), theorem 1.
+
+    The mean completion of sharing, where the pair shares until the first of the two ends, is
+    compared with one after the other at slowdown 1: the running job first, of two pending
+    ones the shorter.
+
+    Parameters
+    ----------
+    slowdown : (n, 2) float
+        Slowdown of both jobs while they share.
+    remaining : (n, 2) float
+        Seconds each still needs alone.
+    running : (n, 2) bool
+        Which of them runs already (at most one of a pair).
+
+    Returns
+    -------
+    (n,) bool
+    """
+    shared_end = slowdown * remaining
+    first_end = shared_end.min(axis=1)
+    first = shared_end.argmin(axis=1)
+    rows = np.arange(len(slowdown))
+    left = remaining[rows, 1 - first] - first_end / slowdown[rows, 1 - first]
+    shared_mean = first_end + left / 2
+    leader = np.where(running.any(axis=1), running.argmax(axis=1), remaining.argmin(axis=1))
+    sequential_mean = remaining[rows, leader] + remaining[rows, 1 - leader] / 2
+    return np.asarray(shared_mean < sequential_mean * (1 - 1e-9))

@@ -1,0 +1,133 @@
+"""What a plan says of itself, held against what the checker found."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from math import isclose
+
+from dovetail.instances._check_facts import Occupancy, Violation
+from dovetail.instances._record import listed
+from dovetail.instances.instance import jobs_of
+from dovetail.instances.plan import Assignment, ObjectiveName, ObjectiveValue, Plan
+
+CLAIM_TOLERANCE = 1e-6
+MINIMISED: frozenset[ObjectiveName] = frozenset({"slowdown", "sensitivity"})
+
+
+def false_claims(
+    after: Occupancy, plan: Plan, assigned: dict[str, Assignment], nodes_spanned: int
+) -> Iterator[Violation]:
+    """Yield the claims of a plan, other than its objective, that do not hold."""
+    if plan.instance is not None and plan.instance != after.instance.name:
+        yield _false(f"made for instance {plan.instance}, not {after.instance.name}")
+    if plan.nodes_spanned is not None and plan.nodes_spanned != nodes_spanned:
+        yield _false(f"claims nodes_spanned {plan.nodes_spanned}, recomputed {nodes_spanned}")
+    for assignment in assigned.values():
+        yield from _assignment(after, assignment)
+    if plan.waiting:
+        yield from _waiting(after, plan, assigned)
+
+
+def false_objective(
+    claim: ObjectiveValue, value: float | None, placed_weight: float
+) -> Iterator[Violation]:
+    """Yield what is wrong with the claimed value, weight, bound and gap."""
+    if value is not None and not _close(claim.value, value):
+        yield _false(f"claims {claim.name} {claim.value:.10g}, recomputed {value:.10g}")
+    if claim.placed_weight is not None and not _close(claim.placed_weight, placed_weight):
+        rule = f"claims placed_weight {claim.placed_weight:.10g}"
+        yield _false(f"{rule}, recomputed {placed_weight:.10g}")
+    yield from _bound(claim)
+    yield from _weight_bound(claim, placed_weight)
+
+
+def false_status(plan: Plan) -> Iterator[Violation]:
+    """Yield a violation where a plan is called optimal without its proof."""
+    if plan.status != "optimal":
+        return
+    gap = None if plan.objective is None else _gap(plan.objective)
+    if gap is None:
+        yield _false("status optimal without a bound that proves it")
+    elif gap > CLAIM_TOLERANCE:
+        yield _false(f"status optimal with gap {gap:.3g} > {CLAIM_TOLERANCE:g}")
+    elif plan.objective is not None and not _places_most(plan.objective):
+        yield _false("status optimal with placed_weight below placed_weight_bound")
+
+
+def _assignment(after: Occupancy, claim: Assignment) -> Iterator[Violation]:
+    placed, where = after.placed.get(claim.job), f"job {claim.job}"
+    if placed is None:
+        return
+    effect = after.effects.get(claim.job)
+    if claim.slowdown is not None and effect and not _close(claim.slowdown, effect.slowdown):
+        rule = f"claims slowdown {claim.slowdown:.10g}, recomputed {effect.slowdown:.10g}"
+        yield _false(rule, where)
+    if claim.start is not None and claim.start != placed.starting:
+        rule = "start: true of a running job" if claim.start else "start: false of a pending job"
+        yield _false(rule, where)
+    for gpu, names in zip(claim.gpus, claim.co_runners or (), strict=False):
+        yield from _co_runners(after, claim.job, gpu, names)
+
+
+def _co_runners(
+    after: Occupancy, job: str, gpu: str, names: tuple[str, ...]
+) -> Iterator[Violation]:
+    there = after.gpus[gpu].ids if gpu in after.gpus else ()
+    others = sorted(name for name in there if name != job)
+    if sorted(names) != others:
+        rule = f"claims co-runners on {gpu}: {listed(names) or 'none'}"
+        yield _false(f"{rule}; recomputed: {listed(others) or 'none'}", f"job {job}")
+
+
+def _waiting(after: Occupancy, plan: Plan, assigned: dict[str, Assignment]) -> Iterator[Violation]:
+    """Yield where ``waiting`` is not exactly the pending jobs without an assignment."""
+    listed_jobs = Counter(waiting.job for waiting in plan.waiting)
+    expected = {job.id for job in jobs_of(after.instance, "pending") if job.id not in assigned}
+    for job, times in listed_jobs.items():
+        if job not in expected:
+            yield _false("listed as waiting, but it is no pending job left over", f"job {job}")
+        elif times > 1:
+            yield _false("listed as waiting more than once", f"job {job}")
+    for job in sorted(expected - listed_jobs.keys()):
+        yield _false("neither assigned nor listed as waiting", f"job {job}")
+
+
+def _bound(claim: ObjectiveValue) -> Iterator[Violation]:
+    gap = _gap(claim)
+    if claim.bound is None or gap is None:
+        if claim.gap is not None:
+            yield _false(f"claims gap {claim.gap:.3g} without a bound")
+        return
+    if claim.gap is not None and abs(claim.gap - gap) > CLAIM_TOLERANCE:
+        yield _false(f"claims gap {claim.gap:.6g}, value and bound give {gap:.6g}")
+    beyond = claim.value < claim.bound if claim.name in MINIMISED else claim.value > claim.bound
+    if beyond and gap > CLAIM_TOLERANCE and _places_most(claim):
+        yield _false(f"value {claim.value:.10g} is beyond its bound {claim.bound:.10g}")
+
+
+def _weight_bound(claim: ObjectiveValue, placed_weight: float) -> Iterator[Violation]:
+    bound = claim.placed_weight_bound
+    if bound is not None and placed_weight > bound and not _close(placed_weight, bound):
+        yield _false(f"placed_weight {placed_weight:.10g} is beyond its bound {bound:.10g}")
+
+
+def _gap(claim: ObjectiveValue) -> float | None:
+    if claim.bound is None:
+        return None
+    largest = max(abs(claim.bound), abs(claim.value))
+    return abs(claim.bound - claim.value) / largest if largest else 0.0
+
+
+def _places_most(claim: ObjectiveValue) -> bool:
+    """Tell whether nothing says that more weight could be placed."""
+    weight, bound = claim.placed_weight, claim.placed_weight_bound
+    return weight is None or bound is None or weight >= bound or _close(weight, bound)
+
+
+def _close(a: float, b: float) -> bool:
+    return isclose(a, b, rel_tol=CLAIM_TOLERANCE, abs_tol=1e-12)
+
+
+def _false(message: str, where: str = "plan") -> Violation:
+    return Violation(rule="claim", where=where, message=message)

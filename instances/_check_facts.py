@@ -1,0 +1,214 @@
+"""What the checker knows of placed jobs and of the GPUs they are on.
+
+Written from the definitions of the formats alone, apart from the code that plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from dovetail.instances._record import Record, Text
+from dovetail.instances.instance import Batch, Instance, Job, Place, SlowdownEntry, Workload
+
+RuleName = Literal[
+    "gang",
+    "share",
+    "sub_batch",
+    "capacity",
+    "entry",
+    "memory",
+    "gsla",
+    "jct",
+    "whole",
+    "running",
+    "claim",
+]
+
+
+class Violation(Record):
+    """A rule that a plan breaks, where, and by how much."""
+
+    rule: RuleName
+    where: Text
+    message: Text
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.rule}: {self.message}"
+
+
+@dataclass(frozen=True, eq=False)
+class Placed:
+    """A job on its GPUs: the share on each, and the sub-batch (None without ``batch``)."""
+
+    job: Job
+    workload: Workload
+    share: Mapping[str, int | None]
+    sub_batch: int | None
+
+    @property
+    def starting(self) -> bool:
+        """Whether the plan starts the job; otherwise it runs already."""
+        return not self.job.running
+
+    @cached_property
+    def growth(self) -> float:
+        """What its sub-batch multiplies slowdowns with: t(k) / t(0)."""
+        batch = self.workload.batch
+        if batch is None or self.sub_batch is None:
+            return 1.0
+        return iteration_s(batch, self.sub_batch) / iteration_s(batch, batch.size)
+
+    @cached_property
+    def memory_mib(self) -> float:
+        """Memory of one worker, in MiB."""
+        batch = self.workload.batch
+        if batch is None or self.sub_batch is None or self.sub_batch == batch.size:
+            return self.workload.memory_mib
+        return batch.fixed_mib + batch.mib_per_sample * self.sub_batch
+
+
+def iteration_s(batch: Batch, sub_batch: int) -> float:
+    """Return the seconds of an iteration that accumulates gradients over sub-batches.
+
+    Castor, eq. 3. The larger of the two times is taken out of the norm, as a power of a
+    small time underflows.
+    """
+    steps = batch.size / sub_batch
+    compute = batch.step_s.fixed + batch.step_s.per_sample * sub_batch
+    longest = max(compute, batch.comm_s)
+    parts = (compute / longest) ** batch.overlap + (batch.comm_s / longest) ** batch.overlap
+    norm: float = parts ** (1 / batch.overlap)
+    return (steps - 1) * compute + longest * norm
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What a job suffers on one GPU; ``bound`` is what its gSLA is checked against."""
+
+    slowdown: float
+    bound: float
+
+
+@dataclass(frozen=True, eq=False)
+class Company:
+    """The jobs on one GPU and what they do to each other; None where that is not known."""
+
+    place: Place
+    jobs: tuple[Placed, ...]
+    effects: tuple[Effect, ...] | None
+    power_w: float | None
+
+    @property
+    def name(self) -> str:
+        """The id of the GPU."""
+        return self.place.gpu.id
+
+    @property
+    def shares(self) -> tuple[int | None, ...]:
+        """The share of each job here."""
+        return tuple(placed.share[self.name] for placed in self.jobs)
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The ids of the jobs."""
+        return tuple(placed.job.id for placed in self.jobs)
+
+    @property
+    def joined(self) -> bool:
+        """Whether the plan starts a job here."""
+        return any(placed.starting for placed in self.jobs)
+
+    @property
+    def share_sum(self) -> int:
+        """The sum of the caps, in percent."""
+        return sum(share for share in self.shares if share is not None)
+
+
+class Occupancy:
+    """Who is on which GPU, and the slowdown of every job that follows.
+
+    Parameters
+    ----------
+    instance : Instance
+        The round.
+    placed : Iterable of Placed
+        The jobs that hold GPUs.
+    """
+
+    def __init__(self, instance: Instance, placed: Iterable[Placed]) -> None:
+        self.instance = instance
+        self.placed = {each.job.id: each for each in placed}
+        self._entries = {entry.key: entry for entry in instance.slowdowns}
+        residents: dict[str, list[Placed]] = {}
+        for each in self.placed.values():
+            for gpu in each.share:
+                residents.setdefault(gpu, []).append(each)
+        self.gpus = {gpu: self._company(gpu, jobs) for gpu, jobs in residents.items()}
+
+    @cached_property
+    def effects(self) -> Mapping[str, Effect]:
+        """The largest slowdown and bound of each job; absent where one is not known."""
+        seen: dict[str, list[Effect]] = {name: [] for name in self.placed}
+        for company in self.gpus.values():
+            for name, effect in zip(company.ids, company.effects or (), strict=False):
+                seen[name].append(effect)
+        return {
+            name: Effect(max(e.slowdown for e in effects), max(e.bound for e in effects))
+            for name, effects in seen.items()
+            if len(effects) == len(self.placed[name].share)
+        }
+
+    def memory_mib(self, company: Company) -> float:
+        """Return the memory in use on a GPU, the cluster's reserve included."""
+        cluster = self.instance.cluster
+        resident = sum(placed.memory_mib + cluster.per_process_mib for placed in company.jobs)
+        return cluster.reserve_mib + resident
+
+    def entry(self, company: Company) -> SlowdownEntry | None:
+        """Return the entry for two or more jobs on a GPU, None where they may not share."""
+        return self._entry(company.place, company.name, company.jobs)
+
+    def _entry(self, place: Place, gpu: str, jobs: Sequence[Placed]) -> SlowdownEntry | None:
+        key = tuple(sorted((placed.job.workload, placed.share[gpu] or 0) for placed in jobs))
+        entry = self._entries.get((place.gpu.model, key), self._entries.get((None, key)))
+        return entry if entry is not None and entry.slowdown is not None else None
+
+    def _company(self, gpu: str, residents: Sequence[Placed]) -> Company:
+        place, jobs = self.instance.places[gpu], tuple(residents)
+        if len(jobs) == 1:
+            return Company(place, jobs, _alone(jobs[0], gpu), jobs[0].workload.power_w)
+        entry = self._entry(place, gpu, jobs)
+        if entry is not None:
+            effects = tuple(_beside(placed, entry, placed.share[gpu]) for placed in jobs)
+            return Company(place, jobs, effects, entry.power_w)
+        if any(placed.starting for placed in jobs):
+            return Company(place, jobs, None, None)
+        # Running jobs are taken as they are: without an entry each counts as if alone.
+        return Company(place, jobs, sum((_alone(each, gpu) or () for each in jobs), ()), None)
+
+
+def _alone(placed: Placed, gpu: str) -> tuple[Effect, ...] | None:
+    share = placed.share[gpu]
+    slowdown = 1.0 if share is None else _capped(placed.workload, share)
+    if slowdown is None and placed.starting:
+        return None
+    alone = (1.0 if slowdown is None else slowdown) * placed.growth
+    return (Effect(alone, alone),)
+
+
+def _capped(workload: Workload, share: int) -> float | None:
+    full, capped = workload.throughput.get(100), workload.throughput.get(share)
+    return full / capped if full is not None and capped is not None else None
+
+
+def _beside(placed: Placed, entry: SlowdownEntry, share: int | None) -> Effect:
+    members = list(zip(entry.workloads, entry.shares, strict=True))
+    k = members.index((placed.job.workload, share))
+    slowdown = entry.slowdown or ()
+    bound = entry.upper or slowdown
+    if placed.job.priority == "latency" and entry.p99 is not None:
+        bound = entry.p99
+    return Effect(slowdown[k] * placed.growth, bound[k] * placed.growth)

@@ -1,0 +1,238 @@
+"""The hard constraints of the round problem, a function each, and what is only warned of.
+
+``before`` holds the running jobs alone, ``after`` those and the jobs that the plan starts.
+A constraint is asked only where a job starts; what running jobs already do to each other
+closes GPUs to starting jobs and is otherwise a warning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations
+
+from dovetail.instances._check_facts import (
+    Company,
+    Effect,
+    Occupancy,
+    Placed,
+    RuleName,
+    Violation,
+)
+from dovetail.instances._record import listed
+from dovetail.instances.instance import Cluster
+from dovetail.instances.plan import ObjectiveName
+
+MEMORY_TOLERANCE_MIB = 1e-6
+GSLA_TOLERANCE = 1e-9
+JCT_TOLERANCE = 1e-9
+
+
+def broken_rules(
+    before: Occupancy, after: Occupancy, objective: ObjectiveName
+) -> Iterator[Violation]:
+    """Yield every hard constraint that a starting job breaks."""
+    for placed in after.placed.values():
+        if placed.starting:
+            yield from _gang(after, placed)
+            yield from _allowed_shares(after.instance.cluster, placed)
+            yield from _sub_batch(placed)
+    for company in after.gpus.values():
+        if company.joined:
+            yield from _company(before, after, company)
+            if objective == "jct":
+                yield from _jct(company)
+    if after.instance.cluster.gang_sharing == "whole":
+        yield from _whole(after)
+    yield from _gsla(after)
+    yield from _closed(before, after)
+
+
+def existing_breaches(before: Occupancy) -> Iterator[str]:
+    """Yield a line for everything that the running jobs already break among themselves."""
+    cluster = before.instance.cluster
+    for company in before.gpus.values():
+        yield from map(str, _memory(before, company))
+        yield from map(str, _share_sum(cluster, company))
+        if len(company.jobs) > 1 and before.entry(company) is None:
+            names = listed(company.ids)
+            yield f"GPU {company.name}: entry: no slowdown is known of {names} together, each counted as alone"
+    if cluster.gang_sharing == "whole":
+        yield from map(str, _whole(before, among_running=True))
+    for name, effect in before.effects.items():
+        if _over_gsla(before.placed[name], effect):
+            yield str(_gsla_broken(before.placed[name], effect))
+
+
+def _gang(after: Occupancy, placed: Placed) -> Iterator[Violation]:
+    """1: exactly ``workers`` distinct GPUs of one model."""
+    where, workers = f"job {placed.job.id}", placed.job.workers
+    if len(placed.share) != workers:
+        yield _broken("gang", where, f"needs {workers} distinct GPUs, has {len(placed.share)}")
+    models = {after.instance.places[gpu].gpu.model for gpu in placed.share}
+    if len(models) > 1:
+        yield _broken("gang", where, f"needs GPUs of one model, has {listed(sorted(models))}")
+
+
+def _allowed_shares(cluster: Cluster, placed: Placed) -> Iterator[Violation]:
+    """2: a starting job's share is null or one of ``shares``."""
+    for gpu, share in placed.share.items():
+        if share is not None and share not in cluster.shares:
+            allowed = listed(map(str, cluster.shares)) or "none"
+            rule = f"share {share} on {gpu} is none of the cluster's shares ({allowed})"
+            yield _broken("share", f"job {placed.job.id}", rule)
+
+
+def _sub_batch(placed: Placed) -> Iterator[Violation]:
+    """A starting job's sub-batch is one that gradient accumulation allows."""
+    batch = placed.workload.batch
+    where = f"job {placed.job.id}"
+    if placed.sub_batch is None:
+        return
+    if batch is None:
+        rule = f"workload {placed.job.workload} has no batch, got sub-batch {placed.sub_batch}"
+        yield _broken("sub_batch", where, rule)
+    elif not batch.allows(placed.sub_batch):
+        rule = f"must be {batch.size} / 2^k and >= {batch.min}, got {placed.sub_batch}"
+        yield _broken("sub_batch", where, rule)
+
+
+def _company(before: Occupancy, after: Occupancy, company: Company) -> Iterator[Violation]:
+    """2 and 3: what the jobs on one GPU must fulfil together."""
+    cluster, where = after.instance.cluster, f"GPU {company.name}"
+    if len(company.jobs) > cluster.max_jobs_per_gpu:
+        rule = f"holds {len(company.jobs)} jobs, at most {cluster.max_jobs_per_gpu} may"
+        yield _broken("capacity", where, rule)
+    yield from _share_sum(cluster, company)
+    yield from _memory(after, company)
+    if len(company.jobs) == 1:
+        yield from _starts_alone(cluster, company)
+    elif _without_entry(before, company.name):
+        running = listed(before.gpus[company.name].ids)
+        yield _broken("entry", where, f"holds {running} without an entry, nothing may join")
+    elif after.entry(company) is None:
+        yield _broken("entry", where, f"no entry lets {_members(company)} share")
+
+
+def _starts_alone(cluster: Cluster, company: Company) -> Iterator[Violation]:
+    """2: alone, a job has no cap, or with ``start_capped`` one of known throughput."""
+    (placed,), (share,) = company.jobs, company.shares
+    where = f"job {placed.job.id}"
+    if share is None:
+        return
+    if not cluster.start_capped:
+        yield _broken("share", where, f"starts alone on {company.name} at share {share}, not null")
+    elif company.effects is None:
+        rule = f"throughput at 100 and {share} must be known to start alone on {company.name}"
+        yield _broken("share", where, f"{rule} at share {share}")
+
+
+def _share_sum(cluster: Cluster, company: Company) -> Iterator[Violation]:
+    if company.share_sum > cluster.share_sum:
+        rule = f"caps sum to {company.share_sum} > {cluster.share_sum}"
+        yield _broken("share", f"GPU {company.name}", rule)
+
+
+def _memory(occupancy: Occupancy, company: Company) -> Iterator[Violation]:
+    """3: what the jobs and the reserve need fits the GPU."""
+    needed, size = occupancy.memory_mib(company), company.place.gpu.memory_mib
+    if needed > size + MEMORY_TOLERANCE_MIB:
+        rule = f"{listed(company.ids)} need {needed:.10g} MiB > {size:.10g} MiB"
+        yield _broken("memory", f"GPU {company.name}", rule)
+
+
+def _whole(occupancy: Occupancy, among_running: bool = False) -> Iterator[Violation]:
+    """1: under ``whole``, gangs that share any GPU share all of them."""
+    asked: set[tuple[str, str]] = set()
+    for company in occupancy.gpus.values():
+        for a, b in combinations(company.jobs, 2):
+            pair = (a.job.id, b.job.id)
+            mine = among_running or a.starting or b.starting
+            if mine and pair not in asked and a.share.keys() != b.share.keys():
+                rule = f"shares {company.name} with {b.job.id} but not all GPUs of both"
+                yield _broken("whole", f"job {a.job.id}", rule)
+            asked.add(pair)
+
+
+def _gsla(after: Occupancy) -> Iterator[Violation]:
+    """4: the gSLA of starting jobs and of the running jobs that they join."""
+    asked = {name for gpu in after.gpus.values() if gpu.joined for name in gpu.ids}
+    for name, effect in after.effects.items():
+        if name in asked and _over_gsla(after.placed[name], effect):
+            yield _gsla_broken(after.placed[name], effect)
+
+
+def _closed(before: Occupancy, after: Occupancy) -> Iterator[Violation]:
+    """5: nothing joins any GPU of a job that is over its gSLA already."""
+    for name, effect in before.effects.items():
+        running = before.placed[name]
+        if not _over_gsla(running, effect):
+            continue
+        for gpu in running.share:
+            if after.gpus[gpu].joined:
+                rule = f"job {name} is over its gSLA already ({effect.bound:.6g} > "
+                rule += f"{running.job.gsla:g}), nothing may join"
+                yield _broken("gsla", f"GPU {gpu}", rule)
+
+
+def _jct(company: Company) -> Iterator[Violation]:
+    """Castor's theorem 1: two jobs share only if their mean completion is earlier so."""
+    where = f"GPU {company.name}"
+    if len(company.jobs) > 2:
+        yield _broken("jct", where, f"{len(company.jobs)} jobs share, at most 2 may under jct")
+    elif len(company.jobs) == 2 and company.effects is not None:
+        together = _mean_shared_s(company)
+        in_turn = _mean_in_turn_s(company)
+        if not together < in_turn * (1 - JCT_TOLERANCE):
+            rule = f"{' and '.join(company.ids)} complete in {together:.6g} s on average when "
+            yield _broken("jct", where, f"{rule}they share, not earlier than {in_turn:.6g} s")
+
+
+def _mean_shared_s(company: Company) -> float:
+    """Return the mean completion of two jobs that run together until one of them ends."""
+    effects = company.effects or ()
+    runs = [
+        (effect.slowdown * _remaining_s(placed), effect.slowdown, _remaining_s(placed))
+        for placed, effect in zip(company.jobs, effects, strict=True)
+    ]
+    (first_end, _, _), (_, slowdown, remaining) = sorted(runs)
+    last_end = first_end + (remaining - first_end / slowdown)
+    return (first_end + last_end) / 2
+
+
+def _mean_in_turn_s(company: Company) -> float:
+    """Return the mean completion one after the other: the running job, else the shorter."""
+    order = sorted(company.jobs, key=lambda placed: (placed.starting, _remaining_s(placed)))
+    first, second = map(_remaining_s, order)
+    return (first + (first + second)) / 2
+
+
+def _remaining_s(placed: Placed) -> float:
+    return placed.job.remaining_s or 0.0
+
+
+def _without_entry(before: Occupancy, gpu: str) -> bool:
+    company = before.gpus.get(gpu)
+    return company is not None and len(company.jobs) > 1 and before.entry(company) is None
+
+
+def _members(company: Company) -> str:
+    model = company.place.gpu.model
+    told = (
+        f"{placed.job.id} ({placed.job.workload} at {share or 'no cap'})"
+        for placed, share in zip(company.jobs, company.shares, strict=True)
+    )
+    return f"{listed(told)} on {model}"
+
+
+def _over_gsla(placed: Placed, effect: Effect) -> bool:
+    gsla = placed.job.gsla
+    return gsla is not None and effect.bound > gsla * (1 + GSLA_TOLERANCE)
+
+
+def _gsla_broken(placed: Placed, effect: Effect) -> Violation:
+    rule = f"slowdown {effect.bound:.6g} > {placed.job.gsla:g}"
+    return _broken("gsla", f"job {placed.job.id}", rule)
+
+
+def _broken(rule: RuleName, where: str, message: str) -> Violation:
+    return Violation(rule=rule, where=where, message=message)

@@ -1,0 +1,131 @@
+"""The objectives recomputed from their definitions, for the plan as it stands."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from math import fsum, sqrt
+
+from dovetail.instances._check_facts import Occupancy, Placed
+from dovetail.instances.instance import Instance, SlowdownEntry
+from dovetail.instances.plan import ObjectiveName
+
+LEAST_SENSITIVITY = 0.01
+
+
+def objective_value(after: Occupancy, objective: ObjectiveName) -> float | None:
+    """Return the value of a plan, None where the slowdown of a placed job is not known.
+
+    Of the two-stage objectives (``slowdown``, ``sensitivity``, ``energy``) this is the value of
+    the second stage; ``placed_weight`` is that of the first.
+    """
+    if len(after.effects) < len(after.placed):
+        return None
+    return _VALUES[objective](after)
+
+
+def placed_weight(after: Occupancy) -> float:
+    """Return the total weight of the placed jobs, the running ones included."""
+    return fsum(placed.job.weight for placed in after.placed.values())
+
+
+def spanned(after: Occupancy) -> tuple[int, int]:
+    """Return the nodes, and the racks, that each gang is on, summed over the gangs."""
+    places = after.instance.places
+    nodes = racks = 0
+    for placed in after.placed.values():
+        nodes += len({places[gpu].node for gpu in placed.share})
+        racks += len({places[gpu].rack for gpu in placed.share})
+    return nodes, racks
+
+
+def sensitivities(instance: Instance) -> Mapping[str, float]:
+    """Return the sensitivity of the jobs of each workload (TensorShare's S2).
+
+    The population standard deviation, over all other jobs, of the workload's own lowest
+    slowdown over the known pairs with that job's workload; at least 0.01; 1 where fewer than
+    two are known.
+    """
+    lowest = _lowest_slowdowns(instance)
+    jobs = Counter(job.workload for job in instance.jobs)
+    return {own: _sensitivity(own, jobs, lowest) for own in jobs}
+
+
+def _sensitivity(
+    own: str, jobs: Mapping[str, int], lowest: Mapping[tuple[str, str], float]
+) -> float:
+    known = [
+        (lowest[own, other], count - (own == other))
+        for other, count in jobs.items()
+        if (own, other) in lowest
+    ]
+    total = sum(count for _, count in known)
+    if total < 2:
+        return 1.0
+    mean = fsum(value * count for value, count in known) / total
+    variance = fsum((value - mean) ** 2 * count for value, count in known) / total
+    return max(LEAST_SENSITIVITY, sqrt(variance))
+
+
+def _lowest_slowdowns(instance: Instance) -> dict[tuple[str, str], float]:
+    """Return each workload's lowest slowdown beside another, over shares and GPU models."""
+    models = {place.gpu.model for place in instance.places.values()}
+    keys = {entry.key for entry in instance.slowdowns}
+    lowest: dict[tuple[str, str], float] = {}
+    for entry in instance.slowdowns:
+        if entry.pair and entry.slowdown and _holds(entry, models, keys):
+            (a, b), (slow_a, slow_b) = entry.pair, entry.slowdown
+            lowest[a, b] = min(slow_a, lowest.get((a, b), slow_a))
+            lowest[b, a] = min(slow_b, lowest.get((b, a), slow_b))
+    return lowest
+
+
+def _holds(entry: SlowdownEntry, models: set[str], keys: Collection[object]) -> bool:
+    """Tell whether the entry is the one that counts on some GPU of the cluster."""
+    if entry.gpu_model is not None:
+        return entry.gpu_model in models
+    return any((model, entry.key[1]) not in keys for model in models)
+
+
+def _throughput(after: Occupancy) -> float:
+    return _total(after, lambda placed: _rate(after, placed))
+
+
+def _slowdown(after: Occupancy) -> float:
+    return _total(after, lambda placed: after.effects[placed.job.id].slowdown)
+
+
+def _sensitive_slowdown(after: Occupancy) -> float:
+    of = sensitivities(after.instance)
+    return _total(
+        after, lambda placed: after.effects[placed.job.id].slowdown / of[placed.job.workload]
+    )
+
+
+def _jct(after: Occupancy) -> float:
+    return _total(after, lambda placed: _rate(after, placed) / (placed.job.remaining_s or 1.0))
+
+
+def _energy(after: Occupancy) -> float:
+    """Work per watt; a cluster that does nothing has 0."""
+    work = _total(after, lambda placed: placed.job.workers * _rate(after, placed))
+    power = fsum(company.power_w or 0.0 for company in after.gpus.values())
+    return work / power if after.gpus else 0.0
+
+
+def _total(after: Occupancy, value: Callable[[Placed], float]) -> float:
+    return fsum(placed.job.weight * value(placed) for placed in after.placed.values())
+
+
+def _rate(after: Occupancy, placed: Placed) -> float:
+    model = after.instance.places[next(iter(placed.share))].gpu.model
+    return placed.workload.speed.get(model, 1.0) / after.effects[placed.job.id].slowdown
+
+
+_VALUES: Mapping[ObjectiveName, Callable[[Occupancy], float]] = {
+    "throughput": _throughput,
+    "slowdown": _slowdown,
+    "sensitivity": _sensitive_slowdown,
+    "jct": _jct,
+    "energy": _energy,
+}

@@ -1,0 +1,288 @@
+"""JSON and YAML as texts: parsed into plain data, and written with a line for each job.
+
+PyYAML's own loader is not used beyond its parser: it reads version 1.1 (where ``1.1e9`` is a
+text, ``no`` is false and ``1:30`` is ninety), lets a later key replace an earlier one, and
+follows aliases, of which a few lines can ask for more data than any machine holds.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol, TypeGuard
+
+import yaml
+
+from dovetail.instances._record import field_path
+from dovetail.instances.errors import InputError
+
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_MOST_NESTED = 100
+_TOO_DEEP = "must not be nested so deeply"
+_TOO_LONG = "must not have a number of so many digits"
+
+_CONSTANTS = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
+_INTEGER = re.compile(r"[-+]?[0-9]+")
+_DECIMAL = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_OTHER_BASE = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
+_NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+
+_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
+_PLAIN_TEXT = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
+_WORDS_OF_YAML = frozenset(("true", "false", "null", "yes", "no", "on", "off", "y", "n"))
+_ESCAPED_IN_YAML = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
+
+
+def parse_json(text: str) -> object:
+    """Return the data of a JSON text.
+
+    Raises
+    ------
+    InputError
+        When it is not JSON or has a key twice in one mapping.
+    """
+    mappings = _Mappings()
+    try:
+        data = json.loads(text, object_pairs_hook=mappings.joined)
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}"
+        raise _not_valid("JSON", place, error.msg) from None
+    except RecursionError:
+        raise InputError(_TOO_DEEP) from None
+    except ValueError:
+        # Python reads no integer of thousands of digits, as that takes quadratic time.
+        raise InputError(_TOO_LONG) from None
+    mappings.refuse_repeats(data)
+    return data
+
+
+def parse_yaml(text: str) -> object:
+    """Return the data of a YAML text of one document, read by the core schema of YAML 1.2.
+
+    Raises
+    ------
+    InputError
+        When it is not YAML, has a key twice in one mapping, or uses anchors, aliases or tags.
+    """
+    reader = _YamlReader(text)
+    try:
+        data = reader.document()
+    except yaml.MarkedYAMLError as error:
+        raise _not_valid("YAML", _place(error.problem_mark), str(error.problem)) from None
+    except (yaml.reader.ReaderError, ValueError) as error:
+        raise InputError(f"is not valid YAML: {getattr(error, 'reason', error)}") from None
+    reader.mappings.refuse_repeats(data)
+    return data
+
+
+def _not_valid(language: str, place: str, problem: str) -> InputError:
+    problem = problem[:1].lower() + problem[1:]
+    return InputError(f"is not valid {language} at {place}: {problem}")
+
+
+class _Mappings:
+    """Joins keys and values to mappings and remembers those in which a key came twice."""
+
+    def __init__(self) -> None:
+        self._repeats: list[tuple[dict[str, object], str]] = []
+
+    def joined(self, pairs: list[tuple[str, Any]]) -> dict[str, object]:
+        mapping = dict(pairs)
+        if len(mapping) < len(pairs):
+            times = Counter(key for key, _ in pairs)
+            self._repeats.append((mapping, times.most_common(1)[0][0]))
+        return mapping
+
+    def refuse_repeats(self, data: object) -> None:
+        if not self._repeats:
+            return
+        keys = {id(mapping): key for mapping, key in self._repeats}
+        for path, value in _values(data):
+            if id(value) in keys:
+                raise InputError("this key is given twice", field_path(path, keys[id(value)]))
+
+
+def _values(data: object) -> Iterator[tuple[str, object]]:
+    """Yield every mapping and list in ``data`` with its path, the outer ones first."""
+    left = [("", data)]
+    while left:
+        path, value = left.pop()
+        yield path, value
+        if isinstance(value, dict):
+            left += [(field_path(path, key), inner) for key, inner in value.items()]
+        elif isinstance(value, list):
+            left += [(f"{path}[{k}]", inner) for k, inner in enumerate(value)]
+
+
+class _YamlReader:
+    """Builds plain data from the events of PyYAML's parser."""
+
+    def __init__(self, text: str) -> None:
+        self.mappings = _Mappings()
+        self._events = yaml.parse(text, Loader=_LOADER)
+
+    def document(self) -> object:
+        self._next()
+        start = self._next()
+        if isinstance(start, yaml.StreamEndEvent):
+            raise InputError("is empty")
+        data = self._value(self._next(), 0)
+        self._next()
+        after = self._next()
+        if not isinstance(after, yaml.StreamEndEvent):
+            raise _refused(after, "must hold one document, got another")
+        return data
+
+    def _next(self) -> yaml.Event:
+        return next(self._events)
+
+    def _value(self, event: yaml.Event, depth: int) -> object:
+        self._refuse_extras(event)
+        if isinstance(event, yaml.ScalarEvent):
+            return self._scalar(event)
+        if depth == _MOST_NESTED:
+            raise _refused(event, _TOO_DEEP)
+        if isinstance(event, yaml.SequenceStartEvent):
+            return self._list(depth)
+        return self._mapping(depth)
+
+    def _list(self, depth: int) -> list[object]:
+        items = []
+        while not isinstance(event := self._next(), yaml.SequenceEndEvent):
+            items.append(self._value(event, depth + 1))
+        return items
+
+    def _mapping(self, depth: int) -> dict[str, object]:
+        pairs = []
+        while not isinstance(event := self._next(), yaml.MappingEndEvent):
+            pairs.append((self._key(event), self._value(self._next(), depth + 1)))
+        return self.mappings.joined(pairs)
+
+    def _key(self, event: yaml.Event) -> str:
+        self._refuse_extras(event)
+        if not isinstance(event, yaml.ScalarEvent):
+            raise _refused(event, "a key must be a text")
+        return str(event.value)
+
+    def _scalar(self, event: yaml.ScalarEvent) -> object:
+        try:
+            return _plain_scalar(event.value) if event.implicit[0] else event.value
+        except ValueError:
+            raise _refused(event, _TOO_LONG) from None
+
+    @staticmethod
+    def _refuse_extras(event: yaml.Event) -> None:
+        if getattr(event, "anchor", None) is not None:
+            raise _refused(event, "anchors and aliases are not accepted, write values out")
+        if tag := getattr(event, "tag", None):
+            raise _refused(event, f"tags are not accepted, got {tag}")
+
+
+def _refused(event: yaml.Event, rule: str) -> InputError:
+    return InputError(f"{_place(event.start_mark)}: {rule}")
+
+
+class _Mark(Protocol):
+    line: int
+    column: int
+
+
+def _place(mark: _Mark | None) -> str:
+    return f"line {mark.line + 1}, column {mark.column + 1}" if mark else "an unknown place"
+
+
+def _plain_scalar(text: str) -> object:
+    if text in _CONSTANTS:
+        return _CONSTANTS[text]
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    if _DECIMAL.fullmatch(text):
+        return float(text)
+    if _OTHER_BASE.fullmatch(text):
+        return int(text, 0)
+    if _NOT_FINITE.fullmatch(text):
+        return float(text.replace(".", ""))
+    return text
+
+
+def json_text(data: object) -> str:
+    """Return plain data as JSON, each job, node, entry and assignment on a line."""
+    return _json_block(data, 0) + "\n"
+
+
+def yaml_text(data: object) -> str:
+    """Return plain data as YAML, each job, node, entry and assignment on a line.
+
+    Readers of YAML 1.1 and 1.2 find the same in it.
+    """
+    block = _yaml_block(data, 0) if _is_block(data, 0) else [_yaml_line(data)]
+    return "\n".join(block) + "\n"
+
+
+def _is_block(value: object, depth: int) -> TypeGuard[dict[str, object] | list[object]]:
+    """Tell whether each member of a value gets a line of its own."""
+    if not isinstance(value, dict | list) or not value:
+        return False
+    return depth < 2 or (depth == 2 and isinstance(value, list) and isinstance(value[0], dict))
+
+
+def _json_block(value: object, depth: int) -> str:
+    if not _is_block(value, depth):
+        return _JSON.encode(value)
+    if isinstance(value, list):
+        return _json_lines("[]", map(_JSON.encode, value), depth)
+    members = (f"{_JSON.encode(k)}: {_json_block(v, depth + 1)}" for k, v in value.items())
+    return _json_lines("{}", members, depth)
+
+
+def _json_lines(brackets: str, members: Iterable[str], depth: int) -> str:
+    margin = "  " * depth
+    lines = f",\n{margin}  ".join(members)
+    return f"{brackets[0]}\n{margin}  {lines}\n{margin}{brackets[1]}"
+
+
+def _yaml_block(value: dict[str, object] | list[object], depth: int) -> Iterator[str]:
+    margin = "  " * depth
+    if isinstance(value, list):
+        yield from (f"{margin}- {_yaml_line(item)}" for item in value)
+        return
+    for key, inner in value.items():
+        if _is_block(inner, depth + 1):
+            yield f"{margin}{_yaml_text(key)}:"
+            yield from _yaml_block(inner, depth + 1)
+        else:
+            yield f"{margin}{_yaml_text(key)}: {_yaml_line(inner)}"
+
+
+def _yaml_line(value: object) -> str:
+    match value:
+        case dict():
+            members = (f"{_yaml_text(k)}: {_yaml_line(v)}" for k, v in value.items())
+            return f"{{{', '.join(members)}}}"
+        case list():
+            return f"[{', '.join(map(_yaml_line, value))}]"
+        case str():
+            return _yaml_text(value)
+        case float():
+            return _yaml_number(value)
+    return _JSON.encode(value)
+
+
+def _yaml_text(text: str) -> str:
+    if _PLAIN_TEXT.fullmatch(text) and text.lower() not in _WORDS_OF_YAML:
+        return text
+    quoted = text.replace("\\", "\\\\").replace('"', '\\"')
+    escaped = _ESCAPED_IN_YAML.sub(lambda found: f"\\u{ord(found[0]):04x}", quoted)
+    return f'"{escaped}"'
+
+
+def _yaml_number(value: float) -> str:
+    text = _JSON.encode(value)
+    # YAML 1.1 takes 1e-05 for a text, 1.0e-05 for a number.
+    return text if "." in text else text.replace("e", ".0e")

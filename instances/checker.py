@@ -1,0 +1,125 @@
+"""Whether a plan is valid, and what it is worth, by code that plans nothing itself.
+
+The checker shares no code with formulations, backends or policies: it reads a plan, ours or
+another's, and holds it against the definitions of the formats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dovetail.instances._check_claims import false_claims, false_objective, false_status
+from dovetail.instances._check_facts import Occupancy, RuleName, Violation
+from dovetail.instances._check_reading import read_plan, running_jobs
+from dovetail.instances._check_rules import broken_rules, existing_breaches
+from dovetail.instances._check_values import (
+    objective_value,
+    placed_weight,
+    sensitivities,
+    spanned,
+)
+from dovetail.instances._record import Record
+from dovetail.instances.instance import Instance
+from dovetail.instances.plan import ObjectiveName, Plan
+from dovetail.instances.requirements import require_fields
+
+__all__ = ["CheckReport", "RuleName", "Violation", "check", "sensitivities"]
+
+
+class CheckReport(Record):
+    """What the checker found.
+
+    Attributes
+    ----------
+    valid : bool
+        Whether there is no violation; warnings leave a plan valid.
+    violations : tuple of Violation
+        Broken rules and false claims.
+    warnings : tuple of str
+        Breaches among the running jobs that no plan can undo, and claims left unchecked.
+    objective : ObjectiveName
+        The objective that ``value`` is of.
+    value : float or None
+        The recomputed objective (of the second stage, for a two-stage objective); None where
+        the slowdown of a placed job is not known.
+    placed_weight : float
+        Total weight of the placed jobs, running ones included.
+    job_slowdown, job_bound : mapping of str to float
+        Per placed job, the largest slowdown over its GPUs, and the largest figure that its
+        gSLA is checked against; without the jobs where it is not known.
+    gpu_memory_mib : mapping of str to float
+        Memory in use on each GPU that holds a job, reserve included, in MiB.
+    nodes_spanned, racks_spanned : int
+        Nodes and racks of each placed job, summed over the jobs; nodes without a rack count
+        as one rack.
+    gpus_used : int
+        GPUs that hold a job.
+    """
+
+    valid: bool
+    violations: tuple[Violation, ...]
+    warnings: tuple[str, ...]
+    objective: ObjectiveName
+    value: float | None
+    placed_weight: float
+    job_slowdown: Mapping[str, float]
+    job_bound: Mapping[str, float]
+    gpu_memory_mib: Mapping[str, float]
+    nodes_spanned: int
+    racks_spanned: int
+    gpus_used: int
+
+
+def check(instance: Instance, plan: Plan, objective: ObjectiveName | None = None) -> CheckReport:
+    """Hold a plan against its instance.
+
+    Parameters
+    ----------
+    instance : Instance
+        The round that the plan answers.
+    plan : Plan
+        Any plan; what it leaves out is not asked, what it claims is verified.
+    objective : ObjectiveName, optional
+        What to compute, and whether jobs may share only where the jct rule lets them; by
+        default the plan's own objective, or ``throughput`` where it names none.
+
+    Returns
+    -------
+    CheckReport
+        Every violation, every warning and the recomputed figures.
+
+    Raises
+    ------
+    InputError
+        When the instance lacks a field that the objective is computed from.
+    """
+    problem = instance.preempted() if plan.preempt else instance
+    name = objective or (plan.objective.name if plan.objective else "throughput")
+    require_fields(problem, name)
+    reading = read_plan(problem, plan)
+    before, after = Occupancy(problem, running_jobs(problem)), Occupancy(problem, reading.placed)
+    value = objective_value(after, name) if reading.complete else None
+    weight = placed_weight(after)
+    nodes, racks = spanned(after)
+    violations = [*reading.violations, *broken_rules(before, after, name)]
+    violations += false_claims(after, plan, reading.assigned, nodes)
+    violations += false_status(plan)
+    warnings = list(existing_breaches(before))
+    if plan.objective is not None and plan.objective.name == name:
+        violations += false_objective(plan.objective, value, weight)
+    elif plan.objective is not None:
+        warnings.append(f"the plan's {plan.objective.name} was not checked, only {name} was")
+    return CheckReport(
+        valid=not violations,
+        violations=tuple(violations),
+        warnings=tuple(warnings),
+        objective=name,
+        value=value,
+        placed_weight=weight,
+        job_slowdown={job: effect.slowdown for job, effect in after.effects.items()},
+        job_bound={job: effect.bound for job, effect in after.effects.items()},
+        gpu_memory_mib={gpu: after.memory_mib(group) for gpu, group in after.gpus.items()},
+        nodes_spanned=nodes,
+        racks_spanned=racks,
+        gpus_used=len(after.gpus),
+    )

@@ -1,0 +1,80 @@
+"""Which optional fields of an instance an objective cannot do without."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dovetail.instances._record import field_path, listed
+from dovetail.instances.errors import InputError
+from dovetail.instances.instance import Instance, Job, SlowdownEntry, jobs_of
+from dovetail.instances.plan import ObjectiveName
+
+
+def require_fields(instance: Instance, objective: ObjectiveName) -> None:
+    """Refuse an instance that lacks what the objective is computed from.
+
+    ``jct`` needs ``remaining_s`` of every job. ``energy`` needs ``power_w`` of every workload
+    that a job runs and of every entry among these workloads that holds a number and applies
+    to a GPU model of the cluster; jobs that already run together need such an entry.
+
+    Raises
+    ------
+    InputError
+        With the path of the first missing field.
+    """
+    if objective == "jct":
+        _require_remaining(instance)
+    elif objective == "energy":
+        _require_workload_power(instance)
+        _require_entry_power(instance)
+        _require_running_power(instance)
+
+
+def _require_remaining(instance: Instance) -> None:
+    for k, job in enumerate(instance.jobs):
+        if job.remaining_s is None:
+            raise InputError("objective jct needs this field", f"jobs[{k}].remaining_s")
+
+
+def _require_workload_power(instance: Instance) -> None:
+    for job in instance.jobs:
+        if instance.workloads[job.workload].power_w is None:
+            path = field_path(field_path("workloads", job.workload), "power_w")
+            raise InputError("objective energy needs this field", path)
+
+
+def _require_entry_power(instance: Instance) -> None:
+    used = {job.workload for job in instance.jobs}
+    models = {place.gpu.model for place in instance.places.values()}
+    for k, entry in enumerate(instance.slowdowns):
+        applies = entry.gpu_model is None or entry.gpu_model in models
+        if applies and used.issuperset(entry.workloads) and _lacks_power(entry):
+            raise InputError("objective energy needs this field", f"slowdowns[{k}].power_w")
+
+
+def _lacks_power(entry: SlowdownEntry) -> bool:
+    return entry.slowdown is not None and entry.power_w is None
+
+
+def _require_running_power(instance: Instance) -> None:
+    """Refuse running jobs whose GPU draws a power that nothing in the instance tells."""
+    known = {entry.key: entry.slowdown is not None for entry in instance.slowdowns}
+    for gpu, jobs in _running_together(instance):
+        model = instance.places[gpu].gpu.model
+        members = tuple(sorted((job.workload, _share(job, gpu) or 0) for job in jobs))
+        if not known.get((model, members), known.get((None, members), False)):
+            names = listed([job.id for job in jobs])
+            rule = f"objective energy needs an entry with power_w for {names}, which run on {gpu}"
+            raise InputError(rule, "slowdowns")
+
+
+def _running_together(instance: Instance) -> Iterator[tuple[str, list[Job]]]:
+    held: dict[str, list[Job]] = {}
+    for job in jobs_of(instance, "running"):
+        for gpu in job.gpus or ():
+            held.setdefault(gpu, []).append(job)
+    return ((gpu, jobs) for gpu, jobs in held.items() if len(jobs) > 1)
+
+
+def _share(job: Job, gpu: str) -> int | None:
+    return dict(zip(job.gpus or (), job.shares, strict=True))[gpu]

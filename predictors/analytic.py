@@ -1,0 +1,190 @@
+"""A contention model that needs no training: solo profiles in, slowdowns out.
+
+A job alone spends its iteration (length 1) on three shared resources and elsewhere:
+
+- ``dram = dram_active``: the memory interface is the limit;
+- ``compute = max(0, sm_active - dram_active)``: an SM with a warp that waits for memory
+  counts as active (DCGM, profiling metrics), so the memory time lies within the active time;
+- ``pcie = min(1, pcie_rx_bytes_s / pcie_bytes_s)``: the bus towards the GPU is the limit.
+
+Two jobs are then the two customers of a closed queueing network whose stations are these
+resources, served by processor sharing. Exact mean-value analysis (*Mean-value analysis of
+closed multichain queuing networks*, J. ACM 27(2), 1980, arrival theorem) gives for job i
+beside job j::
+
+    slowdown_i = alone_i + min(1, sum over shared resources r of demand_ir * busy_jr)
+    busy_jr    = min(1, demand_jr / alone_j)
+
+``alone`` is the slowdown that the job's own cap costs it, 1 without a cap. ``busy_jr`` is the
+part of its time that j, alone, keeps r busy: a job slowed by its cap asks less of the memory.
+Where portions overlap in time they add up to more than an iteration, and ``min(1, ...)``
+holds: a co-runner never costs more than the two taking turns. Uncapped jobs share all three
+resources. Caps that fit beside each other give each job its own SMs, so compute leaves the
+sum.
+
+At a cap p (a fraction of the SMs) ``alone`` is ``throughput[100] / throughput[p]`` where both
+are given, and otherwise::
+
+    1 + compute * (max(1, sm_active / p) - 1)
+      + dram * (max(1, saturating_sms / p) - 1)
+
+since a job computes on ``sm_active`` of the SMs on average, and part of the SMs can saturate
+the memory.
+
+The resources are those whose metrics go with the slowdown in TensorShare, section 3.2 (after
+which PCIe transmission is left out) and in Castor, section 6.3. ``sm_occupancy`` is not used:
+a matrix product can fill an SM at an eighth of its warps, so few warps do not mean room.
+``docs/predictor-analytic.md`` has the limits and the measured errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from dovetail.instances.errors import InputError
+from dovetail.instances.instance import Metrics, Workload
+from dovetail.predictors.predictor import UNCAPPED, FloatArray, IntArray, Prediction
+
+PCIE_3_X16_BYTES_S: Final = 8e9 * 16 * (128 / 130) / 8
+"""PCIe 3.0, 16 lanes: 8 GT/s a lane, 128 of 130 bits are data; PCIe 4.0 carries twice that."""
+
+_EVERY_CAP: Final = np.arange(101)
+
+NEEDED: Final = ("sm_active", "dram_active", "pcie_rx_bytes_s")
+
+
+@dataclass(frozen=True)
+class AnalyticPredictor:
+    """The contention model of this module.
+
+    It says nothing (NaN) where one job has a cap and the other has none, or where two caps
+    sum to more than 100, as SMs are then neither shared by all nor divided. It gives no
+    upper bound.
+
+    Parameters
+    ----------
+    pcie_bytes_s : float
+        What the bus carries towards the GPU, in bytes/s; PCIe 3.0 x16 by default.
+    saturating_sms : float
+        Fraction of the SMs, in (0, 1], that together saturate the GPU's memory.
+
+    Raises
+    ------
+    InputError
+        When a parameter is out of range.
+    """
+
+    pcie_bytes_s: float = PCIE_3_X16_BYTES_S
+    saturating_sms: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0 < self.pcie_bytes_s < np.inf:
+            raise InputError(f"must be > 0 and finite, got {self.pcie_bytes_s}", "pcie_bytes_s")
+        if not 0 < self.saturating_sms <= 1:
+            raise InputError(f"must be in (0, 1], got {self.saturating_sms}", "saturating_sms")
+
+    def lacks(self, workload: Workload) -> tuple[str, ...]:
+        """Return which of sm_active, dram_active and pcie_rx_bytes_s the workload lacks."""
+        metrics = workload.metrics or Metrics()
+        return tuple(name for name in NEEDED if getattr(metrics, name) is None)
+
+    def predict(
+        self, workloads: Sequence[Workload], pairs: IntArray, shares: IntArray
+    ) -> Prediction:
+        """Predict every row; see ``Predictor.predict`` for the shapes.
+
+        Raises
+        ------
+        InputError
+            When a workload lacks a metric.
+        """
+        demand = self._demand(workloads)
+        alone = self.alone(workloads, _EVERY_CAP)[pairs, shares]
+        uncapped = np.all(shares == UNCAPPED, axis=1)
+        divided = np.all(shares != UNCAPPED, axis=1) & (shares.sum(axis=1) <= 100)
+        contended = _contention(demand.compute, pairs, alone) * uncapped[:, np.newaxis]
+        contended += _contention(demand.dram, pairs, alone)
+        contended += _contention(demand.pcie, pairs, alone)
+        slowdown = alone + np.minimum(1.0, contended)
+        slowdown[~(uncapped | divided)] = np.nan
+        return Prediction(slowdown)
+
+    def alone(self, workloads: Sequence[Workload], caps: IntArray) -> FloatArray:
+        """Return the slowdown of each workload that runs alone at each cap.
+
+        Parameters
+        ----------
+        workloads : sequence of Workload
+            Workloads with the needed metrics.
+        caps : ndarray of int, shape (k,)
+            Caps in per cent of the SMs, ``UNCAPPED`` for none.
+
+        Returns
+        -------
+        ndarray of float, shape (n, k)
+            The measured value where the workload's throughput is given at the cap and at
+            100, and the model's elsewhere.
+        """
+        demand = self._demand(workloads)
+        sms = np.where(caps == UNCAPPED, 1.0, caps / 100)[np.newaxis, :]
+        active = demand.active[:, np.newaxis]
+        modelled = (
+            1.0
+            + demand.compute[:, np.newaxis] * (np.maximum(1.0, active / sms) - 1.0)
+            + demand.dram[:, np.newaxis] * (np.maximum(1.0, self.saturating_sms / sms) - 1.0)
+        )
+        measured = _measured(workloads, caps)
+        return np.where(np.isnan(measured), modelled, measured)
+
+    def _demand(self, workloads: Sequence[Workload]) -> _Demand:
+        active, dram, received = _profiles(workloads)
+        return _Demand(
+            active=active,
+            compute=np.maximum(0.0, active - dram),
+            dram=dram,
+            pcie=np.minimum(1.0, received / self.pcie_bytes_s),
+        )
+
+
+class _Demand(NamedTuple):
+    """Portions of the solo iteration, and the SMs in use on average; each of shape (n,)."""
+
+    active: FloatArray
+    compute: FloatArray
+    dram: FloatArray
+    pcie: FloatArray
+
+
+def _profiles(workloads: Sequence[Workload]) -> FloatArray:
+    """Return the needed metrics, one row a metric."""
+    rows = [_profile(workload) for workload in workloads]
+    return np.array(rows, dtype=np.float64).reshape(len(rows), len(NEEDED)).T
+
+
+def _profile(workload: Workload) -> list[float]:
+    metrics = workload.metrics or Metrics()
+    values = [getattr(metrics, name) for name in NEEDED]
+    if None in values:
+        raise InputError("this metric is required to predict", NEEDED[values.index(None)])
+    return values
+
+
+def _measured(workloads: Sequence[Workload], caps: IntArray) -> FloatArray:
+    """Return throughput[100] / throughput[cap], NaN where unknown or without a cap."""
+    kept = caps.tolist()
+    rows = [
+        [w.throughput.get(100, np.nan) / w.throughput.get(cap, np.nan) for cap in kept]
+        for w in workloads
+    ]
+    return np.array(rows, dtype=np.float64).reshape(len(workloads), len(caps))
+
+
+def _contention(demand: FloatArray, pairs: IntArray, alone: FloatArray) -> FloatArray:
+    """Return how much longer each job of each row waits for one shared resource."""
+    own = demand[pairs]
+    busy = np.minimum(1.0, own / alone)
+    return np.multiply(own, busy[:, ::-1])

@@ -1,0 +1,66 @@
+"""What a predictor is: pairs of workloads at given shares in, slowdowns out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.instances.instance import Workload
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+
+UNCAPPED = 0
+"""The share, in an array, of a job without a cap."""
+
+
+class Prediction(NamedTuple):
+    """What a predictor says of each row.
+
+    Attributes
+    ----------
+    slowdown : ndarray of float, shape (rows, 2)
+        Slowdown of the first and of the second workload; NaN where the predictor has no
+        answer for the row.
+    upper : ndarray of float, shape (rows, 2), or None
+        Upper confidence bounds, elementwise >= ``slowdown``; None from a predictor that
+        knows nothing of its own error.
+    """
+
+    slowdown: FloatArray
+    upper: FloatArray | None = None
+
+
+class Predictor(Protocol):
+    """Tells how much two workloads slow each other down on one GPU.
+
+    Every predictor is deterministic and gives the mirrored row the mirrored answer, bit for
+    bit; a workload beside itself at equal shares gets two equal numbers.
+    """
+
+    def lacks(self, workload: Workload) -> tuple[str, ...]:
+        """Return the metrics that the predictor needs of the workload and does not find.
+
+        Parameters
+        ----------
+        workload : Workload
+            The workload with what is known of its solo run.
+        """
+
+    def predict(
+        self, workloads: Sequence[Workload], pairs: IntArray, shares: IntArray
+    ) -> Prediction:
+        """Predict every row.
+
+        Parameters
+        ----------
+        workloads : sequence of Workload
+            Workloads of which ``lacks`` finds nothing missing.
+        pairs : ndarray of int, shape (rows, 2)
+            The two workloads of each row, as positions in ``workloads``.
+        shares : ndarray of int, shape (rows, 2)
+            Their caps in per cent of the SMs, ``UNCAPPED`` (0) for none.
+        """

@@ -1,0 +1,108 @@
+"""What passes between the round and its solvers."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.instances.plan import Stopped
+
+Ints = NDArray[np.int64]
+
+OPTIMAL_GAP = 1e-6
+"""The relative gap up to which a plan is called optimal."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When to stop.
+
+    Attributes
+    ----------
+    deadline : float
+        On the clock of ``time.monotonic``; inf for none.
+    gap : float
+        Relative gap at which the search may stop.
+    seed : int
+        Seed of whatever a solver does at random.
+    """
+
+    deadline: float = math.inf
+    gap: float = 0.0
+    seed: int = 0
+
+    @classmethod
+    def of(cls, time_limit: float | None, gap: float, seed: int) -> Limits:
+        """Return limits that start to count now; ``time_limit`` in seconds."""
+        deadline = math.inf if time_limit is None else time.monotonic() + time_limit
+        return cls(deadline, gap, seed)
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until the deadline, never negative."""
+        return max(0.0, self.deadline - time.monotonic())
+
+    @property
+    def passed(self) -> bool:
+        """Whether the deadline is behind us."""
+        return self.seconds_left == 0.0
+
+    def exact(self) -> Limits:
+        """Return the same limits without a gap to stop at."""
+        return replace(self, gap=0.0)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A backend's answer to one integer program (to be maximised).
+
+    Attributes
+    ----------
+    x : (n,) int or None
+        The best solution found.
+    bound : float
+        Proven upper bound on the objective; inf where there is none.
+    stopped : str
+        Why the search ended.
+    """
+
+    x: Ints | None
+    bound: float
+    stopped: Stopped
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A solver's answer to a round: how often each group is taken, and what is proven of it.
+
+    Attributes
+    ----------
+    counts : (n,) int
+        For every group of the problem.
+    value, bound : float
+        What the last stage maximised, and a proven upper bound on it over all plans (of those
+        that place the largest weight, under a two-stage objective); inf where there is none.
+    weight_bound : float
+        Proven upper bound on the placed weight; inf where there is none.
+    stopped : str
+        Why the search ended.
+    solver : str
+        Which solver did it.
+    """
+
+    counts: Ints
+    value: float
+    bound: float
+    weight_bound: float
+    stopped: Stopped
+    solver: str
+
+
+def relative_gap(bound: float, value: float) -> float:
+    """Return |bound - value| / max(|bound|, |value|), 0 where both are 0."""
+    largest = max(abs(bound), abs(value))
+    return 0.0 if largest == 0 else abs(bound - value) / largest

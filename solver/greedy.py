@@ -1,0 +1,292 @@
+"""Solver: one job after the other in the order of the queue, each where it is best right now.
+
+A job takes the GPUs, empty or shared, that add most to the objective while everybody placed
+before it stays; shares of jobs that start in the same round may still change. This is how
+queue schedulers work, and it gives the exact solvers a solution to begin with.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.formulations.groups import member_gains
+from dovetail.formulations.problems import Problem
+from dovetail.formulations.scores import ceiling, score
+from dovetail.solver.answers import Choice, Limits
+
+Ints = NDArray[np.int64]
+
+Rule = Literal["best", "alone", "random"]
+"""How a job takes its GPUs: where it adds most; only empty ones; anywhere it may be."""
+
+_Seat = tuple[int, tuple[tuple[int, int], ...]]
+"""A class of GPUs and who is on one: (job, variant) by job; variant -1 for 1-GPU jobs."""
+
+_ANY_VARIANT = -1
+
+
+class Greedy:
+    """Solves rounds in the order of the queue.
+
+    Parameters
+    ----------
+    rule : str
+        How a job takes its GPUs (``Rule``).
+    """
+
+    def __init__(self, rule: Rule = "best") -> None:
+        self.rule: Rule = rule
+        self.name = "greedy" if rule == "best" else rule
+
+    def solve(self, problem: Problem, limits: Limits) -> Choice:
+        """Return the choice of groups that the rule leads to, with a simple bound."""
+        counts = greedy_counts(problem, limits, self.rule)
+        most = ceiling(problem.groups, problem.values)
+        reached = score(problem.groups, problem.values, counts)
+        proven_weight = not problem.values.two_stage or reached.weight >= most.weight
+        return Choice(
+            counts=counts,
+            value=reached.value(problem.values),
+            bound=most.value(problem.values) if proven_weight else math.inf,
+            weight_bound=most.weight,
+            stopped="time_limit" if limits.passed else "complete",
+            solver=self.name,
+        )
+
+
+def greedy_counts(problem: Problem, limits: Limits, rule: Rule = "best") -> Ints:
+    """Return how often each group is taken; jobs that the time did not reach wait."""
+    seats = _Seats(problem)
+    pick = _Pick(problem, seats, rule, random.Random(limits.seed))
+    jobs = problem.round.jobs
+    pending = [k for k, job in enumerate(jobs) if not job.running]
+    for job in sorted(pending, key=lambda k: jobs[k].arrival_s):
+        if limits.passed:
+            break
+        for offer, number in pick.for_job(job):
+            seats.take(offer, number)
+    return seats.counts()
+
+
+@dataclass(frozen=True)
+class _Offer:
+    """A group that a job can make with whoever is on a seat.
+
+    Attributes
+    ----------
+    job, group : int
+        The job and the group.
+    seat : _Seat
+        Who is there before the job.
+    free : int
+        How many such GPUs there are.
+    gain : float
+        The job's own gain there.
+    change : float
+        What the others' gains change by.
+    """
+
+    job: int
+    group: int
+    seat: _Seat
+    free: int
+    gain: float
+    change: float
+
+
+class _Seats:
+    """Who is on the GPUs so far; GPUs with the same seat always have the same group."""
+
+    def __init__(self, problem: Problem) -> None:
+        groups = problem.groups
+        jobs = problem.round.jobs
+        gang = np.array([job.workers > 1 for job in jobs], dtype=bool)
+        self._size = len(groups)
+        self._start = groups.start.tolist()
+        self._job = groups.job.tolist()
+        self._variant = np.where(gang[groups.job], groups.variant, _ANY_VARIANT).tolist()
+        self._gain = member_gains(groups, problem.values).tolist()
+        self._class = groups.gpu_class.tolist()
+        self._positions = _positions_by_job(groups.job, len(jobs))
+        self._group = groups.group_of_member.tolist()
+        self._free = [0 if c.residents else len(c.gpus) for c in problem.round.classes]
+        self._number: dict[_Seat, int] = {}
+        self._taken: dict[_Seat, int] = {}
+        self._of_job: dict[int, set[_Seat]] = defaultdict(set)
+        for group, gpu_class in enumerate(self._class):
+            residents = problem.round.classes[gpu_class].residents
+            if residents and len(residents) == self._start[group + 1] - self._start[group]:
+                self._sit(self._seat(group), group, len(problem.round.classes[gpu_class].gpus))
+
+    def offers(self, job: int) -> Iterator[_Offer]:
+        """Yield every group that the job can make now."""
+        for position in self._positions[job]:
+            group = self._group[position]
+            seat = self._seat(group, without=position)
+            free = self._number.get(seat, 0) if seat[1] else self._free[seat[0]]
+            if free:
+                change = self._change(group, position)
+                yield _Offer(job, group, seat, free, self._gain[position], change)
+
+    def take(self, offer: _Offer, number: int) -> None:
+        """Put the job of the offer on so many of the seat's GPUs."""
+        if offer.seat[1]:
+            self._leave(offer.seat, number)
+        else:
+            self._free[offer.seat[0]] -= number
+        self._sit(self._seat(offer.group), offer.group, number)
+
+    def all_with(self, jobs: Iterable[int]) -> set[_Seat]:
+        """Return the seats that any of the jobs has."""
+        return set().union(*(self._of_job[job] for job in jobs))
+
+    def counts(self) -> Ints:
+        """Return how often each group is taken."""
+        counts = np.zeros(self._size, dtype=np.int64)
+        for seat, group in self._taken.items():
+            counts[group] += self._number[seat]
+        return counts
+
+    def mode(self, offer: _Offer) -> tuple[int, int]:
+        """Return the variant that the job has in the offer's group, and the group's class."""
+        members = range(self._start[offer.group], self._start[offer.group + 1])
+        variant = next(self._variant[k] for k in members if self._job[k] == offer.job)
+        return variant, self._class[offer.group]
+
+    def _seat(self, group: int, without: int = -1) -> _Seat:
+        members = range(self._start[group], self._start[group + 1])
+        who = tuple((self._job[k], self._variant[k]) for k in members if k != without)
+        return self._class[group], who
+
+    def _change(self, group: int, position: int) -> float:
+        """Return what the gains of the others in a group change by; a gang's never rises."""
+        change: float = 0.0
+        for k in range(self._start[group], self._start[group + 1]):
+            if k != position:
+                now = self._gain_of(self._job[k])
+                gang = self._variant[k] != _ANY_VARIANT
+                change += (min(now, self._gain[k]) if gang else self._gain[k]) - now
+        return change
+
+    def _gain_of(self, job: int) -> float:
+        """Return the present gain of a placed job: that of its slowest worker."""
+        return min(
+            self._gain[k]
+            for seat in self._of_job[job]
+            for k in range(self._start[self._taken[seat]], self._start[self._taken[seat] + 1])
+            if self._job[k] == job
+        )
+
+    def _sit(self, seat: _Seat, group: int, number: int) -> None:
+        self._taken[seat] = group
+        self._number[seat] = self._number.get(seat, 0) + number
+        for job, _ in seat[1]:
+            self._of_job[job].add(seat)
+
+    def _leave(self, seat: _Seat, number: int) -> None:
+        self._number[seat] -= number
+        if not self._number[seat]:
+            del self._number[seat], self._taken[seat]
+            for job, _ in seat[1]:
+                self._of_job[job].discard(seat)
+
+
+class _Pick:
+    """Picks the GPUs of one job among the offers."""
+
+    def __init__(self, problem: Problem, seats: _Seats, rule: Rule, chance: random.Random) -> None:
+        self._problem = problem
+        self._seats = seats
+        self._rule = rule
+        self._chance = chance
+        self._whole = problem.round.instance.cluster.gang_sharing == "whole"
+
+    def for_job(self, job: int) -> Sequence[tuple[_Offer, int]]:
+        """Return the offers to take, each with the number of GPUs; empty if the job waits."""
+        workers = self._problem.round.jobs[job].workers
+        picks = [
+            pick
+            for offers in self._alternatives(job)
+            if (pick := self._best(offers, workers)) is not None
+        ]
+        if not picks:
+            return ()
+        worth, taken = max(picks, key=lambda pick: pick[0])
+        if self._rule == "random":
+            taken = self._chance.choice(picks)[1]
+        elif worth <= 0 and not self._problem.values.two_stage:
+            return ()
+        return taken
+
+    def _alternatives(self, job: int) -> Iterable[list[_Offer]]:
+        """Return lists of offers that may be mixed: same variant and model of a gang.
+
+        Where gangs share whole, all empty GPUs or all those of one partner.
+        """
+        found: dict[tuple[object, ...], dict[_Seat, _Offer]] = defaultdict(dict)
+        classes = self._problem.round.classes
+        for offer in self._seats.offers(job):
+            others = tuple(k for k, _ in offer.seat[1])
+            if self._rule == "alone" and others:
+                continue
+            variant, gpu_class = self._seats.mode(offer)
+            key = (variant, classes[gpu_class].model, others if self._whole else None)
+            known = found[key].get(offer.seat)
+            if known is None or known.gain + known.change < offer.gain + offer.change:
+                found[key][offer.seat] = offer
+        return [
+            list(by_seat.values())
+            for key, by_seat in found.items()
+            if not self._whole or self._covers(by_seat, job)
+        ]
+
+    def _covers(self, by_seat: Mapping[_Seat, _Offer], job: int) -> bool:
+        """Tell whether the seats are all that their jobs have, and as many as the job needs."""
+        others = {k for _, who in by_seat for k, _ in who}
+        if not others:
+            return True
+        number = sum(offer.free for offer in by_seat.values())
+        complete = self._seats.all_with(others) == set(by_seat)
+        return complete and number == self._problem.round.jobs[job].workers
+
+    def _best(
+        self, offers: Sequence[_Offer], workers: int
+    ) -> tuple[float, list[tuple[_Offer, int]]] | None:
+        """Return the best ``workers`` GPUs among the offers and their worth.
+
+        For every offer as the slowest one taken, the best of those at least as fast are kept
+        in a heap of the changes they bring to others.
+        """
+        worth = {
+            id(o): self._chance.random() if self._rule == "random" else o.change for o in offers
+        }
+        heap: list[tuple[float, int]] = []
+        total, best, best_worth = 0.0, None, -math.inf
+        ranked = sorted(offers, key=lambda o: -o.gain)
+        for k, offer in enumerate(ranked):
+            for _ in range(min(offer.free, workers)):
+                heapq.heappush(heap, (worth[id(offer)], k))
+                total += worth[id(offer)]
+                if len(heap) > workers:
+                    total -= heapq.heappop(heap)[0]
+            if len(heap) == workers and offer.gain + total > best_worth:
+                best_worth = offer.gain + total
+                best = [k for _, k in heap]
+        if best is None:
+            return None
+        return best_worth, [(ranked[k], best.count(k)) for k in sorted(set(best))]
+
+
+def _positions_by_job(job: Ints, jobs: int) -> list[list[int]]:
+    order = np.argsort(job, kind="stable")
+    ends = np.searchsorted(job[order], np.arange(jobs + 1))
+    return [order[ends[k] : ends[k + 1]].tolist() for k in range(jobs)]

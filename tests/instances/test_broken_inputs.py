@@ -1,0 +1,673 @@
+"""Broken input: each kind is told in one line that names file, path, rule and value."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import sys
+from time import perf_counter
+
+import pytest
+
+from dovetail.instances import files
+from dovetail.instances.errors import InputError
+from dovetail.instances.files import read_data, read_instance, read_plan
+from tests.data import example_data, plan_data
+
+GONE = object()
+
+
+def changed(data, path, value):
+    """Return ``data`` with ``value`` at a path like ``jobs.0.id`` (`GONE`: nothing there)."""
+    *above, last = path.split(".")
+    place = data
+    for part in above:
+        place = place[int(part)] if isinstance(place, list) else place[part]
+    if value is GONE:
+        del place[last]
+    elif isinstance(place, list):
+        place[int(last) : int(last) + 1] = [value]
+    else:
+        place[last] = value
+    return data
+
+
+def told(read, path, data):
+    """Return what the reader says of ``data`` in a file, without the name of the file."""
+    path.write_text(json.dumps(data))
+    with pytest.raises(InputError) as caught:
+        read(path)
+    assert str(caught.value).count("\n") == 0
+    assert caught.value.source == str(path)
+    return str(caught.value).removeprefix(f"{path}: ")
+
+
+GPU = {"id": "x", "model": "V100", "memory_mib": 1}
+JOB = {"id": "j3", "workload": "bert"}
+RUNNING = {"state": "running", "gpus": ["n1-0"], **JOB}
+ENTRY = {"pair": ["resnet", "gpt"], "slowdown": [1.1, 1.2]}
+
+INSTANCE = [
+    # The whole and its format.
+    ("format", GONE, "format: this field is required, must be 'dovetail-instance/1'"),
+    (
+        "format",
+        "dovetail-instance/2",
+        "format: must be 'dovetail-instance/1', got 'dovetail-instance/2'",
+    ),
+    ("format", ["x"], "format: must be 'dovetail-instance/1', got a list"),
+    (
+        "format",
+        "dovetail-plan/1",
+        "format: must be 'dovetail-instance/1', got 'dovetail-plan/1' "
+        "(this is a plan, not an instance)",
+    ),
+    # Unknown and missing fields.
+    ("colour", 1, "colour: unknown field"),
+    ("slowdown", [], "slowdown: unknown field, did you mean slowdowns?"),
+    ("cluster.share_sums", 1, "cluster.share_sums: unknown field, did you mean share_sum?"),
+    ("cluster.nodes.0.racks", 1, "cluster.nodes[0].racks: unknown field, did you mean rack?"),
+    ("cluster.nodes.0.gpus.0.colour", 1, "cluster.nodes[0].gpus[0].colour: unknown field"),
+    ("jobs.0.worker", 2, "jobs[0].worker: unknown field, did you mean workers?"),
+    ("jobs.0.a b", 2, "jobs[0]['a b']: unknown field"),
+    ("jobs.0.\x1b[1m", 2, r"jobs[0]['\x1b[1m']: unknown field"),
+    (
+        "workloads.bert",
+        {"memory": 1},
+        "workloads.bert.memory: unknown field, did you mean memory_mib?",
+    ),
+    (
+        "workloads.resnet.metrics.sm_activ",
+        1,
+        "workloads.resnet.metrics.sm_activ: unknown field, did you mean sm_active?",
+    ),
+    ("name", GONE, "name: this field is required"),
+    ("cluster", GONE, "cluster: this field is required"),
+    ("workloads", GONE, "workloads: this field is required"),
+    ("jobs", GONE, "jobs: this field is required"),
+    ("cluster.nodes", GONE, "cluster.nodes: this field is required"),
+    ("cluster.nodes.0.id", GONE, "cluster.nodes[0].id: this field is required"),
+    (
+        "cluster.nodes.0.gpus.1.model",
+        GONE,
+        "cluster.nodes[0].gpus[1].model: this field is required",
+    ),
+    ("cluster.nodes.1.gpu.model", GONE, "cluster.nodes[1].gpu.model: this field is required"),
+    ("workloads.bert.memory_mib", GONE, "workloads.bert.memory_mib: this field is required"),
+    (
+        "workloads.resnet.batch.step_s",
+        GONE,
+        "workloads.resnet.batch.step_s: this field is required",
+    ),
+    ("jobs.0.id", GONE, "jobs[0].id: this field is required"),
+    ("jobs.1.workload", GONE, "jobs[1].workload: this field is required"),
+    ("slowdowns.0.slowdown", GONE, "slowdowns[0].slowdown: this field is required"),
+    # Wrong types.
+    ("name", 5, "name: must be a text, got 5"),
+    ("name", None, "name: must be a text, got null"),
+    ("cluster", [], "cluster: must be a mapping of field names to values, got an empty list"),
+    ("cluster.nodes", {}, "cluster.nodes: must be a list, got a mapping"),
+    ("cluster.start_capped", "yes", "cluster.start_capped: must be true or false, got 'yes'"),
+    ("cluster.start_capped", 1, "cluster.start_capped: must be true or false, got 1"),
+    (
+        "cluster.gang_sharing",
+        "all",
+        "cluster.gang_sharing: must be 'partial' or 'whole', got 'all'",
+    ),
+    ("workloads", [1], "workloads: must be a mapping of names to values, got a list"),
+    (
+        "workloads.bert",
+        7,
+        "workloads.bert: must be a mapping of field names to values, got 7",
+    ),
+    ("jobs", "j1", "jobs: must be a list, got 'j1'"),
+    ("jobs.0", "j1", "jobs[0]: must be a mapping of field names to values, got 'j1'"),
+    ("jobs.0.workers", True, "jobs[0].workers: must be a whole number, got true"),
+    ("jobs.0.workers", 1.0, "jobs[0].workers: must be a whole number, got 1.0"),
+    ("jobs.0.workers", "2", "jobs[0].workers: must be a whole number, got '2'"),
+    ("jobs.0.weight", "1", "jobs[0].weight: must be a number, got '1'"),
+    ("jobs.0.weight", False, "jobs[0].weight: must be a number, got false"),
+    ("jobs.0.weight", None, "jobs[0].weight: must be a number, got null"),
+    ("jobs.0.priority", "high", "jobs[0].priority: must be 'batch' or 'latency', got 'high'"),
+    ("jobs.0.state", "done", "jobs[0].state: must be 'pending' or 'running', got 'done'"),
+    ("jobs.1.gpus", "n0-0", "jobs[1].gpus: must be a list, got 'n0-0'"),
+    ("jobs.1.share", 50, "jobs[1].share: must be a list, got 50"),
+    ("slowdowns.0.slowdown", 1.3, "slowdowns[0].slowdown: must be a list, got 1.3"),
+    # Numbers out of their range.
+    (
+        "cluster.nodes.0.gpus.0.memory_mib",
+        -1,
+        "cluster.nodes[0].gpus[0].memory_mib: must be > 0, got -1",
+    ),
+    ("cluster.nodes.0.gpus.0.sms", 0, "cluster.nodes[0].gpus[0].sms: must be >= 1, got 0"),
+    ("workloads.bert.memory_mib", -5, "workloads.bert.memory_mib: must be >= 0, got -5"),
+    (
+        "workloads.bert.memory_mib",
+        float("nan"),
+        "workloads.bert.memory_mib: must be a finite number, got nan",
+    ),
+    (
+        "workloads.bert.memory_mib",
+        float("inf"),
+        "workloads.bert.memory_mib: must be a finite number, got inf",
+    ),
+    (
+        "workloads.bert.memory_mib",
+        1e16,
+        "workloads.bert.memory_mib: must be <= 1e+15, got 1e+16",
+    ),
+    (
+        "workloads.bert.memory_mib",
+        10**400,
+        "workloads.bert.memory_mib: must be <= 1e+15, got a huge number",
+    ),
+    ("workloads.bert.power_w", 0, "workloads.bert.power_w: must be > 0, got 0"),
+    (
+        "workloads.resnet.metrics.sm_active",
+        92,
+        "workloads.resnet.metrics.sm_active: must be <= 1, got 92",
+    ),
+    (
+        "workloads.resnet.throughput.50",
+        0,
+        "workloads.resnet.throughput.50: must be > 0, got 0",
+    ),
+    (
+        "workloads.resnet.speed.K80",
+        -0.2,
+        "workloads.resnet.speed.K80: must be > 0, got -0.2",
+    ),
+    (
+        "workloads.resnet.batch.overlap",
+        0.5,
+        "workloads.resnet.batch.overlap: must be >= 1, got 0.5",
+    ),
+    ("cluster.max_jobs_per_gpu", 0, "cluster.max_jobs_per_gpu: must be >= 1, got 0"),
+    ("cluster.max_jobs_per_gpu", 49, "cluster.max_jobs_per_gpu: must be <= 48, got 49"),
+    ("cluster.reserve_mib", -1, "cluster.reserve_mib: must be >= 0, got -1"),
+    ("cluster.per_process_mib", -1, "cluster.per_process_mib: must be >= 0, got -1"),
+    ("jobs.0.workers", 0, "jobs[0].workers: must be >= 1, got 0"),
+    ("jobs.0.workers", 2_000_000, "jobs[0].workers: must be <= 1000000, got 2000000"),
+    ("jobs.0.workers", 10**400, "jobs[0].workers: must be <= 1000000, got a huge number"),
+    ("jobs.0.gsla", 0.9, "jobs[0].gsla: must be >= 1, got 0.9"),
+    ("jobs.0.weight", -1, "jobs[0].weight: must be >= 0, got -1"),
+    ("jobs.0.arrival_s", -1, "jobs[0].arrival_s: must be >= 0, got -1"),
+    ("jobs.0.remaining_s", 0, "jobs[0].remaining_s: must be > 0, got 0"),
+    ("slowdowns.0.slowdown.1", 0, "slowdowns[0].slowdown[1]: must be > 0, got 0"),
+    (
+        "slowdowns.0.slowdown.0",
+        float("-inf"),
+        "slowdowns[0].slowdown[0]: must be a finite number, got -inf",
+    ),
+    # Shares.
+    ("cluster.shares.0", 101, "cluster.shares[0]: must be <= 100, got 101"),
+    ("cluster.shares.0", 0, "cluster.shares[0]: must be >= 1, got 0"),
+    ("cluster.shares.0", 33.5, "cluster.shares[0]: must be a whole number, got 33.5"),
+    ("cluster.shares.0", None, "cluster.shares[0]: must be a whole number, got null"),
+    ("cluster.shares.2", 40, "cluster.shares[2]: a share may be listed once, got 40 twice"),
+    ("cluster.share_sum", 0, "cluster.share_sum: must be >= 1, got 0"),
+    ("jobs.1.share.0", 0, "jobs[1].share[0]: must be >= 1, got 0"),
+    ("slowdowns.0.share.1", 120, "slowdowns[0].share[1]: must be <= 100, got 120"),
+    (
+        "workloads.resnet.throughput.150",
+        1.0,
+        "workloads.resnet.throughput.150: the key must be <= 100, got 150",
+    ),
+    (
+        "workloads.resnet.throughput.0",
+        1.0,
+        "workloads.resnet.throughput.0: the key must be >= 1, got 0",
+    ),
+    (
+        "workloads.resnet.metrics_by_share.half",
+        {},
+        "workloads.resnet.metrics_by_share.half: the key must be a whole number, got 'half'",
+    ),
+    (
+        "workloads.resnet.throughput.050",
+        1.0,
+        "workloads.resnet.throughput.050: the key must be a whole number, got '050'",
+    ),
+    # Names.
+    ("name", "", "name: must not be empty, got ''"),
+    ("name", "two\nlines", r"name: must be one line of printable characters, got 'two\nlines'"),
+    ("name", "\x1b", r"name: must be one line of printable characters, got '\x1b'"),
+    ("name", "\u2028", r"name: must be one line of printable characters, got '\u2028'"),
+    ("name", "\ud800", r"name: must be a text of whole Unicode characters, got '\ud800'"),
+    ("name", "n" * 201, f"name: must have at most 200 characters, got '{'n' * 60}'..."),
+    (
+        "workloads.",
+        {"memory_mib": 1},
+        "workloads['']: the key must not be empty, got ''",
+    ),
+    ("jobs.1.id", "j1", "jobs[1].id: job ids must differ, got 'j1' twice"),
+    (
+        "cluster.nodes.1.id",
+        "n0",
+        "cluster.nodes[1].id: node ids must differ, got 'n0' twice",
+    ),
+    (
+        "cluster.nodes.0.gpus.1.id",
+        "n0-0",
+        "cluster.nodes[0].gpus[1].id: GPU ids must differ, got 'n0-0' twice",
+    ),
+    (
+        "cluster.nodes.0.gpus.1.id",
+        "n1-3",
+        "cluster.nodes[1].id: GPU ids must differ, got 'n1-3' twice",
+    ),
+    # Nodes.
+    (
+        "cluster.nodes.1",
+        {"id": "n1"},
+        "cluster.nodes[1]: must have either gpus or gpu_count with gpu",
+    ),
+    (
+        "cluster.nodes.0.gpu_count",
+        1,
+        "cluster.nodes[0]: must have either gpus or gpu_count with gpu",
+    ),
+    ("cluster.nodes.1.gpu", GONE, "cluster.nodes[1]: gpu_count and gpu go together"),
+    (
+        "cluster.nodes.1.gpu_count",
+        100_000,
+        "cluster.nodes: must have at most 100000 GPUs, got 100002",
+    ),
+    # Batches.
+    (
+        "workloads.resnet.batch.min",
+        65,
+        "workloads.resnet.batch.min: must be <= size (64), got 65",
+    ),
+    ("jobs.1.sub_batch", 48, "jobs[1].sub_batch: must be 64 / 2^k and >= 8, got 48"),
+    ("jobs.1.sub_batch", 4, "jobs[1].sub_batch: must be 64 / 2^k and >= 8, got 4"),
+    (
+        "workloads.resnet.batch",
+        GONE,
+        "jobs[1].sub_batch: workload 'resnet' has no batch, got 32",
+    ),
+    (
+        "workloads.resnet.batch",
+        {
+            "size": 8,
+            "min": 1,
+            "fixed_mib": 1,
+            "mib_per_sample": 1,
+            "step_s": {"fixed": 0, "per_sample": 0},
+        },
+        "workloads.resnet.batch.step_s: an iteration must take some time, got 0",
+    ),
+    # Jobs.
+    (
+        "jobs.0.workload",
+        "vgg",
+        "jobs[0].workload: must be one of workloads (resnet, bert, gpt), got 'vgg'",
+    ),
+    ("jobs.0.gpus", ["n0-0"], "jobs[0].gpus: only a running job has this field"),
+    ("jobs.0.share", [50], "jobs[0].share: only a running job has this field"),
+    ("jobs.0.sub_batch", 32, "jobs[0].sub_batch: only a running job has this field"),
+    ("jobs.1.gpus", GONE, "jobs[1].gpus: this field is required of a running job"),
+    ("jobs.1.gpus", ["n0-0"], "jobs[1].gpus: must name 2 GPUs, got 1"),
+    (
+        "jobs.1.gpus",
+        ["n0-0", "n0-0"],
+        "jobs[1].gpus[1]: a gang's GPUs must differ, got 'n0-0' twice",
+    ),
+    ("jobs.1.gpus.1", "n9-0", "jobs[1].gpus[1]: must be a GPU of the cluster, got 'n9-0'"),
+    (
+        "jobs.1.gpus.1",
+        "n0-1",
+        "jobs[1].gpus[1]: a gang's GPUs must be of one model (V100), got K80",
+    ),
+    ("jobs.1.share", [50], "jobs[1].share: must have 2 items, got 1"),
+    ("jobs.2", RUNNING | {"gpus": []}, "jobs[2].gpus: must name 1 GPUs, got 0"),
+    # Entries.
+    ("slowdowns.0.pair", GONE, "slowdowns[0]: must have either pair or set"),
+    ("slowdowns.0.set", ["gpt"] * 3, "slowdowns[0]: must have either pair or set"),
+    ("slowdowns.0.pair", ["resnet"], "slowdowns[0].pair[1]: this item is required"),
+    (
+        "slowdowns.0.pair",
+        ["resnet", "bert", "gpt"],
+        "slowdowns[0].pair: must have 2 or fewer items, got 3",
+    ),
+    ("slowdowns.2.set", ["gpt"] * 2, "slowdowns[2].set: must have 3 or more items, got 2"),
+    (
+        "slowdowns.0.pair.1",
+        "vgg",
+        "slowdowns[0].pair[1]: must be one of workloads (resnet, bert, gpt), got 'vgg'",
+    ),
+    (
+        "slowdowns.2.set.2",
+        "vgg",
+        "slowdowns[2].set[2]: must be one of workloads (resnet, bert, gpt), got 'vgg'",
+    ),
+    ("slowdowns.0.share", [60], "slowdowns[0].share: must have 2 items, got 1"),
+    ("slowdowns.0.slowdown", [1.1] * 3, "slowdowns[0].slowdown: must have 2 items, got 3"),
+    ("slowdowns.0.upper", [1.9], "slowdowns[0].upper: must have 2 items, got 1"),
+    ("slowdowns.0.p99", [], "slowdowns[0].p99: must have 2 items, got 0"),
+    (
+        "slowdowns.0.upper.1",
+        1.8,
+        "slowdowns[0].upper[1]: must be >= slowdown[1] (1.9), got 1.8",
+    ),
+    (
+        "slowdowns.0.slowdown",
+        None,
+        "slowdowns[0].upper: must be absent where slowdown is null",
+    ),
+    (
+        "slowdowns.2.power_w",
+        300,
+        "slowdowns[2].power_w: must be absent where slowdown is null",
+    ),
+    (
+        "slowdowns.1.slowdown.1",
+        1.5,
+        "slowdowns[1].slowdown[1]: must equal slowdown[0] (1.25), as 'bert' runs beside itself "
+        "at one share, got 1.5",
+    ),
+    (
+        "slowdowns.3",
+        {"pair": ["bert", "bert"], "slowdown": [2, 2]},
+        "slowdowns[3]: (bert, bert) at these shares and model is already in slowdowns[1]",
+    ),
+    (
+        "slowdowns.3",
+        {
+            "pair": ["bert", "resnet"],
+            "share": [40, 60],
+            "slowdown": [2, 2],
+            "gpu_model": "V100",
+        },
+        "slowdowns[3]: (bert, resnet) at these shares and model is already in slowdowns[0]",
+    ),
+    (
+        "slowdowns.3",
+        {"set": ["gpt", "resnet", "bert"], "slowdown": [2, 2, 2]},
+        "slowdowns[3]: (gpt, resnet, bert) at these shares and model is already in slowdowns[2]",
+    ),
+]
+
+PLAN = [
+    ("format", GONE, "format: this field is required, must be 'dovetail-plan/1'"),
+    (
+        "format",
+        "dovetail-instance/1",
+        "format: must be 'dovetail-plan/1', got 'dovetail-instance/1' "
+        "(this is an instance, not a plan)",
+    ),
+    ("assignments", GONE, "assignments: this field is required"),
+    ("assignment", [], "assignment: unknown field, did you mean assignments?"),
+    (
+        "objective.name",
+        "speed",
+        "objective.name: must be 'throughput', 'slowdown', 'sensitivity', 'jct' or 'energy', "
+        "got 'speed'",
+    ),
+    ("objective.value", None, "objective.value: must be a number, got null"),
+    ("objective.value", float("inf"), "objective.value: must be a finite number, got inf"),
+    ("objective.gap", -0.1, "objective.gap: must be >= 0, got -0.1"),
+    (
+        "status",
+        "good",
+        "status: must be 'optimal', 'feasible', 'infeasible' or 'unknown', got 'good'",
+    ),
+    (
+        "stopped",
+        "done",
+        "stopped: must be 'complete', 'time_limit', 'gap_reached' or 'error', got 'done'",
+    ),
+    ("runtime_s", -1, "runtime_s: must be >= 0, got -1"),
+    ("seed", 1.5, "seed: must be a whole number, got 1.5"),
+    ("nodes_spanned", -1, "nodes_spanned: must be >= 0, got -1"),
+    ("notes", "text", "notes: must be a list, got 'text'"),
+    ("assignments.0.job", GONE, "assignments[0].job: this field is required"),
+    ("assignments.0.gpus", [], "assignments[0].gpus: must have 1 or more items, got 0"),
+    ("assignments.0.gpus.0", 3, "assignments[0].gpus[0]: must be a text, got 3"),
+    ("assignments.0.share", [50], "assignments[0].share: must have 2 items, got 1"),
+    ("assignments.0.share.0", 0, "assignments[0].share[0]: must be >= 1, got 0"),
+    ("assignments.0.co_runners", [[]], "assignments[0].co_runners: must have 2 items, got 1"),
+    (
+        "assignments.0.co_runners.1",
+        "j7",
+        "assignments[0].co_runners[1]: must be a list, got 'j7'",
+    ),
+    ("assignments.0.start", "no", "assignments[0].start: must be true or false, got 'no'"),
+    ("assignments.0.slowdown", 0, "assignments[0].slowdown: must be > 0, got 0"),
+    (
+        "waiting.0.nearest.corunner",
+        "j",
+        "waiting[0].nearest.corunner: unknown field, did you mean co_runner?",
+    ),
+    ("waiting.0.reason", 5, "waiting[0].reason: must be a text, got 5"),
+]
+
+
+def _names(table):
+    return [f"{path or 'empty'}-{k}" for k, (path, _, _) in enumerate(table)]
+
+
+@pytest.mark.parametrize(("path", "value", "message"), INSTANCE, ids=_names(INSTANCE))
+def test_broken_instance(tmp_path, path, value, message):
+    data = changed(example_data(), path, value)
+    assert told(read_instance, tmp_path / "a.json", data) == message
+
+
+@pytest.mark.parametrize(("path", "value", "message"), PLAN, ids=_names(PLAN))
+def test_broken_plan(tmp_path, path, value, message):
+    data = changed(plan_data(), path, value)
+    assert told(read_plan, tmp_path / "p.json", data) == message
+
+
+def test_more_running_jobs_on_a_gpu_than_it_may_hold(tmp_path):
+    data = example_data()
+    data["jobs"] = [RUNNING | {"id": f"j{k}"} for k in range(3)]
+    message = "jobs[2].gpus[0]: 'n1-0' may hold at most 2 jobs, got more"
+    assert told(read_instance, tmp_path / "a.json", data) == message
+
+
+def test_same_pair_twice_without_and_with_null_shares(tmp_path):
+    data = example_data()
+    data["slowdowns"] = [ENTRY, ENTRY | {"share": [None, None]}]
+    message = "slowdowns[1]: (resnet, gpt) at these shares and model is already in slowdowns[0]"
+    assert told(read_instance, tmp_path / "a.json", data) == message
+
+
+@pytest.mark.parametrize("name", ["upper", "p99"])
+def test_bounds_of_a_workload_beside_itself_must_be_equal_too(tmp_path, name):
+    data = example_data()
+    data["slowdowns"][1][name] = [1.5, 1.6]
+    message = (
+        f"slowdowns[1].{name}[1]: must equal {name}[0] (1.5), as 'bert' runs beside itself "
+        "at one share, got 1.6"
+    )
+    assert told(read_instance, tmp_path / "a.json", data) == message
+
+
+def test_only_some_of_the_known_names_are_listed(tmp_path):
+    data = example_data()
+    data["workloads"] |= {f"w{k}": {"memory_mib": 1} for k in range(9)}
+    data["jobs"][0]["workload"] = "vgg"
+    message = (
+        "jobs[0].workload: must be one of workloads "
+        "(resnet, bert, gpt, w0, w1, w2, ... (6 more)), got 'vgg'"
+    )
+    assert told(read_instance, tmp_path / "a.json", data) == message
+
+
+def test_a_hundred_thousand_errors_are_one_message(tmp_path):
+    data = example_data()
+    data["jobs"] = [{"colour": k} for k in range(100_000)]
+    start = perf_counter()
+    assert told(read_instance, tmp_path / "a.json", data) == "jobs[0].colour: unknown field"
+    assert perf_counter() - start < 30
+
+
+PACKED = gzip.compress(b'{"a": 1}' * 1000, mtime=0)
+
+FILES = [
+    ("a.json", b"", "is empty"),
+    ("a.json", b" \n", "is empty"),
+    ("a.yaml", b"# nothing\n", "is empty"),
+    ("a.json.gz", b"", "is empty"),
+    ("a.json", b"[]", "must be a mapping of field names to values, got an empty list"),
+    ("a.json", b"5", "must be a mapping of field names to values, got 5"),
+    ("a.yaml", b"- 1\n", "must be a mapping of field names to values, got a list"),
+    ("a.yaml", b"text\n", "must be a mapping of field names to values, got 'text'"),
+    ("a", b"null", "must be a mapping of field names to values, got null"),
+    ("a.json", b"\xff\xfe{}", "must be UTF-8 text, got another byte at 0"),
+    ("a.json", b'{"a": "\xe9"}', "must be UTF-8 text, got another byte at 7"),
+    ("a.gz", b"{}", "must be a gzip file, got something else or a damaged one"),
+    ("a.gz", PACKED + b"tail", "must be a gzip file, got something else or a damaged one"),
+    (
+        "a.gz",
+        PACKED[:12] + b"\xff\xff" + PACKED[14:],
+        "must be a gzip file, got something else or a damaged one",
+    ),
+    ("a.gz", PACKED[:-9], "must be a whole gzip file, got one cut short"),
+    ("a.gz", PACKED[:5], "must be a whole gzip file, got one cut short"),
+    # JSON.
+    (
+        "a.json",
+        b'{"a": 1,\n "b" 2}',
+        "is not valid JSON at line 2, column 6: expecting ':' delimiter",
+    ),
+    ("a.json", b'{"a": 1', "is not valid JSON at line 1, column 8: expecting ',' delimiter"),
+    ("a.json", b"{} {}", "is not valid JSON at line 1, column 4: extra data"),
+    ("a.json", b"a: 1", "is not valid JSON at line 1, column 1: expecting value"),
+    (
+        "a",
+        b"{a: 1}",
+        "is not valid JSON at line 1, column 2: expecting property name enclosed in double quotes",
+    ),
+    ("a.json", b'{"a": 1, "a": 2}', "a: this key is given twice"),
+    ("a.json", b'{"a": [{"b": {"c": 1, "c": 2}}]}', "a[0].b.c: this key is given twice"),
+    ("a.json", b'{"a": {"b": 1, "b": 2}, "a": {}}', "a: this key is given twice"),
+    ("a.json", b'{"a\\nb": 1, "a\\nb": 2}', r"['a\nb']: this key is given twice"),
+    ("a.json", b"[" * 100_000, "must not be nested so deeply"),
+    ("a.json", b'{"a":' * 100_000, "must not be nested so deeply"),
+    ("a.json", b"[" + b"7" * 5000 + b"]", "must not have a number of so many digits"),
+    # YAML.
+    (
+        "a.yaml",
+        b"a: 1\nb: : 2\n",
+        "is not valid YAML at line 2, column 4: mapping values are not allowed in this context",
+    ),
+    (
+        "a.yaml",
+        b"a: [1, 2\n",
+        "is not valid YAML at line 2, column 1: did not find expected ',' or ']'",
+    ),
+    (
+        "a.yaml",
+        b"a:\n\t- 1\n",
+        "is not valid YAML at line 2, column 1: found character that cannot start any token",
+    ),
+    ("a.yaml", b"a: \x07\n", "is not valid YAML: control characters are not allowed"),
+    ("a.yaml", b"a: 1\nb: 2\na: 3\n", "a: this key is given twice"),
+    ("a.yaml", b"a: {50: 1, '50': 2}\n", "a.50: this key is given twice"),
+    (
+        "a.yaml",
+        b"a: &x [1]\nb: *x\n",
+        "line 1, column 4: anchors and aliases are not accepted, write values out",
+    ),
+    (
+        "a.yaml",
+        b"a: *x\n",
+        "line 1, column 4: anchors and aliases are not accepted, write values out",
+    ),
+    (
+        "a.yaml",
+        b"&x a: 1\n",
+        "line 1, column 1: anchors and aliases are not accepted, write values out",
+    ),
+    (
+        "a.yaml",
+        b"a: !!python/object/apply:os.system [ls]\n",
+        "line 1, column 4: tags are not accepted, "
+        "got tag:yaml.org,2002:python/object/apply:os.system",
+    ),
+    ("a.yaml", b"a: !x 1\n", "line 1, column 4: tags are not accepted, got !x"),
+    ("a.yaml", b"a: 1\n---\nb: 2\n", "line 2, column 1: must hold one document, got another"),
+    ("a.yaml", b"? [1, 2]\n: 3\n", "line 1, column 3: a key must be a text"),
+    ("a.yaml", b"[" * 100_000, "line 1, column 101: must not be nested so deeply"),
+    ("a.yaml", b"- " * 100_000, "line 1, column 201: must not be nested so deeply"),
+    ("a.yaml", b"{a: " * 100_000, "line 1, column 401: must not be nested so deeply"),
+    (
+        "a.yaml",
+        b"a: 1\nb: " + b"7" * 5000,
+        "line 2, column 4: must not have a number of so many digits",
+    ),
+    # A file that holds the other thing.
+    (
+        "a.yaml",
+        b"format: dovetail-plan/1\nassignments: []\n",
+        "format: must be 'dovetail-instance/1', got 'dovetail-plan/1' "
+        "(this is a plan, not an instance)",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"), FILES, ids=[f"{row[0]}-{k}" for k, row in enumerate(FILES)]
+)
+def test_broken_file(tmp_path, name, content, message):
+    path = tmp_path / name
+    path.write_bytes(content)
+    start = perf_counter()
+    with pytest.raises(InputError) as caught:
+        read_instance(path)
+    assert str(caught.value) == f"{path}: {message}"
+    assert perf_counter() - start < 10
+
+
+def test_aliases_cannot_ask_for_more_than_there_is(tmp_path):
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{k + 1}: &a{k + 1} [{', '.join([f'*a{k}'] * 9)}]" for k in range(30)]
+    (tmp_path / "bomb.yaml").write_text("\n".join(lines))
+    with pytest.raises(InputError, match="line 1, column 5: anchors and aliases"):
+        read_data(tmp_path / "bomb.yaml")
+
+
+def test_packed_content_cannot_ask_for_more_than_there_is(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "MOST_BYTES", 2**24)
+    path = tmp_path / "bomb.json.gz"
+    path.write_bytes(gzip.compress(b" " * 2**25, compresslevel=1))
+    assert path.stat().st_size < 2**18
+    with pytest.raises(InputError) as caught:
+        read_data(path)
+    assert str(caught.value) == f"{path}: must hold at most 16 MiB, got more"
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("none.json", "no such file or directory"),
+        ("folder", "is a directory"),
+        ("a" * 300, "file name too long"),
+        ("a\0b", "embedded null byte"),
+    ],
+)
+def test_file_that_cannot_be_read(tmp_path, monkeypatch, name, reason):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(InputError) as caught:
+        read_instance(name)
+    assert str(caught.value) == f"{files.source_name(name)}: cannot be read: {reason}"
+
+
+def test_broken_standard_input(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"format": 1}')))
+    with pytest.raises(InputError) as caught:
+        read_plan("-")
+    assert str(caught.value) == "standard input: format: must be 'dovetail-plan/1', got 1"
+
+
+def test_name_of_a_file_cannot_break_the_line(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a\nb").write_text("{}")
+    with pytest.raises(InputError) as caught:
+        read_plan("a\nb")
+    message = r"'a\nb': format: this field is required, must be 'dovetail-plan/1'"
+    assert str(caught.value) == message

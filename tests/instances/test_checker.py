@@ -1,0 +1,913 @@
+"""The checker on hand-made plans: each rule broken alone, each value computed by hand."""
+
+from __future__ import annotations
+
+import time
+from math import sqrt
+from random import Random
+from typing import Any
+
+import pytest
+
+from dovetail.instances.checker import CheckReport, check, sensitivities
+from dovetail.instances.errors import InputError
+from dovetail.instances.instance import Instance
+from dovetail.instances.plan import OBJECTIVES, Assignment, ObjectiveName, Plan
+from dovetail.instances.requirements import require_fields
+from tests.oracle import TWO_STAGE, optimum
+from tests.strategies import Shape, random_instance
+
+Data = dict[str, Any]
+
+BATCH = {
+    "size": 64,
+    "min": 16,
+    "fixed_mib": 1000,
+    "mib_per_sample": 50,
+    "step_s": {"fixed": 0.1, "per_sample": 0.01},
+    "comm_s": 0.3,
+}
+"""At size 64: 0.1 + 0.64 + 0.3 = 1.04 s; at 32: 2 x (0.1 + 0.32) + 0.3 = 1.14 s."""
+
+
+def gpu(name: str, model: str = "V100", memory_mib: float = 10000) -> Data:
+    return {"id": name, "model": model, "memory_mib": memory_mib}
+
+
+def base(**cluster: Any) -> Data:
+    """Two V100 on n0, one V100 and one K80 on n1; workloads a (4000 MiB), b (5000 MiB), c."""
+    nodes = [
+        {"id": "n0", "rack": "r0", "gpus": [gpu("g0"), gpu("g1")]},
+        {"id": "n1", "rack": "r1", "gpus": [gpu("g2"), gpu("k", "K80")]},
+    ]
+    return {
+        "name": "hand-made",
+        "cluster": {"shares": [40, 50, 60], "nodes": nodes, **cluster},
+        "workloads": {
+            "a": {
+                "memory_mib": 4000,
+                "throughput": {100: 100, 50: 80},
+                "speed": {"K80": 0.25},
+                "power_w": 200,
+            },
+            "b": {"memory_mib": 5000, "power_w": 150},
+            "c": {"memory_mib": 8000, "batch": BATCH, "power_w": 100},
+        },
+        "jobs": [],
+        "slowdowns": [
+            {"pair": ["a", "b"], "slowdown": [1.25, 1.6], "power_w": 300},
+            {"pair": ["b", "a"], "share": [60, 40], "slowdown": [1.5, 1.3], "power_w": 250},
+            {"pair": ["a", "a"], "share": [40, 60], "slowdown": [2.0, 1.2], "power_w": 280},
+        ],
+    }
+
+
+def job(name: str, workload: str = "a", **fields: Any) -> Data:
+    return {"id": name, "workload": workload, "remaining_s": 1000, **fields}
+
+
+def running(name: str, workload: str, gpus: list[str], **fields: Any) -> Data:
+    return job(name, workload, state="running", gpus=gpus, workers=len(gpus), **fields)
+
+
+def put(name: str, *gpus: str, **fields: Any) -> Data:
+    return {"job": name, "gpus": list(gpus), **fields}
+
+
+def checked(
+    data: Data,
+    jobs: list[Data],
+    *assignments: Data,
+    objective: ObjectiveName | None = None,
+    **plan: Any,
+) -> CheckReport:
+    """Check the assignments of a plan for the instance with these jobs."""
+    instance = Instance.from_data({**data, "jobs": jobs})
+    return check(instance, Plan.from_data({"assignments": assignments, **plan}), objective)
+
+
+def told(report: CheckReport) -> list[str]:
+    return [str(violation) for violation in report.violations]
+
+
+# -- 1: gangs ---------------------------------------------------------------------------
+
+
+def test_a_valid_plan_has_no_violation() -> None:
+    jobs = [job("j1", workers=2), job("j2", "b", gsla=1.6), job("j3", "b")]
+    report = checked(base(), jobs, put("j1", "g0", "g2"), put("j2", "g0"))
+    assert report.valid
+    assert report.violations == ()
+    assert report.warnings == ()
+    assert report.job_slowdown == {"j1": 1.25, "j2": 1.6}
+    assert report.gpu_memory_mib == {"g0": 9000, "g2": 4000}
+    assert (report.nodes_spanned, report.racks_spanned, report.gpus_used) == (3, 3, 2)
+
+
+def test_gang_with_a_gpu_too_few() -> None:
+    report = checked(base(), [job("j1", workers=2)], put("j1", "g0"))
+    assert told(report) == ["job j1: gang: needs 2 distinct GPUs, has 1"]
+
+
+def test_gang_with_a_gpu_too_many() -> None:
+    report = checked(base(), [job("j1")], put("j1", "g0", "g1"))
+    assert told(report) == ["job j1: gang: needs 1 distinct GPUs, has 2"]
+
+
+def test_gang_twice_on_one_gpu() -> None:
+    report = checked(base(), [job("j1", workers=2)], put("j1", "g0", "g0"))
+    assert told(report) == ["job j1: gang: needs 2 distinct GPUs, has 1"]
+
+
+def test_gang_on_two_models() -> None:
+    report = checked(base(), [job("j1", workers=2)], put("j1", "g0", "k"))
+    assert told(report) == ["job j1: gang: needs GPUs of one model, has K80, V100"]
+
+
+def test_unknown_gpu_leaves_the_value_unknown() -> None:
+    report = checked(base(), [job("j1")], put("j1", "g9"))
+    assert told(report) == ["job j1: gang: the cluster has no GPU g9"]
+    assert report.value is None
+
+
+WHOLE = "job j1: whole: shares g0 with j2 but not all GPUs of both"
+
+
+def test_whole_gangs_of_unequal_size() -> None:
+    jobs = [job("j1", workers=2), job("j2", "b")]
+    plan = (put("j1", "g0", "g1"), put("j2", "g0"))
+    assert told(checked(base(gang_sharing="whole"), jobs, *plan)) == [WHOLE]
+    assert checked(base(), jobs, *plan).valid
+
+
+def test_whole_gangs_that_share_one_of_two_gpus() -> None:
+    jobs = [job("j1", workers=2), job("j2", "b", workers=2)]
+    crossed = (put("j1", "g0", "g1"), put("j2", "g0", "g2"))
+    assert told(checked(base(gang_sharing="whole"), jobs, *crossed)) == [WHOLE]
+    equal = (put("j1", "g0", "g1"), put("j2", "g1", "g0"))
+    assert checked(base(gang_sharing="whole"), jobs, *equal).valid
+
+
+# -- 2: who may share, and at which shares -----------------------------------------------
+
+
+def test_more_jobs_than_a_gpu_may_hold() -> None:
+    data = base(max_jobs_per_gpu=1)
+    report = checked(data, [job("j1"), job("j2", "b")], put("j1", "g0"), put("j2", "g0"))
+    assert told(report) == ["GPU g0: capacity: holds 2 jobs, at most 1 may"]
+
+
+def test_share_that_the_cluster_does_not_give() -> None:
+    data = base()
+    data["slowdowns"].append({"pair": ["a", "b"], "share": [30, 60], "slowdown": [1.1, 1.1]})
+    pair = (put("j1", "g0", share=[30]), put("j2", "g0", share=[60]))
+    report = checked(data, [job("j1"), job("j2", "b")], *pair)
+    rule = "job j1: share: share 30 on g0 is none of the cluster's shares (40, 50, 60)"
+    assert told(report) == [rule]
+
+
+def test_pair_without_an_entry_at_these_shares() -> None:
+    pair = (put("j1", "g0", share=[50]), put("j2", "g0", share=[50]))
+    report = checked(base(), [job("j1"), job("j2", "b")], *pair)
+    rule = "GPU g0: entry: no entry lets j1 (a at 50), j2 (b at 50) on V100 share"
+    assert told(report) == [rule]
+    assert report.value is None
+    assert report.job_slowdown == {}
+
+
+def test_mirrored_entry_gives_each_job_its_own_number() -> None:
+    pair = (put("j1", "g0", share=[40]), put("j2", "g0", share=[60]))
+    report = checked(base(), [job("j1"), job("j2", "b")], *pair)
+    assert report.job_slowdown == {"j1": 1.3, "j2": 1.5}
+
+
+def test_one_workload_twice_at_different_shares() -> None:
+    pair = (put("j1", "g0", share=[60]), put("j2", "g0", share=[40]))
+    report = checked(base(), [job("j1"), job("j2")], *pair)
+    assert report.job_slowdown == {"j1": 1.2, "j2": 2.0}
+
+
+def test_entry_of_the_model_counts_before_the_one_for_all() -> None:
+    data = base()
+    data["slowdowns"].append({"pair": ["b", "a"], "slowdown": [3, 2], "gpu_model": "K80"})
+    pair = [put("j1", "k"), put("j2", "k")]
+    report = checked(data, [job("j1"), job("j2", "b")], *pair)
+    assert report.job_slowdown == {"j1": 2, "j2": 3}
+
+
+def test_null_of_the_model_forbids_what_the_entry_for_all_allows() -> None:
+    data = base()
+    data["slowdowns"].append({"pair": ["a", "b"], "slowdown": None, "gpu_model": "K80"})
+    report = checked(data, [job("j1"), job("j2", "b")], put("j1", "k"), put("j2", "k"))
+    rule = "GPU k: entry: no entry lets j1 (a at no cap), j2 (b at no cap) on K80 share"
+    assert told(report) == [rule]
+    assert checked(data, [job("j1"), job("j2", "b")], put("j1", "g0"), put("j2", "g0")).valid
+
+
+def test_three_jobs_need_an_entry_of_their_own() -> None:
+    data = base(max_jobs_per_gpu=3)
+    data["workloads"]["c"] = {"memory_mib": 10}
+    jobs = [job("j1"), job("j2", "b"), job("j3", "c")]
+    trio = [put("j1", "g0"), put("j2", "g0"), put("j3", "g0")]
+    rule = "GPU g0: entry: no entry lets j1 (a at no cap), j2 (b at no cap), j3 (c at no cap)"
+    assert told(checked(data, jobs, *trio)) == [f"{rule} on V100 share"]
+    data["slowdowns"].append({"set": ["c", "a", "b"], "slowdown": [1.7, 1.8, 1.9]})
+    report = checked(data, jobs, *trio)
+    assert report.valid
+    assert report.job_slowdown == {"j1": 1.8, "j2": 1.9, "j3": 1.7}
+
+
+def test_caps_above_their_sum() -> None:
+    pair = (put("j1", "g0", share=[40]), put("j2", "g0", share=[60]))
+    report = checked(base(share_sum=90), [job("j1"), job("j2", "b")], *pair)
+    assert told(report) == ["GPU g0: share: caps sum to 100 > 90"]
+
+
+def test_uncapped_jobs_do_not_count_in_the_sum_of_caps() -> None:
+    data = base(share_sum=60)
+    data["slowdowns"].append({"pair": ["a", "b"], "share": [None, 60], "slowdown": [1.1, 1.2]})
+    pair = (put("j1", "g0"), put("j2", "g0", share=[60]))
+    assert checked(data, [job("j1"), job("j2", "b")], *pair).valid
+
+
+def test_job_that_starts_alone_has_no_cap() -> None:
+    report = checked(base(), [job("j1")], put("j1", "g0", share=[50]))
+    assert told(report) == ["job j1: share: starts alone on g0 at share 50, not null"]
+
+
+def test_start_capped_slows_by_the_ratio_of_throughputs() -> None:
+    report = checked(base(start_capped=True), [job("j1")], put("j1", "g0", share=[50]))
+    assert report.valid
+    assert report.job_slowdown == {"j1": 1.25}  # 100 / 80
+
+
+def test_start_capped_needs_the_throughput_at_the_share() -> None:
+    report = checked(base(start_capped=True), [job("j1")], put("j1", "g0", share=[40]))
+    rule = "throughput at 100 and 40 must be known to start alone on g0 at share 40"
+    assert told(report) == [f"job j1: share: {rule}"]
+
+
+def test_running_job_alone_at_a_share() -> None:
+    jobs = [running("r1", "a", ["g0"], share=[50]), running("r2", "a", ["g1"], share=[40])]
+    report = checked(base(), jobs, put("r1", "g0", share=[50]), put("r2", "g1", share=[40]))
+    assert report.valid
+    assert report.job_slowdown == {"r1": 1.25, "r2": 1.0}  # 100 / 80; none given for 40
+
+
+# -- 3: memory ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("reserve", "process", "needed"),
+    [(1001, 0, 10001), (0, 501, 10002), (500, 251, 10002), (1000.1, 0, 10000.1)],
+)
+def test_memory(reserve: float, process: float, needed: float) -> None:
+    data = base(reserve_mib=reserve, per_process_mib=process)
+    report = checked(data, [job("j1"), job("j2", "b")], put("j1", "g0"), put("j2", "g0"))
+    assert told(report) == [f"GPU g0: memory: j1, j2 need {needed} MiB > 10000 MiB"]
+
+
+def test_memory_exactly_full() -> None:
+    data = base(reserve_mib=400, per_process_mib=300)  # 400 + 4300 + 5300
+    assert checked(data, [job("j1"), job("j2", "b")], put("j1", "g0"), put("j2", "g0")).valid
+
+
+def test_sub_batch_saves_memory_and_costs_time() -> None:
+    data = base()
+    data["slowdowns"].append({"pair": ["a", "c"], "slowdown": [1.5, 2.0]})
+    jobs = [job("j1"), job("j2", "c")]
+    full = checked(data, jobs, put("j1", "g0"), put("j2", "g0"))
+    assert told(full) == ["GPU g0: memory: j1, j2 need 12000 MiB > 10000 MiB"]
+    half = checked(data, jobs, put("j1", "g0"), put("j2", "g0", sub_batch=32))
+    assert half.valid
+    assert half.gpu_memory_mib == {"g0": 6600}  # 4000 + 1000 + 50 x 32
+    assert half.job_slowdown == {"j1": 1.5, "j2": pytest.approx(2.0 * 1.14 / 1.04)}
+
+
+def test_overlap_of_compute_and_communication() -> None:
+    data = base()
+    data["workloads"]["c"]["batch"] = {**BATCH, "overlap": 2.0}
+    report = checked(data, [job("j1", "c")], put("j1", "g0", sub_batch=16))
+    # A quarter of the batch: 3 x 0.26 + sqrt(0.26^2 + 0.3^2); the whole: sqrt(0.74^2 + 0.3^2).
+    expected = (0.78 + sqrt(0.1576)) / sqrt(0.6376)
+    assert report.job_slowdown == {"j1": pytest.approx(expected)}
+
+
+def test_strong_overlap_of_short_steps_does_not_vanish() -> None:
+    data = base()
+    step = {"fixed": 0.0, "per_sample": 1e-6}
+    data["workloads"]["c"]["batch"] = {**BATCH, "step_s": step, "comm_s": 1e-5, "overlap": 100}
+    report = checked(data, [job("j1", "c")], put("j1", "g0", sub_batch=32))
+    assert report.job_slowdown == {"j1": pytest.approx(1.0)}  # 2 x 32e-6 / 64e-6
+
+
+@pytest.mark.parametrize("size", [8, 24, 128])
+def test_sub_batch_that_is_not_allowed(size: int) -> None:
+    report = checked(base(), [job("j1", "c")], put("j1", "g0", sub_batch=size))
+    rule = f"job j1: sub_batch: must be 64 / 2^k and >= 16, got {size}"
+    assert rule in told(report)
+
+
+def test_sub_batch_of_a_workload_without_batch() -> None:
+    report = checked(base(), [job("j1")], put("j1", "g0", sub_batch=32))
+    assert told(report) == ["job j1: sub_batch: workload a has no batch, got sub-batch 32"]
+
+
+# -- 4: the gSLA ---------------------------------------------------------------------------
+
+
+def test_gsla_of_a_starting_job() -> None:
+    jobs = [job("j1", gsla=1.2), job("j2", "b")]
+    report = checked(base(), jobs, put("j1", "g0"), put("j2", "g0"))
+    assert told(report) == ["job j1: gsla: slowdown 1.25 > 1.2"]
+
+
+def test_gsla_exactly_met() -> None:
+    jobs = [job("j1", gsla=1.25), job("j2", "b", gsla=1.6)]
+    assert checked(base(), jobs, put("j1", "g0"), put("j2", "g0")).valid
+
+
+def with_bounds() -> Data:
+    data = base()
+    data["slowdowns"][0] |= {"upper": [1.4, 1.7], "p99": [1.8, 1.65]}
+    return data
+
+
+def test_gsla_is_held_against_the_upper_bound() -> None:
+    jobs = [job("j1", gsla=1.3), job("j2", "b", gsla=1.65)]
+    report = checked(with_bounds(), jobs, put("j1", "g0"), put("j2", "g0"))
+    assert told(report) == ["job j1: gsla: slowdown 1.4 > 1.3", "job j2: gsla: slowdown 1.7 > 1.65"]
+    assert report.job_slowdown == {"j1": 1.25, "j2": 1.6}
+    assert report.job_bound == {"j1": 1.4, "j2": 1.7}
+
+
+def test_gsla_of_a_latency_job_is_held_against_its_tail() -> None:
+    jobs = [
+        job("j1", gsla=1.5, priority="latency"),
+        job("j2", "b", gsla=1.65, priority="latency"),
+    ]
+    report = checked(with_bounds(), jobs, put("j1", "g0"), put("j2", "g0"))
+    assert told(report) == ["job j1: gsla: slowdown 1.8 > 1.5"]
+
+
+def test_gsla_counts_the_sub_batch_of_a_job_alone() -> None:
+    jobs = [job("j1", "c", gsla=1.05)]
+    assert checked(base(), jobs, put("j1", "g0")).valid
+    report = checked(base(), jobs, put("j1", "g0", sub_batch=32))
+    assert told(report) == ["job j1: gsla: slowdown 1.09615 > 1.05"]  # 1.14 / 1.04
+
+
+def test_gsla_of_the_running_job_that_is_joined() -> None:
+    jobs = [running("r1", "a", ["g0"], gsla=1.2), job("j2", "b")]
+    report = checked(base(), jobs, put("r1", "g0"), put("j2", "g0"))
+    assert told(report) == ["job r1: gsla: slowdown 1.25 > 1.2"]
+
+
+def test_gsla_of_a_gang_counts_its_slowest_worker() -> None:
+    data = base()
+    data["slowdowns"][0]["slowdown"] = [1.25, 1.6]
+    jobs = [job("j1", workers=2, gsla=1.22), job("j2"), job("j3", "b")]
+    plan = [put("j1", "g0", "g1", share=[60, None]), put("j2", "g0", share=[40]), put("j3", "g1")]
+    report = checked(data, jobs, *plan)
+    assert report.job_slowdown == {"j1": 1.25, "j2": 2.0, "j3": 1.6}
+    assert told(report) == ["job j1: gsla: slowdown 1.25 > 1.22"]
+
+
+# -- 5: what running jobs already do to each other -------------------------------------------
+
+
+def test_running_jobs_over_the_memory_are_warned_of() -> None:
+    data = base(reserve_mib=2000)
+    jobs = [running("r1", "a", ["g0"]), running("r2", "b", ["g0"])]
+    report = checked(data, jobs, put("r1", "g0"), put("r2", "g0"))
+    assert report.valid
+    assert report.warnings == ("GPU g0: memory: r1, r2 need 11000 MiB > 10000 MiB",)
+
+
+def test_nothing_joins_where_memory_is_broken() -> None:
+    data = base(reserve_mib=7000)
+    data["workloads"]["b"]["memory_mib"] = 0
+    jobs = [running("r1", "a", ["g0"]), job("j2", "b")]
+    report = checked(data, jobs, put("r1", "g0"), put("j2", "g0"))
+    assert told(report) == ["GPU g0: memory: r1, j2 need 11000 MiB > 10000 MiB"]
+
+
+def test_nothing_joins_where_caps_are_broken() -> None:
+    data = base(share_sum=70)
+    data["slowdowns"].append({"pair": ["a", "b"], "share": [80, None], "slowdown": [1.1, 1.1]})
+    jobs = [running("r1", "a", ["g0"], share=[80]), job("j2", "b")]
+    report = checked(data, jobs, put("r1", "g0", share=[80]), put("j2", "g0"))
+    assert told(report) == ["GPU g0: share: caps sum to 80 > 70"]
+    assert report.warnings == ("GPU g0: share: caps sum to 80 > 70",)
+
+
+def test_running_jobs_without_an_entry_count_as_alone() -> None:
+    jobs = [running("r1", "a", ["g0"], share=[50]), running("r2", "a", ["g0"])]
+    report = checked(base(), jobs, put("r1", "g0", share=[50]), put("r2", "g0"))
+    assert report.valid
+    assert report.job_slowdown == {"r1": 1.25, "r2": 1.0}
+    rule = "GPU g0: entry: no slowdown is known of r1, r2 together, each counted as alone"
+    assert report.warnings == (rule,)
+
+
+def test_nothing_joins_where_entries_are_broken_even_with_an_entry_for_all() -> None:
+    data = base(max_jobs_per_gpu=3)
+    data["workloads"]["b"]["memory_mib"] = 0
+    data["slowdowns"].append({"set": ["a", "a", "b"], "slowdown": [1.1, 1.1, 1.1]})
+    jobs = [running("r1", "a", ["g0"]), running("r2", "a", ["g0"]), job("j3", "b")]
+    report = checked(data, jobs, put("r1", "g0"), put("r2", "g0"), put("j3", "g0"))
+    assert told(report) == ["GPU g0: entry: holds r1, r2 without an entry, nothing may join"]
+
+
+def test_running_job_over_its_gsla_is_warned_of() -> None:
+    jobs = [running("r1", "a", ["g0"], gsla=1.1), running("r2", "b", ["g0"])]
+    report = checked(base(), jobs, put("r1", "g0"), put("r2", "g0"))
+    assert report.valid
+    assert report.warnings == ("job r1: gsla: slowdown 1.25 > 1.1",)
+
+
+def test_nothing_joins_any_gpu_of_a_job_over_its_gsla() -> None:
+    """Alone at half the SMs r1 is too slow; beside j2 it would not be, yet j2 may not join."""
+    data = base()
+    data["slowdowns"].append({"pair": ["a", "b"], "share": [50, 50], "slowdown": [1.1, 1.1]})
+    jobs = [running("r1", "a", ["g0"], share=[50], gsla=1.2), job("j2", "b")]
+    report = checked(data, jobs, put("r1", "g0", share=[50]), put("j2", "g0", share=[50]))
+    rule = "GPU g0: gsla: job r1 is over its gSLA already (1.25 > 1.2), nothing may join"
+    assert told(report) == [rule]
+
+
+def test_running_gangs_that_break_whole_are_warned_of() -> None:
+    jobs = [running("r1", "a", ["g0", "g1"]), running("r2", "b", ["g0"])]
+    report = checked(base(gang_sharing="whole"), jobs, put("r1", "g0", "g1"), put("r2", "g0"))
+    assert report.valid
+    assert report.warnings == ("job r1: whole: shares g0 with r2 but not all GPUs of both",)
+
+
+def test_running_job_left_out() -> None:
+    report = checked(base(), [running("r1", "a", ["g0"])])
+    assert told(report) == ["job r1: running: runs on g0 but has no assignment"]
+    assert report.job_slowdown == {"r1": 1.0}
+
+
+@pytest.mark.parametrize(
+    "moved", [put("r1", "g1"), put("r1", "g0", share=[50]), put("r1", "g0", "g0")]
+)
+def test_running_job_moved(moved: Data) -> None:
+    (violation,) = checked(base(), [running("r1", "a", ["g0"])], moved).violations
+    assert violation.rule == "running"
+    assert violation.message.startswith("runs on g0 at no cap, planned on g")
+
+
+def test_running_job_with_another_sub_batch() -> None:
+    jobs = [running("r1", "c", ["g0"], sub_batch=32)]
+    assert checked(base(), jobs, put("r1", "g0", sub_batch=32)).valid
+    report = checked(base(), jobs, put("r1", "g0"))
+    assert told(report) == ["job r1: running: runs at sub-batch 32, planned at 64"]
+
+
+def test_order_of_a_running_gangs_gpus_is_free() -> None:
+    jobs = [running("r1", "a", ["g0", "g1"], share=[50, None])]
+    assert checked(base(), jobs, put("r1", "g1", "g0", share=[None, 50])).valid
+
+
+def test_preempted_jobs_may_move_and_may_wait() -> None:
+    jobs = [running("r1", "a", ["g0"], share=[50]), running("r2", "a", ["g1"])]
+    report = checked(base(), jobs, put("r1", "g2", start=True), preempt=True)
+    assert report.valid
+    assert report.placed_weight == 1.0
+
+
+# -- the jct rule --------------------------------------------------------------------------
+
+
+def jct_pair(slow: list[float], left: tuple[float, float], **first: Any) -> CheckReport:
+    """Return the report on jobs of a and b that share g0 at these slowdowns."""
+    data = base()
+    data["slowdowns"] = [{"pair": ["a", "b"], "slowdown": slow}]
+    jobs = [{**job("j1"), "remaining_s": left[0], **first}, job("j2", "b")]
+    jobs[1]["remaining_s"] = left[1]
+    return checked(data, jobs, put("j1", "g0"), put("j2", "g0"), objective="jct")
+
+
+def test_jct_rule_lets_pairs_share_that_end_earlier_so() -> None:
+    # b ends at 1.6 x 500 = 800, a at 800 + (1000 - 800 / 1.2) = 1133.3: mean 966.7.
+    # One after the other: 500 and 1500, mean 1000.
+    assert jct_pair([1.2, 1.6], (1000, 500)).valid
+
+
+def test_jct_rule_forbids_pairs_that_end_later() -> None:
+    # b ends at 1.8 x 500 = 900, a at 900 + (1000 - 900 / 1.2) = 1150: mean 1025 > 1000.
+    report = jct_pair([1.2, 1.8], (1000, 500))
+    rule = "j1 and j2 complete in 1025 s on average when they share, not earlier than 1000 s"
+    assert told(report) == [f"GPU g0: jct: {rule}"]
+
+
+def test_jct_rule_forbids_a_tie() -> None:
+    # Both end at 1.5 x 1000; one after the other at 1000 and 2000.
+    assert [v.rule for v in jct_pair([1.5, 1.5], (1000, 1000)).violations] == ["jct"]
+
+
+def test_jct_rule_lets_the_running_job_go_first() -> None:
+    # Together as above, mean 1025; the longer one runs already: 1000 and 1500, mean 1250.
+    assert jct_pair([1.2, 1.8], (1000, 500), state="running", gpus=["g0"]).valid
+
+
+def test_jct_rule_is_asked_only_under_jct() -> None:
+    data = base()
+    data["slowdowns"] = [{"pair": ["a", "b"], "slowdown": [2.0, 2.0]}]
+    pair = [put("j1", "g0"), put("j2", "g0")]
+    assert checked(data, [job("j1"), job("j2", "b")], *pair).valid
+    assert not checked(data, [job("j1"), job("j2", "b")], *pair, objective="jct").valid
+
+
+def test_jct_rule_does_not_ask_pairs_that_run_already() -> None:
+    data = base()
+    data["slowdowns"] = [{"pair": ["a", "b"], "slowdown": [2.0, 2.0]}]
+    jobs = [running("r1", "a", ["g0"]), running("r2", "b", ["g0"])]
+    assert checked(data, jobs, put("r1", "g0"), put("r2", "g0"), objective="jct").valid
+
+
+def test_jct_rule_counts_the_sub_batch() -> None:
+    data = base()
+    data["slowdowns"] = [{"pair": ["a", "c"], "slowdown": [1.4, 1.4]}]
+    jobs = [job("j1"), job("j2", "c")]
+    data["workloads"]["c"]["memory_mib"] = 5000
+    # Full size: both end at 1400, mean 1400 < 1500.
+    assert checked(data, jobs, put("j1", "g0"), put("j2", "g0"), objective="jct").valid
+    # At 16: 4 x 0.26 + 0.3 = 1.34 s, so 1.4 x 1.34 / 1.04 = 1.8038; a ends at 1400, c at
+    # 1400 + (1000 - 1400 / 1.8038) = 1623.9: mean 1511.9 > 1500.
+    report = checked(data, jobs, put("j1", "g0"), put("j2", "g0", sub_batch=16), objective="jct")
+    rule = "j1 and j2 complete in 1511.94 s on average when they share, not earlier than 1500 s"
+    assert told(report) == [f"GPU g0: jct: {rule}"]
+
+
+def test_jct_lets_no_three_jobs_share() -> None:
+    data = base(max_jobs_per_gpu=3)
+    data["workloads"]["c"] = {"memory_mib": 10}
+    data["slowdowns"].append({"set": ["a", "b", "c"], "slowdown": [1.0, 1.0, 1.0]})
+    jobs = [job("j1"), job("j2", "b"), job("j3", "c")]
+    trio = [put(each["id"], "g0") for each in jobs]
+    report = checked(data, jobs, *trio, objective="jct")
+    assert told(report) == ["GPU g0: jct: 3 jobs share, at most 2 may under jct"]
+
+
+# -- objectives ------------------------------------------------------------------------------
+
+
+def valued(objective: ObjectiveName) -> CheckReport:
+    """Return the report on a gang beside a running job, a job on the slower model, one waiting."""
+    jobs = [
+        job("j1", workers=2, weight=2.0, remaining_s=1000),
+        running("r2", "b", ["g0"], weight=3.0, remaining_s=400),
+        job("j3", weight=4.0, remaining_s=500),
+        job("j4", "b", weight=8.0),
+    ]
+    plan = [put("j1", "g0", "g1"), put("r2", "g0"), put("j3", "k")]
+    report = checked(base(), jobs, *plan, objective=objective)
+    assert report.valid
+    assert report.placed_weight == 9.0
+    return report
+
+
+def test_throughput_by_hand() -> None:
+    # j1 at 1 / 1.25, r2 at 1 / 1.6, j3 at 0.25: 2 x 0.8 + 3 x 0.625 + 4 x 0.25
+    assert valued("throughput").value == pytest.approx(4.475)
+
+
+def test_slowdown_by_hand() -> None:
+    # 2 x 1.25 + 3 x 1.6 + 4 x 1
+    assert valued("slowdown").value == pytest.approx(11.3)
+
+
+def test_jct_by_hand() -> None:
+    # 2 x 0.8 / 1000 + 3 x 0.625 / 400 + 4 x 0.25 / 500
+    assert valued("jct").value == pytest.approx(0.0082875)
+
+
+def test_energy_by_hand() -> None:
+    # Work: 2 x 2 x 0.8 + 3 x 0.625 + 4 x 0.25 = 6.075. Power: the pair on g0 300, a alone on g1
+    # and on k 200 each.
+    assert valued("energy").value == pytest.approx(6.075 / 700)
+
+
+def test_sensitivity_by_hand() -> None:
+    # a beside a: 1.2 at least, beside b: 1.25. For a job of a the others are a, b, b: the
+    # deviation of 1.2, 1.25, 1.25 is 0.05 x sqrt(2) / 3. For a job of b the others are a, a, b;
+    # b beside a is 1.5 at least, b beside b unknown: the deviation of 1.5, 1.5 is 0, so 0.01.
+    of_a = 0.05 * sqrt(2) / 3
+    value = (2 * 1.25 + 4 * 1.0) / of_a + 3 * 1.6 / 0.01
+    assert valued("sensitivity").value == pytest.approx(value)
+
+
+def test_sensitivity_of_a_job_with_fewer_than_two_known_is_one() -> None:
+    data = base()
+    instance = Instance.from_data({**data, "jobs": [job("j1"), job("j2", "b"), job("j3", "c")]})
+    assert sensitivities(instance) == {"a": 1.0, "b": 1.0, "c": 1.0}
+
+
+def test_sensitivity_knows_only_entries_of_models_that_are_there() -> None:
+    data = base()
+    one = {"pair": ["a", "c"], "slowdown": [3.0, 3.0]}
+    jobs = [job("j1"), job("j2", "b"), job("j3", "c")]
+    for model, known in [("A100", False), ("K80", True)]:
+        data["slowdowns"] = [*base()["slowdowns"], {**one, "gpu_model": model}]
+        found = sensitivities(Instance.from_data({**data, "jobs": jobs}))
+        # The deviation of 1.25 (beside b) and 3 (beside c).
+        assert found["a"] == pytest.approx(0.875 if known else 1.0)
+
+
+def test_entry_for_all_does_not_count_where_every_model_has_its_own() -> None:
+    data = base()
+    pair = {"pair": ["a", "c"]}
+    data["slowdowns"] += [
+        {**pair, "slowdown": [3.0, 3.0]},
+        {**pair, "slowdown": [2.0, 2.0], "gpu_model": "V100"},
+        {**pair, "slowdown": None, "gpu_model": "K80"},
+    ]
+    jobs = [job("j1"), job("j2", "b"), job("j3", "c")]
+    found = sensitivities(Instance.from_data({**data, "jobs": jobs}))
+    assert found["a"] == pytest.approx(0.375)  # of 1.25 and 2
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_nothing_placed_is_worth_nothing(objective: ObjectiveName) -> None:
+    data = base()
+    data["slowdowns"] = []
+    report = checked(data, [job("j1")], objective=objective)
+    assert report.valid
+    assert (report.value, report.placed_weight, report.gpus_used) == (0.0, 0.0, 0)
+
+
+# -- fields that an objective needs ------------------------------------------------------------
+
+
+def refused(data: Data, objective: ObjectiveName) -> str:
+    with pytest.raises(InputError) as caught:
+        require_fields(Instance.from_data(data), objective)
+    return str(caught.value)
+
+
+def test_jct_needs_remaining_s() -> None:
+    data = {**base(), "jobs": [job("j1"), {"id": "j2", "workload": "a"}]}
+    assert refused(data, "jct") == "jobs[1].remaining_s: objective jct needs this field"
+
+
+def test_energy_needs_the_power_of_workloads_that_jobs_run() -> None:
+    data = {**base(), "jobs": [job("j1", "b")]}
+    del data["workloads"]["a"]["power_w"]
+    require_fields(Instance.from_data(data), "energy")
+    data["jobs"].append(job("j2"))
+    assert refused(data, "energy") == "workloads.a.power_w: objective energy needs this field"
+
+
+def test_energy_needs_the_power_of_entries_that_may_be_used() -> None:
+    data = {**base(), "jobs": [job("j1"), job("j2", "b")]}
+    data["slowdowns"] += [
+        {"pair": ["a", "c"], "slowdown": [1.1, 1.1]},
+        {"pair": ["a", "b"], "slowdown": [1.1, 1.1], "gpu_model": "A100"},
+        {"pair": ["b", "b"], "slowdown": None},
+    ]
+    require_fields(Instance.from_data(data), "energy")
+    data["slowdowns"].append({"pair": ["a", "a"], "slowdown": [1.1, 1.1]})
+    assert refused(data, "energy") == "slowdowns[6].power_w: objective energy needs this field"
+
+
+def test_energy_needs_an_entry_for_jobs_that_run_together() -> None:
+    data = {**base(), "jobs": [running("r1", "a", ["g0"]), running("r2", "a", ["g0"])]}
+    rule = "objective energy needs an entry with power_w for r1, r2, which run on g0"
+    assert refused(data, "energy") == f"slowdowns: {rule}"
+
+
+def test_check_refuses_an_instance_without_the_fields() -> None:
+    with pytest.raises(InputError, match="remaining_s: objective jct needs this field"):
+        checked(base(), [{"id": "j1", "workload": "a"}], objective="jct")
+
+
+# -- claims --------------------------------------------------------------------------------------
+
+
+def claimed(**plan: Any) -> list[str]:
+    """Return the violations of a plan that runs j1 (weight 2) alone, lets j2 wait, and claims."""
+    return told(checked(base(), [job("j1", weight=2.0), job("j2", "b")], put("j1", "g0"), **plan))
+
+
+def objective(name: ObjectiveName = "throughput", value: float = 2.0, **claims: Any) -> Data:
+    return {"name": name, "value": value, **claims}
+
+
+def test_true_claims() -> None:
+    plan = {
+        "instance": "hand-made",
+        "status": "optimal",
+        "objective": objective(bound=2.0, gap=0.0, placed_weight=2.0),
+        "nodes_spanned": 1,
+        "waiting": [{"job": "j2"}],
+    }
+    assert claimed(**plan) == []
+
+
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        ({"instance": "other"}, "made for instance other, not hand-made"),
+        ({"nodes_spanned": 2}, "claims nodes_spanned 2, recomputed 1"),
+        ({"objective": objective(value=2.1)}, "claims throughput 2.1, recomputed 2"),
+        (
+            {"objective": objective("slowdown", placed_weight=3.0)},
+            "claims placed_weight 3, recomputed 2",
+        ),
+        (
+            {"objective": objective("slowdown", placed_weight_bound=1.5)},
+            "placed_weight 2 is beyond its bound 1.5",
+        ),
+        (
+            {"objective": objective(bound=2.5, gap=0.1)},
+            "claims gap 0.1, value and bound give 0.2",
+        ),
+        ({"objective": objective(gap=0.0)}, "claims gap 0 without a bound"),
+        ({"objective": objective(bound=1.0)}, "value 2 is beyond its bound 1"),
+        ({"objective": objective("slowdown", bound=4.0)}, "value 2 is beyond its bound 4"),
+        ({"status": "optimal"}, "status optimal without a bound that proves it"),
+        (
+            {"status": "optimal", "objective": objective(bound=2.5)},
+            "status optimal with gap 0.2 > 1e-06",
+        ),
+        (
+            {
+                "status": "optimal",
+                "objective": objective(
+                    "slowdown", bound=2.0, placed_weight=2.0, placed_weight_bound=3.0
+                ),
+            },
+            "status optimal with placed_weight below placed_weight_bound",
+        ),
+    ],
+)
+def test_false_claims_of_the_plan(plan: Data, message: str) -> None:
+    assert claimed(**plan) == [f"plan: claim: {message}"]
+
+
+def test_a_slowdown_below_a_larger_plans_bound_is_no_false_claim() -> None:
+    """The bound is of plans that place the largest weight; this one places less."""
+    claim = objective("slowdown", bound=4.0, placed_weight=2.0, placed_weight_bound=3.0)
+    assert claimed(status="feasible", objective=claim) == []
+
+
+def test_rounded_claims_are_true() -> None:
+    assert claimed(objective=objective(value=2.000001, bound=2.0000001, gap=1e-6)) == []
+
+
+@pytest.mark.parametrize(
+    ("waiting", "message"),
+    [
+        (["j1", "j2"], "job j1: claim: listed as waiting, but it is no pending job left over"),
+        (["j2", "j2"], "job j2: claim: listed as waiting more than once"),
+        (["j2", "j9"], "job j9: claim: listed as waiting, but it is no pending job left over"),
+    ],
+)
+def test_false_waiting(waiting: list[str], message: str) -> None:
+    assert claimed(waiting=[{"job": name} for name in waiting]) == [message]
+
+
+def test_waiting_that_leaves_a_job_out() -> None:
+    jobs = [job("j1"), job("j2"), job("j3")]
+    report = checked(base(), jobs, put("j1", "g0"), waiting=[{"job": "j3"}])
+    assert told(report) == ["job j2: claim: neither assigned nor listed as waiting"]
+
+
+@pytest.mark.parametrize(
+    ("claim", "message"),
+    [
+        ({"slowdown": 1.3}, "claims slowdown 1.3, recomputed 1.25"),
+        ({"start": False}, "start: false of a pending job"),
+        ({"co_runners": [[]]}, "claims co-runners on g0: none; recomputed: r2"),
+        ({"co_runners": [["r2", "j9"]]}, "claims co-runners on g0: r2, j9; recomputed: r2"),
+    ],
+)
+def test_false_claims_of_an_assignment(claim: Data, message: str) -> None:
+    jobs = [job("j1"), running("r2", "b", ["g0"])]
+    report = checked(base(), jobs, put("j1", "g0", **claim), put("r2", "g0", start=False))
+    assert told(report) == [f"job j1: claim: {message}"]
+
+
+def test_running_job_that_claims_to_start() -> None:
+    report = checked(base(), [running("r1", "b", ["g0"])], put("r1", "g0", start=True))
+    assert told(report) == ["job r1: claim: start: true of a running job"]
+
+
+def test_job_assigned_twice() -> None:
+    report = checked(base(), [job("j1")], put("j1", "g0"), put("j1", "g1"))
+    assert told(report) == ["job j1: claim: assigned more than once"]
+
+
+def test_unknown_job() -> None:
+    report = checked(base(), [job("j1")], put("j9", "g0"))
+    assert told(report) == ["job j9: claim: the instance has no such job"]
+
+
+def test_claims_of_another_objective_are_left_unchecked_and_said_so() -> None:
+    data = base()
+    plan = {"objective": objective("throughput", value=99.0)}
+    report = checked(data, [job("j1")], put("j1", "g0"), objective="slowdown", **plan)
+    assert report.valid
+    assert report.warnings == ("the plan's throughput was not checked, only slowdown was",)
+
+
+def test_the_plans_own_objective_is_the_default() -> None:
+    report = checked(base(), [job("j1")], put("j1", "g0"), **{"objective": None})
+    assert report.objective == "throughput"
+    claim = objective("jct", value=0.001)
+    instance = Instance.from_data({**base(), "jobs": [job("j1")]})
+    plan = Plan.from_data({"assignments": [put("j1", "g0")], "objective": claim})
+    assert check(instance, plan).objective == "jct"
+
+
+# -- plans broken at random -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_a_change_to_an_optimal_plan_is_found_out(name: ObjectiveName) -> None:
+    """Whatever is changed, the plan is invalid, or worth no more, or says what is not so."""
+    shared = 0
+    for seed in range(120):
+        draw = Random(seed)
+        instance = random_instance(draw, Shape(jobs=4, gpus=3))
+        best = optimum(instance, name)
+        plan = claiming(instance, best.plan, name)
+        assert check(instance, plan).valid
+        changed = broken(draw, instance, plan)
+        if changed is not None:
+            shared += 1
+            report = check(instance, changed)
+            assert not report.valid or same_worth(check(instance, plan), report), seed
+    assert shared > 60
+
+
+def same_worth(mine: CheckReport, other: CheckReport) -> bool:
+    assert mine.value is not None
+    assert other.value is not None
+    weights = mine.placed_weight, other.placed_weight
+    if mine.objective in TWO_STAGE and weights[0] != pytest.approx(weights[1]):
+        return False
+    return mine.value == pytest.approx(other.value)
+
+
+def claiming(instance: Instance, plan: Plan, name: ObjectiveName) -> Plan:
+    """Return the plan with its value and slowdowns written in."""
+    report = check(instance, plan, name)
+    claims = {"name": name, "value": report.value, "placed_weight": report.placed_weight}
+    assignments = tuple(
+        each.replace(slowdown=report.job_slowdown[each.job]) for each in plan.assignments
+    )
+    return plan.replace(objective=claims, assignments=assignments)
+
+
+def broken(draw: Random, instance: Instance, plan: Plan) -> Plan | None:
+    """Return the plan with one assignment dropped, moved, capped otherwise or squeezed."""
+    if not plan.assignments:
+        return None
+    k = draw.randrange(len(plan.assignments))
+    change = draw.choice([dropped, moved, capped, squeezed])
+    new = change(draw, instance, plan.assignments[k])
+    if new == plan.assignments[k]:
+        return None
+    kept = plan.assignments[:k] + plan.assignments[k + 1 :]
+    return plan.replace(assignments=kept if new is None else (*kept, new))
+
+
+def dropped(draw: Random, instance: Instance, mine: Assignment) -> Assignment | None:
+    return None
+
+
+def moved(draw: Random, instance: Instance, mine: Assignment) -> Assignment | None:
+    gpus = draw.sample(list(instance.places), len(mine.gpus))
+    return mine.replace(gpus=tuple(gpus))
+
+
+def capped(draw: Random, instance: Instance, mine: Assignment) -> Assignment | None:
+    shares = (None, 20, *instance.cluster.shares)
+    return mine.replace(share=tuple(draw.choice(shares) for _ in mine.gpus))
+
+
+def squeezed(draw: Random, instance: Instance, mine: Assignment) -> Assignment | None:
+    return mine.replace(sub_batch=draw.choice([8, 16, 32, 48, 64]))
+
+
+# -- speed ----------------------------------------------------------------------------------------
+
+
+def test_ten_thousand_jobs_are_checked_in_seconds() -> None:
+    """Takes about 0.3 s; the limit is wide as machines that run tests are busy."""
+    count = 10_000
+    data = base()
+    node = {"gpu_count": 8, "gpu": {"model": "V100", "memory_mib": 16000}}
+    data["cluster"]["nodes"] = [{"id": f"n{k}", **node} for k in range(count // 16)]
+    jobs = [job(f"j{k}", "ab"[k % 2]) for k in range(count)]
+    instance = Instance.from_data({**data, "jobs": jobs})
+    assignments = [put(f"j{k}", f"n{k // 16}-{k // 2 % 8}") for k in range(count)]
+    plan = Plan.from_data({"assignments": assignments})
+    begin = time.perf_counter()
+    report = check(instance, plan)
+    assert time.perf_counter() - begin < 5
+    assert report.valid
+    assert report.value == pytest.approx(count / 2 * (1 / 1.25 + 1 / 1.6))

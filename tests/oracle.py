@@ -1,0 +1,464 @@
+"""The optimum of a small round by enumeration, written from the definitions alone.
+
+It shares no code with the solver and none with the checker, so that three readings of the
+formats meet in the tests. Pending jobs are placed one after another, on every set of GPUs that
+differs (GPUs of one model and size that hold the same jobs are the same) and at every
+sub-batch; shares are chosen last, per GPU, as every objective only gains when a slowdown falls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import combinations, permutations, product
+from math import inf
+from statistics import pstdev
+from typing import NamedTuple
+
+from dovetail.instances.instance import Batch, Instance, Job, SlowdownEntry
+from dovetail.instances.plan import Assignment, ObjectiveName, Plan, Waiting
+
+Members = tuple[tuple[str, int | None], ...]
+TWO_STAGE = ("slowdown", "sensitivity", "energy")
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """The best value, the weight placed with it, and a plan that has both.
+
+    ``value`` is that of the second stage where the objective has two.
+    """
+
+    value: float
+    placed_weight: float
+    plan: Plan
+
+
+class Unit(NamedTuple):
+    """A job on a GPU: its index and its sub-batch (0 where it has none)."""
+
+    job: int
+    sub_batch: int
+
+
+class Known(NamedTuple):
+    """The figures of an entry, in the order of the workloads it is asked for."""
+
+    slowdowns: tuple[float, ...]
+    bounds: tuple[float, ...]
+    p99: tuple[float, ...] | None
+    power_w: float
+
+
+class Option(NamedTuple):
+    """One way to share a GPU: a share and a slowdown for each unit, and the power drawn."""
+
+    shares: tuple[int | None, ...]
+    slowdowns: tuple[float, ...]
+    power_w: float
+
+
+def optimum(instance: Instance, objective: ObjectiveName = "throughput") -> Optimum:
+    """Return the best plan of a round; about eight jobs on four GPUs are quick."""
+    return _Search(instance, objective).run()
+
+
+@dataclass
+class _Search:
+    instance: Instance
+    objective: ObjectiveName
+    held: dict[str, list[Unit]] = field(default_factory=dict)
+    options: dict[tuple[str, tuple[Unit, ...]], list[Option]] = field(default_factory=dict)
+    best: tuple[float, float] = (-inf, -inf)
+    best_plan: Plan | None = None
+
+    def run(self) -> Optimum:
+        self.held = {gpu: [] for gpu in self.instance.places}
+        for k, job in enumerate(self.instance.jobs):
+            for gpu in job.gpus or ():
+                self.held[gpu].append(Unit(k, job.sub_batch or self.full(job)))
+        self.closed = set(self._closed_gpus())
+        self.before = {gpu: tuple(units) for gpu, units in self.held.items()}
+        running = [k for k, job in enumerate(self.jobs) if job.running]
+        hope = sum(self.hopes[k] for k in running)
+        self._place(0, sum(self.jobs[k].weight for k in running), hope)
+        assert self.best_plan is not None
+        weight, score = self.best
+        if self.objective in TWO_STAGE:
+            value = score if self.objective == "energy" else -score
+            return Optimum(value, weight, self.best_plan)
+        return Optimum(score, self._weight_of(self.best_plan), self.best_plan)
+
+    # -- the instance -------------------------------------------------------------------
+
+    @property
+    def jobs(self) -> tuple[Job, ...]:
+        return self.instance.jobs
+
+    def full(self, job: Job) -> int:
+        batch = self.instance.workloads[job.workload].batch
+        return batch.size if batch else 0
+
+    def sub_batches(self, job: Job) -> list[int]:
+        batch = self.instance.workloads[job.workload].batch
+        if batch is None:
+            return [0]
+        halvings = [batch.size]
+        while halvings[-1] % 2 == 0 and halvings[-1] // 2 >= batch.min:
+            halvings.append(halvings[-1] // 2)
+        return halvings
+
+    def memory(self, unit: Unit) -> float:
+        job = self.jobs[unit.job]
+        workload = self.instance.workloads[job.workload]
+        own = workload.memory_mib
+        if workload.batch and unit.sub_batch != workload.batch.size:
+            own = workload.batch.fixed_mib + workload.batch.mib_per_sample * unit.sub_batch
+        return own + self.instance.cluster.per_process_mib
+
+    def factor(self, unit: Unit) -> float:
+        batch = self.instance.workloads[self.jobs[unit.job].workload].batch
+        return seconds(batch, unit.sub_batch) / seconds(batch, batch.size) if batch else 1.0
+
+    @cached_property
+    def entries(self) -> Mapping[tuple[str | None, Members], Known | None]:
+        """Every combination in every order; None where it may not share."""
+        known: dict[tuple[str | None, Members], Known | None] = {}
+        for entry in self.instance.slowdowns:
+            for order in permutations(range(len(entry.workloads))):
+                members = tuple((entry.workloads[k], entry.shares[k]) for k in order)
+                known[entry.gpu_model, members] = _ordered(entry, order)
+        return known
+
+    # -- one GPU ------------------------------------------------------------------------
+
+    def fits(self, gpu: str, units: list[Unit]) -> bool:
+        cluster = self.instance.cluster
+        used = cluster.reserve_mib + sum(self.memory(unit) for unit in units)
+        size = self.instance.places[gpu].gpu.memory_mib
+        return len(units) <= cluster.max_jobs_per_gpu and used <= size + 1e-6
+
+    def ways(self, gpu: str) -> list[Option]:
+        """Return every way that counts to give shares to the units on a GPU."""
+        units = tuple(self.held[gpu])
+        if units == self.before[gpu]:
+            return [self._running_option(gpu, units)] if units else [Option((), (), 0.0)]
+        if (gpu, units) not in self.options:
+            self.options[gpu, units] = _undominated(self._ways(gpu, units))
+        return self.options[gpu, units]
+
+    def _ways(self, gpu: str, units: tuple[Unit, ...]) -> Iterator[Option]:
+        free: list[int | None] = [None, *self.instance.cluster.shares]
+        choices = [
+            [dict(zip(job.gpus or (), job.shares, strict=True))[gpu]] if job.running else free
+            for job in (self.jobs[unit.job] for unit in units)
+        ]
+        for shares in product(*choices):
+            if sum(share or 0 for share in shares) > self.instance.cluster.share_sum:
+                continue
+            effects = self._effects(gpu, units, shares)
+            if effects is None:
+                continue
+            slow, bound, power = effects
+            held_to = [self.jobs[unit.job].gsla or inf for unit in units]
+            if any(b > g * (1 + 1e-9) for b, g in zip(bound, held_to, strict=True)):
+                continue
+            if self.objective == "jct" and not self._earlier(units, slow):
+                continue
+            yield Option(shares, slow, power)
+
+    def _effects(
+        self, gpu: str, units: tuple[Unit, ...], shares: tuple[int | None, ...]
+    ) -> tuple[tuple[float, ...], tuple[float, ...], float] | None:
+        factors = [self.factor(unit) for unit in units]
+        if len(units) == 1:
+            alone = self._alone(units[0], shares[0])
+            if alone is None:
+                return None
+            power = self.instance.workloads[self.jobs[units[0].job].workload].power_w or 0.0
+            return (alone * factors[0],), (alone * factors[0],), power
+        jobs = [self.jobs[unit.job] for unit in units]
+        names = tuple((job.workload, share) for job, share in zip(jobs, shares, strict=True))
+        model = self.instance.places[gpu].gpu.model
+        entry = self.entries.get((model, names), self.entries.get((None, names)))
+        if entry is None:
+            return None
+        slow, bound, p99, power = entry
+        tail = [
+            p99[k] if p99 and job.priority == "latency" else bound[k] for k, job in enumerate(jobs)
+        ]
+        return (
+            tuple(s * f for s, f in zip(slow, factors, strict=True)),
+            tuple(b * f for b, f in zip(tail, factors, strict=True)),
+            power,
+        )
+
+    def _alone(self, unit: Unit, share: int | None) -> float | None:
+        job = self.jobs[unit.job]
+        if share is None:
+            return 1.0
+        throughput = self.instance.workloads[job.workload].throughput
+        if 100 in throughput and share in throughput:
+            allowed = job.running or self.instance.cluster.start_capped
+            return throughput[100] / throughput[share] if allowed else None
+        return 1.0 if job.running else None
+
+    def _running_option(self, gpu: str, units: tuple[Unit, ...]) -> Option:
+        slow, _, power = self._running_effects(gpu, units)
+        return Option((), slow, power)
+
+    def _running_effects(
+        self, gpu: str, units: tuple[Unit, ...]
+    ) -> tuple[tuple[float, ...], tuple[float, ...], float]:
+        jobs = [self.jobs[unit.job] for unit in units]
+        shares = tuple(dict(zip(j.gpus or (), j.shares, strict=True))[gpu] for j in jobs)
+        effects = self._effects(gpu, units, shares)
+        if effects is not None:
+            return effects
+        alone = tuple(
+            (self._alone(unit, share) or 1.0) * self.factor(unit)
+            for unit, share in zip(units, shares, strict=True)
+        )
+        return alone, alone, 0.0
+
+    def _closed_gpus(self) -> Iterator[str]:
+        """Yield the GPUs that nothing may join: no entry, or a job over its gSLA."""
+        over: set[int] = set()
+        for gpu, listed in self.held.items():
+            units = tuple(listed)
+            if not units:
+                continue
+            jobs = [self.jobs[unit.job] for unit in units]
+            shares = tuple(dict(zip(j.gpus or (), j.shares, strict=True))[gpu] for j in jobs)
+            if self._effects(gpu, units, shares) is None:
+                yield gpu
+            _, bound, _ = self._running_effects(gpu, units)
+            limits = [job.gsla or inf for job in jobs]
+            over |= {
+                u.job for u, b, g in zip(units, bound, limits, strict=True) if b > g * (1 + 1e-9)
+            }
+        for k in over:
+            yield from self.jobs[k].gpus or ()
+
+    def _earlier(self, units: tuple[Unit, ...], slow: tuple[float, ...]) -> bool:
+        """Tell whether sharing is earlier on average than one after the other."""
+        if len(units) != 2:
+            return len(units) < 2
+        jobs = [self.jobs[unit.job] for unit in units]
+        (a, b), (rest_a, rest_b) = slow, [job.remaining_s or 0.0 for job in jobs]
+        if a * rest_a < b * rest_b:
+            a, b, rest_a, rest_b = b, a, rest_b, rest_a
+        shared = (b * rest_b + b * rest_b + (rest_a - b * rest_b / a)) / 2
+        times = [job.remaining_s or 0.0 for job in jobs]
+        running = [job.running for job in jobs]
+        first = times[running.index(True)] if any(running) else min(times)
+        return shared < (first + sum(times)) / 2 * (1 - 1e-9)
+
+    # -- the search ---------------------------------------------------------------------
+
+    def _place(self, k: int, weight: float, hope: float) -> None:
+        if k == len(self.jobs):
+            self._finish(weight)
+            return
+        if self._hopeless(k, weight, hope):
+            return
+        if not self.jobs[k].running:
+            for gpus in self._gpu_sets(k):
+                for sub_batch in self.sub_batches(self.jobs[k]):
+                    self._start(k, gpus, sub_batch, weight, hope)
+        self._place(k + 1, weight, hope)
+
+    def _start(
+        self, k: int, gpus: tuple[str, ...], sub_batch: int, weight: float, hope: float
+    ) -> None:
+        for gpu in gpus:
+            self.held[gpu].append(Unit(k, sub_batch))
+        if all(self._may_stay(gpu) for gpu in gpus):
+            self._place(k + 1, weight + self.jobs[k].weight, hope + self.hopes[k])
+        for gpu in gpus:
+            self.held[gpu].pop()
+
+    def _may_stay(self, gpu: str) -> bool:
+        """Tell whether the units on a GPU can be part of a plan, more of them coming."""
+        units = self.held[gpu]
+        if not self.fits(gpu, units) or gpu in self.closed:
+            return False
+        return len(units) < self.instance.cluster.max_jobs_per_gpu or bool(self.ways(gpu))
+
+    def _hopeless(self, k: int, weight: float, hope: float) -> bool:
+        """Tell whether even placing every job left over at its best falls short."""
+        rest = [i for i in range(k, len(self.jobs)) if not self.jobs[i].running]
+        if self.objective in TWO_STAGE:
+            return weight + sum(self.jobs[i].weight for i in rest) < self.best[0] - 1e-9
+        return hope + sum(self.hopes[i] for i in rest) < self.best[1] - 1e-9
+
+    @cached_property
+    def hopes(self) -> list[float]:
+        """The most that each job can add to the score."""
+        models = {place.gpu.model for place in self.instance.places.values()}
+        return [
+            job.weight * max(self._gain(k, self._least(job), model) for model in models)
+            for k, job in enumerate(self.jobs)
+        ]
+
+    def _least(self, job: Job) -> float:
+        """Return the least slowdown that any known figure lets the job have."""
+        workload = self.instance.workloads[job.workload]
+        full = workload.throughput.get(100, inf)
+        alone = [full / capped for capped in workload.throughput.values()]
+        beside = [
+            entry.slowdowns[0]
+            for (_, members), entry in self.entries.items()
+            if entry and members[0][0] == job.workload
+        ]
+        return min([1.0, *alone, *beside])
+
+    def _gpu_sets(self, k: int) -> Iterator[tuple[str, ...]]:
+        """Yield every set of GPUs for a job that differs from those before it."""
+        seen: set[tuple[object, ...]] = set()
+        for gpus in combinations(self.held, self.jobs[k].workers):
+            models = {self.instance.places[gpu].gpu.model for gpu in gpus}
+            kind = tuple(sorted(map(self._kind, gpus), key=repr))
+            if len(models) == 1 and kind not in seen:
+                seen.add(kind)
+                yield gpus
+
+    def _kind(self, gpu: str) -> tuple[object, ...]:
+        running = gpu if self.before[gpu] else ""
+        kind = self.instance.places[gpu].gpu
+        return kind.model, kind.memory_mib, running, tuple(self.held[gpu])
+
+    def _finish(self, weight: float) -> None:
+        if self.instance.cluster.gang_sharing == "whole" and not self._whole():
+            return
+        used = [gpu for gpu, units in self.held.items() if units]
+        for ways in product(*(self.ways(gpu) for gpu in used)):
+            options = dict(zip(used, ways, strict=True))
+            score = self._score(options)
+            rank = (weight if self.objective in TWO_STAGE else 0.0, score)
+            better = rank[0] > self.best[0] + 1e-9 or (
+                rank[0] > self.best[0] - 1e-9 and rank[1] > self.best[1]
+            )
+            if better:
+                self.best = rank
+                self.best_plan = self._plan(options)
+
+    def _whole(self) -> bool:
+        on: dict[int, set[str]] = {}
+        for gpu, units in self.held.items():
+            for unit in units:
+                on.setdefault(unit.job, set()).add(gpu)
+        return all(
+            on[a.job] == on[b.job]
+            for units in self.held.values()
+            for a, b in combinations(units, 2)
+            if not (self.jobs[a.job].running and self.jobs[b.job].running)
+        )
+
+    def _score(self, options: Mapping[str, Option]) -> float:
+        slow: dict[int, float] = {}
+        model: dict[int, str] = {}
+        for gpu, option in options.items():
+            for unit, value in zip(self.held[gpu], option.slowdowns, strict=True):
+                slow[unit.job] = max(value, slow.get(unit.job, 0.0))
+                model[unit.job] = self.instance.places[gpu].gpu.model
+        total = sum(self.jobs[k].weight * self._gain(k, slow[k], model[k]) for k in slow)
+        if self.objective == "energy":
+            return total / sum(option.power_w for option in options.values()) if slow else 0.0
+        return total
+
+    def _gain(self, k: int, slowdown: float, model: str) -> float:
+        """Return what a job adds to the score, of weight 1; more is better."""
+        job = self.jobs[k]
+        rate = self.instance.workloads[job.workload].speed.get(model, 1.0) / slowdown
+        if self.objective == "jct":
+            return rate / (job.remaining_s or 1.0)
+        if self.objective == "energy":
+            return rate * job.workers
+        if self.objective == "slowdown":
+            return -slowdown
+        if self.objective == "sensitivity":
+            return -slowdown / self.sensitivity[k]
+        return rate
+
+    @cached_property
+    def sensitivity(self) -> list[float]:
+        found = []
+        for k, job in enumerate(self.jobs):
+            others = [other.workload for i, other in enumerate(self.jobs) if i != k]
+            lows = [self._lowest(job.workload, other) for other in others]
+            known = [low for low in lows if low < inf]
+            found.append(max(0.01, pstdev(known)) if len(known) > 1 else 1.0)
+        return found
+
+    def _lowest(self, own: str, other: str) -> float:
+        low = inf
+        for model in {place.gpu.model for place in self.instance.places.values()}:
+            for (named, names), entry in self.entries.items():
+                counts = named == model or (named is None and (model, names) not in self.entries)
+                if counts and entry and tuple(name for name, _ in names) == (own, other):
+                    low = min(low, entry.slowdowns[0])
+        return low
+
+    def _weight_of(self, plan: Plan) -> float:
+        return sum(self.instance.jobs_by_id[a.job].weight for a in plan.assignments)
+
+    def _plan(self, options: Mapping[str, Option]) -> Plan:
+        placed: dict[int, Assignment] = {}
+        for gpu, option in options.items():
+            for i, unit in enumerate(self.held[gpu]):
+                job, row = self.jobs[unit.job], placed.get(unit.job)
+                if job.running:
+                    gpus, shares = job.gpus or (), job.shares
+                else:
+                    gpus = (*(row.gpus if row else ()), gpu)
+                    shares = (*(row.shares if row else ()), option.shares[i])
+                placed[unit.job] = Assignment(
+                    job=job.id,
+                    gpus=gpus,
+                    share=shares,
+                    sub_batch=unit.sub_batch or None,
+                    start=not job.running,
+                )
+        waiting = [job.id for k, job in enumerate(self.jobs) if k not in placed]
+        return Plan(
+            instance=self.instance.name,
+            assignments=tuple(placed[k] for k in sorted(placed)),
+            waiting=tuple(Waiting(job=name) for name in waiting),
+        )
+
+
+def seconds(batch: Batch, sub_batch: int) -> float:
+    """Return the iteration time with gradients accumulated over sub-batches (Castor, eq. 3)."""
+    steps = batch.size // sub_batch
+    compute = batch.step_s.fixed + batch.step_s.per_sample * (batch.size / steps)
+    delta = batch.overlap
+    norm: float = (compute**delta + batch.comm_s**delta) ** (1 / delta)
+    return (steps - 1) * compute + norm
+
+
+def _ordered(entry: SlowdownEntry, order: tuple[int, ...]) -> Known | None:
+    if entry.slowdown is None:
+        return None
+    return Known(
+        tuple(entry.slowdown[k] for k in order),
+        tuple((entry.upper or entry.slowdown)[k] for k in order),
+        tuple(entry.p99[k] for k in order) if entry.p99 else None,
+        entry.power_w or 0.0,
+    )
+
+
+def _undominated(options: Iterator[Option]) -> list[Option]:
+    """Keep the options that no other one beats in every slowdown and in power."""
+    kept: dict[tuple[float, ...], Option] = {}
+    for option in options:
+        kept.setdefault((*option.slowdowns, option.power_w), option)
+    return [
+        option
+        for figures, option in kept.items()
+        if not any(
+            other != figures and all(a <= b for a, b in zip(other, figures, strict=True))
+            for other in kept
+        )
+    ]

@@ -1,0 +1,189 @@
+"""Filling an instance: which entries come, which are left alone, what stays unknown."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dovetail.instances.errors import UnsupportedError
+from dovetail.instances.instance import Instance
+from dovetail.predictors import AnalyticPredictor, Prediction, missing, predict
+
+HEAVY = {"sm_active": 0.9, "dram_active": 0.3, "pcie_rx_bytes_s": 0.0}
+LIGHT = {"sm_active": 0.1, "dram_active": 0.05, "pcie_rx_bytes_s": 0.0}
+
+
+def instance(jobs="ab", slowdowns=(), **cluster):
+    """Build an instance with a job for each letter; a is heavy, b light, c not profiled."""
+    node = {"id": "n0", "gpu_count": 2, "gpu": {"model": "V100", "memory_mib": 16000}}
+    return Instance.from_data(
+        {
+            "name": "fill",
+            "cluster": {"nodes": [node], **cluster},
+            "workloads": {
+                "a": {"memory_mib": 1000, "metrics": HEAVY},
+                "b": {"memory_mib": 1000, "metrics": LIGHT},
+                "c": {"memory_mib": 1000, "metrics": {"sm_active": 0.5}},
+            },
+            "jobs": [{"id": f"j{k}", "workload": name} for k, name in enumerate(jobs)],
+            "slowdowns": slowdowns,
+        }
+    )
+
+
+def keys(filled):
+    return {entry.key[1] for entry in filled.slowdowns}
+
+
+def test_uncapped_pair_by_hand():
+    # Portions (compute, dram): a = (0.6, 0.3), b = (0.05, 0.05).
+    # Each waits 0.6 * 0.05 + 0.3 * 0.05 = 0.045.
+    (entry,) = predict(instance()).slowdowns
+    assert (entry.pair, entry.share, entry.gpu_model) == (("a", "b"), None, None)
+    assert entry.slowdown == (1.045, 1.045)
+    assert (entry.upper, entry.power_w) == (None, None)
+
+
+def test_numbers_are_rounded_upward():
+    # a beside itself waits 0.6 * 0.6 + 0.3 * 0.3 = 0.45; at a third of the bus more, with
+    # 5e9 / 15.7538e9 = 0.31738 squared = 0.100732: 1.550732 in all.
+    bus = {**HEAVY, "pcie_rx_bytes_s": 5e9}
+    data = instance("aa").to_data()
+    data["workloads"]["a"]["metrics"] = bus
+    (entry,) = predict(Instance.from_data(data)).slowdowns
+    assert entry.slowdown == (1.5508, 1.5508)
+
+
+def test_the_noise_of_floating_point_is_not_rounded_upward():
+    # 1 + 0.6 * 0.6 + 0.3 * 0.3 comes out as 1.4500000000000002.
+    (entry,) = predict(instance("aa")).slowdowns
+    assert entry.slowdown == (1.45, 1.45)
+
+
+def test_every_two_allowed_caps_that_sum_to_share_sum():
+    filled = predict(instance(shares=[20, 30, 50, 80], share_sum=100))
+    assert keys(filled) == {
+        (("a", 0), ("b", 0)),
+        (("a", 20), ("b", 80)),
+        (("a", 50), ("b", 50)),
+        (("a", 80), ("b", 20)),
+    }
+
+
+def test_a_smaller_share_sum_is_kept_to():
+    filled = predict(instance(shares=[20, 30, 50, 80], share_sum=50))
+    assert keys(filled) == {(("a", 0), ("b", 0)), (("a", 20), ("b", 30)), (("a", 30), ("b", 20))}
+
+
+def test_caps_that_would_overlap_stay_unknown():
+    filled = predict(instance(shares=[60], share_sum=120))
+    assert keys(filled) == {(("a", 0), ("b", 0))}
+
+
+def test_a_workload_meets_itself_only_where_two_jobs_run_it():
+    filled = predict(instance("abb", shares=[40, 60]))
+    assert {entry.pair for entry in filled.slowdowns} == {("a", "b"), ("b", "b")}
+    itself = [entry.key[1] for entry in filled.slowdowns if entry.pair == ("b", "b")]
+    assert itself == [(("b", 0), ("b", 0)), (("b", 40), ("b", 60))]
+
+
+def test_workloads_that_no_job_runs_are_left_out():
+    assert predict(instance("a")).slowdowns == ()
+
+
+@pytest.mark.parametrize("value", [[1.7, 1.6], None])
+def test_known_entries_are_left_alone_also_when_mirrored(value):
+    known = {"pair": ["b", "a"], "share": [60, 40], "slowdown": value}
+    filled = predict(instance(slowdowns=[known], shares=[40, 60]))
+    assert filled.slowdowns[0] == instance(slowdowns=[known]).slowdowns[0]
+    assert [entry.shares for entry in filled.slowdowns] == [(60, 40), (None, None), (60, 40)]
+    assert filled.slowdowns[2].pair == ("a", "b")
+
+
+def test_known_entries_are_found_whatever_the_order_of_the_workloads():
+    data = instance(slowdowns=[{"pair": ["a", "b"], "slowdown": None}]).to_data()
+    data["workloads"] = dict(reversed(data["workloads"].items()))
+    problem = Instance.from_data(data)
+    assert predict(problem) == problem
+
+
+def test_an_entry_for_the_only_gpu_model_is_enough():
+    known = {"pair": ["a", "b"], "slowdown": [1.5, 1.5], "gpu_model": "V100"}
+    assert len(predict(instance(slowdowns=[known])).slowdowns) == 1
+
+
+def test_an_entry_for_another_gpu_model_is_not():
+    known = {"pair": ["a", "b"], "slowdown": None, "gpu_model": "K80"}
+    filled = predict(instance(slowdowns=[known]))
+    assert [entry.gpu_model for entry in filled.slowdowns] == ["K80", None]
+
+
+def test_workloads_without_metrics_are_named_and_passed_over():
+    problem = instance("abc")
+    assert missing(problem) == {"c": ("dram_active", "pcie_rx_bytes_s")}
+    assert {entry.pair for entry in predict(problem).slowdowns} == {("a", "b")}
+
+
+def test_only_workloads_of_jobs_are_missing():
+    assert missing(instance("ab")) == {}
+
+
+def test_an_unknown_predictor_is_refused_with_the_known_ones():
+    for asked in (predict, missing):
+        with pytest.raises(UnsupportedError, match="must be one of analytic, got 'oracle'"):
+            asked(instance(), "oracle")
+
+
+class Cautious:
+    """The analytic model with a bound of a tenth more."""
+
+    def lacks(self, workload):
+        return AnalyticPredictor().lacks(workload)
+
+    def predict(self, workloads, pairs, shares):
+        slowdown = AnalyticPredictor().predict(workloads, pairs, shares).slowdown
+        return Prediction(slowdown, 1.1 * slowdown)
+
+
+def test_upper_bounds_of_another_predictor_arrive():
+    (entry,) = predict(instance(), Cautious()).slowdowns
+    # 1.1 * 1.045 = 1.1495
+    assert (entry.slowdown, entry.upper) == ((1.045, 1.045), (1.1495, 1.1495))
+
+
+def test_filling_twice_changes_nothing():
+    filled = predict(instance("aabb", shares=[10, 50, 90]))
+    assert predict(filled) == filled
+
+
+fractions = st.floats(0, 1)
+metrics = st.fixed_dictionaries(
+    {"sm_active": fractions, "dram_active": fractions, "pcie_rx_bytes_s": st.floats(0, 1e11)}
+)
+
+
+@given(
+    st.lists(metrics, min_size=2, max_size=4),
+    st.lists(st.integers(1, 100), max_size=5, unique=True),
+    st.integers(1, 150),
+)
+def test_the_result_is_a_valid_instance_and_agrees_with_the_predictor(profiles, shares, total):
+    data = instance(shares=shares, share_sum=total).to_data()
+    names = [f"w{k}" for k in range(len(profiles))]
+    data["workloads"] = {
+        name: {"memory_mib": 1, "metrics": m} for name, m in zip(names, profiles, strict=True)
+    }
+    data["jobs"] = [{"id": f"{name}-{k}", "workload": name} for name in names for k in range(2)]
+    filled = predict(Instance.from_data(data))
+    assert Instance.from_data(filled.to_data()) == filled
+    pairs = {entry.pair for entry in filled.slowdowns}
+    assert pairs == set(itertools.combinations_with_replacement(names, 2))
+    known = list(filled.workloads.values())
+    for entry in filled.slowdowns:
+        pair = np.array([[names.index(name) for name in entry.pair]])
+        split = np.array([[share or 0 for share in entry.shares]])
+        exact = AnalyticPredictor().predict(known, pair, split).slowdown[0]
+        assert (np.array(entry.slowdown) >= exact - 1e-7).all()
+        assert (np.array(entry.slowdown) <= exact + 1.001e-4).all()

@@ -1,0 +1,223 @@
+"""Small random instances in which every constraint of the round problem occurs.
+
+``instances(shape)`` is a hypothesis strategy, ``random_instance(draw, shape)`` the same from a
+seeded generator. A ``Shape`` says what may occur.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import combinations_with_replacement
+from random import Random
+from typing import Any
+
+from hypothesis import strategies as st
+
+from dovetail.instances.errors import InputError
+from dovetail.instances.instance import Instance
+from dovetail.instances.requirements import require_fields
+
+Data = dict[str, Any]
+SHARES = (30, 50, 70)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What may occur in a random instance; every ``bool`` lets a feature in."""
+
+    jobs: int = 5
+    gpus: int = 4
+    workloads: int = 3
+    gangs: bool = True
+    whole: bool = True
+    shares: bool = True
+    models: bool = True
+    memory: bool = True
+    running: bool = True
+    batches: bool = True
+    sets: bool = True
+    latency: bool = True
+    remaining: bool = True
+    power: bool = True
+
+
+INTERCHANGEABLE = Shape(gangs=False, models=False, memory=False, running=False, sets=False)
+"""One-GPU jobs on GPUs that are all alike and free: the round problem as a pure matching."""
+
+
+def instances(shape: Shape | None = None) -> st.SearchStrategy[Instance]:
+    """Return a strategy of instances of the given shape."""
+    shape = shape or Shape()
+    return st.randoms(use_true_random=False).map(lambda draw: random_instance(draw, shape))
+
+
+def random_instance(draw: Random, shape: Shape | None = None) -> Instance:
+    """Return an instance of the given shape.
+
+    With ``power`` every objective can be computed: jobs that run together without a known
+    power are made pending.
+    """
+    shape = shape or Shape()
+    cluster = _cluster(draw, shape)
+    names = [f"w{k}" for k in range(draw.randint(1, shape.workloads))]
+    models = sorted({gpu["model"] for node in cluster["nodes"] for gpu in node["gpus"]})
+    data = {
+        "name": "random",
+        "cluster": cluster,
+        "workloads": {name: _workload(draw, shape, models) for name in names},
+        "slowdowns": _entries(draw, shape, cluster, names, models),
+    }
+    data["jobs"] = _jobs(draw, shape, data)
+    instance = Instance.from_data(data)
+    return _with_known_power(instance) if shape.power else instance
+
+
+def _with_known_power(instance: Instance) -> Instance:
+    try:
+        require_fields(instance, "energy")
+    except InputError:
+        return instance.preempted()
+    return instance
+
+
+def _cluster(draw: Random, shape: Shape) -> Data:
+    gpus = [_gpu(draw, shape, k) for k in range(draw.randint(1, shape.gpus))]
+    cut = draw.randint(0, len(gpus))
+    racks = [draw.choice([None, "r0", "r1"]) for _ in range(2)]
+    nodes = [
+        {"id": f"n{k}", "gpus": part} | ({"rack": rack} if rack else {})
+        for k, (part, rack) in enumerate(zip((gpus[:cut], gpus[cut:]), racks, strict=True))
+        if part
+    ]
+    return {
+        "max_jobs_per_gpu": draw.choice([1, 2, 2, 2, 3]) if shape.sets else 2,
+        "shares": draw.sample(SHARES, draw.randint(0, 3)) if shape.shares else [],
+        "share_sum": draw.choice([100, 100, 120, 80]),
+        "start_capped": shape.shares and draw.random() < 0.4,
+        "gang_sharing": "whole" if shape.whole and draw.random() < 0.3 else "partial",
+        "reserve_mib": draw.choice([0, 500]) if shape.memory else 0,
+        "per_process_mib": draw.choice([0, 300]) if shape.memory else 0,
+        "nodes": nodes,
+    }
+
+
+def _gpu(draw: Random, shape: Shape, k: int) -> Data:
+    model = draw.choice(["A", "A", "B"]) if shape.models else "A"
+    memory = draw.choice([8000, 16000]) if shape.memory else 16000
+    return {"id": f"g{k}", "model": model, "memory_mib": memory}
+
+
+def _workload(draw: Random, shape: Shape, models: list[str]) -> Data:
+    workload: Data = {"memory_mib": draw.choice([1000, 3000, 5000, 7000]) if shape.memory else 1}
+    if draw.random() < 0.7:
+        shares = draw.sample(SHARES, draw.randint(1, 3))
+        throughput = {share: round(draw.uniform(40, 100), 1) for share in shares}
+        workload["throughput"] = {100: 100.0, **throughput}
+    if shape.models:
+        workload["speed"] = {model: round(draw.uniform(0.3, 1.2), 2) for model in models}
+    if shape.power:
+        workload["power_w"] = draw.randint(80, 250)
+    if shape.batches and draw.random() < 0.4:
+        workload["batch"] = _batch(draw)
+    return workload
+
+
+def _batch(draw: Random) -> Data:
+    return {
+        "size": draw.choice([48, 64]),
+        "min": draw.choice([8, 16, 32]),
+        "fixed_mib": draw.choice([500, 1000]),
+        "mib_per_sample": draw.choice([20, 60]),
+        "step_s": {"fixed": draw.choice([0.0, 0.004]), "per_sample": 0.003},
+        "comm_s": draw.choice([0.0, 0.01, 0.1]),
+        "overlap": draw.choice([1.0, 1.0, 2.0, 6.0]),
+    }
+
+
+def _entries(
+    draw: Random, shape: Shape, cluster: Data, names: list[str], models: list[str]
+) -> list[Data]:
+    """Return entries, each combination at most once for a model and once for all of them."""
+    found: dict[object, Data] = {}
+    for size in range(2, cluster["max_jobs_per_gpu"] + 1):
+        for members in combinations_with_replacement(names, size):
+            for _ in range(draw.randint(1, 5)):
+                shares = [draw.choice([None, *cluster["shares"]]) for _ in members]
+                model = draw.choice([None, None, *models]) if shape.models else None
+                order = zip(members, shares, strict=True)
+                key = model, tuple(sorted((name, share or 0) for name, share in order))
+                found.setdefault(key, _entry(draw, shape, list(members), shares, model))
+    return list(found.values())
+
+
+def _entry(
+    draw: Random, shape: Shape, members: list[str], shares: list[int | None], model: str | None
+) -> Data:
+    figures = {
+        member: round(draw.uniform(0.95, 2.2), 3) for member in zip(members, shares, strict=True)
+    }
+    order = draw.sample(range(len(members)), len(members))
+    members, shares = [members[k] for k in order], [shares[k] for k in order]
+    entry: Data = {"pair" if len(members) == 2 else "set": members, "share": shares}
+    if model is not None:
+        entry["gpu_model"] = model
+    if draw.random() < 0.1:
+        return {**entry, "slowdown": None}
+    slowdown = [figures[member] for member in zip(members, shares, strict=True)]
+    entry["slowdown"] = slowdown
+    if draw.random() < 0.4:
+        entry["upper"] = [round(value * 1.1, 3) for value in slowdown]
+    if shape.latency and draw.random() < 0.4:
+        entry["p99"] = [round(value * 1.3, 3) for value in slowdown]
+    if shape.power:
+        entry["power_w"] = draw.randint(120, 400)
+    return entry
+
+
+def _jobs(draw: Random, shape: Shape, data: Data) -> list[Data]:
+    jobs = []
+    held: dict[str, int] = {}
+    for k in range(draw.randint(1, shape.jobs)):
+        job = _job(draw, shape, k, list(data["workloads"]))
+        if shape.running and draw.random() < 0.3:
+            job |= _running(draw, data, job, held)
+        jobs.append(job)
+    return jobs
+
+
+def _job(draw: Random, shape: Shape, k: int, names: list[str]) -> Data:
+    job: Data = {
+        "id": f"j{k}",
+        "workload": draw.choice(names),
+        "workers": draw.choice([1, 1, 1, 2, 2, 3]) if shape.gangs else 1,
+        "weight": draw.choice([0.5, 1.0, 1.0, 2.0]),
+    }
+    if shape.remaining:
+        job["remaining_s"] = draw.randint(300, 9000)
+    if draw.random() < 0.7:
+        job["gsla"] = round(draw.uniform(1.0, 2.5), 2)
+    if shape.latency and draw.random() < 0.3:
+        job["priority"] = "latency"
+    return job
+
+
+def _running(draw: Random, data: Data, job: Data, held: dict[str, int]) -> Data:
+    """Return where the job runs, with no regard to memory, entries or its gSLA."""
+    cluster = data["cluster"]
+    gpus = [gpu for node in cluster["nodes"] for gpu in node["gpus"]]
+    model = draw.choice(gpus)["model"]
+    room = cluster["max_jobs_per_gpu"]
+    free = [g["id"] for g in gpus if g["model"] == model and held.get(g["id"], 0) < room]
+    if len(free) < job["workers"]:
+        return {}
+    chosen = draw.sample(free, job["workers"])
+    for gpu in chosen:
+        held[gpu] = held.get(gpu, 0) + 1
+    place = {"state": "running", "gpus": chosen}
+    if draw.random() < 0.7:
+        place["share"] = [draw.choice([None, 40, *cluster["shares"]]) for _ in chosen]
+    if "batch" in data["workloads"][job["workload"]] and draw.random() < 0.5:
+        batch = data["workloads"][job["workload"]]["batch"]
+        half = batch["size"] // 2
+        place["sub_batch"] = half if half >= batch["min"] else batch["size"]
+    return place
