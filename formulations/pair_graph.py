@@ -1,6 +1,129 @@
-"""."""
+"""The round problem as a graph whose matchings are its plans.
+
+Where all GPUs are interchangeable, groups have at most two jobs, and jobs that may share use
+one GPU each or share as whole gangs of equal size, a plan is a set of disjoint *edges*: two
+jobs that share, or one job alone (an edge from a job to itself), each taking as many GPUs as
+its jobs have workers. Edges may not take more GPUs than there are; running jobs must be
+covered. Nothing else binds, so the largest matching under that capacity is the best plan.
+
+For partial sharing this is wrong: three two-GPU gangs fit on three GPUs by sharing in a
+triangle, which no set of disjoint pairs describes (``three-gangs`` in the instance library).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.formulations.groups import Groups, member_gains
+from dovetail.formulations.values import JobValues
+from dovetail.instances.errors import UnsupportedError
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
 
 class PairGraph:
-    def __init__(self, g, v):
-        raise NotImplementedError
+    """The graph of a round.
+
+    Parameters
+    ----------
+    groups : Groups
+        All groups of the round.
+    values : JobValues
+        The objective.
+
+    Attributes
+    ----------
+    first, second : (e,) int
+        The jobs of each edge, equal where a job is alone.
+    group : (e,) int
+        The group that the edge stands for, taken ``size`` times.
+    size : (e,) int
+        GPUs that the edge takes.
+    gain, weight, power_w : (e,) float
+        What the edge adds to the sum of gains, the placed weight and the power.
+    required : (jobs,) bool
+        The running jobs that edges must cover.
+    capacity : int
+        GPUs that the edges may take together.
+    fixed : (groups,) int
+        Counts of the groups of running jobs that nobody can join; they have no edges.
+
+    Raises
+    ------
+    UnsupportedError
+        Where matchings are not plans, with the reason.
+    """
+
+    def __init__(self, groups: Groups, values: JobValues) -> None:
+        _require_interchangeable(groups)
+        jobs = groups.round.jobs
+        workers = np.array([job.workers for job in jobs], dtype=np.int64)
+        untouched = _untouched(groups)
+        fixed = untouched & ~_joinable(groups)[groups.gpu_class]
+        self.group = np.flatnonzero(~fixed)
+        self.first = groups.job[groups.start[self.group]]
+        self.second = groups.job[groups.start[self.group + 1] - 1]
+        self.size = workers[self.first]
+        self.required = np.zeros(len(jobs), dtype=bool)
+        self.required[groups.job[groups.start[:-1][untouched & ~fixed]]] = True
+        available = np.array([len(c.gpus) for c in groups.round.classes], dtype=np.int64)
+        self.fixed = np.where(fixed, available[groups.gpu_class], 0)
+        self.capacity = int(available.sum() - self.fixed.sum())
+        self.gain = self._sums(groups, member_gains(groups, values))
+        self.weight = self._sums(groups, values.weight[groups.job])
+        self.power_w = np.nan_to_num(groups.power_w[self.group]) * self.size
+
+    @property
+    def jobs(self) -> int:
+        """The number of jobs of the round."""
+        return len(self.required)
+
+    def counts(self, edges: Ints) -> Ints:
+        """Return how often each group is taken when these edges are."""
+        counts = self.fixed.copy()
+        counts[self.group[edges]] += self.size[edges]
+        return counts
+
+    def _sums(self, groups: Groups, of_member: Floats) -> Floats:
+        """Return the sum over the members of each edge's group, (e,)."""
+        return np.add.reduceat(np.append(of_member, 0.0), groups.start[:-1])[self.group]
+
+
+def _untouched(groups: Groups) -> Bools:
+    """Tell which groups are the residents of their class with nobody joining, (n,)."""
+    residents = np.array([len(c.residents) for c in groups.round.classes], dtype=np.int64)
+    return np.asarray(residents[groups.gpu_class] == groups.sizes)
+
+
+def _joinable(groups: Groups) -> Bools:
+    """Tell which classes have residents that some group joins, (classes,)."""
+    residents = np.array([len(c.residents) for c in groups.round.classes], dtype=np.int64)
+    joins = (residents[groups.gpu_class] > 0) & ~_untouched(groups)
+    found = np.zeros(len(residents), dtype=bool)
+    found[groups.gpu_class[joins]] = True
+    return found
+
+
+def _require_interchangeable(groups: Groups) -> None:
+    """Refuse rounds whose plans are not the matchings of a graph."""
+    classes = groups.round.classes
+    if len({(c.model, c.memory_mib) for c in classes}) > 1:
+        raise UnsupportedError("GPUs of several models or memory sizes are not interchangeable")
+    if (groups.sizes > 2).any():
+        raise UnsupportedError("groups of three and more jobs are no pairs")
+    jobs = groups.round.jobs
+    workers = np.array([job.workers for job in jobs], dtype=np.int64)
+    pairs = np.flatnonzero(groups.sizes == 2)
+    in_pair = workers[groups.job[groups.start[pairs, None] + np.arange(2)]]
+    may_start = pairs[~_untouched(groups)[pairs]]
+    whole = groups.round.instance.cluster.gang_sharing == "whole"
+    if not whole and (in_pair[np.isin(pairs, may_start)] > 1).any():
+        raise UnsupportedError("gangs may share some of their GPUs (gang_sharing: partial)")
+    for index in np.flatnonzero(_joinable(groups)):
+        (resident,) = classes[index].residents
+        if len(classes[index].gpus) != workers[resident.variant.job]:
+            name = jobs[resident.variant.job].id
+            raise UnsupportedError(f"running gang {name} is not alike on all its GPUs")

@@ -57,7 +57,7 @@ def ceiling(groups: Groups, values: JobValues) -> Score:
     """Return bounds that no choice exceeds: every job placed, each as if in its best group.
 
     The gain of a pending job counts only if it is positive, because the job may wait; the
-    power is the least that the GPUs in use can draw together.
+    power is the least that the GPUs in use can draw together (where the objective asks).
     """
     gains = np.full(len(groups.round.jobs), -np.inf)
     np.maximum.at(gains, groups.job, member_gains(groups, values))
@@ -67,7 +67,7 @@ def ceiling(groups: Groups, values: JobValues) -> Score:
     return Score(
         weight=float(values.weight[possible].sum()),
         gain=float(gains[possible].sum()),
-        power_w=_least_power(groups),
+        power_w=_least_power(groups) if values.ratio else np.nan,
     )
 
 

@@ -46,12 +46,13 @@ def false_status(plan: Plan) -> Iterator[Violation]:
     """Yield a violation where a plan is called optimal without its proof."""
     if plan.status != "optimal":
         return
-    gap = None if plan.objective is None else _gap(plan.objective)
-    if gap is None:
+    claim = plan.objective
+    gap = None if claim is None else _gap(claim)
+    if claim is None or gap is None:
         yield _false("status optimal without a bound that proves it")
     elif gap > CLAIM_TOLERANCE:
         yield _false(f"status optimal with gap {gap:.3g} > {CLAIM_TOLERANCE:g}")
-    elif plan.objective is not None and not _places_most(plan.objective):
+    elif not _places_most(claim):
         yield _false("status optimal with placed_weight below placed_weight_bound")
 
 

@@ -54,8 +54,8 @@ def existing_breaches(before: Occupancy) -> Iterator[str]:
         yield from map(str, _memory(before, company))
         yield from map(str, _share_sum(cluster, company))
         if len(company.jobs) > 1 and before.entry(company) is None:
-            names = listed(company.ids)
-            yield f"GPU {company.name}: entry: no slowdown is known of {names} together, each counted as alone"
+            rule = f"no slowdown is known of {listed(company.ids)} together, each counted as alone"
+            yield str(_broken("entry", f"GPU {company.name}", rule))
     if cluster.gang_sharing == "whole":
         yield from map(str, _whole(before, among_running=True))
     for name, effect in before.effects.items():
@@ -169,8 +169,8 @@ def _closed(before: Occupancy, after: Occupancy) -> Iterator[Violation]:
             continue
         for gpu in running.share:
             if after.gpus[gpu].joined:
-                rule = f"job {name} is over its gSLA already ({effect.bound:.6g} > "
-                rule += f"{running.job.gsla:g}), nothing may join"
+                rule = f"job {name} is over its gSLA already ({effect.bound:.10g} > "
+                rule += f"{running.job.gsla:.10g}), nothing may join"
                 yield _broken("gsla", f"GPU {gpu}", rule)
 
 
@@ -183,8 +183,8 @@ def _jct(company: Company) -> Iterator[Violation]:
         together = _mean_shared_s(company)
         in_turn = _mean_in_turn_s(company)
         if not together < in_turn * (1 - JCT_TOLERANCE):
-            rule = f"{' and '.join(company.ids)} complete in {together:.6g} s on average when "
-            yield _broken("jct", where, f"{rule}they share, not earlier than {in_turn:.6g} s")
+            rule = f"{' and '.join(company.ids)} complete in {together:.10g} s on average when "
+            yield _broken("jct", where, f"{rule}they share, not earlier than {in_turn:.10g} s")
 
 
 def _mean_shared_s(company: Company) -> float:
@@ -230,7 +230,7 @@ def _over_gsla(placed: Placed, effect: Effect) -> bool:
 
 
 def _gsla_broken(placed: Placed, effect: Effect) -> Violation:
-    rule = f"slowdown {effect.bound:.6g} > {placed.job.gsla:g}"
+    rule = f"slowdown {effect.bound:.10g} > {placed.job.gsla:.10g}"
     return _broken("gsla", f"job {placed.job.id}", rule)
 
 

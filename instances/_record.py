@@ -108,7 +108,11 @@ def listed(names: Iterable[str], most: int = 6) -> str:
     """Return at most ``most`` of the names, comma separated, and how many more there are."""
     known = list(names)
     more = f", ... ({len(known) - most} more)" if len(known) > most else ""
-    return ", ".join(known[:most]) + more
+    return ", ".join(map(_brief, known[:most])) + more
+
+
+def _brief(name: str) -> str:
+    return name if name.isprintable() and len(name) <= _SHOWN else shown(name)
 
 
 def _shown_number(value: float) -> str:
@@ -222,9 +226,7 @@ _RULES = {
     "bool_type": "must be true or false",
     "tuple_type": "must be a list",
     "dict_type": "must be a mapping of names to values",
-    "mapping_type": "must be a mapping of names to values",
     "model_type": "must be a mapping of field names to values",
-    "model_attributes_type": "must be a mapping of field names to values",
     "literal_error": "must be {expected}",
     "string_unicode": "must be a text of whole Unicode characters",
     "string_too_short": "must not be empty",

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeGuard
 
 import yaml
 
-from dovetail.instances._record import field_path
+from dovetail.instances._record import field_path, shown
 from dovetail.instances.errors import InputError
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -181,7 +181,7 @@ class _YamlReader:
         if getattr(event, "anchor", None) is not None:
             raise _refused(event, "anchors and aliases are not accepted, write values out")
         if tag := getattr(event, "tag", None):
-            raise _refused(event, f"tags are not accepted, got {tag}")
+            raise _refused(event, f"tags are not accepted, got {shown(tag)}")
 
 
 def _refused(event: yaml.Event, rule: str) -> InputError:

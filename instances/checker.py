@@ -9,21 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dovetail.instances._check_claims import false_claims, false_objective, false_status
-from dovetail.instances._check_facts import Occupancy, RuleName, Violation
+from dovetail.instances._check_facts import Occupancy, Violation
 from dovetail.instances._check_reading import read_plan, running_jobs
 from dovetail.instances._check_rules import broken_rules, existing_breaches
-from dovetail.instances._check_values import (
-    objective_value,
-    placed_weight,
-    sensitivities,
-    spanned,
-)
+from dovetail.instances._check_values import objective_value, placed_weight, spanned
 from dovetail.instances._record import Record
 from dovetail.instances.instance import Instance
 from dovetail.instances.plan import ObjectiveName, Plan
 from dovetail.instances.requirements import require_fields
 
-__all__ = ["CheckReport", "RuleName", "Violation", "check", "sensitivities"]
+__all__ = ["CheckReport", "Violation", "check"]
 
 
 class CheckReport(Record):

@@ -7,6 +7,7 @@ Whatever a user can do wrong is told as one `InputError`.
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import os
@@ -15,7 +16,7 @@ import stat
 import sys
 import zlib
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import IO, BinaryIO, TextIO, TypeVar
 
 from dovetail.instances._record import Record, shown
 from dovetail.instances._syntax import json_text, parse_json, parse_yaml, yaml_text
@@ -131,12 +132,8 @@ def write_text(path: FilePath, text: str) -> None:
         When the file cannot be written.
     """
     name = os.fspath(path)
-    data = text.encode()
-    if name.lower().endswith(".gz"):
-        # No time stamp: the same content gives the same file.
-        data = gzip.compress(data, mtime=0)
     try:
-        _write_bytes(name, data)
+        _write_bytes(name, _packed(text.encode(), name))
     except (OSError, ValueError) as error:
         source = "standard output" if name == "-" else source_name(name)
         raise InputError(f"cannot be written: {_reason(error)}", source=source) from None
@@ -204,9 +201,15 @@ def _unpacked_bytes(name: str) -> bytes:
 
 def _raw_bytes(name: str) -> bytes:
     if name == "-":
-        return _whole(sys.stdin.buffer)
+        return _whole(_binary(sys.stdin))
     with open(name, "rb") as file:
         return _whole(file)
+
+
+def _binary(stream: TextIO | None) -> BinaryIO:
+    if stream is None:
+        raise OSError(errno.EBADF, "it is closed")
+    return stream.buffer
 
 
 def _whole(file: IO[bytes] | gzip.GzipFile) -> bytes:
@@ -219,11 +222,18 @@ def _whole(file: IO[bytes] | gzip.GzipFile) -> bytes:
     return bytes(content)
 
 
+def _packed(data: bytes, name: str) -> bytes:
+    # No time stamp: the same content gives the same file.
+    return gzip.compress(data, mtime=0) if name.lower().endswith(".gz") else data
+
+
 def _write_bytes(name: str, data: bytes) -> None:
     if name == "-":
+        file = _binary(sys.stdout)
+        # What was printed before must come out before.
         sys.stdout.flush()
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
+        file.write(data)
+        file.flush()
     elif os.path.exists(name) and not os.path.isfile(name):
         # A device or a pipe is written to; moving a file there would replace it.
         Path(name).write_bytes(data)

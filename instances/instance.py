@@ -353,7 +353,7 @@ class Instance(Record):
                     raise rule_broken(path, f"{gpu!r} may hold at most {most} jobs, got more")
                 model, first = (self.places[name].gpu.model for name in (gpu, job.gpus[0]))  # type: ignore[index]
                 if model != first:
-                    rule = f"a gang's GPUs must be of one model ({first}), got {model}"
+                    rule = f"a gang's GPUs must be of one model ({first!r}), got {model!r}"
                     raise rule_broken(path, rule)
 
     def _check_entries(self) -> None:

@@ -92,11 +92,11 @@ def _whole_row(data: Floats, low: float, high: float) -> tuple[list[int], int, i
     scale = _whole_scale(data)
     if scale != 1 and high != math.inf:
         raise ValueError("a row with fractional coefficients must have no upper bound")
-    return (
-        np.ceil(data * scale).astype(np.int64).tolist(),
-        _INT_MIN if low == -math.inf else math.floor(low * scale),
-        _INT_MAX if high == math.inf else math.ceil(high * scale),
-    )
+    lowest = _INT_MIN if low == -math.inf else math.floor(low * scale)
+    if scale == 1 and low != -math.inf:
+        lowest = math.ceil(low)
+    highest = _INT_MAX if high == math.inf else math.floor(high)
+    return np.ceil(data * scale).astype(np.int64).tolist(), lowest, highest
 
 
 _INT_MIN, _INT_MAX = -(2**62), 2**62

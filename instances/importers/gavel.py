@@ -6,8 +6,8 @@ Source: the repository ``stanford-futuredata/gavel``, ``simulation_throughputs.j
 
 from __future__ import annotations
 
-import ast
 import math
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +20,8 @@ from dovetail.instances.importers._tables import Row, read_tsv
 from dovetail.instances.instance import Instance
 
 TRACE = ("job type", "command", "steps flag", "data flag", "total steps", "arrival s", "GPUs")
+
+_KEY = re.compile(r"""\((['"])(?P<job_type>.+)\1, (?P<gpus>[1-9][0-9]{0,5})\)""")
 
 _Row = Mapping[str, object]
 _Job = dict[str, object]
@@ -156,12 +158,9 @@ class _Table:
         return Measurement(self._device, pair, slowdown)
 
     def _gang(self, key: str) -> _Gang:
-        try:
-            job_type, gpus = ast.literal_eval(key)
-        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-            job_type, gpus = None, None
-        if isinstance(job_type, str) and type(gpus) is int and gpus >= 1:
-            return _Gang(job_type, gpus)
+        found = _KEY.fullmatch(key)
+        if found:
+            return _Gang(found["job_type"], int(found["gpus"]))
         raise self._broken(key, "must be null or a key like \"('job type', 1)\"")
 
     def _row(self, key: str, row: object) -> _Row:

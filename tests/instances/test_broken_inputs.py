@@ -318,7 +318,7 @@ INSTANCE = [
     (
         "jobs.1.gpus.1",
         "n0-1",
-        "jobs[1].gpus[1]: a gang's GPUs must be of one model (V100), got K80",
+        "jobs[1].gpus[1]: a gang's GPUs must be of one model ('V100'), got 'K80'",
     ),
     ("jobs.1.share", [50], "jobs[1].share: must have 2 items, got 1"),
     ("jobs.2", RUNNING | {"gpus": []}, "jobs[2].gpus: must name 1 GPUs, got 0"),
@@ -586,9 +586,9 @@ FILES = [
         "a.yaml",
         b"a: !!python/object/apply:os.system [ls]\n",
         "line 1, column 4: tags are not accepted, "
-        "got tag:yaml.org,2002:python/object/apply:os.system",
+        "got 'tag:yaml.org,2002:python/object/apply:os.system'",
     ),
-    ("a.yaml", b"a: !x 1\n", "line 1, column 4: tags are not accepted, got !x"),
+    ("a.yaml", b"a: !x 1\n", "line 1, column 4: tags are not accepted, got '!x'"),
     ("a.yaml", b"a: 1\n---\nb: 2\n", "line 2, column 1: must hold one document, got another"),
     ("a.yaml", b"? [1, 2]\n: 3\n", "line 1, column 3: a key must be a text"),
     ("a.yaml", b"[" * 100_000, "line 1, column 101: must not be nested so deeply"),

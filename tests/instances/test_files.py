@@ -213,6 +213,26 @@ def test_a_closed_pipe_is_told_in_one_line():
     assert done.stderr == b"standard output: cannot be written: broken pipe"
 
 
+@pytest.mark.parametrize(
+    ("call", "redirect", "message"),
+    [
+        ("read_data('-')", "<&-", "standard input: cannot be read: it is closed"),
+        ("write_text('-', '')", ">&-", "standard output: cannot be written: it is closed"),
+    ],
+)
+def test_a_closed_stream_is_told_in_one_line(call, redirect, message):
+    code = f"from dovetail.instances.files import *; {call}"
+    command = f'"$0" -c "$1" {redirect}'
+    done = subprocess.run(["sh", "-c", command, sys.executable, code], stderr=subprocess.PIPE)
+    assert done.stderr.decode().splitlines()[-1].endswith(f"InputError: {message}")
+
+
+def test_text_that_is_no_unicode_is_told_in_one_line(tmp_path):
+    with pytest.raises(InputError, match=r"a\.txt: cannot be written: 'utf-8' codec can't encode"):
+        write_text(tmp_path / "a.txt", "\ud800")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_device_is_written_to_and_stays(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
