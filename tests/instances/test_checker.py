@@ -387,7 +387,7 @@ def test_gsla_counts_the_sub_batch_of_a_job_alone() -> None:
     jobs = [job("j1", "c", gsla=1.05)]
     assert checked(base(), jobs, put("j1", "g0")).valid
     report = checked(base(), jobs, put("j1", "g0", sub_batch=32))
-    assert told(report) == ["job j1: gsla: slowdown 1.09615 > 1.05"]  # 1.14 / 1.04
+    assert told(report) == ["job j1: gsla: slowdown 1.096153846 > 1.05"]  # 1.14 / 1.04
 
 
 def test_gsla_of_the_running_job_that_is_joined() -> None:
@@ -570,7 +570,7 @@ def test_jct_rule_counts_the_sub_batch() -> None:
     # At 16: 4 x 0.26 + 0.3 = 1.34 s, so 1.4 x 1.34 / 1.04 = 1.8038; a ends at 1400, c at
     # 1400 + (1000 - 1400 / 1.8038) = 1623.9: mean 1511.9 > 1500.
     report = checked(data, jobs, put("j1", "g0"), put("j2", "g0", sub_batch=16), under="jct")
-    rule = "j1 and j2 complete in 1511.94 s on average when they share, not earlier than 1500 s"
+    rule = "j1 and j2 complete in 1511.940299 s on average when they share, not earlier than 1500 s"
     assert told(report) == [f"GPU g0: jct: {rule}"]
 
 
