@@ -63,13 +63,16 @@ class PairGraph:
         workers = np.array([job.workers for job in jobs], dtype=np.int64)
         untouched = _untouched(groups)
         fixed = untouched & ~_joinable(groups)[groups.gpu_class]
-        self.group = np.flatnonzero(~fixed)
+        available = np.array([len(c.gpus) for c in groups.round.classes], dtype=np.int64)
+        held = np.array([bool(c.residents) for c in groups.round.classes], dtype=bool)
+        size = workers[groups.job[groups.start[:-1]]]
+        too_large = ~held[groups.gpu_class] & (size > available[~held].sum())
+        self.group = np.flatnonzero(~fixed & ~too_large)
         self.first = groups.job[groups.start[self.group]]
         self.second = groups.job[groups.start[self.group + 1] - 1]
-        self.size = workers[self.first]
+        self.size = size[self.group]
         self.required = np.zeros(len(jobs), dtype=bool)
         self.required[groups.job[groups.start[:-1][untouched & ~fixed]]] = True
-        available = np.array([len(c.gpus) for c in groups.round.classes], dtype=np.int64)
         self.fixed = np.where(fixed, available[groups.gpu_class], 0)
         self.capacity = int(available.sum() - self.fixed.sum())
         self.gain = self._sums(groups, member_gains(groups, values))
@@ -80,6 +83,11 @@ class PairGraph:
     def jobs(self) -> int:
         """The number of jobs of the round."""
         return len(self.required)
+
+    @property
+    def most_edges(self) -> int:
+        """An upper bound on the number of edges that any plan has."""
+        return min(self.jobs, self.capacity // int(self.size.min(initial=1)))
 
     def counts(self, edges: Ints) -> Ints:
         """Return how often each group is taken when these edges are."""

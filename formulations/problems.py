@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from functools import cached_property
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dovetail.formulations.groups import Groups, list_groups
 from dovetail.formulations.integer_program import RoundProgram, build
 from dovetail.formulations.pair_graph import PairGraph
@@ -11,6 +14,9 @@ from dovetail.formulations.rounds import Round
 from dovetail.formulations.values import JobValues
 from dovetail.instances.instance import Instance
 from dovetail.instances.plan import ObjectiveName
+
+
+Ints = NDArray[np.int64]
 
 
 class Problem:
@@ -53,3 +59,12 @@ class Problem:
             Where there is no such graph, with the reason.
         """
         return PairGraph(self.groups, self.values)
+
+    @property
+    def idle_counts(self) -> Ints:
+        """The choice in which running jobs stay and nobody starts."""
+        groups = self.groups
+        residents = np.array([len(c.residents) for c in self.round.classes], dtype=np.int64)
+        gpus = np.array([len(c.gpus) for c in self.round.classes], dtype=np.int64)
+        untouched = residents[groups.gpu_class] == groups.sizes
+        return np.where(untouched, gpus[groups.gpu_class], 0)

@@ -1,18 +1,16 @@
-"""An integer program in PuLP; run as a module, it answers one pickled request on stdin.
+"""Integer programs in PuLP.
 
-A process of its own is for solvers that PuLP loads as a library: highspy, for one, cannot be
-imported beside OR-Tools (both carry HiGHS, and the symbols clash).
+Importing PuLP imports highspy where that is installed, and highspy cannot be imported beside
+OR-Tools (both carry HiGHS, and the symbols clash). So this module is imported only in a
+process of its own: see ``_child``.
 """
 
 from __future__ import annotations
 
 import math
-import pickle
 import re
-import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -21,8 +19,9 @@ import pulp
 from dovetail.formulations.integer_program import IntegerProgram
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.plan import Stopped
-from dovetail.solver.answers import Answer
+from dovetail.solver.answers import Answer, Limits
 from dovetail.solver.highs import cost_scale
+from dovetail.solver.milp import CBC
 
 STOPPED: Mapping[int, Stopped] = {
     pulp.LpSolutionOptimal: "complete",
@@ -34,21 +33,13 @@ STOPPED: Mapping[int, Stopped] = {
 """By PuLP's ``sol_status``; its ``status`` calls mere incumbents optimal as well."""
 
 
-DEFAULT = "PULP_CBC_CMD"
-
 _CBC_ROUNDING = 1e-3
 """CBC prints its bound with three decimals."""
 
 
-@dataclass(frozen=True)
-class Request:
-    """What to solve, with which of PuLP's solvers, for how long, and to which relative gap."""
-
-    program: IntegerProgram
-    solver: str
-    seconds: float
-    gap: float
-    seed: int
+def write_model(program: IntegerProgram, path: str) -> None:
+    """Write the program as an MPS file that minimises ``-cost @ x``."""
+    pulp_problem(program).writeMPS(path)
 
 
 def pulp_problem(program: IntegerProgram, scale: float = 1.0) -> pulp.LpProblem:
@@ -77,45 +68,40 @@ def pulp_problem(program: IntegerProgram, scale: float = 1.0) -> pulp.LpProblem:
     return problem
 
 
-def solve(request: Request) -> Answer:
-    """Solve in this process.
+def solve(program: IntegerProgram, solver: str, limits: Limits) -> Answer:
+    """Solve with the PuLP solver of this name.
 
     Raises
     ------
     UnsupportedError
         When PuLP does not know the solver or does not find it.
     """
-    scale = cost_scale(request.program)
-    problem = pulp_problem(request.program, scale)
+    scale = cost_scale(program)
+    problem = pulp_problem(program, scale)
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "solver.log"
-        problem.solve(_solver(request, log))
+        problem.solve(_solver(solver, limits, log))
         stopped = STOPPED.get(problem.sol_status, "error")
         bound = _bound(problem, log, stopped) / scale
     if problem.sol_status not in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):
         return Answer(None, bound, stopped)
     by_name = {v.name: v.value() for v in problem.variables()}
-    x = [round(by_name.get(f"x{k}") or 0.0) for k in range(request.program.size)]
+    x = [round(by_name.get(f"x{k}") or 0.0) for k in range(program.size)]
     return Answer(np.array(x, dtype=np.int64), bound, stopped)
 
 
-def library_of(solver: str) -> bool:
-    """Tell whether PuLP loads the solver as a library instead of running a program."""
-    return not solver.endswith("_CMD")
-
-
-def _solver(request: Request, log: Path) -> pulp.LpSolver:
-    if request.solver not in pulp.listSolvers():
+def _solver(name: str, limits: Limits, log: Path) -> pulp.LpSolver:
+    if name not in pulp.listSolvers():
         known = ", ".join(sorted(set(pulp.listSolvers())))
-        raise UnsupportedError(f"PuLP knows no solver {request.solver!r}; it knows {known}")
-    options: dict[str, object] = {"msg": False, "gapRel": request.gap}
-    if request.seconds < math.inf:
-        options["timeLimit"] = request.seconds
-    if request.solver == DEFAULT:
-        options |= {"logPath": str(log), "options": [f"randomCbcSeed {request.seed % 2**31}"]}
-    solver = pulp.getSolver(request.solver, **options)
+        raise UnsupportedError(f"PuLP knows no solver {name!r}; it knows {known}")
+    options: dict[str, object] = {"msg": False, "gapRel": limits.gap}
+    if limits.deadline < math.inf:
+        options["timeLimit"] = limits.seconds_left
+    if name == CBC:
+        options |= {"logPath": str(log), "options": [f"randomCbcSeed {limits.seed % 2**31}"]}
+    solver = pulp.getSolver(name, **options)
     if not solver.available():
-        raise UnsupportedError(f"PuLP finds no {request.solver} on this machine")
+        raise UnsupportedError(f"PuLP finds no {name} on this machine")
     return solver
 
 
@@ -131,15 +117,3 @@ def _bound(problem: pulp.LpProblem, log: Path, stopped: Stopped) -> float:
     if info is not None:
         return -float(info().mip_dual_bound)
     return -float(problem.objective.value()) if stopped == "complete" else math.inf
-
-
-def _main() -> None:
-    try:
-        answer: Answer | str = solve(pickle.load(sys.stdin.buffer))
-    except UnsupportedError as error:
-        answer = str(error)
-    pickle.dump(answer, sys.stdout.buffer)
-
-
-if __name__ == "__main__":
-    _main()

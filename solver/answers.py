@@ -92,6 +92,8 @@ class Choice:
         Why the search ended.
     solver : str
         Which solver did it.
+    note : str
+        What the user should know of how it was done; empty for nothing.
     """
 
     counts: Ints
@@ -100,6 +102,7 @@ class Choice:
     weight_bound: float
     stopped: Stopped
     solver: str
+    note: str = ""
 
 
 def relative_gap(bound: float, value: float) -> float:

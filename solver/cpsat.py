@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.formulations.integer_program import IntegerProgram
 from dovetail.instances.plan import Stopped
+from dovetail.solver import _child
 from dovetail.solver.answers import Answer, Limits
 
 if TYPE_CHECKING:
@@ -43,25 +44,35 @@ class CpSat:
 
     def solve(self, program: IntegerProgram, limits: Limits, start: Ints | None = None) -> Answer:
         """Return the best solution found and its bound; ``start`` is a solution to begin with."""
-        from ortools.sat.python import cp_model
+        try:
+            from ortools.sat.python import cp_model  # noqa: F401
+        except ImportError:
+            # highspy is loaded in this process, and its symbols clash with those of OR-Tools.
+            return cast(Answer, _child.call(__name__, "solve", program, limits, start))
+        return solve(program, limits, start)
 
-        model = cp_model.CpModel()
-        variables = _add_variables(model, program)
-        _add_rows(model, variables, program)
-        scale = _whole_scale(program.cost)
-        whole_cost = np.ceil(program.cost * scale).astype(np.int64)
-        model.maximize(cp_model.LinearExpr.weighted_sum(variables, whole_cost.tolist()))
-        if start is not None:
-            for variable, value in zip(variables, start.tolist(), strict=True):
-                model.add_hint(variable, value)
-        solver = cp_model.CpSolver()
-        _set_parameters(solver, limits)
-        status = solver.status_name(solver.solve(model))
-        stopped = STOPPED.get(status, "error")
-        if status not in ("OPTIMAL", "FEASIBLE"):
-            return Answer(None, math.inf, stopped)
-        x = np.array([solver.value(variable) for variable in variables], dtype=np.int64)
-        return Answer(x, solver.best_objective_bound / scale, stopped)
+
+def solve(program: IntegerProgram, limits: Limits, start: Ints | None) -> Answer:
+    """Solve in this process."""
+    from ortools.sat.python import cp_model
+
+    model = cp_model.CpModel()
+    variables = _add_variables(model, program)
+    _add_rows(model, variables, program)
+    scale = _whole_scale(program.cost)
+    whole_cost = np.ceil(program.cost * scale).astype(np.int64)
+    model.maximize(cp_model.LinearExpr.weighted_sum(variables, whole_cost.tolist()))
+    if start is not None:
+        for variable, value in zip(variables, start.tolist(), strict=True):
+            model.add_hint(variable, value)
+    solver = cp_model.CpSolver()
+    _set_parameters(solver, limits)
+    status = solver.status_name(solver.solve(model))
+    stopped = STOPPED.get(status, "error")
+    if status not in ("OPTIMAL", "FEASIBLE"):
+        return Answer(None, math.inf, stopped)
+    x = np.array([solver.value(variable) for variable in variables], dtype=np.int64)
+    return Answer(x, solver.best_objective_bound / scale, stopped)
 
 
 def _add_variables(model: CpModel, program: IntegerProgram) -> list[IntVar]:

@@ -22,6 +22,6 @@ def networkx_matching(edges: Sequence[tuple[int, int, int]]) -> Iterable[tuple[i
     """Return a maximum weight matching by networkx (Galil's algorithm, in Python)."""
     import networkx as nx
 
-    graph = nx.Graph()
+    graph: nx.Graph[int] = nx.Graph()
     graph.add_weighted_edges_from(edges)
     return list(nx.max_weight_matching(graph))

@@ -114,7 +114,7 @@ class _Seats:
         self._start = groups.start.tolist()
         self._job = groups.job.tolist()
         self._variant = np.where(gang[groups.job], groups.variant, _ANY_VARIANT).tolist()
-        self._gain = member_gains(groups, problem.values).tolist()
+        self._gain: list[float] = member_gains(groups, problem.values).tolist()
         self._class = groups.gpu_class.tolist()
         self._positions = _positions_by_job(groups.job, len(jobs))
         self._group = groups.group_of_member.tolist()
@@ -124,7 +124,7 @@ class _Seats:
         self._of_job: dict[int, set[_Seat]] = defaultdict(set)
         for group, gpu_class in enumerate(self._class):
             residents = problem.round.classes[gpu_class].residents
-            if residents and len(residents) == self._start[group + 1] - self._start[group]:
+            if residents and len(residents) == len(self._members(group)):
                 self._sit(self._seat(group), group, len(problem.round.classes[gpu_class].gpus))
 
     def offers(self, job: int) -> Iterator[_Offer]:
@@ -158,19 +158,20 @@ class _Seats:
 
     def mode(self, offer: _Offer) -> tuple[int, int]:
         """Return the variant that the job has in the offer's group, and the group's class."""
-        members = range(self._start[offer.group], self._start[offer.group + 1])
-        variant = next(self._variant[k] for k in members if self._job[k] == offer.job)
+        variant = next(
+            self._variant[k] for k in self._members(offer.group) if self._job[k] == offer.job
+        )
         return variant, self._class[offer.group]
 
     def _seat(self, group: int, without: int = -1) -> _Seat:
-        members = range(self._start[group], self._start[group + 1])
-        who = tuple((self._job[k], self._variant[k]) for k in members if k != without)
+        members = (k for k in self._members(group) if k != without)
+        who = tuple((self._job[k], self._variant[k]) for k in members)
         return self._class[group], who
 
     def _change(self, group: int, position: int) -> float:
         """Return what the gains of the others in a group change by; a gang's never rises."""
         change: float = 0.0
-        for k in range(self._start[group], self._start[group + 1]):
+        for k in self._members(group):
             if k != position:
                 now = self._gain_of(self._job[k])
                 gang = self._variant[k] != _ANY_VARIANT
@@ -182,9 +183,12 @@ class _Seats:
         return min(
             self._gain[k]
             for seat in self._of_job[job]
-            for k in range(self._start[self._taken[seat]], self._start[self._taken[seat] + 1])
+            for k in self._members(self._taken[seat])
             if self._job[k] == job
         )
+
+    def _members(self, group: int) -> range:
+        return range(self._start[group], self._start[group + 1])
 
     def _sit(self, seat: _Seat, group: int, number: int) -> None:
         self._taken[seat] = group

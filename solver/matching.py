@@ -91,9 +91,9 @@ class Matching:
         def maximise(cost: Floats, constant: float) -> Maximum[Ints]:
             whole, scale = _whole(cost)
             edges = self._best_edges(graph, whole, values.two_stage, limits)
-            # Each edge's cost was rounded by half a unit at most, and no plan has more edges
-            # than there are jobs.
-            most = (sum(whole[k] for k in edges) + graph.jobs / 2) / scale + constant
+            # Each edge's cost was rounded by half a unit at most.
+            rounding = graph.most_edges / 2 if any(whole) else 0.0
+            most = (sum(whole[k] for k in edges) + rounding) / scale + constant
             return Maximum(graph.counts(np.array(edges, dtype=np.int64)), most, "complete")
 
         if values.ratio:

@@ -1,0 +1,102 @@
+"""From counted groups to GPUs of named nodes.
+
+Formulations count GPUs of a class; which of them a group gets decides how many nodes and racks
+a gang spans. ``place`` packs gangs by a simple rule. ``PlacementProgram`` writes the choice
+down exactly, for all plans of the best value at once:
+
+    p[g,n]   GPUs of node n that group g gets,        sum over n of p[g,n] = z[g]
+    s[j,n]   1 if gang j is on node n,                sum over g with j of p[g,n] <= min(W, N) s[j,n]
+    t[j,r]   1 if gang j is in rack r,                s[j,n] <= t[j,r(n)]
+
+and minimises nodes, then racks, then GPUs in use.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.formulations.groups import Groups
+
+Ints = NDArray[np.int64]
+
+
+def place(groups: Groups, counts: Ints) -> Mapping[str, int]:
+    """Return the group on each GPU in use, gangs packed on few nodes (not proven to be fewest).
+
+    Large gangs choose first; each fills the nodes that hold most of what it still needs, the
+    tightest of those, a rack it is in already before others.
+
+    Parameters
+    ----------
+    groups : Groups
+        The candidate groups.
+    counts : (n,) int
+        How often each is taken.
+    """
+    return _Packer(groups, counts).pack()
+
+
+class _Packer:
+    def __init__(self, groups: Groups, counts: Ints) -> None:
+        self._groups = groups
+        self._left = {int(g): int(counts[g]) for g in np.flatnonzero(counts)}
+        self._free: dict[int, dict[str, list[str]]] = {}
+        self._racks: dict[str, str | None] = {}
+        self._placed: dict[str, int] = {}
+        places = groups.round.instance.places
+        for index, gpu_class in enumerate(groups.round.classes):
+            by_node: dict[str, list[str]] = defaultdict(list)
+            for gpu in gpu_class.gpus:
+                by_node[places[gpu].node].append(gpu)
+                self._racks[places[gpu].node] = places[gpu].rack
+            self._free[index] = by_node
+
+    def pack(self) -> Mapping[str, int]:
+        jobs = self._groups.round.jobs
+        of_gang: dict[int, list[int]] = defaultdict(list)
+        for group in self._left:
+            for member in self._groups.members(group):
+                job = int(self._groups.job[member])
+                if jobs[job].workers > 1:
+                    of_gang[job].append(group)
+        for job in sorted(of_gang, key=lambda k: -jobs[k].workers):
+            self._pack_gang(of_gang[job])
+        for group in list(self._left):
+            self._pack_gang([group])
+        return self._placed
+
+    def _pack_gang(self, wanted: Sequence[int]) -> None:
+        racks: set[str | None] = set()
+        while needed := self._needed(wanted):
+            node = self._best_node(needed, racks)
+            racks.add(self._racks[node])
+            for group in wanted:
+                self._take(group, node)
+
+    def _needed(self, wanted: Sequence[int]) -> Mapping[int, int]:
+        """Return the GPUs still wanted of each class."""
+        needed: dict[int, int] = defaultdict(int)
+        for group in wanted:
+            if self._left.get(group):
+                needed[int(self._groups.gpu_class[group])] += self._left[group]
+        return needed
+
+    def _best_node(self, needed: Mapping[int, int], racks: set[str | None]) -> str:
+        nodes = dict.fromkeys(n for c in needed for n, gpus in self._free[c].items() if gpus)
+
+        def rank(node: str) -> tuple[int, bool, int]:
+            free = {c: len(self._free[c].get(node, ())) for c in needed}
+            fitting = sum(min(free[c], number) for c, number in needed.items())
+            return fitting, self._racks[node] in racks, -sum(free.values())
+
+        return max(nodes, key=rank)
+
+    def _take(self, group: int, node: str) -> None:
+        free = self._free[int(self._groups.gpu_class[group])].get(node, [])
+        while self._left.get(group) and free:
+            self._placed[free.pop(0)] = group
+            self._left[group] -= 1

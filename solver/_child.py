@@ -1,0 +1,53 @@
+"""A call of one of our functions in a process of its own.
+
+For libraries that cannot be loaded beside each other. Run as a module, it reads a pickled
+(module, function, arguments) from standard input and writes the pickled outcome.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+import subprocess
+import sys
+
+from dovetail.instances.errors import DovetailError
+
+
+def call(module: str, function: str, *arguments: object) -> object:
+    """Return ``module.function(*arguments)``, computed in a child process.
+
+    Raises
+    ------
+    DovetailError
+        What the function raised, or that the process failed.
+    """
+    child = subprocess.run(
+        [sys.executable, "-m", "dovetail.solver._child"],
+        input=pickle.dumps((module, function, arguments)),
+        capture_output=True,
+        check=False,
+    )
+    if child.returncode:
+        last = child.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        raise DovetailError(f"the solver's process failed: {''.join(last)}")
+    outcome: object = pickle.loads(child.stdout)
+    if isinstance(outcome, DovetailError):
+        raise outcome
+    return outcome
+
+
+def _serve() -> None:
+    # Solvers print to standard output at times; what the parent reads must be the answer alone.
+    out, sys.stdout = sys.stdout.buffer, sys.stderr
+    module, function, arguments = pickle.load(sys.stdin.buffer)
+    outcome: object
+    try:
+        outcome = getattr(importlib.import_module(module), function)(*arguments)
+    except DovetailError as error:
+        outcome = error
+    pickle.dump(outcome, out)
+
+
+if __name__ == "__main__":
+    _serve()

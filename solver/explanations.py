@@ -1,0 +1,2 @@
+def reasons(instance, assignments, objective):
+    return ()

@@ -1,0 +1,73 @@
+"""The solvers by name, and which one ``auto`` takes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Protocol
+
+from dovetail.formulations.problems import Problem
+from dovetail.instances.errors import UnsupportedError
+from dovetail.solver.answers import Choice, Limits
+from dovetail.solver.cpsat import CpSat
+from dovetail.solver.engines import networkx_matching, rustworkx_matching
+from dovetail.solver.greedy import Greedy
+from dovetail.solver.highs import Highs
+from dovetail.solver.matching import Matching
+from dovetail.solver.milp import Milp
+from dovetail.solver.stages import ArraySolver
+
+SOLVERS = ("auto", "matching", "cpsat", "highs", "milp", "networkx", "greedy")
+"""Names of the solvers; ``milp:NAME`` is any solver that PuLP knows."""
+
+
+class Solver(Protocol):
+    """Solves rounds."""
+
+    name: str
+
+    def solve(self, problem: Problem, limits: Limits) -> Choice:
+        """Return a choice of groups with what is proven of it."""
+        ...
+
+
+def solver_named(name: str) -> Solver:
+    """Return the solver with this name.
+
+    Raises
+    ------
+    UnsupportedError
+        When there is none.
+    """
+    kind, _, detail = name.partition(":")
+    if kind == "milp" and detail:
+        return ArraySolver(Milp(detail))
+    found: dict[str, Solver] = {
+        "auto": Auto(),
+        "matching": Matching("matching", rustworkx_matching),
+        "cpsat": ArraySolver(CpSat()),
+        "highs": ArraySolver(Highs()),
+        "milp": ArraySolver(Milp()),
+        "networkx": Matching("networkx", networkx_matching),
+        "greedy": Greedy(),
+    }
+    if name not in found:
+        known = ", ".join(SOLVERS)
+        raise UnsupportedError(f"solver must be one of {known} or milp:NAME, got {name!r}")
+    return found[name]
+
+
+class Auto:
+    """Takes ``matching`` where plans are matchings and ``cpsat`` elsewhere, and says why."""
+
+    name = "auto"
+
+    def solve(self, problem: Problem, limits: Limits) -> Choice:
+        """Return the answer of the solver that fits; ``note`` says which and why."""
+        try:
+            _ = problem.graph
+        except UnsupportedError as reason:
+            choice = ArraySolver(CpSat()).solve(problem, limits)
+            return replace(choice, note=f"auto took cpsat: {reason}")
+        choice = Matching("matching", rustworkx_matching).solve(problem, limits)
+        reason = "GPUs are interchangeable and jobs share in pairs"
+        return replace(choice, note=f"auto took matching: {reason}")

@@ -1,0 +1,236 @@
+"""One round: from an instance to a checked plan."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations_with_replacement
+
+from dovetail.formulations.placement import place
+from dovetail.formulations.problems import Problem
+from dovetail.instances._record import listed
+from dovetail.instances.checker import CheckReport, check
+from dovetail.instances.errors import UnsupportedError
+from dovetail.instances.instance import Instance
+from dovetail.instances.plan import (
+    OBJECTIVES,
+    Assignment,
+    ObjectiveName,
+    ObjectiveValue,
+    Plan,
+    Status,
+    Stopped,
+)
+from dovetail.solver.answers import OPTIMAL_GAP, Choice, Limits, relative_gap
+from dovetail.solver.explanations import reasons
+from dovetail.solver.plans import assignments, nodes_spanned
+from dovetail.solver.registry import solver_named
+
+
+@dataclass(frozen=True)
+class Result:
+    """The outcome of a round.
+
+    Attributes
+    ----------
+    status : str
+        What we have: ``optimal`` (gap <= 1e-6), ``feasible``, or ``unknown`` where an answer
+        failed its check and everything waits.
+    stopped : str
+        Why the search ended: ``complete``, ``time_limit``, ``gap_reached`` or ``error``.
+    plan : Plan
+        The plan, which the independent checker has passed.
+    objective : float
+        Its value as the checker computes it.
+    bound : float or None
+        Proven bound on the value of any plan; None where there is none.
+    gap : float or None
+        |bound - objective| / max(|bound|, |objective|).
+    runtime_s : float
+        Seconds from the call to the checked plan.
+    """
+
+    status: Status
+    stopped: Stopped
+    plan: Plan
+    objective: float
+    bound: float | None
+    gap: float | None
+    runtime_s: float
+
+
+def solve(
+    instance: Instance,
+    objective: ObjectiveName = "throughput",
+    solver: str = "auto",
+    time_limit: float | None = None,
+    gap: float = 0.0,
+    seed: int = 0,
+    preempt: bool = False,
+) -> Result:
+    """Return the best plan for an instance, with its proof.
+
+    Parameters
+    ----------
+    instance : Instance
+        The round's problem.
+    objective : str
+        ``throughput``, ``slowdown``, ``sensitivity``, ``jct`` or ``energy``.
+    solver : str
+        ``auto`` or a solver's name (``dovetail.solver.registry.SOLVERS``).
+    time_limit : float, optional
+        Seconds; afterwards the best plan so far comes back with its proven gap.
+    gap : float
+        Relative gap at which the search may stop.
+    seed : int
+        Seed of whatever the solver does at random; the same instance, options and seed give
+        the same plan whenever the search was not cut short.
+    preempt : bool
+        Make running jobs pending again, so that they may move or wait.
+
+    Raises
+    ------
+    InputError
+        When the instance lacks what the objective needs, or an argument is out of range.
+    UnsupportedError
+        When the solver is unknown or cannot take this instance.
+    """
+    started = time.monotonic()
+    _check_arguments(objective, time_limit, gap)
+    limits = Limits.of(time_limit, gap, seed)
+    chosen = solver_named(solver)
+    problem = Problem(instance.preempted() if preempt else instance, objective)
+    choice = chosen.solve(problem, limits)
+    return _Outcome(problem, choice, limits, preempt, started).result()
+
+
+def _check_arguments(objective: str, time_limit: float | None, gap: float) -> None:
+    if objective not in OBJECTIVES:
+        known = ", ".join(OBJECTIVES)
+        raise UnsupportedError(f"objective must be one of {known}, got {objective!r}")
+    if time_limit is not None and not 0 <= time_limit < math.inf:
+        raise UnsupportedError(f"time limit must be a number of seconds >= 0, got {time_limit}")
+    if not 0 <= gap < 1:
+        raise UnsupportedError(f"gap must be >= 0 and < 1, got {gap}")
+
+
+class _Outcome:
+    """Turns a choice of groups into a checked result."""
+
+    def __init__(
+        self, problem: Problem, choice: Choice, limits: Limits, preempt: bool, started: float
+    ) -> None:
+        self._problem = problem
+        self._instance = problem.round.instance
+        self._choice = choice
+        self._limits = limits
+        self._preempt = preempt
+        self._started = started
+
+    def result(self) -> Result:
+        placed = place(self._problem.groups, self._choice.counts)
+        plan = self._plan(assignments(self._problem.groups, placed))
+        report = self._report(plan)
+        if not report.valid:
+            return self._nothing_starts(report)
+        return self._result(self._valued(plan, report))
+
+    def _plan(self, assigned: Sequence[Assignment], notes: Sequence[str] = ()) -> Plan:
+        return Plan(
+            instance=self._instance.name,
+            solver=self._choice.solver,
+            seed=self._limits.seed,
+            preempt=self._preempt,
+            nodes_spanned=nodes_spanned(self._instance, assigned),
+            tie_break="heuristic",
+            notes=(*notes, *(n for n in (self._choice.note,) if n), *unknown_pairs(self._instance)),
+            assignments=tuple(assigned),
+            waiting=reasons(self._instance, assigned, self._problem.values.objective),
+        )
+
+    def _report(self, plan: Plan) -> CheckReport:
+        # The instance has its running jobs pending already where they may be preempted.
+        own = plan.replace(preempt=False)
+        return check(self._instance, own, self._problem.values.objective)
+
+    def _valued(self, plan: Plan, report: CheckReport) -> Plan:
+        """Return the plan with its value, what is proven of it, and the checker's warnings."""
+        values = self._problem.values
+        sign = -1.0 if values.minimised else 1.0
+        value = report.value or 0.0
+        bound = None if math.isinf(self._choice.bound) else sign * self._choice.bound
+        gap = None if bound is None else relative_gap(bound, value)
+        weight_bound = self._choice.weight_bound
+        objective = ObjectiveValue(
+            name=values.objective,
+            value=value,
+            bound=bound,
+            gap=gap,
+            placed_weight=report.placed_weight if values.two_stage else None,
+            placed_weight_bound=(
+                max(weight_bound, report.placed_weight)
+                if values.two_stage and not math.isinf(weight_bound)
+                else None
+            ),
+        )
+        optimal = gap is not None and gap <= OPTIMAL_GAP
+        return plan.replace(
+            objective=objective,
+            status="optimal" if optimal else "feasible",
+            stopped=self._stopped(gap),
+            notes=(*plan.notes, *report.warnings),
+        )
+
+    def _stopped(self, gap: float | None) -> Stopped:
+        if gap is not None and gap <= OPTIMAL_GAP:
+            return "complete"
+        if gap is not None and self._limits.gap >= gap and self._choice.stopped == "complete":
+            return "gap_reached"
+        return self._choice.stopped
+
+    def _nothing_starts(self, report: CheckReport) -> Result:
+        """Return the plan in which running jobs stay and nobody starts, for a failed check."""
+        counts = self._problem.idle_counts
+        placed = place(self._problem.groups, counts)
+        why = f"internal error: the answer failed its check ({report.violations[0]})"
+        plan = self._plan(assignments(self._problem.groups, placed), [why])
+        plan = self._valued(plan, self._report(plan))
+        unproven = plan.objective and plan.objective.replace(bound=None, gap=None)
+        return self._result(plan.replace(objective=unproven, status="unknown", stopped="error"))
+
+    def _result(self, plan: Plan) -> Result:
+        runtime = time.monotonic() - self._started
+        plan = plan.replace(runtime_s=round(runtime, 6))
+        objective = plan.objective
+        if objective is None or plan.status is None or plan.stopped is None:
+            raise AssertionError("a valued plan has an objective and both status words")
+        return Result(
+            plan.status,
+            plan.stopped,
+            plan,
+            objective.value,
+            objective.bound,
+            objective.gap,
+            runtime,
+        )
+
+
+def unknown_pairs(instance: Instance) -> list[str]:
+    """Return a line on the pairs of workloads in use that nothing is known of, if there are any."""
+    known = {frozenset(entry.workloads) for entry in instance.slowdowns}
+    jobs = Counter(job.workload for job in instance.jobs)
+    pairs = [
+        (a, b)
+        for a, b in combinations_with_replacement(jobs, 2)
+        if (a != b or jobs[a] > 1) and frozenset((a, b)) not in known
+    ]
+    if not pairs:
+        return []
+    total = len(jobs) * (len(jobs) - 1) // 2 + sum(number > 1 for number in jobs.values())
+    named = listed([f"{a} + {b}" for a, b in pairs], 3)
+    return [
+        f"{len(pairs)} of {total} pairs of workloads have no known slowdown and may not share: {named}"
+    ]
