@@ -1,1 +1,74 @@
-"""Dovetail."""
+"""Dovetail decides which GPU jobs share which GPUs, with a proof.
+
+>>> from dovetail import Instance, solve
+>>> instance = Instance.from_data({
+...     "format": "dovetail-instance/1", "name": "two on one",
+...     "cluster": {"nodes": [{"id": "n0", "gpus": [
+...         {"id": "n0-0", "model": "V100", "memory_mib": 16160}]}]},
+...     "workloads": {"resnet": {"memory_mib": 5000}, "bert": {"memory_mib": 8000}},
+...     "jobs": [{"id": "a", "workload": "resnet"}, {"id": "b", "workload": "bert"}],
+...     "slowdowns": [{"pair": ["resnet", "bert"], "slowdown": [1.25, 1.6]}],
+... })
+>>> result = solve(instance)
+>>> result.status, round(result.objective, 3)
+('optimal', 1.425)
+>>> [(a.job, a.gpus, a.co_runners) for a in result.plan.assignments]
+[('a', ('n0-0',), (('b',),)), ('b', ('n0-0',), (('a',),))]
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dovetail.instances.checker import CheckReport, check
+    from dovetail.instances.errors import DovetailError, InputError, UnsupportedError
+    from dovetail.instances.files import (
+        read_instance,
+        read_plan,
+        write_instance,
+        write_plan,
+    )
+    from dovetail.instances.instance import Instance
+    from dovetail.instances.plan import Plan
+    from dovetail.predictors import predict
+    from dovetail.solver.rounds import Result, solve
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CheckReport",
+    "DovetailError",
+    "InputError",
+    "Instance",
+    "Plan",
+    "Result",
+    "UnsupportedError",
+    "check",
+    "predict",
+    "read_instance",
+    "read_plan",
+    "solve",
+    "write_instance",
+    "write_plan",
+]
+
+_HOME = {
+    "dovetail.instances.checker": ("CheckReport", "check"),
+    "dovetail.instances.errors": ("DovetailError", "InputError", "UnsupportedError"),
+    "dovetail.instances.files": ("read_instance", "read_plan", "write_instance", "write_plan"),
+    "dovetail.instances.instance": ("Instance",),
+    "dovetail.instances.plan": ("Plan",),
+    "dovetail.predictors": ("predict",),
+    "dovetail.solver.rounds": ("Result", "solve"),
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name when it is first used, so that ``import dovetail`` costs nothing."""
+    from importlib import import_module
+
+    for module, names in _HOME.items():
+        if name in names:
+            return getattr(import_module(module), name)
+    raise AttributeError(f"module 'dovetail' has no attribute {name!r}")

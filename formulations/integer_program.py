@@ -37,9 +37,10 @@ from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import coo_array, csr_array, vstack
+from scipy.sparse import csr_array, vstack
 
-from dovetail.formulations._rows import joined_floats, joined_ints
+from dovetail.formulations._row_builder import RowBuilder
+from dovetail.formulations._rows import joined_ints
 from dovetail.formulations.groups import Groups, member_gains
 from dovetail.formulations.values import JobValues
 
@@ -130,7 +131,7 @@ def build(groups: Groups, values: JobValues) -> RoundProgram:
     levels = _Levels.of(groups)
     pairs = _GangPairs.of(groups)
     size = len(groups) + 2 * len(levels) + len(pairs)
-    rows = _RowBuilder(size)
+    rows = RowBuilder(size)
     _add_class_rows(rows, groups)
     _add_single_rows(rows, groups)
     levels.add_rows(rows, groups)
@@ -160,42 +161,7 @@ def upper_counts(groups: Groups) -> Ints:
     return upper
 
 
-class _RowBuilder:
-    """Collects rows block by block; columns are absolute."""
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._count = 0
-        self._row: list[Ints] = []
-        self._column: list[Ints] = []
-        self._value: list[Floats] = []
-        self._lower: list[Floats] = []
-        self._upper: list[Floats] = []
-
-    def add(
-        self, entries: list[tuple[Ints, Ints, Floats | float]], lower: Floats, upper: Floats
-    ) -> None:
-        """Add ``len(lower)`` rows; each entry is (row within the block, column, value)."""
-        for row, column, value in entries:
-            self._row.append(row + self._count)
-            self._column.append(column)
-            self._value.append(np.broadcast_to(np.asarray(value, dtype=np.float64), row.shape))
-        self._lower.append(np.asarray(lower, dtype=np.float64))
-        self._upper.append(np.asarray(upper, dtype=np.float64))
-        self._count += len(lower)
-
-    def arrays(self) -> tuple[csr_array, Floats, Floats]:
-        place = (joined_ints(self._row), joined_ints(self._column))
-        shape = (self._count, self._size)
-        rows = coo_array((joined_floats(self._value), place), shape=shape)
-        return (
-            csr_array(rows),
-            joined_floats(self._lower),
-            joined_floats(self._upper),
-        )
-
-
-def _add_class_rows(rows: _RowBuilder, groups: Groups) -> None:
+def _add_class_rows(rows: RowBuilder, groups: Groups) -> None:
     """No class has more groups than GPUs; GPUs with residents have exactly one group each."""
     available = np.array([len(c.gpus) for c in groups.round.classes], dtype=np.float64)
     held = np.array([bool(c.residents) for c in groups.round.classes], dtype=bool)
@@ -203,22 +169,22 @@ def _add_class_rows(rows: _RowBuilder, groups: Groups) -> None:
     rows.add([(groups.gpu_class, column, 1.0)], np.where(held, available, -np.inf), available)
 
 
-def _add_single_rows(rows: _RowBuilder, groups: Groups) -> None:
+def _add_single_rows(rows: RowBuilder, groups: Groups) -> None:
     """A pending job of one worker is in at most one group."""
-    member = ~_is_gang(groups) & ~_is_running(groups)
+    member = ~is_gang(groups) & ~is_running(groups)
     jobs, row = np.unique(groups.job[member], return_inverse=True)
     column = groups.group_of_member[member]
     rows.add([(row, column, 1.0)], np.full(len(jobs), -np.inf), np.ones(len(jobs)))
 
 
 def _single_gains(groups: Groups, values: JobValues) -> Floats:
-    member = np.flatnonzero(~_is_gang(groups))
+    member = np.flatnonzero(~is_gang(groups))
     gain = member_gains(groups, values)[member]
     return _sums(groups.group_of_member[member], gain, len(groups))
 
 
 def _single_weights(groups: Groups, values: JobValues) -> Floats:
-    member = ~_is_gang(groups)
+    member = ~is_gang(groups)
     weight = values.weight[groups.job[member]]
     return _sums(groups.group_of_member[member], weight, len(groups))
 
@@ -251,7 +217,7 @@ class _Levels:
 
     @classmethod
     def of(cls, groups: Groups) -> Self:
-        member = np.flatnonzero(_is_gang(groups))
+        member = np.flatnonzero(is_gang(groups))
         mode = groups.variant[member] * len(groups.round.models) + groups.model[member]
         order = np.lexsort((groups.slowdown[member], mode))
         member, mode = member[order], mode[order]
@@ -296,7 +262,7 @@ class _Levels:
         next_mode = np.append(np.flatnonzero(self.first), len(self))[mode]
         return np.asarray(from_here[:-1] - from_here[next_mode])
 
-    def add_rows(self, rows: _RowBuilder, groups: Groups) -> None:
+    def add_rows(self, rows: RowBuilder, groups: Groups) -> None:
         """Add all rows of the gangs."""
         level = np.arange(len(self))
         u, f = len(groups) + level, len(groups) + len(self) + level
@@ -366,7 +332,7 @@ class _GangPairs:
         np.maximum.at(together, self.pair, (counts[self.group] > 0).astype(np.int64))
         return together
 
-    def add_rows(self, rows: _RowBuilder, first_column: int) -> None:
+    def add_rows(self, rows: RowBuilder, first_column: int) -> None:
         """A pair of gangs shares all its GPUs or none."""
         x = np.arange(len(self))
         rows.add(
@@ -391,12 +357,14 @@ def _job_pairs(groups: Groups) -> tuple[Ints, Ints, Ints]:
     return first, second, group
 
 
-def _is_gang(groups: Groups) -> Bools:
+def is_gang(groups: Groups) -> Bools:
+    """Tell which members' jobs have several workers, (m,)."""
     workers = np.array([job.workers for job in groups.round.jobs], dtype=np.int64)
     return np.asarray(workers[groups.job] > 1)
 
 
-def _is_running(groups: Groups) -> Bools:
+def is_running(groups: Groups) -> Bools:
+    """Tell which members' jobs run already, (m,)."""
     running = np.array([job.running for job in groups.round.jobs], dtype=bool)
     return np.asarray(running[groups.job])
 

@@ -1,14 +1,7 @@
 """From counted groups to GPUs of named nodes.
 
 Formulations count GPUs of a class; which of them a group gets decides how many nodes and racks
-a gang spans. ``place`` packs gangs by a simple rule. ``PlacementProgram`` writes the choice
-down exactly, for all plans of the best value at once:
-
-    p[g,n]   GPUs of node n that group g gets,        sum over n of p[g,n] = z[g]
-    s[j,n]   1 if gang j is on node n,                sum over g with j of p[g,n] <= min(W, N) s[j,n]
-    t[j,r]   1 if gang j is in rack r,                s[j,n] <= t[j,r(n)]
-
-and minimises nodes, then racks, then GPUs in use.
+a gang spans. ``place`` packs gangs by a simple rule; ``node_program`` chooses exactly.
 """
 
 from __future__ import annotations
@@ -24,11 +17,13 @@ from dovetail.formulations.groups import Groups
 Ints = NDArray[np.int64]
 
 
-def place(groups: Groups, counts: Ints) -> Mapping[str, int]:
+def place(
+    groups: Groups, counts: Ints, settled: Mapping[str, int] | None = None
+) -> Mapping[str, int]:
     """Return the group on each GPU in use, gangs packed on few nodes (not proven to be fewest).
 
-    Large gangs choose first; each fills the nodes that hold most of what it still needs, the
-    tightest of those, a rack it is in already before others.
+    Large gangs choose first; each fills the nodes that hold most of what it still needs, a
+    rack it is in already before others, the tightest of those.
 
     Parameters
     ----------
@@ -36,24 +31,28 @@ def place(groups: Groups, counts: Ints) -> Mapping[str, int]:
         The candidate groups.
     counts : (n,) int
         How often each is taken.
+    settled : mapping, optional
+        The group on GPUs that are decided already.
     """
-    return _Packer(groups, counts).pack()
+    return _Packer(groups, counts, settled or {}).pack()
 
 
 class _Packer:
-    def __init__(self, groups: Groups, counts: Ints) -> None:
+    def __init__(self, groups: Groups, counts: Ints, settled: Mapping[str, int]) -> None:
         self._groups = groups
         self._left = {int(g): int(counts[g]) for g in np.flatnonzero(counts)}
-        self._free: dict[int, dict[str, list[str]]] = {}
-        self._racks: dict[str, str | None] = {}
-        self._placed: dict[str, int] = {}
+        self._placed = dict(settled)
+        for group in settled.values():
+            self._left[group] -= 1
         places = groups.round.instance.places
-        for index, gpu_class in enumerate(groups.round.classes):
+        self._racks = {place.node: place.rack for place in places.values()}
+        self._free: list[dict[str, list[str]]] = []
+        for gpu_class in groups.round.classes:
             by_node: dict[str, list[str]] = defaultdict(list)
             for gpu in gpu_class.gpus:
-                by_node[places[gpu].node].append(gpu)
-                self._racks[places[gpu].node] = places[gpu].rack
-            self._free[index] = by_node
+                if gpu not in settled:
+                    by_node[places[gpu].node].append(gpu)
+            self._free.append(by_node)
 
     def pack(self) -> Mapping[str, int]:
         jobs = self._groups.round.jobs
@@ -64,12 +63,12 @@ class _Packer:
                 if jobs[job].workers > 1:
                     of_gang[job].append(group)
         for job in sorted(of_gang, key=lambda k: -jobs[k].workers):
-            self._pack_gang(of_gang[job])
-        for group in list(self._left):
-            self._pack_gang([group])
+            self._pack(of_gang[job])
+        for group in self._left:
+            self._pack([group])
         return self._placed
 
-    def _pack_gang(self, wanted: Sequence[int]) -> None:
+    def _pack(self, wanted: Sequence[int]) -> None:
         racks: set[str | None] = set()
         while needed := self._needed(wanted):
             node = self._best_node(needed, racks)
@@ -81,7 +80,7 @@ class _Packer:
         """Return the GPUs still wanted of each class."""
         needed: dict[int, int] = defaultdict(int)
         for group in wanted:
-            if self._left.get(group):
+            if self._left[group]:
                 needed[int(self._groups.gpu_class[group])] += self._left[group]
         return needed
 
@@ -97,6 +96,6 @@ class _Packer:
 
     def _take(self, group: int, node: str) -> None:
         free = self._free[int(self._groups.gpu_class[group])].get(node, [])
-        while self._left.get(group) and free:
+        while self._left[group] and free:
             self._placed[free.pop(0)] = group
             self._left[group] -= 1

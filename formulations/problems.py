@@ -15,7 +15,6 @@ from dovetail.formulations.values import JobValues
 from dovetail.instances.instance import Instance
 from dovetail.instances.plan import ObjectiveName
 
-
 Ints = NDArray[np.int64]
 
 

@@ -37,9 +37,12 @@ _CBC_ROUNDING = 1e-3
 """CBC prints its bound with three decimals."""
 
 
-def write_model(program: IntegerProgram, path: str) -> None:
-    """Write the program as an MPS file that minimises ``-cost @ x``."""
-    pulp_problem(program).writeMPS(path)
+def model_text(program: IntegerProgram) -> str:
+    """Return the program as the text of an MPS file that minimises ``-cost @ x``."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "round.mps"
+        pulp_problem(program).writeMPS(str(path))
+        return path.read_text()
 
 
 def pulp_problem(program: IntegerProgram, scale: float = 1.0) -> pulp.LpProblem:

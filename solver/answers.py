@@ -29,11 +29,15 @@ class Limits:
         Relative gap at which the search may stop.
     seed : int
         Seed of whatever a solver does at random.
+    effort : float
+        Work that CP-SAT may do, in its deterministic units (about seconds): unlike a deadline
+        it ends the same search at the same point every time.
     """
 
     deadline: float = math.inf
     gap: float = 0.0
     seed: int = 0
+    effort: float = math.inf
 
     @classmethod
     def of(cls, time_limit: float | None, gap: float, seed: int) -> Limits:

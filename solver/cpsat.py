@@ -129,3 +129,5 @@ def _set_parameters(solver: CpSolver, limits: Limits) -> None:
     parameters.relative_gap_limit = limits.gap
     if limits.deadline != math.inf:
         parameters.max_time_in_seconds = limits.seconds_left
+    if limits.effort != math.inf:
+        parameters.max_deterministic_time = limits.effort

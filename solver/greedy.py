@@ -28,6 +28,8 @@ Ints = NDArray[np.int64]
 Rule = Literal["best", "alone", "random"]
 """How a job takes its GPUs: where it adds most; only empty ones; anywhere it may be."""
 
+_NAMES: Mapping[Rule, str] = {"best": "greedy", "alone": "exclusive", "random": "random"}
+
 _Seat = tuple[int, tuple[tuple[int, int], ...]]
 """A class of GPUs and who is on one: (job, variant) by job; variant -1 for 1-GPU jobs."""
 
@@ -45,7 +47,7 @@ class Greedy:
 
     def __init__(self, rule: Rule = "best") -> None:
         self.rule: Rule = rule
-        self.name = "greedy" if rule == "best" else rule
+        self.name: str = "greedy" if rule == "best" else rule
 
     def solve(self, problem: Problem, limits: Limits) -> Choice:
         """Return the choice of groups that the rule leads to, with a simple bound."""

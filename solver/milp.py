@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import cast
 
 import numpy as np
@@ -42,6 +41,6 @@ class Milp:
         return cast(Answer, answer)
 
 
-def write_model(program: IntegerProgram, path: Path) -> None:
-    """Write the program as an MPS file that minimises ``-cost @ x``."""
-    _child.call("dovetail.solver._pulp", "write_model", program, str(path))
+def model_text(program: IntegerProgram) -> str:
+    """Return the program as the text of an MPS file that minimises ``-cost @ x``."""
+    return cast(str, _child.call("dovetail.solver._pulp", "model_text", program))

@@ -16,8 +16,19 @@ from dovetail.solver.matching import Matching
 from dovetail.solver.milp import Milp
 from dovetail.solver.stages import ArraySolver
 
-SOLVERS = ("auto", "matching", "cpsat", "highs", "milp", "networkx", "greedy")
-"""Names of the solvers; ``milp:NAME`` is any solver that PuLP knows."""
+SOLVERS = (
+    "auto",
+    "matching",
+    "cpsat",
+    "highs",
+    "milp",
+    "networkx",
+    "greedy",
+    "exclusive",
+    "random",
+)
+"""Names of the solvers; ``milp:NAME`` is any solver that PuLP knows. ``exclusive`` and ``random``
+are what plans are compared with: the queue's order, alone on every GPU or beside anybody."""
 
 
 class Solver(Protocol):
@@ -49,6 +60,8 @@ def solver_named(name: str) -> Solver:
         "milp": ArraySolver(Milp()),
         "networkx": Matching("networkx", networkx_matching),
         "greedy": Greedy(),
+        "exclusive": Greedy("alone"),
+        "random": Greedy("random"),
     }
     if name not in found:
         known = ", ".join(SOLVERS)
@@ -65,9 +78,9 @@ class Auto:
         """Return the answer of the solver that fits; ``note`` says which and why."""
         try:
             _ = problem.graph
-        except UnsupportedError as reason:
+        except UnsupportedError as refusal:
             choice = ArraySolver(CpSat()).solve(problem, limits)
-            return replace(choice, note=f"auto took cpsat: {reason}")
+            return replace(choice, note=f"auto took cpsat: {refusal}")
         choice = Matching("matching", rustworkx_matching).solve(problem, limits)
         reason = "GPUs are interchangeable and jobs share in pairs"
         return replace(choice, note=f"auto took matching: {reason}")

@@ -8,16 +8,17 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations_with_replacement
+from pathlib import Path
 
 from dovetail.formulations.placement import place
 from dovetail.formulations.problems import Problem
 from dovetail.instances._record import listed
 from dovetail.instances.checker import CheckReport, check
 from dovetail.instances.errors import UnsupportedError
+from dovetail.instances.files import write_text
 from dovetail.instances.instance import Instance
 from dovetail.instances.plan import (
     OBJECTIVES,
-    Assignment,
     ObjectiveName,
     ObjectiveValue,
     Plan,
@@ -26,8 +27,11 @@ from dovetail.instances.plan import (
 )
 from dovetail.solver.answers import OPTIMAL_GAP, Choice, Limits, relative_gap
 from dovetail.solver.explanations import reasons
+from dovetail.solver.milp import model_text
 from dovetail.solver.plans import assignments, nodes_spanned
 from dovetail.solver.registry import solver_named
+from dovetail.solver.stages import with_weight
+from dovetail.solver.tie_break import Placed, placed
 
 
 @dataclass(frozen=True)
@@ -131,23 +135,24 @@ class _Outcome:
         self._started = started
 
     def result(self) -> Result:
-        placed = place(self._problem.groups, self._choice.counts)
-        plan = self._plan(assignments(self._problem.groups, placed))
+        where = placed(self._problem, self._choice, self._limits)
+        plan = self._plan(where)
         report = self._report(plan)
         if not report.valid:
             return self._nothing_starts(report)
         return self._result(self._valued(plan, report))
 
-    def _plan(self, assigned: Sequence[Assignment], notes: Sequence[str] = ()) -> Plan:
+    def _plan(self, where: Placed, notes: Sequence[str] = ()) -> Plan:
+        assigned = assignments(self._problem.groups, where.groups)
         return Plan(
             instance=self._instance.name,
             solver=self._choice.solver,
             seed=self._limits.seed,
             preempt=self._preempt,
             nodes_spanned=nodes_spanned(self._instance, assigned),
-            tie_break="heuristic",
+            tie_break="proven" if where.proven else "heuristic",
             notes=(*notes, *(n for n in (self._choice.note,) if n), *unknown_pairs(self._instance)),
-            assignments=tuple(assigned),
+            assignments=assigned,
             waiting=reasons(self._instance, assigned, self._problem.values.objective),
         )
 
@@ -193,10 +198,9 @@ class _Outcome:
 
     def _nothing_starts(self, report: CheckReport) -> Result:
         """Return the plan in which running jobs stay and nobody starts, for a failed check."""
-        counts = self._problem.idle_counts
-        placed = place(self._problem.groups, counts)
+        where = Placed(place(self._problem.groups, self._problem.idle_counts), proven=False)
         why = f"internal error: the answer failed its check ({report.violations[0]})"
-        plan = self._plan(assignments(self._problem.groups, placed), [why])
+        plan = self._plan(where, [why])
         plan = self._valued(plan, self._report(plan))
         unproven = plan.objective and plan.objective.replace(bound=None, gap=None)
         return self._result(plan.replace(objective=unproven, status="unknown", stopped="error"))
@@ -234,3 +238,28 @@ def unknown_pairs(instance: Instance) -> list[str]:
     return [
         f"{len(pairs)} of {total} pairs of workloads have no known slowdown and may not share: {named}"
     ]
+
+
+def write_model(instance: Instance, plan: Plan, path: Path) -> None:
+    """Write the integer program whose optimum a plan claims, as an MPS file to be minimised.
+
+    Under a two-stage objective this is the last stage's: the placed weight of the plan is
+    demanded by a row, and of ``energy`` it is Dinkelbach's program at the plan's ratio, whose
+    optimum is 0.
+
+    Raises
+    ------
+    InputError
+        When the file cannot be written.
+    """
+    objective = plan.objective
+    if objective is None:
+        raise AssertionError("our plans have an objective")
+    problem = Problem(instance.preempted() if plan.preempt else instance, objective.name)
+    formulation = problem.program
+    program = formulation.program
+    if objective.placed_weight is not None:
+        program = with_weight(program, formulation.weight, objective.placed_weight)
+    if problem.values.ratio:
+        program = program.with_cost(formulation.gain - objective.value * formulation.power_w)
+    write_text(path, model_text(program))

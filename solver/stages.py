@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from dovetail.formulations.integer_program import IntegerProgram
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.scores import ceiling, score
-from dovetail.solver.answers import Answer, Choice, Limits, relative_gap
+from dovetail.solver.answers import Answer, Choice, Limits
 from dovetail.solver.greedy import greedy_counts
 from dovetail.solver.ratio import Maximum, best_ratio
 
+Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 WEIGHT_TOLERANCE = 1e-9
@@ -74,7 +75,7 @@ class _Stages:
         if first.bound > weight + _PROVEN_WEIGHT * slack:
             unproven = Maximum(first.x, math.inf, first.stopped)
             return self._choice(unproven, first.bound)
-        program = program.with_row(self._round.weight, weight - WEIGHT_TOLERANCE * slack)
+        program = with_weight(program, self._round.weight, weight)
         if self._values.ratio:
             return self._choice(self._best_ratio(program, first.x), weight)
         return self._choice(self._maximise(program, first.x, self._limits), weight)
@@ -115,3 +116,8 @@ class _Stages:
         # A bound may lie a rounding error under the value; the truth is then the value.
         bound = max(bound, value)
         return Choice(counts, value, bound, weight_bound, best.stopped, self._backend.name)
+
+
+def with_weight(program: IntegerProgram, weight: Floats, placed: float) -> IntegerProgram:
+    """Return the program with the row that demands so much placed weight."""
+    return program.with_row(weight, placed - WEIGHT_TOLERANCE * max(1.0, placed))

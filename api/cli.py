@@ -1,0 +1,185 @@
+"""The command line: arguments in, exit status out.
+
+0 done; 1 checked and found wrong, or no valid plan; 2 bad input or usage, one line on standard
+error. What each command does is in ``commands``, imported when one runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import NoReturn, TypeAlias
+
+from dovetail import __version__
+from dovetail.instances.errors import DovetailError
+
+INSTANCE_HELP = "instance file (JSON or YAML, .gz too), - for standard input, or library:NAME"
+OBJECTIVES = ("throughput", "slowdown", "sensitivity", "jct", "energy")
+
+
+class _Parser(argparse.ArgumentParser):
+    """Tells a usage error in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {' '.join(message.split())} (see {self.prog} --help)\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit status."""
+    options = parser().parse_args(arguments)
+    try:
+        status = _run(options)
+        sys.stdout.flush()
+    except DovetailError as error:
+        return _told(str(error), 2)
+    except BrokenPipeError:
+        # Whoever read our output has gone; point it nowhere so that Python's exit stays quiet.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return _told("interrupted", 130)
+    except Exception as error:
+        if os.environ.get("DOVETAIL_DEBUG"):
+            raise
+        what = f"internal error, please report it: {type(error).__name__}: {error}"
+        return _told(f"{what} (DOVETAIL_DEBUG=1 shows where)", 1)
+    return status
+
+
+def _run(options: argparse.Namespace) -> int:
+    from dovetail import commands
+
+    command: Callable[[argparse.Namespace], int] = getattr(commands, options.command)
+    return command(options)
+
+
+def _told(message: str, status: int) -> int:
+    print(f"dovetail: {' '.join(message.split())}", file=sys.stderr)
+    return status
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands."""
+    top = _Parser(prog="dovetail", description="Decides which GPU jobs share which GPUs.")
+    top.add_argument("--version", action="version", version=f"dovetail {__version__}")
+    commands = top.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
+    for add in (_plan, _check, _explain, _predict, _import, _generate, _library):
+        add(commands)
+    return top
+
+
+_Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"
+
+
+def _command(commands: _Commands, name: str, text: str, calls: str = "") -> _Parser:
+    added = commands.add_parser(name, help=text, description=text)
+    added.set_defaults(command=calls or name)
+    added.add_argument("--json", action="store_true", help="print the machine's form")
+    return added
+
+
+def _plan(commands: _Commands) -> None:
+    plan = _command(commands, "plan", "Write the best plan for an instance, with its proof.")
+    plan.add_argument("instance", metavar="INSTANCE", help=INSTANCE_HELP)
+    plan.add_argument("-o", "--output", metavar="PLAN", help="write the plan here; - prints it")
+    plan.add_argument("--objective", choices=OBJECTIVES, default="throughput")
+    plan.add_argument(
+        "--solver",
+        metavar="S",
+        default="auto",
+        help="auto, matching, cpsat, highs, milp, milp:NAME (any solver of PuLP), networkx, "
+        "greedy, exclusive or random (default: auto)",
+    )
+    plan.add_argument("--time-limit", metavar="SECONDS", type=float)
+    plan.add_argument("--gap", metavar="G", type=float, default=0.0, help="stop at this gap")
+    plan.add_argument("--seed", metavar="N", type=int, default=0)
+    plan.add_argument("--preempt", action="store_true", help="running jobs may move or wait")
+    plan.add_argument("--predictor", metavar="P", help="fill unknown slowdowns: analytic")
+    plan.add_argument("--write-model", metavar="FILE.mps", help="write the integer program")
+    plan.add_argument("--report", metavar="FILE.html", help="write a page for people")
+    plan.add_argument(
+        "--compare", action="store_true", help="print the same jobs under simple rules as well"
+    )
+
+
+def _check(commands: _Commands) -> None:
+    check = _command(commands, "check", "Verify any plan, and recompute its value.")
+    check.add_argument("instance", metavar="INSTANCE", help=INSTANCE_HELP)
+    check.add_argument("plan", metavar="PLAN", help="plan file, or - for standard input")
+    check.add_argument("--objective", choices=OBJECTIVES, help="default: the plan's own")
+
+
+def _explain(commands: _Commands) -> None:
+    explain = _command(commands, "explain", "Say why a job waits and what would let it start.")
+    explain.add_argument("instance", metavar="INSTANCE", help=INSTANCE_HELP)
+    explain.add_argument("plan", metavar="PLAN", help="plan file, or - for standard input")
+    explain.add_argument("job", metavar="JOB", help="id of the job")
+
+
+def _predict(commands: _Commands) -> None:
+    predict = _command(commands, "predict", "Fill in the slowdowns that an instance lacks.")
+    predict.add_argument("instance", metavar="INSTANCE", help=INSTANCE_HELP)
+    predict.add_argument("--predictor", metavar="P", default="analytic")
+    _output(predict)
+
+
+def _import(commands: _Commands) -> None:
+    text = "Make an instance of measured slowdowns."
+    group = commands.add_parser("import", help=text, description=text)
+    sources = group.add_subparsers(metavar="SOURCE", required=True, parser_class=_Parser)
+    gavel = _command(sources, "gavel", "Gavel's throughputs, and its traces.", "import_gavel")
+    gavel.add_argument("file", metavar="THROUGHPUTS.json", help="may end in .gz")
+    gavel.add_argument("--device", required=True, help="k80, p100, v100, ...")
+    gavel.add_argument("--trace", metavar="FILE", help="take the jobs of this trace ...")
+    gavel.add_argument("--at", metavar="SECONDS", type=float, help="... that are there by then")
+    gavel.add_argument(
+        "--gangs-as-single",
+        action="store_true",
+        help="assume that a gang's workers behave like the one-GPU job",
+    )
+    lucid = _command(sources, "lucid", "Lucid's measurements on an RTX 3090.", "import_lucid")
+    lucid.add_argument("file", metavar="DIR", help="with single_data.csv and colocate_info.csv")
+    pairs = _command(sources, "pairs", "A table of pairs and slowdowns.", "import_pairs")
+    pairs.add_argument("file", metavar="FILE.csv", help="columns as in docs/reference")
+    pairs.add_argument("--device", help="take this device's rows only")
+    for source in (gavel, lucid, pairs):
+        source.add_argument("--gpus", metavar="N", type=_count, required=True)
+        source.add_argument("--gpus-per-node", metavar="N", type=_count, default=8)
+        _output(source)
+
+
+def _generate(commands: _Commands) -> None:
+    generate = _command(commands, "generate", "Make a synthetic instance from a seed.")
+    generate.add_argument("--jobs", metavar="N", type=_count, required=True)
+    generate.add_argument("--seed", metavar="N", type=int, default=0)
+    generate.add_argument("--gpus", metavar="N", type=_count, help="default: 40 %% of the demand")
+    generate.add_argument("--workloads", metavar="N", type=_count, help="default: at most 64")
+    generate.add_argument("--no-gangs", action="store_true", help="one GPU a job")
+    generate.add_argument("--gang-sharing", choices=("partial", "whole"), default="partial")
+    generate.add_argument("--running", metavar="F", type=float, default=0.0, help="share running")
+    _output(generate)
+
+
+def _library(commands: _Commands) -> None:
+    library = _command(commands, "library", "List the shipped instances, or write one.")
+    library.add_argument("name", metavar="NAME", nargs="?")
+    _output(library)
+
+
+def _output(command: _Parser) -> None:
+    command.add_argument(
+        "-o", "--output", metavar="FILE", default="-", help="where to (default: standard output)"
+    )
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

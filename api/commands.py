@@ -1,0 +1,230 @@
+"""What each command does: options in, output written, exit status out."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dovetail.instances.files import (
+    read_instance,
+    read_plan,
+    write_data,
+    write_instance,
+    write_plan,
+    write_text,
+)
+from dovetail.instances.instance import Instance
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from dovetail.instances.plan import Plan
+
+_LIBRARY = "library:"
+
+
+def plan(options: Namespace) -> int:
+    """Solve the instance; print or write the plan, the report and the model."""
+    from dovetail.progress import working
+    from dovetail.solver.rounds import solve, write_model
+
+    instance = _instance(options.instance)
+    if options.predictor:
+        instance = _predicted(instance, options.predictor)
+    with working("solving", options.time_limit):
+        result = solve(
+            instance,
+            options.objective,
+            options.solver,
+            options.time_limit,
+            options.gap,
+            options.seed,
+            options.preempt,
+        )
+    if options.write_model:
+        write_model(instance, result.plan, Path(options.write_model))
+    _write_plan(options, instance, result.plan)
+    return 0 if result.status in ("optimal", "feasible") else 1
+
+
+def _write_plan(options: Namespace, instance: Instance, made: Plan) -> None:
+    from dovetail.comparison import compare
+
+    comparison = compare(instance, made) if options.compare or options.report else None
+    if options.report and comparison:
+        from dovetail.report import report_html
+
+        write_text(options.report, report_html(instance, made, comparison))
+    if options.output:
+        write_plan(made, options.output)
+    if options.output == "-":
+        return
+    if options.json:
+        write_plan(made, "-")
+        return
+    from dovetail import tables
+
+    _print(tables.plan_view(instance, made))
+    if options.compare and comparison:
+        _print(tables.comparison_table(comparison))
+
+
+def check(options: Namespace) -> int:
+    """Verify a plan; 1 if it breaks a rule."""
+    from dovetail.instances.checker import check as verify
+
+    instance = _instance(options.instance)
+    report = verify(instance, read_plan(options.plan), options.objective)
+    if options.json:
+        write_data(report.to_data(), "-")
+    else:
+        from dovetail import tables
+
+        _print(tables.check_view(report))
+    return 0 if report.valid else 1
+
+
+def explain(options: Namespace) -> int:
+    """Say why a job waits and what would let it start."""
+    from dovetail.solver.explanations import explain as explained
+
+    instance = _instance(options.instance)
+    story = explained(instance, read_plan(options.plan), options.job)
+    if options.json:
+        write_data(story.to_data(), "-")
+    else:
+        from dovetail import tables
+
+        _print(tables.explanation_view(story))
+    return 0
+
+
+def predict(options: Namespace) -> int:
+    """Write the instance with its unknown slowdowns predicted."""
+    _write_instance(options, _predicted(_instance(options.instance), options.predictor))
+    return 0
+
+
+def import_gavel(options: Namespace) -> int:
+    """Write an instance of Gavel's measurements."""
+    from dovetail.instances.importers.gavel import import_gavel as read
+
+    made = read(
+        options.file,
+        options.device,
+        options.gpus,
+        trace=options.trace,
+        at_s=options.at,
+        gangs_as_single=options.gangs_as_single,
+        gpus_per_node=options.gpus_per_node,
+    )
+    _write_instance(options, made)
+    return 0
+
+
+def import_lucid(options: Namespace) -> int:
+    """Write an instance of Lucid's measurements."""
+    from dovetail.instances.importers.lucid import import_lucid as read
+
+    made = read(options.file, options.gpus, gpus_per_node=options.gpus_per_node)
+    _write_instance(options, made)
+    return 0
+
+
+def import_pairs(options: Namespace) -> int:
+    """Write an instance of a table of pairs."""
+    from dovetail.instances.importers.pairs import import_pairs as read
+
+    made = read(
+        options.file, options.gpus, device=options.device, gpus_per_node=options.gpus_per_node
+    )
+    _write_instance(options, made)
+    return 0
+
+
+def generate(options: Namespace) -> int:
+    """Write a synthetic instance."""
+    from dovetail.instances.generate import generate as made
+
+    _write_instance(
+        options,
+        made(
+            options.jobs,
+            seed=options.seed,
+            gpus=options.gpus,
+            workloads=options.workloads,
+            gangs=not options.no_gangs,
+            gang_sharing=options.gang_sharing,
+            running=options.running,
+        ),
+    )
+    return 0
+
+
+def library(options: Namespace) -> int:
+    """List the shipped instances, or write one of them."""
+    from dovetail.instances import library as shipped
+
+    if options.name:
+        _write_instance(options, shipped.load(options.name))
+        return 0
+    entries = shipped.manifest()
+    if options.json:
+        write_data({name: entry.to_data() for name, entry in entries.items()}, "-")
+        return 0
+    width = max(map(len, entries))
+    for name, entry in entries.items():
+        print(f"{name:<{width}}  {entry.title}")
+    return 0
+
+
+def _instance(source: str) -> Instance:
+    if not source.startswith(_LIBRARY):
+        return read_instance(source)
+    from dovetail.instances import library as shipped
+
+    return shipped.load(source.removeprefix(_LIBRARY))
+
+
+def _predicted(instance: Instance, predictor: str) -> Instance:
+    """Fill in what is unknown, and say on standard error what had to stay so."""
+    from dovetail.predictors import missing
+    from dovetail.predictors import predict as filled
+
+    for workload, metrics in missing(instance, predictor).items():
+        lacks = ", ".join(metrics)
+        print(f"dovetail: {workload} has no {lacks}: its pairs stay unknown", file=sys.stderr)
+    return filled(instance, predictor)
+
+
+def _write_instance(options: Namespace, instance: Instance) -> None:
+    write_instance(instance, options.output)
+    if options.output == "-":
+        return
+    summary = {
+        "name": instance.name,
+        "jobs": len(instance.jobs),
+        "gpus": len(instance.places),
+        "workloads": len(instance.workloads),
+        "slowdowns": len(instance.slowdowns),
+        "written_to": options.output,
+    }
+    if options.json:
+        write_data(summary, "-")
+    else:
+        print(_sentence(summary))
+
+
+def _sentence(summary: Mapping[str, object]) -> str:
+    counts: Sequence[str] = ("jobs", "gpus", "workloads", "slowdowns")
+    listed = ", ".join(f"{summary[name]} {name}" for name in counts)
+    return f"{summary['name']}: {listed} -> {summary['written_to']}"
+
+
+def _print(view: RenderableType) -> None:
+    from dovetail.tables import console
+
+    console().print(view)

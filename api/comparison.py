@@ -1,0 +1,141 @@
+"""The same round planned in simpler ways, to see what a plan is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+
+from dovetail.formulations.placement import place
+from dovetail.formulations.problems import Problem
+from dovetail.instances._record import NonNegative, Number, Record, Text
+from dovetail.instances.checker import check
+from dovetail.instances.instance import Instance
+from dovetail.instances.plan import ObjectiveName, Plan
+from dovetail.solver.answers import Limits
+from dovetail.solver.greedy import Greedy, Rule
+from dovetail.solver.plans import assignments
+
+RANDOM_RUNS = 5
+"""Over how many seeds random pairing is averaged."""
+
+THIS_PLAN = "this plan"
+
+
+class Row(Record):
+    """What one way of planning comes to; a mean where it was tried with several seeds.
+
+    Attributes
+    ----------
+    name : str
+        The way of planning.
+    placed, started : float
+        Jobs that have GPUs, and those of them that start now.
+    placed_weight : float
+        Total weight of the placed jobs.
+    value : float
+        The objective that the plan was made for.
+    throughput : float
+        Sum over the placed jobs of weight x rate.
+    worst_slowdown, mean_slowdown : float or None
+        Over the placed jobs; None where there are none.
+    gpus_used : float
+        GPUs that hold a job.
+    gsla_violations : float
+        Jobs over their gSLA, as the checker counts them.
+    """
+
+    name: Text
+    placed: NonNegative
+    started: NonNegative
+    placed_weight: NonNegative
+    value: Number
+    throughput: Number
+    worst_slowdown: NonNegative | None
+    mean_slowdown: NonNegative | None
+    gpus_used: NonNegative
+    gsla_violations: NonNegative
+
+
+class Comparison(Record):
+    """A plan beside exclusive use, queue-order greedy and random pairing of the same round."""
+
+    objective: ObjectiveName
+    rows: tuple[Row, ...]
+
+
+def compare(instance: Instance, plan: Plan, *, seed: int = 0) -> Comparison:
+    """Plan the same round in three simpler ways.
+
+    Running jobs stay where they are in each of them. Exclusive use gives jobs whole GPUs in
+    the order of the queue; greedy lets each job of the queue join where it adds most; random
+    pairing lets it join anywhere that the constraints allow.
+
+    Parameters
+    ----------
+    instance : Instance
+        The round.
+    plan : Plan
+        A valid plan for it; its objective and its ``preempt`` hold for all.
+    seed : int
+        The first of the seeds of random pairing.
+
+    Returns
+    -------
+    Comparison
+        One row for each way, the given plan first.
+
+    Raises
+    ------
+    InputError
+        When the instance lacks a field that the objective is computed from.
+    """
+    objective = plan.objective.name if plan.objective else "throughput"
+    round_ = instance.preempted() if plan.preempt else instance
+    problem = Problem(round_, objective)
+    ways: tuple[tuple[str, Rule, int], ...] = (
+        ("exclusive use", "alone", 1),
+        ("queue-order greedy", "best", 1),
+        (f"random pairing, mean of {RANDOM_RUNS}", "random", RANDOM_RUNS),
+    )
+    rows = [_row(THIS_PLAN, round_, plan.replace(preempt=False), objective)]
+    for name, rule, runs in ways:
+        plans = (_planned(problem, rule, seed + run) for run in range(runs))
+        rows.append(_mean([_row(name, round_, each, objective) for each in plans]))
+    return Comparison(objective=objective, rows=tuple(rows))
+
+
+def _planned(problem: Problem, rule: Rule, seed: int) -> Plan:
+    choice = Greedy(rule).solve(problem, Limits(seed=seed))
+    return Plan(assignments=assignments(problem.groups, place(problem.groups, choice.counts)))
+
+
+def _row(name: str, instance: Instance, plan: Plan, objective: ObjectiveName) -> Row:
+    found = check(instance, plan, objective)
+    slowdowns = found.job_slowdown.values()
+    return Row(
+        name=name,
+        placed=len(plan.assignments),
+        started=sum(not instance.jobs_by_id[a.job].running for a in plan.assignments),
+        placed_weight=found.placed_weight,
+        value=found.value or 0.0,
+        throughput=check(instance, plan, "throughput").value or 0.0,
+        worst_slowdown=max(slowdowns, default=None),
+        mean_slowdown=fmean(slowdowns) if slowdowns else None,
+        gpus_used=found.gpus_used,
+        gsla_violations=sum(violation.rule == "gsla" for violation in found.violations),
+    )
+
+
+def _mean(rows: Sequence[Row]) -> Row:
+    """Return the mean of rows of one name."""
+    means = {
+        field: _mean_of([getattr(row, field) for row in rows])
+        for field in Row.model_fields
+        if field != "name"
+    }
+    return Row.from_data({"name": rows[0].name, **means})
+
+
+def _mean_of(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None

@@ -1,0 +1,45 @@
+"""A sign of life on a terminal while something takes longer than two seconds."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+PATIENCE_S = 2.0
+
+
+@contextmanager
+def working(what: str, time_limit: float | None = None) -> Iterator[None]:
+    """Show elapsed time on standard error, with a bar towards the time limit if there is one.
+
+    Nothing is shown where standard error is no terminal.
+    """
+    if not sys.stderr.isatty():
+        yield
+        return
+    done = threading.Event()
+    thread = threading.Thread(target=_show, args=(what, time_limit, done), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def _show(what: str, time_limit: float | None, done: threading.Event) -> None:
+    if done.wait(PATIENCE_S):
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = [SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()]
+    if time_limit is not None:
+        columns += [BarColumn(), TextColumn(f"at most {time_limit:g} s")]
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(what, total=time_limit)
+        progress.advance(task, PATIENCE_S)
+        while not done.wait(0.1):
+            progress.advance(task, 0.1)

@@ -1,0 +1,208 @@
+"""A plan as a reader wants it: by node and GPU, by job, and who waits.
+
+Terminal tables and the HTML report show the same view. Figures are the independent
+checker's, not the plan's own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dovetail.instances.checker import CheckReport, check
+from dovetail.instances.instance import Gpu, Instance, Job, Node
+from dovetail.instances.plan import Assignment, Plan, Waiting
+
+MIB_PER_GIB = 1024.0
+
+TWO_STAGE = frozenset({"slowdown", "sensitivity", "energy"})
+"""Objectives that place as much weight as possible before they look at their own value."""
+
+LOWER_IS_BETTER = frozenset({"slowdown", "sensitivity"})
+
+
+@dataclass(frozen=True)
+class PlacedJob:
+    """A job that has GPUs.
+
+    Attributes
+    ----------
+    job : Job
+        The job.
+    gpus : tuple of str
+        Where its workers are.
+    slowdown, bound : float or None
+        Its slowdown, and the figure that its gSLA is checked against; None where unknown.
+    sub_batch : int or None
+        The sub-batch it runs at, where the plan names one.
+    """
+
+    job: Job
+    gpus: tuple[str, ...]
+    slowdown: float | None
+    bound: float | None
+    sub_batch: int | None
+
+    @property
+    def closeness(self) -> float:
+        """How much of its gSLA is used up: 1 at the limit, 0 without one."""
+        if self.job.gsla is None or self.bound is None:
+            return 0.0
+        return self.bound / self.job.gsla
+
+
+@dataclass(frozen=True)
+class Seat:
+    """One worker of a job on a GPU, under a share (None: no cap)."""
+
+    placed: PlacedJob
+    worker: int
+    share: int | None
+
+    @property
+    def part(self) -> str:
+        """Which worker of how many this is, ``2/4``; empty where there is one."""
+        workers = self.placed.job.workers
+        return f"{self.worker}/{workers}" if workers > 1 else ""
+
+
+@dataclass(frozen=True)
+class GpuView:
+    """A GPU, the workers on it and the memory that they take together with the reserve."""
+
+    gpu: Gpu
+    seats: tuple[Seat, ...]
+    used_mib: float
+
+    @property
+    def used_part(self) -> float:
+        """The part of the memory in use, 0..1."""
+        return self.used_mib / self.gpu.memory_mib
+
+
+@dataclass(frozen=True)
+class NodeView:
+    """A node and its GPUs."""
+
+    node: Node
+    gpus: tuple[GpuView, ...]
+
+
+@dataclass(frozen=True)
+class PlanView:
+    """A plan laid out for a reader.
+
+    Attributes
+    ----------
+    instance : Instance
+        What the plan answers; running jobs are pending where the plan preempts them.
+    plan : Plan
+        The plan.
+    report : CheckReport
+        What the checker found.
+    nodes : tuple of NodeView
+        Every node, in the order of the file.
+    placed : tuple of PlacedJob
+        Every job that has GPUs, in the order of the file.
+    waiting : tuple of Waiting
+        Every job that has none, in the order of the file, with the plan's reason if it has one.
+    """
+
+    instance: Instance
+    plan: Plan
+    report: CheckReport
+    nodes: tuple[NodeView, ...]
+    placed: tuple[PlacedJob, ...]
+    waiting: tuple[Waiting, ...]
+
+    @property
+    def gpus(self) -> tuple[GpuView, ...]:
+        """Every GPU, in the order of the file."""
+        return tuple(gpu for node in self.nodes for gpu in node.gpus)
+
+    @property
+    def starting(self) -> int:
+        """How many jobs the plan starts."""
+        return sum(not each.job.running for each in self.placed)
+
+    @property
+    def reason_kinds(self) -> Mapping[str, int]:
+        """How many jobs wait for each kind of reason (its text before the colon)."""
+        kinds = (each.reason.partition(":")[0] or "no reason given" for each in self.waiting)
+        return dict(Counter(kinds).most_common())
+
+
+def view(instance: Instance, plan: Plan) -> PlanView:
+    """Lay a plan out for a reader.
+
+    Parameters
+    ----------
+    instance : Instance
+        The round that the plan answers.
+    plan : Plan
+        A plan that the checker finds valid.
+
+    Raises
+    ------
+    InputError
+        When the instance lacks a field that the plan's objective is computed from.
+    """
+    problem = instance.preempted() if plan.preempt else instance
+    report = check(instance, plan)
+    assigned = {assignment.job: assignment for assignment in plan.assignments}
+    placed = tuple(
+        _placed(job, assigned[job.id], report) for job in problem.jobs if job.id in assigned
+    )
+    reasons = {waiting.job: waiting for waiting in plan.waiting}
+    return PlanView(
+        instance=problem,
+        plan=plan,
+        report=report,
+        nodes=_nodes(problem, _seats(placed, assigned), report),
+        placed=placed,
+        waiting=tuple(
+            reasons.get(job.id, Waiting(job=job.id))
+            for job in problem.jobs
+            if job.id not in assigned
+        ),
+    )
+
+
+def _placed(job: Job, assignment: Assignment, report: CheckReport) -> PlacedJob:
+    return PlacedJob(
+        job=job,
+        gpus=assignment.gpus,
+        slowdown=report.job_slowdown.get(job.id),
+        bound=report.job_bound.get(job.id),
+        sub_batch=assignment.sub_batch,
+    )
+
+
+def _seats(
+    placed: tuple[PlacedJob, ...], assigned: Mapping[str, Assignment]
+) -> Mapping[str, list[Seat]]:
+    seats: dict[str, list[Seat]] = defaultdict(list)
+    for each in placed:
+        shares = assigned[each.job.id].shares
+        for worker, (gpu, share) in enumerate(zip(each.gpus, shares, strict=True), start=1):
+            seats[gpu].append(Seat(each, worker, share))
+    return seats
+
+
+def _nodes(
+    instance: Instance, seats: Mapping[str, list[Seat]], report: CheckReport
+) -> tuple[NodeView, ...]:
+    idle_mib = instance.cluster.reserve_mib
+    return tuple(
+        NodeView(
+            node,
+            tuple(
+                GpuView(
+                    gpu, tuple(seats.get(gpu.id, ())), report.gpu_memory_mib.get(gpu.id, idle_mib)
+                )
+                for gpu in node.devices
+            ),
+        )
+        for node in instance.cluster.nodes
+    )
