@@ -95,7 +95,7 @@ def compare(instance: Instance, plan: Plan, *, seed: int = 0) -> Comparison:
     ways: tuple[tuple[str, Rule, int], ...] = (
         ("exclusive use", "alone", 1),
         ("queue-order greedy", "best", 1),
-        (f"random pairing, mean of {RANDOM_RUNS}", "random", RANDOM_RUNS),
+        (f"random pairing (mean of {RANDOM_RUNS})", "random", RANDOM_RUNS),
     )
     rows = [_row(THIS_PLAN, round_, plan.replace(preempt=False), objective)]
     for name, rule, runs in ways:

@@ -2,5 +2,5 @@
 
 ``rounds`` compiles an instance, ``groups`` lists every set of jobs that may share a GPU,
 ``values`` says what each is worth, ``integer_program`` and ``pair_graph`` write that down for
-the backends, and ``placement`` turns an answer into GPUs of named nodes.
+the backends, and ``placement`` and ``node_program`` turn an answer into GPUs of named nodes.
 """

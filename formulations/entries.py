@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dovetail.instances.instance import Instance, SlowdownEntry
@@ -69,6 +70,8 @@ class EntryBook:
 
     def __init__(self, instance: Instance) -> None:
         self._by_key = {entry.key: entry for entry in instance.slowdowns}
+        self._known: dict[str, Sequence[Combination]] = {}
+        self._known_with: dict[str, Mapping[Member, Sequence[Combination]]] = {}
 
     def find(self, model: str, members: Sequence[Member]) -> Combination | None:
         """Return the known combination of the members on a GPU model, None if there is none."""
@@ -78,8 +81,23 @@ class EntryBook:
             return None
         return _combination(entry).reordered(members)
 
-    def known(self, model: str) -> Iterator[Combination]:
-        """Yield every combination that may run on a GPU model."""
+    def known(self, model: str) -> Sequence[Combination]:
+        """Return every combination that may run on a GPU model."""
+        if model not in self._known:
+            self._known[model] = tuple(self._combinations(model))
+        return self._known[model]
+
+    def known_with(self, model: str, member: Member) -> Sequence[Combination]:
+        """Return every combination with a member that may run on a GPU model."""
+        if model not in self._known_with:
+            index: dict[Member, list[Combination]] = defaultdict(list)
+            for known in self.known(model):
+                for each in set(known.members):
+                    index[each].append(known)
+            self._known_with[model] = index
+        return self._known_with[model].get(member, ())
+
+    def _combinations(self, model: str) -> Iterator[Combination]:
         for (where, key), entry in self._by_key.items():
             overridden = where is None and (model, key) in self._by_key
             if where in (None, model) and not overridden and entry.slowdown is not None:

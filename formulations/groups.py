@@ -178,7 +178,7 @@ class _Lister:
         """Return the combinations that leave a place beside the residents, by their size."""
         cluster = self.round.instance.cluster
         by_size: dict[int, list[Combination]] = {}
-        for known in self.round.entries.known(gpu_class.model):
+        for known in self._known_with(gpu_class):
             size = len(known.members)
             shares = sum(share or 0 for _, share in known.members)
             if (
@@ -187,6 +187,15 @@ class _Lister:
             ):
                 by_size.setdefault(size, []).append(known)
         return list(by_size.values())
+
+    def _known_with(self, gpu_class: GpuClass) -> Sequence[Combination]:
+        """Return the combinations on the class's model, those with its first resident."""
+        entries = self.round.entries
+        if not gpu_class.residents:
+            return entries.known(gpu_class.model)
+        resident = gpu_class.residents[0]
+        member = (self.round.jobs[resident.variant.job].workload, resident.share)
+        return entries.known_with(gpu_class.model, member)
 
     def _untouched(self, index: int, gpu_class: GpuClass) -> Rows:
         """Return the one group of the residents of a class that nobody joins."""

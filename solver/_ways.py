@@ -238,7 +238,10 @@ class WaysBook:
         gsla = np.array([np.inf if job.gsla is None else job.gsla for job in jobs])
         bound = np.where(late, known.tail, known.usual) * [o.variant.stretch for o in occupants]
         allowed = np.flatnonzero((bound <= gsla * (1 + GSLA_TOLERANCE)).all(axis=1))
-        return tuple(known.share[allowed[0]].tolist()) if len(allowed) else None
+        if not len(allowed):
+            return None
+        best = allowed[known.slowdown[allowed].sum(axis=1).argmin()]
+        return tuple(known.share[best].tolist())
 
     # -- what is known ------------------------------------------------------------------
 

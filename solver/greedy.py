@@ -47,7 +47,7 @@ class Greedy:
 
     def __init__(self, rule: Rule = "best") -> None:
         self.rule: Rule = rule
-        self.name: str = "greedy" if rule == "best" else rule
+        self.name = _NAMES[rule]
 
     def solve(self, problem: Problem, limits: Limits) -> Choice:
         """Return the choice of groups that the rule leads to, with a simple bound."""

@@ -1,0 +1,125 @@
+"""How plans and their figures are told, in the terminal and in the report alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dovetail.comparison import Comparison, Row
+from dovetail.instances.plan import ObjectiveName, ObjectiveValue, Plan
+from dovetail.views import LOWER_IS_BETTER, MIB_PER_GIB, TWO_STAGE, Seat
+
+NO_FIGURE = "-"
+
+OBJECTIVE_MEANINGS: Mapping[ObjectiveName, str] = {
+    "throughput": "sum of weight x rate over the placed jobs",
+    "slowdown": "weighted sum of job slowdowns, after placing as much weight as possible",
+    "sensitivity": "weighted sum of job slowdowns by sensitivity, "
+    "after placing as much weight as possible",
+    "jct": "sum of weight x rate / remaining time over the placed jobs",
+    "energy": "work per watt, after placing as much weight as possible",
+}
+
+
+def proof(plan: Plan) -> str:
+    """Return the status of a plan with what it means."""
+    if plan.status is None or plan.objective is None:
+        return "checked and valid; nothing is claimed of how good it is"
+    if plan.status == "optimal":
+        return "optimal: no plan does better, proven"
+    return f"{plan.status}: valid; {_range(plan.objective)}"
+
+
+def _range(claim: ObjectiveValue) -> str:
+    """Return between which proven limits the best plan lies."""
+    weight, most = claim.placed_weight, claim.placed_weight_bound
+    if weight is not None and most is not None and most > weight:
+        return f"the most weight a plan can place is {figure(weight)} to {figure(most)}"
+    if claim.bound is None:
+        return "how much better another plan could be is not known"
+    low, high = sorted((claim.value, claim.bound))
+    return f"the best possible {claim.name} is {figure(low)} to {figure(high)}"
+
+
+def comparison_columns(comparison: Comparison) -> tuple[str, ...]:
+    """Return the heads of the columns that `comparison_cells` fills."""
+    weight = ("weight placed",) if comparison.objective in TWO_STAGE else ()
+    # The objective may be the throughput itself, which then has its column already.
+    throughput = () if comparison.objective == "throughput" else ("throughput",)
+    slowdowns = ("worst slowdown", "mean slowdown")
+    value = comparison.objective
+    return ("jobs placed", *weight, value, *throughput, *slowdowns, "GPUs used", "over gSLA")
+
+
+def comparison_cells(comparison: Comparison, row: Row) -> tuple[str, ...]:
+    """Return the figures of a row of a comparison."""
+    weight = (figure(row.placed_weight),) if comparison.objective in TWO_STAGE else ()
+    throughput = () if comparison.objective == "throughput" else (figure(row.throughput),)
+    return (
+        count(row.placed),
+        *weight,
+        figure(row.value),
+        *throughput,
+        two_digits(row.worst_slowdown),
+        two_digits(row.mean_slowdown),
+        count(row.gpus_used),
+        count(row.gsla_violations),
+    )
+
+
+def better(objective: ObjectiveName) -> str:
+    """Return which way an objective gets better."""
+    direction = "lower" if objective in LOWER_IS_BETTER else "higher"
+    among = " among plans that place the same weight" if objective in TWO_STAGE else ""
+    return f"{direction} is better{among}"
+
+
+def mark(seat: Seat) -> str:
+    """Return whether a job is there already."""
+    return "stays" if seat.placed.job.running else "starts"
+
+
+def share_told(share: int | None) -> str:
+    """Return a share of a GPU's SMs."""
+    return "no cap" if share is None else f"{share} %"
+
+
+def two_digits(value: float | None) -> str:
+    """Return a slowdown or a limit of one."""
+    return NO_FIGURE if value is None else f"{value:.2f}"
+
+
+def figure(value: float) -> str:
+    """Return a value with six significant digits."""
+    return f"{value:.6g}"
+
+
+def count(value: float) -> str:
+    """Return a count; a mean of counts with one digit."""
+    return f"{value:.0f}" if value == int(value) else f"{value:.1f}"
+
+
+def number(amount: int, thing: str) -> str:
+    """Return so many things, in the plural unless it is one."""
+    return f"{amount:,} {thing}" if amount == 1 else f"{amount:,} {thing}s"
+
+
+def gib(mib: float) -> str:
+    """Return an amount of memory in GiB, without the unit."""
+    return f"{mib / MIB_PER_GIB:.1f}"
+
+
+def percent(part: float) -> str:
+    """Return a part as per cent."""
+    return f"{part:.2%}".replace("%", " %")
+
+
+def seconds(time_s: float | None) -> str:
+    """Return a run time; empty where there is none."""
+    if time_s is None:
+        return ""
+    return f"{time_s:.2f} s" if time_s >= 0.1 else f"{time_s * 1000:.0f} ms"
+
+
+def counted(kinds: Mapping[str, int]) -> str:
+    """Return how often each kind occurs."""
+    return ", ".join(f"{amount} {kind}" for kind, amount in kinds.items())

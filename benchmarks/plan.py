@@ -1,0 +1,107 @@
+"""Compare the solvers on generated rounds: time, peak memory, value and proven gap.
+
+    python benchmarks/plan.py                      the table of docs/benchmarks.md
+    python benchmarks/plan.py --sizes 30 --time-limit 5      a short form
+
+Every cell runs in a process of its own on the same instance: `dovetail.solve` from the records
+to the checked plan, with the listing of candidate groups and the model included. Memory is the
+peak of the process and, for ``milp``, of the solver's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from importlib.metadata import version
+from typing import Any
+
+FAMILIES: dict[str, dict[str, Any]] = {
+    "one GPU a job": {"gangs": False},
+    "whole gangs": {"gang_sharing": "whole"},
+    "partial gangs": {},
+}
+SOLVERS = ("matching", "cpsat", "highs", "milp", "milp:HiGHS", "greedy")
+SEED = 1
+
+
+def main() -> None:
+    """Run the cells and print the table as Markdown."""
+    options = _options()
+    if options.cell:
+        print(json.dumps(_cell(*json.loads(options.cell))))
+        return
+    print(_heading(options.time_limit))
+    for family in FAMILIES:
+        for size in options.sizes:
+            for row in _rows(family, size, options.solvers, options.time_limit):
+                print(row, flush=True)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[100, 300, 1000])
+    parser.add_argument("--solvers", nargs="+", default=list(SOLVERS))
+    parser.add_argument("--time-limit", type=float, default=60.0)
+    parser.add_argument("--cell", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def _heading(time_limit: float) -> str:
+    machine = f"{platform.machine()}, Python {platform.python_version()}"
+    libraries = ("ortools", "scipy", "pulp", "rustworkx")
+    versions = ", ".join(f"{name} {version(name)}" for name in libraries)
+    return (
+        f"Throughput, time limit {time_limit:g} s, seed {SEED}; {machine}; {versions}.\n\n"
+        "| family | jobs | GPUs | solver | seconds | MB | value | gap | status |\n"
+        "|---|--:|--:|---|--:|--:|--:|--:|---|"
+    )
+
+
+def _rows(family: str, size: int, solvers: Sequence[str], time_limit: float) -> Iterator[str]:
+    for solver in solvers:
+        cell = json.dumps([family, size, solver, time_limit])
+        child = subprocess.run(
+            [sys.executable, __file__, "--cell", cell], capture_output=True, text=True, check=False
+        )
+        if child.returncode:
+            reason = child.stderr.strip().splitlines()[-1].partition(": ")[2]
+            yield f"| {family} | {size} | | {solver} | | | | | {reason} |"
+            continue
+        found = json.loads(child.stdout)
+        gap = "none" if found["gap"] is None else f"{found['gap']:.1e}"
+        yield (
+            f"| {family} | {size} | {found['gpus']} | {solver} | {found['seconds']:.2f} "
+            f"| {found['megabytes']:.0f} | {found['value']:.4f} | {gap} | {found['status']} |"
+        )
+
+
+def _cell(family: str, size: int, solver: str, time_limit: float) -> dict[str, object]:
+    """Solve one instance in this process and measure it."""
+    from dovetail import solve
+    from dovetail.instances.generate import generate
+
+    instance = generate(size, seed=SEED, **FAMILIES[family])
+    started = time.perf_counter()
+    result = solve(instance, "throughput", solver, time_limit)
+    seconds = time.perf_counter() - started
+    own, child = (resource.getrusage(who).ru_maxrss for who in _WHO)
+    return {
+        "gpus": len(instance.places),
+        "seconds": seconds,
+        "megabytes": max(own, child) / 1024,
+        "value": result.objective,
+        "gap": result.gap,
+        "status": f"{result.status}, {result.stopped}",
+    }
+
+
+_WHO = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+
+if __name__ == "__main__":
+    main()

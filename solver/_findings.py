@@ -1,0 +1,259 @@
+"""The GPUs that come nearest to letting a waiting job start, and what stands against them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.formulations.rounds import Round, Variant
+from dovetail.instances.instance import Job
+from dovetail.instances.plan import Assignment
+from dovetail.solver._sites import Occupant, Site, Sites
+from dovetail.solver._ways import NO_SHARE, NOBODY, Level, Ways, WaysBook
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to use a GPU of a site: the row of ``Ways`` that it is, and its level."""
+
+    ways: Ways
+    row: int
+    level: Level
+
+    @property
+    def site(self) -> int:
+        """Index of the site."""
+        return int(self.ways.site[self.row])
+
+    @property
+    def slowdown(self) -> float:
+        """The job's slowdown; NaN where it is not known."""
+        return float(self.ways.slowdown[self.row, 0])
+
+    @property
+    def bound(self) -> float:
+        """What the job's gSLA is checked against."""
+        return float(self.ways.bound[self.row, 0])
+
+    @property
+    def share(self) -> int | None:
+        """The job's share."""
+        return self._share(0)
+
+    @property
+    def short_mib(self) -> float:
+        """Memory that is missing."""
+        return float(self.ways.short_mib[self.row])
+
+    def others(self, site: Site) -> tuple[Occupant, ...]:
+        """Return the co-runners, at the shares that they would have."""
+        leaver = int(self.ways.leaver[self.row])
+        staying = [o for k, o in enumerate(site.occupants) if k != leaver]
+        if self.level in (Level.UNKNOWN, Level.APART, Level.CLOSED):
+            return tuple(staying)
+        return tuple(
+            Occupant(o.variant, self._share(k), o.starting) for k, o in enumerate(staying, 1)
+        )
+
+    def leaver(self, site: Site) -> Occupant | None:
+        """Return in whose place the job would come."""
+        position = int(self.ways.leaver[self.row])
+        return None if position == NOBODY else site.occupants[position]
+
+    def slowed(self, position: int) -> tuple[float, float]:
+        """Return slowdown and bound of the co-runner at this position of ``others``."""
+        row = self.row, position + 1
+        return float(self.ways.slowdown[row]), float(self.ways.bound[row])
+
+    def too_slow(self, position: int) -> bool:
+        """Tell whether the co-runner at this position of ``others`` would be over its gSLA."""
+        return bool(self.ways.excess[self.row, position + 1] > 0)
+
+    def _share(self, position: int) -> int | None:
+        share = int(self.ways.share[self.row, position])
+        return None if share == NO_SHARE else share
+
+
+@dataclass(frozen=True)
+class Pick:
+    """So many GPUs of a site, used in one way."""
+
+    way: Way
+    number: int
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The best GPUs for a whole job.
+
+    Attributes
+    ----------
+    variant : Variant
+        At which sub-batch.
+    picks : tuple of Pick
+        All its GPUs, the most promising first; the last decides whether the job can start.
+    possible : int
+        How many of its GPUs the job could have at once.
+    """
+
+    variant: Variant
+    picks: tuple[Pick, ...]
+    possible: int
+
+    @property
+    def binding(self) -> Way:
+        """The way that stands most against the job."""
+        return self.picks[-1].way
+
+    @property
+    def level(self) -> Level:
+        """What stands against the job."""
+        return self.binding.level
+
+
+class Finder:
+    """Finds the best GPUs for waiting jobs.
+
+    Parameters
+    ----------
+    compiled : Round
+        The instance.
+    assignments : sequence of Assignment
+        A valid plan.
+    jct : bool
+        Whether sharing must shorten the mean completion.
+    """
+
+    def __init__(self, compiled: Round, assignments: Sequence[Assignment], jct: bool) -> None:
+        self.round = compiled
+        self.rows = {row.job: row for row in assignments}
+        self.sites = Sites(compiled, assignments)
+        self.book = WaysBook(self.sites)
+        self._jct = jct
+        self._number = np.array([len(site.gpus) for site in self.sites.all], dtype=np.int64)
+        self._of_model = [
+            np.array([k for k, site in enumerate(self.sites.all) if site.model == model])
+            for model in compiled.models
+        ]
+        self._whole = compiled.instance.cluster.gang_sharing == "whole"
+        self._held = np.array([bool(site.occupants) for site in self.sites.all])
+        self._team, self._team_size = self._teams()
+
+    def levels(self, index: int) -> Ints:
+        """Return what stands against each way of a job."""
+        return self.book.ways(index).levels(self.round.jobs[index], self._jct)
+
+    def find(self, index: int, level: Ints | None = None) -> Finding | None:
+        """Return the best GPUs for a job; None where no model has as many GPUs.
+
+        Those of one model whose worst one is best; at the first such sub-batch.
+
+        Parameters
+        ----------
+        index : int
+            Index of the job.
+        level : (n,) int, optional
+            What stands against each way, if not what ``levels`` says.
+        """
+        job, ways = self.round.jobs[index], self.book.ways(index)
+        level = self.levels(index) if level is None else level
+        key = level + ways.distances(job, level)
+        found: tuple[float, Finding] | None = None
+        for v, variant in enumerate(self.round.variants[index]):
+            row = _best_of_each_site(np.flatnonzero(ways.variant == v), ways.site, key)
+            for sites in self._choices(job, key[row]):
+                worst = float(key[row[sites[-1]]])
+                if found is None or worst < found[0]:
+                    picks = self._picks(job, ways, level, row[sites])
+                    found = worst, Finding(variant, picks, self._possible(picks, level[row]))
+        return found[1] if found else None
+
+    def _teams(self) -> tuple[Ints, Ints]:
+        """Return the set of GPUs that the jobs of each held site have, and the sizes of the sets."""
+        index: dict[frozenset[str], int] = {}
+        team = np.zeros(len(self.sites.all), dtype=np.int64)
+        for k in np.flatnonzero(self._held):
+            first = self.sites.all[k].occupants[0].variant.job
+            team[k] = index.setdefault(frozenset(self.sites.gpus_of[first]), len(index))
+        return team, np.array([len(gpus) for gpus in index], dtype=np.int64)
+
+    def _choices(self, job: Job, key: Floats) -> Iterator[Ints]:
+        """Yield the best sites for a whole gang of each model, and of the gangs it may join."""
+        if self._whole:
+            team = self._best_team(job.workers, key)
+            if team is not None:
+                yield team
+            # Apart from joining a whole gang, only free GPUs are to be had.
+            key = np.where(self._held, np.maximum(key, Level.APART), key)
+        for sites in self._of_model:
+            order = sites[np.argsort(key[sites], kind="stable")]
+            total = np.cumsum(self._number[order])
+            if total[-1] >= job.workers:
+                yield order[: int(np.searchsorted(total, job.workers)) + 1]
+
+    def _best_team(self, workers: int, key: Floats) -> Ints | None:
+        fitting = np.flatnonzero(self._team_size == workers)
+        if not len(fitting):
+            return None
+        worst = np.zeros(len(self._team_size))
+        np.maximum.at(worst, self._team[self._held], key[self._held])
+        best = fitting[worst[fitting].argmin()]
+        sites = np.flatnonzero(self._held & (self._team == best))
+        return np.asarray(sites[np.argsort(key[sites], kind="stable")])
+
+    def _picks(self, job: Job, ways: Ways, level: Ints, rows: Ints) -> tuple[Pick, ...]:
+        needed, picks = job.workers, []
+        for row in rows.tolist():
+            number = min(needed, int(self._number[ways.site[row]]))
+            needed -= number
+            picks.append(Pick(Way(ways, row, Level(level[row])), number))
+        return tuple(picks)
+
+    def _possible(self, picks: tuple[Pick, ...], level: Ints) -> int:
+        """Return how many of the picked GPUs have nothing against them."""
+        return sum(p.number for p in picks if p.way.level == Level.POSSIBLE)
+
+
+def _best_of_each_site(rows: Ints, site: Ints, key: Floats) -> Ints:
+    """Return for every site the first of its rows with the least key; ``rows`` ordered by site."""
+    order = rows[np.lexsort((rows, key[rows], site[rows]))]
+    first = np.flatnonzero(np.diff(site[order], prepend=-1))
+    return np.asarray(order[first])
+
+
+def started(finder: Finder, index: int, finding: Finding) -> Mapping[str, Assignment]:
+    """Return, by job, the assignment of a job to the GPUs found and those that change with it.
+
+    They claim no slowdowns and co-runners.
+    """
+    jobs = finder.round.jobs
+    shares: dict[int, dict[str, int | None]] = {}
+    for pick in finding.picks:
+        site = finder.sites.all[pick.way.site]
+        seated = [(index, pick.way.share)]
+        seated += [(o.variant.job, o.share) for o in pick.way.others(site) if o.starting]
+        for job, share in seated:
+            shares.setdefault(job, {}).update(dict.fromkeys(site.gpus[: pick.number], share))
+    own = shares.pop(index)
+    found = Assignment(
+        job=jobs[index].id,
+        gpus=tuple(own),
+        share=tuple(own.values()),
+        sub_batch=finding.variant.sub_batch,
+        start=True,
+    )
+    rows = (with_shares(finder.rows[jobs[k].id], changed) for k, changed in shares.items())
+    return {row.job: row for row in (found, *rows)}
+
+
+def with_shares(row: Assignment, changed: Mapping[str, int | None]) -> Assignment:
+    """Return an assignment with other shares on some GPUs and without its claims."""
+    share = {**dict(zip(row.gpus, row.shares, strict=True)), **changed}
+    return row.replace(share=tuple(share.values()), slowdown=None, co_runners=None)
