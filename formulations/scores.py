@@ -54,21 +54,51 @@ def score(groups: Groups, values: JobValues, counts: Ints) -> Score:
 
 
 def ceiling(groups: Groups, values: JobValues) -> Score:
-    """Return bounds that no choice exceeds: every job placed, each as if in its best group.
+    """Return bounds that no choice exceeds.
 
-    The gain of a pending job counts only if it is positive, because the job may wait; the
-    power is the least that the GPUs in use can draw together (where the objective asks).
+    *Weight*: every job that is in some group. *Gain*: a Lagrangean bound. A worker in a group
+    of s jobs takes at least 1/s of a GPU, so with M GPUs and a price t >= 0 for one, no plan
+    gains more than t M + sum over jobs of the largest G[s] - t W / s (0 if that is less and
+    the job may wait), where G[s] is the job's best gain in groups of s jobs or more and W its
+    workers. *Power*: the least that the GPUs in use can draw (where the objective asks).
     """
-    gains = np.full(len(groups.round.jobs), -np.inf)
-    np.maximum.at(gains, groups.job, member_gains(groups, values))
-    possible = np.isfinite(gains)
-    running = np.array([job.running for job in groups.round.jobs], dtype=bool)
-    gains = np.where(running, gains, np.maximum(gains, 0.0))
+    best = _best_gains(groups, values)
+    possible = np.isfinite(best).any(axis=1)
     return Score(
         weight=float(values.weight[possible].sum()),
-        gain=float(gains[possible].sum()),
+        gain=_lagrangean_bound(groups, best[possible], np.flatnonzero(possible)),
         power_w=_least_power(groups) if values.ratio else np.nan,
     )
+
+
+def _best_gains(groups: Groups, values: JobValues) -> Floats:
+    """Return G[j, s - 1]: the best gain of job j in groups of s or more; -inf for none."""
+    best = np.full((len(groups.round.jobs), int(groups.sizes.max(initial=1))), -np.inf)
+    size = groups.sizes[groups.group_of_member]
+    np.maximum.at(best, (groups.job, size - 1), member_gains(groups, values))
+    return np.maximum.accumulate(best[:, ::-1], axis=1)[:, ::-1]
+
+
+def _lagrangean_bound(groups: Groups, best: Floats, job: Ints) -> float:
+    jobs = groups.round.jobs
+    gpus = len(groups.round.instance.places)
+    workers = np.array([jobs[k].workers for k in job], dtype=np.float64)
+    running = np.array([jobs[k].running for k in job], dtype=bool)
+    share = workers[:, None] / np.arange(1, best.shape[1] + 1)
+
+    def bound(price: float) -> float:
+        worth = (best - price * share).max(axis=1)
+        return float(price * gpus + np.where(running, worth, np.maximum(worth, 0.0)).sum())
+
+    low, high = 0.0, float(np.abs(best[np.isfinite(best)]).max(initial=0.0))
+    # The bound is convex in the price; any price is valid, so a coarse search is enough.
+    for _ in range(60):
+        third = (high - low) / 3
+        if bound(low + third) <= bound(high - third):
+            high -= third
+        else:
+            low += third
+    return min(bound(0.0), bound(low))
 
 
 def _least_power(groups: Groups) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dovetail.formulations.rounds import Round, Variant
@@ -48,8 +48,8 @@ class Sites:
     ----------
     all : tuple of Site
         Every site, in the order of its first GPU.
-    gpus_of : mapping
-        The GPUs of each placed job, by its index.
+    gpus_of, of : mapping
+        The GPUs and the sites of each placed job, by its index.
     """
 
     def __init__(self, compiled: Round, assignments: Iterable[Assignment]) -> None:
@@ -64,6 +64,7 @@ class Sites:
             if job.running or k in starting
         }
         self.all = self._grouped(self._occupants(starting))
+        self.of: Mapping[int, Sequence[Site]] = self._by_job()
 
     def _occupants(self, starting: Mapping[int, Assignment]) -> Mapping[str, list[Occupant]]:
         held: dict[str, list[Occupant]] = defaultdict(list)
@@ -90,3 +91,10 @@ class Sites:
             memory = place.gpu.memory_mib - reserve
             members[place.gpu.model, memory, occupants, gpu not in closed].append(gpu)
         return tuple(Site(*kind, tuple(gpus)) for kind, gpus in members.items())
+
+    def _by_job(self) -> Mapping[int, Sequence[Site]]:
+        found: dict[int, list[Site]] = defaultdict(list)
+        for site in self.all:
+            for occupant in site.occupants:
+                found[occupant.variant.job].append(site)
+        return found

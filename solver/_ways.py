@@ -172,7 +172,10 @@ class _Casts:
         self.size = np.array([len(others) + 1 for others in self.others], dtype=np.int64)
         self.width = int(self.size.max())
         self.left_mib = np.array(
-            [sites.all[k].memory_mib - sum(o.variant.memory_mib for o in others) for k, _, others in found]
+            [
+                sites.all[k].memory_mib - sum(o.variant.memory_mib for o in others)
+                for k, _, others in found
+            ]
         )
         self.stretch = self._each(lambda occupant, _: occupant.variant.stretch)
         self.gsla = self._each(lambda _, job: np.inf if job.gsla is None else job.gsla)

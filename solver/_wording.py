@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections import Counter
 from functools import cached_property
 from typing import Literal
 
 import numpy as np
 
-from dovetail.formulations.rounds import MEMORY_TOLERANCE_MIB, Variant
+from dovetail.formulations.rounds import GSLA_TOLERANCE, MEMORY_TOLERANCE_MIB
 from dovetail.formulations.values import JobValues
 from dovetail.instances._record import listed
 from dovetail.instances.plan import Nearest
 from dovetail.solver._findings import Finder, Finding, Way
-from dovetail.solver._sites import Site
+from dovetail.solver._sites import Occupant, Site
 from dovetail.solver._ways import Level
+from dovetail.solver._worth import Worth
 
 Category = Literal["size", "memory", "unknown", "gsla", "jct", "closed", "capacity"]
 """Why a job waits; see ``dovetail.solver.explanations``."""
@@ -34,9 +35,10 @@ class Wording:
 
     def __init__(self, finder: Finder, values: JobValues) -> None:
         self._finder = finder
-        self._values = values
+        self._worth = Worth(finder, values)
         self._round = finder.round
         self._jobs = finder.round.jobs
+        self._unknown: dict[tuple[int, str], tuple[str, ...]] = {}
 
     def reason(self, index: int) -> tuple[Category, str, Nearest | None]:
         """Return why a job waits: the category, the sentence, and the nearest co-runner."""
@@ -49,7 +51,7 @@ class Wording:
         category = self._category(finding.binding)
         return category, self._sentence(index, finding), self._nearest(finding.binding)
 
-    def place(self, index: int, finding: Finding) -> str:
+    def place(self, finding: Finding) -> str:
         """Return where the job would be: beside whom, on which GPUs, how slow."""
         gpus: list[str] = []
         others: list[str] = []
@@ -58,7 +60,7 @@ class Wording:
             gpus += site.gpus[: pick.number]
             others += [self._jobs[o.variant.job].id for o in pick.way.others(site)]
         beside = f"beside {listed(dict.fromkeys(others), 3)}" if others else "alone"
-        return f"{beside} on {listed(gpus, 4)}{_how(self._jobs[index].workers, finding)}"
+        return f"{beside} on {listed(gpus, 4)}{_how(finding)}"
 
     # -- what no plan could change --------------------------------------------------------
 
@@ -68,7 +70,10 @@ class Wording:
         most = max(len(sizes) for sizes in self._memory.values())
         if workers > most:
             models = [model for model, sizes in self._memory.items() if len(sizes) == most]
-            return "size", f"size: needs {workers} GPUs of one model, the cluster has {most} ({listed(models)})"
+            return (
+                "size",
+                f"size: needs {workers} GPUs of one model, the cluster has {most} ({listed(models)})",
+            )
         offered = max(s[workers - 1] for s in self._memory.values() if len(s) >= workers)
         least = min(variant.memory_mib for variant in self._round.variants[index])
         if least <= offered + MEMORY_TOLERANCE_MIB:
@@ -120,7 +125,7 @@ class Wording:
     def _told_capacity(self, index: int, finding: Finding) -> str:
         way, site = finding.binding, self._site(finding.binding)
         if way.level == Level.POSSIBLE:
-            return f"could start {self.place(index, finding)}{self._worth(index, finding)}"
+            return f"could start {self.place(finding)}{self._worth.told(index, finding)}"
         if way.level == Level.APART:
             return "the other GPUs are held by gangs of another size, which share as a whole only"
         leaver = self._id(way.leaver(site))
@@ -131,32 +136,38 @@ class Wording:
 
     def _told_memory(self, index: int, finding: Finding) -> str:
         way = finding.binding
-        if not way.others(self._site(way)):
-            return f"{mib(way.short_mib)} short on {self._site(way).gpus[0]}, even alone"
         return f"{mib(way.short_mib)} short {self._beside(way)}{self._instead(way)}"
 
     def _told_gsla(self, index: int, finding: Finding) -> str:
         way, job = finding.binding, self._jobs[index]
+        others = way.others(self._site(way))
         parts = []
         if job.gsla is not None and over(way.bound, job.gsla):
-            parts.append(f"it would be slowed {compared(way.slowdown, way.bound, job.gsla)}")
-        for k, other in enumerate(way.others(self._site(way))):
+            parts.append(f"be slowed {compared(way.slowdown, way.bound, job.gsla)}")
+        for k, other in enumerate(others):
             if way.too_slow(k):
-                limit = self._jobs[other.variant.job].gsla or math.inf
-                parts.append(f"{self._id(other)} {compared(*way.slowed(k), limit)}")
-        where = self._beside(way) if way.others(self._site(way)) else self._even_alone(finding)
-        return f"{where}{self._instead(way)} {' and '.join(parts)}"
+                gsla = self._jobs[other.variant.job].gsla or math.inf
+                parts.append(f"slow {self._id(other)} {compared(*way.slowed(k), gsla)}")
+        size = finding.variant.sub_batch if finding.variant.stretch != 1 else None
+        at = f" at sub-batch {size}" if size else ""
+        return f"{self._beside(way)}{self._instead(way)}{at} it would {' and '.join(parts)}"
 
     def _told_jct(self, index: int, finding: Finding) -> str:
         way = finding.binding
-        gain = "sharing would not let the two end earlier on average"
-        return f"{self._beside(way)}{self._instead(way)} {gain} (slowdown {way.slowdown:.2f})"
+        if len(way.others(self._site(way))) > 1:
+            return f"no more than two jobs may share a GPU, as {self._beside(way)}"
+        told = f"(slowdown {way.slowdown:.2f}) would not let the two end earlier on average"
+        return f"sharing {self._beside(way)}{self._instead(way)} {told}"
 
     def _told_unknown(self, index: int, finding: Finding) -> str:
-        names = self._unknown_workloads(finding)
-        own = self._jobs[index].workload
-        number = f"the {len(names)} workloads" if len(names) > 1 else "the workload"
-        return f"no slowdown is known beside {number} it could join; first measure {own} with {names[0]}"
+        own, model = self._jobs[index].workload, self._site(finding.binding).model
+        names = self._unknown_beside(index, model)
+        who = f"any of the {len(names)} workloads" if len(names) > 1 else names[0]
+        open_questions = [name for name in names if not self._ruled_out(own, name)]
+        if not open_questions:
+            return f"{own} is known to be unable to share with {who} it could join"
+        first = f"first measure {own} beside {open_questions[0]}"
+        return f"no slowdown is known with {who} it could join; {first}"
 
     def _told_closed(self, index: int, finding: Finding) -> str:
         site = self._site(finding.binding)
@@ -167,3 +178,87 @@ class Wording:
 
     def _site(self, way: Way) -> Site:
         return self._finder.sites.all[way.site]
+
+    def _id(self, occupant: Occupant) -> str:
+        return self._jobs[occupant.variant.job].id
+
+    def _beside(self, way: Way) -> str:
+        site = self._site(way)
+        share = "" if way.share is None else f" at share {way.share}"
+        others = listed(map(self._id, way.others(site)), 3)
+        who = f"beside {others}" if others else "alone"
+        return f"{who} on {site.gpus[0]}{share}"
+
+    def _instead(self, way: Way) -> str:
+        leaver = way.leaver(self._site(way))
+        return f" in place of {self._id(leaver)}" if leaver else ""
+
+    def _nearest(self, way: Way) -> Nearest | None:
+        site = self._site(way)
+        others = way.others(site)
+        if not others:
+            return None
+        slowdown = None if math.isnan(way.slowdown) else way.slowdown
+        name = self._id(others[0])
+        return Nearest(co_runner=name, share=way.share, slowdown=slowdown, gpu=site.gpus[0])
+
+    def _unknown_beside(self, index: int, model: str) -> tuple[str, ...]:
+        """Return the workloads that nothing is known with, those on most sites first."""
+        ways = self._finder.book.ways(index)
+        key = id(ways), model
+        if key not in self._unknown:
+            rows = np.flatnonzero((ways.fixed == Level.UNKNOWN) & (ways.variant == 0)).tolist()
+            found = Counter(
+                self._jobs[other.variant.job].workload
+                for way in (Way(ways, row, Level.UNKNOWN) for row in rows)
+                if self._site(way).model == model
+                for other in way.others(self._site(way))
+            )
+            self._unknown[key] = tuple(name for name, _ in found.most_common())
+        return self._unknown[key]
+
+    def _ruled_out(self, one: str, other: str) -> bool:
+        """Tell whether all that is known of two workloads is that they may not share."""
+        return frozenset((one, other)) in self._impossible
+
+    @cached_property
+    def _impossible(self) -> frozenset[frozenset[str]]:
+        pairs = [entry for entry in self._round.instance.slowdowns if entry.pair]
+        possible = {frozenset(e.workloads) for e in pairs if e.slowdown is not None}
+        return frozenset(frozenset(e.workloads) for e in pairs) - possible
+
+
+def over(bound: float, gsla: float) -> bool:
+    """Tell whether a bound exceeds a gSLA."""
+    return bound > gsla * (1 + GSLA_TOLERANCE)
+
+
+def accepting(bound: float) -> float:
+    """Return the least gSLA of two decimals that a bound meets."""
+    return max(1.0, math.ceil(round(bound * 100, 6)) / 100)
+
+
+def figure(gsla: float) -> str:
+    """Return a gSLA as users wrote it, with two decimals at least."""
+    return f"{gsla:.2f}" if round(gsla, 2) == gsla else f"{gsla:.10g}"
+
+
+def compared(slowdown: float, bound: float, gsla: float) -> str:
+    """Return a slowdown against the gSLA that its bound exceeds."""
+    told = f"{accepting(bound):.2f} > {figure(gsla)}"
+    return told if bound == slowdown else f"{told} (upper bound of {slowdown:.2f})"
+
+
+def mib(amount: float) -> str:
+    """Return an amount of memory, rounded up to whole MiB."""
+    return f"{math.ceil(amount - MEMORY_TOLERANCE_MIB):,} MiB"
+
+
+def _how(finding: Finding) -> str:
+    """Return the share, the sub-batch and the slowdown that a job would have."""
+    shares = {pick.way.share for pick in finding.picks}
+    told = [f"share {shares.pop()}"] if len(shares) == 1 and None not in shares else []
+    if finding.variant.stretch != 1:
+        told.append(f"sub-batch {finding.variant.sub_batch}")
+    told.append(f"slowdown {max(pick.way.slowdown for pick in finding.picks):.2f}")
+    return f" ({', '.join(told)})"

@@ -100,25 +100,29 @@ def _whole_row(data: Floats, low: float, high: float) -> tuple[list[int], int, i
     Rounding its coefficients up and its bound down only lets more solutions in (all variables
     are >= 0), which keeps the program a relaxation.
     """
-    scale = _whole_scale(data)
-    if scale != 1 and high != math.inf:
-        raise ValueError("a row with fractional coefficients must have no upper bound")
-    lowest = _INT_MIN if low == -math.inf else math.floor(low * scale)
-    if scale == 1 and low != -math.inf:
-        lowest = math.ceil(low)
-    highest = _INT_MAX if high == math.inf else math.floor(high)
-    return np.ceil(data * scale).astype(np.int64).tolist(), lowest, highest
+    if _is_whole(data):
+        lowest = _INT_MIN if low == -math.inf else math.ceil(low)
+        highest = _INT_MAX if high == math.inf else math.floor(high)
+        return data.astype(np.int64).tolist(), lowest, highest
+    if low == -math.inf or high != math.inf:
+        raise ValueError("a row with fractional coefficients must be one of >=")
+    # The bound may be far larger than the coefficients; scaled, it has to stay a 64-bit number.
+    scale = _whole_scale(np.append(data, low * 2.0**-15))
+    return np.ceil(data * scale).astype(np.int64).tolist(), math.floor(low * scale), _INT_MAX
 
 
 _INT_MIN, _INT_MAX = -(2**62), 2**62
 
 
+def _is_whole(values: Floats) -> bool:
+    return bool((values == np.round(values)).all() and np.abs(values).max(initial=0) < _PRECISION)
+
+
 def _whole_scale(values: Floats) -> float:
     """Return 1 where all values are whole, else a power of two that keeps 40 bits of them."""
-    largest = float(np.abs(values).max(initial=0.0))
-    if largest < _PRECISION and (values == np.round(values)).all():
+    if _is_whole(values):
         return 1.0
-    return 2.0 ** math.floor(math.log2(_PRECISION / largest))
+    return 2.0 ** math.floor(math.log2(_PRECISION / float(np.abs(values).max())))
 
 
 def _set_parameters(solver: CpSolver, limits: Limits) -> None:

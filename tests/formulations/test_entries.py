@@ -1,0 +1,93 @@
+"""What is known of workloads that share a GPU."""
+
+from __future__ import annotations
+
+from dovetail.formulations.entries import EntryBook
+from tests.data import small
+
+
+def book(*entries):
+    return EntryBook(small(slowdowns=list(entries), shares=[30, 60, 70, 100]))
+
+
+def test_an_entry_for_the_model_wins():
+    known = book(
+        {"pair": ["a", "b"], "slowdown": [1.1, 1.2]},
+        {"pair": ["b", "a"], "slowdown": [1.6, 1.5], "gpu_model": "V100"},
+    )
+    pair = [("a", None), ("b", None)]
+    assert known.find("V100", pair).slowdown == (1.5, 1.6)
+    assert known.find("K80", pair).slowdown == (1.1, 1.2)
+    assert [c.slowdown for c in known.known("V100")] == [(1.6, 1.5)]
+    assert [c.slowdown for c in known.known("K80")] == [(1.1, 1.2)]
+
+
+def test_null_for_the_model_wins_over_a_number_for_all():
+    known = book(
+        {"pair": ["a", "b"], "slowdown": [1.1, 1.2]},
+        {"pair": ["a", "b"], "slowdown": None, "gpu_model": "V100"},
+    )
+    assert known.find("V100", [("a", None), ("b", None)]) is None
+    assert list(known.known("V100")) == []
+    assert len(list(known.known("K80"))) == 1
+
+
+def test_a_number_for_the_model_wins_over_null_for_all():
+    known = book(
+        {"pair": ["a", "b"], "slowdown": None},
+        {"pair": ["a", "b"], "slowdown": [1.1, 1.2], "gpu_model": "V100"},
+    )
+    assert known.find("V100", [("b", None), ("a", None)]).slowdown == (1.2, 1.1)
+    assert known.find("K80", [("a", None), ("b", None)]) is None
+
+
+def test_a_pair_holds_mirrored_with_all_its_figures():
+    entry = {"pair": ["a", "b"], "share": [60, 30], "slowdown": [1.1, 1.2], "power_w": 250}
+    known = book({**entry, "upper": [1.3, 1.4], "p99": [1.5, 1.6]})
+    found = known.find("V100", [("b", 30), ("a", 60)])
+    assert found.slowdown == (1.2, 1.1)
+    assert found.upper == (1.4, 1.3)
+    assert found.p99 == (1.6, 1.5)
+    assert found.power_w == 250
+    assert known.find("V100", [("b", 60), ("a", 30)]) is None
+
+
+def test_one_workload_at_two_shares():
+    known = book({"pair": ["a", "a"], "share": [30, 70], "slowdown": [2.0, 1.2]})
+    assert known.find("V100", [("a", 70), ("a", 30)]).slowdown == (1.2, 2.0)
+    assert known.find("V100", [("a", 30), ("a", 70)]).slowdown == (2.0, 1.2)
+    assert known.find("V100", [("a", 30), ("a", 30)]) is None
+
+
+def test_no_cap_is_not_a_cap_of_100():
+    known = book({"pair": ["a", "b"], "share": [100, None], "slowdown": [1.1, 1.2]})
+    assert known.find("V100", [("a", 100), ("b", None)]) is not None
+    assert known.find("V100", [("a", None), ("b", None)]) is None
+
+
+def test_a_set_is_not_made_of_its_pairs():
+    known = book(
+        {"pair": ["a", "b"], "slowdown": [1.1, 1.1]},
+        {"set": ["a", "b", "a"], "slowdown": [1.5, 1.7, 1.5]},
+    )
+    found = known.find("V100", [("b", None), ("a", None), ("a", None)])
+    assert found.slowdown == (1.7, 1.5, 1.5)
+    assert known.find("V100", [("a", None), ("b", None), ("b", None)]) is None
+
+
+def test_gslas_are_checked_against_p99_then_upper_then_slowdown():
+    plain = {"pair": ["a", "b"], "slowdown": [1.1, 1.2]}
+    latency = [True, False]
+    pair = [("a", None), ("b", None)]
+    assert book(plain).find("V100", pair).bounds(latency) == (1.1, 1.2)
+    upper = {**plain, "upper": [1.3, 1.4]}
+    assert book(upper).find("V100", pair).bounds(latency) == (1.3, 1.4)
+    p99 = {**upper, "p99": [1.2, 9.0]}  # even where it is below the upper bound
+    assert book(p99).find("V100", pair).bounds(latency) == (1.2, 1.4)
+
+
+def test_a_sub_batch_stretches_everything_but_power():
+    entry = {"pair": ["a", "b"], "slowdown": [1.0, 1.5], "power_w": 250, "upper": [2.0, 2.0]}
+    found = book(entry).find("V100", [("a", None), ("b", None)]).stretched([1.5, 2.0])
+    assert (found.slowdown, found.upper, found.p99) == ((1.5, 3.0), (3.0, 4.0), None)
+    assert found.power_w == 250
