@@ -234,13 +234,13 @@ def _slowdown_tile(placed: Sequence[PlacedJob]) -> tuple[str, str, str]:
     known = [each.slowdown for each in placed if each.slowdown is not None]
     if not known:
         return "worst slowdown", wording.NO_FIGURE, "nothing runs"
-    return "worst slowdown", f"{max(known):.2f}", f"mean {fmean(known):.2f}; alone is 1"
+    return "worst slowdown", f"{max(known):.2f}", f"mean {fmean(known):.2f}; 1 is as if alone"
 
 
 def _limit_tile(laid_out: PlanView) -> tuple[str, str, str]:
     over = sum(violation.rule == "gsla" for violation in laid_out.report.violations)
     closest = max((each.closeness for each in laid_out.placed), default=0.0)
-    told = f"the closest is at {closest:.0%} of its limit" if closest else "no job has one"
+    told = f"closest: {closest:.0%} of its limit" if closest else "no job has one"
     return "gSLAs broken", str(over), told.replace("%", " %")
 
 
@@ -279,13 +279,13 @@ def _gpu_drawing(gpu: GpuView, hues: Mapping[str, int]) -> GpuDrawing:
 
 
 def _division_told(jobs: int, uncapped: int, capped: int) -> str:
-    if not jobs:
-        return "idle"
+    if jobs == 1:
+        return "alone, whole GPU" if uncapped else f"alone, {capped} % of the SMs"
     if jobs == uncapped:
-        return "alone, whole GPU" if jobs == 1 else "shared, unpartitioned"
+        return f"{jobs} jobs, unpartitioned" if jobs else "idle"
     if uncapped:
-        return f"shared, {capped} % capped, rest unpartitioned"
-    return f"alone, {capped} % of the SMs" if jobs == 1 else f"shared, {capped} % of the SMs given"
+        return f"{jobs} jobs, {capped} % capped, the rest open"
+    return f"{jobs} jobs, caps sum to {capped} %"
 
 
 def _axis(placed: Sequence[PlacedJob]) -> Axis:

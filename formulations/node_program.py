@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, hstack, vstack
 
 from dovetail.formulations._row_builder import RowBuilder
+from dovetail.formulations._rows import joined_ints
 from dovetail.formulations.groups import Groups
 from dovetail.formulations.integer_program import (
     IntegerProgram,
@@ -84,82 +85,103 @@ def node_program(program: IntegerProgram, groups: Groups) -> NodeProgram:
     groups : Groups
         The candidate groups.
     """
-    member = np.flatnonzero(is_gang(groups) & ~is_running(groups))
-    of_class = _gpus_by_node(groups)
-    group, node = np.nonzero(of_class[groups.gpu_class])
-    wanted = np.isin(group, groups.group_of_member[member])
-    group, node = group[wanted], node[wanted]
-    nodes = len(of_class.T)
-    rack = _rack_of_node(groups)
-    gang, job = np.unique(groups.job[member], return_inverse=True)
-    spans = len(gang) * nodes
-    racks = int(rack.max(initial=-1)) + 1
-    first = program.size
-    span = first + len(group) + np.arange(spans)
-    in_rack = first + len(group) + spans + np.arange(len(gang) * racks)
-    rows = RowBuilder(first + len(group) + spans + len(in_rack))
-    column = first + np.arange(len(group))
+    return _Builder(program, groups).built()
 
-    linked, row = np.unique(group, return_inverse=True)
-    everyone = np.arange(len(linked))
-    rows.add(
-        [(row, column, 1.0), (everyone, linked, -1.0)], np.zeros(len(linked)), np.zeros(len(linked))
-    )
 
-    place = groups.gpu_class[group] * nodes + node
-    rows.add([(place, column, 1.0)], np.full(of_class.size, -np.inf), of_class.ravel())
+class _Builder:
+    """The further variables: their columns, and the rows that tie them to the round's."""
 
-    # Every p counts for each starting gang of its group.
-    start = np.searchsorted(group, groups.group_of_member[member], side="left")
-    stop = np.searchsorted(group, groups.group_of_member[member], side="right")
-    which = np.concatenate([np.empty(0, dtype=np.int64), *map(np.arange, start, stop)])
-    row = np.repeat(job, stop - start) * nodes + node[which]
-    workers = np.array([groups.round.jobs[k].workers for k in gang], dtype=np.float64)
-    most = np.minimum(workers[:, None], of_class.sum(axis=0)[None, :]).ravel()
-    no_lower = np.full(spans, -np.inf)
-    rows.add(
-        [(row, column[which], 1.0), (np.arange(spans), span, -most)], no_lower, np.zeros(spans)
-    )
+    def __init__(self, program: IntegerProgram, groups: Groups) -> None:
+        self.program = program
+        self.groups = groups
+        self.member = np.flatnonzero(is_gang(groups) & ~is_running(groups))
+        self.gpus = _gpus_by_node(groups)
+        self.nodes = self.gpus.shape[1]
+        self.rack = _rack_of_node(groups)
+        self.gang, self.gang_of_member = np.unique(groups.job[self.member], return_inverse=True)
+        group, node = np.nonzero(self.gpus[groups.gpu_class])
+        wanted = np.isin(group, groups.group_of_member[self.member])
+        self.group, self.node = group[wanted].astype(np.int64), node[wanted].astype(np.int64)
+        self.p = program.size + np.arange(len(self.group))
+        self.s = program.size + len(self.p) + np.arange(len(self.gang) * self.nodes)
+        racks = int(self.rack.max(initial=-1)) + 1
+        self.racks = racks
+        self.t = program.size + len(self.p) + len(self.s) + np.arange(len(self.gang) * racks)
+        self.size = program.size + len(self.p) + len(self.s) + len(self.t)
 
-    above = np.arange(len(gang)).repeat(nodes) * racks + np.tile(rack, len(gang))
-    rows.add(
-        [(np.arange(spans), span, 1.0), (np.arange(spans), in_rack[above], -1.0)],
-        no_lower,
-        np.zeros(spans),
-    )
-
-    further, row_lower, row_upper = rows.arrays()
-    wide = hstack([program.rows, csr_array((program.rows.shape[0], further.shape[1] - first))])
-    upper = np.minimum(upper_counts(groups)[group], of_class[groups.gpu_class[group], node])
-    ones = np.ones(spans + len(in_rack), dtype=np.int64)
-    return NodeProgram(
-        IntegerProgram(
-            csr_array(vstack([wide, further])),
+    def built(self) -> NodeProgram:
+        rows = RowBuilder(self.size)
+        self._link_counts(rows)
+        self._keep_to_gpus(rows)
+        self._span_nodes(rows)
+        self._span_racks(rows)
+        further, row_lower, row_upper = rows.arrays()
+        program, own = self.program, self.size - self.program.size
+        padding = csr_array((program.rows.shape[0], own))
+        most = np.minimum(
+            upper_counts(self.groups)[self.group],
+            self.gpus[self.groups.gpu_class[self.group], self.node].astype(np.int64),
+        )
+        ones = np.ones(own - len(self.p), dtype=np.int64)
+        wide = IntegerProgram(
+            csr_array(vstack([hstack([program.rows, padding]), further])),
             np.append(program.row_lower, row_lower),
             np.append(program.row_upper, row_upper),
-            np.append(program.lower, np.zeros(len(group) + len(ones), dtype=np.int64)),
-            np.concatenate([program.upper, upper.astype(np.int64), ones]),
-            _cost(groups, first, len(group), spans, len(in_rack)),
-        ),
-        group,
-        node,
-        first,
-        groups,
-    )
+            np.append(program.lower, np.zeros(own, dtype=np.int64)),
+            np.concatenate([program.upper, most, ones]),
+            self._cost(),
+        )
+        return NodeProgram(wide, self.group, self.node, program.size, self.groups)
 
+    def _link_counts(self, rows: RowBuilder) -> None:
+        """What a group gets on all nodes is how often it is taken."""
+        linked, row = np.unique(self.group, return_inverse=True)
+        zeros = np.zeros(len(linked))
+        rows.add([(row, self.p, 1.0), (np.arange(len(linked)), linked, -1.0)], zeros, zeros)
 
-def _cost(groups: Groups, first: int, choices: int, spans: int, racks: int) -> Floats:
-    """Return minus (nodes, racks, GPUs in use) as one number each variable adds to."""
-    gpus = len(groups.round.instance.places) + 1
-    per_rack, per_node = float(gpus), float(gpus * gpus * len(groups.round.jobs) + gpus)
-    alone = ~is_gang(groups) & ~is_running(groups)
-    jobs = np.bincount(groups.group_of_member[alone], minlength=len(groups))
-    held = np.array([bool(c.residents) for c in groups.round.classes], dtype=bool)
-    cost = np.zeros(first + choices + spans + racks)
-    cost[: len(groups)] = -(per_node + per_rack) * jobs - ~held[groups.gpu_class]
-    cost[first + choices : first + choices + spans] = -per_node
-    cost[first + choices + spans :] = -per_rack
-    return cost
+    def _keep_to_gpus(self, rows: RowBuilder) -> None:
+        """A node has only so many GPUs of a class."""
+        place = self.groups.gpu_class[self.group] * self.nodes + self.node
+        no_lower = np.full(self.gpus.size, -np.inf)
+        rows.add([(place, self.p, 1.0)], no_lower, self.gpus.ravel())
+
+    def _span_nodes(self, rows: RowBuilder) -> None:
+        """A gang is on every node where one of its groups gets a GPU."""
+        group = self.groups.group_of_member[self.member]
+        start = np.searchsorted(self.group, group, side="left")
+        stop = np.searchsorted(self.group, group, side="right")
+        which = joined_ints([np.arange(a, b) for a, b in zip(start, stop, strict=True)])
+        row = np.repeat(self.gang_of_member, stop - start) * self.nodes + self.node[which]
+        jobs = self.groups.round.jobs
+        workers = np.array([jobs[k].workers for k in self.gang], dtype=np.float64)
+        most = np.minimum(workers[:, None], self.gpus.sum(axis=0)[None, :]).ravel()
+        every = np.arange(len(self.s))
+        no_lower = np.full(len(self.s), -np.inf)
+        rows.add(
+            [(row, self.p[which], 1.0), (every, self.s, -most)], no_lower, np.zeros(len(self.s))
+        )
+
+    def _span_racks(self, rows: RowBuilder) -> None:
+        """A gang is in the rack of every node that it is on."""
+        gang = np.arange(len(self.gang)).repeat(self.nodes)
+        above = self.t[gang * self.racks + np.tile(self.rack, len(self.gang))]
+        every = np.arange(len(self.s))
+        no_lower = np.full(len(self.s), -np.inf)
+        rows.add([(every, self.s, 1.0), (every, above, -1.0)], no_lower, np.zeros(len(self.s)))
+
+    def _cost(self) -> Floats:
+        """Return minus nodes, racks and GPUs in use, weighted so that each outranks the next."""
+        groups = self.groups
+        gpus = len(groups.round.instance.places) + 1
+        per_rack, per_node = float(gpus), float(gpus * gpus * len(groups.round.jobs) + gpus)
+        alone = ~is_gang(groups) & ~is_running(groups)
+        jobs = np.bincount(groups.group_of_member[alone], minlength=len(groups))
+        held = np.array([bool(c.residents) for c in groups.round.classes], dtype=bool)
+        cost = np.zeros(self.size)
+        cost[: len(groups)] = -(per_node + per_rack) * jobs - ~held[groups.gpu_class]
+        cost[self.s] = -per_node
+        cost[self.t] = -per_rack
+        return cost
 
 
 def _nodes(groups: Groups) -> list[str]:

@@ -52,6 +52,11 @@ class Way:
         """Memory that is missing."""
         return float(self.ways.short_mib[self.row])
 
+    def mostly_memory(self, job: Job) -> bool:
+        """Tell whether memory is further from what it must be than gSLAs are, relatively."""
+        slow = self.ways.own_excess(job)[self.row] + self.ways.excess[self.row].sum()
+        return bool(self.ways.short[self.row] > slow)
+
     def others(self, site: Site) -> tuple[Occupant, ...]:
         """Return the co-runners, at the shares that they would have."""
         leaver = int(self.ways.leaver[self.row])
@@ -176,7 +181,7 @@ class Finder:
         return found[1] if found else None
 
     def _teams(self) -> tuple[Ints, Ints]:
-        """Return the set of GPUs that the jobs of each held site have, and the sizes of the sets."""
+        """Return the set of GPUs that the jobs of each site have, and the sizes of the sets."""
         index: dict[frozenset[str], int] = {}
         team = np.zeros(len(self.sites.all), dtype=np.int64)
         for k in np.flatnonzero(self._held):

@@ -37,23 +37,30 @@ _Wanted = tuple[str, int]
 
 
 class Level(IntEnum):
-    """What stands against a way, the nearest to being overcome first.
+    """What stands against a way, the least first.
 
-    ``POSSIBLE`` nothing; ``FIGURES`` a gSLA or memory, which other figures would meet; ``JCT``
-    the rule of the objective of that name; ``TAKEN*`` somebody holds the place, and the same
-    again in that one's place; ``UNKNOWN`` no slowdown is known; ``APART`` gangs that share
-    only whole; ``CLOSED`` the GPU takes nobody (constraint 5).
+    ``POSSIBLE`` nothing; ``TAKEN`` somebody holds the place; ``FIGURES`` a gSLA or memory,
+    which other figures would meet; ``JCT`` the rule of the objective of that name;
+    ``TAKEN_FIGURES`` and ``TAKEN_JCT`` the same in somebody's place; ``UNKNOWN`` no slowdown
+    is known; ``APART`` gangs share only whole; ``CLOSED`` the GPU takes nobody (constraint 5).
     """
 
     POSSIBLE = 0
-    FIGURES = 1
-    JCT = 2
-    TAKEN = 3
+    TAKEN = 1
+    FIGURES = 2
+    JCT = 3
     TAKEN_FIGURES = 4
     TAKEN_JCT = 5
     UNKNOWN = 6
     APART = 7
     CLOSED = 8
+
+
+_IN_PLACE_OF = {
+    Level.POSSIBLE: Level.TAKEN,
+    Level.FIGURES: Level.TAKEN_FIGURES,
+    Level.JCT: Level.TAKEN_JCT,
+}
 
 
 @dataclass(frozen=True)
@@ -111,12 +118,16 @@ class Ways:
 
     def levels(self, job: Job, jct: bool) -> Ints:
         """Return what stands against each way for one job of the kind."""
-        figures = (self.own_excess(job) + self.excess.sum(axis=1) + self.short) > 0
-        level = np.where(figures, Level.FIGURES, Level.POSSIBLE)
+        level = np.where(self.lacking(job) > 0, Level.FIGURES, Level.POSSIBLE)
         if jct:
             level = np.where(self._shortens(job), level, Level.JCT)
-        level = np.where(self.leaver == NOBODY, level, level + Level.TAKEN)
+        for free, taken in _IN_PLACE_OF.items():
+            level = np.where((level == free) & (self.leaver != NOBODY), taken, level)
         return np.where(self.fixed == Level.POSSIBLE, level, self.fixed)
+
+    def lacking(self, job: Job) -> Floats:
+        """Return the sum of the relative differences of gSLAs and memory from what they must be."""
+        return np.asarray(self.own_excess(job) + self.excess.sum(axis=1) + self.short)
 
     def distances(self, job: Job, level: Ints) -> Floats:
         """Return how far each way is from what it lacks, in [0, 1), to compare within a level.
@@ -124,13 +135,13 @@ class Ways:
         Where figures are too high or too low, the sum of their relative differences; where
         nothing is known, the missing memory; elsewhere the job's slowdown.
         """
-        lacking = self.own_excess(job) + self.excess.sum(axis=1) + self.short
+        lacking = self.lacking(job)
         told = np.nan_to_num(self.slowdown[:, 0])
         far = np.where(lacking > 0, lacking, np.where(level == Level.UNKNOWN, 0.0, told))
         return np.asarray(far / (1 + far))
 
     def _shortens(self, job: Job) -> Bools:
-        found = self.size == 1
+        found = np.asarray(self.size == 1)
         pairs = np.flatnonzero((self.size == 2) & (self.fixed == Level.POSSIBLE))
         own = np.full(len(pairs), job.remaining_s, dtype=np.float64)
         remaining = np.stack([self.remaining[pairs, 1], own], axis=1)
@@ -170,7 +181,7 @@ class _Casts:
         self.site = np.array([k for k, _, _ in found], dtype=np.int64)
         self.leaver = np.array([leaver for _, leaver, _ in found], dtype=np.int64)
         self.size = np.array([len(others) + 1 for others in self.others], dtype=np.int64)
-        self.width = int(self.size.max())
+        self.width = int(self.size.max(initial=1))
         self.left_mib = np.array(
             [
                 sites.all[k].memory_mib - sum(o.variant.memory_mib for o in others)

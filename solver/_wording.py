@@ -48,8 +48,12 @@ class Wording:
         finding = self._finder.find(index)
         if finding is None:
             raise AssertionError("a job that fits enough GPUs of a model has a finding")
-        category = self._category(finding.binding)
-        return category, self._sentence(index, finding), self._nearest(finding.binding)
+        category, told = self._told(index, finding)
+        workers = self._jobs[index].workers
+        gets = (
+            f"gets {finding.possible} of {workers} GPUs; " if finding.possible < workers > 1 else ""
+        )
+        return category, f"{category}: {gets}{told}", self._nearest(index, finding)
 
     def place(self, finding: Finding) -> str:
         """Return where the job would be: beside whom, on which GPUs, how slow."""
@@ -67,13 +71,11 @@ class Wording:
     def _too_large(self, index: int) -> tuple[Category, str] | None:
         """Tell whether the job needs more GPUs or memory than any model of the cluster has."""
         workers = self._jobs[index].workers
-        most = max(len(sizes) for sizes in self._memory.values())
+        most = max((len(sizes) for sizes in self._memory.values()), default=0)
         if workers > most:
             models = [model for model, sizes in self._memory.items() if len(sizes) == most]
-            return (
-                "size",
-                f"size: needs {workers} GPUs of one model, the cluster has {most} ({listed(models)})",
-            )
+            has = f"the cluster has {most}" + (f" ({listed(models)})" if most else "")
+            return "size", f"size: needs {workers} GPUs of one model, {has}"
         offered = max(s[workers - 1] for s in self._memory.values() if len(s) >= workers)
         least = min(variant.memory_mib for variant in self._round.variants[index])
         if least <= offered + MEMORY_TOLERANCE_MIB:
@@ -91,86 +93,81 @@ class Wording:
 
     # -- what stands against it -----------------------------------------------------------
 
-    def _category(self, way: Way) -> Category:
+    def _told(self, index: int, finding: Finding) -> tuple[Category, str]:
+        """Return the category, and what follows it in the sentence."""
+        way = finding.binding
         match way.level:
-            case Level.FIGURES | Level.TAKEN_FIGURES | Level.UNKNOWN if way.short_mib:
-                return "memory"
+            case Level.POSSIBLE:
+                told = f"could start {self.place(finding)}{self._worth.told(index, finding)}"
+                return "capacity", told
+            case Level.TAKEN:
+                return "capacity", self._told_taken(index, finding)
             case Level.FIGURES | Level.TAKEN_FIGURES:
-                return "gsla"
+                return self._told_figures(index, finding)
             case Level.JCT | Level.TAKEN_JCT:
-                return "jct"
+                return "jct", self._told_jct(way)
+            case Level.UNKNOWN if way.short_mib:
+                return "memory", f"{self._beside(way)} it would miss {mib(way.short_mib)}"
             case Level.UNKNOWN:
-                return "unknown"
+                return "unknown", self._told_unknown(index, way)
+            case Level.APART:
+                return "capacity", "the other GPUs are held by gangs that share only as a whole"
             case Level.CLOSED:
-                return "closed"
-            case _:
-                return "capacity"
+                return "closed", self._told_closed(way)
 
-    def _sentence(self, index: int, finding: Finding) -> str:
+    def _told_taken(self, index: int, finding: Finding) -> str:
+        near = self._nearest_free(index)
+        if near is not None and near.level == Level.FIGURES:
+            return f"all places it accepts are taken; {self._told_figures(index, near)[1]}"
         way = finding.binding
-        category = self._category(way)
-        had = ""
-        if self._jobs[index].workers > 1 and way.level != Level.POSSIBLE:
-            had = f"{finding.possible} of its {self._jobs[index].workers} GPUs can be had; "
-        told = {
-            "capacity": self._told_capacity,
-            "memory": self._told_memory,
-            "gsla": self._told_gsla,
-            "jct": self._told_jct,
-            "unknown": self._told_unknown,
-            "closed": self._told_closed,
-        }[category](index, finding)
-        return f"{category}: {had}{told}"
+        leaver = way.leaver(self._site(way))
+        by = f" by {self._id(leaver)}" if leaver else ""
+        return f"all places it accepts are taken, e.g. {self._beside(way)}{by}"
 
-    def _told_capacity(self, index: int, finding: Finding) -> str:
-        way, site = finding.binding, self._site(finding.binding)
-        if way.level == Level.POSSIBLE:
-            return f"could start {self.place(finding)}{self._worth.told(index, finding)}"
-        if way.level == Level.APART:
-            return "the other GPUs are held by gangs of another size, which share as a whole only"
-        leaver = self._id(way.leaver(site))
-        if not way.others(site):
-            return f"every GPU is taken, e.g. {site.gpus[0]} by {leaver}"
-        how = f"{self._beside(way)} (slowdown {way.slowdown:.2f})"
-        return f"every place it accepts is taken, e.g. {how} by {leaver}"
+    def _nearest_free(self, index: int) -> Finding | None:
+        """Return the best GPUs for a job if it comes in nobody's place."""
+        level = self._finder.levels(index)
+        return self._finder.find(index, np.where(level == Level.TAKEN, Level.CLOSED, level))
 
-    def _told_memory(self, index: int, finding: Finding) -> str:
-        way = finding.binding
-        return f"{mib(way.short_mib)} short {self._beside(way)}{self._instead(way)}"
-
-    def _told_gsla(self, index: int, finding: Finding) -> str:
+    def _told_figures(self, index: int, finding: Finding) -> tuple[Category, str]:
         way, job = finding.binding, self._jobs[index]
-        others = way.others(self._site(way))
-        parts = []
+        missing = [f"miss {mib(way.short_mib)}"] if way.short_mib else []
+        slowed = []
         if job.gsla is not None and over(way.bound, job.gsla):
-            parts.append(f"be slowed {compared(way.slowdown, way.bound, job.gsla)}")
-        for k, other in enumerate(others):
+            slowed.append(f"be slowed {compared(way.slowdown, way.bound, job.gsla)}")
+        for k, other in enumerate(way.others(self._site(way))):
             if way.too_slow(k):
                 gsla = self._jobs[other.variant.job].gsla or math.inf
-                parts.append(f"slow {self._id(other)} {compared(*way.slowed(k), gsla)}")
+                slowed.append(f"slow {self._id(other)} {compared(*way.slowed(k), gsla)}")
+        category: Category = "memory" if way.mostly_memory(job) else "gsla"
+        parts = [*missing, *slowed] if category == "memory" else [*slowed, *missing]
         size = finding.variant.sub_batch if finding.variant.stretch != 1 else None
         at = f" at sub-batch {size}" if size else ""
-        return f"{self._beside(way)}{self._instead(way)}{at} it would {' and '.join(parts)}"
+        return (
+            category,
+            f"{self._beside(way)}{self._instead(way)}{at} it would {' and '.join(parts)}",
+        )
 
-    def _told_jct(self, index: int, finding: Finding) -> str:
-        way = finding.binding
+    def _told_jct(self, way: Way) -> str:
         if len(way.others(self._site(way))) > 1:
             return f"no more than two jobs may share a GPU, as {self._beside(way)}"
-        told = f"(slowdown {way.slowdown:.2f}) would not let the two end earlier on average"
-        return f"sharing {self._beside(way)}{self._instead(way)} {told}"
+        return f"sharing {self._beside(way)}{self._instead(way)} would end the two no earlier on average"
 
-    def _told_unknown(self, index: int, finding: Finding) -> str:
-        own, model = self._jobs[index].workload, self._site(finding.binding).model
-        names = self._unknown_beside(index, model)
-        who = f"any of the {len(names)} workloads" if len(names) > 1 else names[0]
+    def _told_unknown(self, index: int, way: Way) -> str:
+        own = self._jobs[index].workload
+        names = self._unknown_beside(index, self._site(way).model)
+        who = (
+            f"any of the {len(names)} workloads" if len(names) > 1 else f"{names[0]}, the workload"
+        )
         open_questions = [name for name in names if not self._ruled_out(own, name)]
         if not open_questions:
-            return f"{own} is known to be unable to share with {who} it could join"
-        first = f"first measure {own} beside {open_questions[0]}"
-        return f"no slowdown is known with {who} it could join; {first}"
+            return f"it is known to be unable to share with {who} it meets"
+        return (
+            f"no slowdown is known with {who} it meets; first measure it beside {open_questions[0]}"
+        )
 
-    def _told_closed(self, index: int, finding: Finding) -> str:
-        site = self._site(finding.binding)
+    def _told_closed(self, way: Way) -> str:
+        site = self._site(way)
         held = listed([self._id(o) for o in site.occupants], 2)
         return f"nothing may join {site.gpus[0]}, where running jobs break a limit already ({held})"
 
@@ -193,7 +190,9 @@ class Wording:
         leaver = way.leaver(self._site(way))
         return f" in place of {self._id(leaver)}" if leaver else ""
 
-    def _nearest(self, way: Way) -> Nearest | None:
+    def _nearest(self, index: int, finding: Finding) -> Nearest | None:
+        near = self._nearest_free(index) if finding.level == Level.TAKEN else None
+        way = near.binding if near and near.level == Level.FIGURES else finding.binding
         site = self._site(way)
         others = way.others(site)
         if not others:
@@ -246,7 +245,7 @@ def figure(gsla: float) -> str:
 def compared(slowdown: float, bound: float, gsla: float) -> str:
     """Return a slowdown against the gSLA that its bound exceeds."""
     told = f"{accepting(bound):.2f} > {figure(gsla)}"
-    return told if bound == slowdown else f"{told} (upper bound of {slowdown:.2f})"
+    return told if bound == slowdown else f"{told} (upper bound)"
 
 
 def mib(amount: float) -> str:
