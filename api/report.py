@@ -93,7 +93,7 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class ComparisonBar:
+class ComparisonLine:
     """A row of the comparison, the length of its bar, and the plan's lead over it."""
 
     row: Row
@@ -135,7 +135,7 @@ def report_html(instance: Instance, plan: Plan, comparison: Comparison) -> str:
             objective=comparison.objective,
             lead_in=_leading_figure(comparison),
             columns=wording.comparison_columns(comparison),
-            bars=_comparison_bars(comparison),
+            lines=_comparison_lines(comparison),
             settings=_settings(laid_out),
             unfolded=UNFOLDED,
             version=__version__,
@@ -300,12 +300,12 @@ def _leading_figure(comparison: Comparison) -> str:
     return "weight placed" if comparison.objective in TWO_STAGE else comparison.objective
 
 
-def _comparison_bars(comparison: Comparison) -> Sequence[ComparisonBar]:
+def _comparison_lines(comparison: Comparison) -> Sequence[ComparisonLine]:
     two_stage = comparison.objective in TWO_STAGE
     values = [row.placed_weight if two_stage else row.value for row in comparison.rows]
     longest = max(values) or 1.0
     return [
-        ComparisonBar(
+        ComparisonLine(
             row=row,
             length=round(100 * value / longest, 2),
             lead=_lead(values[0], value) if k else "",
@@ -349,6 +349,6 @@ def _slowdowns_told(instance: Instance) -> str:
     entries = instance.slowdowns
     upper = sum(entry.upper is not None for entry in entries)
     return (
-        f"{wording.number(len(entries), 'entry').replace('entrys', 'entries')} of the instance, "
-        f"{upper:,} with an upper bound; the file does not say which were measured"
+        f"{len(entries):,} combinations of workloads and shares are known, {upper:,} with an upper "
+        "bound; the file does not say which were measured and which predicted"
     )

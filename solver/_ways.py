@@ -133,11 +133,13 @@ class Ways:
         """Return how far each way is from what it lacks, in [0, 1), to compare within a level.
 
         Where figures are too high or too low, the sum of their relative differences; where
-        nothing is known, the missing memory; elsewhere the job's slowdown.
+        nothing is known, the missing memory, and 1 in somebody's place; elsewhere the job's
+        slowdown.
         """
         lacking = self.lacking(job)
-        told = np.nan_to_num(self.slowdown[:, 0])
-        far = np.where(lacking > 0, lacking, np.where(level == Level.UNKNOWN, 0.0, told))
+        unknown = lacking + (self.leaver != NOBODY)
+        known = np.where(lacking > 0, lacking, np.nan_to_num(self.slowdown[:, 0]))
+        far = np.where(level == Level.UNKNOWN, unknown, known)
         return np.asarray(far / (1 + far))
 
     def _shortens(self, job: Job) -> Bools:

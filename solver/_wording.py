@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from functools import cached_property
 from typing import Literal
 
@@ -15,11 +14,15 @@ from dovetail.instances._record import listed
 from dovetail.instances.plan import Nearest
 from dovetail.solver._findings import Finder, Finding, Way
 from dovetail.solver._sites import Occupant, Site
-from dovetail.solver._ways import Level
+from dovetail.solver._ways import NOBODY, Level
 from dovetail.solver._worth import Worth
 
 Category = Literal["size", "memory", "unknown", "gsla", "jct", "closed", "capacity"]
 """Why a job waits; see ``dovetail.solver.explanations``."""
+
+
+_TOO_MANY = 3
+"""So many obstacles at one place are not all named."""
 
 
 class Wording:
@@ -55,17 +58,6 @@ class Wording:
         )
         return category, f"{category}: {gets}{told}", self._nearest(index, finding)
 
-    def place(self, finding: Finding) -> str:
-        """Return where the job would be: beside whom, on which GPUs, how slow."""
-        gpus: list[str] = []
-        others: list[str] = []
-        for pick in finding.picks:
-            site = self._finder.sites.all[pick.way.site]
-            gpus += site.gpus[: pick.number]
-            others += [self._jobs[o.variant.job].id for o in pick.way.others(site)]
-        beside = f"beside {listed(dict.fromkeys(others), 3)}" if others else "alone"
-        return f"{beside} on {listed(gpus, 4)}{_how(finding)}"
-
     # -- what no plan could change --------------------------------------------------------
 
     def _too_large(self, index: int) -> tuple[Category, str] | None:
@@ -98,8 +90,7 @@ class Wording:
         way = finding.binding
         match way.level:
             case Level.POSSIBLE:
-                told = f"could start {self.place(finding)}{self._worth.told(index, finding)}"
-                return "capacity", told
+                return "capacity", self._told_possible(index, finding)
             case Level.TAKEN:
                 return "capacity", self._told_taken(index, finding)
             case Level.FIGURES | Level.TAKEN_FIGURES:
@@ -115,14 +106,18 @@ class Wording:
             case Level.CLOSED:
                 return "closed", self._told_closed(way)
 
+    def _told_possible(self, index: int, finding: Finding) -> str:
+        where = f"{placed_at(self._finder, finding)}{slowdown_of(finding)}"
+        return f"could start {where}{self._worth.told(index, finding)}"
+
     def _told_taken(self, index: int, finding: Finding) -> str:
         near = self._nearest_free(index)
         if near is not None and near.level == Level.FIGURES:
-            return f"all places it accepts are taken; {self._told_figures(index, near)[1]}"
+            return f"its places are taken; {self._told_figures(index, near)[1]}"
         way = finding.binding
         leaver = way.leaver(self._site(way))
         by = f" by {self._id(leaver)}" if leaver else ""
-        return f"all places it accepts are taken, e.g. {self._beside(way)}{by}"
+        return f"its places are taken, e.g. {self._beside(way)}{by}"
 
     def _nearest_free(self, index: int) -> Finding | None:
         """Return the best GPUs for a job if it comes in nobody's place."""
@@ -141,17 +136,16 @@ class Wording:
                 slowed.append(f"slow {self._id(other)} {compared(*way.slowed(k), gsla)}")
         category: Category = "memory" if way.mostly_memory(job) else "gsla"
         parts = [*missing, *slowed] if category == "memory" else [*slowed, *missing]
+        would = " and ".join(parts if len(parts) < _TOO_MANY else [parts[0], "more"])
         size = finding.variant.sub_batch if finding.variant.stretch != 1 else None
         at = f" at sub-batch {size}" if size else ""
-        return (
-            category,
-            f"{self._beside(way)}{self._instead(way)}{at} it would {' and '.join(parts)}",
-        )
+        return category, f"{self._beside(way)}{self._instead(way)}{at} it would {would}"
 
     def _told_jct(self, way: Way) -> str:
         if len(way.others(self._site(way))) > 1:
             return f"no more than two jobs may share a GPU, as {self._beside(way)}"
-        return f"sharing {self._beside(way)}{self._instead(way)} would end the two no earlier on average"
+        where = f"{self._beside(way)}{self._instead(way)}"
+        return f"sharing {where} would end the two no earlier on average"
 
     def _told_unknown(self, index: int, way: Way) -> str:
         own = self._jobs[index].workload
@@ -163,7 +157,7 @@ class Wording:
         if not open_questions:
             return f"it is known to be unable to share with {who} it meets"
         return (
-            f"no slowdown is known with {who} it meets; first measure it beside {open_questions[0]}"
+            f"no slowdown is known with {who} it meets; measure it beside {open_questions[0]} first"
         )
 
     def _told_closed(self, way: Way) -> str:
@@ -202,18 +196,20 @@ class Wording:
         return Nearest(co_runner=name, share=way.share, slowdown=slowdown, gpu=site.gpus[0])
 
     def _unknown_beside(self, index: int, model: str) -> tuple[str, ...]:
-        """Return the workloads that nothing is known with, those on most sites first."""
+        """Return the workloads that nothing is known with, those on GPUs with room first."""
         ways = self._finder.book.ways(index)
         key = id(ways), model
         if key not in self._unknown:
-            rows = np.flatnonzero((ways.fixed == Level.UNKNOWN) & (ways.variant == 0)).tolist()
-            found = Counter(
-                self._jobs[other.variant.job].workload
-                for way in (Way(ways, row, Level.UNKNOWN) for row in rows)
-                if self._site(way).model == model
-                for other in way.others(self._site(way))
+            rows = np.flatnonzero((ways.fixed == Level.UNKNOWN) & (ways.variant == 0))
+            rows = rows[np.argsort(ways.leaver[rows] != NOBODY, kind="stable")]
+            self._unknown[key] = tuple(
+                dict.fromkeys(
+                    self._jobs[other.variant.job].workload
+                    for way in (Way(ways, row, Level.UNKNOWN) for row in rows.tolist())
+                    if self._site(way).model == model
+                    for other in way.others(self._site(way))
+                )
             )
-            self._unknown[key] = tuple(name for name, _ in found.most_common())
         return self._unknown[key]
 
     def _ruled_out(self, one: str, other: str) -> bool:
@@ -225,6 +221,30 @@ class Wording:
         pairs = [entry for entry in self._round.instance.slowdowns if entry.pair]
         possible = {frozenset(e.workloads) for e in pairs if e.slowdown is not None}
         return frozenset(frozenset(e.workloads) for e in pairs) - possible
+
+
+def placed_at(finder: Finder, finding: Finding) -> str:
+    """Return where a job would be: beside whom, on which GPUs, at which share, how slow."""
+    gpus: list[str] = []
+    others: dict[str, None] = {}
+    for pick in finding.picks:
+        site = finder.sites.all[pick.way.site]
+        gpus += site.gpus[: pick.number]
+        met = pick.way.others(site)
+        others |= dict.fromkeys(finder.round.jobs[o.variant.job].id for o in met)
+    beside = f"beside {listed(others, 3)}" if others else "alone"
+    return f"{beside} on {listed(gpus, 4)}"
+
+
+def slowdown_of(finding: Finding) -> str:
+    """Return share, sub-batch and slowdown of a job in parentheses, where there is any."""
+    shares = {pick.way.share for pick in finding.picks}
+    told = [f"share {shares.pop()}"] if len(shares) == 1 and None not in shares else []
+    if finding.variant.stretch != 1:
+        told.append(f"sub-batch {finding.variant.sub_batch}")
+    slowdown = max(pick.way.slowdown for pick in finding.picks)
+    told += [f"slowdown {slowdown:.2f}"] if slowdown != 1 else []
+    return f" ({', '.join(told)})" if told else ""
 
 
 def over(bound: float, gsla: float) -> bool:
@@ -245,19 +265,9 @@ def figure(gsla: float) -> str:
 def compared(slowdown: float, bound: float, gsla: float) -> str:
     """Return a slowdown against the gSLA that its bound exceeds."""
     told = f"{accepting(bound):.2f} > {figure(gsla)}"
-    return told if bound == slowdown else f"{told} (upper bound)"
+    return told if bound == slowdown else f"up to {told}"
 
 
 def mib(amount: float) -> str:
     """Return an amount of memory, rounded up to whole MiB."""
     return f"{math.ceil(amount - MEMORY_TOLERANCE_MIB):,} MiB"
-
-
-def _how(finding: Finding) -> str:
-    """Return the share, the sub-batch and the slowdown that a job would have."""
-    shares = {pick.way.share for pick in finding.picks}
-    told = [f"share {shares.pop()}"] if len(shares) == 1 and None not in shares else []
-    if finding.variant.stretch != 1:
-        told.append(f"sub-batch {finding.variant.sub_batch}")
-    told.append(f"slowdown {max(pick.way.slowdown for pick in finding.picks):.2f}")
-    return f" ({', '.join(told)})"

@@ -26,10 +26,41 @@ from collections.abc import Sequence
 
 from dovetail.formulations.rounds import Round
 from dovetail.formulations.values import JobValues
+from dovetail.instances._record import Name, Record, Text, listed, shown
+from dovetail.instances.checker import CheckReport, check
+from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Instance
-from dovetail.instances.plan import Assignment, ObjectiveName, Waiting
+from dovetail.instances.plan import Assignment, Nearest, ObjectiveName, Plan, Waiting
 from dovetail.solver._findings import Finder
-from dovetail.solver._wording import Wording
+from dovetail.solver._remedies import Change, Remedies, Remedy
+from dovetail.solver._wording import Category, Wording, accepting, figure
+
+__all__ = ["Category", "Change", "Explanation", "Remedy", "explain", "reasons"]
+
+
+class Explanation(Record):
+    """The story of one job under a plan.
+
+    Attributes
+    ----------
+    job : str
+        Its id.
+    category : Category or None
+        Why it waits; None where it is placed.
+    reason : str
+        Why it waits or where it runs, in one line.
+    nearest : Nearest, optional
+        The co-runner that came closest to letting it start.
+    remedies : tuple of Remedy
+        What would let it start while the plan stays as it is, the least change first; none
+        for a placed job.
+    """
+
+    job: Name
+    category: Category | None
+    reason: Text
+    nearest: Nearest | None = None
+    remedies: tuple[Remedy, ...] = ()
 
 
 def reasons(
@@ -55,3 +86,74 @@ def reasons(
             _, reason, nearest = wording.reason(k)
             found.append(Waiting(job=job.id, reason=reason, nearest=nearest))
     return tuple(found)
+
+
+def explain(instance: Instance, plan: Plan, job_id: str) -> Explanation:
+    """Return why a job waits and what would let it start, or where it runs.
+
+    Parameters
+    ----------
+    instance : Instance
+        The round that the plan answers.
+    plan : Plan
+        A valid plan, ours or another's; under its objective, by default ``throughput``.
+    job_id : str
+        The job.
+
+    Raises
+    ------
+    InputError
+        When there is no such job, the plan is not valid, or the instance lacks a field that
+        the objective needs.
+    """
+    problem = instance.preempted() if plan.preempt else instance
+    if job_id not in problem.jobs_by_id:
+        raise InputError(
+            f"must be one of ({listed(problem.jobs_by_id)}), got {shown(job_id)}", "job"
+        )
+    objective = plan.objective.name if plan.objective else "throughput"
+    # What the plan claims besides may be wrong without making the explanation so.
+    report = check(problem, Plan(assignments=_bare(plan)), objective)
+    if not report.valid:
+        raise InputError(f"the plan is not valid: {report.violations[0]}", "assignments")
+    placed = {row.job: row for row in plan.assignments}
+    if job_id in placed:
+        return _placed(problem, plan, placed[job_id], report)
+    return _waiting(problem, plan.assignments, job_id, objective)
+
+
+def _bare(plan: Plan) -> tuple[Assignment, ...]:
+    return tuple(row.replace(slowdown=None, co_runners=None) for row in plan.assignments)
+
+
+def _placed(instance: Instance, plan: Plan, row: Assignment, report: CheckReport) -> Explanation:
+    job = instance.jobs_by_id[row.job]
+    slowdown, bound = report.job_slowdown[job.id], report.job_bound[job.id]
+    shares = set(row.shares)
+    share = f" at share {row.shares[0]}" if len(shares) == 1 and None not in shares else ""
+    others = [r.job for r in plan.assignments if r is not row and set(r.gpus) & set(row.gpus)]
+    beside = f"beside {listed(others, 3)}" if others else "alone"
+    verb = "keeps running" if job.running else "starts"
+    limit = "no gSLA" if job.gsla is None else f"gSLA {figure(job.gsla)}"
+    up_to = "" if bound == slowdown else f", at most {accepting(bound):.2f}"
+    told = (
+        f"{verb} {beside} on {listed(row.gpus, 4)}{share}: slowdown {slowdown:.2f}{up_to}; {limit}"
+    )
+    return Explanation(job=job.id, category=None, reason=told)
+
+
+def _waiting(
+    instance: Instance, assignments: Sequence[Assignment], job_id: str, objective: ObjectiveName
+) -> Explanation:
+    compiled = Round(instance)
+    jct = objective == "jct"
+    finder = Finder(compiled, assignments, jct)
+    index = list(instance.jobs_by_id).index(job_id)
+    category, reason, nearest = Wording(finder, JobValues(compiled, objective)).reason(index)
+    return Explanation(
+        job=job_id,
+        category=category,
+        reason=reason,
+        nearest=nearest,
+        remedies=Remedies(finder, index, jct).ranked(),
+    )

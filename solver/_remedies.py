@@ -1,0 +1,412 @@
+"""What would let a waiting job start while the plan stays as it is: each remedy is tried.
+
+A remedy is a change of the instance with the assignments that it allows. Candidates come from
+what stands against the job; only one under which the job then has nothing against it counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import count
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.formulations.entries import Member
+from dovetail.formulations.rounds import Round
+from dovetail.instances._record import Count, Name, NonNegative, Number, Record, Text, listed
+from dovetail.instances.instance import GpuModel, Instance, Node, SlowdownEntry, Workload
+from dovetail.instances.plan import Assignment
+from dovetail.solver._findings import Finder, Finding, Way, started, with_shares
+from dovetail.solver._sites import Occupant
+from dovetail.solver._ways import NOBODY, Level, Ways
+from dovetail.solver._wording import accepting, figure, mib, over, placed_at, slowdown_of
+
+Ints = NDArray[np.int64]
+
+
+class Change(Record):
+    """What would have to be different; at its default, nothing.
+
+    Attributes
+    ----------
+    gsla : mapping of str to float
+        Larger gSLAs, by job.
+    less_memory_mib : float
+        So much less memory for a worker of the job's workload (of ``memory_mib`` and
+        ``fixed_mib``).
+    batch_min : int, optional
+        A smaller ``batch.min`` of the job's workload.
+    measured : tuple of SlowdownEntry
+        Slowdowns that would have to be known, at their best.
+    without : tuple of str
+        Jobs that would have to end, or to wait.
+    more_gpus : Node, optional
+        GPUs that the cluster would need besides.
+    """
+
+    gsla: Mapping[Name, Number] = {}
+    less_memory_mib: NonNegative = 0.0
+    batch_min: Count | None = None
+    measured: tuple[SlowdownEntry, ...] = ()
+    without: tuple[Name, ...] = ()
+    more_gpus: Node | None = None
+
+    def applied(self, instance: Instance, job: str) -> Instance:
+        """Return the instance as it would have to be for ``job`` to start."""
+        workload = instance.jobs_by_id[job].workload
+        cluster = instance.cluster
+        if self.more_gpus is not None:
+            cluster = cluster.replace(nodes=(*cluster.nodes, self.more_gpus))
+        return instance.replace(
+            cluster=cluster,
+            workloads={**instance.workloads, workload: self._smaller(instance.workloads[workload])},
+            jobs=tuple(
+                each.replace(gsla=self.gsla[each.id]) if each.id in self.gsla else each
+                for each in instance.jobs
+                if each.id not in self.without
+            ),
+            slowdowns=(*instance.slowdowns, *self.measured),
+        )
+
+    def _smaller(self, workload: Workload) -> Workload:
+        memory = max(0.0, workload.memory_mib - self.less_memory_mib)
+        batch = workload.batch
+        if batch is not None:
+            fixed = max(0.0, batch.fixed_mib - self.less_memory_mib)
+            batch = batch.replace(fixed_mib=fixed, min=self.batch_min or batch.min)
+        return workload.replace(memory_mib=memory, batch=batch)
+
+
+class Remedy(Record):
+    """One way to let a waiting job start.
+
+    Attributes
+    ----------
+    text : str
+        The remedy in one line.
+    change : Change
+        What would have to be different.
+    assignments : tuple of Assignment
+        Where the job would then start, and the assignments that change with it; the rest of
+        the plan stays.
+    """
+
+    text: Text
+    change: Change
+    assignments: tuple[Assignment, ...]
+
+
+_Price = tuple[float, tuple[str, ...]]
+"""The weight lost, and the jobs that it is lost with."""
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """A job that can start after a change: where, and all assignments that differ."""
+
+    finder: Finder
+    finding: Finding
+    assignments: tuple[Assignment, ...]
+
+    @property
+    def place(self) -> str:
+        return placed_at(self.finder, self.finding)
+
+    @property
+    def slowdown(self) -> str:
+        return slowdown_of(self.finding)
+
+
+class Remedies:
+    """Finds what would let one waiting job start.
+
+    Parameters
+    ----------
+    finder : Finder
+        Who is where under the plan.
+    index : int
+        Index of the job.
+    jct : bool
+        Whether sharing must shorten the mean completion.
+    """
+
+    def __init__(self, finder: Finder, index: int, jct: bool) -> None:
+        self._finder = finder
+        self._index = index
+        self._jct = jct
+        self._instance = finder.round.instance
+        self._jobs = finder.round.jobs
+        self._job = finder.round.jobs[index]
+
+    def ranked(self) -> tuple[Remedy, ...]:
+        """Return the remedies: those of figures by how little they change, then the others."""
+        tried = self._tried(Change())
+        if tried is not None:
+            text = f"can start {tried.place}{tried.slowdown} with nothing changed"
+            return (Remedy(text=text, change=Change(), assignments=tried.assignments),)
+        found = [*self._of_figures(), self._of_sub_batch(), self._of_measuring()]
+        found += [self._of_departure(), self._of_more_gpus()]
+        return tuple(remedy for remedy in found if remedy is not None)
+
+    # -- trying -----------------------------------------------------------------------------
+
+    def _tried(self, change: Change) -> _Outcome | None:
+        """Return where the job can start after a change, None where it cannot."""
+        repaired = self._repaired(change.without)
+        if repaired is None:
+            return None
+        rows = {name: row for name, row in self._finder.rows.items() if name not in change.without}
+        changed = change.applied(self._instance, self._job.id)
+        finder = Finder(Round(changed), list({**rows, **repaired}.values()), self._jct)
+        index = [job.id for job in changed.jobs].index(self._job.id)
+        finding = finder.find(index)
+        if finding is None or finding.level != Level.POSSIBLE:
+            return None
+        differing = {**repaired, **started(finder, index, finding)}
+        return _Outcome(finder, finding, tuple(differing.values()))
+
+    def _repaired(self, without: Sequence[str]) -> dict[str, Assignment] | None:
+        """Return the assignments of those who need other shares when somebody leaves.
+
+        None where somebody could not stay.
+        """
+        rows: dict[str, Assignment] = {}
+        for site in self._finder.sites.all:
+            left = tuple(o for o in site.occupants if self._name(o) not in without)
+            if len(left) == len(site.occupants):
+                continue
+            shares = self._finder.book.can_stay(site, left)
+            if shares is None:
+                return None
+            for occupant, share in zip(left, shares, strict=True):
+                if occupant.starting:
+                    name = self._name(occupant)
+                    row = rows.get(name, self._finder.rows[name])
+                    rows[name] = with_shares(row, dict.fromkeys(site.gpus, share or None))
+        return rows
+
+    def _remedy(self, change: Change, condition: str) -> Remedy | None:
+        """Return the remedy that a change is, None where it is not."""
+        tried = self._tried(change)
+        if tried is None:
+            return None
+        known = "" if change.measured else tried.slowdown
+        text = f"would start {tried.place}{known} {condition}"
+        return Remedy(text=text, change=change, assignments=tried.assignments)
+
+    # -- gSLAs and memory -------------------------------------------------------------------
+
+    def _of_figures(self) -> Iterator[Remedy | None]:
+        seen = set()
+        for finding in sorted(self._near(), key=self._lacking):
+            told = self._told(change := self._figures_changed(finding))
+            if told not in seen:
+                seen.add(told)
+                yield self._remedy(change, told)
+
+    def _near(self) -> Iterator[Finding]:
+        """Yield the best GPUs if one kind of figure may change, and if all may."""
+        ways, level = self._ways, self._levels
+        kinds = (ways.own_excess(self._job) > 0, ways.excess.any(axis=1), ways.short > 0)
+        changeable = [k & ~np.any([o for o in kinds if o is not k], axis=0) for k in kinds]
+        for rows in (*changeable, np.any(kinds, axis=0)):
+            kept = (level == Level.POSSIBLE) | (rows & (level == Level.FIGURES))
+            finding = self._finder.find(self._index, np.where(kept, level, Level.CLOSED))
+            if finding is not None and finding.level == Level.FIGURES:
+                yield finding
+
+    def _lacking(self, finding: Finding) -> float:
+        lacking = self._ways.lacking(self._job)
+        return max(float(lacking[pick.way.row]) for pick in finding.picks)
+
+    def _figures_changed(self, finding: Finding) -> Change:
+        """Return the gSLAs and the memory with which the job could have the GPUs found."""
+        gsla: dict[str, float] = {}
+        for pick in finding.picks:
+            for name, bound in self._too_slow(pick.way):
+                gsla[name] = max(gsla.get(name, 1.0), accepting(bound))
+        short = max(pick.way.short_mib for pick in finding.picks)
+        return Change(gsla=gsla, less_memory_mib=float(math.ceil(short)))
+
+    def _too_slow(self, way: Way) -> Iterator[tuple[str, float]]:
+        if self._job.gsla is not None and over(way.bound, self._job.gsla):
+            yield self._job.id, way.bound
+        for k, other in enumerate(way.others(self._finder.sites.all[way.site])):
+            if way.too_slow(k):
+                yield self._name(other), way.slowed(k)[1]
+
+    def _told(self, change: Change) -> str:
+        told = []
+        for name, gsla in change.gsla.items():
+            now = figure(self._instance.jobs_by_id[name].gsla or math.inf)
+            who = "at" if name == self._job.id else f"with {name} at"
+            told.append(f"{who} gSLA {gsla:.2f} instead of {now}")
+        if change.less_memory_mib:
+            told.append(f"with {mib(change.less_memory_mib)} less memory")
+        return " and ".join(told)
+
+    # -- sub-batch, slowdowns, GPUs ---------------------------------------------------------
+
+    def _of_sub_batch(self) -> Remedy | None:
+        batch = self._finder.round.workload(self._index).batch
+        if batch is None:
+            return None
+        smaller = (batch.size >> k for k in range(batch.size.bit_length()))
+        halves = (half for half in smaller if half < batch.min and batch.size % half == 0)
+        tried = (
+            self._remedy(Change(batch_min=half), f"if batch.min allowed it (now {batch.min})")
+            for half in halves
+        )
+        return next(filter(None, tried), None)
+
+    def _of_measuring(self) -> Remedy | None:
+        """Return which slowdowns would have to be known, and be small enough."""
+        finding = self._best_unknown()
+        if finding is None or finding.level != Level.UNKNOWN:
+            return None
+        met = [pick.way for pick in finding.picks if pick.way.level == Level.UNKNOWN]
+        entries = {entry.key: entry for entry in map(self._unmeasured, met)}
+        pairs = listed([" with ".join(entry.workloads) for entry in entries.values()], 2)
+        condition = f"once {pairs} is measured, if nobody is slowed too much"
+        return self._remedy(Change(measured=tuple(entries.values())), condition)
+
+    def _best_unknown(self) -> Finding | None:
+        ways, level = self._ways, self._levels
+        fitting = (level == Level.UNKNOWN) & (ways.leaver == NOBODY) & (ways.short == 0)
+        for row in np.flatnonzero(fitting):
+            fitting[row] = not self._ruled_out(Way(ways, int(row), Level.UNKNOWN))
+        kept = fitting | (level == Level.POSSIBLE)
+        return self._finder.find(self._index, np.where(kept, level, Level.CLOSED))
+
+    def _unmeasured(self, way: Way) -> SlowdownEntry:
+        """Return the entry that is missing for a way, as good as none could be better."""
+        site = self._finder.sites.all[way.site]
+        members = [(self._job.workload, None), *map(self._member, way.others(site))]
+        free = [True, *(other.starting for other in way.others(site))]
+        capped = self._even_share(free, [share for _, share in members])
+        names = [name for name, _ in members]
+        shares = [capped if f else share for f, (_, share) in zip(free, members, strict=True)]
+        return SlowdownEntry.from_data(
+            {
+                "pair" if len(names) == 2 else "set": names,
+                "share": shares,
+                "slowdown": [1.0] * len(names),
+                "gpu_model": site.model,
+            }
+        )
+
+    def _even_share(self, free: Sequence[bool], shares: Sequence[int | None]) -> int | None:
+        """Return the largest share that all who may still choose can have at once."""
+        cluster = self._instance.cluster
+        held = sum(share or 0 for f, share in zip(free, shares, strict=True) if not f)
+        each = (cluster.share_sum - held) // sum(free)
+        return max((share for share in cluster.shares if share <= each), default=None)
+
+    def _ruled_out(self, way: Way) -> bool:
+        """Tell whether the combination is known to be unable to share."""
+        _, members = self._unmeasured(way).key
+        model = self._finder.sites.all[way.site].model
+        return not {(None, members), (model, members)}.isdisjoint(self._keys)
+
+    @cached_property
+    def _keys(self) -> frozenset[object]:
+        return frozenset(entry.key for entry in self._instance.slowdowns)
+
+    def _of_departure(self) -> Remedy | None:
+        """Return who would have to end or wait: the cheapest, and no more than needed."""
+        for leaving in (self._cheapest(self._price), self._cheapest(self._price_of_all)):
+            if self._tried(Change(without=leaving)) is not None:
+                needed = self._needed(leaving)
+                return self._remedy(Change(without=needed), self._told_departure(needed))
+        return None
+
+    def _needed(self, leaving: tuple[str, ...]) -> tuple[str, ...]:
+        for name in sorted(leaving, key=lambda n: -self._instance.jobs_by_id[n].weight):
+            fewer = tuple(other for other in leaving if other != name)
+            if self._tried(Change(without=fewer)) is not None:
+                leaving = fewer
+        return leaving
+
+    def _told_departure(self, leaving: Sequence[str]) -> str:
+        jobs = [self._instance.jobs_by_id[name] for name in leaving]
+        ended = [job.id for job in jobs if job.running]
+        waited = [job.id for job in jobs if not job.running]
+        told = [f"once {listed(ended, 3)} {_has(ended)} ended"] if ended else []
+        told += [f"if {listed(waited, 3)} waited"] if waited else []
+        return " and ".join(told)
+
+    def _cheapest(self, price: Callable[[int], _Price]) -> tuple[str, ...]:
+        """Return the jobs that give up as many GPUs of one model as needed at the least price."""
+        found = []
+        for model in self._finder.round.models:
+            sites = [k for k, site in enumerate(self._finder.sites.all) if site.model == model]
+            offers = sorted(price(k) for k in sites for _ in self._finder.sites.all[k].gpus)
+            if len(offers) >= self._job.workers:
+                taken = offers[: self._job.workers]
+                names = dict.fromkeys(name for _, leaving in taken for name in leaving)
+                found.append((sum(weight for weight, _ in taken), tuple(names)))
+        return min(found)[1] if found else ()
+
+    def _price_of_all(self, site: int) -> _Price:
+        """Return the jobs at a site, and the weight that would be lost without them."""
+        occupants = self._finder.sites.all[site].occupants
+        return sum(map(self._loss, occupants)), tuple(map(self._name, occupants))
+
+    def _price(self, site: int) -> _Price:
+        """Return who is best gone from a site so that the job can come, with the weight lost."""
+        level = self._levels[self._ways.site == site]
+        if (level == Level.POSSIBLE).any():
+            return 0.0, ()
+        rows = np.flatnonzero((self._ways.site == site) & (self._levels == Level.TAKEN))
+        occupants = self._finder.sites.all[site].occupants
+        leavers = [occupants[k] for k in sorted(set(self._ways.leaver[rows].tolist()))]
+        singles = [(self._loss(one), (self._name(one),)) for one in leavers]
+        return min([*singles, self._price_of_all(site)])
+
+    def _loss(self, occupant: Occupant) -> float:
+        """Return the weight of a placed job for each GPU that this job could have of it."""
+        job = self._jobs[occupant.variant.job]
+        return job.weight / min(job.workers, self._job.workers)
+
+    def _of_more_gpus(self) -> Remedy | None:
+        """Return how many more GPUs would do, of the first model of which any number would."""
+        for model in self._finder.round.models:
+            for number in range(1, self._job.workers + 1):
+                change = Change(more_gpus=self._more(model, number))
+                tried = self._tried(change)
+                if tried is not None:
+                    text = f"would start with {number} more {model} GPU{'s' if number > 1 else ''}"
+                    return Remedy(text=text, change=change, assignments=tried.assignments)
+        return None
+
+    def _more(self, model: str, number: int) -> Node:
+        gpus = [place.gpu for place in self._instance.places.values() if place.gpu.model == model]
+        largest = max(gpus, key=lambda gpu: gpu.memory_mib)
+        kind = GpuModel(model=model, memory_mib=largest.memory_mib, sms=largest.sms)
+        taken = {node.id for node in self._instance.cluster.nodes}
+        name = next(name for k in count(1) if (name := f"new{k}") not in taken)
+        return Node(id=name, gpu_count=number, gpu=kind)
+
+    # -- what is at hand ------------------------------------------------------------------------------
+
+    @property
+    def _ways(self) -> Ways:
+        return self._finder.book.ways(self._index)
+
+    @cached_property
+    def _levels(self) -> Ints:
+        return self._finder.levels(self._index)
+
+    def _name(self, occupant: Occupant) -> str:
+        return self._jobs[occupant.variant.job].id
+
+    def _member(self, occupant: Occupant) -> Member:
+        return self._jobs[occupant.variant.job].workload, occupant.share
+
+
+def _has(names: Sequence[str]) -> str:
+    return "has" if len(names) == 1 else "have"

@@ -1,0 +1,278 @@
+"""The command line as its users meet it: files, pipes, exit status, one line for a mistake."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+
+import pytest
+
+from dovetail.cli import main
+from dovetail.instances import library
+from dovetail.instances.checker import check
+from dovetail.instances.files import read_instance, read_plan, write_instance
+from dovetail.instances.plan import OBJECTIVES
+from tests.data import example_data
+from tests.instances.test_broken_inputs import INSTANCE, PLAN, changed, plan_data
+
+
+@pytest.fixture
+def run(capsys):
+    """Run the command line in this process; return exit status, output and errors."""
+
+    def call(*arguments):
+        try:
+            status = main([str(a) for a in arguments])
+        except SystemExit as stopped:
+            status = stopped.code
+        return status, *capsys.readouterr()
+
+    return call
+
+
+def dovetail(*arguments, stdin="", **options):
+    """Run the installed program."""
+    command = [sys.executable, "-m", "dovetail.cli", *map(str, arguments)]
+    return subprocess.run(
+        command, input=stdin, capture_output=True, text=True, check=False, timeout=120, **options
+    )
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_a_plan_goes_to_a_file_and_passes_the_check(run, tmp_path, objective):
+    path = tmp_path / "plan.json"
+    status, out, err = run("plan", "library:lab", "--objective", objective, "-o", path)
+    assert (status, err) == (0, "")
+    assert "proven" in out
+    assert check(library.load("lab"), read_plan(path)).valid
+    status, out, _ = run("check", "library:lab", path)
+    assert status == 0
+    assert "valid" in out
+
+
+def test_json_is_the_plan_itself(run):
+    status, out, _ = run("plan", "library:first-pairs", "--json")
+    assert status == 0
+    assert json.loads(out)["objective"]["value"] == pytest.approx(2.425)
+
+
+def test_output_to_standard_output_is_the_plan_alone(run):
+    _, out, _ = run("plan", "library:first-pairs", "-o", "-")
+    assert json.loads(out)["format"] == "dovetail-plan/1"
+
+
+def test_instance_from_standard_input_and_plan_through_a_pipe(tmp_path):
+    path = tmp_path / "instance.json"
+    write_instance(library.load("running"), path)
+    planned = dovetail("plan", "-", "-o", "-", stdin=path.read_text())
+    assert planned.returncode == 0, planned.stderr
+    checked = dovetail("check", path, "-", stdin=planned.stdout)
+    assert checked.returncode == 0, checked.stderr
+
+
+def test_packed_yaml_is_read_and_written(run, tmp_path):
+    path = tmp_path / "made.yaml.gz"
+    assert run("generate", "--jobs", 12, "--seed", 3, "-o", path)[0] == 0
+    assert gzip.decompress(path.read_bytes()).startswith(b"format: dovetail-instance/1")
+    assert run("plan", path, "-o", tmp_path / "plan.yaml.gz")[0] == 0
+    assert run("check", path, tmp_path / "plan.yaml.gz")[0] == 0
+
+
+def test_a_wrong_plan_is_found_wrong(run, tmp_path):
+    path = tmp_path / "plan.json"
+    run("plan", "library:gang-partial", "-o", path)
+    data = json.loads(path.read_text())
+    data["assignments"][0]["gpus"][0] = data["assignments"][0]["gpus"][1]
+    path.write_text(json.dumps(data))
+    status, out, err = run("check", "library:gang-partial", path)
+    assert (status, err) == (1, "")
+    assert "gang" in out
+    status, out, _ = run("check", "library:gang-partial", path, "--json")
+    assert status == 1
+    assert json.loads(out)["valid"] is False
+
+
+def test_preempted_jobs_may_move_and_the_plan_says_so(run, tmp_path):
+    path = tmp_path / "plan.json"
+    run("plan", "library:lab", "--preempt", "-o", path)
+    plan = read_plan(path)
+    assert plan.preempt
+    assert all(a.start for a in plan.assignments)
+    assert run("check", "library:lab", path)[0] == 0
+
+
+def test_explain_tells_the_story_of_a_waiting_job(run, tmp_path):
+    path = tmp_path / "plan.json"
+    run("plan", "library:lab", "-o", path)
+    job = read_plan(path).waiting[0].job
+    status, out, _ = run("explain", "library:lab", path, job)
+    assert status == 0
+    assert job in out
+    status, out, _ = run("explain", "library:lab", path, job, "--json")
+    assert json.loads(out)["job"] == job
+    status, _, err = run("explain", "library:lab", path, "nobody")
+    assert status == 2
+    assert "nobody" in err
+
+
+def test_predict_fills_what_is_unknown_and_says_what_stays_so(run, tmp_path):
+    path = tmp_path / "filled.json"
+    status, out, err = run("predict", "library:lab", "-o", path)
+    assert status == 0
+    assert err.count("\n") == 1
+    assert "mamba-new has no" in err
+    assert "slowdowns" in out
+    assert len(read_instance(path).slowdowns) > len(library.load("lab").slowdowns)
+
+
+def test_plan_with_a_predictor_needs_no_measured_slowdowns(run):
+    _, out, _ = run("plan", "library:sm-allocation", "--json")
+    alone = json.loads(out)["objective"]["value"]
+    _, out, _ = run("plan", "library:sm-allocation", "--predictor", "analytic", "--json")
+    assert json.loads(out)["objective"]["value"] > alone
+
+
+@pytest.mark.parametrize("objective", ["throughput", "slowdown", "energy"])
+def test_the_written_model_has_the_optimum_of_the_plan(run, tmp_path, objective):
+    model = tmp_path / "round.mps"
+    arguments = ("--objective", objective, "--write-model", model, "--json")
+    _, out, _ = run("plan", "library:energy", *arguments)
+    objective_of_plan = json.loads(out)["objective"]
+    value = _optimum_of_mps(model)
+    # The file is minimised: minus the gain; of the energy ratio, N - t D, which is 0 at the best.
+    expected = {"throughput": -1.0, "slowdown": 1.0, "energy": 0.0}[objective]
+    assert value == pytest.approx(expected * objective_of_plan["value"], abs=1e-6)
+
+
+def _optimum_of_mps(path):
+    """Read the file with PuLP in a process of its own and solve it with CBC."""
+    code = (
+        "import pulp, sys; _, problem = pulp.LpProblem.fromMPS(sys.argv[1]);"
+        "problem.solve(pulp.PULP_CBC_CMD(msg=False)); print(pulp.value(problem.objective))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code, path], capture_output=True, check=True
+    )
+    return float(done.stdout.splitlines()[-1])
+
+
+def test_library_lists_and_writes(run, tmp_path):
+    status, out, _ = run("library")
+    assert status == 0
+    assert {line.split()[0] for line in out.splitlines()} == set(library.names())
+    assert run("library", "lab", "-o", tmp_path / "lab.json")[0] == 0
+    assert read_instance(tmp_path / "lab.json") == library.load("lab")
+    assert set(json.loads(run("library", "--json")[1])) == set(library.names())
+
+
+def test_report_is_one_file(run, tmp_path):
+    page = tmp_path / "page.html"
+    assert run("plan", "library:lab", "--report", page)[0] == 0
+    assert page.read_text().lstrip().lower().startswith("<!doctype html>")
+
+
+def test_same_seed_same_plan(run):
+    def assignments():
+        return json.loads(run("plan", "library:lab", "--seed", 5, "--json")[1])["assignments"]
+
+    assert assignments() == assignments()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "dovetail: the following arguments are required: COMMAND (see dovetail --help)"),
+        (["plan"], "dovetail plan: the following arguments are required: INSTANCE"),
+        (["plan", "none.json"], "dovetail: none.json: cannot be read: no such file or directory"),
+        (["plan", "library:none"], "got 'none'"),
+        (["plan", "library:lab", "--objective", "x"], "invalid choice: 'x'"),
+        (["plan", "library:lab", "--solver", "x"], "got 'x'"),
+        (["plan", "library:lab", "--solver", "milp:NONE"], "PuLP knows no solver 'NONE'"),
+        (["plan", "library:lab", "--predictor", "x"], "'x'"),
+        (["plan", "library:lab", "--time-limit", "-1"], "must be a number of seconds >= 0"),
+        (["plan", "library:lab", "--time-limit", "nan"], "must be a number of seconds >= 0"),
+        (["plan", "library:lab", "--gap", "1"], "gap must be >= 0 and < 1, got 1.0"),
+        (["plan", "library:lab", "--seed", "1.5"], "invalid int value: '1.5'"),
+        (["plan", "library:first-pairs", "--objective", "energy"], "workloads.A.power_w"),
+        (["plan", "library:first-pairs", "--objective", "jct"], "jobs[0].remaining_s"),
+        (["plan", "library:gang-partial", "--solver", "matching"], "gang_sharing: partial"),
+        (["plan", "library:first-pairs", "-o", "none/x.json"], "none/x.json: cannot be written"),
+        (["plan", "library:first-pairs", "--report", "none/x.html"], "none/x.html"),
+        (["plan", "library:first-pairs", "--write-model", "none/x.mps"], "none/x.mps"),
+        (["generate", "--jobs", "0"], "must be a whole number >= 1, got '0'"),
+        (["generate", "--jobs", "many"], "must be a whole number >= 1, got 'many'"),
+        (["import", "gavel", "none", "--device", "k80", "--gpus", "4"], "none: cannot be read"),
+        (["import", "nothing"], "invalid choice: 'nothing'"),
+    ],
+)
+def test_a_mistake_is_told_in_one_line(run, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    status, out, err = run(*arguments)
+    assert status == 2
+    assert out == ""
+    assert err.count("\n") == 1
+    assert message in err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("row", INSTANCE, ids=[f"{k}-{row[0]}" for k, row in enumerate(INSTANCE)])
+def test_every_broken_instance_leaves_one_line_and_no_output(run, tmp_path, row):
+    path, value, message = row
+    broken, output = tmp_path / "broken.json", tmp_path / "plan.json"
+    broken.write_text(json.dumps(changed(example_data(), path, value)))
+    status, out, err = run("plan", broken, "-o", output)
+    assert (status, out) == (2, "")
+    assert err == f"dovetail: {broken}: {message}\n"
+    assert not output.exists()
+
+
+@pytest.mark.parametrize("row", PLAN, ids=[f"{k}-{row[0]}" for k, row in enumerate(PLAN)])
+def test_every_broken_plan_leaves_one_line(run, tmp_path, row):
+    path, value, message = row
+    broken = tmp_path / "broken.json"
+    broken.write_text(json.dumps(changed(plan_data(), path, value)))
+    status, out, err = run("check", "library:lab", broken)
+    assert (status, out) == (2, "")
+    assert err == f"dovetail: {broken}: {message}\n"
+
+
+def test_a_reader_that_leaves_early_gets_no_traceback():
+    writer = subprocess.Popen(
+        [sys.executable, "-m", "dovetail.cli", "library", "lab"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert writer.stdout is not None
+    assert writer.stderr is not None
+    writer.stdout.read(10)
+    writer.stdout.close()
+    assert b"Traceback" not in writer.stderr.read()
+    writer.stderr.close()
+    writer.wait()
+
+
+def test_an_internal_error_is_one_line_that_says_how_to_see_more(run, monkeypatch):
+    from dovetail import commands
+
+    def broken(options):
+        raise ZeroDivisionError("of no consequence")
+
+    monkeypatch.setattr(commands, "library", broken)
+    status, _, err = run("library")
+    assert status == 1
+    assert "internal error, please report it: ZeroDivisionError" in err
+    assert err.count("\n") == 1
+    monkeypatch.setenv("DOVETAIL_DEBUG", "1")
+    with pytest.raises(ZeroDivisionError):
+        main(["library"])
+
+
+def test_nothing_heavy_is_loaded_before_it_is_needed():
+    code = (
+        "import sys, dovetail, dovetail.cli; dovetail.cli.parser();"
+        "print([m for m in ('numpy', 'scipy', 'ortools', 'pulp', 'rich') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

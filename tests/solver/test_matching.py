@@ -1,0 +1,118 @@
+"""Matching under a capacity: the exchange and the knapsack, by hand and against CP-SAT."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from dovetail.formulations.problems import Problem
+from dovetail.instances.instance import Instance
+from dovetail.solver.engines import networkx_matching, rustworkx_matching
+from dovetail.solver.matching import _exchanged
+from dovetail.solver.rounds import solve
+from tests.data import small
+
+ENGINES = pytest.mark.parametrize("engine", [rustworkx_matching, networkx_matching])
+
+
+@ENGINES
+def test_the_engines_match_by_weight_not_by_number(engine):
+    # The middle of the path 0 - 1 - 2 - 3 alone is worth more than both ends.
+    assert {frozenset(e) for e in engine([(0, 1, 3), (1, 2, 7), (2, 3, 3)])} == {frozenset({1, 2})}
+    ends = {frozenset({0, 1}), frozenset({2, 3})}
+    assert {frozenset(e) for e in engine([(0, 1, 4), (1, 2, 7), (2, 3, 4)])} == ends
+
+
+@ENGINES
+def test_the_engines_take_an_odd_cycle_and_large_weights(engine):
+    # A triangle with a tail: 2**60 on one side, then the tail.
+    edges = [(0, 1, 2**60), (1, 2, 2**60 - 1), (0, 2, 2**60 - 1), (2, 3, 5)]
+    assert {frozenset(e) for e in engine(edges)} == {frozenset({0, 1}), frozenset({2, 3})}
+    assert list(engine([])) == []
+
+
+def test_exchange_takes_as_many_components_as_are_needed():
+    # 0-1 against 1-2 and 0 alone; 3 alone is new; 4-5 is in both.
+    fewer = frozenset({(0, 1), (4, 5)})
+    more = frozenset({(1, 2), (0, 0), (3, 3), (4, 5)})
+    for count in (2, 3, 4):
+        found = _exchanged(fewer, more, count)
+        assert len(found) == count
+        assert (4, 5) in found
+        ends = [job for pair in found for job in set(pair)]
+        assert len(ends) == len(set(ends))
+    assert _exchanged(fewer, more, 4) == more
+
+
+def test_the_best_pairs_change_with_the_gpus():
+    # Path a - b - c - a' of four jobs: with one GPU the middle pair, b with c at 1.1 each; with
+    # two the ends, as the middle would leave a and a' one GPU for two who may not share:
+    # 2/1.1 + 1 = 2.82 < 2/1.3 + 2/1.3 = 3.08.
+    ends = {"pair": ["a", "b"], "slowdown": [1.3, 1.3]}
+    other = {"pair": ["c", "a"], "slowdown": [1.3, 1.3]}
+    middle = {"pair": ["b", "c"], "slowdown": [1.1, 1.1]}
+    jobs = [{"id": f"j{k}", "workload": name} for k, name in enumerate("abca")]
+    values = [
+        solve(small(jobs, [ends, other, middle], gpus=gpus), solver="matching").objective
+        for gpus in (1, 2, 3, 4)
+    ]
+    # Three: the middle and both a alone; four: all alone.
+    assert values == pytest.approx([2 / 1.1, 4 / 1.3, 2 / 1.1 + 2, 4])
+
+
+def test_sizes_compete_for_the_gpus():
+    # Four GPUs; a pair of two-GPU gangs at 1.25 gives 1.6 for two GPUs, a pair of one-GPU jobs
+    # at 1.6 gives 1.25 for one. Two pairs of singles and one of gangs: 2.5 + 1.6 = 4.1.
+    gangs = {"pair": ["a", "a"], "slowdown": [1.25, 1.25]}
+    singles = {"pair": ["b", "b"], "slowdown": [1.6, 1.6]}
+    jobs = [{"id": f"g{k}", "workers": 2} for k in range(4)]
+    jobs += [{"id": f"s{k}", "workload": "b"} for k in range(4)]
+    instance = small(jobs, [gangs, singles], gpus=4, gang_sharing="whole")
+    result = solve(instance, solver="matching")
+    # Four singles alone give 4.0, two gang pairs 3.2, and 4.1 is the best.
+    assert result.objective == pytest.approx(4.1)
+    assert result.status == "optimal"
+
+
+def random_round(seed: int) -> Instance:
+    """Return a round of up to 25 gangs of 1 to 4 GPUs that share whole, some of them running."""
+    draw = Random(seed)
+    names = "abc"
+    entries = [
+        {"pair": [x, y], "slowdown": [s := round(draw.uniform(1, 2), 2), s]}
+        if x == y
+        else {"pair": [x, y], "slowdown": [round(draw.uniform(1, 2), 2) for _ in range(2)]}
+        for k, x in enumerate(names)
+        for y in names[k:]
+        if draw.random() < 0.8
+    ]
+    gpus = draw.randint(4, 20)
+    free = [f"g-{k}" for k in range(gpus)]
+    jobs = []
+    for k in range(draw.randint(5, 25)):
+        workers = draw.choice([1, 1, 2, 2, 3, 4])
+        job = {"id": f"j{k}", "workload": draw.choice(names), "workers": workers}
+        job |= {"weight": draw.choice([1, 1, 2, 3]), "gsla": round(draw.uniform(1, 2), 2)}
+        if draw.random() < 0.15 and len(free) >= workers:
+            job |= {"state": "running", "gpus": [free.pop() for _ in range(workers)]}
+        jobs.append(job)
+    return small(jobs, entries, gpus=gpus, gang_sharing="whole")
+
+
+@pytest.mark.parametrize("objective", ["throughput", "slowdown"])
+@pytest.mark.parametrize(
+    "seeds", [range(40), pytest.param(range(40, 1000), marks=pytest.mark.long)], ids=len
+)
+def test_agrees_with_cp_sat(seeds, objective):
+    exchanged = 0
+    for seed in seeds:
+        instance = random_round(seed)
+        graph = Problem(instance, objective).graph
+        exchanged += len(set(graph.size.tolist())) > 1
+        found, known = (solve(instance, objective, name) for name in ("matching", "cpsat"))
+        assert found.status == known.status == "optimal", seed
+        assert found.objective == pytest.approx(known.objective, rel=1e-6), seed
+        weights = [r.plan.objective.placed_weight for r in (found, known)]
+        assert weights[0] == weights[1], seed
+    assert exchanged > len(seeds) / 2  # several sizes compete in most
