@@ -21,6 +21,7 @@ from dovetail.instances.instance import Instance
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from dovetail.instances._record import Record
     from dovetail.instances.plan import Plan
 
 _LIBRARY = "library:"
@@ -78,12 +79,7 @@ def check(options: Namespace) -> int:
 
     instance = _instance(options.instance)
     report = verify(instance, read_plan(options.plan), options.objective)
-    if options.json:
-        write_data(report.to_data(), "-")
-    else:
-        from dovetail import tables
-
-        _print(tables.check_view(report))
+    _show(options, report, "check_view")
     return 0 if report.valid else 1
 
 
@@ -92,13 +88,7 @@ def explain(options: Namespace) -> int:
     from dovetail.solver.explanations import explain as explained
 
     instance = _instance(options.instance)
-    story = explained(instance, read_plan(options.plan), options.job)
-    if options.json:
-        write_data(story.to_data(), "-")
-    else:
-        from dovetail import tables
-
-        _print(tables.explanation_view(story))
+    _show(options, explained(instance, read_plan(options.plan), options.job), "explanation_view")
     return 0
 
 
@@ -222,6 +212,16 @@ def _sentence(summary: Mapping[str, object]) -> str:
     counts: Sequence[str] = ("jobs", "gpus", "workloads", "slowdowns")
     listed = ", ".join(f"{summary[name]} {name}" for name in counts)
     return f"{summary['name']}: {listed} -> {summary['written_to']}"
+
+
+def _show(options: Namespace, record: Record, view: str) -> None:
+    """Print a record for machines or, through the named view, for people."""
+    if options.json:
+        write_data(record.to_data(), "-")
+        return
+    from dovetail import tables
+
+    _print(getattr(tables, view)(record))
 
 
 def _print(view: RenderableType) -> None:

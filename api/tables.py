@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from dovetail.instances.checker import CheckReport
     from dovetail.instances.instance import Instance
     from dovetail.instances.plan import ObjectiveValue, Plan
+    from dovetail.solver.explanations import Explanation
 
 WIDTH = 100
 MOST_GPUS = 60
@@ -120,6 +121,16 @@ def comparison_table(comparison: Comparison) -> RenderableType:
     objective = comparison.objective
     title = f"\nthe same jobs under simpler rules ({objective}: {better(objective)})\n"
     return Group(Text(title, "bold"), table)
+
+
+def explanation_view(story: Explanation) -> RenderableType:
+    """Return why a job waits or where it runs, and what would let it start."""
+    head = Text.assemble((f"{story.job}  ", "bold"), story.reason)
+    if not story.remedies:
+        return head
+    lines = [Text(f"  - {remedy.text}") for remedy in story.remedies]
+    lead = Text("With the rest of the plan as it is, any one of these:")
+    return Group(head, Text(), lead, *lines)
 
 
 def check_view(report: CheckReport) -> RenderableType:

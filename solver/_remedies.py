@@ -295,9 +295,16 @@ class Remedies:
                 "pair" if len(names) == 2 else "set": names,
                 "share": shares,
                 "slowdown": [1.0] * len(names),
+                "power_w": self._power_w(names),
                 "gpu_model": site.model,
             }
         )
+
+    def _power_w(self, names: Sequence[str]) -> float | None:
+        """Return the sum of the powers alone, which ``energy`` asks for."""
+        alone = [self._instance.workloads[name].power_w for name in names]
+        known = [watts for watts in alone if watts is not None]
+        return sum(known) if len(known) == len(alone) else None
 
     def _even_share(self, free: Sequence[bool], shares: Sequence[int | None]) -> int | None:
         """Return the largest share that all who may still choose can have at once."""
@@ -391,7 +398,7 @@ class Remedies:
         name = next(name for k in count(1) if (name := f"new{k}") not in taken)
         return Node(id=name, gpu_count=number, gpu=kind)
 
-    # -- what is at hand ------------------------------------------------------------------------------
+    # -- what is at hand --------------------------------------------------------------------
 
     @property
     def _ways(self) -> Ways:

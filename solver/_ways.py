@@ -145,6 +145,8 @@ class Ways:
     def _shortens(self, job: Job) -> Bools:
         found = np.asarray(self.size == 1)
         pairs = np.flatnonzero((self.size == 2) & (self.fixed == Level.POSSIBLE))
+        if not len(pairs):
+            return found
         own = np.full(len(pairs), job.remaining_s, dtype=np.float64)
         remaining = np.stack([self.remaining[pairs, 1], own], axis=1)
         running = np.stack([self.running[pairs, 1], np.zeros(len(pairs), dtype=bool)], axis=1)
@@ -183,7 +185,7 @@ class _Casts:
         self.site = np.array([k for k, _, _ in found], dtype=np.int64)
         self.leaver = np.array([leaver for _, leaver, _ in found], dtype=np.int64)
         self.size = np.array([len(others) + 1 for others in self.others], dtype=np.int64)
-        self.width = int(self.size.max(initial=1))
+        self.width = int(self.size.max(initial=2))
         self.left_mib = np.array(
             [
                 sites.all[k].memory_mib - sum(o.variant.memory_mib for o in others)

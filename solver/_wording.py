@@ -196,12 +196,12 @@ class Wording:
         return Nearest(co_runner=name, share=way.share, slowdown=slowdown, gpu=site.gpus[0])
 
     def _unknown_beside(self, index: int, model: str) -> tuple[str, ...]:
-        """Return the workloads that nothing is known with, those on GPUs with room first."""
+        """Return the workloads that nothing is known with, those it would fit beside first."""
         ways = self._finder.book.ways(index)
         key = id(ways), model
         if key not in self._unknown:
             rows = np.flatnonzero((ways.fixed == Level.UNKNOWN) & (ways.variant == 0))
-            rows = rows[np.argsort(ways.leaver[rows] != NOBODY, kind="stable")]
+            rows = rows[np.lexsort((ways.short[rows] > 0, ways.leaver[rows] != NOBODY))]
             self._unknown[key] = tuple(
                 dict.fromkeys(
                     self._jobs[other.variant.job].workload

@@ -119,7 +119,7 @@ class Matching:
         """Return the edges of the best matching within the capacity, covering the required."""
         cost = list(whole)
         if two_stage:
-            weight, _ = _whole(graph.weight, _WEIGHT_PRECISION)
+            weight = _whole_weights(graph.weight)
             rank = 2 * graph.jobs * max(map(abs, cost), default=0) + 1
             cost = [c + w * rank for c, w in zip(cost, weight, strict=True)]
         edges: dict[tuple[int, int], int] = {}
@@ -287,6 +287,21 @@ def _whole(values: Floats, precision: float = _PRECISION) -> tuple[list[int], fl
         return [0] * len(values), 1.0
     scale = 2.0 ** math.floor(math.log2(precision / largest))
     return [round(v * scale) for v in values.tolist()], scale
+
+
+def _whole_weights(weights: Floats) -> list[int]:
+    """Return whole numbers in the ratio of the weights: exact for decimals, so that ties stay.
+
+    Weights of so many digits that the numbers would exceed 30 bits are rounded.
+    """
+    for digits in range(16):
+        scaled = weights * 10.0**digits
+        nearest = np.round(scaled)
+        if nearest.max(initial=0.0) > _WEIGHT_PRECISION:
+            break
+        if (np.abs(scaled - nearest) <= 1e-12 * nearest).all():
+            return [int(w) for w in nearest.tolist()]
+    return _whole(weights, _WEIGHT_PRECISION)[0]
 
 
 def _gain_and_power(reached: Score) -> tuple[float, float]:

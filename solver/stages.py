@@ -71,8 +71,8 @@ class _Stages:
             return self._choice(self._maximise(program, self._start, self._limits), math.inf)
         first = self._first_stage()
         weight = float(self._round.weight @ first.x)
-        slack = max(1.0, weight)
-        if first.bound > weight + _PROVEN_WEIGHT * slack:
+        largest = max(weight, float(self._round.weight.max(initial=0.0)))
+        if first.bound > weight + _PROVEN_WEIGHT * largest:
             unproven = Maximum(first.x, math.inf, first.stopped)
             return self._choice(unproven, first.bound)
         program = with_weight(program, self._round.weight, weight)
@@ -99,6 +99,8 @@ class _Stages:
 
     def _maximise(self, program: IntegerProgram, start: Ints, limits: Limits) -> Maximum[Ints]:
         """Return the better of the start and what the backend finds."""
+        if not program.size:
+            return Maximum(start, 0.0, "complete")
         if limits.passed:
             return Maximum(start, math.inf, "time_limit")
         answer = self._backend.solve(program, limits, start)
@@ -119,5 +121,11 @@ class _Stages:
 
 
 def with_weight(program: IntegerProgram, weight: Floats, placed: float) -> IntegerProgram:
-    """Return the program with the row that demands so much placed weight."""
-    return program.with_row(weight, placed - WEIGHT_TOLERANCE * max(1.0, placed))
+    """Return the program with the row that demands so much placed weight.
+
+    Weights below 1 are scaled up, as backends keep rows to an absolute tolerance.
+    """
+    largest = min(1.0, float(weight.max(initial=0.0))) or 1.0
+    scale = 2.0 ** -math.floor(math.log2(largest))
+    placed *= scale
+    return program.with_row(weight * scale, placed - WEIGHT_TOLERANCE * max(1.0, placed))

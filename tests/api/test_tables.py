@@ -6,6 +6,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from dovetail import tables
+from dovetail.instances import library
 from dovetail.instances.checker import check
 from dovetail.instances.plan import OBJECTIVES
 from dovetail.solver.rounds import solve
@@ -17,11 +18,11 @@ from tests.data import small
 def printed(*views: RenderableType) -> str:
     out = StringIO()
     Console(file=out, width=tables.WIDTH, highlight=False).print(*views, sep="\n")
-    return out.getvalue()
+    return "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())
 
 
 def widest(text: str) -> int:
-    return max(len(line.rstrip()) for line in text.splitlines())
+    return max(map(len, text.splitlines()))
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
@@ -35,6 +36,13 @@ def test_lab_fits_and_cuts_nothing_off(objective):
     )
     assert widest(text) <= tables.WIDTH
     assert "…" not in text
+
+
+@pytest.mark.parametrize("name", library.names())
+def test_every_shipped_instance_fits(name):
+    instance = library.load(name)
+    plan = solve(instance, solver="greedy").plan
+    assert widest(printed(tables.plan_view(instance, plan))) <= tables.WIDTH
 
 
 def test_every_placed_job_is_in_the_table_once_for_each_of_its_gpus():
@@ -99,7 +107,7 @@ def test_every_waiting_job_has_a_line_with_its_reason():
     lines = text.strip().splitlines()
     assert lines[0].startswith("3 jobs waiting: 3 ")
     for line, waiting in zip(lines[1:], plan.waiting, strict=True):
-        assert line.rstrip() == f"{waiting.job}  {waiting.reason}"
+        assert line == f"{waiting.job}  {waiting.reason}"
 
 
 def test_a_plan_without_reasons_still_lists_who_waits():
@@ -136,7 +144,7 @@ def test_check_view_lists_violations_and_warnings():
     wrong = plan.objective.replace(value=99.0, bound=None, gap=None)
     report = check(instance, plan.replace(objective=wrong)).replace(warnings=("look here",))
     text = printed(tables.check_view(report))
-    assert "not valid: 1 violation\n" in text.replace(" \n", "\n").replace("  ", " ")
+    assert "not valid: 1 violation\n" in text
     assert "violation: plan: claim: claims throughput 99, recomputed 22.40865327" in text
     assert "warning: look here" in text
     assert "22.4087 (recomputed)" in text
