@@ -53,8 +53,12 @@ def plan(options: Namespace) -> int:
 
 def _write_plan(options: Namespace, instance: Instance, made: Plan) -> None:
     from dovetail.comparison import compare
+    from dovetail.progress import working
 
-    comparison = compare(instance, made) if options.compare or options.report else None
+    comparison = None
+    if options.compare or options.report:
+        with working("comparing with simpler rules"):
+            comparison = compare(instance, made)
     if options.report and comparison:
         from dovetail.report import report_html
 

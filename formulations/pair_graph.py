@@ -42,8 +42,10 @@ class PairGraph:
         The group that the edge stands for, taken ``size`` times.
     size : (e,) int
         GPUs that the edge takes.
-    gain, weight, power_w : (e,) float
-        What the edge adds to the sum of gains, the placed weight and the power.
+    gain, power_w : (e,) float
+        What the edge adds to the sum of gains and the power.
+    weight : (jobs,) float
+        What each job adds to the placed weight.
     required : (jobs,) bool
         The running jobs that edges must cover.
     capacity : int
@@ -76,7 +78,7 @@ class PairGraph:
         self.fixed = np.where(fixed, available[groups.gpu_class], 0)
         self.capacity = int(available.sum() - self.fixed.sum())
         self.gain = self._sums(groups, member_gains(groups, values))
-        self.weight = self._sums(groups, values.weight[groups.job])
+        self.weight = values.weight
         self.power_w = np.nan_to_num(groups.power_w[self.group]) * self.size
 
     @property

@@ -104,13 +104,15 @@ class Finding:
         At which sub-batch.
     picks : tuple of Pick
         All its GPUs, the most promising first; the last decides whether the job can start.
-    possible : int
-        How many of its GPUs the job could have at once.
     """
 
     variant: Variant
     picks: tuple[Pick, ...]
-    possible: int
+
+    @property
+    def possible(self) -> int:
+        """How many of its GPUs the job could have at once."""
+        return sum(p.number for p in self.picks if p.way.level == Level.POSSIBLE)
 
     @property
     def binding(self) -> Way:
@@ -173,57 +175,57 @@ class Finder:
         found: tuple[float, Finding] | None = None
         for v, variant in enumerate(self.round.variants[index]):
             row = _best_of_each_site(np.flatnonzero(ways.variant == v), ways.site, key)
-            for sites in self._choices(job, key[row]):
-                worst = float(key[row[sites[-1]]])
+            for sites, keys in self._choices(job, key[row]):
+                worst = float(keys[-1])
                 if found is None or worst < found[0]:
-                    picks = self._picks(job, ways, level, row[sites])
-                    found = worst, Finding(variant, picks, self._possible(picks, level[row]))
+                    found = worst, Finding(variant, self._picks(job, ways, row[sites], keys))
         return found[1] if found else None
 
     def _teams(self) -> tuple[Ints, Ints]:
-        """Return the set of GPUs that the jobs of each site have, and the sizes of the sets."""
+        """Return the set of GPUs that the jobs of each site have, and the sizes of the sets.
+
+        A set that is not wholly held by jobs with just these GPUs has size 0.
+        """
         index: dict[frozenset[str], int] = {}
         team = np.zeros(len(self.sites.all), dtype=np.int64)
         for k in np.flatnonzero(self._held):
             first = self.sites.all[k].occupants[0].variant.job
             team[k] = index.setdefault(frozenset(self.sites.gpus_of[first]), len(index))
-        return team, np.array([len(gpus) for gpus in index], dtype=np.int64)
+        size = np.array([len(gpus) for gpus in index], dtype=np.int64)
+        held = np.zeros(len(index), dtype=np.int64)
+        np.add.at(held, team[self._held], self._number[self._held])
+        return team, np.where(size == held, size, 0)
 
-    def _choices(self, job: Job, key: Floats) -> Iterator[Ints]:
-        """Yield the best sites for a whole gang of each model, and of the gangs it may join."""
+    def _choices(self, job: Job, key: Floats) -> Iterator[tuple[Ints, Floats]]:
+        """Yield the best sites of each model, and of the gangs it may join, with their keys."""
         if self._whole:
-            team = self._best_team(job.workers, key)
-            if team is not None:
-                yield team
+            yield from self._best_team(job.workers, key)
             # Apart from joining a whole gang, only free GPUs are to be had.
             key = np.where(self._held, np.maximum(key, Level.APART), key)
         for sites in self._of_model:
             order = sites[np.argsort(key[sites], kind="stable")]
             total = np.cumsum(self._number[order])
             if total[-1] >= job.workers:
-                yield order[: int(np.searchsorted(total, job.workers)) + 1]
+                order = order[: int(np.searchsorted(total, job.workers)) + 1]
+                yield order, key[order]
 
-    def _best_team(self, workers: int, key: Floats) -> Ints | None:
+    def _best_team(self, workers: int, key: Floats) -> Iterator[tuple[Ints, Floats]]:
         fitting = np.flatnonzero(self._team_size == workers)
-        if not len(fitting):
-            return None
-        worst = np.zeros(len(self._team_size))
-        np.maximum.at(worst, self._team[self._held], key[self._held])
-        best = fitting[worst[fitting].argmin()]
-        sites = np.flatnonzero(self._held & (self._team == best))
-        return np.asarray(sites[np.argsort(key[sites], kind="stable")])
+        if len(fitting):
+            worst = np.zeros(len(self._team_size))
+            np.maximum.at(worst, self._team[self._held], key[self._held])
+            best = fitting[worst[fitting].argmin()]
+            sites = np.flatnonzero(self._held & (self._team == best))
+            order = sites[np.argsort(key[sites], kind="stable")]
+            yield order, key[order]
 
-    def _picks(self, job: Job, ways: Ways, level: Ints, rows: Ints) -> tuple[Pick, ...]:
+    def _picks(self, job: Job, ways: Ways, rows: Ints, keys: Floats) -> tuple[Pick, ...]:
         needed, picks = job.workers, []
-        for row in rows.tolist():
+        for row, key in zip(rows.tolist(), keys.tolist(), strict=True):
             number = min(needed, int(self._number[ways.site[row]]))
             needed -= number
-            picks.append(Pick(Way(ways, row, Level(level[row])), number))
+            picks.append(Pick(Way(ways, row, Level(int(key))), number))
         return tuple(picks)
-
-    def _possible(self, picks: tuple[Pick, ...], level: Ints) -> int:
-        """Return how many of the picked GPUs have nothing against them."""
-        return sum(p.number for p in picks if p.way.level == Level.POSSIBLE)
 
 
 def _best_of_each_site(rows: Ints, site: Ints, key: Floats) -> Ints:

@@ -119,9 +119,8 @@ class Matching:
         """Return the edges of the best matching within the capacity, covering the required."""
         cost = list(whole)
         if two_stage:
-            weight = _whole_weights(graph.weight)
             rank = 2 * graph.jobs * max(map(abs, cost), default=0) + 1
-            cost = [c + w * rank for c, w in zip(cost, weight, strict=True)]
+            cost = [c + w * rank for c, w in zip(cost, _placed_weights(graph), strict=True)]
         edges: dict[tuple[int, int], int] = {}
         for k, pair in enumerate(zip(graph.first.tolist(), graph.second.tolist(), strict=True)):
             if pair not in edges or cost[k] > cost[edges[pair]]:
@@ -287,6 +286,16 @@ def _whole(values: Floats, precision: float = _PRECISION) -> tuple[list[int], fl
         return [0] * len(values), 1.0
     scale = 2.0 ** math.floor(math.log2(precision / largest))
     return [round(v * scale) for v in values.tolist()], scale
+
+
+def _placed_weights(graph: PairGraph) -> list[int]:
+    """Return the weight of each edge's jobs as a whole number.
+
+    Jobs are rounded, not edges, so that plans that place the same jobs stay equal.
+    """
+    of_job = _whole_weights(graph.weight)
+    jobs = zip(graph.first.tolist(), graph.second.tolist(), strict=True)
+    return [of_job[a] + of_job[b] if a != b else of_job[a] for a, b in jobs]
 
 
 def _whole_weights(weights: Floats) -> list[int]:
