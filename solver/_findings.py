@@ -12,7 +12,8 @@ from dovetail.formulations.rounds import Round, Variant
 from dovetail.instances.instance import Job
 from dovetail.instances.plan import Assignment
 from dovetail.solver._sites import Occupant, Site, Sites
-from dovetail.solver._ways import NO_SHARE, NOBODY, Level, Ways, WaysBook
+from dovetail.solver._ways import NO_SHARE, NOBODY, Level, Ways
+from dovetail.solver._ways_book import WaysBook
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -54,8 +55,8 @@ class Way:
 
     def mostly_memory(self, job: Job) -> bool:
         """Tell whether memory is further from what it must be than gSLAs are, relatively."""
-        slow = self.ways.own_excess(job)[self.row] + self.ways.excess[self.row].sum()
-        return bool(self.ways.short[self.row] > slow)
+        own = 0.0 if job.gsla is None else max(0.0, self.bound / job.gsla - 1)
+        return bool(self.ways.short[self.row] > own + self.ways.excess[self.row].sum())
 
     def others(self, site: Site) -> tuple[Occupant, ...]:
         """Return the co-runners, at the shares that they would have."""
@@ -150,14 +151,14 @@ class Finder:
             for model in compiled.models
         ]
         self._whole = compiled.instance.cluster.gang_sharing == "whole"
-        self._held = np.array([bool(site.occupants) for site in self.sites.all])
+        self._held = np.array([bool(site.occupants) for site in self.sites.all], dtype=bool)
         self._team, self._team_size = self._teams()
 
-    def levels(self, index: int) -> Ints:
-        """Return what stands against each way of a job."""
-        return self.book.ways(index).levels(self.round.jobs[index], self._jct)
+    def keys(self, index: int) -> Floats:
+        """Return what stands against each way of a job, see ``Ways.keys``."""
+        return self.book.ways(index).keys(self.round.jobs[index], self._jct)
 
-    def find(self, index: int, level: Ints | None = None) -> Finding | None:
+    def find(self, index: int, key: Floats) -> Finding | None:
         """Return the best GPUs for a job; None where no model has as many GPUs.
 
         Those of one model whose worst one is best; at the first such sub-batch.
@@ -166,15 +167,13 @@ class Finder:
         ----------
         index : int
             Index of the job.
-        level : (n,) int, optional
-            What stands against each way, if not what ``levels`` says.
+        key : (n,) float
+            What stands against each of its ways.
         """
         job, ways = self.round.jobs[index], self.book.ways(index)
-        level = self.levels(index) if level is None else level
-        key = level + ways.distances(job, level)
+        best = _best_of_each_site(ways, key).reshape(len(self.round.variants[index]), -1)
         found: tuple[float, Finding] | None = None
-        for v, variant in enumerate(self.round.variants[index]):
-            row = _best_of_each_site(np.flatnonzero(ways.variant == v), ways.site, key)
+        for variant, row in zip(self.round.variants[index], best, strict=True):
             for sites, keys in self._choices(job, key[row]):
                 worst = float(keys[-1])
                 if found is None or worst < found[0]:
@@ -228,11 +227,12 @@ class Finder:
         return tuple(picks)
 
 
-def _best_of_each_site(rows: Ints, site: Ints, key: Floats) -> Ints:
-    """Return for every site the first of its rows with the least key; ``rows`` ordered by site."""
-    order = rows[np.lexsort((rows, key[rows], site[rows]))]
-    first = np.flatnonzero(np.diff(site[order], prepend=-1))
-    return np.asarray(order[first])
+def _best_of_each_site(ways: Ways, key: Floats) -> Ints:
+    """Return, for each variant at each site, the first of its rows with the least key."""
+    least = np.minimum.reduceat(key, ways.starts)
+    rows = np.diff(ways.starts, append=len(key))
+    attained = np.flatnonzero(key == np.repeat(least, rows))
+    return np.asarray(attained[np.searchsorted(attained, ways.starts)])
 
 
 def started(finder: Finder, index: int, finding: Finding) -> Mapping[str, Assignment]:

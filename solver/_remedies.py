@@ -1,13 +1,13 @@
 """What would let a waiting job start while the plan stays as it is: each remedy is tried.
 
-A remedy is a change of the instance with the assignments that it allows. Candidates come from
-what stands against the job; only one under which the job then has nothing against it counts.
+Candidates are read off what stands against the job; only changes after which nothing stands
+against it any more are remedies.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
@@ -17,88 +17,18 @@ from numpy.typing import NDArray
 
 from dovetail.formulations.entries import Member
 from dovetail.formulations.rounds import Round
-from dovetail.instances._record import Count, Name, NonNegative, Number, Record, Text, listed
-from dovetail.instances.instance import GpuModel, Instance, Node, SlowdownEntry, Workload
+from dovetail.instances._record import listed
+from dovetail.instances.instance import GpuModel, Node, SlowdownEntry
 from dovetail.instances.plan import Assignment
+from dovetail.solver._changes import Change, Remedy
 from dovetail.solver._findings import Finder, Finding, Way, started, with_shares
 from dovetail.solver._sites import Occupant
 from dovetail.solver._ways import NOBODY, Level, Ways
 from dovetail.solver._wording import accepting, figure, mib, over, placed_at, slowdown_of
 
+Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-
-
-class Change(Record):
-    """What would have to be different; at its default, nothing.
-
-    Attributes
-    ----------
-    gsla : mapping of str to float
-        Larger gSLAs, by job.
-    less_memory_mib : float
-        So much less memory for a worker of the job's workload (of ``memory_mib`` and
-        ``fixed_mib``).
-    batch_min : int, optional
-        A smaller ``batch.min`` of the job's workload.
-    measured : tuple of SlowdownEntry
-        Slowdowns that would have to be known, at their best.
-    without : tuple of str
-        Jobs that would have to end, or to wait.
-    more_gpus : Node, optional
-        GPUs that the cluster would need besides.
-    """
-
-    gsla: Mapping[Name, Number] = {}
-    less_memory_mib: NonNegative = 0.0
-    batch_min: Count | None = None
-    measured: tuple[SlowdownEntry, ...] = ()
-    without: tuple[Name, ...] = ()
-    more_gpus: Node | None = None
-
-    def applied(self, instance: Instance, job: str) -> Instance:
-        """Return the instance as it would have to be for ``job`` to start."""
-        workload = instance.jobs_by_id[job].workload
-        cluster = instance.cluster
-        if self.more_gpus is not None:
-            cluster = cluster.replace(nodes=(*cluster.nodes, self.more_gpus))
-        return instance.replace(
-            cluster=cluster,
-            workloads={**instance.workloads, workload: self._smaller(instance.workloads[workload])},
-            jobs=tuple(
-                each.replace(gsla=self.gsla[each.id]) if each.id in self.gsla else each
-                for each in instance.jobs
-                if each.id not in self.without
-            ),
-            slowdowns=(*instance.slowdowns, *self.measured),
-        )
-
-    def _smaller(self, workload: Workload) -> Workload:
-        memory = max(0.0, workload.memory_mib - self.less_memory_mib)
-        batch = workload.batch
-        if batch is not None:
-            fixed = max(0.0, batch.fixed_mib - self.less_memory_mib)
-            batch = batch.replace(fixed_mib=fixed, min=self.batch_min or batch.min)
-        return workload.replace(memory_mib=memory, batch=batch)
-
-
-class Remedy(Record):
-    """One way to let a waiting job start.
-
-    Attributes
-    ----------
-    text : str
-        The remedy in one line.
-    change : Change
-        What would have to be different.
-    assignments : tuple of Assignment
-        Where the job would then start, and the assignments that change with it; the rest of
-        the plan stays.
-    """
-
-    text: Text
-    change: Change
-    assignments: tuple[Assignment, ...]
-
+Bools = NDArray[np.bool_]
 
 _Price = tuple[float, tuple[str, ...]]
 """The weight lost, and the jobs that it is lost with."""
@@ -163,7 +93,7 @@ class Remedies:
         changed = change.applied(self._instance, self._job.id)
         finder = Finder(Round(changed), list({**rows, **repaired}.values()), self._jct)
         index = [job.id for job in changed.jobs].index(self._job.id)
-        finding = finder.find(index)
+        finding = finder.find(index, finder.keys(index))
         if finding is None or finding.level != Level.POSSIBLE:
             return None
         differing = {**repaired, **started(finder, index, finding)}
@@ -210,14 +140,18 @@ class Remedies:
 
     def _near(self) -> Iterator[Finding]:
         """Yield the best GPUs if one kind of figure may change, and if all may."""
-        ways, level = self._ways, self._levels
+        ways = self._ways
         kinds = (ways.own_excess(self._job) > 0, ways.excess.any(axis=1), ways.short > 0)
         changeable = [k & ~np.any([o for o in kinds if o is not k], axis=0) for k in kinds]
         for rows in (*changeable, np.any(kinds, axis=0)):
-            kept = (level == Level.POSSIBLE) | (rows & (level == Level.FIGURES))
-            finding = self._finder.find(self._index, np.where(kept, level, Level.CLOSED))
+            finding = self._among(rows & (self._levels == Level.FIGURES))
             if finding is not None and finding.level == Level.FIGURES:
                 yield finding
+
+    def _among(self, rows: Bools) -> Finding | None:
+        """Return the best GPUs if only these ways and the possible ones are allowed."""
+        kept = rows | (self._levels == Level.POSSIBLE)
+        return self._finder.find(self._index, np.where(kept, self._keys, Level.CLOSED))
 
     def _lacking(self, finding: Finding) -> float:
         lacking = self._ways.lacking(self._job)
@@ -241,13 +175,13 @@ class Remedies:
 
     def _told(self, change: Change) -> str:
         told = []
-        for name, gsla in change.gsla.items():
+        for name, gsla in sorted(change.gsla.items(), key=lambda item: item[0] != self._job.id):
             now = figure(self._instance.jobs_by_id[name].gsla or math.inf)
-            who = "at" if name == self._job.id else f"with {name} at"
-            told.append(f"{who} gSLA {gsla:.2f} instead of {now}")
+            whose = "" if name == self._job.id else f"{name}'s "
+            told.append(f"{whose}gSLA {gsla:.2f} (now {now})")
         if change.less_memory_mib:
-            told.append(f"with {mib(change.less_memory_mib)} less memory")
-        return " and ".join(told)
+            told.append(f"{mib(change.less_memory_mib)} less memory")
+        return f"with {listed(told, 4)}"
 
     # -- sub-batch, slowdowns, GPUs ---------------------------------------------------------
 
@@ -257,10 +191,8 @@ class Remedies:
             return None
         smaller = (batch.size >> k for k in range(batch.size.bit_length()))
         halves = (half for half in smaller if half < batch.min and batch.size % half == 0)
-        tried = (
-            self._remedy(Change(batch_min=half), f"if batch.min allowed it (now {batch.min})")
-            for half in halves
-        )
+        told = f"if batch.min (now {batch.min}) allowed sub-batch"
+        tried = (self._remedy(Change(batch_min=half), f"{told} {half}") for half in halves)
         return next(filter(None, tried), None)
 
     def _of_measuring(self) -> Remedy | None:
@@ -275,12 +207,12 @@ class Remedies:
         return self._remedy(Change(measured=tuple(entries.values())), condition)
 
     def _best_unknown(self) -> Finding | None:
-        ways, level = self._ways, self._levels
-        fitting = (level == Level.UNKNOWN) & (ways.leaver == NOBODY) & (ways.short == 0)
+        ways = self._ways
+        unknown = self._levels == Level.UNKNOWN
+        fitting = unknown & (ways.leaver == NOBODY) & (ways.short == 0)
         for row in np.flatnonzero(fitting):
             fitting[row] = not self._ruled_out(Way(ways, int(row), Level.UNKNOWN))
-        kept = fitting | (level == Level.POSSIBLE)
-        return self._finder.find(self._index, np.where(kept, level, Level.CLOSED))
+        return self._among(fitting)
 
     def _unmeasured(self, way: Way) -> SlowdownEntry:
         """Return the entry that is missing for a way, as good as none could be better."""
@@ -317,10 +249,10 @@ class Remedies:
         """Tell whether the combination is known to be unable to share."""
         _, members = self._unmeasured(way).key
         model = self._finder.sites.all[way.site].model
-        return not {(None, members), (model, members)}.isdisjoint(self._keys)
+        return not {(None, members), (model, members)}.isdisjoint(self._entry_keys)
 
     @cached_property
-    def _keys(self) -> frozenset[object]:
+    def _entry_keys(self) -> frozenset[object]:
         return frozenset(entry.key for entry in self._instance.slowdowns)
 
     def _of_departure(self) -> Remedy | None:
@@ -405,8 +337,12 @@ class Remedies:
         return self._finder.book.ways(self._index)
 
     @cached_property
+    def _keys(self) -> Floats:
+        return self._finder.keys(self._index)
+
+    @cached_property
     def _levels(self) -> Ints:
-        return self._finder.levels(self._index)
+        return self._keys.astype(np.int64)
 
     def _name(self, occupant: Occupant) -> str:
         return self._jobs[occupant.variant.job].id

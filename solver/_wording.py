@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dovetail.formulations.rounds import GSLA_TOLERANCE, MEMORY_TOLERANCE_MIB
 from dovetail.formulations.values import JobValues
@@ -16,6 +17,8 @@ from dovetail.solver._findings import Finder, Finding, Way
 from dovetail.solver._sites import Occupant, Site
 from dovetail.solver._ways import NOBODY, Level
 from dovetail.solver._worth import Worth
+
+Floats = NDArray[np.float64]
 
 Category = Literal["size", "memory", "unknown", "gsla", "jct", "closed", "capacity"]
 """Why a job waits; see ``dovetail.solver.explanations``."""
@@ -48,15 +51,19 @@ class Wording:
         too_large = self._too_large(index)
         if too_large:
             return *too_large, None
-        finding = self._finder.find(index)
-        if finding is None:
-            raise AssertionError("a job that fits enough GPUs of a model has a finding")
-        category, told = self._told(index, finding)
-        workers = self._jobs[index].workers
-        gets = (
-            f"gets {finding.possible} of {workers} GPUs; " if finding.possible < workers > 1 else ""
-        )
-        return category, f"{category}: {gets}{told}", self._nearest(index, finding)
+        key = self._finder.keys(index)
+        finding = self._found(index, key)
+        near = self._nearest_free(index, key) if finding.level == Level.TAKEN else finding
+        category, told = self._told(index, finding, near)
+        workers, possible = self._jobs[index].workers, finding.possible
+        gets = f"gets {possible} of {workers} GPUs; " if possible < workers > 1 else ""
+        return category, f"{category}: {gets}{told}", self._nearest(near)
+
+    def _nearest_free(self, index: int, key: Floats) -> Finding:
+        """Return the GPUs where only figures are in the way, else those in others' places."""
+        taken = key.astype(np.int64) == Level.TAKEN
+        near = self._finder.find(index, np.where(taken, Level.CLOSED, key))
+        return near if near and near.level == Level.FIGURES else self._found(index, key)
 
     # -- what no plan could change --------------------------------------------------------
 
@@ -83,16 +90,22 @@ class Wording:
             found[site.model] += [site.memory_mib] * len(site.gpus)
         return {model: sorted(sizes, reverse=True) for model, sizes in found.items()}
 
+    def _found(self, index: int, key: Floats) -> Finding:
+        finding = self._finder.find(index, key)
+        if finding is None:
+            raise AssertionError("a job that some GPU model has enough GPUs for has a finding")
+        return finding
+
     # -- what stands against it -----------------------------------------------------------
 
-    def _told(self, index: int, finding: Finding) -> tuple[Category, str]:
+    def _told(self, index: int, finding: Finding, near: Finding) -> tuple[Category, str]:
         """Return the category, and what follows it in the sentence."""
         way = finding.binding
         match way.level:
             case Level.POSSIBLE:
                 return "capacity", self._told_possible(index, finding)
             case Level.TAKEN:
-                return "capacity", self._told_taken(index, finding)
+                return "capacity", self._told_taken(index, finding.binding, near)
             case Level.FIGURES | Level.TAKEN_FIGURES:
                 return self._told_figures(index, finding)
             case Level.JCT | Level.TAKEN_JCT:
@@ -110,19 +123,14 @@ class Wording:
         where = f"{placed_at(self._finder, finding)}{slowdown_of(finding)}"
         return f"could start {where}{self._worth.told(index, finding)}"
 
-    def _told_taken(self, index: int, finding: Finding) -> str:
-        near = self._nearest_free(index)
-        if near is not None and near.level == Level.FIGURES:
+    def _told_taken(self, index: int, way: Way, near: Finding) -> str:
+        if near.level == Level.FIGURES:
             return f"its places are taken; {self._told_figures(index, near)[1]}"
-        way = finding.binding
-        leaver = way.leaver(self._site(way))
+        site = self._site(way)
+        leaver = way.leaver(site)
+        where = self._beside(way) if way.others(site) else site.gpus[0]
         by = f" by {self._id(leaver)}" if leaver else ""
-        return f"its places are taken, e.g. {self._beside(way)}{by}"
-
-    def _nearest_free(self, index: int) -> Finding | None:
-        """Return the best GPUs for a job if it comes in nobody's place."""
-        level = self._finder.levels(index)
-        return self._finder.find(index, np.where(level == Level.TAKEN, Level.CLOSED, level))
+        return f"its places are taken, e.g. {where}{by}"
 
     def _told_figures(self, index: int, finding: Finding) -> tuple[Category, str]:
         way, job = finding.binding, self._jobs[index]
@@ -143,15 +151,17 @@ class Wording:
 
     def _told_jct(self, way: Way) -> str:
         if len(way.others(self._site(way))) > 1:
-            return f"no more than two jobs may share a GPU, as {self._beside(way)}"
+            return f"{self._beside(way)} it would be one too many, as only two may share"
         where = f"{self._beside(way)}{self._instead(way)}"
-        return f"sharing {where} would end the two no earlier on average"
+        return f"{where} the two would end no earlier on average"
 
     def _told_unknown(self, index: int, way: Way) -> str:
         own = self._jobs[index].workload
         names = self._unknown_beside(index, self._site(way).model)
         who = (
-            f"any of the {len(names)} workloads" if len(names) > 1 else f"{names[0]}, the workload"
+            f"any of the {len(names)} workloads"
+            if len(names) > 1
+            else f"{names[0]}, the only workload"
         )
         open_questions = [name for name in names if not self._ruled_out(own, name)]
         if not open_questions:
@@ -184,9 +194,8 @@ class Wording:
         leaver = way.leaver(self._site(way))
         return f" in place of {self._id(leaver)}" if leaver else ""
 
-    def _nearest(self, index: int, finding: Finding) -> Nearest | None:
-        near = self._nearest_free(index) if finding.level == Level.TAKEN else None
-        way = near.binding if near and near.level == Level.FIGURES else finding.binding
+    def _nearest(self, finding: Finding) -> Nearest | None:
+        way = finding.binding
         site = self._site(way)
         others = way.others(site)
         if not others:

@@ -1,23 +1,26 @@
 """Why jobs wait, and what would let them start.
 
 The *reason* of a waiting job is what stands against its most promising GPUs while everybody
-else stays where the plan has put them (shares of jobs that start in the same plan may change).
-A gang of W looks at the W best GPUs of one model, and the last of them decides.
+else stays where the plan has put them (only shares of jobs that start in the same plan may
+change). A gang of W looks at the W best GPUs of one model, and the last of them decides.
 
 ========  ==================================================================================
 size      no GPU model of the cluster has as many GPUs as the gang has workers
-memory    the GPUs have too little memory for the job, or for it and those it would join
+memory    a GPU has too little memory for the job, or for it and those it would join
 gsla      it, or somebody it would join, would be slowed more than its owner accepts
 jct       sharing would not let the two end earlier on average (objective ``jct`` only)
-capacity  it could run, but the places that it could take are held by other jobs
 unknown   no slowdown is known beside anybody whom it could join
 closed    running jobs on the GPU break a limit already, so that nothing may join
+capacity  none of these: it could start in somebody's place, or start at once, and the plan
+          is worth more without it
 ========  ==================================================================================
 
-Most promising first: GPUs where nothing stands against the job; those where a gSLA or memory
-figure does, by the sum of the relative differences; the jct rule; then full GPUs, as they
-would be with one job less and in the same order; unknown slowdowns; gangs that share only as
-a whole; closed GPUs.
+From the most to the least promising GPU: nothing stands against the job (the least slowdown
+first); a GPU is full, and in one job's place nothing would; a gSLA or memory does (the least
+sum of relative differences first, and the larger part names the reason); the jct rule does;
+the same two on a full GPU in one job's place; no slowdown is known; gangs that share only as a
+whole hold it; it is closed. Where the reason is a full GPU, the sentence also tells the figures
+of the best GPU with room, if those are all that stands against the job there.
 """
 
 from __future__ import annotations
@@ -29,10 +32,11 @@ from dovetail.formulations.values import JobValues
 from dovetail.instances._record import Name, Record, Text, listed, shown
 from dovetail.instances.checker import CheckReport, check
 from dovetail.instances.errors import InputError
-from dovetail.instances.instance import Instance
+from dovetail.instances.instance import Instance, Job
 from dovetail.instances.plan import Assignment, Nearest, ObjectiveName, Plan, Waiting
+from dovetail.solver._changes import Change, Remedy
 from dovetail.solver._findings import Finder
-from dovetail.solver._remedies import Change, Remedies, Remedy
+from dovetail.solver._remedies import Remedies
 from dovetail.solver._wording import Category, Wording, accepting, figure
 
 __all__ = ["Category", "Change", "Explanation", "Remedy", "explain", "reasons"]
@@ -80,12 +84,21 @@ def reasons(
     compiled = Round(instance)
     finder = Finder(compiled, assignments, jct=objective == "jct")
     wording = Wording(finder, JobValues(compiled, objective))
+    told: dict[tuple[object, ...], Waiting] = {}
     found = []
     for k, job in enumerate(compiled.jobs):
         if k not in finder.sites.gpus_of:
-            _, reason, nearest = wording.reason(k)
-            found.append(Waiting(job=job.id, reason=reason, nearest=nearest))
+            demand = _demand(job)
+            if demand not in told:
+                _, reason, nearest = wording.reason(k)
+                told[demand] = Waiting(job=job.id, reason=reason, nearest=nearest)
+            found.append(told[demand].model_copy(update={"job": job.id}))
     return tuple(found)
+
+
+def _demand(job: Job) -> tuple[object, ...]:
+    """Return all that the reason of a waiting job depends on."""
+    return job.workload, job.workers, job.gsla, job.priority, job.weight, job.remaining_s
 
 
 def explain(instance: Instance, plan: Plan, job_id: str) -> Explanation:

@@ -100,8 +100,10 @@ class ValidityContract:
 
         every()
 
-    @pytest.mark.parametrize("time_limit", [0.0, 0.001, 0.05, None])
-    @pytest.mark.parametrize("gap", [0.0, 0.05, 0.3])
+    @pytest.mark.parametrize(
+        ("time_limit", "gap"),
+        [(0.0, 0.0), (0.001, 0.0), (0.05, 0.0), (0.05, 0.05), (None, 0.05), (None, 0.3)],
+    )
     def test_whatever_the_limits_the_plan_is_valid_and_the_bound_true(self, time_limit, gap):
         def one_round(instance: Instance, objective: ObjectiveName) -> None:
             seed = len(instance.slowdowns)
@@ -112,8 +114,6 @@ class ValidityContract:
             assert_true(result, instance, objective, best.value, best.placed_weight)
             assert_words(result, time_limit, gap, self.exact)
 
-        if self.step > 1 and (time_limit is None or gap == 0.05):
-            pytest.skip("each example starts a process; the other limits are tried")
         self.holds("everything" if "everything" in self.families else "shares", False, one_round)
 
     @pytest.mark.parametrize("limits", [(0.001, 0.0), (0.05, 0.0), (0.3, 0.0), (None, 0.1)])
@@ -128,10 +128,9 @@ class ValidityContract:
         """Return a larger round and the best throughput there is."""
         return library.load("lab"), library.manifest()["lab"].optimum["throughput"].value
 
-    @pytest.mark.parametrize("seed", [0, 7])
-    def test_same_seed_same_plan(self, seed):
+    def test_same_seed_same_plan(self):
         instance, _ = self.large()
-        first, second = (solve(instance, solver=self.solver, seed=seed) for _ in range(2))
+        first, second = (solve(instance, solver=self.solver, seed=7) for _ in range(2))
         assert first.stopped == "complete"
         assert first.plan.assignments == second.plan.assignments
 
@@ -152,13 +151,14 @@ class ExactContract(ValidityContract):
     """What an exact solver promises besides: the best plan, proven."""
 
     exact = True
-    least_rounds: ClassVar[int] = 18
-    """So many of the shared rounds, times objectives, the solver takes at least."""
+    least_part: ClassVar[float] = 1.0
+    """The part of the shared rounds, each under three objectives, that the solver takes."""
 
     @full
     def test_shared_rounds(self, full):
         asked = 0
-        for entry in self.some(vectors(), full):
+        rounds = self.some(vectors(), full)
+        for entry in rounds:
             instance = Instance.from_data(entry["instance"])
             for objective, known in entry["optimum"].items():
                 if not self.takes(instance, objective):
@@ -170,7 +170,7 @@ class ExactContract(ValidityContract):
                     assert_proven(result, instance, objective, value, weight)
                 else:
                     assert_proven(result, instance, objective, known)
-        assert asked >= self.least_rounds
+        assert asked >= self.least_part * 3 * len(rounds)
 
     @full
     def test_shipped_instances(self, full):
@@ -221,7 +221,7 @@ class MatchingContract(ExactContract):
         "running",
         "running whole gangs",
     )
-    least_rounds = 20
+    least_part = 0.1
 
     def takes(self, instance: Instance, objective: ObjectiveName) -> bool:
         try:
@@ -231,7 +231,7 @@ class MatchingContract(ExactContract):
         return True
 
     def large(self) -> tuple[Instance, float]:
-        instance, best = super().large()
+        instance, _ = super().large()
         single = [job.model_copy(update={"workers": 1}) for job in instance.preempted().jobs]
         return instance.replace(jobs=tuple(single)), ONE_GPU_LAB
 

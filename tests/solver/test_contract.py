@@ -33,14 +33,14 @@ class TestMilp(ExactContract):
     # Every call starts a process, which takes the better part of a second.
     solver = "milp"
     examples = 1
-    step = 10
+    step = 20
 
 
 @pytest.mark.skipif(find_spec("highspy") is None, reason="highspy is not installed")
 class TestMilpHighs(ExactContract):
     solver = "milp:HiGHS"
     examples = 1
-    step = 10
+    step = 20
 
 
 class TestGreedy(ValidityContract):

@@ -1,0 +1,475 @@
+"""Write the reference of formats and commands from the code.
+
+    python docs/generate.py            write docs/reference/formats.md and docs/reference/cli.md
+    python docs/generate.py --check    say which of the two is out of date (exit status 1)
+
+Types, limits and defaults come from the records, the options from the argument parser. What a
+field means stands below, one line each; a field without a line, or a line without a field, stops
+the generator.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Mapping
+from inspect import getdoc
+from pathlib import Path
+from typing import Any
+
+from dovetail.cli import parser
+from dovetail.instances import instance as instances
+from dovetail.instances import plan as plans
+from dovetail.instances._record import Record
+
+REFERENCE = Path(__file__).parent / "reference"
+
+FIELDS: Mapping[type[Record], Mapping[str, str]] = {
+    instances.Instance: {
+        "format": "Says what the file is.",
+        "name": "Any name; plans repeat it.",
+        "cluster": "The GPUs and the rules for sharing them.",
+        "workloads": "What jobs run, by name.",
+        "jobs": "The jobs, in the order of the queue.",
+        "slowdowns": "What is known of workloads that share a GPU. No entry: may not share.",
+    },
+    instances.Cluster: {
+        "max_jobs_per_gpu": "At most so many jobs on one GPU.",
+        "shares": "The caps that a starting job may be given, in per cent of a GPU's SMs. "
+        "Empty: none, jobs share unpartitioned.",
+        "share_sum": "The caps on one GPU sum to at most this; jobs without a cap do not count.",
+        "start_capped": "Whether a job that starts alone on a GPU may take a cap, so that "
+        "another can join later.",
+        "gang_sharing": "`partial`: a gang may share some of its GPUs, each with another "
+        "co-runner. `whole`: two jobs share only if they have equally many workers and share all "
+        "their GPUs.",
+        "reserve_mib": "Memory kept free on every GPU (the driver's), MiB.",
+        "per_process_mib": "Memory that each resident process takes besides its job's (CUDA "
+        "context), MiB.",
+        "nodes": "The machines.",
+    },
+    instances.Node: {
+        "id": "Name of the node.",
+        "rack": "Rack that it stands in. Nodes without one count as one rack together.",
+        "gpus": "Its GPUs, listed.",
+        "gpu_count": "Or: so many equal GPUs, named `<id>-0`, `<id>-1` and so on,",
+        "gpu": "each like this.",
+    },
+    instances.GpuModel: {
+        "model": "Name of the GPU model. GPUs of one model are equally fast.",
+        "memory_mib": "Memory of the GPU, MiB (`nvidia-smi`'s total).",
+        "sms": "Number of SMs. For people; no rule uses it yet.",
+    },
+    instances.Gpu: {"id": "Name of the GPU, unique in the cluster."},
+    instances.Workload: {
+        "memory_mib": "Memory of one worker, MiB.",
+        "metrics": "Profile of the workload alone on a GPU; what a predictor reads.",
+        "metrics_by_share": "The same under a cap, by share. No predictor reads it yet.",
+        "throughput": "Iterations per second alone, by share; 100 is the whole GPU.",
+        "power_w": "Power of a GPU on which it runs alone, W; objective `energy` needs it.",
+        "speed": "Speed on a GPU model relative to the others; 1 where not given.",
+        "batch": "Memory and iteration time by batch size. Its presence allows gradient "
+        "accumulation.",
+    },
+    instances.Metrics: {
+        "sm_active": "DCGM's SM activity.",
+        "sm_occupancy": "DCGM's SM occupancy.",
+        "dram_active": "DCGM's memory activity.",
+        "tensor_active": "DCGM's tensor pipe activity.",
+        "fp64_active": "DCGM's FP64 pipe activity.",
+        "fp32_active": "DCGM's FP32 pipe activity.",
+        "fp16_active": "DCGM's FP16 pipe activity.",
+        "pcie_rx_bytes_s": "Bytes received over PCIe a second.",
+        "pcie_tx_bytes_s": "Bytes sent over PCIe a second.",
+        "gpu_util": "`nvidia-smi`'s GPU utilisation, as a fraction.",
+        "mem_util": "`nvidia-smi`'s memory utilisation, as a fraction.",
+    },
+    instances.Batch: {
+        "size": "Samples of a worker's full batch.",
+        "min": "The smallest sub-batch.",
+        "fixed_mib": "Memory that does not depend on the batch, MiB.",
+        "mib_per_sample": "Memory that each sample takes, MiB.",
+        "step_s": "Time to compute a batch.",
+        "comm_s": "Time to exchange gradients, s.",
+        "overlap": "Castor's delta: 1 = none of that hides behind computing; the larger, the more.",
+    },
+    instances.StepTime: {
+        "fixed": "Seconds that do not depend on the batch.",
+        "per_sample": "Seconds for each sample.",
+    },
+    instances.Job: {
+        "id": "Name of the job, unique.",
+        "workload": "What it runs: a key of `workloads`.",
+        "workers": "Processes of the gang, one GPU each, started together or not at all.",
+        "gsla": "The largest job slowdown that the owner accepts. Absent: any.",
+        "weight": "How much the job counts. A gang counts once, however many workers it has.",
+        "arrival_s": "When it came: the queue's order for `greedy`, `exclusive` and `random`. "
+        "Nothing else uses it.",
+        "remaining_s": "Time it would still run alone, s; objective `jct` needs it.",
+        "priority": "`latency`: checked against `p99` where an entry has it.",
+        "state": "Whether it waits or holds GPUs already.",
+        "gpus": "Of a running job: the GPU of each worker.",
+        "share": "Of a running job: the cap on each of these GPUs, null for none.",
+        "sub_batch": "Of a running job: its sub-batch; absent: full size.",
+    },
+    instances.SlowdownEntry: {
+        "pair": "The two workloads. Covers both orders, everything mirrored.",
+        "set": "Or three and more, where `max_jobs_per_gpu` allows them.",
+        "share": "The cap of each; null for none. Absent: nobody is capped.",
+        "slowdown": "Iteration time together / alone, of each. null: they may not share.",
+        "upper": "Upper confidence bounds. gSLAs are checked against these where given.",
+        "p99": "Growth of the tail latency; what the gSLA of a latency job is checked against.",
+        "power_w": "Power of the GPU with all of them on it, W; objective `energy` needs it.",
+        "gpu_model": "The GPU model that this was measured on. Absent: holds on every model that "
+        "has no entry of its own.",
+    },
+    plans.Plan: {
+        "format": "Says what the file is.",
+        "instance": "Name of the instance.",
+        "objective": "What was optimised, its value and what is proven.",
+        "status": "What we have. `optimal`: gap at most 1e-6. `feasible`: a valid plan without "
+        "that proof. `unknown`: an answer failed its check, so nothing starts.",
+        "stopped": "Why the search ended.",
+        "runtime_s": "Seconds from the call to the checked plan.",
+        "solver": "Which solver answered.",
+        "seed": "Seed of the search.",
+        "preempt": "Whether running jobs were made pending first.",
+        "nodes_spanned": "Nodes of each placed job, summed over the jobs.",
+        "tie_break": "`proven`: no plan of this value is on fewer nodes, then racks, then GPUs.",
+        "notes": "What else the user should know.",
+        "assignments": "Every placed job, the running ones too.",
+        "waiting": "Every job that is not placed, and why.",
+    },
+    plans.ObjectiveValue: {
+        "name": "Which objective.",
+        "value": "Its value, as the checker recomputes it.",
+        "bound": "No valid plan has a better value than this. null: nothing proven.",
+        "gap": "\\|bound - value\\| / max(\\|bound\\|, \\|value\\|).",
+        "placed_weight": "Weight of the placed jobs (first stage of the two-stage objectives).",
+        "placed_weight_bound": "No valid plan places more weight than this.",
+    },
+    plans.Assignment: {
+        "job": "Which job.",
+        "gpus": "The GPU of each worker.",
+        "share": "The cap on each, null for none.",
+        "slowdown": "The job slowdown: that of its slowest worker.",
+        "sub_batch": "Samples per accumulation step; absent: full size.",
+        "co_runners": "The other jobs on each of the GPUs.",
+        "start": "Whether it starts now; false for a running job.",
+    },
+    plans.Waiting: {
+        "job": "Which job.",
+        "reason": "Why it waits, in one line.",
+        "nearest": "The co-runner that came closest to letting it start.",
+    },
+    plans.Nearest: {
+        "co_runner": "Which job.",
+        "share": "At which share of the waiting job.",
+        "slowdown": "How slow the waiting job would be.",
+        "gpu": "On which GPU.",
+    },
+}
+"""What each field means. A record that extends another shows the other's fields as well."""
+
+ARGUMENTS: Mapping[str, str] = {
+    "time_limit": "stop then, with the best plan so far and its proven gap",
+    "seed": "of whatever is random; the same seed gives the same result",
+    "output": "where to",
+    "gpus": "GPUs of the cluster",
+    "gpus_per_node": "GPUs of a node",
+    "jobs": "number of jobs",
+    "predictor": "which predictor",
+    "objective": "what to optimise",
+    "gang_sharing": "as the field of the format",
+    "name": "write this one; without it, list all",
+}
+"""What an argument means where the parser does not say."""
+
+RULES: Mapping[type[Record], tuple[str, ...]] = {
+    instances.Instance: (
+        "Job ids differ. A job's workload, and every workload of an entry, is in `workloads`.",
+        "A running job is on GPUs of the cluster, all of one model; no GPU holds more running "
+        "jobs than `max_jobs_per_gpu`.",
+        "The same combination (workloads with their shares, on the same `gpu_model`) stands once "
+        "in `slowdowns`, mirrored or not.",
+    ),
+    instances.Cluster: (
+        "Node ids differ, GPU ids differ (those that the shorthand makes, too), and a share is "
+        "listed once. At most 100,000 GPUs.",
+    ),
+    instances.Node: ("Either `gpus`, or `gpu_count` with `gpu`.",),
+    instances.Batch: (
+        "`min` is at most `size`, and an iteration takes some time.",
+        "The sub-batches are `size` / 2^k, whole numbers not below `min`.",
+    ),
+    instances.Job: (
+        "Only a running job has `gpus`, `share` and `sub_batch`; it must have `gpus`.",
+        "`gpus` and `share` have one item for each worker, and the GPUs differ.",
+        "`sub_batch` is one that the workload's `batch` allows.",
+    ),
+    instances.SlowdownEntry: (
+        "Either `pair` or `set`. `share`, `slowdown`, `upper` and `p99` have one item for each "
+        "workload.",
+        "`upper` is nowhere below `slowdown`. With `slowdown: null` there is no `upper`, `p99` "
+        "or `power_w`.",
+        "A workload beside itself at one share has the same numbers twice.",
+    ),
+    plans.Assignment: ("`share` and `co_runners` have one item for each GPU.",),
+}
+"""What must fit together; a file that breaks one of these is refused on reading."""
+
+FORMATS = """\
+# Formats, field by field
+
+Written by `docs/generate.py` from the records in `instances/`; do not edit by hand.
+
+Two files pass through Dovetail: an *instance* (one round's problem) and a *plan* (an answer).
+Both are JSON, or the same as YAML. `.gz` is read and written. `-` is standard input or output.
+YAML is read by the core schema of version 1.2, so `yes` is a text and `1.1e9` a number. A field
+that is not listed here is refused, with its path and the nearest name. So is a value outside its
+limits. Fields at their default may be left out. A file may have at most 512 MiB unpacked.
+
+The same in machine form: JSON Schemas of the [instance]({schemas}/dovetail-instance-1.schema.json)
+and of the [plan]({schemas}/dovetail-plan-1.schema.json). What the numbers mean for a plan stands in
+[constraints and objectives](constraints-and-objectives.md); a first file is written step by step in
+[plan from a file](../howto-plan-from-a-file.md).
+
+Sizes are in MiB, times in seconds, powers in watts. *Number* is a finite number; NaN and infinity
+are refused.
+"""
+
+CLI = """\
+# Commands
+
+Written by `docs/generate.py` from the argument parser; do not edit by hand.
+
+| exit status | meaning |
+|--:|---|
+| 0 | done |
+| 1 | checked and found wrong, or no valid plan; also an internal error |
+| 2 | bad input or usage: one line on standard error |
+
+Every command takes `--json` for the machine's form and `-h` for help. Where a file is read, `-` is
+standard input; where one is written, `-` is standard output. Files ending in `.gz` are packed and
+unpacked on the way, and a file appears whole or not at all. `DOVETAIL_DEBUG=1` shows where an
+internal error came from.
+
+How to use them: [plan from a file](../howto-plan-from-a-file.md),
+[importing data](../importing-data.md), [solvers](../solvers.md).
+"""
+
+
+def main() -> int:
+    """Write or check the two files; 1 if one is out of date."""
+    options = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    options.add_argument("--check", action="store_true", help="write nothing")
+    check = options.parse_args().check
+    stale = 0
+    for name, text in pages().items():
+        path = REFERENCE / name
+        if check:
+            current = path.exists() and path.read_text(encoding="utf-8") == text
+            if not current:
+                print(f"{path} is out of date: run python docs/generate.py")
+                stale = 1
+        else:
+            path.write_text(text, encoding="utf-8")
+    return stale
+
+
+def pages() -> dict[str, str]:
+    """Return the text of every generated file by its name."""
+    return {"formats.md": formats_page(), "cli.md": cli_page()}
+
+
+def formats_page() -> str:
+    """Return the reference of both formats."""
+    parts = [FORMATS.format(schemas="../../instances/schemas")]
+    for title, module in (("Instance", instances), ("Plan", plans)):
+        stamp = getattr(module, f"{title.upper()}_FORMAT")
+        parts.append(f'## {title}: `"format": "{stamp}"`\n')
+        parts += [_record(kind) for kind in FIELDS if kind.__module__ == module.__name__]
+    return "\n".join(parts)
+
+
+def _record(kind: type[Record]) -> str:
+    meanings = _meanings(kind)
+    schema = kind.model_json_schema()
+    rows = [
+        f"| `{name}` | {_type(schema['properties'][name])} | {_default(kind, name)} | {meaning} |"
+        for name, meaning in meanings.items()
+    ]
+    rules = [f"- {rule}" for rule in RULES.get(kind, ())]
+    table = ["| field | type | default | meaning |", "|---|---|---|---|", *rows]
+    text = _plain(getdoc(kind) or "")
+    return "\n".join([f"### {kind.__name__}\n", text, "", *table, "", *rules, *[""] * bool(rules)])
+
+
+def _meanings(kind: type[Record]) -> dict[str, str]:
+    """Return the line of every field, in the order of the record."""
+    known = {
+        name: text
+        for base in reversed(kind.__mro__)
+        for name, text in FIELDS.get(base, {}).items()  # type: ignore[call-overload]
+    }
+    fields = list(kind.model_fields)
+    if set(known) != set(fields):
+        wrong = ", ".join(sorted(set(known) ^ set(fields)))
+        raise SystemExit(f"docs/generate.py: FIELDS and {kind.__name__} differ in: {wrong}")
+    return {name: known[name] for name in fields}
+
+
+def _plain(text: str) -> str:
+    """Return a docstring as Markdown."""
+    return text.replace("``", "`")
+
+
+def _default(kind: type[Record], name: str) -> str:
+    field = kind.model_fields[name]
+    if field.is_required() or name == "format":
+        return "required"
+    match field.get_default():
+        case None:
+            return "absent"
+        case bool() as value:
+            return str(value).lower()
+        case () | {} | "":
+            return "empty"
+        case float() as value:
+            return f"{value:g}"
+        case value:
+            return f"{value}"
+
+
+def _type(schema: Mapping[str, Any]) -> str:
+    """Return a JSON Schema as a short phrase."""
+    if "anyOf" in schema:
+        kinds = [kind for kind in schema["anyOf"] if kind.get("type") != "null"]
+        return " or ".join(map(_type, kinds)) if len(kinds) == 1 else _several(schema)
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name.lower()})"
+    if "const" in schema:
+        return f"`{schema['const']}`"
+    if "enum" in schema:
+        return " or ".join(f"`{value}`" for value in schema["enum"])
+    return _KINDS[schema["type"]](schema)
+
+
+def _several(schema: Mapping[str, Any]) -> str:
+    return " or ".join("null" if k.get("type") == "null" else _type(k) for k in schema["anyOf"])
+
+
+def _limits(schema: Mapping[str, Any]) -> str:
+    most = schema.get("maximum")
+    upper = "" if most is None or most >= 1_000_000 else f"{most:g}"
+    if "exclusiveMinimum" in schema:
+        return f" > {schema['exclusiveMinimum']:g}"
+    if "minimum" in schema and upper:
+        return f", {schema['minimum']:g} to {upper}"
+    return f" >= {schema['minimum']:g}" if "minimum" in schema else ""
+
+
+def _list(schema: Mapping[str, Any]) -> str:
+    if "prefixItems" in schema:
+        first = schema["prefixItems"][0]
+        return f"list of {len(schema['prefixItems'])}: {_item(first)}"
+    least = f", {schema['minItems']} or more" if schema.get("minItems") else ""
+    return f"list of {_item(schema['items'])}{least}"
+
+
+def _item(schema: Mapping[str, Any]) -> str:
+    return _several(schema) if "anyOf" in schema else _type(schema)
+
+
+def _mapping(schema: Mapping[str, Any]) -> str:
+    values = schema.get("additionalProperties") or next(iter(schema["patternProperties"].values()))
+    key = "share" if schema.get("propertyNames", {}).get("pattern", "").startswith("^(") else "name"
+    if "patternProperties" in schema:
+        key = "share" if any("100" in k for k in schema["patternProperties"]) else "name"
+    return f"mapping of {key} to {_type(values)}"
+
+
+_KINDS = {
+    "string": lambda schema: "text",
+    "boolean": lambda schema: "true or false",
+    "integer": lambda schema: f"whole number{_limits(schema)}",
+    "number": lambda schema: f"number{_limits(schema)}",
+    "array": _list,
+    "object": _mapping,
+}
+
+
+def cli_page() -> str:
+    """Return the reference of the command line."""
+    parts = [CLI]
+    for name, command in _commands(parser()):
+        if not _subcommands(command):
+            parts.append(_command(name, command))
+    return "\n".join(parts)
+
+
+def _commands(top: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    for name, command in _subcommands(top).items():
+        yield f"{top.prog} {name}", command
+        yield from _commands(command)
+
+
+def _subcommands(command: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    for action in command._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            return dict(action.choices)
+    return {}
+
+
+def _command(name: str, command: argparse.ArgumentParser) -> str:
+    actions = [a for a in command._actions if a.dest not in ("help", "json")]
+    usage = " ".join(
+        [name, *(_usage(a) for a in sorted(actions, key=lambda a: bool(a.option_strings)))]
+    )
+    rows = [f"| {_names(a)} | {_told(a)} | {_standing(a)} |" for a in actions]
+    table = ["| argument | meaning | default |", "|---|---|---|", *rows]
+    block = ["```text", usage, "```"]
+    return "\n".join([f"## {name}\n", command.description or "", "", *block, "", *table, ""])
+
+
+def _usage(action: argparse.Action) -> str:
+    if not action.option_strings:
+        return f"[{action.metavar}]" if action.nargs == "?" else f"{action.metavar}"
+    text = action.option_strings[0]
+    if action.nargs != 0:
+        text += f" {_value(action)}"
+    return text if action.required else f"[{text}]"
+
+
+def _value(action: argparse.Action) -> str:
+    if action.choices:
+        return action.dest.upper()
+    return str(action.metavar or action.dest.upper())
+
+
+def _names(action: argparse.Action) -> str:
+    if not action.option_strings:
+        return f"`{action.metavar}`"
+    value = "" if action.nargs == 0 else f" {_value(action)}"
+    return ", ".join(f"`{name}{value}`" for name in action.option_strings)
+
+
+def _told(action: argparse.Action) -> str:
+    text = (action.help or ARGUMENTS.get(action.dest, "")).replace("%%", "%")
+    if action.choices:
+        listed = ", ".join(f"`{choice}`" for choice in action.choices)
+        text = f"{text}; one of {listed}" if text else f"one of {listed}"
+    return text
+
+
+def _standing(action: argparse.Action) -> str:
+    if action.required:
+        return "required" if action.option_strings or action.nargs is None else ""
+    if action.nargs == 0 or action.default is None:
+        return ""
+    return f"`{action.default}`"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,207 @@
+"""The documentation says what is so: its code runs, its commands print what it shows.
+
+Conventions of a page, in the order in which a reader meets them:
+
+- a block with ``title="NAME"`` after its language is a file NAME, written before what follows;
+- in a ``console`` block, lines after ``$`` are run in the page's folder; what is shown below has
+  to come out, where a line ``...`` stands for any lines and times may differ; ``$ echo $?`` shows
+  the exit status of the command before it, which is 0 where nothing is shown;
+- ``python`` blocks share one namespace; a ``text`` block directly below is what they print;
+- other blocks (``sh``, ``text``) are for reading.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import doctest
+import importlib.util
+import io
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import dovetail
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+FENCE = re.compile(r"^```(\w+)?(.*?)\n(.*?)^```$", re.M | re.S)
+TITLE = re.compile(r'title="([^"]+)"')
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+VARYING = (
+    (re.compile(r"\b\d+(\.\d+)? m?s\b"), "# s"),
+    (re.compile(r'("runtime_s": )[\d.e-]+'), r"\1#"),
+)
+
+every_page = pytest.mark.parametrize(
+    "page", PAGES, ids=lambda page: str(page.relative_to(ROOT)).replace("/", "-")
+)
+
+
+class Block(NamedTuple):
+    language: str
+    title: str
+    text: str
+    end: int
+
+
+def blocks(page):
+    """Return the fenced blocks of a page."""
+    return [
+        Block(found[1] or "", (TITLE.search(found[2]) or ["", ""])[1], found[3], found.end())
+        for found in FENCE.finditer(page.read_text(encoding="utf-8"))
+    ]
+
+
+@every_page
+def test_its_files_commands_and_code_do_what_it_shows(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page_blocks = blocks(page)
+    namespace = {"__name__": "page"}
+    for k, block in enumerate(page_blocks):
+        if block.title:
+            path = tmp_path / block.title
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(block.text, encoding="utf-8")
+        if block.language == "console":
+            for command in commands(block.text):
+                run(command, tmp_path)
+        elif block.language == "python":
+            printed = io.StringIO()
+            with contextlib.redirect_stdout(printed):
+                exec(compile(block.text, f"{page.name}, block {k}", "exec"), namespace)
+            below = page_blocks[k + 1] if k + 1 < len(page_blocks) else None
+            between = page.read_text(encoding="utf-8")[block.end :].lstrip("\n")
+            if below and below.language == "text" and between.startswith("```text"):
+                shows(block.text, below.text.splitlines(), printed.getvalue())
+
+
+class Command(NamedTuple):
+    line: str
+    shown: list[str]
+    status: int
+
+
+def commands(text):
+    """Return the commands of a console block with what is shown below each."""
+    found = []
+    lines = text.splitlines()
+    while lines:
+        line = lines.pop(0)
+        assert line.startswith("$ "), f"a console block starts with a command, got {line!r}"
+        shown = []
+        while lines and not lines[0].startswith("$ "):
+            shown.append(lines.pop(0))
+        if line == "$ echo $?":
+            found[-1] = found[-1]._replace(status=int(shown[0]))
+        else:
+            assert line.startswith("$ dovetail "), f"only dovetail is run here, got {line!r}"
+            found.append(Command(line[2:], shown, 0))
+    return found
+
+
+def run(command, folder):
+    """Run a command; what it prints, and its exit status, are as the page says."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    child = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {command.line}"],
+        cwd=folder,
+        env={**os.environ, "PATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert child.returncode == command.status, f"{command.line}\n{child.stdout}"
+    if command.shown:
+        shows(command.line, command.shown, child.stdout)
+
+
+def shows(what, expected, printed):
+    """Assert that the lines are printed, in order and without others but at a line ``...``."""
+    lines = [plain(line) for line in printed.splitlines()]
+    position, free = 0, False
+    chunk = []
+    for line in [*expected, None]:
+        if line is not None and line.strip() != "...":
+            chunk.append(plain(line))
+            continue
+        starts = range(position, len(lines) - len(chunk) + 1) if free else [position]
+        at = next((s for s in starts if lines[s : s + len(chunk)] == chunk), None)
+        assert at is not None, f"{what}\nshows\n{os.linesep.join(chunk)}\nbut prints\n{printed}"
+        position, free, chunk = at + len(chunk), True, []
+    cut = bool(expected) and expected[-1].strip() == "..."
+    assert cut or position == len(lines), f"{what}\nprints more than is shown:\n{printed}"
+
+
+def plain(line):
+    """Return a line without what may vary."""
+    for pattern, replacement in VARYING:
+        line = pattern.sub(replacement, line)
+    return line.rstrip()
+
+
+@every_page
+def test_its_links_lead_somewhere(page):
+    prose = FENCE.sub("", page.read_text(encoding="utf-8"))
+    for target in LINK.findall(prose):
+        if target.startswith(("https://", "http://")):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), f"{page.name} links to {target}"
+        if anchor:
+            assert anchor in anchors(file), f"{page.name} links to {target}"
+
+
+def anchors(page):
+    """Return the names by which headings of a page are linked to, as GitHub makes them."""
+    prose = FENCE.sub("", page.read_text(encoding="utf-8"))
+    titles = re.findall(r"^#+ (.+)$", prose, re.M)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_every_page_is_in_the_map():
+    linked = set(LINK.findall((ROOT / "docs" / "index.md").read_text(encoding="utf-8")))
+    pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
+    assert pages - {"index.md"} <= linked
+
+
+def test_the_reference_is_current():
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    generate = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generate)
+    for name, text in generate.pages().items():
+        written = (generate.REFERENCE / name).read_text(encoding="utf-8")
+        assert written == text, f"run python docs/generate.py: {name} is out of date"
+
+
+def test_the_example_of_the_package():
+    result = doctest.testmod(dovetail)
+    assert (result.attempted > 0, result.failed) == (True, 0)
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed", "fits"),
+    [
+        (["a", "b"], "a\nb\n", True),
+        (["a"], "a\nb\n", False),
+        (["a", "..."], "a\nb\n", True),
+        (["...", "b"], "a\nb\n", True),
+        (["a", "...", "c"], "a\nb\nc\n", True),
+        (["b", "...", "a"], "a\nb\n", False),
+        (["took 0.21 s"], "took 13 ms\n", True),
+        (["a", "c"], "a\nb\nc\n", False),
+    ],
+)
+def test_what_counts_as_shown(shown, printed, fits):
+    with contextlib.nullcontext() if fits else pytest.raises(AssertionError):
+        shows("", shown, printed)

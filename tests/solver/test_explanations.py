@@ -1,0 +1,470 @@
+"""Why jobs wait: each reason on an instance made for it, and every remedy tried for real."""
+
+from __future__ import annotations
+
+import time
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dovetail.instances import library
+from dovetail.instances.checker import check
+from dovetail.instances.errors import InputError
+from dovetail.instances.generate import generate
+from dovetail.instances.instance import Instance
+from dovetail.instances.plan import (
+    OBJECTIVES,
+    Assignment,
+    Nearest,
+    ObjectiveName,
+    ObjectiveValue,
+    Plan,
+)
+from dovetail.solver.explanations import Explanation, Remedy, explain, reasons
+from dovetail.solver.rounds import solve
+from tests.data import small
+from tests.oracle import optimum
+from tests.strategies import Shape, random_instance
+
+Data = dict[str, Any]
+
+BATCH = {
+    "size": 64,
+    "min": 32,
+    "fixed_mib": 1000,
+    "mib_per_sample": 100,
+    "step_s": {"fixed": 0.0, "per_sample": 0.01},
+}
+"""32 needs 4200 MiB, 16 needs 2600; no sub-batch costs time."""
+
+
+def pair(slow: float, other: float, names: str = "ab", **more: object) -> Data:
+    return {"pair": list(names), "slowdown": [slow, other], **more}
+
+
+def runs(name: str, *gpus: str, **more: object) -> Data:
+    return {"id": name, "workers": len(gpus), "state": "running", "gpus": list(gpus), **more}
+
+
+def row(job: str, *gpus: str, share: int | None = None) -> Assignment:
+    return Assignment(job=job, gpus=gpus, share=(share,) * len(gpus), start=True)
+
+
+def plan_of(instance: Instance, *starting: Assignment, objective: str = "throughput") -> Plan:
+    """Return a plan in which the running jobs stay and these start."""
+    kept = [
+        Assignment(job=j.id, gpus=j.gpus, share=j.shares, sub_batch=j.sub_batch, start=False)
+        for j in instance.jobs
+        if j.gpus
+    ]
+    value = {"name": objective, "value": 0.0}
+    return Plan(assignments=(*kept, *starting), objective=ObjectiveValue.from_data(value))
+
+
+def told(instance: Instance, *starting: Assignment, objective: str = "throughput") -> Explanation:
+    """Return the story of the job called ``new``, whose every remedy holds."""
+    plan = plan_of(instance, *starting, objective=objective)
+    story = explain(instance, plan, "new")
+    for remedy in story.remedies:
+        assert_holds(instance, plan, "new", remedy)
+    return story
+
+
+def assert_holds(instance: Instance, plan: Plan, job: str, remedy: Remedy) -> None:
+    """Change the instance and the plan as the remedy says, and ask the checker."""
+    changed = remedy.change.applied(instance, job)
+    new = {row.job: row for row in remedy.assignments}
+    assert job in new
+    kept = [
+        row.replace(slowdown=None, co_runners=None)
+        for row in plan.assignments
+        if row.job not in new and row.job not in remedy.change.without
+    ]
+    objective = plan.objective.name if plan.objective else "throughput"
+    report = check(changed, Plan(assignments=(*kept, *new.values())), objective)
+    assert report.violations == (), remedy.text
+
+
+def remedies(story: Explanation) -> list[str]:
+    return [remedy.text for remedy in story.remedies]
+
+
+def waits(*jobs: Data, slowdowns: list[Data] | None = None, **cluster: Any) -> Instance:
+    """Return an instance in which the job ``new``, of workload b, comes last; one GPU, g-0."""
+    new = {"id": "new", "workload": "b"} | next((job for job in jobs if job["id"] == "new"), {})
+    others = [job for job in jobs if job["id"] != "new"]
+    return small([*others, new], slowdowns, **{"gpus": 1, **cluster})
+
+
+def with_batch(instance: Instance, **batch: object) -> Instance:
+    """Return the instance with gradient accumulation for workload b."""
+    b = instance.workloads["b"].replace(batch={**BATCH, **batch})
+    return instance.replace(workloads={**instance.workloads, "b": b})
+
+
+MORE = "would start with 1 more V100 GPU"
+ENDED = "would start alone on g-0 once x has ended"
+
+
+# -- each reason ------------------------------------------------------------------------------
+
+
+def test_size():
+    story = told(waits({"id": "new", "workers": 3}, gpus=2))
+    assert story.category == "size"
+    assert story.reason == "size: needs 3 GPUs of one model, the cluster has 2 (V100)"
+    assert remedies(story) == [MORE]
+
+
+def test_size_without_any_gpu():
+    instance = small([{"id": "new"}])
+    instance = instance.replace(cluster=instance.cluster.replace(nodes=()))
+    story = told(instance)
+    assert story.reason == "size: needs 1 GPUs of one model, the cluster has 0"
+    assert story.remedies == ()
+
+
+def test_own_gsla():
+    story = told(waits(runs("x", "g-0"), {"id": "new", "gsla": 1.5}, slowdowns=[pair(1.1, 1.62)]))
+    assert story.category == "gsla"
+    assert story.reason == "gsla: beside x on g-0 it would be slowed 1.62 > 1.50"
+    assert story.nearest == Nearest(co_runner="x", slowdown=1.62, gpu="g-0")
+    assert remedies(story) == [
+        "would start beside x on g-0 (slowdown 1.62) with gSLA 1.62 (now 1.50)",
+        ENDED,
+        MORE,
+    ]
+
+
+def test_gsla_of_the_co_runner_against_its_upper_bound_rounded_up():
+    entry = pair(1.25, 1.4, upper=[1.301, 1.4])
+    story = told(waits(runs("x", "g-0", gsla=1.2), slowdowns=[entry]))
+    assert story.reason == "gsla: beside x on g-0 it would slow x up to 1.31 > 1.20"
+    condition = "with x's gSLA 1.31 (now 1.20)"
+    assert remedies(story)[0] == f"would start beside x on g-0 (slowdown 1.40) {condition}"
+
+
+def test_the_share_that_comes_nearest_counts():
+    entries = [pair(1.1, 1.9, share=[60, 40]), pair(1.3, 1.62, share=[40, 60])]
+    jobs = [{"id": "x"}, {"id": "new", "gsla": 1.5}]
+    instance = waits(*jobs, slowdowns=entries, shares=[40, 60])
+    story = told(instance, row("x", "g-0"))
+    assert story.reason == "gsla: beside x on g-0 at share 60 it would be slowed 1.62 > 1.50"
+    assert story.nearest == Nearest(co_runner="x", share=60, slowdown=1.62, gpu="g-0")
+    shares = {row.job: row.share for row in story.remedies[0].assignments}
+    assert shares == {"new": (60,), "x": (40,)}
+
+
+def test_a_running_co_runner_keeps_its_share():
+    entries = [pair(1.1, 1.9, share=[60, 40]), pair(1.3, 1.62, share=[40, 60])]
+    jobs = [runs("x", "g-0", share=[60]), {"id": "new", "gsla": 1.5}]
+    story = told(waits(*jobs, slowdowns=entries, shares=[40, 60]))
+    assert story.reason == "gsla: beside x on g-0 at share 40 it would be slowed 1.90 > 1.50"
+
+
+def test_memory():
+    instance = waits(runs("x", "g-0"), slowdowns=[pair(1.1, 1.1)], reserve_mib=8900)
+    story = told(instance)
+    assert story.category == "memory"
+    assert story.reason == "memory: beside x on g-0 it would miss 900 MiB"
+    lighter = "would start beside x on g-0 (slowdown 1.10) with 900 MiB less memory"
+    assert remedies(story) == [lighter, ENDED, MORE]
+
+
+def test_memory_at_a_sub_batch_below_the_minimum():
+    # 3,100 MiB are left: the full size needs 4,000, 32 samples 4,200, 16 samples 2,600.
+    instance = waits(runs("x", "g-0"), slowdowns=[pair(1.1, 1.1)], reserve_mib=8900)
+    condition = "if batch.min (now 32) allowed sub-batch 16"
+    texts = remedies(told(with_batch(instance)))
+    assert f"would start beside x on g-0 (slowdown 1.10) {condition}" in texts
+
+
+def test_memory_of_no_gpu_is_enough():
+    story = told(waits({"id": "new"}, reserve_mib=12500))
+    assert story.reason == "memory: needs 4,000 MiB, the largest GPU offers 3,500 MiB"
+    assert remedies(story) == ["would start alone on g-0 with 500 MiB less memory"]
+
+
+def test_gsla_and_memory_at_once_are_told_together_the_larger_first():
+    jobs = [runs("x", "g-0", gsla=1.2), {"id": "new", "gsla": 1.5}]
+    entry = pair(1.21, 1.51)
+    lighter = waits(*jobs, slowdowns=[entry], reserve_mib=8900)
+    assert told(lighter).reason == "memory: beside x on g-0 it would miss 900 MiB and more"
+    heavier = waits(*jobs, slowdowns=[pair(1.1, 2.0)], reserve_mib=8100)
+    reason = "gsla: beside x on g-0 it would be slowed 2.00 > 1.50 and miss 100 MiB"
+    assert told(heavier).reason == reason
+
+
+def test_unknown_names_what_to_measure():
+    jobs = [runs("x", "g-0"), runs("y", "g-1", workload="c")]
+    story = told(waits(*jobs, gpus=2))
+    assert story.category == "unknown"
+    assert story.reason == (
+        "unknown: no slowdown is known with any of the 2 workloads it meets; "
+        "measure it beside a first"
+    )
+    assert remedies(story) == [
+        "would start beside x on g-0 once b with a is measured, if nobody is slowed too much",
+        ENDED,
+        MORE,
+    ]
+
+
+def test_measuring_uses_the_shares_that_are_allowed():
+    instance = waits(runs("x", "g-0", share=[60]), shares=[30, 40, 50, 60])
+    (entry,) = told(instance).remedies[0].change.measured
+    assert (entry.workloads, entry.share, entry.gpu_model) == (("b", "a"), (40, 60), "V100")
+
+
+def test_a_pair_that_may_not_share_is_not_to_be_measured_again():
+    entry = {"pair": ["a", "b"], "slowdown": None}
+    story = told(waits(runs("x", "g-0"), slowdowns=[entry]))
+    reason = "unknown: it is known to be unable to share with a, the only workload it meets"
+    assert story.reason == reason
+    assert remedies(story) == [ENDED, MORE]
+
+
+def test_a_pair_that_does_not_fit_lacks_memory_first():
+    entry = {"pair": ["a", "b"], "slowdown": None}
+    story = told(waits(runs("x", "g-0"), slowdowns=[entry], reserve_mib=8900))
+    assert story.reason == "memory: beside x on g-0 it would miss 900 MiB"
+
+
+def test_jct():
+    # Shared, both end at 210 s; one after the other, at 100 s and 200 s.
+    jobs = [runs("x", "g-0", remaining_s=100), {"id": "new", "remaining_s": 100}]
+    story = told(waits(*jobs, slowdowns=[pair(2.1, 2.1)]), objective="jct")
+    assert story.category == "jct"
+    assert story.reason == "jct: beside x on g-0 the two would end no earlier on average"
+    assert remedies(story) == [ENDED, MORE]
+
+
+def test_jct_never_lets_three_share():
+    jobs = [runs(name, "g-0", remaining_s=100) for name in "xy"]
+    entries = [pair(1.1, 1.1, "aa"), {"set": ["a", "a", "b"], "slowdown": [1.1, 1.1, 1.1]}]
+    new = {"id": "new", "remaining_s": 100}
+    story = told(waits(*jobs, new, slowdowns=entries, max_jobs_per_gpu=3), objective="jct")
+    reason = "jct: beside x, y on g-0 it would be one too many, as only two may share"
+    assert story.reason == reason
+
+
+def test_closed():
+    jobs = [runs("x", "g-0", gsla=1.2), runs("y", "g-0", workload="c")]
+    story = told(waits(*jobs, slowdowns=[pair(1.3, 1.3, "ac")], max_jobs_per_gpu=3))
+    assert story.category == "closed"
+    reason = "closed: nothing may join g-0, where running jobs break a limit already (x, y)"
+    assert story.reason == reason
+    assert remedies(story) == ["would start alone on g-0 once x, y have ended", MORE]
+
+
+def test_capacity_in_somebodys_place():
+    jobs = [runs("x", "g-0"), {"id": "y", "workload": "c"}]
+    entries = [pair(1.2, 1.3), pair(1.1, 1.1, "ac")]
+    story = told(waits(*jobs, slowdowns=entries), row("y", "g-0"))
+    assert story.category == "capacity"
+    assert story.reason == "capacity: its places are taken, e.g. beside x on g-0 by y"
+    assert remedies(story) == ["would start beside x on g-0 (slowdown 1.30) if y waited", MORE]
+
+
+def test_capacity_tells_the_figures_of_a_gpu_with_room():
+    jobs = [runs("x", "g-0"), {"id": "y", "workload": "c"}, runs("z", "g-1", gsla=1.1)]
+    entries = [pair(1.2, 1.3), pair(1.1, 1.1, "ac")]
+    story = told(waits(*jobs, slowdowns=entries, gpus=2), row("y", "g-0"))
+    reason = "capacity: its places are taken; beside z on g-1 it would slow z 1.20 > 1.10"
+    assert story.reason == reason
+    assert story.nearest == Nearest(co_runner="z", slowdown=1.3, gpu="g-1")
+
+
+def test_capacity_where_nobody_shares():
+    story = told(waits({"id": "y"}, max_jobs_per_gpu=1), row("y", "g-0"))
+    assert story.reason == "capacity: its places are taken, e.g. g-0 by y"
+    assert remedies(story) == ["would start alone on g-0 if y waited", MORE]
+
+
+def test_who_stays_gets_other_shares_when_somebody_leaves():
+    """y starts on both GPUs at a share, which x could not have alone once y is gone."""
+    entries = [pair(1.1, 1.1, "ca", share=[60, 40])]
+    jobs = [{"id": "y", "workload": "c", "workers": 2}, {"id": "x", "weight": 5}]
+    instance = waits(*jobs, slowdowns=entries, shares=[40, 60], gpus=2)
+    on_both = Assignment(job="y", gpus=("g-0", "g-1"), share=(60, None), start=True)
+    story = told(instance, on_both, row("x", "g-0", share=40))
+    assert story.remedies[-2].text == "would start alone on g-1 if y waited"
+    assert {row.job: row.share for row in story.remedies[-2].assignments}["x"] == (None,)
+
+
+@pytest.mark.parametrize(
+    ("objective", "slow", "weight", "worth"),
+    [
+        ("throughput", 3.0, 1.0, ", but throughput would fall by 0.17"),  # 1/2 + 1/3 - 1
+        ("throughput", 1.0, 1.0, "; a better plan would start it"),
+        ("slowdown", 3.0, 1.0, "; a better plan would start it"),
+        ("slowdown", 3.0, 0.0, ", but its weight is 0"),
+    ],
+)
+def test_capacity_by_choice(objective: str, slow: float, weight: float, worth: str):
+    jobs = [runs("x", "g-0"), {"id": "new", "weight": weight}]
+    story = told(waits(*jobs, slowdowns=[pair(slow, 2.0)]), objective=objective)
+    assert story.category == "capacity"
+    assert story.reason == f"capacity: could start beside x on g-0 (slowdown 2.00){worth}"
+    assert remedies(story) == ["can start beside x on g-0 (slowdown 2.00) with nothing changed"]
+
+
+def test_what_a_start_would_cost_counts_the_slowest_gpu_of_a_gang():
+    """x is slowed 2 on g-1 already, so that joining it on g-0 at 1.5 costs nothing."""
+    jobs = [runs("x", "g-0", "g-1"), runs("y", "g-1", workload="c")]
+    entries = [pair(1.5, 4.0), pair(2.0, 1.0, "ac")]
+    story = told(waits(*jobs, slowdowns=entries, gpus=2))
+    assert story.reason == (
+        "capacity: could start beside x on g-0 (slowdown 4.00); a better plan would start it"
+    )
+
+
+# -- gangs ------------------------------------------------------------------------------------
+
+
+def test_a_gang_says_how_many_gpus_it_gets():
+    jobs = [runs("x", "g-0"), runs("y", "g-1", gsla=1.1), {"id": "new", "workers": 2}]
+    story = told(waits(*jobs, slowdowns=[pair(1.2, 1.3)], gpus=2))
+    assert story.reason == "gsla: gets 1 of 2 GPUs; beside y on g-1 it would slow y 1.20 > 1.10"
+    assert remedies(story) == [
+        "would start beside x, y on g-0, g-1 (slowdown 1.30) with y's gSLA 1.20 (now 1.10)",
+        "would start beside x on g-1, g-0 (slowdown 1.30) once y has ended",
+        MORE,
+    ]
+
+
+def test_a_gang_shares_only_as_a_whole():
+    jobs = [runs("x", "g-0"), {"id": "new", "workers": 2}]
+    story = told(waits(*jobs, slowdowns=[pair(1.2, 1.3)], gpus=2, gang_sharing="whole"))
+    assert story.category == "capacity"
+    assert story.reason == (
+        "capacity: gets 1 of 2 GPUs; the other GPUs are held by gangs that share only as a whole"
+    )
+    assert remedies(story) == ["would start alone on g-0, g-1 once x has ended", MORE]
+
+
+def test_a_gang_joins_a_whole_gang():
+    jobs = [runs("x", "g-0", "g-1", gsla=1.1), {"id": "new", "workers": 2}]
+    story = told(waits(*jobs, slowdowns=[pair(1.2, 1.3)], gpus=2, gang_sharing="whole"))
+    assert story.reason == "gsla: gets 0 of 2 GPUs; beside x on g-0 it would slow x 1.20 > 1.10"
+    assert remedies(story) == [
+        "would start beside x on g-0, g-1 (slowdown 1.30) with x's gSLA 1.20 (now 1.10)",
+        "would start alone on g-0, g-1 once x has ended",
+        "would start with 2 more V100 GPUs",
+    ]
+
+
+# -- explain ----------------------------------------------------------------------------------
+
+
+def test_a_placed_job_says_where_and_how_slow():
+    entry = pair(1.2, 1.3, upper=[1.4, 1.35])
+    instance = waits(runs("x", "g-0", gsla=1.5), slowdowns=[entry])
+    plan = plan_of(instance, row("new", "g-0"))
+    starts, keeps = (explain(instance, plan, name) for name in ("new", "x"))
+    assert starts == Explanation(
+        job="new",
+        category=None,
+        reason="starts beside x on g-0: slowdown 1.30, at most 1.35; no gSLA",
+    )
+    assert keeps.reason == (
+        "keeps running beside new on g-0: slowdown 1.20, at most 1.40; gSLA 1.50"
+    )
+
+
+def test_unknown_job():
+    instance = waits(runs("x", "g-0"))
+    with pytest.raises(InputError, match=r"^job: must be one of \(x, new\), got 'nobody'$"):
+        explain(instance, plan_of(instance), "nobody")
+
+
+def test_a_plan_that_is_not_valid_is_not_explained():
+    instance = waits({"id": "x"})
+    plan = plan_of(instance, row("x", "g-0"), row("new", "g-0"))
+    with pytest.raises(InputError, match=r"^assignments: the plan is not valid: GPU g-0: entry"):
+        explain(instance, plan, "x")
+
+
+def test_jobs_that_may_be_preempted_are_pending():
+    instance = waits(runs("x", "g-0"))
+    plan = Plan(assignments=(row("new", "g-0"),), preempt=True)
+    assert explain(instance, plan, "x").reason == (
+        "unknown: no slowdown is known with b, the only workload it meets; "
+        "measure it beside b first"
+    )
+
+
+def test_an_explanation_is_plain_data():
+    story = told(waits(runs("x", "g-0"), {"id": "new", "gsla": 1.5}, slowdowns=[pair(1.1, 1.62)]))
+    assert Explanation.from_data(story.to_data()) == story
+
+
+# -- any instance -----------------------------------------------------------------------------
+
+
+@settings(max_examples=50)
+@given(st.randoms(use_true_random=False), st.sampled_from(OBJECTIVES), st.booleans())
+def test_every_waiting_job_has_a_reason_and_every_remedy_holds(
+    draw: Random, objective: ObjectiveName, best: bool
+):
+    instance = random_instance(draw, Shape(jobs=6, gpus=4))
+    plan = optimum(instance, objective).plan if best else Plan(assignments=())
+    running = plan_of(instance, *(a for a in plan.assignments if a.start), objective=objective)
+    found = reasons(instance, running.assignments, objective)
+    placed = {row.job for row in running.assignments}
+    assert [waiting.job for waiting in found] == [
+        job.id for job in instance.jobs if job.id not in placed
+    ]
+    for waiting in found:
+        story = explain(instance, running, waiting.job)
+        assert (story.reason, story.nearest) == (waiting.reason, waiting.nearest)
+        assert story.reason.startswith(f"{story.category}: ")
+        for remedy in story.remedies:
+            assert_holds(instance, running, waiting.job, remedy)
+
+
+@settings(max_examples=30)
+@given(st.randoms(use_true_random=False), st.sampled_from(OBJECTIVES))
+def test_a_job_of_the_best_plan_waits_only_where_it_must(draw: Random, objective: ObjectiveName):
+    instance = random_instance(draw, Shape(jobs=6, gpus=4))
+    plan = optimum(instance, objective).plan
+    found = reasons(instance, plan.assignments, objective)
+    assert not [waiting.reason for waiting in found if "better plan" in waiting.reason]
+
+
+# -- the lab ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def lab() -> tuple[Instance, Plan]:
+    instance = library.load("lab")
+    return instance, solve(instance).plan
+
+
+def test_the_lab_waits_for_many_reasons(lab: tuple[Instance, Plan]):
+    instance, plan = lab
+    stories = [explain(instance, plan, waiting.job) for waiting in plan.waiting]
+    by_job = {story.job: story for story in stories}
+    assert by_job["mamba-1"].category == by_job["mamba-2"].category == "unknown"
+    assert by_job["lstm-2"].category == by_job["resnet50-4"].category == "gsla"
+    assert by_job["dlrm-2"].category == by_job["gpt2-medium-3"].category == "capacity"
+    for story in stories:
+        assert story.remedies
+        for remedy in story.remedies:
+            assert_holds(instance, plan, story.job, remedy)
+
+
+def test_the_lines_of_the_lab_are_short(lab: tuple[Instance, Plan]):
+    assert max(len(waiting.reason) for waiting in lab[1].waiting) <= 130
+
+
+def test_a_thousand_waiting_jobs_are_told_at_once():
+    instance = generate(1500, gpus=400, workloads=26, gangs=False, running=0.27)
+    running = plan_of(instance).assignments
+    started = time.process_time()
+    found = reasons(instance, running, "throughput")
+    assert (len(running), len(found)) == (400, 1100)
+    assert time.process_time() - started < 10
