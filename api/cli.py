@@ -84,7 +84,9 @@ def _plan(commands: _Commands) -> None:
     plan = _command(commands, "plan", "Write the best plan for an instance, with its proof.")
     plan.add_argument("instance", metavar="INSTANCE", help=INSTANCE_HELP)
     plan.add_argument("-o", "--output", metavar="PLAN", help="write the plan here; - prints it")
-    plan.add_argument("--objective", choices=OBJECTIVES, default="throughput")
+    plan.add_argument(
+        "--objective", choices=OBJECTIVES, default="throughput", help="what to optimise"
+    )
     plan.add_argument(
         "--solver",
         metavar="S",
@@ -92,9 +94,14 @@ def _plan(commands: _Commands) -> None:
         help="auto, matching, cpsat, highs, milp, milp:NAME (any solver of PuLP), networkx, "
         "greedy, exclusive or random (default: auto)",
     )
-    plan.add_argument("--time-limit", metavar="SECONDS", type=float)
+    plan.add_argument(
+        "--time-limit",
+        metavar="SECONDS",
+        type=float,
+        help="stop then, with the best plan so far and its proven gap",
+    )
     plan.add_argument("--gap", metavar="G", type=float, default=0.0, help="stop at this gap")
-    plan.add_argument("--seed", metavar="N", type=int, default=0)
+    plan.add_argument("--seed", metavar="N", type=int, default=0, help="same seed, same plan")
     plan.add_argument("--preempt", action="store_true", help="running jobs may move or wait")
     plan.add_argument("--predictor", metavar="P", help="fill unknown slowdowns: analytic")
     plan.add_argument("--write-model", metavar="FILE.mps", help="write the integer program")
@@ -121,7 +128,9 @@ def _explain(commands: _Commands) -> None:
 def _predict(commands: _Commands) -> None:
     predict = _command(commands, "predict", "Fill in the slowdowns that an instance lacks.")
     predict.add_argument("instance", metavar="INSTANCE", help=INSTANCE_HELP)
-    predict.add_argument("--predictor", metavar="P", default="analytic")
+    predict.add_argument(
+        "--predictor", metavar="P", default="analytic", help="which (default: analytic)"
+    )
     _output(predict)
 
 
@@ -142,29 +151,40 @@ def _import(commands: _Commands) -> None:
     lucid = _command(sources, "lucid", "Lucid's measurements on an RTX 3090.", "import_lucid")
     lucid.add_argument("file", metavar="DIR", help="with single_data.csv and colocate_info.csv")
     pairs = _command(sources, "pairs", "A table of pairs and slowdowns.", "import_pairs")
-    pairs.add_argument("file", metavar="FILE.csv", help="columns as in docs/reference")
+    pairs.add_argument("file", metavar="FILE.csv", help="columns as in docs/importing-data.md")
     pairs.add_argument("--device", help="take this device's rows only")
     for source in (gavel, lucid, pairs):
-        source.add_argument("--gpus", metavar="N", type=_count, required=True)
-        source.add_argument("--gpus-per-node", metavar="N", type=_count, default=8)
+        source.add_argument("--gpus", metavar="N", type=_count, required=True, help="in all")
+        source.add_argument(
+            "--gpus-per-node", metavar="N", type=_count, default=8, help="default: 8"
+        )
         _output(source)
 
 
 def _generate(commands: _Commands) -> None:
     generate = _command(commands, "generate", "Make a synthetic instance from a seed.")
-    generate.add_argument("--jobs", metavar="N", type=_count, required=True)
-    generate.add_argument("--seed", metavar="N", type=int, default=0)
+    generate.add_argument("--jobs", metavar="N", type=_count, required=True, help="how many")
+    generate.add_argument(
+        "--seed", metavar="N", type=int, default=0, help="same seed, same instance"
+    )
     generate.add_argument("--gpus", metavar="N", type=_count, help="default: 40 %% of the demand")
     generate.add_argument("--workloads", metavar="N", type=_count, help="default: at most 64")
     generate.add_argument("--no-gangs", action="store_true", help="one GPU a job")
-    generate.add_argument("--gang-sharing", choices=("partial", "whole"), default="partial")
-    generate.add_argument("--running", metavar="F", type=float, default=0.0, help="share running")
+    generate.add_argument(
+        "--gang-sharing",
+        choices=("partial", "whole"),
+        default="partial",
+        help="the cluster's rule (default: partial)",
+    )
+    generate.add_argument(
+        "--running", metavar="F", type=float, default=0.0, help="part of the jobs that run already"
+    )
     _output(generate)
 
 
 def _library(commands: _Commands) -> None:
     library = _command(commands, "library", "List the shipped instances, or write one.")
-    library.add_argument("name", metavar="NAME", nargs="?")
+    library.add_argument("name", metavar="NAME", nargs="?", help="write this one; else list all")
     _output(library)
 
 

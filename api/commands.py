@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dovetail.instances.errors import InputError
 from dovetail.instances.files import (
     read_instance,
     read_plan,
+    source_name,
     write_data,
     write_instance,
     write_plan,
@@ -35,7 +38,7 @@ def plan(options: Namespace) -> int:
     instance = _instance(options.instance)
     if options.predictor:
         instance = _predicted(instance, options.predictor)
-    with working("solving", options.time_limit):
+    with _about(options.instance), working("solving", options.time_limit):
         result = solve(
             instance,
             options.objective,
@@ -82,7 +85,9 @@ def check(options: Namespace) -> int:
     from dovetail.instances.checker import check as verify
 
     instance = _instance(options.instance)
-    report = verify(instance, read_plan(options.plan), options.objective)
+    plan_read = read_plan(options.plan)
+    with _about(options.instance):
+        report = verify(instance, plan_read, options.objective)
     _show(options, report, "check_view")
     return 0 if report.valid else 1
 
@@ -92,7 +97,10 @@ def explain(options: Namespace) -> int:
     from dovetail.solver.explanations import explain as explained
 
     instance = _instance(options.instance)
-    _show(options, explained(instance, read_plan(options.plan), options.job), "explanation_view")
+    plan_read = read_plan(options.plan)
+    with _about(options.instance):
+        story = explained(instance, plan_read, options.job)
+    _show(options, story, "explanation_view")
     return 0
 
 
@@ -183,6 +191,15 @@ def _instance(source: str) -> Instance:
     return shipped.load(source.removeprefix(_LIBRARY))
 
 
+@contextmanager
+def _about(source: str) -> Iterator[None]:
+    """Name the file in errors of those who saw only the record made from it."""
+    try:
+        yield
+    except InputError as error:
+        raise error if error.source else error.at(source_name(source)) from None
+
+
 def _predicted(instance: Instance, predictor: str) -> Instance:
     """Fill in what is unknown, and say on standard error what had to stay so."""
     from dovetail.predictors import missing
@@ -213,8 +230,10 @@ def _write_instance(options: Namespace, instance: Instance) -> None:
 
 
 def _sentence(summary: Mapping[str, object]) -> str:
-    counts: Sequence[str] = ("jobs", "gpus", "workloads", "slowdowns")
-    listed = ", ".join(f"{summary[name]} {name}" for name in counts)
+    things = {"jobs": "job", "gpus": "GPU", "workloads": "workload", "slowdowns": "slowdown"}
+    listed = ", ".join(
+        f"{summary[key]} {thing}{'' if summary[key] == 1 else 's'}" for key, thing in things.items()
+    )
     return f"{summary['name']}: {listed} -> {summary['written_to']}"
 
 

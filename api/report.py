@@ -179,7 +179,7 @@ def _bound_told(plan: Plan) -> str:
         return f"No bound on the {claim.name} of other plans was proven; {value}."
     reaches = "below" if claim.name in LOWER_IS_BETTER else "above"
     return (
-        f"{_weight_told(claim)} has been proven to have a {claim.name} {reaches} "
+        f"{_weight_told(claim)} has a {claim.name} {reaches} "
         f"{wording.figure(claim.bound)} (the bound); {value}. "
         f"The gap between the two is {wording.percent(claim.gap)}."
     )
@@ -187,9 +187,10 @@ def _bound_told(plan: Plan) -> str:
 
 def _weight_told(claim: ObjectiveValue) -> str:
     if claim.placed_weight is None:
-        return "No plan that keeps all the rules"
+        return "It is proven that no plan that keeps all the rules"
     weight = wording.figure(claim.placed_weight)
-    return f"The most weight is placed first ({weight} here). No plan that places the most weight"
+    first = f"The most weight is placed first ({weight} here)."
+    return f"{first} It is proven that no plan that places the most weight"
 
 
 def _check_told(laid_out: PlanView) -> str:

@@ -171,20 +171,6 @@ FIELDS: Mapping[type[Record], Mapping[str, str]] = {
 }
 """What each field means. A record that extends another shows the other's fields as well."""
 
-ARGUMENTS: Mapping[str, str] = {
-    "time_limit": "stop then, with the best plan so far and its proven gap",
-    "seed": "of whatever is random; the same seed gives the same result",
-    "output": "where to",
-    "gpus": "GPUs of the cluster",
-    "gpus_per_node": "GPUs of a node",
-    "jobs": "number of jobs",
-    "predictor": "which predictor",
-    "objective": "what to optimise",
-    "gang_sharing": "as the field of the format",
-    "name": "write this one; without it, list all",
-}
-"""What an argument means where the parser does not say."""
-
 RULES: Mapping[type[Record], tuple[str, ...]] = {
     instances.Instance: (
         "Job ids differ. A job's workload, and every workload of an entry, is in `workloads`.",
@@ -456,7 +442,7 @@ def _names(action: argparse.Action) -> str:
 
 
 def _told(action: argparse.Action) -> str:
-    text = (action.help or ARGUMENTS.get(action.dest, "")).replace("%%", "%")
+    text = (action.help or "").replace("%%", "%")
     if action.choices:
         listed = ", ".join(f"`{choice}`" for choice in action.choices)
         text = f"{text}; one of {listed}" if text else f"one of {listed}"

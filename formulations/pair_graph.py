@@ -7,7 +7,7 @@ its jobs have workers. Edges may not take more GPUs than there are; running jobs
 covered. Nothing else binds, so the largest matching under that capacity is the best plan.
 
 For partial sharing this is wrong: three two-GPU gangs fit on three GPUs by sharing in a
-triangle, which no set of disjoint pairs describes (``three-gangs`` in the instance library).
+triangle, which no set of disjoint pairs describes (``gang-partial`` in the instance library).
 """
 
 from __future__ import annotations

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from dovetail.formulations.pair_graph import PairGraph
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.scores import Score, ceiling, score
+from dovetail.instances.errors import UnsupportedError
 from dovetail.solver.answers import Choice, Limits
 from dovetail.solver.greedy import greedy_counts
 from dovetail.solver.ratio import Maximum, best_ratio
@@ -71,7 +72,13 @@ class Matching:
         UnsupportedError
             Where plans are not matchings (see ``PairGraph``).
         """
-        graph = problem.graph
+        try:
+            graph = problem.graph
+        except UnsupportedError as refusal:
+            others = "auto, cpsat, highs or milp"
+            raise UnsupportedError(
+                f"solver {self.name} cannot take this instance, {others} can: {refusal}"
+            ) from None
         try:
             return self._proven(problem, graph, limits)
         except OutOfTimeError:

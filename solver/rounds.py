@@ -29,7 +29,7 @@ from dovetail.solver.answers import OPTIMAL_GAP, Choice, Limits, relative_gap
 from dovetail.solver.explanations import reasons
 from dovetail.solver.milp import model_text
 from dovetail.solver.plans import assignments, nodes_spanned
-from dovetail.solver.registry import solver_named
+from dovetail.solver.registry import Solver, solver_named
 from dovetail.solver.stages import with_weight
 from dovetail.solver.tie_break import Placed, placed
 
@@ -69,7 +69,7 @@ class Result:
 def solve(
     instance: Instance,
     objective: ObjectiveName = "throughput",
-    solver: str = "auto",
+    solver: str | Solver = "auto",
     time_limit: float | None = None,
     gap: float = 0.0,
     seed: int = 0,
@@ -83,8 +83,8 @@ def solve(
         The round's problem.
     objective : str
         ``throughput``, ``slowdown``, ``sensitivity``, ``jct`` or ``energy``.
-    solver : str
-        ``auto`` or a solver's name (``dovetail.solver.registry.SOLVERS``).
+    solver : str or Solver
+        ``auto``, a solver's name (``dovetail.solver.registry.SOLVERS``), or a solver.
     time_limit : float, optional
         Seconds; afterwards the best plan so far comes back with its proven gap.
     gap : float
@@ -105,7 +105,7 @@ def solve(
     started = time.monotonic()
     _check_arguments(objective, time_limit, gap)
     limits = Limits.of(time_limit, gap, seed)
-    chosen = solver_named(solver)
+    chosen = solver_named(solver) if isinstance(solver, str) else solver
     problem = Problem(instance.preempted() if preempt else instance, objective)
     choice = chosen.solve(problem, limits)
     return _Outcome(problem, choice, limits, preempt, started).result()
@@ -235,9 +235,9 @@ def unknown_pairs(instance: Instance) -> list[str]:
         return []
     total = len(jobs) * (len(jobs) - 1) // 2 + sum(number > 1 for number in jobs.values())
     named = listed([f"{a} + {b}" for a, b in pairs], 3)
-    return [
-        f"{len(pairs)} of {total} pairs of workloads have no known slowdown and may not share: {named}"
-    ]
+    have = "has" if len(pairs) == 1 else "have"
+    rule = f"{have} no known slowdown and may not share"
+    return [f"{len(pairs)} of {total} pairs of workloads {rule}: {named}"]
 
 
 def write_model(instance: Instance, plan: Plan, path: Path) -> None:

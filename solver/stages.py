@@ -59,7 +59,8 @@ class _Stages:
         self._values = problem.values
         self._groups = problem.groups
         self._round = problem.program
-        self._start = problem.program.solution(greedy_counts(problem, limits))
+        # A plan comes back even where the time is up: greedy is let finish.
+        self._start = problem.program.solution(greedy_counts(problem, Limits(seed=limits.seed)))
         self._most = ceiling(problem.groups, problem.values)
         self._backend = backend
         self._limits = limits
