@@ -70,8 +70,9 @@ def _rows(family: str, size: int, solvers: Sequence[str], time_limit: float) -> 
             [sys.executable, __file__, "--cell", cell], capture_output=True, text=True, check=False
         )
         if child.returncode:
-            reason = child.stderr.strip().splitlines()[-1].partition(": ")[2]
-            yield f"| {family} | {size} | | {solver} | | | | | {reason} |"
+            last = child.stderr.strip().splitlines()[-1]
+            why = "cannot take it" if "UnsupportedError" in last else last
+            yield f"| {family} | {size} | | {solver} | | | | | {why} |"
             continue
         found = json.loads(child.stdout)
         gap = "none" if found["gap"] is None else f"{found['gap']:.1e}"

@@ -22,8 +22,8 @@ def place(
 ) -> Mapping[str, int]:
     """Return the group on each GPU in use, gangs packed on few nodes (not proven to be fewest).
 
-    Large gangs choose first; each fills the nodes that hold most of what it still needs, a
-    rack it is in already before others, the tightest of those.
+    Large gangs choose first; each fills the nodes that it is on already, then those that hold
+    most of what it still needs, a rack it is in already before others, the tightest of those.
 
     Parameters
     ----------
@@ -69,10 +69,12 @@ class _Packer:
         return self._placed
 
     def _pack(self, wanted: Sequence[int]) -> None:
-        racks: set[str | None] = set()
+        """Give the groups of one gang their GPUs, beside those that some have already."""
+        places = self._groups.round.instance.places
+        nodes = {places[gpu].node for gpu, group in self._placed.items() if group in wanted}
         while needed := self._needed(wanted):
-            node = self._best_node(needed, racks)
-            racks.add(self._racks[node])
+            node = self._best_node(needed, nodes)
+            nodes.add(node)
             for group in wanted:
                 self._take(group, node)
 
@@ -84,13 +86,14 @@ class _Packer:
                 needed[int(self._groups.gpu_class[group])] += self._left[group]
         return needed
 
-    def _best_node(self, needed: Mapping[int, int], racks: set[str | None]) -> str:
+    def _best_node(self, needed: Mapping[int, int], held: set[str]) -> str:
         nodes = dict.fromkeys(n for c in needed for n, gpus in self._free[c].items() if gpus)
+        racks = {self._racks[node] for node in held}
 
-        def rank(node: str) -> tuple[int, bool, int]:
+        def rank(node: str) -> tuple[bool, int, bool, int]:
             free = {c: len(self._free[c].get(node, ())) for c in needed}
             fitting = sum(min(free[c], number) for c, number in needed.items())
-            return fitting, self._racks[node] in racks, -sum(free.values())
+            return node in held, fitting, self._racks[node] in racks, -sum(free.values())
 
         return max(nodes, key=rank)
 

@@ -96,6 +96,8 @@ class Choice:
         Why the search ended.
     solver : str
         Which solver did it.
+    in_queue_order : bool
+        Whether it follows the queue, so that none of equal value may take its place.
     note : str
         What the user should know of how it was done; empty for nothing.
     """
@@ -106,6 +108,7 @@ class Choice:
     weight_bound: float
     stopped: Stopped
     solver: str
+    in_queue_order: bool = False
     note: str = ""
 
 

@@ -62,6 +62,7 @@ class Greedy:
             weight_bound=most.weight,
             stopped="time_limit" if limits.passed else "complete",
             solver=self.name,
+            in_queue_order=True,
         )
 
 

@@ -40,7 +40,8 @@ def placed(problem: Problem, choice: Choice, limits: Limits) -> Placed:
     packed = Placed(place(problem.groups, choice.counts), proven=False)
     proven = relative_gap(choice.bound, choice.value) <= OPTIMAL_GAP
     nodes = len(problem.round.instance.cluster.nodes)
-    if not proven or len(problem.groups) * nodes > MOST_GROUPS or limits.passed:
+    large = len(problem.groups) * nodes > MOST_GROUPS
+    if not proven or choice.in_queue_order or large or limits.passed:
         return packed
     program = node_program(_of_value(problem, choice), problem.groups)
     answer = CpSat().solve(program.program, replace(limits, gap=0.0, effort=EFFORT))

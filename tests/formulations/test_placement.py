@@ -89,3 +89,18 @@ def test_every_group_is_placed_as_often_as_counted_on_gpus_of_its_class(instance
     assert Counter(placed.values()) == {g: n for g, n in enumerate(counts.tolist()) if n}
     classes = problem.round.classes
     assert all(gpu in classes[problem.groups.gpu_class[g]].gpus for gpu, g in placed.items())
+
+
+def test_a_gang_stays_with_the_gpus_it_shares_bug():
+    """A gang whose shared GPU was placed already forgot that node and took another one too."""
+    jobs = [{"id": "j", "workers": 2}, {"id": "k", "workers": 2}]
+    instance = cluster([1, 3], jobs=jobs)
+    groups = Problem(instance, "throughput").groups
+    names = [
+        "+".join(instance.jobs[groups.job[m]].id for m in groups.members(g))
+        for g in range(len(groups))
+    ]
+    counts = np.array([1 if name in ("j", "k", "j+k") else 0 for name in names])
+    assert counts.sum() == 3
+    where = place(groups, counts)
+    assert {instance.places[gpu].node for gpu in where} == {"B"}

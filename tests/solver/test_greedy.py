@@ -119,3 +119,11 @@ def test_who_the_time_does_not_reach_waits():
     passed = Limits(deadline=time.monotonic() - 1)
     assert (greedy_counts(problem, passed) == problem.idle_counts).all()
     assert greedy_counts(problem, Limits()).sum() == 2
+
+
+def test_a_proven_plan_keeps_to_the_queue_bug():
+    """Ties were settled anew where greedy's value happened to be proven: c started, not b."""
+    jobs = [job("a", arrival_s=20.0), job("b", arrival_s=10.0), job("c", arrival_s=20.0)]
+    result = solve(small(jobs, gpus=1), solver="greedy")
+    assert result.status == "optimal"
+    assert [a.job for a in result.plan.assignments] == ["b"]
