@@ -93,14 +93,6 @@ def test_every_group_is_placed_as_often_as_counted_on_gpus_of_its_class(instance
 
 def test_a_gang_stays_with_the_gpus_it_shares_bug():
     """A gang whose shared GPU was placed already forgot that node and took another one too."""
-    jobs = [{"id": "j", "workers": 2}, {"id": "k", "workers": 2}]
-    instance = cluster([1, 3], jobs=jobs)
-    groups = Problem(instance, "throughput").groups
-    names = [
-        "+".join(instance.jobs[groups.job[m]].id for m in groups.members(g))
-        for g in range(len(groups))
-    ]
-    counts = np.array([1 if name in ("j", "k", "j+k") else 0 for name in names])
-    assert counts.sum() == 3
-    where = place(groups, counts)
-    assert {instance.places[gpu].node for gpu in where} == {"B"}
+    instance = cluster([1, 3], jobs=[gang("j", 2), gang("k", 2)])
+    found = nodes_of(instance, {"j": 1, "jk": 1, "k": 1})
+    assert found == {"j": "B", "jk": "B", "k": "B"}
