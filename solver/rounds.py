@@ -138,9 +138,12 @@ class _Outcome:
         where = placed(self._problem, self._choice, self._limits)
         plan = self._plan(where)
         report = self._report(plan)
+        if report.valid:
+            plan = self._told(plan, report)
+            report = self._report(plan)
         if not report.valid:
             return self._nothing_starts(report)
-        return self._result(self._valued(plan, report))
+        return self._result(plan)
 
     def _plan(self, where: Placed, notes: Sequence[str] = ()) -> Plan:
         assigned = assignments(self._problem.groups, where.groups)
@@ -153,7 +156,6 @@ class _Outcome:
             tie_break="proven" if where.proven else "heuristic",
             notes=(*notes, *(n for n in (self._choice.note,) if n), *unknown_pairs(self._instance)),
             assignments=assigned,
-            waiting=reasons(self._instance, assigned, self._problem.values.objective),
         )
 
     def _report(self, plan: Plan) -> CheckReport:
@@ -161,8 +163,8 @@ class _Outcome:
         own = plan.replace(preempt=False)
         return check(self._instance, own, self._problem.values.objective)
 
-    def _valued(self, plan: Plan, report: CheckReport) -> Plan:
-        """Return the plan with its value, what is proven of it, and the checker's warnings."""
+    def _told(self, plan: Plan, report: CheckReport) -> Plan:
+        """Return a valid plan with its value, what is proven of it, warnings and reasons."""
         values = self._problem.values
         sign = -1.0 if values.minimised else 1.0
         value = report.value or 0.0
@@ -187,6 +189,7 @@ class _Outcome:
             status="optimal" if optimal else "feasible",
             stopped=self._stopped(gap),
             notes=(*plan.notes, *report.warnings),
+            waiting=reasons(self._instance, plan.assignments, values.objective),
         )
 
     def _stopped(self, gap: float | None) -> Stopped:
@@ -201,7 +204,7 @@ class _Outcome:
         where = Placed(place(self._problem.groups, self._problem.idle_counts), proven=False)
         why = f"internal error: the answer failed its check ({report.violations[0]})"
         plan = self._plan(where, [why])
-        plan = self._valued(plan, self._report(plan))
+        plan = self._told(plan, self._report(plan))
         unproven = plan.objective and plan.objective.replace(bound=None, gap=None)
         return self._result(plan.replace(objective=unproven, status="unknown", stopped="error"))
 

@@ -322,6 +322,41 @@ def test_what_a_start_would_cost_counts_the_slowest_gpu_of_a_gang():
     )
 
 
+@pytest.mark.parametrize("beside", ["c", None])
+def test_what_a_start_would_cost_where_the_co_runner_starts_too(beside: str | None):
+    """x is slowed by nobody on g-0; on g-1 y slows it twice, or nobody does."""
+    jobs = [{"id": "x", "workers": 2}, {"id": "y", "workload": "c"}]
+    instance = waits(*jobs, slowdowns=[pair(1.5, 4.0), pair(2.0, 1.0, "ac")], gpus=2)
+    starting = [row("x", "g-0", "g-1"), *([row("y", "g-1")] if beside else [])]
+    # Without y, 1 / 1.5 + 1 / 4 = 0.917 takes the place of 1.
+    worth = "; a better plan would start it" if beside else ", but throughput would fall by 0.083"
+    reason = f"capacity: could start beside x on g-0 (slowdown 4.00){worth}"
+    assert explain(instance, plan_of(instance, *starting), "new").reason == reason
+
+
+def test_nobody_leaves_where_those_who_stay_could_not_share():
+    """Without y, x and z would have to share g-1 as a pair, of which nothing is known."""
+    entries = [{"set": ["a", "a", "c"], "slowdown": [1.1, 1.1, 1.1]}]
+    jobs = [{"id": "x"}, {"id": "z"}, {"id": "y", "workload": "c", "workers": 2}]
+    instance = waits(*jobs, slowdowns=entries, gpus=2, max_jobs_per_gpu=3)
+    story = told(instance, row("x", "g-1"), row("z", "g-1"), row("y", "g-0", "g-1"))
+    measured = "once b with c is measured, if nobody is slowed too much"
+    assert remedies(story) == [f"would start beside y on g-0 {measured}", MORE]
+
+
+def test_a_smaller_sub_batch_that_costs_too_much_time():
+    # 3,500 MiB are left: the full size needs 4,000, 32 samples 3,300 and 0.68 s for 0.66 s.
+    jobs = [runs("x", "g-0"), {"id": "new", "gsla": 1.12}]
+    instance = waits(*jobs, slowdowns=[pair(1.1, 1.1)], reserve_mib=8500)
+    step = {"fixed": 0.02, "per_sample": 0.01}
+    story = told(with_batch(instance, fixed_mib=100, step_s=step))
+    reason = "gsla: beside x on g-0 at sub-batch 32 it would be slowed 1.14 > 1.12"
+    assert story.reason == reason
+    condition = "with gSLA 1.14 (now 1.12)"
+    smaller = f"would start beside x on g-0 (sub-batch 32, slowdown 1.13) {condition}"
+    assert remedies(story)[0] == smaller
+
+
 # -- gangs ------------------------------------------------------------------------------------
 
 
