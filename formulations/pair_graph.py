@@ -33,6 +33,9 @@ class PairGraph:
         All groups of the round.
     values : JobValues
         The objective.
+    restricted : bool
+        Leave out what matchings do not describe instead of refusing the round: its plans are
+        then plans of the round, but perhaps not the best.
 
     Attributes
     ----------
@@ -59,17 +62,22 @@ class PairGraph:
         Where matchings are not plans, with the reason.
     """
 
-    def __init__(self, groups: Groups, values: JobValues) -> None:
-        _require_interchangeable(groups)
+    def __init__(self, groups: Groups, values: JobValues, restricted: bool = False) -> None:
+        if len({(c.model, c.memory_mib) for c in groups.round.classes}) > 1:
+            kinds = "GPUs of several models or memory sizes"
+            raise UnsupportedError(f"{kinds} are not interchangeable")
+        if not restricted:
+            _require_pairs(groups)
         jobs = groups.round.jobs
         workers = np.array([job.workers for job in jobs], dtype=np.int64)
         untouched = _untouched(groups)
-        fixed = untouched & ~_joinable(groups)[groups.gpu_class]
+        paired = _alone_or_equals(groups) & _joins_alike(groups)
+        fixed = untouched & ~_joinable(groups, paired)[groups.gpu_class]
         available = np.array([len(c.gpus) for c in groups.round.classes], dtype=np.int64)
         held = np.array([bool(c.residents) for c in groups.round.classes], dtype=bool)
         size = workers[groups.job[groups.start[:-1]]]
         too_large = ~held[groups.gpu_class] & (size > available[~held].sum())
-        self.group = np.flatnonzero(~fixed & ~too_large)
+        self.group = np.flatnonzero((untouched | paired) & ~fixed & ~too_large)
         self.first = groups.job[groups.start[self.group]]
         self.second = groups.job[groups.start[self.group + 1] - 1]
         self.size = size[self.group]
@@ -108,32 +116,44 @@ def _untouched(groups: Groups) -> Bools:
     return np.asarray(residents[groups.gpu_class] == groups.sizes)
 
 
-def _joinable(groups: Groups) -> Bools:
-    """Tell which classes have residents that some group joins, (classes,)."""
+def _alone_or_equals(groups: Groups) -> Bools:
+    """Tell which groups are one job, or two of as many workers, (n,)."""
+    jobs = groups.round.jobs
+    workers = np.array([job.workers for job in jobs], dtype=np.int64)
+    first = workers[groups.job[groups.start[:-1]]]
+    last = workers[groups.job[groups.start[1:] - 1]]
+    return np.asarray((groups.sizes <= 2) & (first == last))
+
+
+def _joins_alike(groups: Groups) -> Bools:
+    """Tell which groups are on GPUs that are all those of their resident, or on free ones, (n,)."""
+    jobs = groups.round.jobs
+    whole = [
+        not c.residents or {len(c.gpus)} == {jobs[r.variant.job].workers for r in c.residents}
+        for c in groups.round.classes
+    ]
+    return np.array(whole, dtype=bool)[groups.gpu_class]
+
+
+def _joinable(groups: Groups, joins: Bools) -> Bools:
+    """Tell which classes have residents that one of the given groups joins, (classes,)."""
     residents = np.array([len(c.residents) for c in groups.round.classes], dtype=np.int64)
-    joins = (residents[groups.gpu_class] > 0) & ~_untouched(groups)
     found = np.zeros(len(residents), dtype=bool)
-    found[groups.gpu_class[joins]] = True
+    found[groups.gpu_class[joins & (residents[groups.gpu_class] > 0) & ~_untouched(groups)]] = True
     return found
 
 
-def _require_interchangeable(groups: Groups) -> None:
-    """Refuse rounds whose plans are not the matchings of a graph."""
-    classes = groups.round.classes
-    if len({(c.model, c.memory_mib) for c in classes}) > 1:
-        raise UnsupportedError("GPUs of several models or memory sizes are not interchangeable")
+def _require_pairs(groups: Groups) -> None:
+    """Refuse rounds in which a group is possible that matchings do not describe."""
     if (groups.sizes > 2).any():
         raise UnsupportedError("groups of three and more jobs are no pairs")
-    jobs = groups.round.jobs
-    workers = np.array([job.workers for job in jobs], dtype=np.int64)
-    pairs = np.flatnonzero(groups.sizes == 2)
-    in_pair = workers[groups.job[groups.start[pairs, None] + np.arange(2)]]
-    may_start = pairs[~_untouched(groups)[pairs]]
+    joint = (groups.sizes == 2) & ~_untouched(groups)
+    workers = np.array([job.workers for job in groups.round.jobs], dtype=np.int64)
+    gangs = np.maximum.reduceat(np.append(workers[groups.job], 0), groups.start[:-1]) > 1
     whole = groups.round.instance.cluster.gang_sharing == "whole"
-    if not whole and (in_pair[np.isin(pairs, may_start)] > 1).any():
+    if not whole and (joint & gangs).any():
         raise UnsupportedError("gangs may share some of their GPUs (gang_sharing: partial)")
-    for index in np.flatnonzero(_joinable(groups)):
-        (resident,) = classes[index].residents
-        if len(classes[index].gpus) != workers[resident.variant.job]:
-            name = jobs[resident.variant.job].id
-            raise UnsupportedError(f"running gang {name} is not alike on all its GPUs")
+    for group in np.flatnonzero(joint & ~_joins_alike(groups)):
+        (resident,) = groups.round.classes[groups.gpu_class[group]].residents
+        name = groups.round.jobs[resident.variant.job].id
+        raise UnsupportedError(f"running gang {name} is not alike on all its GPUs")

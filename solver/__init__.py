@@ -1,1 +1,19 @@
-"""From mathematics to a proven answer: backends, and the round that uses them."""
+"""From mathematics to a proven answer: backends, the round that uses them, the pairing engine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dovetail.solver.pairing import Matching, certificate_errors, match_pairs
+
+__all__ = ["Matching", "certificate_errors", "match_pairs"]
+
+
+def __getattr__(name: str) -> object:
+    """Import the pairing engine when it is first used."""
+    if name not in __all__:
+        raise AttributeError(f"module 'dovetail.solver' has no attribute {name!r}")
+    from dovetail.solver import pairing
+
+    return getattr(pairing, name)

@@ -72,13 +72,7 @@ class Matching:
         UnsupportedError
             Where plans are not matchings (see ``PairGraph``).
         """
-        try:
-            graph = problem.graph
-        except UnsupportedError as refusal:
-            others = "auto, cpsat, highs or milp"
-            raise UnsupportedError(
-                f"solver {self.name} cannot take this instance, {others} can: {refusal}"
-            ) from None
+        graph = graph_of(problem, self.name)
         try:
             return self._proven(problem, graph, limits)
         except OutOfTimeError:
@@ -141,6 +135,17 @@ class Matching:
             for size, costs in sorted(by_size.items())
         ]
         return [edges[pair] for pair in _share_capacity(classes, graph.capacity)]
+
+
+def graph_of(problem: Problem, solver: str) -> PairGraph:
+    """Return the graph of a round; the refusal names the solver, and those to take instead."""
+    try:
+        return problem.graph
+    except UnsupportedError as refusal:
+        others = "auto, cpsat, highs or milp"
+        raise UnsupportedError(
+            f"solver {solver} cannot take this instance, {others} can: {refusal}"
+        ) from None
 
 
 @dataclass(frozen=True)

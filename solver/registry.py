@@ -9,7 +9,8 @@ from dovetail.formulations.problems import Problem
 from dovetail.instances.errors import UnsupportedError
 from dovetail.solver.answers import Choice, Limits
 from dovetail.solver.cpsat import CpSat
-from dovetail.solver.engines import networkx_matching, rustworkx_matching
+from dovetail.solver.engines import networkx_matching
+from dovetail.solver.exact_pairs import ExactPairs
 from dovetail.solver.greedy import Greedy
 from dovetail.solver.highs import Highs
 from dovetail.solver.matching import Matching
@@ -54,7 +55,7 @@ def solver_named(name: str) -> Solver:
         return ArraySolver(Milp(detail))
     found: dict[str, Solver] = {
         "auto": Auto(),
-        "matching": Matching("matching", rustworkx_matching),
+        "matching": ExactPairs(),
         "cpsat": ArraySolver(CpSat()),
         "highs": ArraySolver(Highs()),
         "milp": ArraySolver(Milp()),
@@ -81,6 +82,6 @@ class Auto:
         except UnsupportedError as refusal:
             choice = ArraySolver(CpSat()).solve(problem, limits)
             return replace(choice, note=f"auto took cpsat: {refusal}")
-        choice = Matching("matching", rustworkx_matching).solve(problem, limits)
+        choice = ExactPairs().solve(problem, limits)
         reason = "GPUs are interchangeable and jobs share in pairs"
         return replace(choice, note=f"auto took matching: {reason}")

@@ -16,8 +16,8 @@ from dovetail.formulations.integer_program import IntegerProgram
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.scores import ceiling, score
 from dovetail.solver.answers import Answer, Choice, Limits
-from dovetail.solver.greedy import greedy_counts
 from dovetail.solver.ratio import Maximum, best_ratio
+from dovetail.solver.starts import start_counts
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -59,8 +59,7 @@ class _Stages:
         self._values = problem.values
         self._groups = problem.groups
         self._round = problem.program
-        # A plan comes back even where the time is up: greedy is let finish.
-        self._start = problem.program.solution(greedy_counts(problem, Limits(seed=limits.seed)))
+        self._start = problem.program.solution(start_counts(problem, limits))
         self._most = ceiling(problem.groups, problem.values)
         self._backend = backend
         self._limits = limits

@@ -1,0 +1,314 @@
+"""``match_pairs``: which jobs share a GPU and which run alone, at proven optimum.
+
+The problem, for jobs i with sizes s_i and a limit M on GPUs:
+
+    max  sum w_ij x_ij + sum v_i y_i
+    s.t. sum_j x_ij + y_i <= 1 for every job (= 1 for required ones),
+         sum s_i x_ij + sum s_i y_i <= M,   x, y binary,   x_ij = 0 where s_i != s_j.
+
+The scheme, each step in its module:
+
+1. whole numbers (``fixed_point``), jobs of one size forming a class (``size_class``);
+2. start prices from a sample, or from the last round (``prices``);
+3. the capacity price (``capacity``): at each price, sparse shortest augmenting paths
+   (``assignment``) give the fractional optimum and, at the end, blossoms (``blossom``) the
+   integral one, on a sparse graph of likely pairs;
+4. pricing over all pairs (``dense``) adds what the graph lacks, until nothing does;
+5. with one class, merging at the limit gives the optimum (``capacity``); with several, a
+   knapsack over their concave values does (``gangs``);
+6. the duals are the proof (``certificate``).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.solver.pairing.capacity import Bracket, Joint, merged, node_values, solve_prices
+from dovetail.solver.pairing.certificate import Certificate, Dual
+from dovetail.solver.pairing.compilation import Run, can_compile, compiled, interpreted, is_compiled
+from dovetail.solver.pairing.deadline import Deadline, OutOfTimeError
+from dovetail.solver.pairing.fixed_point import Problem, Rounded, checked, rounded
+from dovetail.solver.pairing.gangs import ConcaveValue, Incumbent, close_gap
+from dovetail.solver.pairing.greedy import greedy_partners
+from dovetail.solver.pairing.prices import Prices, Start, known, sampled
+from dovetail.solver.pairing.size_class import SizeClass, Tangent, exact_sum
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+OPTIMAL_GAP = 1e-6
+"""The relative gap up to which a matching is called optimal (see ``solver.answers``)."""
+
+_INTERPRETED_JOBS = 80
+"""Jobs up to which plain Python is done sooner than numba and its cached code are loaded."""
+
+_FINAL_STEP = 1024
+"""First step of the price search once the fractional optimum is known, as a part of values."""
+
+_FINISH = 2
+"""Time kept for the bound at a deadline, in times of what reading the values took."""
+
+
+@dataclass(frozen=True)
+class Matching:
+    """What ``match_pairs`` found and proved.
+
+    Attributes
+    ----------
+    mate : (n,) int
+        Each job's partner; its own index where it runs alone; -1 where it is not placed.
+    value : float
+        The sum of the values of the pairs and of the jobs alone; -inf without a solution.
+    bound : float
+        A proven bound on the value of every solution; -inf where there is proven to be none.
+    gap : float
+        ``|bound - value| / max(|bound|, |value|)``, 0 where both are 0; inf without a solution
+        where that is not proven.
+    status : str
+        ``optimal`` (gap at most 1e-6), ``feasible``, ``infeasible`` (proven) or ``unknown``.
+    certificate : Certificate
+        The duals that prove the bound; ``certificate_errors`` checks them.
+    prices : Prices
+        To start the next round from (``previous``).
+    """
+
+    mate: Ints
+    value: float
+    bound: float
+    gap: float
+    status: str
+    certificate: Certificate
+    prices: Prices
+
+
+def match_pairs(
+    pair_value: Any,  # noqa: ANN401 - dense or any kind of sparse array
+    single_value: Floats | None = None,
+    gpus: int | None = None,
+    size: Ints | None = None,
+    required: Bools | None = None,
+    time_limit: float | None = None,
+    seed: int = 0,
+    previous: Matching | Prices | None = None,
+) -> Matching:
+    """Return the most valuable set of pairs and single jobs within the GPUs.
+
+    Parameters
+    ----------
+    pair_value : (n, n) float array or scipy.sparse array
+        Value of each pair, symmetric. NaN or -inf: may not share; in a sparse array also what
+        is absent. The diagonal is ignored.
+    single_value : (n,) float, optional
+        Value of each job alone; NaN or -inf: not alone. None: no job alone.
+    gpus : int, optional
+        The most GPUs that may be used. None: no limit.
+    size : (n,) int, optional
+        GPUs that a job takes, default 1. Only equal sizes pair, and a pair takes that many.
+    required : (n,) bool, optional
+        Jobs that must be placed.
+    time_limit : float, optional
+        Seconds after which the best solution and bound so far are returned.
+    seed : int
+        Of the random sample from which prices start; decides among optima of equal value.
+    previous : Matching or Prices, optional
+        The last round's result for the same jobs, or its ``prices.reindexed`` for others.
+
+    Raises
+    ------
+    ValueError
+        Where an argument breaks its rule.
+    """
+    began = time.monotonic()
+    if time_limit is not None and not time_limit >= 0:
+        raise ValueError(f"time_limit must be >= 0 or None, got {time_limit!r}")
+    problem = checked(pair_value, single_value, gpus, size, required)
+    start = previous.prices if isinstance(previous, Matching) else previous
+    if start is not None and len(start.job) != len(problem):
+        raise ValueError(
+            f"previous must have prices of {len(problem)} jobs, got {len(start.job)}; "
+            "see Prices.reindexed"
+        )
+    small = len(problem) <= _INTERPRETED_JOBS and not is_compiled()
+    run = interpreted if small or not can_compile() else compiled
+    whole = rounded(problem, run)
+    reading = time.monotonic() - began
+    deadline = Deadline()
+    if time_limit is not None:
+        deadline = Deadline(began + time_limit).earlier(_FINISH * reading)
+    search = _Search(whole, run, deadline)
+    if len(problem) > 0:
+        search.solve(seed, start)
+    return _matching(problem, whole, search)
+
+
+@dataclass
+class _Search:
+    """The state of a solve, so that what is known at the deadline can be returned."""
+
+    whole: Rounded
+    run: Run
+    deadline: Deadline
+    solvers: list[SizeClass] = field(default_factory=list)
+    main: tuple[Tangent, ...] = ()
+    incumbent: Incumbent | None = None
+    bound2: int = 0
+    refined: list[ConcaveValue] = field(default_factory=list)
+
+    def solve(self, seed: int, previous: Prices | None) -> None:
+        """Search until the optimum is proven or the deadline passes."""
+        try:
+            self._solve(seed, previous)
+        except OutOfTimeError:
+            self._wind_up()
+
+    def _solve(self, seed: int, previous: Prices | None) -> None:
+        whole, run, deadline = self.whole, self.run, self.deadline
+        start = self._start(seed, previous)
+        self.solvers = [
+            SizeClass(c, run, p, start.price * c.size)
+            for c, p in zip(whole.classes, start.potentials, strict=True)
+        ]
+        limit = whole.limit
+        bracket, _ = solve_prices(self.solvers, limit, start.price, start.step, False, deadline)
+        step = max(1, whole.largest // _FINAL_STEP)
+        bracket, priced = solve_prices(
+            self.solvers, limit, bracket.best.price, step, True, deadline
+        )
+        if not priced:
+            self._wind_up()
+            return
+        self._prove(bracket.best)
+        if len(self.solvers) == 1:
+            (solver,) = self.solvers
+            single = _of_only_class(bracket)
+            self._found([merged(solver, single, limit)])
+            return
+        assert bracket.fewer is not None
+        incumbent = self._found([t.partner for t in bracket.fewer.tangents])
+        self.refined, self.bound2 = close_gap(
+            self.solvers, limit, bracket.best, incumbent, self.bound2, deadline
+        )
+
+    def _start(self, seed: int, previous: Prices | None) -> Start:
+        whole = self.whole
+        if previous is not None:
+            scaled = Prices(previous.gpu * whole.gpus_per_unit, previous.job)
+            return known(whole.classes, scaled, whole.scale, whole.largest, self.run)
+        rng = np.random.default_rng(seed)
+        return sampled(whole.classes, whole.limit, whole.largest, rng, self.run, self.deadline)
+
+    def _prove(self, best: Joint) -> None:
+        """Take the duals of a priced point as the proof."""
+        self.main = best.tangents
+        self.bound2 = best.dual2 + 2 * best.price * self.whole.limit
+
+    def _found(self, partners: list[Ints]) -> Incumbent:
+        """Keep a solution if it is the best so far."""
+        value2 = sum(
+            exact_sum(node_values(c, p)[0]) for c, p in zip(self.solvers, partners, strict=True)
+        )
+        if self.incumbent is None or value2 > self.incumbent.value2:
+            self.incumbent = Incumbent(partners, value2)
+        return self.incumbent
+
+    def _wind_up(self) -> None:
+        """Make a bound and a solution of what is known when the time is over."""
+        whole = self.whole
+        if not self.solvers:
+            self.solvers = [SizeClass(c, self.run, None, 0) for c in whole.classes]
+        if not self.main:
+            self.main = tuple(solver.feasible() for solver in self.solvers)
+            per_gpu = max(
+                -(-t.price // c.size) for t, c in zip(self.main, whole.classes, strict=True)
+            )
+            self.bound2 = sum(t.dual2 for t in self.main) + 2 * per_gpu * whole.limit
+        edges = [solver.graph.edges() for solver in self.solvers]
+        self._found(greedy_partners(whole.classes, edges, whole.limit, self.run))
+
+
+def _of_only_class(bracket: Bracket[Joint]) -> Bracket[Tangent]:
+    """Return the bracket of the only class, whose price and count are the joint ones."""
+    best, fewer, more = (
+        None if joint is None else joint.tangents[0]
+        for joint in (bracket.best, bracket.fewer, bracket.more)
+    )
+    assert best is not None
+    return Bracket(best, fewer, more, bracket.bound2)
+
+
+def _matching(problem: Problem, whole: Rounded, search: _Search) -> Matching:
+    """Turn the result back into the given jobs and values."""
+    n = len(problem)
+    mate = np.full(n, -1, dtype=np.int64)
+    if search.incumbent is not None:
+        for c, partner in zip(whole.classes, search.incumbent.partners, strict=True):
+            mate[c.nodes] = np.where(partner >= 0, c.nodes[partner], -1)
+    certificate = _certificate(whole, search)
+    prices = _prices(whole, search, n)
+    bound = search.bound2 / (2 * whole.scale)
+    if (problem.required & (mate < 0)).any():
+        mate[:] = -1
+        if search.bound2 < -whole.penalty:
+            return Matching(mate, -math.inf, -math.inf, 0.0, "infeasible", certificate, prices)
+        return Matching(mate, -math.inf, bound, math.inf, "unknown", certificate, prices)
+    first = np.flatnonzero(mate > np.arange(n))
+    alone = np.flatnonzero(mate == np.arange(n))
+    values = problem.value_of(first, mate[first])
+    value = math.fsum([*values.tolist(), *problem.single_value[alone].tolist()])
+    bound = max(bound, value)
+    largest = max(abs(bound), abs(value))
+    gap = (bound - value) / largest if largest > 0 else 0.0
+    status = "optimal" if gap <= OPTIMAL_GAP else "feasible"
+    return Matching(mate, value, bound, gap, status, certificate, prices)
+
+
+def _certificate(whole: Rounded, search: _Search) -> Certificate:
+    main = tuple(
+        _dual(c.nodes, t, whole.scale) for c, t in zip(whole.classes, search.main, strict=False)
+    )
+    refined = tuple(
+        _dual(v.size_class.data.nodes, t, whole.scale)
+        for v in search.refined
+        for t in v.tangents
+        if t is not v.main
+    )
+    return Certificate(main, refined)
+
+
+def _dual(nodes: Ints, tangent: Tangent, scale: float) -> Dual:
+    """Return the duals of a tangent in the units of the values."""
+    m = len(nodes)
+    blossoms = tuple(
+        (nodes[_members(b, tangent.parent, m)], float(tangent.dual[b]) / (2 * scale))
+        for b in np.flatnonzero(tangent.dual > 0).tolist()
+    )
+    potential = tangent.potential / (2 * scale)
+    return Dual(nodes, tangent.price / scale, potential, blossoms)
+
+
+def _members(blossom: int, parent: Ints, nodes: int) -> Ints:
+    """Return the nodes within a blossom, from the outside in."""
+    inside = np.zeros(len(parent) + 1, dtype=bool)
+    inside[blossom] = True
+    above = parent.copy()
+    while True:
+        more = inside[above] & ~inside[:-1]
+        if not more.any():
+            return np.flatnonzero(inside[:nodes])
+        inside[:-1] |= more
+
+
+def _prices(whole: Rounded, search: _Search, n: int) -> Prices:
+    job = np.full(n, np.nan)
+    gpu = 0.0
+    for c, t in zip(whole.classes, search.main, strict=False):
+        job[c.nodes] = t.potential / (2 * whole.scale)
+        gpu = max(gpu, t.price / (c.size * whole.gpus_per_unit * whole.scale))
+    return Prices(gpu, job)

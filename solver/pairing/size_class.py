@@ -1,0 +1,344 @@
+"""The jobs that take the same number of GPUs, and their best matchings at a price per group.
+
+A *group* is a pair, or a job alone. f(k), the best value of k groups, is concave, because the
+matching polytope keeps its integral corners when it is cut by a cardinality. So a price per
+group gives a tangent to f:
+
+    f(k) <= L(price) + price k,   L(price) = max over matchings of (value - price x groups),
+
+and L is a plain maximum weight matching, computed on a sparse graph of likely pairs. It holds
+for all pairs once none prices in (``dense``).
+
+Required jobs may be left out too, at a penalty larger than anything they could be worth: so
+every problem has a solution, and one that pays the penalty proves that the true one has none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.solver.pairing import assignment, blossom, dense
+from dovetail.solver.pairing.compilation import Run, over_rows
+from dovetail.solver.pairing.deadline import Deadline
+from dovetail.solver.pairing.graph import Graph
+
+Ints = NDArray[np.int64]
+Narrow = NDArray[np.int32]
+
+NOT_ALONE = -(2**60)
+"""In place of the value of a job that may not run alone."""
+
+_PARTNERS = 10
+"""Likely partners per job that the sparse graph starts with."""
+
+_ADDED_PER_ROW = 8
+"""Pairs that one round of pricing adds per job at most; the worst go first."""
+
+_DITHER = 2**26 - 1
+"""Noise on the choice of likely partners: a sixteenth of the largest doubled value. Without it
+jobs that are alike would all choose the same few partners."""
+
+_COMPLETE = 128
+"""Jobs up to which the graph holds all pairs from the start, and nothing has to be priced."""
+
+_SPARSE_DEGREE = 16
+"""Average number of allowed partners up to which the same holds for any number of jobs."""
+
+_BATCH = 128
+"""Augmentations between two looks at the clock."""
+
+
+@dataclass(frozen=True)
+class Tangent:
+    """The optimum at a price per group, fractional or integral. All numbers are doubled.
+
+    Attributes
+    ----------
+    price : int
+        Per group (not doubled).
+    dual2 : int
+        L(price).
+    count2 : int
+        The number of groups.
+    partner : (m,) int
+        The matching: a job's partner, itself for alone, -1 for not placed.
+    potential : (m,) int
+        P_i, with P_i + P_j + blossoms >= 2 (w_ij - price).
+    parent, dual : (2 m + 2,) int
+        The blossoms: the smallest one around each job or blossom, and their duals.
+    integral : bool
+        Whether ``partner`` attains ``dual2``.
+    """
+
+    price: int
+    dual2: int
+    count2: int
+    partner: Ints
+    potential: Ints
+    parent: Ints
+    dual: Ints
+    integral: bool
+
+    @property
+    def value2(self) -> int:
+        """The value of the solution, doubled."""
+        return self.dual2 + self.price * self.count2
+
+    def bound2(self, count: int) -> int:
+        """Return the bound on the value of so many groups, doubled."""
+        return self.dual2 + 2 * self.price * count
+
+
+@dataclass(frozen=True)
+class ClassData:
+    """What is given of a class.
+
+    Attributes
+    ----------
+    nodes : (m,) int
+        The jobs.
+    size : int
+        GPUs per group.
+    single : (m,) int
+        Fixed-point value of running alone, ``NOT_ALONE`` where that is not allowed.
+    rest : (m,) int
+        What not being placed is worth: 0, and minus the penalty for required jobs.
+    fixed : (m, m) int or None
+        The values of all pairs, ``dense.FORBIDDEN`` where they may not share.
+    graph : Graph or None
+        All allowed pairs, where they are few.
+    """
+
+    nodes: Ints
+    size: int
+    single: Ints
+    rest: Ints
+    fixed: Narrow | None
+    graph: Graph | None
+
+    def sample(self, run: Run, chosen: Ints) -> ClassData:
+        """Return the class of some of its jobs (positions)."""
+        graph = None
+        fixed = None
+        if self.fixed is not None:
+            fixed = np.ascontiguousarray(self.fixed[np.ix_(chosen, chosen)])
+            graph = complete_graph(fixed, run)
+        return ClassData(
+            self.nodes[chosen],
+            self.size,
+            self.single[chosen],
+            np.zeros(len(chosen), dtype=np.int64),
+            fixed,
+            graph,
+        )
+
+
+def complete_graph(fixed: Narrow, run: Run, allowed: Ints | None = None) -> Graph | None:
+    """Return the graph of all allowed pairs, or None where they are too many."""
+    m = len(fixed)
+    if allowed is None:
+        allowed = np.count_nonzero(fixed != dense.FORBIDDEN, axis=1)
+    if m > _COMPLETE and allowed.sum() > _SPARSE_DEGREE * m:
+        return None
+    first, second = np.nonzero(np.triu(fixed != dense.FORBIDDEN, 1))
+    weight = fixed[first, second].astype(np.int64)
+    return Graph.of(m, first, second, weight, run)
+
+
+class SizeClass:
+    """Solves a class at prices, each solution being the start of the next.
+
+    Parameters
+    ----------
+    data : ClassData
+        The class.
+    run : Run
+        How to run kernels.
+    potential : (m,) int or None
+        Doubled potentials to start from.
+    price : int
+        The price that they belong to.
+    """
+
+    def __init__(self, data: ClassData, run: Run, potential: Ints | None, price: int) -> None:
+        self.data = data
+        self.run = run
+        m = len(data.nodes)
+        if potential is None:
+            potential = 2 * np.maximum(data.single, 0)
+        if data.graph is not None:
+            self.graph = data.graph
+        else:
+            self.graph = self._likely_pairs(potential)
+        self.complete = data.graph is not None
+        self.price = price
+        self.u = np.zeros(m, dtype=np.int64)
+        self.v = potential // 2
+        self.mate = np.full(m, -1, dtype=np.int64)
+        self._owner = np.full(m, -1, dtype=np.int64)
+        self._free = np.empty(m, dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self.data.nodes)
+
+    def alone(self, price: int) -> Ints:
+        """Return what each job is worth without a partner."""
+        return np.maximum(self.data.rest, self.data.single - price)
+
+    def evaluate(self, price: int, integral: bool, deadline: Deadline) -> Tangent:
+        """Return the fractional or integral optimum of the working graph at a price."""
+        alone = self.alone(price)
+        profit = self.graph.weight - price
+        self.v -= (price - self.price) // 2
+        self.price = price
+        self._assign(profit, alone, deadline)
+        partner = np.empty(len(self), dtype=np.int64)
+        odd = self.run(assignment.split_cycles)(self.mate, partner)
+        potential = self.u + self.v
+        runs_alone = self.data.single - price > self.data.rest
+        if not integral or odd == 0:
+            paired = self.mate != np.arange(len(self))
+            count2 = int(paired.sum()) + 2 * int((runs_alone & ~paired).sum())
+            none = np.full(2 * len(self) + 2, -1, dtype=np.int64)
+            partner = _with_singles(partner, runs_alone)
+            dual2 = exact_sum(potential)
+            return Tangent(
+                price, dual2, count2, partner, potential, none, np.zeros_like(none), odd == 0
+            )
+        return self._integral(price, profit, alone, potential, partner, runs_alone, deadline)
+
+    def _assign(self, profit: Ints, alone: Ints, deadline: Deadline) -> None:
+        """Solve the assignment on the double cover from the present prices and rows."""
+        graph = (self.graph.start, self.graph.head, profit, alone, self.u, self.v)
+        free = self._free
+        self.run(assignment.settle_rows)(*graph, self.mate, self._owner)
+        count = self.run(assignment.take_free_columns)(*graph, self.mate, self._owner, free)
+        for _ in range(assignment.REDUCTIONS):
+            count = self.run(assignment.reduce_rows)(*graph, self.mate, self._owner, free, count)
+        self.run(assignment.best_responses)(*graph, free, count)
+        for k in range(0, count, _BATCH):
+            deadline.check()
+            last = min(count, k + _BATCH)
+            self.run(assignment.augment_rows)(*graph, self.mate, self._owner, free, k, last)
+        deadline.check()
+
+    def _integral(
+        self,
+        price: int,
+        profit: Ints,
+        alone: Ints,
+        potential: Ints,
+        partner: Ints,
+        runs_alone: NDArray[np.bool_],
+        deadline: Deadline,
+    ) -> Tangent:
+        """Match the nodes that odd cycles left exposed."""
+        graph = self.graph
+        tail = np.repeat(np.arange(len(self)), np.diff(graph.start))
+        benefit = 2 * (profit - alone[tail] - alone[graph.head])
+        pi = potential - 2 * alone
+        state = blossom.no_blossoms(len(self))
+        for root in np.flatnonzero((partner < 0) & (pi > 0)).tolist():
+            if partner[root] < 0 and pi[root] > 0:
+                deadline.check()
+                self.run(blossom.grow_tree)(
+                    root, graph.start, graph.head, benefit, pi, partner, state
+                )
+        potential = pi + 2 * alone
+        halves = (self.run(blossom.sizes)(state) - 1) // 2
+        dual2 = exact_sum(potential) + exact_sum(
+            state.blossom[blossom.DUAL] * np.maximum(halves, 0)
+        )
+        partner = _with_singles(partner, runs_alone)
+        groups = int((partner >= np.arange(len(self))).sum())
+        return Tangent(
+            price,
+            dual2,
+            2 * groups,
+            partner,
+            potential,
+            state.blossom[blossom.PARENT],
+            state.blossom[blossom.DUAL],
+            True,
+        )
+
+    def feasible(self) -> Tangent:
+        """Return feasible duals for all pairs, from whatever the present prices are.
+
+        u is set to its best response to v, and potentials are raised by what they then lack.
+        """
+        m = len(self)
+        alone = self.alone(self.price)
+        profit = self.graph.weight - self.price
+        self.run(assignment.best_responses)(
+            self.graph.start, self.graph.head, profit, alone, self.u, self.v, np.arange(m), m
+        )
+        none = np.full(2 * m + 2, -1, dtype=np.int64)
+        potential = np.maximum(self.u + self.v, 2 * alone)
+        tangent = Tangent(self.price, 0, 0, none, potential, none, np.zeros_like(none), False)
+        if not self.complete:
+            potential = potential + self.reduced_costs(tangent, 0, 1)[1]
+        return replace(tangent, dual2=exact_sum(potential), potential=potential)
+
+    def price_in(self, tangent: Tangent, deadline: Deadline) -> int:
+        """Add pairs of negative reduced cost to the graph; return how many there are in all."""
+        if self.complete:
+            return 0
+        deadline.check()
+        found, _, partner = self.reduced_costs(tangent, 0, _ADDED_PER_ROW)
+        self._add(partner)
+        return int(found.sum())
+
+    def add_survivors(self, tangent: Tangent, gap2: int, most: int) -> bool:
+        """Add the pairs of doubled reduced cost below ``gap2``, if no job has too many."""
+        if self.complete:
+            return True
+        found, _, partner = self.reduced_costs(tangent, -gap2, most)
+        if found.max(initial=0) > most:
+            return False
+        self._add(partner)
+        return True
+
+    def reduced_costs(self, tangent: Tangent, slack: int, room: int) -> tuple[Ints, Ints, Ints]:
+        """Return count, worst and partners of the pairs of each row (see ``price_rows``)."""
+        m = len(self)
+        found = np.zeros(m, dtype=np.int64)
+        worst = np.zeros(m, dtype=np.int64)
+        partner = np.empty((m, room), dtype=np.int64)
+        over_rows(
+            self.run, dense.price_rows, m, m, self.data.fixed, tangent.potential, tangent.price,
+            slack, tangent.parent, tangent.dual, found, worst, partner,
+        )  # fmt: skip
+        return found, worst, partner
+
+    def _add(self, partner: Ints) -> None:
+        assert self.data.fixed is not None
+        rows, columns = np.nonzero(partner >= 0)
+        first, second = rows, partner[rows, columns]
+        self.graph = self.graph.extended(first, second, self.data.fixed, self.run)
+
+    def _likely_pairs(self, potential: Ints) -> Graph:
+        """Return the graph of every job's best partners at these potentials."""
+        fixed = self.data.fixed
+        assert fixed is not None
+        m = len(self)
+        best = np.empty((m, min(_PARTNERS, m)), dtype=np.int64)
+        over_rows(self.run, dense.best_partners, m, m, fixed, potential, _DITHER, best)
+        rows, columns = np.nonzero(best >= 0)
+        partner = best[rows, columns]
+        first, second = np.minimum(rows, partner), np.maximum(rows, partner)
+        none = Graph.of(m, *(np.zeros(0, dtype=np.int64),) * 3, self.run)
+        return none.extended(first, second, fixed, self.run)
+
+
+def exact_sum(amounts: Ints) -> int:
+    """Return a sum that may exceed 64 bits, as the penalties of many jobs do."""
+    return (int((amounts >> 31).sum()) << 31) + int((amounts & (2**31 - 1)).sum())
+
+
+def _with_singles(partner: Ints, runs_alone: NDArray[np.bool_]) -> Ints:
+    """Let the jobs without a partner run alone where that is worth more than not to run."""
+    return np.where((partner < 0) & runs_alone, np.arange(len(partner)), partner)

@@ -1,0 +1,36 @@
+"""A good plan to begin with, before an integer program is solved."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.formulations.pair_graph import PairGraph
+from dovetail.formulations.problems import Problem
+from dovetail.formulations.scores import score
+from dovetail.instances.errors import UnsupportedError
+from dovetail.solver.answers import Limits
+from dovetail.solver.exact_pairs import best_pairs
+from dovetail.solver.greedy import greedy_counts
+
+Ints = NDArray[np.int64]
+
+
+def start_counts(problem: Problem, limits: Limits) -> Ints:
+    """Return the better of greedy's choice of groups and the best one in pairs of equals.
+
+    Gangs that may share some of their GPUs may also share as wholes; that restriction is a
+    matching where GPUs are interchangeable, and its optimum is a plan of the round.
+    """
+    # A plan comes back even where the time is up: greedy is let finish.
+    greedy = greedy_counts(problem, Limits(seed=limits.seed))
+    groups, values = problem.groups, problem.values
+    if values.two_stage or limits.passed:
+        return greedy
+    try:
+        graph = PairGraph(groups, values, restricted=True)
+    except UnsupportedError:
+        return greedy
+    _, paired = best_pairs(graph, limits)
+    gain = [score(groups, values, counts).gain for counts in (greedy, paired)]
+    return paired if gain[1] > gain[0] else greedy
