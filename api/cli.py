@@ -16,6 +16,7 @@ from dovetail import __version__
 from dovetail.instances.errors import DovetailError
 
 INSTANCE_HELP = "instance file (JSON or YAML, .gz too), - for standard input, or library:NAME"
+INTERRUPTED = 130
 OBJECTIVES = ("throughput", "slowdown", "sensitivity", "jct", "energy")
 
 
@@ -31,15 +32,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     try:
         status = _run(options)
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except DovetailError as error:
         return _told(str(error), 2)
     except BrokenPipeError:
-        # Whoever read our output has gone; point it nowhere so that Python's exit stays quiet.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _silence_output()
         return 0
+    except OSError as error:
+        _silence_output()
+        return _told(f"output cannot be written: {error.strerror or error}", 2)
     except KeyboardInterrupt:
-        return _told("interrupted", 130)
+        return _told("interrupted", INTERRUPTED)
     except Exception as error:
         if os.environ.get("DOVETAIL_DEBUG"):
             raise
@@ -48,11 +52,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
+def program() -> NoReturn:
+    """Run the command line as a process."""
+    status = main()
+    if status == INTERRUPTED:
+        # A solver's thread may still be in compiled code, which must not outlive the interpreter.
+        sys.stderr.flush()
+        os._exit(status)
+    sys.exit(status)
+
+
 def _run(options: argparse.Namespace) -> int:
     from dovetail import commands
 
     command: Callable[[argparse.Namespace], int] = getattr(commands, options.command)
     return command(options)
+
+
+def _silence_output() -> None:
+    """Point standard output nowhere, so that Python's exit does not fail on it once more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _told(message: str, status: int) -> int:
@@ -201,4 +220,4 @@ def _count(text: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program()

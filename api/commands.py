@@ -35,6 +35,7 @@ def plan(options: Namespace) -> int:
     from dovetail.progress import working
     from dovetail.solver.rounds import solve, write_model
 
+    _require_separate(options.instance, options.output, options.report, options.write_model)
     instance = _instance(options.instance)
     if options.predictor:
         instance = _predicted(instance, options.predictor)
@@ -189,6 +190,19 @@ def _instance(source: str) -> Instance:
     from dovetail.instances import library as shipped
 
     return shipped.load(source.removeprefix(_LIBRARY))
+
+
+def _require_separate(source: str, *outputs: str | None) -> None:
+    """Refuse outputs that are the input, or each other: one would destroy the other."""
+    seen = {_place(source)} if source != "-" else set()
+    for name in filter(None, outputs):
+        if _place(name) in seen:
+            raise InputError("is another file of this command, too", "", source_name(name))
+        seen.add(_place(name))
+
+
+def _place(name: str) -> str:
+    return name if name == "-" else str(Path(name).resolve())
 
 
 @contextmanager

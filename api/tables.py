@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from dovetail.solver.explanations import Explanation
 
 WIDTH = 100
+NARROWEST = 80
 MOST_GPUS = 60
 MOST_WAITING = 20
 
@@ -47,10 +48,11 @@ MOST_WAITING = 20
 def console() -> Console:
     """Return a console on standard output that is at most 100 columns wide.
 
-    Where standard output is no terminal it is exactly that wide, and without colour.
+    Where standard output is no terminal it is exactly that wide, and without colour. Narrow
+    terminals break the lines of a table of 80 columns, which loses no name.
     """
     found = Console(highlight=False)
-    width = min(found.width, WIDTH) if found.is_terminal else WIDTH
+    width = min(max(found.width, NARROWEST), WIDTH) if found.is_terminal else WIDTH
     return Console(highlight=False, width=width)
 
 

@@ -35,7 +35,9 @@ class Worth:
         if self._values.two_stage and self._round.jobs[index].weight == 0:
             return ", but its weight is 0"
         if self._values.two_stage or change > 0:
-            return "; a better plan would start it"
+            return "; a plan with it would be better, if by less than the gap shown"
+        if change == 0:
+            return f", but {self._values.objective} would not rise"
         return f", but {self._values.objective} would fall by {-change:.2g}"
 
     def _change(self, index: int, finding: Finding) -> float:

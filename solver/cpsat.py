@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from dovetail.formulations.integer_program import IntegerProgram
 from dovetail.instances.plan import Stopped
 from dovetail.solver import _child
+from dovetail.solver._interruptible import interruptible
 from dovetail.solver.answers import Answer, Limits
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def solve(program: IntegerProgram, limits: Limits, start: Ints | None) -> Answer
             model.add_hint(variable, value)
     solver = cp_model.CpSolver()
     _set_parameters(solver, limits)
-    status = solver.status_name(solver.solve(model))
+    status = solver.status_name(interruptible(lambda: solver.solve(model), solver.stop_search))
     stopped = STOPPED.get(status, "error")
     if status not in ("OPTIMAL", "FEASIBLE"):
         return Answer(None, math.inf, stopped)
@@ -127,6 +128,7 @@ def _whole_scale(values: Floats) -> float:
 
 def _set_parameters(solver: CpSolver, limits: Limits) -> None:
     parameters = solver.parameters
+    parameters.catch_sigint_signal = False
     parameters.num_workers = 1
     parameters.linearization_level = 2
     parameters.random_seed = limits.seed % 2**31

@@ -65,7 +65,7 @@ def best_pairs(graph: PairGraph, limits: Limits) -> tuple[Pairing, Ints]:
     single = np.diagonal(edge) >= 0
     alone[single] = graph.gain[np.diagonal(edge)[single]]
     size = np.ones(graph.jobs, dtype=np.int64)
-    size[graph.first] = graph.size
+    size[graph.first] = size[graph.second] = graph.size
     found = match_pairs(
         pair,
         alone,

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from dovetail.formulations.integer_program import IntegerProgram
 from dovetail.instances.plan import Stopped
+from dovetail.solver._interruptible import interruptible
 from dovetail.solver.answers import Answer, Limits
 
 Ints = NDArray[np.int64]
@@ -33,12 +34,14 @@ class Highs:
         from scipy.optimize import Bounds, LinearConstraint, milp
 
         scale = cost_scale(program)
-        result = milp(
-            -program.cost * scale,
-            integrality=np.ones(program.size, dtype=np.int64),
-            bounds=Bounds(program.lower, program.upper),
-            constraints=LinearConstraint(program.rows, program.row_lower, program.row_upper),
-            options={"mip_rel_gap": limits.gap, "time_limit": limits.seconds_left},
+        result = interruptible(
+            lambda: milp(
+                -program.cost * scale,
+                integrality=np.ones(program.size, dtype=np.int64),
+                bounds=Bounds(program.lower, program.upper),
+                constraints=LinearConstraint(program.rows, program.row_lower, program.row_upper),
+                options={"mip_rel_gap": limits.gap, "time_limit": limits.seconds_left},
+            )
         )
         bound = getattr(result, "mip_dual_bound", None)
         return Answer(

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations_with_replacement
 from pathlib import Path
+from typing import TypeGuard
 
 from dovetail.formulations.placement import place
 from dovetail.formulations.problems import Problem
@@ -103,7 +104,7 @@ def solve(
         When the solver is unknown or cannot take this instance.
     """
     started = time.monotonic()
-    _check_arguments(objective, time_limit, gap)
+    _check_arguments(instance, objective, time_limit, gap, seed)
     limits = Limits.of(time_limit, gap, seed)
     chosen = solver_named(solver) if isinstance(solver, str) else solver
     problem = Problem(instance.preempted() if preempt else instance, objective)
@@ -111,14 +112,25 @@ def solve(
     return _Outcome(problem, choice, limits, preempt, started).result()
 
 
-def _check_arguments(objective: str, time_limit: float | None, gap: float) -> None:
+def _check_arguments(
+    instance: object, objective: object, time_limit: object, gap: object, seed: object
+) -> None:
+    if not isinstance(instance, Instance):
+        kind = type(instance).__name__
+        raise UnsupportedError(f"instance must be an Instance (see Instance.from_data), got {kind}")
     if objective not in OBJECTIVES:
         known = ", ".join(OBJECTIVES)
         raise UnsupportedError(f"objective must be one of {known}, got {objective!r}")
-    if time_limit is not None and not 0 <= time_limit < math.inf:
-        raise UnsupportedError(f"time limit must be a number of seconds >= 0, got {time_limit}")
-    if not 0 <= gap < 1:
-        raise UnsupportedError(f"gap must be >= 0 and < 1, got {gap}")
+    if time_limit is not None and not (_is_number(time_limit) and 0 <= time_limit < math.inf):
+        raise UnsupportedError(f"time limit must be a number of seconds >= 0, got {time_limit!r}")
+    if not (_is_number(gap) and 0 <= gap < 1):
+        raise UnsupportedError(f"gap must be >= 0 and < 1, got {gap!r}")
+    if not isinstance(seed, int):
+        raise UnsupportedError(f"seed must be a whole number, got {seed!r}")
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float)
 
 
 class _Outcome:

@@ -62,7 +62,7 @@ def path(name: str) -> Path:
         When there is none of that name.
     """
     if name not in manifest():
-        raise InputError(f"must be one of {listed(names(), most=40)}, got {shown(name)}", "name")
+        raise InputError(f"must be one of {listed(names(), most=40)}, got {shown(name)}", "library")
     return Path(str(files(__name__).joinpath(f"{name}.yaml")))
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -13,6 +15,7 @@ from dovetail.cli import main
 from dovetail.instances import library
 from dovetail.instances.checker import check
 from dovetail.instances.files import read_instance, read_plan, write_instance
+from dovetail.instances.generate import generate
 from dovetail.instances.plan import OBJECTIVES
 from tests.data import example_data
 from tests.instances.test_broken_inputs import INSTANCE, PLAN, changed, plan_data
@@ -201,6 +204,8 @@ def test_same_seed_same_plan(run):
         (["plan", "library:first-pairs", "-o", "none/x.json"], "none/x.json: cannot be written"),
         (["plan", "library:first-pairs", "--report", "none/x.html"], "none/x.html"),
         (["plan", "library:first-pairs", "--write-model", "none/x.mps"], "none/x.mps"),
+        (["plan", "x.json", "-o", "./x.json"], "./x.json: is another file of this command, too"),
+        (["plan", "x.json", "-o", "-", "--report", "-"], "is another file of this command, too"),
         (["generate", "--jobs", "0"], "must be a whole number >= 1, got '0'"),
         (["generate", "--jobs", "many"], "must be a whole number >= 1, got 'many'"),
         (["import", "gavel", "none", "--device", "k80", "--gpus", "4"], "none: cannot be read"),
@@ -276,3 +281,17 @@ def test_nothing_heavy_is_loaded_before_it_is_needed():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("solver", ["cpsat", "highs"])
+def test_an_interrupt_ends_a_long_search_at_once(tmp_path, solver):
+    long, output = tmp_path / "long.json", tmp_path / "plan.json"
+    write_instance(generate(300, seed=1), long)
+    command = [sys.executable, "-m", "dovetail.cli", "plan", long, "--solver", solver, "-o", output]
+    search = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    time.sleep(12)
+    search.send_signal(signal.SIGINT)
+    _, err = search.communicate(timeout=10)
+    assert search.returncode == 130
+    assert err == "dovetail: interrupted\n"
+    assert not output.exists()

@@ -299,8 +299,8 @@ def test_who_stays_gets_other_shares_when_somebody_leaves():
     ("objective", "slow", "weight", "worth"),
     [
         ("throughput", 3.0, 1.0, ", but throughput would fall by 0.17"),  # 1/2 + 1/3 - 1
-        ("throughput", 1.0, 1.0, "; a better plan would start it"),
-        ("slowdown", 3.0, 1.0, "; a better plan would start it"),
+        ("throughput", 1.0, 1.0, "; a plan with it would be better, if by less than the gap shown"),
+        ("slowdown", 3.0, 1.0, "; a plan with it would be better, if by less than the gap shown"),
         ("slowdown", 3.0, 0.0, ", but its weight is 0"),
     ],
 )
@@ -318,7 +318,8 @@ def test_what_a_start_would_cost_counts_the_slowest_gpu_of_a_gang():
     entries = [pair(1.5, 4.0), pair(2.0, 1.0, "ac")]
     story = told(waits(*jobs, slowdowns=entries, gpus=2))
     assert story.reason == (
-        "capacity: could start beside x on g-0 (slowdown 4.00); a better plan would start it"
+        "capacity: could start beside x on g-0 (slowdown 4.00); "
+        "a plan with it would be better, if by less than the gap shown"
     )
 
 
@@ -329,7 +330,11 @@ def test_what_a_start_would_cost_where_the_co_runner_starts_too(beside: str | No
     instance = waits(*jobs, slowdowns=[pair(1.5, 4.0), pair(2.0, 1.0, "ac")], gpus=2)
     starting = [row("x", "g-0", "g-1"), *([row("y", "g-1")] if beside else [])]
     # Without y, 1 / 1.5 + 1 / 4 = 0.917 takes the place of 1.
-    worth = "; a better plan would start it" if beside else ", but throughput would fall by 0.083"
+    worth = (
+        "; a plan with it would be better, if by less than the gap shown"
+        if beside
+        else ", but throughput would fall by 0.083"
+    )
     reason = f"capacity: could start beside x on g-0 (slowdown 4.00){worth}"
     assert explain(instance, plan_of(instance, *starting), "new").reason == reason
 
