@@ -181,7 +181,7 @@ class Remedies:
             told.append(f"{whose}gSLA {gsla:.2f} (now {now})")
         if change.less_memory_mib:
             told.append(f"{mib(change.less_memory_mib)} less memory")
-        return f"with {listed(told, 4)}"
+        return f"with {' and '.join(told)}"
 
     # -- sub-batch, slowdowns, GPUs ---------------------------------------------------------
 

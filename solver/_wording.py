@@ -74,7 +74,8 @@ class Wording:
         if workers > most:
             models = [model for model, sizes in self._memory.items() if len(sizes) == most]
             has = f"the cluster has {most}" + (f" ({listed(models)})" if most else "")
-            return "size", f"size: needs {workers} GPUs of one model, {has}"
+            needs = "a GPU" if workers == 1 else f"{workers} GPUs of one model"
+            return "size", f"size: needs {needs}, {has}"
         offered = max(s[workers - 1] for s in self._memory.values() if len(s) >= workers)
         least = min(variant.memory_mib for variant in self._round.variants[index])
         if least <= offered + MEMORY_TOLERANCE_MIB:

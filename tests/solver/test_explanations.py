@@ -123,7 +123,7 @@ def test_size_without_any_gpu():
     instance = small([{"id": "new"}])
     instance = instance.replace(cluster=instance.cluster.replace(nodes=()))
     story = told(instance)
-    assert story.reason == "size: needs 1 GPUs of one model, the cluster has 0"
+    assert story.reason == "size: needs a GPU, the cluster has 0"
     assert story.remedies == ()
 
 
