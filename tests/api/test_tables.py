@@ -159,7 +159,7 @@ def test_console_off_a_terminal_is_100_wide_and_plain(capsys, monkeypatch):
     assert 80 < widest(text) <= tables.WIDTH
 
 
-@pytest.mark.parametrize(("columns", "width"), [("240", 100), ("70", 70)])
+@pytest.mark.parametrize(("columns", "width"), [("240", 100), ("90", 90), ("60", 80)])
 def test_console_on_a_terminal_keeps_to_its_width(monkeypatch, columns, width):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", columns)
