@@ -1,6 +1,6 @@
 """Compare the pairing engine with the solvers that could do its work: time, memory, gap.
 
-    python benchmarks/pairing.py                              the tables of docs/benchmarks.md
+    python benchmarks/pairing.py                              all tables
     python benchmarks/pairing.py --sizes 100 300 --limit 20   a short form
     python benchmarks/pairing.py --picture docs/pairing.svg   with a log-log picture
 

@@ -1,11 +1,11 @@
 """Compare the solvers on generated rounds: time, peak memory, value and proven gap.
 
-    python benchmarks/plan.py                      the table of docs/benchmarks.md
+    python benchmarks/plan.py                      all sizes and solvers
     python benchmarks/plan.py --sizes 30 --time-limit 5      a short form
 
 Every cell runs in a process of its own on the same instance: `dovetail.solve` from the records
 to the checked plan, with the listing of candidate groups and the model included. Memory is the
-peak of the process and, for ``milp``, of the solver's.
+peak of the process or, for ``milp``, of the solver's if that is larger.
 """
 
 from __future__ import annotations
