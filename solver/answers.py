@@ -51,6 +51,11 @@ class Limits:
         return max(0.0, self.deadline - time.monotonic())
 
     @property
+    def time_limit(self) -> float | None:
+        """Seconds until the deadline; None where there is none."""
+        return None if self.deadline == math.inf else self.seconds_left
+
+    @property
     def passed(self) -> bool:
         """Whether the deadline is behind us."""
         return self.seconds_left == 0.0

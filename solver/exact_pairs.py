@@ -1,30 +1,28 @@
-"""Solver: exact pairing by our own engine where it applies, by library matchings elsewhere."""
+"""Solver: exact pairing by our own engine, in one stage or two."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.formulations.pair_graph import PairGraph
 from dovetail.formulations.problems import Problem
-from dovetail.formulations.scores import score
+from dovetail.formulations.scores import ceiling, score
 from dovetail.solver.answers import Choice, Limits
-from dovetail.solver.engines import rustworkx_matching
-from dovetail.solver.matching import Matching, graph_of
+from dovetail.solver.lexicographic import Heaviest
+from dovetail.solver.matching import graph_of
 from dovetail.solver.pairing import match_pairs
-from dovetail.solver.pairing.matching import Matching as Pairing
+from dovetail.solver.ratio import Maximum, best_ratio
 
+Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
 class ExactPairs:
-    """Solves rounds whose plans are matchings (see ``PairGraph``).
-
-    Objectives of one stage go to ``match_pairs``. Those of two stages need whole numbers large
-    enough for both at once, which rustworkx has and the engine has not.
-    """
+    """Solves rounds whose plans are matchings (see ``PairGraph``)."""
 
     name = "matching"
 
@@ -36,45 +34,150 @@ class ExactPairs:
         UnsupportedError
             Where plans are not matchings.
         """
-        if problem.values.two_stage:
-            return Matching(self.name, rustworkx_matching).solve(problem, limits)
-        graph = graph_of(problem, self.name)
-        found, counts = best_pairs(graph, limits)
-        fixed = score(problem.groups, problem.values, graph.fixed).gain
-        value = score(problem.groups, problem.values, counts).gain
-        return Choice(
-            counts=counts,
-            value=value,
-            bound=max(found.bound + fixed, value),
-            weight_bound=math.inf,
-            stopped="complete" if found.status == "optimal" else "time_limit",
-            solver=self.name,
-        )
+        return best_pairs(problem, graph_of(problem, self.name), limits)
 
 
-def best_pairs(graph: PairGraph, limits: Limits) -> tuple[Pairing, Ints]:
-    """Return the engine's answer for the sum of gains, and how often it takes each group."""
-    alone = np.full(graph.jobs, np.nan)
-    pair = np.full((graph.jobs, graph.jobs), np.nan)
-    edge = np.full((graph.jobs, graph.jobs), -1, dtype=np.int64)
-    # Of several edges between two jobs the last one written stays: that of the largest gain.
-    order = np.argsort(graph.gain, kind="stable")
-    first, second = graph.first[order], graph.second[order]
-    edge[first, second] = edge[second, first] = order
-    pair[first, second] = pair[second, first] = graph.gain[order]
-    single = np.diagonal(edge) >= 0
-    alone[single] = graph.gain[np.diagonal(edge)[single]]
-    size = np.ones(graph.jobs, dtype=np.int64)
-    size[graph.first] = size[graph.second] = graph.size
+def best_pairs(problem: Problem, graph: PairGraph, limits: Limits) -> Choice:
+    """Return the best choice of groups among the matchings of a graph of the problem."""
+    if problem.values.two_stage:
+        return _TwoStages(problem, graph, limits).choice()
+    table = EdgeTable.of(graph, graph.gain)
     found = match_pairs(
-        pair,
-        alone,
+        table.pair,
+        table.alone,
         gpus=graph.capacity,
-        size=size,
+        size=table.size,
         required=graph.required,
-        time_limit=None if limits.deadline == math.inf else limits.seconds_left,
+        time_limit=limits.time_limit,
         seed=limits.seed,
     )
-    jobs = np.arange(graph.jobs)
-    leads = jobs[(found.mate >= jobs)]
-    return found, graph.counts(edge[leads, found.mate[leads]])
+    counts = table.counts(graph, found.mate)
+    fixed = score(problem.groups, problem.values, graph.fixed).gain
+    value = score(problem.groups, problem.values, counts).gain
+    return Choice(
+        counts=counts,
+        value=value,
+        bound=max(found.bound + fixed, value),
+        weight_bound=math.inf,
+        stopped="complete" if found.status == "optimal" else "time_limit",
+        solver=ExactPairs.name,
+    )
+
+
+@dataclass(frozen=True)
+class EdgeTable:
+    """Of all edges between two jobs the one of the largest value, as matrices.
+
+    Attributes
+    ----------
+    pair : (jobs, jobs) float
+        The value of each pair; NaN where there is no edge.
+    alone : (jobs,) float
+        The value of each job alone; NaN where it may not be.
+    edge : (jobs, jobs) int
+        Which edge it is, on the diagonal that of the job alone; -1 where there is none.
+    size : (jobs,) int
+        GPUs that each job takes; 1 for those without an edge.
+    """
+
+    pair: Floats
+    alone: Floats
+    edge: Ints
+    size: Ints
+
+    @classmethod
+    def of(cls, graph: PairGraph, value: Floats) -> EdgeTable:
+        """Return the table of a graph whose edges have these values, (e,)."""
+        pair = np.full((graph.jobs, graph.jobs), np.nan)
+        edge = np.full((graph.jobs, graph.jobs), -1, dtype=np.int64)
+        # Of several edges between two jobs the last one written stays: that of most value.
+        order = np.argsort(value, kind="stable")
+        first, second = graph.first[order], graph.second[order]
+        edge[first, second] = edge[second, first] = order
+        pair[first, second] = pair[second, first] = value[order]
+        size = np.ones(graph.jobs, dtype=np.int64)
+        size[graph.first] = size[graph.second] = graph.size
+        return cls(pair, np.diagonal(pair).copy(), edge, size)
+
+    def counts(self, graph: PairGraph, mate: Ints) -> Ints:
+        """Return how often a matching takes each group of the graph."""
+        jobs = np.arange(graph.jobs)
+        leads = jobs[mate >= jobs]
+        return graph.counts(self.edge[leads, mate[leads]])
+
+
+class _TwoStages:
+    """The largest placed weight, then the best gain or, for ``energy``, the best ratio."""
+
+    def __init__(self, problem: Problem, graph: PairGraph, limits: Limits) -> None:
+        self._groups = problem.groups
+        self._values = problem.values
+        self._graph = graph
+        self._limits = limits
+        self._fixed = score(problem.groups, problem.values, graph.fixed)
+        self._table = EdgeTable.of(graph, graph.gain)
+        self._heaviest = Heaviest(
+            graph.weight,
+            may_share=self._table.edge >= 0,
+            may_run_alone=np.diagonal(self._table.edge) >= 0,
+            gpus=graph.capacity,
+            size=self._table.size,
+            required=graph.required,
+            limits=limits,
+        )
+
+    def choice(self) -> Choice:
+        """Return the best choice of groups, with what is proven of it."""
+        if not self._heaviest.proven:
+            return self._unproven()
+        best = self._best_ratio() if self._values.ratio else self._maximise(1.0, 0.0)
+        reached = score(self._groups, self._values, best.x)
+        value = reached.value(self._values)
+        return Choice(
+            counts=best.x,
+            value=value,
+            bound=max(best.bound, value),
+            weight_bound=reached.weight,
+            stopped=best.stopped,
+            solver=ExactPairs.name,
+        )
+
+    def _unproven(self) -> Choice:
+        counts = self._table.counts(self._graph, self._heaviest.mate)
+        reached = score(self._groups, self._values, counts)
+        weight_bound = self._heaviest.weight_bound + self._fixed.weight
+        most = ceiling(self._groups, self._values).weight
+        return Choice(
+            counts=counts,
+            value=reached.value(self._values),
+            bound=math.inf,
+            weight_bound=max(reached.weight, min(weight_bound, most)),
+            stopped="time_limit",
+            solver=ExactPairs.name,
+        )
+
+    def _best_ratio(self) -> Maximum[Ints]:
+        return best_ratio(
+            self._maximise(1.0, 0.0).x,
+            terms=self._gain_and_power,
+            maximise=lambda t, _: self._maximise(1.0, t),
+            least=self._least_power(),
+            gap=self._limits.gap,
+        )
+
+    def _least_power(self) -> float:
+        """Return a bound under the power of every choice of the largest placed weight."""
+        least = ceiling(self._groups, self._values).power_w
+        return max(least, -self._maximise(0.0, 1.0).bound)
+
+    def _maximise(self, per_gain: float, per_watt: float) -> Maximum[Ints]:
+        """Maximise the sum of gains less the cost of power, at the largest placed weight."""
+        graph, fixed = self._graph, self._fixed
+        table = EdgeTable.of(graph, per_gain * graph.gain - per_watt * graph.power_w)
+        found = self._heaviest.best(table.pair, table.alone, self._limits)
+        constant = per_gain * fixed.gain - per_watt * fixed.power_w if per_watt else fixed.gain
+        return Maximum(table.counts(graph, found.mate), found.bound + constant, found.stopped)
+
+    def _gain_and_power(self, counts: Ints) -> tuple[float, float]:
+        reached = score(self._groups, self._values, counts)
+        return reached.gain, reached.power_w

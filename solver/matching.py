@@ -1,4 +1,6 @@
-"""Solver: exact pairing by maximum weight matching under the capacity of the GPUs.
+"""Solver: exact pairing by networkx's maximum weight matching under the capacity of the GPUs.
+
+Slow, and there to check ``exact_pairs``, with which it shares nothing but the graph.
 
 All values are whole numbers (scaled and rounded once), so nothing here is approximate but that
 rounding, which is part of the bound.
@@ -20,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -34,12 +36,10 @@ from dovetail.instances.errors import UnsupportedError
 from dovetail.solver.answers import Choice, Limits
 from dovetail.solver.greedy import greedy_counts
 from dovetail.solver.ratio import Maximum, best_ratio
+from dovetail.solver.whole import whole, whole_weights
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-
-Engine = Callable[[Sequence[tuple[int, int, int]]], Iterable[tuple[int, int]]]
-"""Returns a maximum weight matching of the edges (node, node, whole weight), as node pairs."""
 
 _PRECISION = 2.0**40
 _WEIGHT_PRECISION = 2.0**30
@@ -50,19 +50,9 @@ class OutOfTimeError(Exception):
 
 
 class Matching:
-    """Solves rounds whose plans are matchings.
+    """Solves rounds whose plans are matchings."""
 
-    Parameters
-    ----------
-    name : str
-        Under which it is known.
-    engine : Engine
-        Computes plain maximum weight matchings.
-    """
-
-    def __init__(self, name: str, engine: Engine) -> None:
-        self.name = name
-        self.engine = engine
+    name = "networkx"
 
     def solve(self, problem: Problem, limits: Limits) -> Choice:
         """Return the proven best choice of groups; greedy's if the time does not suffice.
@@ -90,11 +80,12 @@ class Matching:
         fixed = score(groups, values, graph.fixed)
 
         def maximise(cost: Floats, constant: float) -> Maximum[Ints]:
-            whole, scale = _whole(cost)
-            edges = self._best_edges(graph, whole, values.two_stage, limits)
+            numbers, scale = whole(cost, _PRECISION)
+            costs = [int(c) for c in numbers.tolist()]
+            edges = self._best_edges(graph, costs, values.two_stage, limits)
             # Each edge's cost was rounded by half a unit at most.
-            rounding = graph.most_edges / 2 if any(whole) else 0.0
-            most = (sum(whole[k] for k in edges) + rounding) / scale + constant
+            rounding = graph.most_edges / 2 if any(costs) else 0.0
+            most = (sum(costs[k] for k in edges) + rounding) / scale + constant
             return Maximum(graph.counts(np.array(edges, dtype=np.int64)), most, "complete")
 
         if values.ratio:
@@ -115,10 +106,10 @@ class Matching:
         return Choice(best.x, value, max(best.bound, value), weight_bound, "complete", self.name)
 
     def _best_edges(
-        self, graph: PairGraph, whole: Sequence[int], two_stage: bool, limits: Limits
+        self, graph: PairGraph, costs: Sequence[int], two_stage: bool, limits: Limits
     ) -> list[int]:
         """Return the edges of the best matching within the capacity, covering the required."""
-        cost = list(whole)
+        cost = list(costs)
         if two_stage:
             rank = 2 * graph.jobs * max(map(abs, cost), default=0) + 1
             cost = [c + w * rank for c, w in zip(cost, _placed_weights(graph), strict=True)]
@@ -131,8 +122,8 @@ class Matching:
             by_size[int(graph.size[k])][pair] = cost[k]
         required = {int(k) for k in np.flatnonzero(graph.required)}
         classes = [
-            _SizeClass(size, costs, required, graph.jobs, self.engine, limits)
-            for size, costs in sorted(by_size.items())
+            _SizeClass(size, of_pair, required, graph.jobs, limits)
+            for size, of_pair in sorted(by_size.items())
         ]
         return [edges[pair] for pair in _share_capacity(classes, graph.capacity)]
 
@@ -178,13 +169,11 @@ class _SizeClass:
         costs: Mapping[tuple[int, int], int],
         required: set[int],
         jobs: int,
-        engine: Engine,
         limits: Limits,
     ) -> None:
         self.size = size
         self._costs = costs
         self._jobs = jobs
-        self._engine = engine
         self._limits = limits
         self._must = {pair for pair in costs if required.intersection(pair)}
         self._highest = max(map(abs, costs.values())) + 1
@@ -226,7 +215,7 @@ class _SizeClass:
             weight = (cost + bonus) * price.denominator - price.numerator
             if weight > 0:
                 scaled.append((a, b if b != a else self._jobs + a, weight))
-        found = [(min(p), max(p)) for p in self._engine(scaled)]
+        found = [(min(p), max(p)) for p in heaviest_matching(scaled)]
         pairs = frozenset((a, b if b < self._jobs else a) for a, b in found)
         return _Tangent(price, pairs, self.value(pairs))
 
@@ -291,13 +280,13 @@ def _exchanged(
     return frozenset(chosen)
 
 
-def _whole(values: Floats, precision: float = _PRECISION) -> tuple[list[int], float]:
-    """Return the values scaled to whole numbers, and the scale (a power of two)."""
-    largest = float(np.abs(values).max(initial=0.0))
-    if largest == 0:
-        return [0] * len(values), 1.0
-    scale = 2.0 ** math.floor(math.log2(precision / largest))
-    return [round(v * scale) for v in values.tolist()], scale
+def heaviest_matching(edges: Sequence[tuple[int, int, int]]) -> Iterable[tuple[int, int]]:
+    """Return a maximum weight matching of the edges (node, node, whole weight), as node pairs."""
+    import networkx as nx
+
+    graph: nx.Graph[int] = nx.Graph()
+    graph.add_weighted_edges_from(edges)
+    return list(nx.max_weight_matching(graph))
 
 
 def _placed_weights(graph: PairGraph) -> list[int]:
@@ -305,24 +294,9 @@ def _placed_weights(graph: PairGraph) -> list[int]:
 
     Jobs are rounded, not edges, so that plans that place the same jobs stay equal.
     """
-    of_job = _whole_weights(graph.weight)
+    of_job = [int(w) for w in whole_weights(graph.weight, _WEIGHT_PRECISION)[0].tolist()]
     jobs = zip(graph.first.tolist(), graph.second.tolist(), strict=True)
     return [of_job[a] + of_job[b] if a != b else of_job[a] for a, b in jobs]
-
-
-def _whole_weights(weights: Floats) -> list[int]:
-    """Return whole numbers in the ratio of the weights: exact for decimals, so that ties stay.
-
-    Weights of so many digits that the numbers would exceed 30 bits are rounded.
-    """
-    for digits in range(16):
-        scaled = weights * 10.0**digits
-        nearest = np.round(scaled)
-        if nearest.max(initial=0.0) > _WEIGHT_PRECISION:
-            break
-        if (np.abs(scaled - nearest) <= 1e-12 * nearest).all():
-            return [int(w) for w in nearest.tolist()]
-    return _whole(weights, _WEIGHT_PRECISION)[0]
 
 
 def _gain_and_power(reached: Score) -> tuple[float, float]:

@@ -9,7 +9,6 @@ from dovetail.formulations.problems import Problem
 from dovetail.instances.errors import UnsupportedError
 from dovetail.solver.answers import Choice, Limits
 from dovetail.solver.cpsat import CpSat
-from dovetail.solver.engines import networkx_matching
 from dovetail.solver.exact_pairs import ExactPairs
 from dovetail.solver.greedy import Greedy
 from dovetail.solver.highs import Highs
@@ -59,7 +58,7 @@ def solver_named(name: str) -> Solver:
         "cpsat": ArraySolver(CpSat()),
         "highs": ArraySolver(Highs()),
         "milp": ArraySolver(Milp()),
-        "networkx": Matching("networkx", networkx_matching),
+        "networkx": Matching(),
         "greedy": Greedy(),
         "exclusive": Greedy("alone"),
         "random": Greedy("random"),

@@ -24,13 +24,18 @@ def start_counts(problem: Problem, limits: Limits) -> Ints:
     """
     # A plan comes back even where the time is up: greedy is let finish.
     greedy = greedy_counts(problem, Limits(seed=limits.seed))
-    groups, values = problem.groups, problem.values
-    if values.two_stage or limits.passed:
+    if limits.passed:
         return greedy
     try:
-        graph = PairGraph(groups, values, restricted=True)
+        graph = PairGraph(problem.groups, problem.values, restricted=True)
     except UnsupportedError:
         return greedy
-    _, paired = best_pairs(graph, limits)
-    gain = [score(groups, values, counts).gain for counts in (greedy, paired)]
-    return paired if gain[1] > gain[0] else greedy
+    paired = best_pairs(problem, graph, limits).counts
+    return max(greedy, paired, key=lambda counts: _worth(problem, counts))
+
+
+def _worth(problem: Problem, counts: Ints) -> tuple[float, float]:
+    """Return what counts first and second of a choice of groups."""
+    reached = score(problem.groups, problem.values, counts)
+    value = reached.value(problem.values)
+    return (reached.weight, value) if problem.values.two_stage else (value, 0.0)
