@@ -17,9 +17,11 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from importlib.metadata import version
 from typing import Any
+
+from dovetail.instances.plan import OBJECTIVES, ObjectiveName
 
 FAMILIES: dict[str, dict[str, Any]] = {
     "one GPU a job": {"gangs": False},
@@ -36,10 +38,10 @@ def main() -> None:
     if options.cell:
         print(json.dumps(_cell(*json.loads(options.cell))))
         return
-    print(_heading(options.time_limit))
+    print(_heading(options.objective, options.time_limit))
     for family in FAMILIES:
         for size in options.sizes:
-            for row in _rows(family, size, options.solvers, options.time_limit):
+            for row in _rows(family, size, options):
                 print(row, flush=True)
 
 
@@ -47,25 +49,27 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--sizes", type=int, nargs="+", default=[100, 300, 1000])
     parser.add_argument("--solvers", nargs="+", default=list(SOLVERS))
+    parser.add_argument("--objective", choices=OBJECTIVES, default="throughput")
     parser.add_argument("--time-limit", type=float, default=60.0)
     parser.add_argument("--cell", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
-def _heading(time_limit: float) -> str:
+def _heading(objective: str, time_limit: float) -> str:
     machine = f"{platform.machine()}, Python {platform.python_version()}"
-    libraries = ("ortools", "scipy", "pulp", "rustworkx")
+    libraries = ("ortools", "scipy", "pulp", "numba")
     versions = ", ".join(f"{name} {version(name)}" for name in libraries)
     return (
-        f"Throughput, time limit {time_limit:g} s, seed {SEED}; {machine}; {versions}.\n\n"
+        f"{objective.capitalize()}, time limit {time_limit:g} s, seed {SEED}; "
+        f"{machine}; {versions}.\n\n"
         "| family | jobs | GPUs | solver | seconds | MB | value | gap | status |\n"
         "|---|--:|--:|---|--:|--:|--:|--:|---|"
     )
 
 
-def _rows(family: str, size: int, solvers: Sequence[str], time_limit: float) -> Iterator[str]:
-    for solver in solvers:
-        cell = json.dumps([family, size, solver, time_limit])
+def _rows(family: str, size: int, options: argparse.Namespace) -> Iterator[str]:
+    for solver in options.solvers:
+        cell = json.dumps([family, size, solver, options.objective, options.time_limit])
         child = subprocess.run(
             [sys.executable, __file__, "--cell", cell], capture_output=True, text=True, check=False
         )
@@ -82,14 +86,16 @@ def _rows(family: str, size: int, solvers: Sequence[str], time_limit: float) -> 
         )
 
 
-def _cell(family: str, size: int, solver: str, time_limit: float) -> dict[str, object]:
+def _cell(
+    family: str, size: int, solver: str, objective: ObjectiveName, time_limit: float
+) -> dict[str, object]:
     """Solve one instance in this process and measure it."""
     from dovetail import solve
     from dovetail.instances.generate import generate
 
     instance = generate(size, seed=SEED, **FAMILIES[family])
     started = time.perf_counter()
-    result = solve(instance, "throughput", solver, time_limit)
+    result = solve(instance, objective, solver, time_limit)
     seconds = time.perf_counter() - started
     own, child = (resource.getrusage(who).ru_maxrss for who in _WHO)
     return {

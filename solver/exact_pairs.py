@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,18 +11,29 @@ from numpy.typing import NDArray
 from dovetail.formulations.pair_graph import PairGraph
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.scores import ceiling, score
-from dovetail.solver.answers import Choice, Limits
-from dovetail.solver.lexicographic import Heaviest
-from dovetail.solver.matching import graph_of
+from dovetail.solver.answers import OPTIMAL_GAP, Choice, Limits, relative_gap
+from dovetail.solver.lexicographic import Heaviest, why_stopped
+from dovetail.solver.matching import Matching, graph_of
 from dovetail.solver.pairing import match_pairs
 from dovetail.solver.ratio import Maximum, best_ratio
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
+_FEW = 60
+"""Jobs up to which networkx takes seconds."""
+
+_LOOSE = 2.0
+"""How far below the power of a plan a bound may be before a better one is worth a matching."""
+
 
 class ExactPairs:
-    """Solves rounds whose plans are matchings (see ``PairGraph``)."""
+    """Solves rounds whose plans are matchings (see ``PairGraph``).
+
+    Gangs of several sizes whose weights are orders of magnitude apart can ask for more digits
+    than the engine has; its proven gap is then above the one called optimal. Small rounds of
+    that kind are solved again in large whole numbers.
+    """
 
     name = "matching"
 
@@ -34,7 +45,15 @@ class ExactPairs:
         UnsupportedError
             Where plans are not matchings.
         """
-        return best_pairs(problem, graph_of(problem, self.name), limits)
+        graph = graph_of(problem, self.name)
+        choice = best_pairs(problem, graph, limits)
+        gap = relative_gap(choice.bound, choice.value)
+        unproven = choice.stopped == "complete" and gap > max(OPTIMAL_GAP, limits.gap)
+        if unproven and problem.values.two_stage and graph.jobs <= _FEW:
+            exact = Matching().solve(problem, limits)
+            if exact.stopped == "complete":
+                return replace(exact, solver=self.name)
+        return choice
 
 
 def best_pairs(problem: Problem, graph: PairGraph, limits: Limits) -> Choice:
@@ -51,7 +70,7 @@ def best_pairs(problem: Problem, graph: PairGraph, limits: Limits) -> Choice:
         time_limit=limits.time_limit,
         seed=limits.seed,
     )
-    counts = table.counts(graph, found.mate)
+    counts = _counts(problem, graph, table, found.mate)
     fixed = score(problem.groups, problem.values, graph.fixed).gain
     value = score(problem.groups, problem.values, counts).gain
     return Choice(
@@ -59,7 +78,7 @@ def best_pairs(problem: Problem, graph: PairGraph, limits: Limits) -> Choice:
         value=value,
         bound=max(found.bound + fixed, value),
         weight_bound=math.inf,
-        stopped="complete" if found.status == "optimal" else "time_limit",
+        stopped=why_stopped(found, limits),
         solver=ExactPairs.name,
     )
 
@@ -110,6 +129,7 @@ class _TwoStages:
     """The largest placed weight, then the best gain or, for ``energy``, the best ratio."""
 
     def __init__(self, problem: Problem, graph: PairGraph, limits: Limits) -> None:
+        self._problem = problem
         self._groups = problem.groups
         self._values = problem.values
         self._graph = graph
@@ -130,7 +150,7 @@ class _TwoStages:
         """Return the best choice of groups, with what is proven of it."""
         if not self._heaviest.proven:
             return self._unproven()
-        best = self._best_ratio() if self._values.ratio else self._maximise(1.0, 0.0)
+        best = self._best_ratio() if self._values.ratio else self._best_gain()
         reached = score(self._groups, self._values, best.x)
         value = reached.value(self._values)
         return Choice(
@@ -143,7 +163,7 @@ class _TwoStages:
         )
 
     def _unproven(self) -> Choice:
-        counts = self._table.counts(self._graph, self._heaviest.mate)
+        counts = _counts(self._problem, self._graph, self._table, self._heaviest.mate)
         reached = score(self._groups, self._values, counts)
         weight_bound = self._heaviest.weight_bound + self._fixed.weight
         most = ceiling(self._groups, self._values).weight
@@ -152,32 +172,53 @@ class _TwoStages:
             value=reached.value(self._values),
             bound=math.inf,
             weight_bound=max(reached.weight, min(weight_bound, most)),
-            stopped="time_limit",
+            stopped=self._heaviest.stopped,
             solver=ExactPairs.name,
         )
 
+    def _best_gain(self) -> Maximum[Ints]:
+        return self._maximise(self._graph.gain, self._fixed.gain)
+
     def _best_ratio(self) -> Maximum[Ints]:
+        graph, fixed = self._graph, self._fixed
+        start = self._table.counts(graph, self._heaviest.mate)
         return best_ratio(
-            self._maximise(1.0, 0.0).x,
+            start,
             terms=self._gain_and_power,
-            maximise=lambda t, _: self._maximise(1.0, t),
-            least=self._least_power(),
+            maximise=lambda t, _: self._maximise(
+                graph.gain - t * graph.power_w, fixed.gain - t * fixed.power_w
+            ),
+            least=self._least_power(start),
             gap=self._limits.gap,
         )
 
-    def _least_power(self) -> float:
-        """Return a bound under the power of every choice of the largest placed weight."""
-        least = ceiling(self._groups, self._values).power_w
-        return max(least, -self._maximise(0.0, 1.0).bound)
+    def _least_power(self, start: Ints) -> float:
+        """Return a bound under the power of every choice of the largest placed weight.
 
-    def _maximise(self, per_gain: float, per_watt: float) -> Maximum[Ints]:
-        """Maximise the sum of gains less the cost of power, at the largest placed weight."""
-        graph, fixed = self._graph, self._fixed
-        table = EdgeTable.of(graph, per_gain * graph.gain - per_watt * graph.power_w)
+        It divides the error of the ratio's bound, so a poor one is replaced by the best.
+        """
+        graph, fixed = self._graph, self._fixed.power_w
+        table = EdgeTable.of(graph, -graph.power_w)
+        own = fixed + self._heaviest.least_cost(-table.pair, -table.alone)
+        least = max(own, ceiling(self._groups, self._values).power_w)
+        if least > self._gain_and_power(start)[1] / _LOOSE:
+            return least
+        return max(least, -self._maximise(-graph.power_w, -fixed).bound)
+
+    def _maximise(self, cost: Floats, constant: float) -> Maximum[Ints]:
+        """Maximise the sum of what the edges are worth, at the largest placed weight."""
+        table = EdgeTable.of(self._graph, cost)
         found = self._heaviest.best(table.pair, table.alone, self._limits)
-        constant = per_gain * fixed.gain - per_watt * fixed.power_w if per_watt else fixed.gain
-        return Maximum(table.counts(graph, found.mate), found.bound + constant, found.stopped)
+        counts = table.counts(self._graph, found.mate)
+        return Maximum(counts, found.bound + constant, found.stopped)
 
     def _gain_and_power(self, counts: Ints) -> tuple[float, float]:
         reached = score(self._groups, self._values, counts)
         return reached.gain, reached.power_w
+
+
+def _counts(problem: Problem, graph: PairGraph, table: EdgeTable, mate: Ints) -> Ints:
+    """Return the choice of a matching; where it came too late for the running jobs, that alone."""
+    if (graph.required & (mate < 0)).any():
+        return problem.idle_counts
+    return table.counts(graph, mate)

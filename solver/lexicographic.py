@@ -82,7 +82,7 @@ class Heaviest:
     weight : (n,) float
         What each job adds to the placed weight.
     may_share : (n, n) bool
-        Which jobs may share, symmetric.
+        Which jobs may share, symmetric; the diagonal is ignored.
     may_run_alone : (n,) bool
         Which jobs may run alone.
     gpus : int
@@ -102,6 +102,8 @@ class Heaviest:
         Proven upper bound on the placed weight.
     proven : bool
         Whether ``mate`` places the largest weight.
+    stopped : str
+        Why the search for it ended.
     """
 
     def __init__(
@@ -127,6 +129,7 @@ class Heaviest:
         self.mate = found.mate
         largest = max(found.value, float(whole.max(initial=0.0)))
         self.proven = found.bound < found.value + max(1.0, _PROVEN_WEIGHT * largest)
+        self.stopped = why_stopped(found, limits)
         self.weight_bound = (found.bound + len(whole) / 2) / scale
         self._gpus = gpus
         self._size = size
@@ -135,6 +138,7 @@ class Heaviest:
         self._weight = found.value
         self._decide(found, may_share, may_run_alone, required)
         self._factor = _FIRST_FACTOR
+        self._previous: Prices | None = None
 
     def _decide(
         self, found: Matching, may_share: Bools, may_run_alone: Bools, required: Bools
@@ -150,8 +154,11 @@ class Heaviest:
         self._required = required | (potential > spare)
         surplus = potential - self._whole
         self._may_share = may_share & (surplus[:, None] + surplus <= (spare - price)[:, None])
+        np.fill_diagonal(self._may_share, False)
         self._may_run_alone = may_run_alone & (surplus <= spare - price)
-        self._undecided = self._whole - np.where(self._required, potential, 0.0)
+        possible = self._may_share.any(axis=1) | self._may_run_alone
+        undecided = self._whole - np.where(self._required, potential, 0.0)
+        self._undecided = np.where(possible, undecided, 0.0)
         self._demanded = found.value - math.fsum(potential[self._required].tolist())
 
     def best(self, pair_gain: Floats, single_gain: Floats, limits: Limits) -> Best:
@@ -178,7 +185,7 @@ class Heaviest:
         largest = max(_largest(pairs), _largest(singles))
         undecided = float(np.abs(self._undecided).max(initial=0.0))
         best, gain, bound = self.mate, _gain(self.mate, pair_gain, single_gain), math.inf
-        previous: Prices | None = None
+        stopped: Stopped = "time_limit"
         while not limits.passed:
             multiplier = _power_of_two(self._factor * largest / undecided) if undecided else 0.0
             bonus = multiplier * self._undecided
@@ -190,23 +197,48 @@ class Heaviest:
                 required=self._required,
                 time_limit=limits.time_limit,
                 seed=self._seed,
-                previous=previous,
+                previous=self._previous,
             )
+            self._previous = found.prices
             rounding = _ROUNDING * len(bonus) * (largest + multiplier * undecided)
             bound = min(bound, found.bound - multiplier * self._demanded + rounding)
             reached = self._places(found.mate) >= self._weight
             if reached and (new := _gain(found.mate, pair_gain, single_gain)) > gain:
                 best, gain = found.mate, new
-            if reached or not multiplier or self._factor >= _LARGEST_FACTOR:
+            stopped = why_stopped(found, limits)
+            last = not multiplier or self._factor >= _LARGEST_FACTOR
+            if reached or last or stopped == "time_limit":
                 break
             self._factor *= _RAISE
-        return Best(best, max(bound, gain), "time_limit" if limits.passed else "complete")
+        return Best(best, max(bound, gain), stopped)
+
+    def least_cost(self, pair_cost: Floats, single_cost: Floats) -> float:
+        """Return a bound under the costs (>= 0) of every matching of the largest weight.
+
+        Each job that all of them place bears half of a pair's cost or its own alone.
+
+        Parameters
+        ----------
+        pair_cost : (n, n) float
+            Cost of each pair, symmetric.
+        single_cost : (n,) float
+            Cost of each job alone.
+        """
+        pairs = np.where(self._may_share, pair_cost, np.inf)
+        singles = np.where(self._may_run_alone, single_cost, np.inf)
+        own = np.minimum(pairs.min(axis=1, initial=np.inf) / 2, singles)
+        return float(own[self._required].sum())
 
     def _places(self, mate: Ints) -> float:
         """Return the placed weight in whole units; -inf where a required job is left out."""
         if (self._required & (mate < 0)).any():
             return -math.inf
         return float(self._whole[mate >= 0].sum())
+
+
+def why_stopped(found: Matching, limits: Limits) -> Stopped:
+    """Return why ``match_pairs`` ended within these limits."""
+    return "complete" if found.status == "optimal" or limits.time_limit is None else "time_limit"
 
 
 def _bound(duals: tuple[Dual, ...], size: Ints, gpus: int) -> float:

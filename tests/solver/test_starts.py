@@ -1,0 +1,43 @@
+"""What integer programs begin with: valid, and no worse than greedy's plan."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from dovetail.formulations.problems import Problem
+from dovetail.formulations.scores import score
+from dovetail.instances.generate import generate
+from dovetail.instances.plan import OBJECTIVES
+from dovetail.solver.answers import Limits
+from dovetail.solver.greedy import greedy_counts
+from dovetail.solver.starts import start_counts
+
+
+def worth(problem, counts):
+    reached = score(problem.groups, problem.values, counts)
+    value = reached.value(problem.values)
+    return (reached.weight, value) if problem.values.two_stage else (value,)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_the_start_is_feasible_and_mostly_better_than_greedy(objective):
+    better = 0
+    for seed in range(3):
+        problem = Problem(generate(20, seed=seed, weighted=True), objective)
+        start = start_counts(problem, Limits())
+        program = problem.program.program
+        x = problem.program.solution(start)
+        assert (program.row_lower - 1e-9 <= program.rows @ x).all()
+        assert (program.rows @ x <= program.row_upper + 1e-9).all()
+        greedy = greedy_counts(problem, Limits())
+        assert worth(problem, start) >= worth(problem, greedy)
+        better += worth(problem, start) > worth(problem, greedy)
+    assert better >= 2
+
+
+def test_without_time_the_start_is_greedy():
+    problem = Problem(generate(30), "slowdown")
+    late = Limits(deadline=time.monotonic())
+    assert (start_counts(problem, late) == greedy_counts(problem, Limits())).all()
