@@ -57,7 +57,7 @@ def _options() -> argparse.Namespace:
 
 def _heading(objective: str, time_limit: float) -> str:
     machine = f"{platform.machine()}, Python {platform.python_version()}"
-    libraries = ("ortools", "scipy", "pulp", "numba")
+    libraries = ("ortools", "scipy", "pulp")
     versions = ", ".join(f"{name} {version(name)}" for name in libraries)
     return (
         f"{objective.capitalize()}, time limit {time_limit:g} s, seed {SEED}; "

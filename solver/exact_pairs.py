@@ -51,8 +51,8 @@ class ExactPairs:
         unproven = choice.stopped == "complete" and gap > max(OPTIMAL_GAP, limits.gap)
         if unproven and problem.values.two_stage and graph.jobs <= _FEW:
             exact = Matching().solve(problem, limits)
-            if exact.stopped == "complete":
-                return replace(exact, solver=self.name)
+            best = exact if exact.stopped == "complete" else choice
+            return replace(best, stopped=exact.stopped, solver=self.name)
         return choice
 
 

@@ -205,9 +205,10 @@ class Heaviest:
             reached = self._places(found.mate) >= self._weight
             if reached and (new := _gain(found.mate, pair_gain, single_gain)) > gain:
                 best, gain = found.mate, new
-            stopped = why_stopped(found, limits)
+            ended = why_stopped(found, limits)
             last = not multiplier or self._factor >= _LARGEST_FACTOR
-            if reached or last or stopped == "time_limit":
+            if reached or last or ended == "time_limit":
+                stopped = ended
                 break
             self._factor *= _RAISE
         return Best(best, max(bound, gain), stopped)
