@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from dovetail.instances._record import Record
     from dovetail.instances.plan import Plan
+    from dovetail.solver.rounds import Result
 
 _LIBRARY = "library:"
 
@@ -49,10 +50,20 @@ def plan(options: Namespace) -> int:
             options.seed,
             options.preempt,
         )
+    made = _verified(instance, result) if options.verify else result.plan
     if options.write_model:
-        write_model(instance, result.plan, Path(options.write_model))
-    _write_plan(options, instance, result.plan)
+        write_model(instance, made, Path(options.write_model))
+    _write_plan(options, instance, made)
     return 0 if result.status in ("optimal", "feasible") else 1
+
+
+def _verified(instance: Instance, result: Result) -> Plan:
+    """Return the plan with what was found true of it once more."""
+    from dovetail.progress import working
+    from dovetail.solver.verification import verify
+
+    with working("verifying"):
+        return result.plan.replace(verification=verify(instance, result))
 
 
 def _write_plan(options: Namespace, instance: Instance, made: Plan) -> None:

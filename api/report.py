@@ -328,6 +328,7 @@ def _settings(laid_out: PlanView) -> Iterator[tuple[str, str]]:
     yield "objective", f"{objective}: {wording.OBJECTIVE_MEANINGS[objective]}"
     yield "solver", plan.solver or "not named"
     yield "status", wording.proof(plan)
+    yield "verified", wording.verified(plan)
     yield "search stopped", (plan.stopped or "not said").replace("_", " ")
     yield "time", wording.seconds(plan.runtime_s) or "not said"
     yield "seed", "not said" if plan.seed is None else str(plan.seed)

@@ -30,6 +30,7 @@ from dovetail.wording import (
     seconds,
     share_told,
     two_digits,
+    verified,
 )
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ def headline(laid_out: PlanView) -> RenderableType:
         ("placed", f"{placed} on {gpus}"),
         ("nodes", f"{report.nodes_spanned} spanned, summed over the placed jobs"),
         ("solver", ", ".join(filter(None, (plan.solver or "not named", time, stopped)))),
+        *_verified(plan),
     )
 
 
@@ -170,6 +172,11 @@ def _table(*names: str) -> Table:
     for name in names:
         table.add_column(name, overflow="fold")
     return table
+
+
+def _verified(plan: Plan) -> Iterator[tuple[str, str]]:
+    if plan.verification is not None:
+        yield "verified", verified(plan)
 
 
 def _values(report: CheckReport, claim: ObjectiveValue | None) -> Iterator[tuple[str, str]]:

@@ -136,6 +136,7 @@ FIELDS: Mapping[type[Record], Mapping[str, str]] = {
         "preempt": "Whether running jobs were made pending first.",
         "nodes_spanned": "Nodes of each placed job, summed over the jobs.",
         "tie_break": "`proven`: no plan of this value is on fewer nodes, then racks, then GPUs.",
+        "verification": "What `dovetail plan --verify` found true again.",
         "notes": "What else the user should know.",
         "assignments": "Every placed job, the running ones too.",
         "waiting": "Every job that is not placed, and why.",
@@ -147,6 +148,11 @@ FIELDS: Mapping[type[Record], Mapping[str, str]] = {
         "gap": "\\|bound - value\\| / max(\\|bound\\|, \\|value\\|).",
         "placed_weight": "Weight of the placed jobs (first stage of the two-stage objectives).",
         "placed_weight_bound": "No valid plan places more weight than this.",
+    },
+    plans.Verification: {
+        "certificate": "`checked`: the bound was proven again by the solver's certificate, the "
+        "duals of a matching. `none`: the solver leaves none.",
+        "pairs": "The pairs of jobs that the certificate was held against: all of them.",
     },
     plans.Assignment: {
         "job": "Which job.",

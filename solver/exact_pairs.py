@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,10 +12,10 @@ from numpy.typing import NDArray
 from dovetail.formulations.pair_graph import PairGraph
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.scores import score
-from dovetail.solver.answers import Choice, Limits
+from dovetail.solver.answers import Choice, Limits, Proven
 from dovetail.solver.engines import rustworkx_matching
 from dovetail.solver.matching import Matching, graph_of
-from dovetail.solver.pairing import match_pairs
+from dovetail.solver.pairing import certificate_errors, match_pairs
 from dovetail.solver.pairing.matching import Matching as Pairing
 
 Ints = NDArray[np.int64]
@@ -49,11 +51,30 @@ class ExactPairs:
             weight_bound=math.inf,
             stopped="complete" if found.status == "optimal" else "time_limit",
             solver=self.name,
+            proof=partial(proven, found),
         )
+
+
+def proven(found: Pairing, problem: Problem) -> Proven:
+    """Return what the engine's certificate proves, checked against all pairs of jobs."""
+    graph = problem.graph
+    fixed = score(problem.groups, problem.values, graph.fixed).gain
+    arguments, _ = _engine_arguments(graph)
+    return Proven(found.bound + fixed, tuple(certificate_errors(found, **arguments)))
 
 
 def best_pairs(graph: PairGraph, limits: Limits) -> tuple[Pairing, Ints]:
     """Return the engine's answer for the sum of gains, and how often it takes each group."""
+    arguments, edge = _engine_arguments(graph)
+    time_limit = None if limits.deadline == math.inf else limits.seconds_left
+    found = match_pairs(**arguments, time_limit=time_limit, seed=limits.seed)
+    jobs = np.arange(graph.jobs)
+    leads = jobs[(found.mate >= jobs)]
+    return found, graph.counts(edge[leads, found.mate[leads]])
+
+
+def _engine_arguments(graph: PairGraph) -> tuple[dict[str, Any], Ints]:
+    """Return what the engine is asked, and the edge between every two jobs (-1: none)."""
     alone = np.full(graph.jobs, np.nan)
     pair = np.full((graph.jobs, graph.jobs), np.nan)
     edge = np.full((graph.jobs, graph.jobs), -1, dtype=np.int64)
@@ -66,15 +87,11 @@ def best_pairs(graph: PairGraph, limits: Limits) -> tuple[Pairing, Ints]:
     alone[single] = graph.gain[np.diagonal(edge)[single]]
     size = np.ones(graph.jobs, dtype=np.int64)
     size[graph.first] = size[graph.second] = graph.size
-    found = match_pairs(
-        pair,
-        alone,
-        gpus=graph.capacity,
-        size=size,
-        required=graph.required,
-        time_limit=None if limits.deadline == math.inf else limits.seconds_left,
-        seed=limits.seed,
-    )
-    jobs = np.arange(graph.jobs)
-    leads = jobs[(found.mate >= jobs)]
-    return found, graph.counts(edge[leads, found.mate[leads]])
+    arguments = {
+        "pair_value": pair,
+        "single_value": alone,
+        "gpus": graph.capacity,
+        "size": size,
+        "required": graph.required,
+    }
+    return arguments, edge
