@@ -227,7 +227,9 @@ and of the [plan]({schemas}/dovetail-plan-1.schema.json). What the numbers mean 
 [plan from a file](../howto-plan-from-a-file.md).
 
 Sizes are in MiB, times in seconds, powers in watts. *Number* is a finite number; NaN and infinity
-are refused.
+are refused. A slowdown below 0.001 is refused as a mistake of units: measured ones are hardly below
+0.5. Names have 1 to 200 characters on one line and are not all blank; control characters,
+characters without width and those that turn the direction of writing are refused.
 """
 
 CLI = """\

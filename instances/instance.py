@@ -23,6 +23,7 @@ from dovetail.instances._record import (
     Positive,
     Record,
     Share,
+    Slowdown,
     listed,
     rule_broken,
     shown,
@@ -236,9 +237,9 @@ class SlowdownEntry(Record):
     pair: tuple[Name, Name] | None = None
     set: Annotated[tuple[Name, ...], Field(min_length=3)] | None = None
     share: tuple[Share | None, ...] | None = None
-    slowdown: tuple[Positive, ...] | None
-    upper: tuple[Positive, ...] | None = None
-    p99: tuple[Positive, ...] | None = None
+    slowdown: tuple[Slowdown, ...] | None
+    upper: tuple[Slowdown, ...] | None = None
+    p99: tuple[Slowdown, ...] | None = None
     power_w: Positive | None = None
     gpu_model: Name | None = None
 
