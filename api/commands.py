@@ -98,10 +98,19 @@ def check(options: Namespace) -> int:
 
     instance = _instance(options.instance)
     plan_read = read_plan(options.plan)
+    _hint_at_another_instance(instance, plan_read)
     with _about(options.instance):
         report = verify(instance, plan_read, options.objective)
     _show(options, report, "check_view")
     return 0 if report.valid else 1
+
+
+def _hint_at_another_instance(instance: Instance, plan_read: Plan) -> None:
+    """Say on standard error that the files may not belong together, before all that follows."""
+    made_for = plan_read.instance
+    if made_for not in (None, instance.name):
+        told = f"the plan was made for instance {made_for}, this one is {instance.name}"
+        print(f"dovetail: {told}: are these the right files?", file=sys.stderr)
 
 
 def explain(options: Namespace) -> int:

@@ -335,7 +335,7 @@ def _settings(laid_out: PlanView) -> Iterator[tuple[str, str]]:
     yield "running jobs", "may move or wait (--preempt)" if plan.preempt else "stay where they are"
     yield "sharing", _sharing_told(instance)
     yield "slowdowns", _slowdowns_told(instance)
-    yield "nodes spanned", f"{laid_out.report.nodes_spanned}, summed over the jobs that run"
+    yield "node spans", wording.node_spans(laid_out.report.nodes_spanned)
     yield "dovetail", __version__
 
 

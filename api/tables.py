@@ -24,6 +24,7 @@ from dovetail.wording import (
     figure,
     gib,
     mark,
+    node_spans,
     number,
     percent,
     proof,
@@ -76,7 +77,7 @@ def headline(laid_out: PlanView) -> RenderableType:
         ("status", proof(plan)),
         *_values(report, plan.objective),
         ("placed", f"{placed} on {gpus}"),
-        ("nodes", f"{report.nodes_spanned} spanned, summed over the placed jobs"),
+        ("node spans", node_spans(report.nodes_spanned)),
         ("solver", ", ".join(filter(None, (plan.solver or "not named", time, stopped)))),
         *_verified(plan),
     )
@@ -144,7 +145,7 @@ def check_view(report: CheckReport) -> RenderableType:
         ("plan", "valid" if report.valid else f"not valid: {broken}"),
         *_values(report, None),
         ("GPUs used", str(report.gpus_used)),
-        ("nodes", f"{report.nodes_spanned} spanned, summed over the placed jobs"),
+        ("node spans", node_spans(report.nodes_spanned)),
     )
     violations = (Text(f"violation: {each}") for each in report.violations)
     warnings = (Text(f"warning: {each}") for each in report.warnings)

@@ -133,6 +133,11 @@ def seconds(time_s: float | None) -> str:
     return f"{time_s:.2f} s" if time_s >= 0.1 else f"{time_s * 1000:.0f} ms"
 
 
+def node_spans(amount: int) -> str:
+    """Return how many nodes the jobs span in sum, and how that is counted."""
+    return f"{amount} (each placed job counts once for every node it is on)"
+
+
 def counted(kinds: Mapping[str, int]) -> str:
     """Return how often each kind occurs."""
     return ", ".join(f"{amount} {kind}" for kind, amount in kinds.items())

@@ -88,6 +88,16 @@ def test_a_failed_verification_is_one_line_and_writes_nothing(run, tmp_path, mon
     assert not path.exists()
 
 
+def test_a_plan_of_another_instance_is_told_in_one_line_first(run, tmp_path):
+    path = tmp_path / "plan.json"
+    assert run("plan", "library:first-pairs", "-o", path)[0] == 0
+    status, out, err = run("check", "library:weights", path)
+    assert (status, "not valid" in out) == (1, True)
+    told = "the plan was made for instance first-pairs, this one is weights"
+    assert err == f"dovetail: {told}: are these the right files?\n"
+    assert run("check", "library:first-pairs", path)[::2] == (0, "")
+
+
 def test_json_is_the_plan_itself(run):
     status, out, _ = run("plan", "library:first-pairs", "--json")
     assert status == 0
