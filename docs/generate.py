@@ -134,8 +134,8 @@ FIELDS: Mapping[type[Record], Mapping[str, str]] = {
         "solver": "Which solver answered.",
         "seed": "Seed of the search.",
         "preempt": "Whether running jobs were made pending first.",
-        "nodes_spanned": "The node spans: each placed job counts once for every node it is on. Three "
-        "jobs on one GPU make 3.",
+        "nodes_spanned": "The node spans: each placed job counts once for every node it is on. Two "
+        "jobs on one GPU make 2.",
         "tie_break": "`proven`: no plan of this value is on fewer nodes, then racks, then GPUs.",
         "verification": "What `dovetail plan --verify` found true again.",
         "notes": "What else the user should know.",
