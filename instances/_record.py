@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from types import NoneType
-from typing import TYPE_CHECKING, Annotated, Any, Self, get_args
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Self, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, ValidationError
 from pydantic_core import PydanticCustomError
 
 from dovetail.instances.errors import InputError
@@ -47,7 +47,29 @@ Share = Annotated[StrictInt, Field(ge=1, le=100)]
 Slowdown = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=1e-3, le=1e15)]
 """Iteration time together / alone. Measured ones are hardly below 0.5; smaller is a mistake."""
 
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+
 _SHOWN = 60
+
+
+class FrozenDict(dict[_Key, _Value]):
+    """A dict that refuses changes, so that a record stays what was checked."""
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise TypeError("a record's mapping cannot be changed; Record.replace makes a new record")
+
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
+
+    def __reduce__(self) -> tuple[type[Self], tuple[dict[_Key, _Value]]]:
+        return type(self), (dict(self),)
+
+
+FrozenMapping = Annotated[
+    Mapping[_Key, _Value], Field(validate_default=True), AfterValidator(FrozenDict)
+]
+"""A mapping of a record, which cannot be changed in place."""
 
 
 class Record(BaseModel):

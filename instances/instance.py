@@ -18,6 +18,8 @@ from pydantic import BeforeValidator, Field, StrictBool, WithJsonSchema, model_v
 from dovetail.instances._record import (
     Count,
     Fraction,
+    FrozenDict,
+    FrozenMapping,
     Name,
     NonNegative,
     Positive,
@@ -177,10 +179,10 @@ class Workload(Record):
 
     memory_mib: NonNegative
     metrics: Metrics | None = None
-    metrics_by_share: Mapping[ShareKey, Metrics] = {}
-    throughput: Mapping[ShareKey, Positive] = {}
+    metrics_by_share: FrozenMapping[ShareKey, Metrics] = Field({})
+    throughput: FrozenMapping[ShareKey, Positive] = Field({})
     power_w: Positive | None = None
-    speed: Mapping[Name, Positive] = {}
+    speed: FrozenMapping[Name, Positive] = Field({})
     batch: Batch | None = None
 
 
@@ -314,7 +316,7 @@ class Instance(Record):
     format: Literal["dovetail-instance/1"] = INSTANCE_FORMAT
     name: Name
     cluster: Cluster
-    workloads: Mapping[Name, Workload]
+    workloads: FrozenMapping[Name, Workload]
     jobs: tuple[Job, ...]
     slowdowns: tuple[SlowdownEntry, ...] = ()
 
@@ -376,16 +378,16 @@ class Instance(Record):
     @cached_property
     def places(self) -> Mapping[str, Place]:
         """Every GPU of the cluster by its id, in the order of the file."""
-        return {
-            gpu.id: Place(gpu, node.id, node.rack)
+        return FrozenDict(
+            (gpu.id, Place(gpu, node.id, node.rack))
             for node in self.cluster.nodes
             for gpu in node.devices
-        }
+        )
 
     @cached_property
     def jobs_by_id(self) -> Mapping[str, Job]:
         """Every job by its id, in the order of the file."""
-        return {job.id: job for job in self.jobs}
+        return FrozenDict((job.id, job) for job in self.jobs)
 
     def preempted(self) -> Instance:
         """Return the instance with its running jobs pending again (``--preempt``)."""
