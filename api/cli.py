@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn, TypeAlias
 
 from dovetail import __version__
-from dovetail.instances.errors import DovetailError
+from dovetail.instances.errors import DovetailError, VerificationError
 
 INSTANCE_HELP = "instance file (JSON or YAML, .gz too), - for standard input, or library:NAME"
 INTERRUPTED = 130
@@ -34,6 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status = _run(options)
         if sys.stdout is not None:
             sys.stdout.flush()
+    except VerificationError as error:
+        return _told(f"verification failed: {error}", 1)
     except DovetailError as error:
         return _told(str(error), 2)
     except BrokenPipeError:
@@ -123,6 +125,11 @@ def _plan(commands: _Commands) -> None:
     plan.add_argument("--seed", metavar="N", type=int, default=0, help="same seed, same plan")
     plan.add_argument("--preempt", action="store_true", help="running jobs may move or wait")
     plan.add_argument("--predictor", metavar="P", help="fill unknown slowdowns: analytic")
+    plan.add_argument(
+        "--verify",
+        action="store_true",
+        help="check the plan once more, and its bound where the solver left a certificate",
+    )
     plan.add_argument("--write-model", metavar="FILE.mps", help="write the integer program")
     plan.add_argument("--report", metavar="FILE.html", help="write a page for people")
     plan.add_argument(

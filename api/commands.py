@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from dovetail.instances._record import Record
     from dovetail.instances.plan import Plan
+    from dovetail.solver.rounds import Result
 
 _LIBRARY = "library:"
 
@@ -49,10 +50,20 @@ def plan(options: Namespace) -> int:
             options.seed,
             options.preempt,
         )
+    made = _verified(instance, result) if options.verify else result.plan
     if options.write_model:
-        write_model(instance, result.plan, Path(options.write_model))
-    _write_plan(options, instance, result.plan)
+        write_model(instance, made, Path(options.write_model))
+    _write_plan(options, instance, made)
     return 0 if result.status in ("optimal", "feasible") else 1
+
+
+def _verified(instance: Instance, result: Result) -> Plan:
+    """Return the plan with what was found true of it once more."""
+    from dovetail.progress import working
+    from dovetail.solver.verification import verify
+
+    with working("verifying"):
+        return result.plan.replace(verification=verify(instance, result))
 
 
 def _write_plan(options: Namespace, instance: Instance, made: Plan) -> None:
@@ -87,10 +98,19 @@ def check(options: Namespace) -> int:
 
     instance = _instance(options.instance)
     plan_read = read_plan(options.plan)
+    _hint_at_another_instance(instance, plan_read)
     with _about(options.instance):
         report = verify(instance, plan_read, options.objective)
     _show(options, report, "check_view")
     return 0 if report.valid else 1
+
+
+def _hint_at_another_instance(instance: Instance, plan_read: Plan) -> None:
+    """Say on standard error that the files may not belong together, before all that follows."""
+    made_for = plan_read.instance
+    if made_for not in (None, instance.name):
+        told = f"the plan was made for instance {made_for}, this one is {instance.name}"
+        print(f"dovetail: {told}: are these the right files?", file=sys.stderr)
 
 
 def explain(options: Namespace) -> int:

@@ -328,13 +328,14 @@ def _settings(laid_out: PlanView) -> Iterator[tuple[str, str]]:
     yield "objective", f"{objective}: {wording.OBJECTIVE_MEANINGS[objective]}"
     yield "solver", plan.solver or "not named"
     yield "status", wording.proof(plan)
+    yield "verified", wording.verified(plan)
     yield "search stopped", (plan.stopped or "not said").replace("_", " ")
     yield "time", wording.seconds(plan.runtime_s) or "not said"
     yield "seed", "not said" if plan.seed is None else str(plan.seed)
     yield "running jobs", "may move or wait (--preempt)" if plan.preempt else "stay where they are"
     yield "sharing", _sharing_told(instance)
     yield "slowdowns", _slowdowns_told(instance)
-    yield "nodes spanned", f"{laid_out.report.nodes_spanned}, summed over the jobs that run"
+    yield "node spans", wording.node_spans(laid_out.report.nodes_spanned)
     yield "dovetail", __version__
 
 

@@ -6,12 +6,14 @@ fold, nothing is cut off, and colour never says what words do not.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -24,12 +26,14 @@ from dovetail.wording import (
     figure,
     gib,
     mark,
+    node_spans,
     number,
     percent,
     proof,
     seconds,
     share_told,
     two_digits,
+    verified,
 )
 
 if TYPE_CHECKING:
@@ -41,18 +45,35 @@ if TYPE_CHECKING:
 
 WIDTH = 100
 NARROWEST = 80
+"""Columns that tables need; with fewer, their rows are told in lines."""
+
 MOST_GPUS = 60
 MOST_WAITING = 20
+
+
+GPU_COLUMNS = ("node", "GPU", "job", "part")
+SEAT_COLUMNS = ("SM share", "slowdown", "at most", "gSLA", "memory GiB", "")
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """A table, or its rows as lines where there is no room for the table."""
+
+    table: Table
+    lines: RenderableType
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the form that fits."""
+        yield self.table if options.max_width >= NARROWEST else self.lines
 
 
 def console() -> Console:
     """Return a console on standard output that is at most 100 columns wide.
 
-    Where standard output is no terminal it is exactly that wide, and without colour. Narrow
-    terminals break the lines of a table of 80 columns, which loses no name.
+    Where standard output is no terminal it is exactly that wide, and without colour.
     """
     found = Console(highlight=False)
-    width = min(max(found.width, NARROWEST), WIDTH) if found.is_terminal else WIDTH
+    width = min(found.width, WIDTH) if found.is_terminal else WIDTH
     return Console(highlight=False, width=width)
 
 
@@ -75,21 +96,24 @@ def headline(laid_out: PlanView) -> RenderableType:
         ("status", proof(plan)),
         *_values(report, plan.objective),
         ("placed", f"{placed} on {gpus}"),
-        ("nodes", f"{report.nodes_spanned} spanned, summed over the placed jobs"),
+        ("node spans", node_spans(report.nodes_spanned)),
         ("solver", ", ".join(filter(None, (plan.solver or "not named", time, stopped)))),
+        *_verified(plan),
     )
 
 
 def gpu_table(laid_out: PlanView) -> RenderableType:
     """Return who runs on each GPU, node by node; of a large cluster the first GPUs."""
-    table = _table("node", "GPU", "job", "part")
-    for name in ("SM share", "slowdown", "at most", "gSLA", "memory GiB"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    for cells, last in islice(_gpus(laid_out), MOST_GPUS):
+    table = _table(*GPU_COLUMNS)
+    for name in SEAT_COLUMNS:
+        table.add_column(name, justify="right" if name else "left", no_wrap=True)
+    gpus = list(islice(_gpus(laid_out), MOST_GPUS))
+    for cells, last in gpus:
         for k, row in enumerate(cells):
             table.add_row(*map(Text, row), end_section=last and k == len(cells) - 1)
-    return Group(Text(), table, *_left_out(len(laid_out.gpus) - MOST_GPUS, "GPU"))
+    rows = (row for cells, _ in gpus for row in cells)
+    shown = Fitting(table, _lines(rows, len(GPU_COLUMNS), SEAT_COLUMNS))
+    return Group(Text(), shown, *_left_out(len(laid_out.gpus) - MOST_GPUS, "GPU"))
 
 
 def waiting_lines(laid_out: PlanView) -> RenderableType:
@@ -115,14 +139,15 @@ def note_lines(plan: Plan) -> RenderableType:
 def comparison_table(comparison: Comparison) -> RenderableType:
     """Return the plan beside the simpler ways of planning, a row each."""
     table = _table("")
-    for column in comparison_columns(comparison):
+    columns = comparison_columns(comparison)
+    for column in columns:
         table.add_column(column.replace(" ", "\n"), justify="right", no_wrap=True)
-    for k, row in enumerate(comparison.rows):
-        cells = map(Text, (row.name, *comparison_cells(comparison, row)))
-        table.add_row(*cells, style="bold" if k == 0 else None)
+    rows = [(row.name, *comparison_cells(comparison, row)) for row in comparison.rows]
+    for k, row in enumerate(rows):
+        table.add_row(*map(Text, row), style="bold" if k == 0 else None)
     objective = comparison.objective
     title = f"\nthe same jobs under simpler rules ({objective}: {better(objective)})\n"
-    return Group(Text(title, "bold"), table)
+    return Group(Text(title, "bold"), Fitting(table, _lines(rows, 1, columns)))
 
 
 def explanation_view(story: Explanation) -> RenderableType:
@@ -142,7 +167,7 @@ def check_view(report: CheckReport) -> RenderableType:
         ("plan", "valid" if report.valid else f"not valid: {broken}"),
         *_values(report, None),
         ("GPUs used", str(report.gpus_used)),
-        ("nodes", f"{report.nodes_spanned} spanned, summed over the placed jobs"),
+        ("node spans", node_spans(report.nodes_spanned)),
     )
     violations = (Text(f"violation: {each}") for each in report.violations)
     warnings = (Text(f"warning: {each}") for each in report.warnings)
@@ -170,6 +195,22 @@ def _table(*names: str) -> Table:
     for name in names:
         table.add_column(name, overflow="fold")
     return table
+
+
+def _verified(plan: Plan) -> Iterator[tuple[str, str]]:
+    if plan.verification is not None:
+        yield "verified", verified(plan)
+
+
+def _lines(rows: Iterable[tuple[str, ...]], names: int, columns: Sequence[str]) -> RenderableType:
+    """Return a line of the names in each row, and under it its other cells with their columns."""
+    lines: list[RenderableType] = []
+    for row in rows:
+        cells = zip(columns, row[names:], strict=True)
+        told = ", ".join(f"{column} {cell}".strip() for column, cell in cells if cell)
+        lines.append(Text(" ".join(filter(None, row[:names])), overflow="fold"))
+        lines.append(Padding(Text(told, overflow="fold"), (0, 0, 0, 2)))
+    return Group(*lines)
 
 
 def _values(report: CheckReport, claim: ObjectiveValue | None) -> Iterator[tuple[str, str]]:

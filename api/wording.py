@@ -29,6 +29,19 @@ def proof(plan: Plan) -> str:
     return f"{plan.status}: valid; {_range(plan.objective)}"
 
 
+def verified(plan: Plan) -> str:
+    """Return what was verified of a plan, and by what."""
+    found, claim = plan.verification, plan.objective
+    if found is None:
+        return "nothing beyond the check that every plan passes"
+    if claim is None or claim.bound is None:
+        return "the plan by the checker; there is no bound to verify"
+    if found.pairs is None:
+        return f"the plan by the checker; not its bound: {plan.solver} left no certificate of it"
+    pairs = number(found.pairs, "pair")
+    return f"plan by the checker, bound and gap by a certificate, against all {pairs} of jobs"
+
+
 def _range(claim: ObjectiveValue) -> str:
     """Return between which proven limits the best plan lies."""
     weight, most = claim.placed_weight, claim.placed_weight_bound
@@ -118,6 +131,11 @@ def seconds(time_s: float | None) -> str:
     if time_s is None:
         return ""
     return f"{time_s:.2f} s" if time_s >= 0.1 else f"{time_s * 1000:.0f} ms"
+
+
+def node_spans(amount: int) -> str:
+    """Return how many nodes the jobs span in sum, and how that is counted."""
+    return f"{amount} (each placed job counts once for every node it is on)"
 
 
 def counted(kinds: Mapping[str, int]) -> str:

@@ -134,8 +134,10 @@ FIELDS: Mapping[type[Record], Mapping[str, str]] = {
         "solver": "Which solver answered.",
         "seed": "Seed of the search.",
         "preempt": "Whether running jobs were made pending first.",
-        "nodes_spanned": "Nodes of each placed job, summed over the jobs.",
+        "nodes_spanned": "The node spans: each placed job counts once for every node it is on. Two "
+        "jobs on one GPU make 2.",
         "tie_break": "`proven`: no plan of this value is on fewer nodes, then racks, then GPUs.",
+        "verification": "What `dovetail plan --verify` found true again.",
         "notes": "What else the user should know.",
         "assignments": "Every placed job, the running ones too.",
         "waiting": "Every job that is not placed, and why.",
@@ -147,6 +149,11 @@ FIELDS: Mapping[type[Record], Mapping[str, str]] = {
         "gap": "\\|bound - value\\| / max(\\|bound\\|, \\|value\\|).",
         "placed_weight": "Weight of the placed jobs (first stage of the two-stage objectives).",
         "placed_weight_bound": "No valid plan places more weight than this.",
+    },
+    plans.Verification: {
+        "certificate": "`checked`: the bound was proven again by the solver's certificate, the "
+        "duals of a matching. `none`: the solver leaves none.",
+        "pairs": "The pairs of jobs that the certificate was held against: all of them.",
     },
     plans.Assignment: {
         "job": "Which job.",
@@ -221,7 +228,9 @@ and of the [plan]({schemas}/dovetail-plan-1.schema.json). What the numbers mean 
 [plan from a file](../howto-plan-from-a-file.md).
 
 Sizes are in MiB, times in seconds, powers in watts. *Number* is a finite number; NaN and infinity
-are refused.
+are refused. A slowdown below 0.001 is refused as a mistake of units: measured ones are hardly below
+0.5. Names have 1 to 200 characters on one line and are not all blank; control characters,
+characters without width and those that turn the direction of writing are refused.
 """
 
 CLI = """\

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from types import NoneType
-from typing import TYPE_CHECKING, Annotated, Any, Self, get_args
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Self, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, ValidationError
 from pydantic_core import PydanticCustomError
 
 from dovetail.instances.errors import InputError
@@ -17,22 +17,59 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
     from typing_extensions import TypeIs
 
-# Control characters, line separators, and what is no character at all.
-_NOT_IN_NAMES = r"\x00-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff"
+# Control characters, line separators, what changes the direction of the text around it or has
+# no width, and what is no character at all.
+_NOT_IN_NAMES = (
+    r"\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufffe\uffff"
+)
+_IN_NAMES = f"[^{_NOT_IN_NAMES}]"
+_SEEN_IN_NAMES = rf"[^{_NOT_IN_NAMES}\s]"
 
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
-Positive = Annotated[float, Field(strict=True, allow_inf_nan=False, gt=0, le=1e15)]
+Positive = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=1e-9, le=1e15)]
+"""Nothing that is measured is smaller, and quotients of such numbers stay finite."""
 NonNegative = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0, le=1e15)]
 Fraction = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0, le=1)]
 Count = Annotated[StrictInt, Field(ge=1, le=1_000_000)]
 Text = Annotated[str, Field(strict=True)]
 Name = Annotated[
-    str, Field(strict=True, min_length=1, max_length=200, pattern=f"^[^{_NOT_IN_NAMES}]+$")
+    str,
+    Field(
+        strict=True,
+        min_length=1,
+        max_length=200,
+        pattern=f"^{_IN_NAMES}*{_SEEN_IN_NAMES}{_IN_NAMES}*$",
+    ),
 ]
 Share = Annotated[StrictInt, Field(ge=1, le=100)]
 """A cap on the percentage of a GPU's SMs that a job may use there."""
 
+Slowdown = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=1e-3, le=1e15)]
+"""Iteration time together / alone. Measured ones are hardly below 0.5; smaller is a mistake."""
+
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+
 _SHOWN = 60
+
+
+class FrozenDict(dict[_Key, _Value]):
+    """A dict that refuses changes, so that a record stays what was checked."""
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise TypeError("a record's mapping cannot be changed; Record.replace makes a new record")
+
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
+
+    def __reduce__(self) -> tuple[type[Self], tuple[dict[_Key, _Value]]]:
+        return type(self), (dict(self),)
+
+
+FrozenMapping = Annotated[
+    Mapping[_Key, _Value], Field(validate_default=True), AfterValidator(FrozenDict)
+]
+"""A mapping of a record, which cannot be changed in place."""
 
 
 class Record(BaseModel):
@@ -231,7 +268,7 @@ _RULES = {
     "string_unicode": "must be a text of whole Unicode characters",
     "string_too_short": "must not be empty",
     "string_too_long": "must have at most {max_length} characters",
-    "string_pattern_mismatch": "must be one line of printable characters",
+    "string_pattern_mismatch": "must be one line of printable characters, not all blank",
     "too_long": "must have {max_length} or fewer items",
     "too_short": "must have {min_length} or more items",
 }

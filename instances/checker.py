@@ -6,14 +6,12 @@ another's, and holds it against the definitions of the formats.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from dovetail.instances._check_claims import false_claims, false_objective, false_status
 from dovetail.instances._check_facts import Occupancy, Violation
 from dovetail.instances._check_reading import read_plan, running_jobs
 from dovetail.instances._check_rules import broken_rules, existing_breaches
 from dovetail.instances._check_values import objective_value, placed_weight, spanned
-from dovetail.instances._record import Record
+from dovetail.instances._record import FrozenMapping, Record
 from dovetail.instances.instance import Instance
 from dovetail.instances.plan import ObjectiveName, Plan
 from dovetail.instances.requirements import require_fields
@@ -57,9 +55,9 @@ class CheckReport(Record):
     objective: ObjectiveName
     value: float | None
     placed_weight: float
-    job_slowdown: Mapping[str, float]
-    job_bound: Mapping[str, float]
-    gpu_memory_mib: Mapping[str, float]
+    job_slowdown: FrozenMapping[str, float]
+    job_bound: FrozenMapping[str, float]
+    gpu_memory_mib: FrozenMapping[str, float]
     nodes_spanned: int
     racks_spanned: int
     gpus_used: int

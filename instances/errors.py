@@ -4,7 +4,8 @@
 
     DovetailError
     ├── InputError          a file or a record breaks a rule of the format
-    └── UnsupportedError    a solver or an objective was asked for what it cannot do
+    ├── UnsupportedError    a solver or an objective was asked for what it cannot do
+    └── VerificationError   what a result claims does not hold
 """
 
 from __future__ import annotations
@@ -40,6 +41,10 @@ class InputError(DovetailError):
 
 class UnsupportedError(DovetailError):
     """A solver or an objective was asked for something outside what it declares to handle."""
+
+
+class VerificationError(DovetailError):
+    """A result was verified, and what it claims does not hold."""
 
 
 def _one_line(text: str) -> str:

@@ -18,11 +18,14 @@ from pydantic import BeforeValidator, Field, StrictBool, WithJsonSchema, model_v
 from dovetail.instances._record import (
     Count,
     Fraction,
+    FrozenDict,
+    FrozenMapping,
     Name,
     NonNegative,
     Positive,
     Record,
     Share,
+    Slowdown,
     listed,
     rule_broken,
     shown,
@@ -176,10 +179,10 @@ class Workload(Record):
 
     memory_mib: NonNegative
     metrics: Metrics | None = None
-    metrics_by_share: Mapping[ShareKey, Metrics] = {}
-    throughput: Mapping[ShareKey, Positive] = {}
+    metrics_by_share: FrozenMapping[ShareKey, Metrics] = Field({})
+    throughput: FrozenMapping[ShareKey, Positive] = Field({})
     power_w: Positive | None = None
-    speed: Mapping[Name, Positive] = {}
+    speed: FrozenMapping[Name, Positive] = Field({})
     batch: Batch | None = None
 
 
@@ -236,9 +239,9 @@ class SlowdownEntry(Record):
     pair: tuple[Name, Name] | None = None
     set: Annotated[tuple[Name, ...], Field(min_length=3)] | None = None
     share: tuple[Share | None, ...] | None = None
-    slowdown: tuple[Positive, ...] | None
-    upper: tuple[Positive, ...] | None = None
-    p99: tuple[Positive, ...] | None = None
+    slowdown: tuple[Slowdown, ...] | None
+    upper: tuple[Slowdown, ...] | None = None
+    p99: tuple[Slowdown, ...] | None = None
     power_w: Positive | None = None
     gpu_model: Name | None = None
 
@@ -313,7 +316,7 @@ class Instance(Record):
     format: Literal["dovetail-instance/1"] = INSTANCE_FORMAT
     name: Name
     cluster: Cluster
-    workloads: Mapping[Name, Workload]
+    workloads: FrozenMapping[Name, Workload]
     jobs: tuple[Job, ...]
     slowdowns: tuple[SlowdownEntry, ...] = ()
 
@@ -375,16 +378,16 @@ class Instance(Record):
     @cached_property
     def places(self) -> Mapping[str, Place]:
         """Every GPU of the cluster by its id, in the order of the file."""
-        return {
-            gpu.id: Place(gpu, node.id, node.rack)
+        return FrozenDict(
+            (gpu.id, Place(gpu, node.id, node.rack))
             for node in self.cluster.nodes
             for gpu in node.devices
-        }
+        )
 
     @cached_property
     def jobs_by_id(self) -> Mapping[str, Job]:
         """Every job by its id, in the order of the file."""
-        return {job.id: job for job in self.jobs}
+        return FrozenDict((job.id, job) for job in self.jobs)
 
     def preempted(self) -> Instance:
         """Return the instance with its running jobs pending again (``--preempt``)."""

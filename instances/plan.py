@@ -92,6 +92,18 @@ class Waiting(Record):
     nearest: Nearest | None = None
 
 
+class Verification(Record):
+    """What was found true again of a plan, with code that shares nothing with its solver.
+
+    The checker has passed the plan. Where ``certificate`` is ``checked``, its bound has been
+    proven again, by duals that were held against all ``pairs`` of jobs; ``none`` says that the
+    solver left no certificate.
+    """
+
+    certificate: Literal["checked", "none"]
+    pairs: Annotated[int, Field(strict=True, ge=0)] | None = None
+
+
 class Plan(Record):
     """The answer to an instance."""
 
@@ -106,6 +118,7 @@ class Plan(Record):
     preempt: StrictBool = False
     nodes_spanned: Annotated[int, Field(strict=True, ge=0)] | None = None
     tie_break: Literal["proven", "heuristic"] | None = None
+    verification: Verification | None = None
     notes: tuple[Text, ...] = ()
     assignments: tuple[Assignment, ...]
     waiting: tuple[Waiting, ...] = ()

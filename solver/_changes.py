@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from pydantic import Field
 
-from dovetail.instances._record import Count, Name, NonNegative, Number, Record, Text
+from dovetail.instances._record import Count, FrozenMapping, Name, NonNegative, Number, Record, Text
 from dovetail.instances.instance import Instance, Node, SlowdownEntry, Workload
 from dovetail.instances.plan import Assignment
 
@@ -29,7 +29,7 @@ class Change(Record):
         GPUs that the cluster would need besides.
     """
 
-    gsla: Mapping[Name, Number] = {}
+    gsla: FrozenMapping[Name, Number] = Field({})
     less_memory_mib: NonNegative = 0.0
     batch_min: Count | None = None
     measured: tuple[SlowdownEntry, ...] = ()

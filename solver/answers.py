@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.formulations.problems import Problem
 from dovetail.instances.plan import Stopped
 
 Ints = NDArray[np.int64]
@@ -85,6 +87,26 @@ class Answer:
 
 
 @dataclass(frozen=True)
+class Proven:
+    """What a certificate proves, found without trusting whoever made it.
+
+    Attributes
+    ----------
+    bound : float
+        The upper bound on ``Choice.value`` that the certificate is of.
+    errors : tuple of str
+        What is wrong with the certificate; it proves the bound where nothing is.
+    """
+
+    bound: float
+    errors: tuple[str, ...]
+
+
+Proof = Callable[[Problem], Proven]
+"""Checks the certificate of a choice's bound for the same problem, written down anew."""
+
+
+@dataclass(frozen=True)
 class Choice:
     """A solver's answer to a round: how often each group is taken, and what is proven of it.
 
@@ -105,6 +127,8 @@ class Choice:
         Whether it follows the queue, so that none of equal value may take its place.
     note : str
         What the user should know of how it was done; empty for nothing.
+    proof : callable, optional
+        Checks the certificate of ``bound``, where there is one.
     """
 
     counts: Ints
@@ -115,6 +139,7 @@ class Choice:
     solver: str
     in_queue_order: bool = False
     note: str = ""
+    proof: Proof | None = None
 
 
 def relative_gap(bound: float, value: float) -> float:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -16,7 +17,7 @@ from dovetail.solver._interruptible import interruptible
 from dovetail.solver.answers import Answer, Limits
 
 if TYPE_CHECKING:
-    from ortools.sat.python.cp_model import CpModel, CpSolver, IntVar
+    from ortools.sat.python.cp_model_helper import CpModelProto, SatParameters
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -46,7 +47,7 @@ class CpSat:
     def solve(self, program: IntegerProgram, limits: Limits, start: Ints | None = None) -> Answer:
         """Return the best solution found and its bound; ``start`` is a solution to begin with."""
         try:
-            from ortools.sat.python import cp_model  # noqa: F401
+            from ortools.sat.python import cp_model_helper  # noqa: F401
         except ImportError:
             # highspy is loaded in this process, and its symbols clash with those of OR-Tools.
             return cast(Answer, _child.call(__name__, "solve", program, limits, start))
@@ -55,44 +56,56 @@ class CpSat:
 
 def solve(program: IntegerProgram, limits: Limits, start: Ints | None) -> Answer:
     """Solve in this process."""
-    from ortools.sat.python import cp_model
+    # The classes under cp_model, which imports pandas: that takes longer than most rounds.
+    from ortools.sat.python.cp_model_helper import CpModelProto, SatParameters, SolveWrapper
 
-    model = cp_model.CpModel()
-    variables = _add_variables(model, program)
-    _add_rows(model, variables, program)
-    scale = _whole_scale(program.cost)
-    whole_cost = np.ceil(program.cost * scale).astype(np.int64)
-    model.maximize(cp_model.LinearExpr.weighted_sum(variables, whole_cost.tolist()))
+    model = CpModelProto()
+    _add_variables(model, program)
+    _add_rows(model, program)
+    scale = _add_objective(model, program)
     if start is not None:
-        for variable, value in zip(variables, start.tolist(), strict=True):
-            model.add_hint(variable, value)
-    solver = cp_model.CpSolver()
-    _set_parameters(solver, limits)
-    status = solver.status_name(interruptible(lambda: solver.solve(model), solver.stop_search))
-    stopped = STOPPED.get(status, "error")
-    if status not in ("OPTIMAL", "FEASIBLE"):
+        model.solution_hint.vars.extend(range(program.size))
+        model.solution_hint.values.extend(start.tolist())
+    parameters = SatParameters()
+    _set_parameters(parameters, limits)
+    solver = SolveWrapper()
+    solver.set_parameters(parameters)
+    response = interruptible(partial(solver.solve, model), solver.stop_search)
+    stopped = STOPPED.get(response.status.name, "error")
+    if response.status.name not in ("OPTIMAL", "FEASIBLE"):
         return Answer(None, math.inf, stopped)
-    x = np.array([solver.value(variable) for variable in variables], dtype=np.int64)
-    return Answer(x, solver.best_objective_bound / scale, stopped)
+    x = np.array(response.solution, dtype=np.int64)
+    return Answer(x, response.best_objective_bound / scale, stopped)
 
 
-def _add_variables(model: CpModel, program: IntegerProgram) -> list[IntVar]:
-    bounds = zip(program.lower.tolist(), program.upper.tolist(), strict=True)
-    return [model.new_int_var(low, high, "") for low, high in bounds]
+def _add_variables(model: CpModelProto, program: IntegerProgram) -> None:
+    for bounds in zip(program.lower.tolist(), program.upper.tolist(), strict=True):
+        model.variables.add().domain.extend(bounds)
 
 
-def _add_rows(model: CpModel, variables: Sequence[IntVar], program: IntegerProgram) -> None:
-    from ortools.sat.python import cp_model
-
+def _add_rows(model: CpModelProto, program: IntegerProgram) -> None:
     rows = program.rows
     for k in range(rows.shape[0]):
         entries = slice(rows.indptr[k], rows.indptr[k + 1])
         coefficients, low, high = _whole_row(
             rows.data[entries], float(program.row_lower[k]), float(program.row_upper[k])
         )
-        terms = [variables[column] for column in rows.indices[entries]]
-        expression = cp_model.LinearExpr.weighted_sum(terms, coefficients)
-        model.add_linear_constraint(expression, low, high)
+        row = model.constraints.add().linear
+        row.vars.extend(rows.indices[entries].tolist())
+        row.coeffs.extend(coefficients)
+        row.domain.extend((low, high))
+
+
+def _add_objective(model: CpModelProto, program: IntegerProgram) -> float:
+    """Add the objective in whole numbers, and return what it is scaled by."""
+    scale = _whole_scale(program.cost)
+    whole = np.ceil(program.cost * scale).astype(np.int64)
+    used = np.flatnonzero(whole)
+    model.objective.vars.extend(used.tolist())
+    # CP-SAT minimises.
+    model.objective.coeffs.extend((-whole[used]).tolist())
+    model.objective.scaling_factor = -1.0
+    return scale
 
 
 def _whole_row(data: Floats, low: float, high: float) -> tuple[list[int], int, int]:
@@ -126,8 +139,7 @@ def _whole_scale(values: Floats) -> float:
     return 2.0 ** math.floor(math.log2(_PRECISION / float(np.abs(values).max())))
 
 
-def _set_parameters(solver: CpSolver, limits: Limits) -> None:
-    parameters = solver.parameters
+def _set_parameters(parameters: SatParameters, limits: Limits) -> None:
     parameters.catch_sigint_signal = False
     parameters.num_workers = 1
     parameters.linearization_level = 2

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,10 +13,11 @@ from numpy.typing import NDArray
 from dovetail.formulations.pair_graph import PairGraph
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.scores import ceiling, score
-from dovetail.solver.answers import OPTIMAL_GAP, Choice, Limits, relative_gap
+from dovetail.solver.answers import OPTIMAL_GAP, Choice, Limits, Proven, relative_gap
 from dovetail.solver.lexicographic import Heaviest, why_stopped
 from dovetail.solver.matching import Matching, graph_of
-from dovetail.solver.pairing import match_pairs
+from dovetail.solver.pairing import certificate_errors, match_pairs
+from dovetail.solver.pairing.matching import Matching as Pairing
 from dovetail.solver.ratio import Maximum, best_ratio
 
 Floats = NDArray[np.float64]
@@ -61,15 +64,8 @@ def best_pairs(problem: Problem, graph: PairGraph, limits: Limits) -> Choice:
     if problem.values.two_stage:
         return _TwoStages(problem, graph, limits).choice()
     table = EdgeTable.of(graph, graph.gain)
-    found = match_pairs(
-        table.pair,
-        table.alone,
-        gpus=graph.capacity,
-        size=table.size,
-        required=graph.required,
-        time_limit=limits.time_limit,
-        seed=limits.seed,
-    )
+    arguments = _engine_arguments(graph, table)
+    found = match_pairs(**arguments, time_limit=limits.time_limit, seed=limits.seed)
     counts = _counts(problem, graph, table, found.mate)
     fixed = score(problem.groups, problem.values, graph.fixed).gain
     value = score(problem.groups, problem.values, counts).gain
@@ -80,7 +76,26 @@ def best_pairs(problem: Problem, graph: PairGraph, limits: Limits) -> Choice:
         weight_bound=math.inf,
         stopped=why_stopped(found, limits),
         solver=ExactPairs.name,
+        proof=partial(proven, found),
     )
+
+
+def proven(found: Pairing, problem: Problem) -> Proven:
+    """Return what the engine's certificate proves, checked against all pairs of jobs."""
+    graph = problem.graph
+    fixed = score(problem.groups, problem.values, graph.fixed).gain
+    arguments = _engine_arguments(graph, EdgeTable.of(graph, graph.gain))
+    return Proven(found.bound + fixed, tuple(certificate_errors(found, **arguments)))
+
+
+def _engine_arguments(graph: PairGraph, table: EdgeTable) -> dict[str, Any]:
+    return {
+        "pair_value": table.pair,
+        "single_value": table.alone,
+        "gpus": graph.capacity,
+        "size": table.size,
+        "required": graph.required,
+    }
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from dovetail.instances.plan import (
     Status,
     Stopped,
 )
-from dovetail.solver.answers import OPTIMAL_GAP, Choice, Limits, relative_gap
+from dovetail.solver.answers import OPTIMAL_GAP, Choice, Limits, Proof, relative_gap
 from dovetail.solver.explanations import reasons
 from dovetail.solver.milp import model_text
 from dovetail.solver.plans import assignments, nodes_spanned
@@ -56,6 +56,8 @@ class Result:
         |bound - objective| / max(|bound|, |objective|).
     runtime_s : float
         Seconds from the call to the checked plan.
+    proof : callable or None
+        Checks the certificate of the bound, where the solver left one (see ``verify``).
     """
 
     status: Status
@@ -65,6 +67,7 @@ class Result:
     bound: float | None
     gap: float | None
     runtime_s: float
+    proof: Proof | None = None
 
 
 def solve(
@@ -234,6 +237,7 @@ class _Outcome:
             objective.bound,
             objective.gap,
             runtime,
+            self._choice.proof,
         )
 
 

@@ -15,6 +15,7 @@ from dovetail.formulations.problems import Problem
 from dovetail.solver.answers import OPTIMAL_GAP, Choice, Limits, relative_gap
 from dovetail.solver.cpsat import CpSat
 from dovetail.solver.stages import with_weight
+from dovetail.solver.within_reach import within_reach
 
 Ints = NDArray[np.int64]
 
@@ -59,9 +60,11 @@ def _of_value(problem: Problem, choice: Choice) -> IntegerProgram:
     if values.two_stage:
         weight = formulation.weight @ formulation.solution(choice.counts)
         program = with_weight(program, formulation.weight, float(weight))
-    slack = _VALUE_TOLERANCE * abs(choice.value)
     if values.ratio:
         better = formulation.gain - choice.value * formulation.power_w
         gain = formulation.gain @ formulation.solution(choice.counts)
-        return program.with_row(better, -_VALUE_TOLERANCE * float(gain))
-    return program.with_row(formulation.gain, choice.value - slack)
+        least = -_VALUE_TOLERANCE * float(gain)
+    else:
+        better = formulation.gain
+        least = choice.value - _VALUE_TOLERANCE * abs(choice.value)
+    return within_reach(program.with_cost(better), least).with_row(better, least)

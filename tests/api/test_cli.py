@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -17,6 +18,7 @@ from dovetail.instances.checker import check
 from dovetail.instances.files import read_instance, read_plan, write_instance
 from dovetail.instances.generate import generate
 from dovetail.instances.plan import OBJECTIVES
+from dovetail.solver.rounds import solve
 from tests.data import example_data
 from tests.instances.test_broken_inputs import INSTANCE, PLAN, changed, plan_data
 
@@ -53,6 +55,47 @@ def test_a_plan_goes_to_a_file_and_passes_the_check(run, tmp_path, objective):
     status, out, _ = run("check", "library:lab", path)
     assert status == 0
     assert "valid" in out
+
+
+def test_a_bound_is_verified_by_its_certificate(run):
+    status, out, err = run("plan", "library:first-pairs", "--verify")
+    assert (status, err) == (0, "")
+    assert "bound and gap by a certificate, against all 3 pairs of jobs" in " ".join(out.split())
+    _, out, _ = run("plan", "library:first-pairs", "--verify", "--json")
+    assert json.loads(out)["verification"] == {"certificate": "checked", "pairs": 3}
+
+
+def test_a_bound_without_a_certificate_is_said_to_have_none(run):
+    status, out, err = run("plan", "library:lab", "--verify")
+    assert (status, err) == (0, "")
+    assert "not its bound: cpsat left no certificate of it" in " ".join(out.split())
+
+
+def test_a_failed_verification_is_one_line_and_writes_nothing(run, tmp_path, monkeypatch):
+    def liar(*arguments):
+        result = solve(*arguments)
+        claim = result.plan.objective.replace(bound=2.0 * result.bound, gap=0.5)
+        plan = result.plan.replace(objective=claim, status="feasible")
+        return replace(result, plan=plan, bound=2.0 * result.bound)
+
+    monkeypatch.setattr("dovetail.solver.rounds.solve", liar)
+    path = tmp_path / "plan.json"
+    status, out, err = run("plan", "library:first-pairs", "--verify", "-o", path)
+    assert (status, out) == (1, "")
+    told = "dovetail: verification failed: the certificate proves a bound of 2.425"
+    assert err.startswith(told)
+    assert err.count("\n") == 1
+    assert not path.exists()
+
+
+def test_a_plan_of_another_instance_is_told_in_one_line_first(run, tmp_path):
+    path = tmp_path / "plan.json"
+    assert run("plan", "library:first-pairs", "-o", path)[0] == 0
+    status, out, err = run("check", "library:weights", path)
+    assert (status, "not valid" in out) == (1, True)
+    told = "the plan was made for instance first-pairs, this one is weights"
+    assert err == f"dovetail: {told}: are these the right files?\n"
+    assert run("check", "library:first-pairs", path)[::2] == (0, "")
 
 
 def test_json_is_the_plan_itself(run):

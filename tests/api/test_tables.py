@@ -85,7 +85,7 @@ def test_headline_tells_value_bound_gap_and_proof():
         "status optimal: no plan does better, proven",
         "throughput 2.5 bound 2.5 gap 0.00 %",
         "placed 1 of 2 jobs (1 start, 0 stay) on 1 of 2 GPUs",
-        "nodes 1 spanned, summed over the placed jobs",
+        "node spans 1 (each placed job counts once for every node it is on)",
         f"solver {plan.solver}, 1.25 s, stopped: complete",
     ]
 
@@ -159,11 +159,27 @@ def test_console_off_a_terminal_is_100_wide_and_plain(capsys, monkeypatch):
     assert 80 < widest(text) <= tables.WIDTH
 
 
-@pytest.mark.parametrize(("columns", "width"), [("240", 100), ("90", 90), ("60", 80)])
+@pytest.mark.parametrize(("columns", "width"), [("240", 100), ("90", 90), ("60", 60), ("30", 30)])
 def test_console_on_a_terminal_keeps_to_its_width(monkeypatch, columns, width):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", columns)
     assert tables.console().width == width
+
+
+@pytest.mark.parametrize("width", [79, 60, 40, 30])
+def test_a_narrow_terminal_gets_lines_that_fit_and_cut_nothing_off(width):
+    instance, plan, comparison = samples.lab()
+    out = StringIO()
+    console = Console(file=out, width=width, highlight=False)
+    console.print(tables.plan_view(instance, plan), tables.comparison_table(comparison))
+    text = out.getvalue()
+    assert widest(text) <= width
+    assert "…" not in text
+    words = text.split()
+    for assignment in plan.assignments:
+        assert words.count(assignment.job) >= len(assignment.gpus), assignment.job
+    for row in comparison.rows:
+        assert row.name in " ".join(words)
 
 
 def test_no_color_is_heeded_on_a_terminal(capsys, monkeypatch):

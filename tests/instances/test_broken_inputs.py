@@ -47,6 +47,7 @@ GPU = {"id": "x", "model": "V100", "memory_mib": 1}
 JOB = {"id": "j3", "workload": "bert"}
 RUNNING = {"state": "running", "gpus": ["n1-0"], **JOB}
 ENTRY = {"pair": ["resnet", "gpt"], "slowdown": [1.1, 1.2]}
+PRINTABLE = "must be one line of printable characters, not all blank"
 
 INSTANCE = [
     # The whole and its format.
@@ -138,7 +139,7 @@ INSTANCE = [
     (
         "cluster.nodes.0.gpus.0.memory_mib",
         -1,
-        "cluster.nodes[0].gpus[0].memory_mib: must be > 0, got -1",
+        "cluster.nodes[0].gpus[0].memory_mib: must be >= 1e-09, got -1",
     ),
     ("cluster.nodes.0.gpus.0.sms", 0, "cluster.nodes[0].gpus[0].sms: must be >= 1, got 0"),
     ("workloads.bert.memory_mib", -5, "workloads.bert.memory_mib: must be >= 0, got -5"),
@@ -162,7 +163,7 @@ INSTANCE = [
         10**400,
         "workloads.bert.memory_mib: must be <= 1e+15, got a huge number",
     ),
-    ("workloads.bert.power_w", 0, "workloads.bert.power_w: must be > 0, got 0"),
+    ("workloads.bert.power_w", 0, "workloads.bert.power_w: must be >= 1e-09, got 0"),
     (
         "workloads.resnet.metrics.sm_active",
         92,
@@ -171,12 +172,12 @@ INSTANCE = [
     (
         "workloads.resnet.throughput.50",
         0,
-        "workloads.resnet.throughput.50: must be > 0, got 0",
+        "workloads.resnet.throughput.50: must be >= 1e-09, got 0",
     ),
     (
         "workloads.resnet.speed.K80",
         -0.2,
-        "workloads.resnet.speed.K80: must be > 0, got -0.2",
+        "workloads.resnet.speed.K80: must be >= 1e-09, got -0.2",
     ),
     (
         "workloads.resnet.batch.overlap",
@@ -193,8 +194,12 @@ INSTANCE = [
     ("jobs.0.gsla", 0.9, "jobs[0].gsla: must be >= 1, got 0.9"),
     ("jobs.0.weight", -1, "jobs[0].weight: must be >= 0, got -1"),
     ("jobs.0.arrival_s", -1, "jobs[0].arrival_s: must be >= 0, got -1"),
-    ("jobs.0.remaining_s", 0, "jobs[0].remaining_s: must be > 0, got 0"),
-    ("slowdowns.0.slowdown.1", 0, "slowdowns[0].slowdown[1]: must be > 0, got 0"),
+    ("jobs.0.remaining_s", 0, "jobs[0].remaining_s: must be >= 1e-09, got 0"),
+    ("slowdowns.0.slowdown.1", 0, "slowdowns[0].slowdown[1]: must be >= 0.001, got 0"),
+    ("slowdowns.0.slowdown.1", 1e-308, "slowdowns[0].slowdown[1]: must be >= 0.001, got 1e-308"),
+    ("slowdowns.0.upper.0", 1e-4, "slowdowns[0].upper[0]: must be >= 0.001, got 0.0001"),
+    ("slowdowns.0.p99.0", 5e-324, "slowdowns[0].p99[0]: must be >= 0.001, got 5e-324"),
+    ("jobs.0.remaining_s", 5e-324, "jobs[0].remaining_s: must be >= 1e-09, got 5e-324"),
     (
         "slowdowns.0.slowdown.0",
         float("-inf"),
@@ -231,9 +236,16 @@ INSTANCE = [
     ),
     # Names.
     ("name", "", "name: must not be empty, got ''"),
-    ("name", "two\nlines", r"name: must be one line of printable characters, got 'two\nlines'"),
-    ("name", "\x1b", r"name: must be one line of printable characters, got '\x1b'"),
-    ("name", "\u2028", r"name: must be one line of printable characters, got '\u2028'"),
+    ("name", "two\nlines", rf"name: {PRINTABLE}, got 'two\nlines'"),
+    ("name", "\x1b", rf"name: {PRINTABLE}, got '\x1b'"),
+    ("name", "\u2028", rf"name: {PRINTABLE}, got '\u2028'"),
+    ("name", " \u00a0\u3000", rf"name: {PRINTABLE}, got ' \xa0\u3000'"),
+    ("jobs.0.id", " ", f"jobs[0].id: {PRINTABLE}, got ' '"),
+    ("jobs.0.id", "a\u202eb", rf"jobs[0].id: {PRINTABLE}, got 'a\u202eb'"),
+    ("jobs.0.id", "\u2066a", rf"jobs[0].id: {PRINTABLE}, got '\u2066a'"),
+    ("jobs.0.id", "a\u200bb", rf"jobs[0].id: {PRINTABLE}, got 'a\u200bb'"),
+    ("workloads. ", {"memory_mib": 1}, f"workloads[' ']: the key {PRINTABLE}, got ' '"),
+    ("cluster.nodes.0.gpus.0.id", "\t", rf"cluster.nodes[0].gpus[0].id: {PRINTABLE}, got '\t'"),
     ("name", "\ud800", r"name: must be a text of whole Unicode characters, got '\ud800'"),
     ("name", "n" * 201, f"name: must have at most 200 characters, got '{'n' * 60}'..."),
     (
@@ -434,7 +446,7 @@ PLAN = [
         "assignments[0].co_runners[1]: must be a list, got 'j7'",
     ),
     ("assignments.0.start", "no", "assignments[0].start: must be true or false, got 'no'"),
-    ("assignments.0.slowdown", 0, "assignments[0].slowdown: must be > 0, got 0"),
+    ("assignments.0.slowdown", 0, "assignments[0].slowdown: must be >= 1e-09, got 0"),
     (
         "waiting.0.nearest.corunner",
         "j",

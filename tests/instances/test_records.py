@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
+from copy import deepcopy
+
 import pytest
 from pydantic import ValidationError
 
@@ -54,6 +57,35 @@ def test_defaults_of_the_format():
     assert (job.workers, job.weight, job.gsla, job.state) == (1, 1, None, "pending")
     assert (job.gpus, job.sub_batch, job.priority) == (None, None, "batch")
     assert instance.slowdowns == ()
+
+
+MAPPINGS = {
+    "workloads": lambda instance: instance.workloads,
+    "throughput": lambda instance: instance.workloads["resnet"].throughput,
+    "speed, by default": lambda instance: instance.workloads["gpt"].speed,
+    "places": lambda instance: instance.places,
+    "jobs_by_id": lambda instance: instance.jobs_by_id,
+}
+
+
+@pytest.mark.parametrize("mapping", MAPPINGS.values(), ids=MAPPINGS)
+def test_a_mapping_of_a_record_cannot_be_changed(mapping):
+    instance = example()
+    kept = dict(mapping(instance))
+    with pytest.raises(TypeError, match="cannot be changed"):
+        mapping(instance)["new"] = 1
+    for change in ("clear", "popitem", "update", "setdefault", "pop"):
+        with pytest.raises(TypeError, match="cannot be changed"):
+            getattr(mapping(instance), change)()
+    assert mapping(instance) == kept
+
+
+def test_a_record_is_pickled_and_copied_with_its_mappings():
+    instance = example()
+    for other in (pickle.loads(pickle.dumps(instance)), deepcopy(instance)):
+        assert other == instance
+        with pytest.raises(TypeError, match="cannot be changed"):
+            other.workloads["new"] = other.workloads["bert"]
 
 
 def test_a_record_cannot_be_edited():

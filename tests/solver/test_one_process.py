@@ -47,3 +47,11 @@ def test_every_solver_answers_alike(order):
     # 1 / 1.5 + 1 / 1.25, as the file's own comment says.
     expected = "".join(f"{name} optimal 1.466667\n" for name in solvers)
     assert (child.stdout, child.returncode) == (expected, 0), child.stderr
+
+
+def test_cp_sat_is_used_without_pandas():
+    # OR-Tools' cp_model imports it, which takes longer than planning a small round.
+    code = CODE.format(first="") + "print('ortools' in sys.modules, 'pandas' in sys.modules)"
+    command = [sys.executable, "-c", code, "cpsat"]
+    child = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert child.stdout.splitlines()[1:] == ["True False"]

@@ -1,0 +1,57 @@
+"""A result held against its instance once more, without trusting the solver that made it."""
+
+from __future__ import annotations
+
+import math
+
+from dovetail.formulations.problems import Problem
+from dovetail.instances.checker import check
+from dovetail.instances.errors import VerificationError
+from dovetail.instances.instance import Instance
+from dovetail.instances.plan import Plan, Verification
+from dovetail.solver.answers import Proof
+from dovetail.solver.rounds import Result
+
+_TOLERANCE = 1e-9
+
+
+def verify(instance: Instance, result: Result) -> Verification:
+    """Check the plan of a result, and the certificate of its bound where there is one.
+
+    The checker goes over the plan, its claims and its value. The bound is proven again where
+    the solver left a certificate: the problem is written down anew from the instance, and
+    ``dovetail.solver.certificate_errors`` holds the duals against every pair of jobs. Integer
+    programs leave none; another solver can then be asked for its bound.
+
+    Returns
+    -------
+    Verification
+        What was checked.
+
+    Raises
+    ------
+    VerificationError
+        One line with the first thing that does not hold.
+    """
+    report = check(instance, result.plan)
+    if not report.valid:
+        raise VerificationError(f"the plan is not valid: {report.violations[0]}")
+    if result.proof is None or result.bound is None:
+        return Verification(certificate="none")
+    _require_proven(instance, result.plan, result.bound, result.proof)
+    jobs = len(instance.jobs)
+    return Verification(certificate="checked", pairs=jobs * (jobs - 1) // 2)
+
+
+def _require_proven(instance: Instance, plan: Plan, claimed: float, proof: Proof) -> None:
+    if plan.objective is None:
+        raise VerificationError("the plan names no objective")
+    problem = Problem(instance.preempted() if plan.preempt else instance, plan.objective.name)
+    proven = proof(problem)
+    if proven.errors:
+        raise VerificationError(f"the certificate of the bound is wrong: {proven.errors[0]}")
+    bound = -proven.bound if problem.values.minimised else proven.bound
+    if not math.isclose(bound, claimed, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE):
+        raise VerificationError(
+            f"the certificate proves a bound of {bound:.10g}, not {claimed:.10g}"
+        )

@@ -1,0 +1,62 @@
+"""Tightened bounds lose no solution of the value asked for, and are worth their name."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_array
+
+from dovetail.formulations.integer_program import IntegerProgram
+from dovetail.formulations.problems import Problem
+from dovetail.instances import library
+from dovetail.solver.answers import Limits
+from dovetail.solver.cpsat import CpSat
+from dovetail.solver.within_reach import within_reach
+
+
+def random_program(seed: int) -> IntegerProgram:
+    draw = np.random.default_rng(seed)
+    size, count = 5, 4
+    rows = draw.integers(-3, 6, (count, size)) * (draw.random((count, size)) < 0.7)
+    upper = draw.integers(1, 4, size)
+    inside = rows @ draw.integers(0, upper + 1)
+    kind = draw.integers(0, 3, count)
+    return IntegerProgram(
+        csr_array(rows.astype(float)),
+        np.where(kind == 0, -np.inf, inside - (kind == 1)),
+        np.where(kind == 1, np.inf, inside + (kind == 0)),
+        np.zeros(size, dtype=np.int64),
+        upper,
+        np.round(draw.normal(size=size), 2),
+    )
+
+
+def solutions(program: IntegerProgram) -> np.ndarray:
+    ranges = [range(a, b + 1) for a, b in zip(program.lower, program.upper, strict=True)]
+    every = np.array(list(product(*ranges)))
+    activity = every @ program.rows.toarray().T
+    fits = (activity >= program.row_lower) & (activity <= program.row_upper)
+    return every[fits.all(axis=1)]
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_no_solution_of_the_value_is_lost(seed):
+    program = random_program(seed)
+    every = solutions(program)
+    values = every @ program.cost
+    for at_least in (values.max(), np.median(values), values.min()):
+        good = every[values >= at_least]
+        tight = within_reach(program, float(at_least))
+        assert (good >= tight.lower).all()
+        assert (good <= tight.upper).all()
+
+
+def test_few_groups_of_the_lab_are_within_reach_of_its_optimum():
+    problem = Problem(library.load("lab"), "throughput")
+    program = problem.program.program
+    best = CpSat().solve(program, Limits()).bound
+    groups = len(problem.groups)
+    left = np.count_nonzero(within_reach(program, best).upper[:groups])
+    assert left < groups / 5
