@@ -112,6 +112,16 @@ def no_blossoms(nodes: int) -> Blossoms:
     return Blossoms(blossom, node, work, leaves[0], leaves[1], counter)
 
 
+def outermost(parent: Ints, nodes: int) -> Ints:
+    """Return the outermost blossom around each node, -1 where there is none."""
+    top = parent[:nodes]
+    while True:
+        above = np.where(top >= 0, parent[top], -1)
+        if (above < 0).all():
+            return top
+        top = np.where(above >= 0, above, top)
+
+
 @kernel
 def new_events(room: int) -> Events:
     """Return an empty heap."""

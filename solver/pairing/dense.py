@@ -24,6 +24,12 @@ FORBIDDEN = -(2**31)
 
 _LOWEST = -(2**62)
 
+_HALF = 2**30
+"""Half potentials beyond this decide alone whether a pair prices in; sums stay in 32 bits."""
+
+_BLOCK = 256
+"""Columns that are passed over together where none of them prices in."""
+
 _TILE = 64
 """Columns that are compared with their mirrored rows at a time."""
 
@@ -35,20 +41,41 @@ _NOISE = 2**25 - 1
 def inspect_rows(
     first: int, last: int, values: Floats, largest: Floats, asymmetric: Ints, infinite: Ints
 ) -> None:
-    """Find each row's largest magnitude, and a column where it is not symmetric or is +inf."""
-    for start in range(0, last, _TILE):  # both values[i, j] and values[j, i] stay in the cache
-        for i in range(max(first, start + 1), last):
-            for j in range(start, min(start + _TILE, i)):
-                a = values[i, j]
-                b = values[j, i]
-                if a > -np.inf:
-                    if a == np.inf:
+    """Find the largest magnitudes, and rows with a column that is not symmetric or is +inf.
+
+    ``largest`` is by the first row of a tile. Tiles are mirrored first, and compared without
+    branches, for vector instructions.
+    """
+    mirrored = np.empty((_TILE, _TILE), values.dtype)
+    top = np.empty(_TILE, values.dtype)
+    for above in range(first, last, _TILE):
+        below = min(above + _TILE, last)
+        top[:] = 0
+        for left in range(0, below, _TILE):
+            right = min(left + _TILE, below)
+            for j in range(left, right):
+                for i in range(above, below):
+                    mirrored[i - above, j - left] = values[j, i]
+            for i in range(above, below):
+                different = 0
+                for j in range(left, min(right, i)):
+                    a = values[i, j]
+                    b = mirrored[i - above, j - left]
+                    different += (a != b) & ((a > -np.inf) | (b > -np.inf))
+                    magnitude = abs(a) if a > -np.inf else np.float32(0)
+                    top[j - left] = magnitude if magnitude > top[j - left] else top[j - left]
+                if different > 0:
+                    for j in range(left, min(right, i)):
+                        a = values[i, j]
+                        b = values[j, i]
+                        if (a != b) & ((a > -np.inf) | (b > -np.inf)):
+                            asymmetric[i] = j
+        largest[above] = top.max()
+        if largest[above] == np.inf:
+            for i in range(above, below):
+                for j in range(i):
+                    if values[i, j] == np.inf:
                         infinite[i] = j
-                    if a != b:
-                        asymmetric[i] = j
-                    largest[i] = max(largest[i], abs(a))
-                elif b > -np.inf:
-                    asymmetric[i] = j
 
 
 @kernel
@@ -158,13 +185,20 @@ def common_dual(i: int, j: int, parent: Ints, dual: Ints) -> int:
     return total
 
 
+def halves(potential: Ints) -> Narrow:
+    """Return half of each potential, rounded down and cut to 32 bits (see ``price_rows``)."""
+    half = potential >> 1
+    if half.min(initial=0) < -_HALF:
+        return np.zeros(0, dtype=np.int32)
+    return np.minimum(half, _HALF).astype(np.int32)
+
+
 @kernel
-def any_prices_in(values: Narrow, potential: Ints, threshold: int) -> bool:
-    """Tell whether a row may have pairs to list: without branches, for vector instructions."""
-    count = 0
+def any_above(values: Narrow, halves: Narrow, threshold: np.int32) -> bool:
+    """Tell whether a value is above its half potential: without branches, in narrow vectors."""
+    count = np.int32(0)
     for j in range(values.size):
-        short = 2 * np.int64(values[j]) - potential[j] > threshold
-        count += 1 if short & (values[j] != FORBIDDEN) else 0
+        count = np.int32(count + np.int32(values[j] > np.int32(halves[j] + threshold)))
     return count > 0
 
 
@@ -174,10 +208,12 @@ def price_rows(
     last: int,
     fixed: Narrow,
     potential: Ints,
+    halves: Narrow,
     price: int,
     slack: int,
     parent: Ints,
     dual: Ints,
+    top: Ints,
     found: Ints,
     worst: Ints,
     partner: Ints,
@@ -186,30 +222,36 @@ def price_rows(
 
     ``found`` counts them, ``worst`` is the largest shortfall, ``partner`` holds the worst of
     them as far as there is room. A negative slack lists all pairs up to that reduced cost.
+    ``top`` is the outermost blossom of each vertex, -1 for none, and ``halves`` the potentials
+    halved and cut to ``_HALF``; where these do not bound from below, it is empty.
     """
     room = partner.shape[1]
+    m = fixed.shape[1]
     key = np.empty(room, np.int64)
     for i in range(first, last):
         for k in range(room):
             key[k] = _LOWEST
             partner[i, k] = -1
         threshold = potential[i] + 2 * price + slack
-        if not any_prices_in(fixed[i, i + 1 :], potential[i + 1 :], threshold):
-            found[i] = 0
-            worst[i] = 0
-            continue
+        half = threshold >> 1
+        filtered = halves.size > 0 and half >= -_HALF
+        cut = np.int32(min(half, _HALF))
         count = 0
-        top = np.int64(0)
-        for j in range(i + 1, fixed.shape[1]):
-            short = 2 * np.int64(fixed[i, j]) - threshold - potential[j]
-            if short > 0 and fixed[i, j] != FORBIDDEN:
-                if parent[i] >= 0 and parent[j] >= 0:
-                    short -= common_dual(i, j, parent, dual)
-                if short > 0:
-                    count += 1
-                    top = max(top, short)
-                    x = short + dither(i, j, _NOISE)
-                    if x > key[0]:
-                        replace_least(key, partner[i], x, j)
+        most = np.int64(0)
+        for left in range(i + 1, m, _BLOCK):
+            right = min(left + _BLOCK, m)
+            if filtered and not any_above(fixed[i, left:right], halves[left:right], cut):
+                continue
+            for j in range(left, right):
+                short = 2 * np.int64(fixed[i, j]) - threshold - potential[j]
+                if short > 0 and fixed[i, j] != FORBIDDEN:
+                    if top[i] >= 0 and top[i] == top[j]:
+                        short -= common_dual(i, j, parent, dual)
+                    if short > 0:
+                        count += 1
+                        most = max(most, short)
+                        x = short + dither(i, j, _NOISE)
+                        if x > key[0]:
+                            replace_least(key, partner[i], x, j)
         found[i] = count
-        worst[i] = top
+        worst[i] = most

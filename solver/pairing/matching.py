@@ -229,7 +229,7 @@ class _Search:
                 -(-t.price // c.size) for t, c in zip(self.main, whole.classes, strict=True)
             )
             self.bound2 = sum(t.dual2 for t in self.main) + 2 * per_gpu * whole.limit
-        edges = [solver.graph.edges() for solver in self.solvers]
+        edges = [(g.first, g.second, g.once) for g in (s.graph for s in self.solvers)]
         self._found(greedy_partners(whole.classes, edges, whole.limit, self.run))
 
 

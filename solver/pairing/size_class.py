@@ -289,17 +289,19 @@ class SizeClass:
             return 0
         deadline.check()
         found, _, partner = self.reduced_costs(tangent, 0, _ADDED_PER_ROW)
-        self._add(partner)
+        if found.any():
+            self._add(partner)
         return int(found.sum())
 
     def add_survivors(self, tangent: Tangent, gap2: int, most: int) -> bool:
         """Add the pairs of doubled reduced cost below ``gap2``, if no job has too many."""
         if self.complete:
             return True
-        found, _, partner = self.reduced_costs(tangent, -gap2, most)
-        if found.max(initial=0) > most:
+        room = int(self.reduced_costs(tangent, -gap2, 1)[0].max(initial=0))
+        if room > most:
             return False
-        self._add(partner)
+        if room > 0:
+            self._add(self.reduced_costs(tangent, -gap2, room)[2])
         return True
 
     def reduced_costs(self, tangent: Tangent, slack: int, room: int) -> tuple[Ints, Ints, Ints]:
@@ -309,8 +311,10 @@ class SizeClass:
         worst = np.zeros(m, dtype=np.int64)
         partner = np.empty((m, room), dtype=np.int64)
         over_rows(
-            self.run, dense.price_rows, m, m, self.data.fixed, tangent.potential, tangent.price,
-            slack, tangent.parent, tangent.dual, found, worst, partner,
+            self.run, dense.price_rows, m, m, self.data.fixed,
+            tangent.potential, dense.halves(tangent.potential), tangent.price, slack,
+            tangent.parent, tangent.dual, blossom.outermost(tangent.parent, m),
+            found, worst, partner,
         )  # fmt: skip
         return found, worst, partner
 
