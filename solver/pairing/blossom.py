@@ -112,14 +112,17 @@ def no_blossoms(nodes: int) -> Blossoms:
     return Blossoms(blossom, node, work, leaves[0], leaves[1], counter)
 
 
-def outermost(parent: Ints, nodes: int) -> Ints:
-    """Return the outermost blossom around each node, -1 where there is none."""
-    top = parent[:nodes]
-    while True:
-        above = np.where(top >= 0, parent[top], -1)
-        if (above < 0).all():
-            return top
-        top = np.where(above >= 0, above, top)
+def nested(parent: Ints, dual: Ints) -> tuple[Ints, Ints]:
+    """Return the nearest blossom of positive dual around each, and the sums of duals outwards."""
+    around = parent.copy()
+    while (idle := (around >= 0) & (dual[around] == 0)).any():
+        around[idle] = parent[around[idle]]
+    total = dual
+    outer = around
+    while (inside := outer >= 0).any():
+        total = total + np.where(inside, dual[outer], 0)
+        outer = np.where(inside, around[outer], -1)
+    return around, total
 
 
 @kernel

@@ -110,21 +110,22 @@ def dither(i: int, j: int, mask: int) -> int:
 
 @kernel
 def best_partners(
-    first: int, last: int, fixed: Narrow, potential: Ints, mask: int, best: Ints
+    first: int, last: int, fixed: Narrow, potential: Ints, mask: int, rows: Ints, best: Ints
 ) -> None:
     """Keep for each row the columns of largest 2 w_ij - P_j: its likely partners (-1: fewer)."""
     most = best.shape[1]
     key = np.empty(most, np.int64)
-    for i in range(first, last):
+    for t in range(first, last):
+        i = rows[t]
         for k in range(most):
             key[k] = _LOWEST
-            best[i, k] = -1
+            best[t, k] = -1
         for j in range(fixed.shape[1]):
             if fixed[i, j] == FORBIDDEN:
                 continue
             x = 2 * np.int64(fixed[i, j]) - potential[j] + dither(i, j, mask)
             if x > key[0]:
-                replace_least(key, best[i], x, j)
+                replace_least(key, best[t], x, j)
 
 
 @kernel
@@ -169,20 +170,15 @@ def extend_rows(
 
 
 @kernel
-def common_dual(i: int, j: int, parent: Ints, dual: Ints) -> int:
-    """Return the sum of the duals of the blossoms that contain both vertices."""
-    total = 0
-    a = parent[i]
-    while a >= 0:
-        if dual[a] > 0:
-            b = parent[j]
-            while b >= 0:
-                if b == a:
-                    total += int(dual[a])
-                    break
-                b = parent[b]
-        a = parent[a]
-    return total
+def common_dual(i: int, j: int, parent: Ints, total: Ints, mark: Ints) -> int:
+    """Return the sum of the duals of the blossoms that contain both vertices.
+
+    ``mark`` is i at the blossoms around i, ``total`` the sum from a blossom outwards.
+    """
+    b = parent[j]
+    while b >= 0 and mark[b] != i:
+        b = parent[b]
+    return int(total[b]) if b >= 0 else 0
 
 
 def halves(potential: Ints) -> Narrow:
@@ -212,8 +208,7 @@ def price_rows(
     price: int,
     slack: int,
     parent: Ints,
-    dual: Ints,
-    top: Ints,
+    total: Ints,
     found: Ints,
     worst: Ints,
     partner: Ints,
@@ -222,22 +217,27 @@ def price_rows(
 
     ``found`` counts them, ``worst`` is the largest shortfall, ``partner`` holds the worst of
     them as far as there is room. A negative slack lists all pairs up to that reduced cost.
-    ``top`` is the outermost blossom of each vertex, -1 for none, and ``halves`` the potentials
-    halved and cut to ``_HALF``; where these do not bound from below, it is empty.
+    ``parent`` and ``total`` are of ``blossom.nested``. ``halves`` are of the function of that
+    name: they say fast where nothing prices in.
     """
     room = partner.shape[1]
     m = fixed.shape[1]
     key = np.empty(room, np.int64)
+    mark = np.full(parent.size, -1, np.int64)
     for i in range(first, last):
         for k in range(room):
             key[k] = _LOWEST
             partner[i, k] = -1
+        b = parent[i]
+        while b >= 0:
+            mark[b] = i
+            b = parent[b]
         threshold = potential[i] + 2 * price + slack
         half = threshold >> 1
         filtered = halves.size > 0 and half >= -_HALF
         cut = np.int32(min(half, _HALF))
         count = 0
-        most = np.int64(0)
+        top = np.int64(0)
         for left in range(i + 1, m, _BLOCK):
             right = min(left + _BLOCK, m)
             if filtered and not any_above(fixed[i, left:right], halves[left:right], cut):
@@ -245,13 +245,13 @@ def price_rows(
             for j in range(left, right):
                 short = 2 * np.int64(fixed[i, j]) - threshold - potential[j]
                 if short > 0 and fixed[i, j] != FORBIDDEN:
-                    if top[i] >= 0 and top[i] == top[j]:
-                        short -= common_dual(i, j, parent, dual)
+                    if parent[i] >= 0 and parent[j] >= 0:
+                        short -= common_dual(i, j, parent, total, mark)
                     if short > 0:
                         count += 1
-                        most = max(most, short)
+                        top = max(top, short)
                         x = short + dither(i, j, _NOISE)
                         if x > key[0]:
                             replace_least(key, partner[i], x, j)
         found[i] = count
-        worst[i] = most
+        worst[i] = top

@@ -43,9 +43,6 @@ _NEAR = 8
 """The first tangents lie so much of the gap beside the capacity price: about where eight groups
 more or fewer would lose as much as the gap."""
 
-_STEP = 1024
-"""First step of a class's price search from the capacity price, in parts of that price."""
-
 
 @dataclass
 class Incumbent:
@@ -105,7 +102,7 @@ class ConcaveValue:
                 self._evaluate,
                 count,
                 self.main.price,
-                max(1, self.main.price // _STEP),
+                1,
                 fewer=below,
                 more=above,
             )

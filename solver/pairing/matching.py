@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,7 @@ from dovetail.solver.pairing.fixed_point import Problem, Rounded, checked, round
 from dovetail.solver.pairing.gangs import ConcaveValue, Incumbent, close_gap
 from dovetail.solver.pairing.greedy import greedy_partners
 from dovetail.solver.pairing.prices import Prices, Start, known, sampled
-from dovetail.solver.pairing.size_class import SizeClass, Tangent, exact_sum
+from dovetail.solver.pairing.size_class import ClassStart, SizeClass, Tangent, exact_sum
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -48,9 +48,6 @@ OPTIMAL_GAP = 1e-6
 
 _INTERPRETED_JOBS = 80
 """Jobs up to which plain Python is done sooner than numba and its cached code are loaded."""
-
-_FINAL_STEP = 1024
-"""First step of the price search once the fractional optimum is known, as a part of values."""
 
 _FINISH = 2
 """Time kept for the bound at a deadline, in times of what reading the values took."""
@@ -157,6 +154,7 @@ class _Search:
     deadline: Deadline
     solvers: list[SizeClass] = field(default_factory=list)
     main: tuple[Tangent, ...] = ()
+    likely: list[tuple[Ints, Ints]] = field(default_factory=list)
     incumbent: Incumbent | None = None
     bound2: int = 0
     refined: list[ConcaveValue] = field(default_factory=list)
@@ -172,14 +170,13 @@ class _Search:
         whole, run, deadline = self.whole, self.run, self.deadline
         start = self._start(seed, previous)
         self.solvers = [
-            SizeClass(c, run, p, start.price * c.size)
-            for c, p in zip(whole.classes, start.potentials, strict=True)
+            SizeClass(c, run, k, start.price * c.size)
+            for c, k in zip(whole.classes, start.classes, strict=True)
         ]
-        limit = whole.limit
-        bracket, _ = solve_prices(self.solvers, limit, start.price, start.step, False, deadline)
-        step = max(1, whole.largest // _FINAL_STEP)
+        limit, scale = whole.limit, whole.largest
+        bracket, _ = solve_prices(self.solvers, limit, start.price, scale, False, deadline)
         bracket, priced = solve_prices(
-            self.solvers, limit, bracket.best.price, step, True, deadline
+            self.solvers, limit, bracket.best.price, scale, True, deadline
         )
         if not priced:
             self._wind_up()
@@ -199,14 +196,15 @@ class _Search:
     def _start(self, seed: int, previous: Prices | None) -> Start:
         whole = self.whole
         if previous is not None:
-            scaled = Prices(previous.gpu * whole.gpus_per_unit, previous.job)
-            return known(whole.classes, scaled, whole.scale, whole.largest, self.run)
+            per_unit = replace(previous, gpu=previous.gpu * whole.gpus_per_unit)
+            return known(whole.classes, per_unit, whole.scale, self.run)
         rng = np.random.default_rng(seed)
         return sampled(whole.classes, whole.limit, whole.largest, rng, self.run, self.deadline)
 
     def _prove(self, best: Joint) -> None:
         """Take the duals of a priced point as the proof."""
         self.main = best.tangents
+        self.likely = [s.likely_pairs(t) for s, t in zip(self.solvers, self.main, strict=True)]
         self.bound2 = best.dual2 + 2 * best.price * self.whole.limit
 
     def _found(self, partners: list[Ints]) -> Incumbent:
@@ -222,7 +220,7 @@ class _Search:
         """Make a bound and a solution of what is known when the time is over."""
         whole = self.whole
         if not self.solvers:
-            self.solvers = [SizeClass(c, self.run, None, 0) for c in whole.classes]
+            self.solvers = [SizeClass(c, self.run, ClassStart.unknown(c), 0) for c in whole.classes]
         if not self.main:
             self.main = tuple(solver.feasible() for solver in self.solvers)
             per_gpu = max(
@@ -307,8 +305,12 @@ def _members(blossom: int, parent: Ints, nodes: int) -> Ints:
 
 def _prices(whole: Rounded, search: _Search, n: int) -> Prices:
     job = np.full(n, np.nan)
+    partner = np.full(n, -1, dtype=np.int64)
     gpu = 0.0
     for c, t in zip(whole.classes, search.main, strict=False):
-        job[c.nodes] = t.potential / (2 * whole.scale)
+        job[c.nodes] = t.relaxed / (2 * whole.scale)
+        partner[c.nodes] = np.where(t.column >= 0, c.nodes[t.column], -1)
         gpu = max(gpu, t.price / (c.size * whole.gpus_per_unit * whole.scale))
-    return Prices(gpu, job)
+    pairs = [c.nodes[np.array(ends)] for c, ends in zip(whole.classes, search.likely, strict=False)]
+    none = np.zeros((2, 0), dtype=np.int64)
+    return Prices(gpu, job, partner, np.concatenate([none, *pairs], axis=1))
