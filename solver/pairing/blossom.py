@@ -23,6 +23,7 @@ that has been overtaken is dropped, or pushed again at its right time.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -123,6 +124,24 @@ def nested(parent: Ints, dual: Ints) -> tuple[Ints, Ints]:
         total = total + np.where(inside, dual[outer], 0)
         outer = np.where(inside, around[outer], -1)
     return around, total
+
+
+def members(parent: Ints, dual: Ints, nodes: int) -> Iterator[tuple[int, Ints]]:
+    """Yield the blossoms of positive dual with the nodes within."""
+    around, _ = nested(parent, dual)
+    none = np.zeros(0, dtype=np.int64)
+    inside, outside = [none], [none]
+    node, b = np.arange(nodes), around[:nodes]
+    while (within := b >= 0).any():
+        node, b = node[within], b[within]
+        inside.append(node)
+        outside.append(b)
+        b = around[b]
+    node, b = np.concatenate(inside), np.concatenate(outside)
+    order = np.lexsort((node, b))
+    found, first = np.unique(b[order], return_index=True)
+    for k, part in zip(found.tolist(), np.split(node[order], first)[1:], strict=True):
+        yield k, part
 
 
 @kernel

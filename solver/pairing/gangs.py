@@ -69,13 +69,14 @@ class ConcaveValue:
     def enclose(self, gap2: int) -> None:
         """Find tangents on either side whose solutions lose more than the gap.
 
-        They keep the window small before anything is known of f in between.
+        They keep the window small before anything is known of f in between; fractional ones
+        are found faster and bound as well.
         """
         for sign in (1, -1):
             step = max(1, gap2 // _NEAR)
             while True:
                 price = max(0, self.main.price + sign * step)
-                tangent = self._evaluate(price)
+                tangent = self._evaluate(price, integral=False)
                 loss2 = self.main.dual2 - tangent.value2 + self.main.price * tangent.count2
                 if loss2 > gap2 or price == 0 or tangent.count2 == 0:
                     break
@@ -109,8 +110,8 @@ class ConcaveValue:
         )
         return merged(self.size_class, bracket, count)
 
-    def _evaluate(self, price: int) -> Tangent:
-        tangent = self.size_class.evaluate(price, True, self._deadline)
+    def _evaluate(self, price: int, integral: bool = True) -> Tangent:
+        tangent = self.size_class.evaluate(price, integral, self._deadline)
         self.tangents.append(tangent)
         return tangent
 

@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.solver.pairing import blossom
 from dovetail.solver.pairing.capacity import Bracket, Joint, merged, node_values, solve_prices
 from dovetail.solver.pairing.certificate import Certificate, Dual
 from dovetail.solver.pairing.compilation import Run, can_compile, compiled, interpreted, is_compiled
@@ -282,25 +283,12 @@ def _certificate(whole: Rounded, search: _Search) -> Certificate:
 
 def _dual(nodes: Ints, tangent: Tangent, scale: float) -> Dual:
     """Return the duals of a tangent in the units of the values."""
-    m = len(nodes)
     blossoms = tuple(
-        (nodes[_members(b, tangent.parent, m)], float(tangent.dual[b]) / (2 * scale))
-        for b in np.flatnonzero(tangent.dual > 0).tolist()
+        (nodes[members], float(tangent.dual[b]) / (2 * scale))
+        for b, members in blossom.members(tangent.parent, tangent.dual, len(nodes))
     )
     potential = tangent.potential / (2 * scale)
     return Dual(nodes, tangent.price / scale, potential, blossoms)
-
-
-def _members(blossom: int, parent: Ints, nodes: int) -> Ints:
-    """Return the nodes within a blossom, from the outside in."""
-    inside = np.zeros(len(parent) + 1, dtype=bool)
-    inside[blossom] = True
-    above = parent.copy()
-    while True:
-        more = inside[above] & ~inside[:-1]
-        if not more.any():
-            return np.flatnonzero(inside[:nodes])
-        inside[:-1] |= more
 
 
 def _prices(whole: Rounded, search: _Search, n: int) -> Prices:

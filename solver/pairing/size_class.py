@@ -50,6 +50,9 @@ _COMPLETE = 128
 _SPARSE_DEGREE = 16
 """Average number of allowed partners up to which the same holds for any number of jobs."""
 
+_CELLS_AT_ONCE = 8
+"""Pairs that pricing passes over in the time that other passes take for one."""
+
 _BATCH = 128
 """Augmentations between two looks at the clock."""
 
@@ -228,19 +231,22 @@ class SizeClass:
         self.price = price
         self._assign(profit, alone, deadline)
         partner = np.empty(len(self), dtype=np.int64)
-        odd = self.run(assignment.split_cycles)(self.mate, partner)
         potential = self.u + self.v
+        graph = self.graph
+        lossy = self.run(assignment.split_cycles)(
+            graph.start, graph.head, profit, alone, potential, self.mate, partner
+        )
         runs_alone = self.data.single - price > self.data.rest
-        if not integral or odd == 0:
-            paired = self.mate != np.arange(len(self))
-            count2 = int(paired.sum()) + 2 * int((runs_alone & ~paired).sum())
-            none = np.full(2 * len(self) + 2, -1, dtype=np.int64)
-            partner = _with_singles(partner, runs_alone)
-            dual2 = exact_sum(potential)
+        if not integral or lossy == 0:
             column = self.mate.copy()
+            none = np.full(2 * len(self) + 2, -1, dtype=np.int64)
+            taken = column if lossy else partner
+            partner = _with_singles(partner, runs_alone)
+            paired = (taken >= 0) & (taken != np.arange(len(self)))
+            count2 = int(paired.sum()) + 2 * int((runs_alone & ~paired).sum())
             return Tangent(
-                price, dual2, count2, partner, potential, potential, column,
-                none, np.zeros_like(none), odd == 0,
+                price, exact_sum(potential), count2, partner, potential, potential, column,
+                none, np.zeros_like(none), lossy == 0,
             )  # fmt: skip
         return self._integral(price, profit, alone, potential, partner, runs_alone, deadline)
 
@@ -351,7 +357,7 @@ class SizeClass:
         worst = np.zeros(m, dtype=np.int64)
         partner = np.empty((m, room), dtype=np.int64)
         over_rows(
-            self.run, dense.price_rows, m, m, self.data.fixed,
+            self.run, dense.price_rows, m, m // _CELLS_AT_ONCE, self.data.fixed,
             tangent.potential, dense.halves(tangent.potential), tangent.price, slack,
             *blossom.nested(tangent.parent, tangent.dual), found, worst, partner,
         )  # fmt: skip
