@@ -38,8 +38,8 @@ FREE, OUTER, INNER = 0, 1, 2
 _GROW, _SHRINK, _EXPAND, _EXPOSE = 0, 1, 2, 3
 _ENDED, _GOES_ON = 1, 0
 
-_CLOCK, _TOPS, _SCANS, _UNUSED, _MARK = 0, 1, 2, 3, 4
-_COUNTERS = 5
+_CLOCK, _TOPS, _SCANS, _UNUSED, _MARK, _END = 0, 1, 2, 3, 4, 5
+_COUNTERS = 6
 
 _FIRST_EVENTS = 4096
 
@@ -76,7 +76,8 @@ class Blossoms(NamedTuple):
     leaves, inner_leaves : (n + 1,) int
         Working space.
     counter : int
-        The clock, the fill of TOPS, SCAN and UNUSED, the last mark.
+        The clock, the fill of TOPS, SCAN and UNUSED, the last mark, and the time at which the
+        first outer node's dual will be zero, when the tree ends at the latest.
     """
 
     blossom: Ints
@@ -88,7 +89,10 @@ class Blossoms(NamedTuple):
 
 
 class Events(NamedTuple):
-    """A binary heap of what may happen next, least time first."""
+    """A binary heap of what may happen next, least time first.
+
+    ``a`` is the outer node, ``b`` the place of the edge in the graph; the blossom to expand.
+    """
 
     time: Ints
     kind: Ints
@@ -298,12 +302,12 @@ def rebase(blossom: int, node: int, state: Blossoms, mate: Ints) -> None:
 
 
 @kernel
-def benefit_of(start: Ints, head: Ints, benefit: Ints, i: int, j: int) -> int:
-    """Return the benefit of an edge of the graph."""
-    for e in range(start[i], start[i + 1]):
-        if head[e] == j:
-            return int(benefit[e])
-    return 0
+def edge_of(start: Ints, head: Ints, i: int, j: int) -> int:
+    """Return the place of an edge of the graph in the row of its end i."""
+    e = start[i]
+    while head[e] != j:
+        e += 1
+    return int(e)
 
 
 @kernel
@@ -355,16 +359,20 @@ def scan_nodes(
         x = state.work[SCAN, state.counter[_SCANS]]
         events = with_room(events, start[x + 1] - start[x] + 1)
         own = pi[x] - (clock - state.node[NODE_SINCE, x])
-        add(events, clock + own, _EXPOSE, x, 0)
+        if clock + own < state.counter[_END]:
+            state.counter[_END] = clock + own
+            add(events, clock + own, _EXPOSE, x, 0)
+        end = state.counter[_END]
         for e in range(start[x], start[x + 1]):
             y = head[e]
             if state.node[TOP, y] == state.node[TOP, x] or state.node[NODE_LABEL, y] == INNER:
                 continue
             if state.node[NODE_LABEL, y] == OUTER:
                 slack = own + pi[y] - (clock - state.node[NODE_SINCE, y]) - benefit[e]
-                add(events, clock + slack // 2, _SHRINK, x, y)
-            else:
-                add(events, clock + own + pi[y] - benefit[e], _GROW, x, y)
+                if clock + slack // 2 <= end:
+                    add(events, clock + slack // 2, _SHRINK, x, e)
+            elif clock + own + pi[y] - benefit[e] <= end:
+                add(events, clock + own + pi[y] - benefit[e], _GROW, x, e)
     return events
 
 
@@ -558,7 +566,8 @@ def free_child(
             y = head[e]
             if state.node[NODE_LABEL, y] == OUTER:
                 slack = pi[x] + pi[y] - (clock - state.node[NODE_SINCE, y]) - benefit[e]
-                add(events, clock + slack, _GROW, y, x)
+                if clock + slack <= state.counter[_END]:
+                    add(events, clock + slack, _GROW, y, edge_of(start, head, y, x))
     return events
 
 
@@ -616,7 +625,6 @@ def due(
     a: int,
     b: int,
     now: int,
-    start: Ints,
     head: Ints,
     benefit: Ints,
     pi: Ints,
@@ -636,14 +644,15 @@ def due(
     own = pi[a] - (now - state.node[NODE_SINCE, a])
     if kind == _EXPOSE:
         return int(own)
+    y = head[b]
     if kind == _GROW:
-        if state.node[NODE_LABEL, b] != FREE:
+        if state.node[NODE_LABEL, y] != FREE:
             return -1
-        return int(own + pi[b] - benefit_of(start, head, benefit, a, b))
-    if state.node[NODE_LABEL, b] != OUTER or state.node[TOP, a] == state.node[TOP, b]:
+        return int(own + pi[y] - benefit[b])
+    if state.node[NODE_LABEL, y] != OUTER or state.node[TOP, a] == state.node[TOP, y]:
         return -1
-    other = pi[b] - (now - state.node[NODE_SINCE, b])
-    return int(own + other - benefit_of(start, head, benefit, a, b)) // 2
+    other = pi[y] - (now - state.node[NODE_SINCE, y])
+    return int(own + other - benefit[b]) // 2
 
 
 @kernel
@@ -653,6 +662,7 @@ def grow_tree(
     """Grow the tree of an exposed node until the node is matched or may stay exposed."""
     events = new_events(_FIRST_EVENTS)
     state.counter[_CLOCK] = 0
+    state.counter[_END] = pi[root] + 1
     label_outer(state.node[TOP, root], -1, -1, state)
     ended = _GOES_ON
     while ended == _GOES_ON:
@@ -662,7 +672,7 @@ def grow_tree(
         a = events.a[0]
         b = events.b[0]
         drop(events)
-        later = due(kind, a, b, now, start, head, benefit, pi, state)
+        later = due(kind, a, b, now, head, benefit, pi, state)
         if later < 0:
             continue
         if later > 0:
@@ -670,9 +680,9 @@ def grow_tree(
             continue
         state.counter[_CLOCK] = max(state.counter[_CLOCK], now)
         if kind == _GROW:
-            ended = grow(a, b, mate, state, events)
+            ended = grow(a, head[b], mate, state, events)
         elif kind == _SHRINK:
-            shrink(a, b, pi, state)
+            shrink(a, head[b], pi, state)
         elif kind == _EXPAND:
             events = expand(a, start, head, benefit, pi, state, events)
         else:

@@ -34,7 +34,10 @@ Ints = NDArray[np.int64]
 
 _IMPOSSIBLE = -(2**62)
 
-_SURVIVORS = 4_000_000
+_FEW = 16
+"""Pairs that may be added for a job before the optimum on the graph as it is."""
+
+_MOST = 4_000_000
 """Pairs that may be added in the last step, over all jobs, before the gap is left as it is."""
 
 _WIDEN = 4
@@ -133,9 +136,10 @@ def close_gap(
         return [], bound2
     values = _values(classes, main, deadline)
     _try(values, _filled(main, limit, values), incumbent)
-    if not _add_survivors(classes, main, bound2 - incumbent.value2):
+    if not _add_survivors(classes, main, bound2 - incumbent.value2, _FEW):
         _refine(values, limit, incumbent, bound2)
-        if not _add_survivors(classes, main, bound2 - incumbent.value2):
+        most = _MOST // sum(map(len, classes))
+        if not _add_survivors(classes, main, bound2 - incumbent.value2, most):
             return [], bound2
     values = _values(classes, main, deadline)
     return values, _refine(values, limit, incumbent, bound2)
@@ -145,9 +149,8 @@ def _values(classes: Sequence[SizeClass], main: Joint, deadline: Deadline) -> li
     return [ConcaveValue(c, t, deadline) for c, t in zip(classes, main.tangents, strict=True)]
 
 
-def _add_survivors(classes: Sequence[SizeClass], main: Joint, gap2: int) -> bool:
+def _add_survivors(classes: Sequence[SizeClass], main: Joint, gap2: int, most: int) -> bool:
     """Add the pairs that could be in a better solution to the graphs, unless they are too many."""
-    most = max(1, _SURVIVORS // max(1, sum(map(len, classes))))
     tangents = zip(classes, main.tangents, strict=True)
     return gap2 <= 0 or all(c.add_survivors(t, gap2, most) for c, t in tangents)
 

@@ -344,11 +344,9 @@ class SizeClass:
         if self.complete:
             return True
         room = int(self.reduced_costs(tangent, -gap2, 1)[0].max(initial=0))
-        if room > most:
-            return False
-        if room > 0:
+        if 0 < room <= most:
             self._add(self.reduced_costs(tangent, -gap2, room)[2])
-        return True
+        return room <= most
 
     def reduced_costs(self, tangent: Tangent, slack: int, room: int) -> tuple[Ints, Ints, Ints]:
         """Return count, worst and partners of the pairs of each row (see ``price_rows``)."""
