@@ -238,7 +238,7 @@ def augment_rows(
         source = free[t]
         touches = 0
         passes = 0
-        size = 0
+        size = np.int64(0)
         i = source
         length = np.int64(0)
         while True:

@@ -33,6 +33,7 @@ from dovetail.solver.pairing.compilation import kernel
 
 Ints = NDArray[np.int64]
 
+NONE = -1
 FREE, OUTER, INNER = 0, 1, 2
 
 _GROW, _SHRINK, _EXPAND, _EXPOSE = 0, 1, 2, 3
@@ -42,6 +43,7 @@ _CLOCK, _TOPS, _SCANS, _UNUSED, _MARK, _END = 0, 1, 2, 3, 4, 5
 _COUNTERS = 6
 
 _FIRST_EVENTS = 4096
+_PER_STEP = 2
 
 
 PARENT, FIRST, FOLLOWING, PRECEDING, TAIL, TIP, BASE, DUAL, SINCE, LABEL, LINK, ENTRY, MARK = range(
@@ -202,7 +204,7 @@ def drop(events: Events) -> None:
     size = events.size[0] - 1
     events.size[0] = size
     time = events.time[size]
-    q = 0
+    q = np.int64(0)
     while True:
         c = 2 * q + 1
         if c >= size:
@@ -361,7 +363,7 @@ def scan_nodes(
         own = pi[x] - (clock - state.node[NODE_SINCE, x])
         if clock + own < state.counter[_END]:
             state.counter[_END] = clock + own
-            add(events, clock + own, _EXPOSE, x, 0)
+            add(events, clock + own, _EXPOSE, x, x)
         end = state.counter[_END]
         for e in range(start[x], start[x + 1]):
             y = head[e]
@@ -409,7 +411,7 @@ def grow(x: int, y: int, mate: Ints, state: Blossoms, events: Events) -> int:
         state.node[NODE_LABEL, state.leaves[k]] = INNER
         state.node[NODE_SINCE, state.leaves[k]] = state.counter[_CLOCK]
     if inner >= state.node.shape[1]:
-        add(events, state.counter[_CLOCK] + state.blossom[DUAL, inner] // 2, _EXPAND, inner, 0)
+        add(events, state.counter[_CLOCK] + state.blossom[DUAL, inner] // 2, _EXPAND, inner, inner)
     label_outer(state.node[TOP, mate[base]], base, mate[base], state)
     return _GOES_ON
 
@@ -527,7 +529,13 @@ def relabel_even_way(blossom: int, child: int, pi: Ints, state: Blossoms, events
     while True:
         label_top(child, INNER, link, entry, state)
         if child >= state.node.shape[1]:
-            add(events, state.counter[_CLOCK] + state.blossom[DUAL, child] // 2, _EXPAND, child, 0)
+            add(
+                events,
+                state.counter[_CLOCK] + state.blossom[DUAL, child] // 2,
+                _EXPAND,
+                child,
+                child,
+            )
         if child == end:
             return
         if forward:
@@ -663,10 +671,10 @@ def grow_tree(
     events = new_events(_FIRST_EVENTS)
     state.counter[_CLOCK] = 0
     state.counter[_END] = pi[root] + 1
-    label_outer(state.node[TOP, root], -1, -1, state)
+    label_outer(state.node[TOP, root], NONE, NONE, state)
     ended = _GOES_ON
     while ended == _GOES_ON:
-        events = with_room(scan_nodes(start, head, benefit, pi, state, events), 2)
+        events = with_room(scan_nodes(start, head, benefit, pi, state, events), _PER_STEP)
         now = events.time[0]
         kind = events.kind[0]
         a = events.a[0]
@@ -686,7 +694,7 @@ def grow_tree(
         elif kind == _EXPAND:
             events = expand(a, start, head, benefit, pi, state, events)
         else:
-            flip_path(a, -1, state, mate)
+            flip_path(a, NONE, state, mate)
             ended = _ENDED
     settle(pi, state)
 

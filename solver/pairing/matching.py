@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from dovetail.solver.pairing import blossom
 from dovetail.solver.pairing.capacity import Bracket, Joint, merged, node_values, solve_prices
 from dovetail.solver.pairing.certificate import Certificate, Dual
-from dovetail.solver.pairing.compilation import Run, can_compile, compiled, interpreted, is_compiled
+from dovetail.solver.pairing.compilation import Run, compiled, is_compiled, is_kept, keep, quickest
 from dovetail.solver.pairing.deadline import Deadline, OutOfTimeError
 from dovetail.solver.pairing.fixed_point import Problem, Rounded, checked, rounded
 from dovetail.solver.pairing.gangs import ConcaveValue, Incumbent, close_gap
@@ -47,8 +47,8 @@ Bools = NDArray[np.bool_]
 OPTIMAL_GAP = 1e-6
 """The relative gap up to which a matching is called optimal (see ``solver.answers``)."""
 
-_INTERPRETED_JOBS = 80
-"""Jobs up to which plain Python is done sooner than numba and its cached code are loaded."""
+_COMPILED_JOBS = 400
+"""Jobs of the rounds that the kernels are compiled by: enough to sample and to price."""
 
 _FINISH = 2
 """Time kept for the bound at a deadline, in times of what reading the values took."""
@@ -112,7 +112,10 @@ def match_pairs(
     required : (n,) bool, optional
         Jobs that must be placed.
     time_limit : float, optional
-        Seconds after which the best solution and bound so far are returned.
+        Seconds after which the best solution and bound so far are returned. A round of more
+        than 1,200 jobs still waits for the kernels where they have never been compiled; smaller
+        ones run as plain Python then, which takes some seconds at a thousand jobs (see
+        ``compile_kernels``).
     seed : int
         Of the random sample from which prices start; decides among optima of equal value.
     previous : Matching or Prices, optional
@@ -133,8 +136,21 @@ def match_pairs(
             f"previous must have prices of {len(problem)} jobs, got {len(start.job)}; "
             "see Prices.reindexed"
         )
-    small = len(problem) <= _INTERPRETED_JOBS and not is_compiled()
-    run = interpreted if small or not can_compile() else compiled
+    run = quickest(len(problem), time_limit)
+    if run is compiled and not is_compiled() and not is_kept():
+        compile_kernels()
+    return _matched(problem, run, began, time_limit, seed, start)
+
+
+def _matched(
+    problem: Problem,
+    run: Run,
+    began: float,
+    time_limit: float | None,
+    seed: int = 0,
+    start: Prices | None = None,
+) -> Matching:
+    """Solve a checked problem."""
     whole = rounded(problem, run)
     reading = time.monotonic() - began
     deadline = Deadline()
@@ -144,6 +160,35 @@ def match_pairs(
     if len(problem) > 0:
         search.solve(seed, start)
     return _matching(problem, whole, search)
+
+
+def compile_kernels() -> None:
+    """Compile all kernels and keep their machine code, unless that has been done.
+
+    Without it, the first round of more than some hundreds of jobs after an installation takes
+    ten seconds or more longer, whatever its time limit is. For install scripts, images and
+    services that must not wait; the code is kept beside the source, or in the user's cache
+    folder, or where ``NUMBA_CACHE_DIR`` says, and holds for the kind of processor that it was
+    compiled on.
+
+    Raises
+    ------
+    ImportError
+        Without numba (the extra ``fast``).
+    """
+    rng = np.random.default_rng(0)
+    n = _COMPILED_JOBS
+    size = rng.choice([1, 2], n)
+    for dtype in (np.float32, np.float64):
+        values = rng.random((n, n)).astype(dtype)
+        values += values.T
+        problem = checked(values, np.ones(n), n // 2, size, None)
+        for time_limit in (None, 0.0):
+            _matched(problem, compiled, time.monotonic(), time_limit)
+    for jobs, gpus in ((3, None), (6, 1)):  # an odd circle, and solutions to merge
+        problem = checked(np.ones((jobs, jobs)), None, gpus, None, None)
+        _matched(problem, compiled, time.monotonic(), None)
+    keep()
 
 
 @dataclass

@@ -34,6 +34,7 @@ _LARGEST_PART = 4
 _SAMPLE_ROUNDS = 2
 """Rounds of pricing for a sample, whose prices need not be exact."""
 
+
 @dataclass(frozen=True)
 class Prices:
     """What GPUs and jobs are worth at the optimum, to start the next round from.
@@ -121,9 +122,7 @@ def sampled(
     return Start(price, starts)
 
 
-def _extended(
-    data: ClassData, chosen: Ints, potential: Ints, price: int, run: Run
-) -> ClassStart:
+def _extended(data: ClassData, chosen: Ints, potential: Ints, price: int, run: Run) -> ClassStart:
     """Return the potentials of all jobs from those of the chosen ones."""
     start = ClassStart.unknown(data)
     if data.fixed is None:
@@ -139,9 +138,7 @@ def known(classes: Sequence[ClassData], prices: Prices, scale: float, run: Run) 
     return Start(price, [_known_class(c, prices, price * c.size, scale, run) for c in classes])
 
 
-def _known_class(
-    data: ClassData, prices: Prices, price: int, scale: float, run: Run
-) -> ClassStart:
+def _known_class(data: ClassData, prices: Prices, price: int, scale: float, run: Run) -> ClassStart:
     nodes = data.nodes
     old = prices.job[nodes]
     is_known = np.isfinite(old)

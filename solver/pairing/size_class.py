@@ -173,7 +173,9 @@ class ClassStart:
     def unknown(cls, data: ClassData) -> ClassStart:
         """Return the start where nothing is known."""
         m = len(data.nodes)
-        return cls(2 * np.maximum(data.single, 0), np.full(m, -1, dtype=np.int64), None, np.arange(m))
+        return cls(
+            2 * np.maximum(data.single, 0), np.full(m, -1, dtype=np.int64), None, np.arange(m)
+        )
 
 
 def complete_graph(fixed: Narrow, run: Run, allowed: Ints | None = None) -> Graph | None:
@@ -183,7 +185,7 @@ def complete_graph(fixed: Narrow, run: Run, allowed: Ints | None = None) -> Grap
         allowed = np.count_nonzero(fixed != dense.FORBIDDEN, axis=1)
     if m > _COMPLETE and allowed.sum() > _SPARSE_DEGREE * m:
         return None
-    first, second = np.nonzero(np.triu(fixed != dense.FORBIDDEN, 1))
+    first, second = np.divmod(np.flatnonzero(np.triu(fixed != dense.FORBIDDEN, 1)), m)
     weight = fixed[first, second].astype(np.int64)
     return Graph.of(m, first, second, weight, run)
 
@@ -322,9 +324,7 @@ class SizeClass:
         potential = np.maximum(self.u + self.v, 2 * alone)
         zero = np.zeros_like(none)
         column = self.mate.copy()
-        tangent = Tangent(
-            self.price, 0, 0, none, potential, potential, column, none, zero, False
-        )
+        tangent = Tangent(self.price, 0, 0, none, potential, potential, column, none, zero, False)
         if not self.complete:
             potential = potential + self.reduced_costs(tangent, 0, 1)[1]
         return replace(tangent, dual2=exact_sum(potential), potential=potential)
