@@ -26,6 +26,7 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 _INFINITE = 2**62
+_EMPTY = 0
 REDUCTIONS = 2
 """Row reductions before shortest paths."""
 
@@ -238,7 +239,7 @@ def augment_rows(
         source = free[t]
         touches = 0
         passes = 0
-        size = np.int64(0)
+        size = _EMPTY
         i = source
         length = np.int64(0)
         while True:

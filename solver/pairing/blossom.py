@@ -44,6 +44,7 @@ _COUNTERS = 6
 
 _FIRST_EVENTS = 4096
 _PER_STEP = 2
+_ROOT = 0
 
 
 PARENT, FIRST, FOLLOWING, PRECEDING, TAIL, TIP, BASE, DUAL, SINCE, LABEL, LINK, ENTRY, MARK = range(
@@ -204,7 +205,7 @@ def drop(events: Events) -> None:
     size = events.size[0] - 1
     events.size[0] = size
     time = events.time[size]
-    q = np.int64(0)
+    q = _ROOT
     while True:
         c = 2 * q + 1
         if c >= size:

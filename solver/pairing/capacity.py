@@ -180,7 +180,7 @@ def solve_prices(
     """
     exact2 = 0 if integral else 2 * limit
     few = sum(map(len, classes)) // _FEW
-    tolerance2 = exact2
+    tolerance2 = max(exact2, round(2 * limit * price * _LOOSE))
     for _ in range(rounds):
         bracket = least_bound(
             lambda t: evaluate_all(classes, t, integral, deadline), limit, price, scale, tolerance2
@@ -191,7 +191,7 @@ def solve_prices(
         if added == 0 and tolerance2 == exact2:
             return bracket, True
         price = bracket.best.price
-        tolerance2 = exact2
+        tolerance2 = exact2 if added <= few else max(exact2, round(bracket.bound2 * _LOOSE))
     return bracket, False
 
 

@@ -179,10 +179,10 @@ def compile_kernels() -> None:
     rng = np.random.default_rng(0)
     n = _COMPILED_JOBS
     size = rng.choice([1, 2], n)
+    values = rng.random((n, n))
+    values += values.T
     for dtype in (np.float32, np.float64):
-        values = rng.random((n, n)).astype(dtype)
-        values += values.T
-        problem = checked(values, np.ones(n), n // 2, size, None)
+        problem = checked(values.astype(dtype), np.ones(n), n // 2, size, None)
         for time_limit in (None, 0.0):
             _matched(problem, compiled, time.monotonic(), time_limit)
     for jobs, gpus in ((3, None), (6, 1)):  # an odd circle, and solutions to merge
