@@ -147,8 +147,7 @@ def members(parent: Ints, dual: Ints, nodes: int) -> Iterator[tuple[int, Ints]]:
     node, b = np.concatenate(inside), np.concatenate(outside)
     order = np.lexsort((node, b))
     found, first = np.unique(b[order], return_index=True)
-    for k, part in zip(found.tolist(), np.split(node[order], first)[1:], strict=True):
-        yield k, part
+    yield from zip(found.tolist(), np.split(node[order], first)[1:], strict=True)
 
 
 @kernel

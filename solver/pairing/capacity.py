@@ -40,12 +40,6 @@ _WIDEN = 4
 _ROUNDS = 25
 """Rounds of pricing after which the price search gives up (a few are usual)."""
 
-_LOOSE = 2**-17
-"""How far above the minimum the bound may stay, of itself, while many pairs price in."""
-
-_FEW = 100
-"""One pair that prices in for so many jobs counts as few."""
-
 
 class Point(Protocol):
     """A solution at a price; what it uses and its value are doubled."""
@@ -178,9 +172,7 @@ def solve_prices(
 
     Returns the last bracket, and whether its best point is priced: proven for all pairs.
     """
-    exact2 = 0 if integral else 2 * limit
-    few = sum(map(len, classes)) // _FEW
-    tolerance2 = max(exact2, round(2 * limit * price * _LOOSE))
+    tolerance2 = 0 if integral else 2 * limit
     for _ in range(rounds):
         bracket = least_bound(
             lambda t: evaluate_all(classes, t, integral, deadline), limit, price, scale, tolerance2
@@ -188,10 +180,9 @@ def solve_prices(
         added = sum(
             c.price_in(t, deadline) for c, t in zip(classes, bracket.best.tangents, strict=True)
         )
-        if added == 0 and tolerance2 == exact2:
+        if added == 0:
             return bracket, True
         price = bracket.best.price
-        tolerance2 = exact2 if added <= few else max(exact2, round(bracket.bound2 * _LOOSE))
     return bracket, False
 
 

@@ -186,7 +186,8 @@ def halves(potential: Ints) -> Narrow:
     half = potential >> 1
     if half.min(initial=0) < -_HALF:
         return np.zeros(0, dtype=np.int32)
-    return np.minimum(half, _HALF).astype(np.int32)
+    cut: Narrow = np.minimum(half, _HALF).astype(np.int32)
+    return cut
 
 
 @kernel
@@ -195,7 +196,7 @@ def any_above(values: Narrow, halves: Narrow, threshold: np.int32) -> bool:
     count = np.int32(0)
     for j in range(values.size):
         count = np.int32(count + np.int32(values[j] > np.int32(halves[j] + threshold)))
-    return count > 0
+    return bool(count > 0)
 
 
 @kernel
