@@ -24,7 +24,7 @@ FORBIDDEN = -(2**31)
 
 _LOWEST = -(2**62)
 
-_HALF = 2**30
+_HALF = 2**30 - 1
 """Half potentials beyond this decide alone whether a pair prices in; sums stay in 32 bits."""
 
 _BLOCK = 256

@@ -42,8 +42,8 @@ _MOST = 4_000_000
 
 _WIDEN = 4
 
-_NEAR = 8
-"""The first tangents lie so much of the gap beside the capacity price: about where eight groups
+_NEAR = 32
+"""The first tangents lie so much of the gap beside the capacity price: about where so many groups
 more or fewer would lose as much as the gap."""
 
 

@@ -345,5 +345,4 @@ def _prices(whole: Rounded, search: _Search, n: int) -> Prices:
         partner[c.nodes] = np.where(t.column >= 0, c.nodes[t.column], -1)
         gpu = max(gpu, t.price / (c.size * whole.gpus_per_unit * whole.scale))
     pairs = [c.nodes[np.array(ends)] for c, ends in zip(whole.classes, search.likely, strict=False)]
-    none = np.zeros((2, 0), dtype=np.int64)
-    return Prices(gpu, job, partner, np.concatenate([none, *pairs], axis=1))
+    return Prices(gpu, job, partner, np.concatenate(pairs, axis=1) if pairs else None)

@@ -50,12 +50,33 @@ class Prices:
         go back to it), itself where it has no partner; -1 where that is not known.
     pairs : (2, e) int, optional
         The pairs of jobs that are likely at these prices, the smaller index first.
+
+    Raises
+    ------
+    ValueError
+        Where ``partner`` or ``pairs`` are not indices of these jobs.
     """
 
     gpu: float
     job: Floats
     partner: Ints | None = None
     pairs: Ints | None = None
+
+    def __post_init__(self) -> None:
+        n = len(self.job)
+        partner, pairs = self.partner, self.pairs
+        if partner is not None and (
+            partner.shape != (n,) or (partner < -1).any() or (partner >= n).any()
+        ):
+            raise ValueError(f"partner must hold {n} indices of jobs or -1")
+        if pairs is not None and (
+            pairs.ndim != 2
+            or len(pairs) != 2
+            or (pairs < 0).any()
+            or (pairs >= n).any()
+            or (pairs[0] >= pairs[1]).any()
+        ):
+            raise ValueError("pairs must hold two indices of jobs each, the smaller first")
 
     def reindexed(self, index: Ints) -> Prices:
         """Return the prices of another set of jobs.
@@ -150,13 +171,13 @@ def _known_class(data: ClassData, prices: Prices, price: int, scale: float, run:
         _raise(data, where, potential[where], new, price, run, potential)
     place = np.full(len(prices.job) + 1, -1, dtype=np.int64)
     place[nodes] = np.arange(len(nodes))
-    start = ClassStart(potential, np.full(len(nodes), -1, dtype=np.int64), None, new)
+    start = replace(ClassStart.unknown(data), potential=potential)
     if prices.partner is not None:
         start = replace(start, partner=place[prices.partner[nodes]])
     if prices.pairs is not None:
         first, second = place[prices.pairs]
         inside = (first >= 0) & (second >= 0)
-        start = replace(start, pairs=(first[inside], second[inside]))
+        start = replace(start, pairs=(first[inside], second[inside]), new=new)
     return start
 
 

@@ -159,6 +159,18 @@ def test_reindexing_marks_new_jobs():
     assert prices.pairs is None
     with pytest.raises(ValueError, match="index must be from -1 to 2"):
         prices.reindexed(np.array([3]))
+    with pytest.raises(ValueError, match="partner must hold 2 indices"):
+        Prices(1.0, np.ones(2), np.array([0, 2]))
+    with pytest.raises(ValueError, match="the smaller first"):
+        Prices(1.0, np.ones(2), None, np.array([[1], [0]]))
+
+
+def test_prices_of_a_round_out_of_time_start_the_next():
+    values = pair_values(np.random.default_rng(4), 200, "floats")
+    arguments = (values, np.ones(200), 60)
+    late = match_pairs(*arguments, time_limit=0.0)
+    matching = match_pairs(*arguments, previous=late)
+    assert matching.value == match_pairs(*arguments).value
 
 
 def test_reindexing_carries_partners_and_pairs():
