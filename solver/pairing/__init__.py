@@ -1,7 +1,14 @@
 """Exact pairing: the engine under ``match_pairs`` (see ``matching`` for the scheme)."""
 
 from dovetail.solver.pairing.certificate import Certificate, certificate_errors
-from dovetail.solver.pairing.matching import Matching, match_pairs
+from dovetail.solver.pairing.matching import Matching, compile_kernels, match_pairs
 from dovetail.solver.pairing.prices import Prices
 
-__all__ = ["Certificate", "Matching", "Prices", "certificate_errors", "match_pairs"]
+__all__ = [
+    "Certificate",
+    "Matching",
+    "Prices",
+    "certificate_errors",
+    "compile_kernels",
+    "match_pairs",
+]

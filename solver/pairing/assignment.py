@@ -23,8 +23,10 @@ from numpy.typing import NDArray
 from dovetail.solver.pairing.compilation import kernel
 
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
 _INFINITE = 2**62
+_EMPTY = 0
 REDUCTIONS = 2
 """Row reductions before shortest paths."""
 
@@ -237,7 +239,7 @@ def augment_rows(
         source = free[t]
         touches = 0
         passes = 0
-        size = 0
+        size = _EMPTY
         i = source
         length = np.int64(0)
         while True:
@@ -291,14 +293,63 @@ def augment_rows(
 
 
 @kernel
-def split_cycles(mate: Ints, partner: Ints) -> int:
+def split_cycle(node: int, mate: Ints, partner: Ints) -> None:
+    """Pair up the nodes of a cycle in order; where their number is odd, ``node`` is left."""
+    j = mate[node]
+    k = mate[j]
+    while j != node and k != node:
+        partner[j] = k
+        partner[k] = j
+        j = mate[k]
+        k = mate[j]
+    if j != node:
+        partner[j] = node
+        partner[node] = j
+
+
+@kernel
+def tight_edge_out(
+    node: int,
+    start: Ints,
+    head: Ints,
+    profit: Ints,
+    potential: Ints,
+    mate: Ints,
+    cycle: Ints,
+    unsplit: Bools,
+) -> tuple[int, int]:
+    """Return the ends of a tight edge from a node's cycle to another unsplit one, or -1, -1."""
+    i = node
+    while True:
+        for e in range(start[i], start[i + 1]):
+            j = head[e]
+            other = cycle[j]
+            if (
+                other >= 0
+                and other != cycle[node]
+                and unsplit[other]
+                and potential[i] + potential[j] == 2 * profit[e]
+            ):
+                return i, j
+        i = mate[i]
+        if i == node:
+            return -1, -1
+
+
+@kernel
+def split_cycles(
+    start: Ints, head: Ints, profit: Ints, alone: Ints, potential: Ints, mate: Ints, partner: Ints
+) -> int:
     """Turn an assignment into a matching: the cycles of the permutation into disjoint pairs.
 
-    Even cycles split into pairs; an odd one leaves a node exposed (-1), as a fixed point does.
-    Returns how many odd cycles of three or more there are: where none, the matching is optimal.
+    Even cycles split into pairs. An odd one leaves a node exposed (-1): one that is worth as
+    much alone, as in a fixed point, or two are split together, joined by a tight edge. Returns
+    how many odd cycles lose by it: where none does, the matching is optimal.
     """
     n = mate.size
+    cycle = np.full(n, -1, np.int64)
     seen = np.zeros(n, np.bool_)
+    first = np.empty(n, np.int64)
     odd = 0
     for i in range(n):
         partner[i] = -1
@@ -306,19 +357,38 @@ def split_cycles(mate: Ints, partner: Ints) -> int:
         if seen[i]:
             continue
         length = 0
+        exposed = -1
         j = i
         while not seen[j]:
             seen[j] = True
             length += 1
+            if potential[j] == 2 * alone[j]:
+                exposed = j
             j = mate[j]
-        if length > 1 and length % 2 == 1:
+        if length % 2 == 0:
+            split_cycle(i, mate, partner)
+        elif exposed >= 0:
+            split_cycle(exposed, mate, partner)
+        else:
+            first[odd] = i
+            while cycle[j] < 0:
+                cycle[j] = odd
+                j = mate[j]
             odd += 1
-        j = i
-        if length % 2 == 1:
-            j = mate[j]
-        for _ in range(length // 2):
-            k = mate[j]
-            partner[j] = k
-            partner[k] = j
-            j = mate[k]
-    return odd
+    unsplit = np.ones(odd, np.bool_)
+    lossy = odd
+    for c in range(odd):
+        if not unsplit[c]:
+            continue
+        i, j = tight_edge_out(first[c], start, head, profit, potential, mate, cycle, unsplit)
+        if i < 0:
+            split_cycle(first[c], mate, partner)
+            continue
+        split_cycle(i, mate, partner)
+        split_cycle(j, mate, partner)
+        partner[i] = j
+        partner[j] = i
+        unsplit[c] = False
+        unsplit[cycle[j]] = False
+        lossy -= 2
+    return lossy

@@ -23,6 +23,7 @@ that has been overtaken is dropped, or pushed again at its right time.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -32,15 +33,18 @@ from dovetail.solver.pairing.compilation import kernel
 
 Ints = NDArray[np.int64]
 
+NONE = -1
 FREE, OUTER, INNER = 0, 1, 2
 
 _GROW, _SHRINK, _EXPAND, _EXPOSE = 0, 1, 2, 3
 _ENDED, _GOES_ON = 1, 0
 
-_CLOCK, _TOPS, _SCANS, _UNUSED, _MARK = 0, 1, 2, 3, 4
-_COUNTERS = 5
+_CLOCK, _TOPS, _SCANS, _UNUSED, _MARK, _END = 0, 1, 2, 3, 4, 5
+_COUNTERS = 6
 
 _FIRST_EVENTS = 4096
+_PER_STEP = 2
+_ROOT = 0
 
 
 PARENT, FIRST, FOLLOWING, PRECEDING, TAIL, TIP, BASE, DUAL, SINCE, LABEL, LINK, ENTRY, MARK = range(
@@ -75,7 +79,8 @@ class Blossoms(NamedTuple):
     leaves, inner_leaves : (n + 1,) int
         Working space.
     counter : int
-        The clock, the fill of TOPS, SCAN and UNUSED, the last mark.
+        The clock, the fill of TOPS, SCAN and UNUSED, the last mark, and the time at which the
+        first outer node's dual will be zero, when the tree ends at the latest.
     """
 
     blossom: Ints
@@ -87,7 +92,10 @@ class Blossoms(NamedTuple):
 
 
 class Events(NamedTuple):
-    """A binary heap of what may happen next, least time first."""
+    """A binary heap of what may happen next, least time first.
+
+    ``a`` is the outer node, ``b`` the place of the edge in the graph; the blossom to expand.
+    """
 
     time: Ints
     kind: Ints
@@ -110,6 +118,36 @@ def no_blossoms(nodes: int) -> Blossoms:
     counter[_UNUSED] = ids - nodes
     leaves = np.empty((2, nodes + 1), dtype=np.int64)
     return Blossoms(blossom, node, work, leaves[0], leaves[1], counter)
+
+
+def nested(parent: Ints, dual: Ints) -> tuple[Ints, Ints]:
+    """Return the nearest blossom of positive dual around each, and the sums of duals outwards."""
+    around = parent.copy()
+    while (idle := (around >= 0) & (dual[around] == 0)).any():
+        around[idle] = parent[around[idle]]
+    total = dual
+    outer = around
+    while (inside := outer >= 0).any():
+        total = total + np.where(inside, dual[outer], 0)
+        outer = np.where(inside, around[outer], -1)
+    return around, total
+
+
+def members(parent: Ints, dual: Ints, nodes: int) -> Iterator[tuple[int, Ints]]:
+    """Yield the blossoms of positive dual with the nodes within."""
+    around, _ = nested(parent, dual)
+    none = np.zeros(0, dtype=np.int64)
+    inside, outside = [none], [none]
+    node, b = np.arange(nodes), around[:nodes]
+    while (within := b >= 0).any():
+        node, b = node[within], b[within]
+        inside.append(node)
+        outside.append(b)
+        b = around[b]
+    node, b = np.concatenate(inside), np.concatenate(outside)
+    order = np.lexsort((node, b))
+    found, first = np.unique(b[order], return_index=True)
+    yield from zip(found.tolist(), np.split(node[order], first)[1:], strict=True)
 
 
 @kernel
@@ -166,7 +204,7 @@ def drop(events: Events) -> None:
     size = events.size[0] - 1
     events.size[0] = size
     time = events.time[size]
-    q = 0
+    q = _ROOT
     while True:
         c = 2 * q + 1
         if c >= size:
@@ -266,12 +304,12 @@ def rebase(blossom: int, node: int, state: Blossoms, mate: Ints) -> None:
 
 
 @kernel
-def benefit_of(start: Ints, head: Ints, benefit: Ints, i: int, j: int) -> int:
-    """Return the benefit of an edge of the graph."""
-    for e in range(start[i], start[i + 1]):
-        if head[e] == j:
-            return int(benefit[e])
-    return 0
+def edge_of(start: Ints, head: Ints, i: int, j: int) -> int:
+    """Return the place of an edge of the graph in the row of its end i."""
+    e = start[i]
+    while head[e] != j:
+        e += 1
+    return int(e)
 
 
 @kernel
@@ -323,16 +361,20 @@ def scan_nodes(
         x = state.work[SCAN, state.counter[_SCANS]]
         events = with_room(events, start[x + 1] - start[x] + 1)
         own = pi[x] - (clock - state.node[NODE_SINCE, x])
-        add(events, clock + own, _EXPOSE, x, 0)
+        if clock + own < state.counter[_END]:
+            state.counter[_END] = clock + own
+            add(events, clock + own, _EXPOSE, x, x)
+        end = state.counter[_END]
         for e in range(start[x], start[x + 1]):
             y = head[e]
             if state.node[TOP, y] == state.node[TOP, x] or state.node[NODE_LABEL, y] == INNER:
                 continue
             if state.node[NODE_LABEL, y] == OUTER:
                 slack = own + pi[y] - (clock - state.node[NODE_SINCE, y]) - benefit[e]
-                add(events, clock + slack // 2, _SHRINK, x, y)
-            else:
-                add(events, clock + own + pi[y] - benefit[e], _GROW, x, y)
+                if clock + slack // 2 <= end:
+                    add(events, clock + slack // 2, _SHRINK, x, e)
+            elif clock + own + pi[y] - benefit[e] <= end:
+                add(events, clock + own + pi[y] - benefit[e], _GROW, x, e)
     return events
 
 
@@ -369,7 +411,7 @@ def grow(x: int, y: int, mate: Ints, state: Blossoms, events: Events) -> int:
         state.node[NODE_LABEL, state.leaves[k]] = INNER
         state.node[NODE_SINCE, state.leaves[k]] = state.counter[_CLOCK]
     if inner >= state.node.shape[1]:
-        add(events, state.counter[_CLOCK] + state.blossom[DUAL, inner] // 2, _EXPAND, inner, 0)
+        add(events, state.counter[_CLOCK] + state.blossom[DUAL, inner] // 2, _EXPAND, inner, inner)
     label_outer(state.node[TOP, mate[base]], base, mate[base], state)
     return _GOES_ON
 
@@ -487,7 +529,13 @@ def relabel_even_way(blossom: int, child: int, pi: Ints, state: Blossoms, events
     while True:
         label_top(child, INNER, link, entry, state)
         if child >= state.node.shape[1]:
-            add(events, state.counter[_CLOCK] + state.blossom[DUAL, child] // 2, _EXPAND, child, 0)
+            add(
+                events,
+                state.counter[_CLOCK] + state.blossom[DUAL, child] // 2,
+                _EXPAND,
+                child,
+                child,
+            )
         if child == end:
             return
         if forward:
@@ -526,7 +574,8 @@ def free_child(
             y = head[e]
             if state.node[NODE_LABEL, y] == OUTER:
                 slack = pi[x] + pi[y] - (clock - state.node[NODE_SINCE, y]) - benefit[e]
-                add(events, clock + slack, _GROW, y, x)
+                if clock + slack <= state.counter[_END]:
+                    add(events, clock + slack, _GROW, y, edge_of(start, head, y, x))
     return events
 
 
@@ -584,7 +633,6 @@ def due(
     a: int,
     b: int,
     now: int,
-    start: Ints,
     head: Ints,
     benefit: Ints,
     pi: Ints,
@@ -604,14 +652,15 @@ def due(
     own = pi[a] - (now - state.node[NODE_SINCE, a])
     if kind == _EXPOSE:
         return int(own)
+    y = head[b]
     if kind == _GROW:
-        if state.node[NODE_LABEL, b] != FREE:
+        if state.node[NODE_LABEL, y] != FREE:
             return -1
-        return int(own + pi[b] - benefit_of(start, head, benefit, a, b))
-    if state.node[NODE_LABEL, b] != OUTER or state.node[TOP, a] == state.node[TOP, b]:
+        return int(own + pi[y] - benefit[b])
+    if state.node[NODE_LABEL, y] != OUTER or state.node[TOP, a] == state.node[TOP, y]:
         return -1
-    other = pi[b] - (now - state.node[NODE_SINCE, b])
-    return int(own + other - benefit_of(start, head, benefit, a, b)) // 2
+    other = pi[y] - (now - state.node[NODE_SINCE, y])
+    return int(own + other - benefit[b]) // 2
 
 
 @kernel
@@ -621,16 +670,17 @@ def grow_tree(
     """Grow the tree of an exposed node until the node is matched or may stay exposed."""
     events = new_events(_FIRST_EVENTS)
     state.counter[_CLOCK] = 0
-    label_outer(state.node[TOP, root], -1, -1, state)
+    state.counter[_END] = pi[root] + 1
+    label_outer(state.node[TOP, root], NONE, NONE, state)
     ended = _GOES_ON
     while ended == _GOES_ON:
-        events = with_room(scan_nodes(start, head, benefit, pi, state, events), 2)
+        events = with_room(scan_nodes(start, head, benefit, pi, state, events), _PER_STEP)
         now = events.time[0]
         kind = events.kind[0]
         a = events.a[0]
         b = events.b[0]
         drop(events)
-        later = due(kind, a, b, now, start, head, benefit, pi, state)
+        later = due(kind, a, b, now, head, benefit, pi, state)
         if later < 0:
             continue
         if later > 0:
@@ -638,13 +688,13 @@ def grow_tree(
             continue
         state.counter[_CLOCK] = max(state.counter[_CLOCK], now)
         if kind == _GROW:
-            ended = grow(a, b, mate, state, events)
+            ended = grow(a, head[b], mate, state, events)
         elif kind == _SHRINK:
-            shrink(a, b, pi, state)
+            shrink(a, head[b], pi, state)
         elif kind == _EXPAND:
             events = expand(a, start, head, benefit, pi, state, events)
         else:
-            flip_path(a, -1, state, mate)
+            flip_path(a, NONE, state, mate)
             ended = _ENDED
     settle(pi, state)
 

@@ -40,9 +40,6 @@ _WIDEN = 4
 _ROUNDS = 25
 """Rounds of pricing after which the price search gives up (a few are usual)."""
 
-_REPRICED_STEP = 16
-"""How much smaller the step is once the price of the round before is known."""
-
 
 class Point(Protocol):
     """A solution at a price; what it uses and its value are doubled."""
@@ -99,17 +96,20 @@ def least_bound(
     evaluate: Callable[[int], P],
     limit: int,
     price: int,
-    step: int,
+    scale: int,
     tolerance2: int = 0,
     fewer: P | None = None,
     more: P | None = None,
 ) -> Bracket[P]:
     """Minimise the bound over prices >= 0, starting at ``price`` or from two known sides.
 
-    ``tolerance2`` is how far above the minimum (doubled) the bound may stay.
+    While only one side is known, a step is in proportion to what is used too much or too
+    little: as if the price were to change in the same proportion. ``scale`` stands in for a
+    price of 0. ``tolerance2`` is how far above the minimum (doubled) the bound may stay.
     """
     if fewer is not None and more is not None:
         price = _where_tangents_meet(fewer, more)
+    unit = max(1, (price or scale) // (2 * limit + 1))
     for count in range(10**9):
         point = evaluate(price)
         if point.count2 > 2 * limit:
@@ -118,12 +118,9 @@ def least_bound(
             fewer = point
             if price == 0 or point.count2 == 2 * limit:
                 return Bracket(point, point, more, _at(point, limit))
-        if more is None:
-            price = max(0, price - step)
-            step *= _WIDEN
-        elif fewer is None:
-            price += step
-            step *= _WIDEN
+        if more is None or fewer is None:
+            price = max(0, price + unit * (point.count2 - 2 * limit))
+            unit *= _WIDEN
         elif fewer.price - more.price <= 1 or _met(fewer, more, limit, tolerance2):
             break
         elif count > _BISECT_AFTER and count % _BISECT_EVERY == 0:
@@ -166,7 +163,7 @@ def solve_prices(
     classes: Sequence[SizeClass],
     limit: int,
     price: int,
-    step: int,
+    scale: int,
     integral: bool,
     deadline: Deadline,
     rounds: int = _ROUNDS,
@@ -178,7 +175,7 @@ def solve_prices(
     tolerance2 = 0 if integral else 2 * limit
     for _ in range(rounds):
         bracket = least_bound(
-            lambda t: evaluate_all(classes, t, integral, deadline), limit, price, step, tolerance2
+            lambda t: evaluate_all(classes, t, integral, deadline), limit, price, scale, tolerance2
         )
         added = sum(
             c.price_in(t, deadline) for c, t in zip(classes, bracket.best.tangents, strict=True)
@@ -186,7 +183,6 @@ def solve_prices(
         if added == 0:
             return bracket, True
         price = bracket.best.price
-        step = max(1, step // _REPRICED_STEP)
     return bracket, False
 
 

@@ -1,22 +1,29 @@
 """Kernels: functions on arrays that run compiled by numba or as plain Python.
 
 One source serves both. Compiled, the engine solves a thousand jobs in tens of milliseconds, but
-numba has to be imported (and, once after installation, to compile: the machine code is cached
-beside the source or in the user's cache folder). As plain Python a round of a few dozen jobs is
-solved before that import would be over, and everything works where numba is not installed.
+numba has to be imported and its machine code loaded (half a second), which is compiled once
+after installation (ten seconds and more) and kept beside the source or in the user's cache
+folder. As plain Python a round of some dozens of jobs is solved before that load would be over,
+one of some hundreds before the compilation would, and everything works where numba is not
+installed. ``quickest`` chooses; ``matching.compile_kernels`` compiles ahead of the first round.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from hashlib import sha256
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import pairwise
+from pathlib import Path
 from types import FunctionType
 from typing import Any, Protocol, TypeVar, cast
+
+import numpy as np
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -27,6 +34,19 @@ _THREADED_CELLS = 200_000
 
 _CHUNKS_PER_THREAD = 8
 """So that threads end together although rows of a triangle differ in length."""
+
+
+_QUICKER_THAN_LOADING = 100
+"""Jobs up to which plain Python is done sooner than numba and its kept code are loaded."""
+
+_QUICKER_THAN_COMPILING = 600
+"""Jobs up to which plain Python is done sooner than the kernels are compiled."""
+
+_READ_BEFORE_COMPILED = 1200
+"""Jobs up to which plain Python has an answer of some quality sooner than that."""
+
+_COMPILING_S = 20.0
+"""Seconds that compiling may take: a time limit below this cannot wait for it."""
 
 
 class Run(Protocol):
@@ -64,14 +84,65 @@ def is_compiled() -> bool:
     return _compiled.cache_info().currsize > 0
 
 
+def is_kept() -> bool:
+    """Tell whether an earlier process has compiled all kernels as they are now for this machine."""
+    mark = _mark()
+    return mark is not None and mark.exists()
+
+
+def keep() -> None:
+    """Note that all kernels are compiled, and their code kept."""
+    mark = _mark()
+    if mark is not None:
+        mark.touch()
+
+
+def _mark() -> Path | None:
+    """Return the file that stands for the machine code of these sources, None if none is kept.
+
+    Its name tells the sources, Python, numba and processor that the code is for.
+    """
+    numba, binding = import_module("numba"), import_module("llvmlite.binding")
+    try:
+        folder = numba.njit(cache=True)(is_kept).stats.cache_path
+    except RuntimeError:
+        return None
+    sources = sorted({Path(k.__code__.co_filename) for k in _KERNELS})
+    stamps = [(p.name, p.stat().st_mtime_ns, p.stat().st_size) for p in sources]
+    made_for = (sys.version, numba.__version__, binding.get_host_cpu_name(), stamps)
+    digest = sha256(repr(made_for).encode()).hexdigest()[:16]
+    return Path(folder) / f"compiled-{digest}"
+
+
+def quickest(jobs: int, time_limit: float | None) -> Run:
+    """Return the way to run that is done first, or that keeps the time limit best.
+
+    ``compiled`` is returned before the kernels are compiled only where a round is so large that
+    plain Python would take longer than compiling.
+    """
+    if not can_compile():
+        return interpreted
+    if is_compiled():
+        return compiled
+    if jobs <= _QUICKER_THAN_LOADING:
+        return interpreted
+    if is_kept():
+        return compiled
+    hurried = time_limit is not None and time_limit < _COMPILING_S
+    most = _READ_BEFORE_COMPILED if hurried else _QUICKER_THAN_COMPILING
+    return interpreted if jobs <= most else compiled
+
+
 @cache
 def _compiled(function: FunctionType) -> Any:  # noqa: ANN401 - numba has no types
     """Compile a twin of the function that sees compiled twins of the kernels it calls."""
     scope = dict(function.__globals__)
     for name in function.__code__.co_names:
-        callee = scope.get(name)
-        if isinstance(callee, FunctionType) and callee in _KERNELS:
-            scope[name] = _compiled(callee)
+        used = scope.get(name)
+        if isinstance(used, FunctionType) and used in _KERNELS:
+            scope[name] = _compiled(used)
+        elif type(used) is int:  # without a type, a callee is compiled for each value
+            scope[name] = np.int64(used)
     twin = FunctionType(function.__code__, scope, function.__name__, function.__defaults__)
     twin.__module__ = function.__module__
     twin.__qualname__ = function.__qualname__

@@ -24,6 +24,12 @@ FORBIDDEN = -(2**31)
 
 _LOWEST = -(2**62)
 
+_HALF = 2**30 - 1
+"""Half potentials beyond this decide alone whether a pair prices in; sums stay in 32 bits."""
+
+_BLOCK = 256
+"""Columns that are passed over together where none of them prices in."""
+
 _TILE = 64
 """Columns that are compared with their mirrored rows at a time."""
 
@@ -35,20 +41,41 @@ _NOISE = 2**25 - 1
 def inspect_rows(
     first: int, last: int, values: Floats, largest: Floats, asymmetric: Ints, infinite: Ints
 ) -> None:
-    """Find each row's largest magnitude, and a column where it is not symmetric or is +inf."""
-    for start in range(0, last, _TILE):  # both values[i, j] and values[j, i] stay in the cache
-        for i in range(max(first, start + 1), last):
-            for j in range(start, min(start + _TILE, i)):
-                a = values[i, j]
-                b = values[j, i]
-                if a > -np.inf:
-                    if a == np.inf:
+    """Find the largest magnitudes, and rows with a column that is not symmetric or is +inf.
+
+    ``largest`` is by the first row of a tile. Tiles are mirrored first, and compared without
+    branches, for vector instructions.
+    """
+    mirrored = np.empty((_TILE, _TILE), values.dtype)
+    top = np.empty(_TILE, values.dtype)
+    for above in range(first, last, _TILE):
+        below = min(above + _TILE, last)
+        top[:] = 0
+        for left in range(0, below, _TILE):
+            right = min(left + _TILE, below)
+            for j in range(left, right):
+                for i in range(above, below):
+                    mirrored[i - above, j - left] = values[j, i]
+            for i in range(above, below):
+                different = 0
+                for j in range(left, min(right, i)):
+                    a = values[i, j]
+                    b = mirrored[i - above, j - left]
+                    different += (a != b) & ((a > -np.inf) | (b > -np.inf))
+                    magnitude = abs(a) if a > -np.inf else np.float32(0)
+                    top[j - left] = magnitude if magnitude > top[j - left] else top[j - left]
+                if different > 0:
+                    for j in range(left, min(right, i)):
+                        a = values[i, j]
+                        b = values[j, i]
+                        if (a != b) & ((a > -np.inf) | (b > -np.inf)):
+                            asymmetric[i] = j
+        largest[above] = top.max()
+        if largest[above] == np.inf:
+            for i in range(above, below):
+                for j in range(i):
+                    if values[i, j] == np.inf:
                         infinite[i] = j
-                    if a != b:
-                        asymmetric[i] = j
-                    largest[i] = max(largest[i], abs(a))
-                elif b > -np.inf:
-                    asymmetric[i] = j
 
 
 @kernel
@@ -83,21 +110,22 @@ def dither(i: int, j: int, mask: int) -> int:
 
 @kernel
 def best_partners(
-    first: int, last: int, fixed: Narrow, potential: Ints, mask: int, best: Ints
+    first: int, last: int, fixed: Narrow, potential: Ints, mask: int, rows: Ints, best: Ints
 ) -> None:
     """Keep for each row the columns of largest 2 w_ij - P_j: its likely partners (-1: fewer)."""
     most = best.shape[1]
     key = np.empty(most, np.int64)
-    for i in range(first, last):
+    for t in range(first, last):
+        i = rows[t]
         for k in range(most):
             key[k] = _LOWEST
-            best[i, k] = -1
+            best[t, k] = -1
         for j in range(fixed.shape[1]):
             if fixed[i, j] == FORBIDDEN:
                 continue
             x = 2 * np.int64(fixed[i, j]) - potential[j] + dither(i, j, mask)
             if x > key[0]:
-                replace_least(key, best[i], x, j)
+                replace_least(key, best[t], x, j)
 
 
 @kernel
@@ -142,30 +170,33 @@ def extend_rows(
 
 
 @kernel
-def common_dual(i: int, j: int, parent: Ints, dual: Ints) -> int:
-    """Return the sum of the duals of the blossoms that contain both vertices."""
-    total = 0
-    a = parent[i]
-    while a >= 0:
-        if dual[a] > 0:
-            b = parent[j]
-            while b >= 0:
-                if b == a:
-                    total += int(dual[a])
-                    break
-                b = parent[b]
-        a = parent[a]
-    return total
+def common_dual(i: int, j: int, parent: Ints, total: Ints, mark: Ints) -> int:
+    """Return the sum of the duals of the blossoms that contain both vertices.
+
+    ``mark`` is i at the blossoms around i, ``total`` the sum from a blossom outwards.
+    """
+    b = parent[j]
+    while b >= 0 and mark[b] != i:
+        b = parent[b]
+    return int(total[b]) if b >= 0 else 0
+
+
+def halves(potential: Ints) -> Narrow:
+    """Return half of each potential, rounded down and cut to 32 bits (see ``price_rows``)."""
+    half = potential >> 1
+    if half.min(initial=0) < -_HALF:
+        return np.zeros(0, dtype=np.int32)
+    cut: Narrow = np.minimum(half, _HALF).astype(np.int32)
+    return cut
 
 
 @kernel
-def any_prices_in(values: Narrow, potential: Ints, threshold: int) -> bool:
-    """Tell whether a row may have pairs to list: without branches, for vector instructions."""
-    count = 0
+def any_above(values: Narrow, halves: Narrow, threshold: np.int32) -> bool:
+    """Tell whether a value is above its half potential: without branches, in narrow vectors."""
+    count = np.int32(0)
     for j in range(values.size):
-        short = 2 * np.int64(values[j]) - potential[j] > threshold
-        count += 1 if short & (values[j] != FORBIDDEN) else 0
-    return count > 0
+        count = np.int32(count + np.int32(values[j] > np.int32(halves[j] + threshold)))
+    return bool(count > 0)
 
 
 @kernel
@@ -174,10 +205,11 @@ def price_rows(
     last: int,
     fixed: Narrow,
     potential: Ints,
+    halves: Narrow,
     price: int,
     slack: int,
     parent: Ints,
-    dual: Ints,
+    total: Ints,
     found: Ints,
     worst: Ints,
     partner: Ints,
@@ -186,30 +218,41 @@ def price_rows(
 
     ``found`` counts them, ``worst`` is the largest shortfall, ``partner`` holds the worst of
     them as far as there is room. A negative slack lists all pairs up to that reduced cost.
+    ``parent`` and ``total`` are of ``blossom.nested``. ``halves`` are of the function of that
+    name: they say fast where nothing prices in.
     """
     room = partner.shape[1]
+    m = fixed.shape[1]
     key = np.empty(room, np.int64)
+    mark = np.full(parent.size, -1, np.int64)
     for i in range(first, last):
         for k in range(room):
             key[k] = _LOWEST
             partner[i, k] = -1
+        b = parent[i]
+        while b >= 0:
+            mark[b] = i
+            b = parent[b]
         threshold = potential[i] + 2 * price + slack
-        if not any_prices_in(fixed[i, i + 1 :], potential[i + 1 :], threshold):
-            found[i] = 0
-            worst[i] = 0
-            continue
+        half = threshold >> 1
+        filtered = halves.size > 0 and half >= -_HALF
+        cut = np.int32(min(half, _HALF))
         count = 0
         top = np.int64(0)
-        for j in range(i + 1, fixed.shape[1]):
-            short = 2 * np.int64(fixed[i, j]) - threshold - potential[j]
-            if short > 0 and fixed[i, j] != FORBIDDEN:
-                if parent[i] >= 0 and parent[j] >= 0:
-                    short -= common_dual(i, j, parent, dual)
-                if short > 0:
-                    count += 1
-                    top = max(top, short)
-                    x = short + dither(i, j, _NOISE)
-                    if x > key[0]:
-                        replace_least(key, partner[i], x, j)
+        for left in range(i + 1, m, _BLOCK):
+            right = min(left + _BLOCK, m)
+            if filtered and not any_above(fixed[i, left:right], halves[left:right], cut):
+                continue
+            for j in range(left, right):
+                short = 2 * np.int64(fixed[i, j]) - threshold - potential[j]
+                if short > 0 and fixed[i, j] != FORBIDDEN:
+                    if parent[i] >= 0 and parent[j] >= 0:
+                        short -= common_dual(i, j, parent, total, mark)
+                    if short > 0:
+                        count += 1
+                        top = max(top, short)
+                        x = short + dither(i, j, _NOISE)
+                        if x > key[0]:
+                            replace_least(key, partner[i], x, j)
         found[i] = count
         worst[i] = top

@@ -129,7 +129,7 @@ def _pair_values(pair_value: Any) -> Any:  # noqa: ANN401
         pairs = sp.csr_array(pairs).astype(np.float64)
         pairs.sum_duplicates()
     else:
-        pairs = np.asarray(pairs)
+        pairs = np.ascontiguousarray(pairs)
         if pairs.dtype not in (np.float32, np.float64):
             pairs = pairs.astype(np.float64)
     if pairs.ndim != 2 or pairs.shape[0] != pairs.shape[1]:

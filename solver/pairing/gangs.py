@@ -34,17 +34,17 @@ Ints = NDArray[np.int64]
 
 _IMPOSSIBLE = -(2**62)
 
-_SURVIVORS = 4_000_000
+_FEW = 16
+"""Pairs that may be added for a job before the optimum on the graph as it is."""
+
+_MOST = 4_000_000
 """Pairs that may be added in the last step, over all jobs, before the gap is left as it is."""
 
 _WIDEN = 4
 
-_NEAR = 8
-"""The first tangents lie so much of the gap beside the capacity price: about where eight groups
+_NEAR = 32
+"""The first tangents lie so much of the gap beside the capacity price: about where so many groups
 more or fewer would lose as much as the gap."""
-
-_STEP = 1024
-"""First step of a class's price search from the capacity price, in parts of that price."""
 
 
 @dataclass
@@ -72,13 +72,14 @@ class ConcaveValue:
     def enclose(self, gap2: int) -> None:
         """Find tangents on either side whose solutions lose more than the gap.
 
-        They keep the window small before anything is known of f in between.
+        They keep the window small before anything is known of f in between; fractional ones
+        are found faster and bound as well.
         """
         for sign in (1, -1):
             step = max(1, gap2 // _NEAR)
             while True:
                 price = max(0, self.main.price + sign * step)
-                tangent = self._evaluate(price)
+                tangent = self._evaluate(price, integral=False)
                 loss2 = self.main.dual2 - tangent.value2 + self.main.price * tangent.count2
                 if loss2 > gap2 or price == 0 or tangent.count2 == 0:
                     break
@@ -105,15 +106,15 @@ class ConcaveValue:
                 self._evaluate,
                 count,
                 self.main.price,
-                max(1, self.main.price // _STEP),
+                1,
                 fewer=below,
                 more=above,
             )
         )
         return merged(self.size_class, bracket, count)
 
-    def _evaluate(self, price: int) -> Tangent:
-        tangent = self.size_class.evaluate(price, True, self._deadline)
+    def _evaluate(self, price: int, integral: bool = True) -> Tangent:
+        tangent = self.size_class.evaluate(price, integral, self._deadline)
         self.tangents.append(tangent)
         return tangent
 
@@ -135,9 +136,10 @@ def close_gap(
         return [], bound2
     values = _values(classes, main, deadline)
     _try(values, _filled(main, limit, values), incumbent)
-    if not _add_survivors(classes, main, bound2 - incumbent.value2):
+    if not _add_survivors(classes, main, bound2 - incumbent.value2, _FEW):
         _refine(values, limit, incumbent, bound2)
-        if not _add_survivors(classes, main, bound2 - incumbent.value2):
+        most = _MOST // sum(map(len, classes))
+        if not _add_survivors(classes, main, bound2 - incumbent.value2, most):
             return [], bound2
     values = _values(classes, main, deadline)
     return values, _refine(values, limit, incumbent, bound2)
@@ -147,9 +149,8 @@ def _values(classes: Sequence[SizeClass], main: Joint, deadline: Deadline) -> li
     return [ConcaveValue(c, t, deadline) for c, t in zip(classes, main.tangents, strict=True)]
 
 
-def _add_survivors(classes: Sequence[SizeClass], main: Joint, gap2: int) -> bool:
+def _add_survivors(classes: Sequence[SizeClass], main: Joint, gap2: int, most: int) -> bool:
     """Add the pairs that could be in a better solution to the graphs, unless they are too many."""
-    most = max(1, _SURVIVORS // max(1, sum(map(len, classes))))
     tangents = zip(classes, main.tangents, strict=True)
     return gap2 <= 0 or all(c.add_survivors(t, gap2, most) for c, t in tangents)
 

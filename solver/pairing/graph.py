@@ -24,11 +24,16 @@ class Graph:
         The other end.
     weight : (2 edges,) int
         The value of the pair, fixed point.
+    first, second, once : (edges,) int
+        Every edge once, in order: its ends (the smaller first) and its weight.
     """
 
     start: Ints
     head: Ints
     weight: Ints
+    first: Ints
+    second: Ints
+    once: Ints
 
     @classmethod
     def of(cls, nodes: int, first: Ints, second: Ints, weight: Ints, run: Run) -> Graph:
@@ -39,18 +44,12 @@ class Graph:
         head = np.empty(2 * len(first), dtype=np.int64)
         both = np.empty(2 * len(first), dtype=np.int64)
         run(fill_rows)(first, second, weight, start[:-1].copy(), head, both)
-        return cls(start, head, both)
+        return cls(start, head, both, first, second, weight)
 
     @property
     def nodes(self) -> int:
         """The number of nodes."""
         return len(self.start) - 1
-
-    def edges(self) -> tuple[Ints, Ints, Ints]:
-        """Return every edge once: its ends (the smaller first) and its weight."""
-        tail = np.repeat(np.arange(self.nodes), np.diff(self.start))
-        once = tail < self.head
-        return tail[once], self.head[once], self.weight[once]
 
     def extended(self, first: Ints, second: Ints, value: NDArray[np.int32], run: Run) -> Graph:
         """Return the graph with these edges too, some of which it may have already.
@@ -62,11 +61,20 @@ class Graph:
         value : (nodes, nodes) int
             Where their weights are looked up.
         """
-        a, b, _ = self.edges()
-        key = np.sort(np.concatenate([a * self.nodes + b, first * self.nodes + second]))
-        key = key[np.diff(key, prepend=-1) > 0]
-        first, second = key // self.nodes, key % self.nodes
-        return Graph.of(self.nodes, first, second, value[first, second].astype(np.int64), run)
+        old = self.first * self.nodes + self.second
+        new = np.unique(first * self.nodes + second)
+        place = np.searchsorted(old, new)
+        fresh = np.append(old, -1)[place] != new
+        new, place = new[fresh], place[fresh]
+        first, second = new // self.nodes, new % self.nodes
+        weight = value[first, second].astype(np.int64)
+        return Graph.of(
+            self.nodes,
+            np.insert(self.first, place, first),
+            np.insert(self.second, place, second),
+            np.insert(self.once, place, weight),
+            run,
+        )
 
 
 @kernel

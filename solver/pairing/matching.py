@@ -23,21 +23,22 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.solver.pairing import blossom
 from dovetail.solver.pairing.capacity import Bracket, Joint, merged, node_values, solve_prices
 from dovetail.solver.pairing.certificate import Certificate, Dual
-from dovetail.solver.pairing.compilation import Run, can_compile, compiled, interpreted, is_compiled
+from dovetail.solver.pairing.compilation import Run, compiled, is_compiled, is_kept, keep, quickest
 from dovetail.solver.pairing.deadline import Deadline, OutOfTimeError
 from dovetail.solver.pairing.fixed_point import Problem, Rounded, checked, rounded
 from dovetail.solver.pairing.gangs import ConcaveValue, Incumbent, close_gap
 from dovetail.solver.pairing.greedy import greedy_partners
 from dovetail.solver.pairing.prices import Prices, Start, known, sampled
-from dovetail.solver.pairing.size_class import SizeClass, Tangent, exact_sum
+from dovetail.solver.pairing.size_class import ClassStart, SizeClass, Tangent, exact_sum
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -46,11 +47,8 @@ Bools = NDArray[np.bool_]
 OPTIMAL_GAP = 1e-6
 """The relative gap up to which a matching is called optimal (see ``solver.answers``)."""
 
-_INTERPRETED_JOBS = 80
-"""Jobs up to which plain Python is done sooner than numba and its cached code are loaded."""
-
-_FINAL_STEP = 1024
-"""First step of the price search once the fractional optimum is known, as a part of values."""
+_COMPILED_JOBS = 400
+"""Jobs of the rounds that the kernels are compiled by: enough to sample and to price."""
 
 _FINISH = 2
 """Time kept for the bound at a deadline, in times of what reading the values took."""
@@ -114,7 +112,10 @@ def match_pairs(
     required : (n,) bool, optional
         Jobs that must be placed.
     time_limit : float, optional
-        Seconds after which the best solution and bound so far are returned.
+        Seconds after which the best solution and bound so far are returned. A round of more
+        than 1,200 jobs still waits for the kernels where they have never been compiled; smaller
+        ones run as plain Python then, which takes some seconds at a thousand jobs (see
+        ``compile_kernels``).
     seed : int
         Of the random sample from which prices start; decides among optima of equal value.
     previous : Matching or Prices, optional
@@ -135,8 +136,21 @@ def match_pairs(
             f"previous must have prices of {len(problem)} jobs, got {len(start.job)}; "
             "see Prices.reindexed"
         )
-    small = len(problem) <= _INTERPRETED_JOBS and not is_compiled()
-    run = interpreted if small or not can_compile() else compiled
+    run = quickest(len(problem), time_limit)
+    if run is compiled and not is_compiled() and not is_kept():
+        compile_kernels()
+    return _matched(problem, run, began, time_limit, seed, start)
+
+
+def _matched(
+    problem: Problem,
+    run: Run,
+    began: float,
+    time_limit: float | None,
+    seed: int = 0,
+    start: Prices | None = None,
+) -> Matching:
+    """Solve a checked problem."""
     whole = rounded(problem, run)
     reading = time.monotonic() - began
     deadline = Deadline()
@@ -148,6 +162,35 @@ def match_pairs(
     return _matching(problem, whole, search)
 
 
+def compile_kernels() -> None:
+    """Compile all kernels and keep their machine code, unless that has been done.
+
+    Without it, the first round of more than some hundreds of jobs after an installation takes
+    ten seconds or more longer, whatever its time limit is. For install scripts, images and
+    services that must not wait; the code is kept beside the source, or in the user's cache
+    folder, or where ``NUMBA_CACHE_DIR`` says, and holds for the kind of processor that it was
+    compiled on.
+
+    Raises
+    ------
+    ImportError
+        Without numba (the extra ``fast``).
+    """
+    rng = np.random.default_rng(0)
+    n = _COMPILED_JOBS
+    size = rng.choice([1, 2], n)
+    values = rng.random((n, n))
+    values += values.T
+    for dtype in (np.float32, np.float64):
+        problem = checked(values.astype(dtype), np.ones(n), n // 2, size, None)
+        for time_limit in (None, 0.0):
+            _matched(problem, compiled, time.monotonic(), time_limit)
+    for jobs, gpus in ((3, None), (6, 1)):  # an odd circle, and solutions to merge
+        problem = checked(np.ones((jobs, jobs)), None, gpus, None, None)
+        _matched(problem, compiled, time.monotonic(), None)
+    keep()
+
+
 @dataclass
 class _Search:
     """The state of a solve, so that what is known at the deadline can be returned."""
@@ -157,6 +200,7 @@ class _Search:
     deadline: Deadline
     solvers: list[SizeClass] = field(default_factory=list)
     main: tuple[Tangent, ...] = ()
+    likely: list[tuple[Ints, Ints]] = field(default_factory=list)
     incumbent: Incumbent | None = None
     bound2: int = 0
     refined: list[ConcaveValue] = field(default_factory=list)
@@ -172,14 +216,13 @@ class _Search:
         whole, run, deadline = self.whole, self.run, self.deadline
         start = self._start(seed, previous)
         self.solvers = [
-            SizeClass(c, run, p, start.price * c.size)
-            for c, p in zip(whole.classes, start.potentials, strict=True)
+            SizeClass(c, run, k, start.price * c.size)
+            for c, k in zip(whole.classes, start.classes, strict=True)
         ]
-        limit = whole.limit
-        bracket, _ = solve_prices(self.solvers, limit, start.price, start.step, False, deadline)
-        step = max(1, whole.largest // _FINAL_STEP)
+        limit, scale = whole.limit, whole.largest
+        bracket, _ = solve_prices(self.solvers, limit, start.price, scale, False, deadline)
         bracket, priced = solve_prices(
-            self.solvers, limit, bracket.best.price, step, True, deadline
+            self.solvers, limit, bracket.best.price, scale, True, deadline
         )
         if not priced:
             self._wind_up()
@@ -199,14 +242,15 @@ class _Search:
     def _start(self, seed: int, previous: Prices | None) -> Start:
         whole = self.whole
         if previous is not None:
-            scaled = Prices(previous.gpu * whole.gpus_per_unit, previous.job)
-            return known(whole.classes, scaled, whole.scale, whole.largest, self.run)
+            per_unit = replace(previous, gpu=previous.gpu * whole.gpus_per_unit)
+            return known(whole.classes, per_unit, whole.scale, self.run)
         rng = np.random.default_rng(seed)
         return sampled(whole.classes, whole.limit, whole.largest, rng, self.run, self.deadline)
 
     def _prove(self, best: Joint) -> None:
         """Take the duals of a priced point as the proof."""
         self.main = best.tangents
+        self.likely = [s.likely_pairs(t) for s, t in zip(self.solvers, self.main, strict=True)]
         self.bound2 = best.dual2 + 2 * best.price * self.whole.limit
 
     def _found(self, partners: list[Ints]) -> Incumbent:
@@ -222,14 +266,14 @@ class _Search:
         """Make a bound and a solution of what is known when the time is over."""
         whole = self.whole
         if not self.solvers:
-            self.solvers = [SizeClass(c, self.run, None, 0) for c in whole.classes]
+            self.solvers = [SizeClass(c, self.run, ClassStart.unknown(c), 0) for c in whole.classes]
         if not self.main:
             self.main = tuple(solver.feasible() for solver in self.solvers)
             per_gpu = max(
                 -(-t.price // c.size) for t, c in zip(self.main, whole.classes, strict=True)
             )
             self.bound2 = sum(t.dual2 for t in self.main) + 2 * per_gpu * whole.limit
-        edges = [solver.graph.edges() for solver in self.solvers]
+        edges = [(g.first, g.second, g.once) for g in (s.graph for s in self.solvers)]
         self._found(greedy_partners(whole.classes, edges, whole.limit, self.run))
 
 
@@ -284,31 +328,21 @@ def _certificate(whole: Rounded, search: _Search) -> Certificate:
 
 def _dual(nodes: Ints, tangent: Tangent, scale: float) -> Dual:
     """Return the duals of a tangent in the units of the values."""
-    m = len(nodes)
     blossoms = tuple(
-        (nodes[_members(b, tangent.parent, m)], float(tangent.dual[b]) / (2 * scale))
-        for b in np.flatnonzero(tangent.dual > 0).tolist()
+        (nodes[members], float(tangent.dual[b]) / (2 * scale))
+        for b, members in blossom.members(tangent.parent, tangent.dual, len(nodes))
     )
     potential = tangent.potential / (2 * scale)
     return Dual(nodes, tangent.price / scale, potential, blossoms)
 
 
-def _members(blossom: int, parent: Ints, nodes: int) -> Ints:
-    """Return the nodes within a blossom, from the outside in."""
-    inside = np.zeros(len(parent) + 1, dtype=bool)
-    inside[blossom] = True
-    above = parent.copy()
-    while True:
-        more = inside[above] & ~inside[:-1]
-        if not more.any():
-            return np.flatnonzero(inside[:nodes])
-        inside[:-1] |= more
-
-
 def _prices(whole: Rounded, search: _Search, n: int) -> Prices:
     job = np.full(n, np.nan)
+    partner = np.full(n, -1, dtype=np.int64)
     gpu = 0.0
     for c, t in zip(whole.classes, search.main, strict=False):
-        job[c.nodes] = t.potential / (2 * whole.scale)
+        job[c.nodes] = t.relaxed / (2 * whole.scale)
+        partner[c.nodes] = np.where(t.column >= 0, c.nodes[t.column], -1)
         gpu = max(gpu, t.price / (c.size * whole.gpus_per_unit * whole.scale))
-    return Prices(gpu, job)
+    pairs = [c.nodes[np.array(ends)] for c, ends in zip(whole.classes, search.likely, strict=False)]
+    return Prices(gpu, job, partner, np.concatenate(pairs, axis=1) if pairs else None)

@@ -9,7 +9,7 @@ decide only how fast the proof is found, never what is proven.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from dovetail.solver.pairing import dense
 from dovetail.solver.pairing.capacity import solve_prices
 from dovetail.solver.pairing.compilation import Run, over_rows
 from dovetail.solver.pairing.deadline import Deadline
-from dovetail.solver.pairing.size_class import ClassData, SizeClass
+from dovetail.solver.pairing.size_class import ClassData, ClassStart, SizeClass
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -34,9 +34,6 @@ _LARGEST_PART = 4
 _SAMPLE_ROUNDS = 2
 """Rounds of pricing for a sample, whose prices need not be exact."""
 
-UNKNOWN_STEP, SAMPLED_STEP, KNOWN_STEP = 16, 64, 512
-"""First steps of the price search, in parts of the largest value."""
-
 
 @dataclass(frozen=True)
 class Prices:
@@ -48,10 +45,38 @@ class Prices:
         Per GPU: what one more would add.
     job : (n,) float
         Per job: what it adds above the price of the GPUs it takes; NaN for jobs not known yet.
+    partner : (n,) int, optional
+        In the fractional optimum at these prices: the job that a job goes to (which need not
+        go back to it), itself where it has no partner; -1 where that is not known.
+    pairs : (2, e) int, optional
+        The pairs of jobs that are likely at these prices, the smaller index first.
+
+    Raises
+    ------
+    ValueError
+        Where ``partner`` or ``pairs`` are not indices of these jobs.
     """
 
     gpu: float
     job: Floats
+    partner: Ints | None = None
+    pairs: Ints | None = None
+
+    def __post_init__(self) -> None:
+        n = len(self.job)
+        partner, pairs = self.partner, self.pairs
+        if partner is not None and (
+            partner.shape != (n,) or (partner < -1).any() or (partner >= n).any()
+        ):
+            raise ValueError(f"partner must hold {n} indices of jobs or -1")
+        if pairs is not None and (
+            pairs.ndim != 2
+            or len(pairs) != 2
+            or (pairs < 0).any()
+            or (pairs >= n).any()
+            or (pairs[0] >= pairs[1]).any()
+        ):
+            raise ValueError("pairs must hold two indices of jobs each, the smaller first")
 
     def reindexed(self, index: Ints) -> Prices:
         """Return the prices of another set of jobs.
@@ -62,18 +87,27 @@ class Prices:
             For each job of the new set its index in this one, -1 where it is new.
         """
         index = np.asarray(index, dtype=np.int64)
-        if len(index) and not (index.min() >= -1 and index.max() < len(self.job)):
-            raise ValueError(f"index must be from -1 to {len(self.job) - 1}, got {index.tolist()}")
-        return Prices(self.gpu, np.append(self.job, np.nan)[index])
+        n = len(self.job)
+        if len(index) and not (index.min() >= -1 and index.max() < n):
+            raise ValueError(f"index must be from -1 to {n - 1}, got {index.tolist()}")
+        place = np.full(n + 1, -1, dtype=np.int64)
+        place[index] = np.arange(len(index))
+        place[-1] = -1
+        partner, pairs = self.partner, self.pairs
+        if partner is not None:
+            partner = place[np.append(partner, -1)[index]]
+        if pairs is not None:
+            pairs = np.sort(place[pairs], axis=0)
+            pairs = pairs[:, pairs[0] >= 0]
+        return Prices(self.gpu, np.append(self.job, np.nan)[index], partner, pairs)
 
 
 @dataclass(frozen=True)
 class Start:
-    """Where the price search begins: the price per GPU, the step, potentials by class."""
+    """Where the price search begins: the price per GPU, and what is known of the classes."""
 
     price: int
-    step: int
-    potentials: Sequence[Ints | None]
+    classes: Sequence[ClassStart]
 
 
 def sampled(
@@ -87,7 +121,7 @@ def sampled(
     """Return start prices from a sample of the jobs."""
     jobs = sum(len(c.nodes) for c in classes)
     if jobs <= _UNSAMPLED or all(c.graph is not None for c in classes):
-        return Start(_typical(classes), max(1, largest // UNKNOWN_STEP), [None] * len(classes))
+        return Start(_typical(classes), [ClassStart.unknown(c) for c in classes])
     share = min(max(_LEAST_SAMPLE, jobs // _SAMPLED_PART), jobs // _LARGEST_PART) / jobs
     chosen = [np.flatnonzero(rng.random(len(c.nodes)) < share) for c in classes]
     parts = [c.sample(run, k) for c, k in zip(classes, chosen, strict=True)]
@@ -95,37 +129,56 @@ def sampled(
     part_limit = max(1, round(limit * taken))
     first = sampled(parts, part_limit, largest, rng, run, deadline)
     solvers = [
-        SizeClass(c, run, p, first.price * c.size)
-        for c, p in zip(parts, first.potentials, strict=True)
+        SizeClass(c, run, k, first.price * c.size)
+        for c, k in zip(parts, first.classes, strict=True)
     ]
     bracket, _ = solve_prices(
-        solvers, part_limit, first.price, first.step, False, deadline, _SAMPLE_ROUNDS
+        solvers, part_limit, first.price, largest, False, deadline, _SAMPLE_ROUNDS
     )
     price = bracket.best.price
-    potentials = [
-        _extended(c, k, t.potential, np.arange(len(c.nodes)), price * c.size, run)
+    starts = [
+        _extended(c, k, t.potential, price * c.size, run)
         for c, k, t in zip(classes, chosen, bracket.best.tangents, strict=True)
     ]
-    return Start(price, max(1, largest // SAMPLED_STEP), potentials)
+    return Start(price, starts)
 
 
-def known(
-    classes: Sequence[ClassData], prices: Prices, scale: float, largest: int, run: Run
-) -> Start:
-    """Return start prices from those of the last round."""
+def _extended(data: ClassData, chosen: Ints, potential: Ints, price: int, run: Run) -> ClassStart:
+    """Return the potentials of all jobs from those of the chosen ones."""
+    start = ClassStart.unknown(data)
+    if data.fixed is None:
+        return start
+    raised = 2 * np.maximum(0, data.single - price)
+    _raise(data, chosen, potential, np.arange(len(raised)), price, run, raised)
+    return replace(start, potential=raised)
+
+
+def known(classes: Sequence[ClassData], prices: Prices, scale: float, run: Run) -> Start:
+    """Return the start from the prices of the last round."""
     price = max(0, round(prices.gpu * scale))
-    potentials: list[Ints | None] = []
-    for c in classes:
-        old = prices.job[c.nodes]
-        is_known = np.isfinite(old)
-        doubled = np.round(2 * scale * np.where(is_known, old, 0.0)).astype(np.int64)
-        potential = np.maximum(doubled, 2 * np.maximum(0, c.single - price * c.size))
+    return Start(price, [_known_class(c, prices, price * c.size, scale, run) for c in classes])
+
+
+def _known_class(data: ClassData, prices: Prices, price: int, scale: float, run: Run) -> ClassStart:
+    nodes = data.nodes
+    old = prices.job[nodes]
+    is_known = np.isfinite(old)
+    potential = np.round(2 * scale * np.where(is_known, old, 0.0)).astype(np.int64)
+    potential = np.maximum(potential, 2 * np.maximum(0, data.single - price))
+    new = np.flatnonzero(~is_known)
+    if data.fixed is not None:
         where = np.flatnonzero(is_known)
-        new = np.flatnonzero(~is_known)
-        potentials.append(
-            _extended(c, where, potential[where], new, price * c.size, run, potential)
-        )
-    return Start(price, max(1, largest // KNOWN_STEP), potentials)
+        _raise(data, where, potential[where], new, price, run, potential)
+    place = np.full(len(prices.job) + 1, -1, dtype=np.int64)
+    place[nodes] = np.arange(len(nodes))
+    start = replace(ClassStart.unknown(data), potential=potential)
+    if prices.partner is not None:
+        start = replace(start, partner=place[prices.partner[nodes]])
+    if prices.pairs is not None:
+        first, second = place[prices.pairs]
+        inside = (first >= 0) & (second >= 0)
+        start = replace(start, pairs=(first[inside], second[inside]), new=new)
+    return start
 
 
 def _typical(classes: Sequence[ClassData]) -> int:
@@ -134,22 +187,17 @@ def _typical(classes: Sequence[ClassData]) -> int:
     return int(np.median(worth)) if len(worth) else 0
 
 
-def _extended(
+def _raise(
     data: ClassData,
     known_nodes: Ints,
     known_potential: Ints,
     rows: Ints,
     price: int,
     run: Run,
-    potential: Ints | None = None,
-) -> Ints | None:
-    """Extend the potentials of some jobs of a class to the given rows."""
-    if data.fixed is None:
-        return potential
-    if potential is None:
-        potential = 2 * np.maximum(0, data.single - price)
+    potential: Ints,
+) -> None:
+    """Raise the potentials of the rows until no pair with a known job has a negative cost."""
     over_rows(
         run, dense.extend_rows, len(rows), max(1, len(known_nodes)),
         data.fixed, known_nodes, known_potential, rows, price, potential,
     )  # fmt: skip
-    return potential

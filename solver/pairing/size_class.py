@@ -34,6 +34,9 @@ NOT_ALONE = -(2**60)
 _PARTNERS = 10
 """Likely partners per job that the sparse graph starts with."""
 
+_CARRIED = 10
+"""Pairs per job that are carried to the next round, over all jobs."""
+
 _ADDED_PER_ROW = 8
 """Pairs that one round of pricing adds per job at most; the worst go first."""
 
@@ -46,6 +49,9 @@ _COMPLETE = 128
 
 _SPARSE_DEGREE = 16
 """Average number of allowed partners up to which the same holds for any number of jobs."""
+
+_CELLS_AT_ONCE = 8
+"""Pairs that pricing passes over in the time that other passes take for one."""
 
 _BATCH = 128
 """Augmentations between two looks at the clock."""
@@ -67,6 +73,10 @@ class Tangent:
         The matching: a job's partner, itself for alone, -1 for not placed.
     potential : (m,) int
         P_i, with P_i + P_j + blossoms >= 2 (w_ij - price).
+    relaxed : (m,) int
+        The potentials of the fractional optimum.
+    column : (m,) int
+        The fractional optimum: the column that each row takes (see ``assignment``).
     parent, dual : (2 m + 2,) int
         The blossoms: the smallest one around each job or blossom, and their duals.
     integral : bool
@@ -78,6 +88,8 @@ class Tangent:
     count2: int
     partner: Ints
     potential: Ints
+    relaxed: Ints
+    column: Ints
     parent: Ints
     dual: Ints
     integral: bool
@@ -136,6 +148,36 @@ class ClassData:
         )
 
 
+@dataclass(frozen=True)
+class ClassStart:
+    """What a class is solved from.
+
+    Attributes
+    ----------
+    potential : (m,) int
+        Doubled potentials.
+    partner : (m,) int
+        The column that a row takes, -1 where that is not known.
+    pairs : ((e,) int, (e,) int) or None
+        Likely pairs, the smaller index first.
+    new : (k,) int
+        The jobs whose likely pairs are not among them.
+    """
+
+    potential: Ints
+    partner: Ints
+    pairs: tuple[Ints, Ints] | None
+    new: Ints
+
+    @classmethod
+    def unknown(cls, data: ClassData) -> ClassStart:
+        """Return the start where nothing is known."""
+        m = len(data.nodes)
+        return cls(
+            2 * np.maximum(data.single, 0), np.full(m, -1, dtype=np.int64), None, np.arange(m)
+        )
+
+
 def complete_graph(fixed: Narrow, run: Run, allowed: Ints | None = None) -> Graph | None:
     """Return the graph of all allowed pairs, or None where they are too many."""
     m = len(fixed)
@@ -143,7 +185,7 @@ def complete_graph(fixed: Narrow, run: Run, allowed: Ints | None = None) -> Grap
         allowed = np.count_nonzero(fixed != dense.FORBIDDEN, axis=1)
     if m > _COMPLETE and allowed.sum() > _SPARSE_DEGREE * m:
         return None
-    first, second = np.nonzero(np.triu(fixed != dense.FORBIDDEN, 1))
+    first, second = np.divmod(np.flatnonzero(np.triu(fixed != dense.FORBIDDEN, 1)), m)
     weight = fixed[first, second].astype(np.int64)
     return Graph.of(m, first, second, weight, run)
 
@@ -157,27 +199,22 @@ class SizeClass:
         The class.
     run : Run
         How to run kernels.
-    potential : (m,) int or None
-        Doubled potentials to start from.
+    start : ClassStart
+        What to start from.
     price : int
-        The price that they belong to.
+        The price that it belongs to.
     """
 
-    def __init__(self, data: ClassData, run: Run, potential: Ints | None, price: int) -> None:
+    def __init__(self, data: ClassData, run: Run, start: ClassStart, price: int) -> None:
         self.data = data
         self.run = run
         m = len(data.nodes)
-        if potential is None:
-            potential = 2 * np.maximum(data.single, 0)
-        if data.graph is not None:
-            self.graph = data.graph
-        else:
-            self.graph = self._likely_pairs(potential)
+        self.graph = self._likely_pairs(start) if data.graph is None else data.graph
         self.complete = data.graph is not None
         self.price = price
         self.u = np.zeros(m, dtype=np.int64)
-        self.v = potential // 2
-        self.mate = np.full(m, -1, dtype=np.int64)
+        self.v = start.potential // 2
+        self.mate = start.partner.copy()
         self._owner = np.full(m, -1, dtype=np.int64)
         self._free = np.empty(m, dtype=np.int64)
 
@@ -196,18 +233,23 @@ class SizeClass:
         self.price = price
         self._assign(profit, alone, deadline)
         partner = np.empty(len(self), dtype=np.int64)
-        odd = self.run(assignment.split_cycles)(self.mate, partner)
         potential = self.u + self.v
+        graph = self.graph
+        lossy = self.run(assignment.split_cycles)(
+            graph.start, graph.head, profit, alone, potential, self.mate, partner
+        )
         runs_alone = self.data.single - price > self.data.rest
-        if not integral or odd == 0:
-            paired = self.mate != np.arange(len(self))
-            count2 = int(paired.sum()) + 2 * int((runs_alone & ~paired).sum())
+        if not integral or lossy == 0:
+            column = self.mate.copy()
             none = np.full(2 * len(self) + 2, -1, dtype=np.int64)
+            taken = column if lossy else partner
             partner = _with_singles(partner, runs_alone)
-            dual2 = exact_sum(potential)
+            paired = (taken >= 0) & (taken != np.arange(len(self)))
+            count2 = int(paired.sum()) + 2 * int((runs_alone & ~paired).sum())
             return Tangent(
-                price, dual2, count2, partner, potential, none, np.zeros_like(none), odd == 0
-            )
+                price, exact_sum(potential), count2, partner, potential, potential, column,
+                none, np.zeros_like(none), lossy == 0,
+            )  # fmt: skip
         return self._integral(price, profit, alone, potential, partner, runs_alone, deadline)
 
     def _assign(self, profit: Ints, alone: Ints, deadline: Deadline) -> None:
@@ -247,7 +289,7 @@ class SizeClass:
                 self.run(blossom.grow_tree)(
                     root, graph.start, graph.head, benefit, pi, partner, state
                 )
-        potential = pi + 2 * alone
+        relaxed, potential = potential, pi + 2 * alone
         halves = (self.run(blossom.sizes)(state) - 1) // 2
         dual2 = exact_sum(potential) + exact_sum(
             state.blossom[blossom.DUAL] * np.maximum(halves, 0)
@@ -260,6 +302,8 @@ class SizeClass:
             2 * groups,
             partner,
             potential,
+            relaxed,
+            self.mate.copy(),
             state.blossom[blossom.PARENT],
             state.blossom[blossom.DUAL],
             True,
@@ -278,7 +322,9 @@ class SizeClass:
         )
         none = np.full(2 * m + 2, -1, dtype=np.int64)
         potential = np.maximum(self.u + self.v, 2 * alone)
-        tangent = Tangent(self.price, 0, 0, none, potential, none, np.zeros_like(none), False)
+        zero = np.zeros_like(none)
+        column = self.mate.copy()
+        tangent = Tangent(self.price, 0, 0, none, potential, potential, column, none, zero, False)
         if not self.complete:
             potential = potential + self.reduced_costs(tangent, 0, 1)[1]
         return replace(tangent, dual2=exact_sum(potential), potential=potential)
@@ -289,18 +335,18 @@ class SizeClass:
             return 0
         deadline.check()
         found, _, partner = self.reduced_costs(tangent, 0, _ADDED_PER_ROW)
-        self._add(partner)
+        if found.any():
+            self._add(partner)
         return int(found.sum())
 
     def add_survivors(self, tangent: Tangent, gap2: int, most: int) -> bool:
         """Add the pairs of doubled reduced cost below ``gap2``, if no job has too many."""
         if self.complete:
             return True
-        found, _, partner = self.reduced_costs(tangent, -gap2, most)
-        if found.max(initial=0) > most:
-            return False
-        self._add(partner)
-        return True
+        room = int(self.reduced_costs(tangent, -gap2, 1)[0].max(initial=0))
+        if 0 < room <= most:
+            self._add(self.reduced_costs(tangent, -gap2, room)[2])
+        return room <= most
 
     def reduced_costs(self, tangent: Tangent, slack: int, room: int) -> tuple[Ints, Ints, Ints]:
         """Return count, worst and partners of the pairs of each row (see ``price_rows``)."""
@@ -309,8 +355,9 @@ class SizeClass:
         worst = np.zeros(m, dtype=np.int64)
         partner = np.empty((m, room), dtype=np.int64)
         over_rows(
-            self.run, dense.price_rows, m, m, self.data.fixed, tangent.potential, tangent.price,
-            slack, tangent.parent, tangent.dual, found, worst, partner,
+            self.run, dense.price_rows, m, m // _CELLS_AT_ONCE, self.data.fixed,
+            tangent.potential, dense.halves(tangent.potential), tangent.price, slack,
+            *blossom.nested(tangent.parent, tangent.dual), found, worst, partner,
         )  # fmt: skip
         return found, worst, partner
 
@@ -320,18 +367,33 @@ class SizeClass:
         first, second = rows, partner[rows, columns]
         self.graph = self.graph.extended(first, second, self.data.fixed, self.run)
 
-    def _likely_pairs(self, potential: Ints) -> Graph:
-        """Return the graph of every job's best partners at these potentials."""
+    def _likely_pairs(self, start: ClassStart) -> Graph:
+        """Return the graph of the likely pairs, and of the best partners of each new job."""
         fixed = self.data.fixed
         assert fixed is not None
         m = len(self)
-        best = np.empty((m, min(_PARTNERS, m)), dtype=np.int64)
-        over_rows(self.run, dense.best_partners, m, m, fixed, potential, _DITHER, best)
+        best = np.empty((len(start.new), min(_PARTNERS, m)), dtype=np.int64)
+        over_rows(
+            self.run, dense.best_partners, len(best), m,
+            fixed, start.potential, _DITHER, start.new, best,
+        )  # fmt: skip
         rows, columns = np.nonzero(best >= 0)
-        partner = best[rows, columns]
-        first, second = np.minimum(rows, partner), np.maximum(rows, partner)
+        job, partner = start.new[rows], best[rows, columns]
+        first, second = np.minimum(job, partner), np.maximum(job, partner)
+        if start.pairs is not None:
+            allowed = fixed[start.pairs] != dense.FORBIDDEN
+            first = np.concatenate([first, start.pairs[0][allowed]])
+            second = np.concatenate([second, start.pairs[1][allowed]])
         none = Graph.of(m, *(np.zeros(0, dtype=np.int64),) * 3, self.run)
         return none.extended(first, second, fixed, self.run)
+
+    def likely_pairs(self, tangent: Tangent) -> tuple[Ints, Ints]:
+        """Return the pairs of the working graph of least reduced cost at a tangent."""
+        first, second = self.graph.first, self.graph.second
+        cost = tangent.relaxed[first] + tangent.relaxed[second] - 2 * self.graph.once
+        most = _CARRIED * len(self)
+        kept = cost <= np.partition(cost, most)[most] if len(cost) > most else slice(None)
+        return first[kept], second[kept]
 
 
 def exact_sum(amounts: Ints) -> int:

@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 from dovetail.solver.pairing import matching, prices, size_class
-from dovetail.solver.pairing.compilation import can_compile
+from dovetail.solver.pairing.compilation import can_compile, compiled, interpreted
 
 
 def _interpret(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(matching, "can_compile", lambda: False)
+    patch.setattr(matching, "quickest", lambda jobs, time_limit: interpreted)
 
 
 def _compile(patch: pytest.MonkeyPatch) -> None:
     if not can_compile():
         pytest.skip("numba is not installed")
-    patch.setattr(matching, "_INTERPRETED_JOBS", -1)
+    patch.setattr(matching, "quickest", lambda jobs, time_limit: compiled)
 
 
 def _price(patch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 
 import numpy as np
@@ -10,7 +11,7 @@ import scipy.sparse as sp
 
 from dovetail.solver.pairing import Prices, certificate_errors, match_pairs
 
-from .instances import pair_values
+from .instances import enumerated, pair_values, random_case, random_cases
 
 NAN = np.nan
 TRIANGLE = np.array([[NAN, 5.0, 4.0], [5.0, NAN, 3.0], [4.0, 3.0, NAN]])
@@ -154,8 +155,65 @@ def test_previous_prices_lead_to_the_same_optimum():
 def test_reindexing_marks_new_jobs():
     prices = Prices(1.0, np.array([3.0, 4.0])).reindexed(np.array([1, -1, 0]))
     np.testing.assert_array_equal(prices.job, [4.0, NAN, 3.0])
+    assert prices.partner is None
+    assert prices.pairs is None
     with pytest.raises(ValueError, match="index must be from -1 to 2"):
         prices.reindexed(np.array([3]))
+    with pytest.raises(ValueError, match="partner must hold 2 indices"):
+        Prices(1.0, np.ones(2), np.array([0, 2]))
+    with pytest.raises(ValueError, match="the smaller first"):
+        Prices(1.0, np.ones(2), None, np.array([[1], [0]]))
+
+
+def test_prices_of_a_round_out_of_time_start_the_next():
+    values = pair_values(np.random.default_rng(4), 200, "floats")
+    arguments = (values, np.ones(200), 60)
+    late = match_pairs(*arguments, time_limit=0.0)
+    matching = match_pairs(*arguments, previous=late)
+    assert matching.value == match_pairs(*arguments).value
+
+
+def test_reindexing_carries_partners_and_pairs():
+    partner, pairs = np.array([1, 0, 2, -1]), np.array([[0, 0, 1], [1, 3, 2]])
+    prices = Prices(1.0, np.ones(4), partner, pairs).reindexed(np.array([2, -1, 1, 0]))
+    assert prices.partner is not None
+    assert prices.pairs is not None
+    assert prices.partner.tolist() == [0, -1, 3, 2]
+    assert sorted(prices.pairs.T.tolist()) == [[0, 2], [2, 3]]
+
+
+def test_prices_hold_the_working_graph_and_survive_pickling():
+    values = pair_values(np.random.default_rng(3), 150, "floats")
+    arguments = (values, np.ones(150), 60)
+    prices = match_pairs(*arguments).prices
+    assert prices.partner is not None
+    assert prices.pairs is not None
+    assert (prices.pairs[0] < prices.pairs[1]).all()
+    assert prices.pairs.shape[1] < 150 * 149 // 4
+    again = pickle.loads(pickle.dumps(prices))
+    np.testing.assert_array_equal(again.pairs, prices.pairs)
+    assert match_pairs(*arguments, previous=again).value == match_pairs(*arguments).value
+
+
+@pytest.mark.usefixtures("way")
+def test_previous_never_changes_what_is_proven():
+    """Start rounds from prices of fewer jobs, of other values, limits and orders."""
+    rng = np.random.default_rng(11)
+    for case in random_cases(seed=12, count=150, most=8):
+        n = case.pair_value.shape[0]
+        other = random_case(rng, int(rng.integers(1, 9)))
+        prices = match_pairs(**other.arguments()).prices
+        index = rng.integers(-1, other.pair_value.shape[0], n)
+        matching = match_pairs(**case.arguments(), previous=prices.reindexed(index))
+        again = match_pairs(**case.arguments(), previous=matching)
+        optimum = enumerated(case)
+        for found in (matching, again):
+            assert certificate_errors(found, **case.arguments()) == []
+            if optimum == -np.inf:
+                assert found.status == "infeasible"
+            else:
+                assert found.status == "optimal"
+                assert found.value == pytest.approx(optimum, rel=1e-8, abs=1e-8)
 
 
 @pytest.mark.parametrize("limit", [0.0, 0.01, 0.03, 0.1, 0.3])

@@ -1,0 +1,129 @@
+"""When the engine runs compiled, in processes of their own with an empty folder for the code."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from dovetail.solver.pairing.compilation import can_compile
+
+pytestmark = pytest.mark.skipif(not can_compile(), reason="numba is not installed")
+
+
+def run_with_code_in(folder: Path, script: str) -> str:
+    """Run a script in a process that keeps machine code in the folder; return what it prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        env={**os.environ, "NUMBA_CACHE_DIR": str(folder)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_plain_python_where_that_is_quicker(tmp_path):
+    run_with_code_in(
+        tmp_path,
+        """
+        from dovetail.solver.pairing.compilation import compiled, interpreted, keep, quickest
+        import dovetail.solver.pairing
+
+        assert quickest(100, None) is interpreted
+        assert quickest(600, None) is interpreted
+        assert quickest(601, None) is compiled
+        assert quickest(1200, 1.0) is interpreted
+        assert quickest(1201, 1.0) is compiled
+        assert quickest(601, 60.0) is compiled
+        keep()
+        assert quickest(100, None) is interpreted
+        assert quickest(101, None) is compiled
+        assert quickest(101, 1.0) is compiled
+        """,
+    )
+
+
+def test_kept_code_is_of_the_sources_as_they_are(tmp_path):
+    run_with_code_in(
+        tmp_path,
+        """
+        import os
+        import pathlib
+        from dovetail.solver.pairing import compilation, dense
+
+        assert not compilation.is_kept()
+        compilation.keep()
+        assert compilation.is_kept()
+        changed = pathlib.Path(compilation._mark().parent / "kernel.py")
+        changed.write_text("def f(): pass")
+        scope = {}
+        exec(compile(changed.read_text(), str(changed), "exec"), scope)
+        compilation.kernel(scope["f"])
+        assert not compilation.is_kept()
+        """,
+    )
+
+
+def test_a_short_time_limit_does_not_wait_for_the_compilation(tmp_path):
+    run_with_code_in(
+        tmp_path,
+        """
+        import numpy as np
+        from dovetail.solver.pairing import certificate_errors, match_pairs
+        from dovetail.solver.pairing.compilation import is_compiled
+
+        values = np.random.default_rng(0).random((150, 150))
+        values += values.T
+        matching = match_pairs(values, np.ones(150), 60, time_limit=0.5)
+        assert not is_compiled()
+        assert matching.status in ("optimal", "feasible")
+        assert certificate_errors(matching, values, np.ones(150), 60) == []
+        """,
+    )
+
+
+@pytest.mark.long
+def test_all_kernels_are_compiled_ahead(tmp_path):
+    """After ``compile_kernels`` nothing is left to compile, whatever the round."""
+    run_with_code_in(
+        tmp_path,
+        """
+        from dovetail.solver.pairing import compile_kernels
+        from dovetail.solver.pairing.compilation import is_kept
+
+        assert not is_kept()
+        compile_kernels()
+        assert is_kept()
+        """,
+    )
+    code = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*.nbc")}
+    assert len(code) > 40
+    run_with_code_in(
+        tmp_path,
+        """
+        import numpy as np
+        import scipy.sparse as sp
+        from dovetail.solver.pairing import match_pairs
+
+        rng = np.random.default_rng(1)
+        for kind in (np.float32, np.float64, np.int64):
+            for n in (101, 300, 700):
+                values = (rng.random((n, n)) * 8).astype(kind)
+                values += values.T
+                size = rng.choice([1, 2, 4], n)
+                alone = np.ones(n)
+                matching = match_pairs(values, alone, n // 2, size)
+                match_pairs(values, alone, n // 2, size, previous=matching)
+                match_pairs(values, alone, n // 2, size, rng.random(n) < 0.1)
+                match_pairs(values[::-1, ::-1], alone, n // 3, time_limit=0.001)
+                match_pairs(values)
+                match_pairs(sp.csr_array(np.where(values > 9, values, 0)), alone, n // 2)
+        """,
+    )
+    assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*.nbc")} == code
