@@ -69,7 +69,8 @@ class EntryBook:
     """
 
     def __init__(self, instance: Instance) -> None:
-        self._by_key = {entry.key: entry for entry in instance.slowdowns}
+        self._instance = instance
+        self._by_key = instance.entries
         self._known: dict[str, Sequence[Combination]] = {}
         self._known_with: dict[str, Mapping[Member, Sequence[Combination]]] = {}
 
@@ -96,6 +97,21 @@ class EntryBook:
                     index[each].append(known)
             self._known_with[model] = index
         return self._known_with[model].get(member, ())
+
+    def pairs(self, model: str) -> Sequence[SlowdownEntry]:
+        """Return the entries of all pairs that may run on a GPU model, as they are."""
+        entries = self._instance.slowdowns
+        own = {entry.key[1] for entry in entries if entry.gpu_model == model}
+        return [
+            entry
+            for entry in entries
+            if entry.pair
+            and entry.slowdown
+            and (
+                entry.gpu_model == model
+                or (entry.gpu_model is None and not (own and entry.key[1] in own))
+            )
+        ]
 
     def _combinations(self, model: str) -> Iterator[Combination]:
         for (where, key), entry in self._by_key.items():

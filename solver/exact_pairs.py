@@ -15,6 +15,7 @@ from dovetail.solver.engines import rustworkx_matching
 from dovetail.solver.matching import Matching, graph_of
 from dovetail.solver.pairing import match_pairs
 from dovetail.solver.pairing.matching import Matching as Pairing
+from dovetail.solver.table_pairs import best_of_tables, table_pairs
 
 Ints = NDArray[np.int64]
 
@@ -38,6 +39,9 @@ class ExactPairs:
         """
         if problem.values.two_stage:
             return Matching(self.name, rustworkx_matching).solve(problem, limits)
+        large = table_pairs(problem)
+        if large is not None:
+            return best_of_tables(large, limits, self.name)
         graph = graph_of(problem, self.name)
         found, counts = best_pairs(graph, limits)
         fixed = score(problem.groups, problem.values, graph.fixed).gain
