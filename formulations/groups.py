@@ -188,13 +188,17 @@ class _Lister:
             resident = Resident(self.variants[job], share or None)
             index = place[() if self.pending[job] else (resident,)]
             by_class[index].append(self._seating(self.round.classes[index].model, order))
-        parts = []
-        for index, gpu_class in enumerate(self.round.classes):
-            parts.append(self._undominated(self._least(index, gpu_class)))
-            parts += [
-                self._allowed(index, gpu_class, chunk) for chunk in in_chunks(by_class[index])
+        return self._flattened(
+            [
+                self._undominated(rows)
+                for index, gpu_class in enumerate(self.round.classes)
+                for rows in (
+                    self._least(index, gpu_class),
+                    *(self._allowed(index, gpu_class, s) for s in in_chunks(by_class[index])),
+                )
+                if len(rows)
             ]
-        return self._flattened([part for part in parts if len(part)])
+        )
 
     def _seating(self, model: str, members: Sequence[tuple[int, int]]) -> Seating:
         """Return the seating of two jobs at their shares; jobs have one variant each."""

@@ -93,14 +93,14 @@ class PairTables:
 def pair_tables(compiled: Round, values: JobValues) -> PairTables | None:
     """Return the tables of a round, None where its groups have to be listed.
 
-    That is where plans are not matchings or might not be, and where a pair is worth more than
-    tables tell: under ``jct`` and ``energy``, and with sub-batches.
+    That is where plans are not matchings or might not be, where nobody may share, and where
+    tables do not tell what a pair is worth: under ``jct`` and ``energy``, and with sub-batches.
     """
     if values.ratio or values.objective == "jct" or not _in_plain_pairs(compiled):
         return None
     number = {name: k for k, name in enumerate(dict.fromkeys(j.workload for j in compiled.jobs))}
     known = _known(compiled, number)
-    if len(known.shares) > MOST_SPLITS:
+    if not 1 <= len(known.shares) <= MOST_SPLITS:
         return None
     jobs = compiled.jobs
     workload = np.array([number[job.workload] for job in jobs], dtype=np.int64)
