@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from dovetail.instances.instance import Instance, SlowdownEntry
 
@@ -97,6 +98,21 @@ class EntryBook:
                     index[each].append(known)
             self._known_with[model] = index
         return self._known_with[model].get(member, ())
+
+    def together(self, model: str, names: Sequence[str]) -> Iterator[SlowdownEntry]:
+        """Yield the entries of some workloads, at any shares, that may run on a GPU model."""
+        for entry in self._by_names.get(tuple(sorted(names)), ()):
+            own = entry.gpu_model == model
+            general = entry.gpu_model is None and (model, entry.key[1]) not in self._by_key
+            if entry.slowdown and (own or general):
+                yield entry
+
+    @cached_property
+    def _by_names(self) -> Mapping[tuple[str, ...], Sequence[SlowdownEntry]]:
+        found: dict[tuple[str, ...], list[SlowdownEntry]] = defaultdict(list)
+        for entry in self._instance.slowdowns:
+            found[tuple(sorted(entry.pair or entry.workloads))].append(entry)
+        return found
 
     def pairs(self, model: str) -> Sequence[SlowdownEntry]:
         """Return the entries of all pairs that may run on a GPU model, as they are."""

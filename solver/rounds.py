@@ -241,12 +241,15 @@ class _Outcome:
 
 def unknown_pairs(instance: Instance) -> list[str]:
     """Return a line on the pairs of workloads in use that nothing is known of, if there are any."""
-    known = {frozenset(entry.workloads) for entry in instance.slowdowns}
+    known = {entry.pair for entry in instance.slowdowns if entry.pair}
+    in_sets = {frozenset(entry.set) for entry in instance.slowdowns if entry.set}
     jobs = Counter(job.workload for job in instance.jobs)
     pairs = [
         (a, b)
         for a, b in combinations_with_replacement(jobs, 2)
-        if (a != b or jobs[a] > 1) and frozenset((a, b)) not in known
+        if (a != b or jobs[a] > 1)
+        and known.isdisjoint(((a, b), (b, a)))
+        and frozenset((a, b)) not in in_sets
     ]
     if not pairs:
         return []
