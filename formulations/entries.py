@@ -101,10 +101,11 @@ class EntryBook:
 
     def together(self, model: str, names: Sequence[str]) -> Iterator[SlowdownEntry]:
         """Yield the entries of some workloads, at any shares, that may run on a GPU model."""
-        for entry in self._by_names.get(tuple(sorted(names)), ()):
-            own = entry.gpu_model == model
-            general = entry.gpu_model is None and (model, entry.key[1]) not in self._by_key
-            if entry.slowdown and (own or general):
+        found = self._by_names.get(tuple(sorted(names)), ())
+        own = {entry.key[1] for entry in found if entry.gpu_model == model}
+        for entry in found:
+            general = entry.gpu_model is None and not (own and entry.key[1] in own)
+            if entry.slowdown and (general or entry.gpu_model == model):
                 yield entry
 
     @cached_property

@@ -213,12 +213,14 @@ class WaysBook:
     def _orders(self, entry: SlowdownEntry, wanted: Sequence[_Wanted]) -> Iterator[tuple[int, ...]]:
         """Yield each different order of the members that gives all wanted what they may have."""
         members = tuple(zip(entry.workloads, entry.shares, strict=True))
+        fits = [[self._fits(member, each) for member in members] for each in wanted]
         seen = set()
         for order in permutations(range(len(members))):
-            ordered = tuple(members[k] for k in order)
-            if ordered not in seen and all(map(self._fits, ordered, wanted)):
-                seen.add(ordered)
-                yield order
+            if all(map(list.__getitem__, fits, order)):
+                ordered = tuple(members[k] for k in order)
+                if ordered not in seen:
+                    seen.add(ordered)
+                    yield order
 
     def _fits(self, member: Member, wanted: _Wanted) -> bool:
         (name, share), (wanted_name, wanted_share) = member, wanted
