@@ -9,9 +9,8 @@ pairs that were chosen.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,6 @@ from numpy.typing import NDArray
 from dovetail.formulations.groups import NO_SHARE
 from dovetail.formulations.rounds import GSLA_TOLERANCE, MEMORY_TOLERANCE_MIB, GpuClass, Round
 from dovetail.formulations.values import JobValues
-from dovetail.instances.instance import SlowdownEntry
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -166,42 +164,46 @@ class _Known:
 
 
 def _known(compiled: Round, number: Mapping[str, int]) -> _Known:
-    most = compiled.instance.cluster.share_sum
-    found = [
-        (entry, entry.pair)
+    entries = [
+        entry
         for entry in compiled.entries.pairs(compiled.models[0])
-        if entry.pair and number.keys() >= set(entry.pair) and _sum(entry) <= most
+        if entry.pair and entry.pair[0] in number and entry.pair[1] in number
     ]
-    entries = [entry for entry, _ in found]
-    first, second = _columns((number[name] for _, pair in found for name in pair), np.int64)
-    share = _columns((s or NO_SHARE for entry in entries for s in entry.shares), np.int64)
+    pairs = [(number[a], number[b]) for a, b in (entry.pair for entry in entries if entry.pair)]
+    first, second = _columns(pairs, np.int64)
+    share = _columns([_capped(entry.share) for entry in entries], np.int64)
+    keep = share.sum(axis=0) <= compiled.instance.cluster.share_sum
     forward, backward = _code(*share), _code(*share[::-1])
-    codes = np.unique(np.concatenate([forward, backward]))
-    p, q = np.searchsorted(codes, forward), np.searchsorted(codes, backward)
+    codes = np.unique(np.concatenate([forward[keep], backward[keep]]))
+    there = first[keep], second[keep], np.searchsorted(codes, forward[keep])
+    back = second[keep], first[keep], np.searchsorted(codes, backward[keep])
 
-    def table(values: Iterable[Sequence[float] | None]) -> Floats:
-        own, other = _columns(chain.from_iterable(v or () for v in values), np.float64)
+    def table(values: Sequence[Sequence[float] | None]) -> Floats:
+        own, other = _columns(values, np.float64)
         filled = np.full((len(number), len(number), len(codes)), np.nan)
-        filled[first, second, p] = own
-        filled[second, first, q] = other
+        filled[there] = own[keep]
+        filled[back] = other[keep]
         return filled
 
     return _Known(
         shares=np.stack(np.divmod(codes, _BASE), axis=1),
-        slowdown=table(e.slowdown for e in entries),
-        upper=table(e.upper or e.slowdown for e in entries),
-        tail=table(e.p99 or e.upper or e.slowdown for e in entries),
+        slowdown=table([e.slowdown for e in entries]),
+        upper=table([e.upper or e.slowdown for e in entries]),
+        tail=table([e.p99 or e.upper or e.slowdown for e in entries]),
         late=any(e.p99 for e in entries),
     )
 
 
-def _sum(entry: SlowdownEntry) -> int:
-    return sum(share or 0 for share in entry.share or ())
+def _capped(share: tuple[int | None, ...] | None) -> tuple[int, int]:
+    if share is None:
+        return NO_SHARE, NO_SHARE
+    own, other = share
+    return own or NO_SHARE, other or NO_SHARE
 
 
-def _columns(flat: Iterable[float], dtype: type) -> NDArray[Any]:
-    """Return alternating values as two rows."""
-    return np.fromiter(flat, dtype=dtype).reshape(-1, 2).T
+def _columns(rows: Sequence[object], dtype: type) -> NDArray[Any]:
+    """Return pairs of numbers as two rows."""
+    return np.array(rows, dtype=dtype).reshape(-1, 2).T
 
 
 def _code(own: Ints, other: Ints) -> Ints:
