@@ -136,7 +136,8 @@ class WaysBook:
         self._cluster = sites.round.instance.cluster
         self._known = lru_cache(maxsize=None)(self._find)
         self._casts = _Casts(sites)
-        self._starting = {None, *self._cluster.shares}
+        self._startable = np.zeros(101, dtype=bool)
+        self._startable[[NO_SHARE, *self._cluster.shares]] = True
         self._of_kind: dict[tuple[object, ...], Ways] = {}
 
     def ways(self, index: int) -> Ways:
@@ -187,6 +188,8 @@ class WaysBook:
         return _Known(share, slowdown, slowdown, slowdown)
 
     def _find(self, model: str, wanted: tuple[_Wanted, ...]) -> _Known:
+        if len(wanted) == 2 and wanted[0][0] != wanted[1][0]:
+            return self._of_two(model, wanted)
         share: list[list[int]] = []
         slowdown: list[list[float]] = []
         usual: list[list[float]] = []
@@ -210,6 +213,28 @@ class WaysBook:
             np.array(tail, dtype=np.float64).reshape(-1, width),
         )
 
+    def _of_two(self, model: str, wanted: tuple[_Wanted, ...]) -> _Known:
+        """Find what is known of two different workloads, of which there is much."""
+        names = [name for name, _ in wanted]
+        entries = list(self._round.entries.together(model, names))
+        turned = np.array([entry.workloads[0] != names[0] for entry in entries], dtype=bool)
+
+        def table(rows: Sequence[Sequence[float] | None], dtype: type) -> NDArray[Any]:
+            found: NDArray[Any] = np.array(rows, dtype=dtype).reshape(-1, 2)
+            return np.where(turned[:, None], found[:, ::-1], found)
+
+        shares = [[share or NO_SHARE for share in entry.shares] for entry in entries]
+        known = _Known(
+            table(shares, np.int64),
+            table([e.slowdown for e in entries], np.float64),
+            table([e.upper or e.slowdown for e in entries], np.float64),
+            table([e.p99 or e.upper or e.slowdown for e in entries], np.float64),
+        )
+        may = known.share.sum(axis=1) <= self._cluster.share_sum
+        for share, (_, held) in zip(known.share.T, wanted, strict=True):
+            may &= self._startable[share] if held == _FREE else share == held
+        return _Known(known.share[may], known.slowdown[may], known.usual[may], known.tail[may])
+
     def _orders(self, entry: SlowdownEntry, wanted: Sequence[_Wanted]) -> Iterator[tuple[int, ...]]:
         """Yield each different order of the members that gives all wanted what they may have."""
         members = tuple(zip(entry.workloads, entry.shares, strict=True))
@@ -227,7 +252,7 @@ class WaysBook:
         if name != wanted_name:
             return False
         if wanted_share == _FREE:
-            return share in self._starting
+            return bool(self._startable[share or NO_SHARE])
         return (share or NO_SHARE) == wanted_share
 
     # -- the table ----------------------------------------------------------------------
