@@ -3,8 +3,8 @@
 A *split* gives both jobs on a GPU their shares of it: 30 % and 70 %, say, or no cap for either.
 Under every objective that sums over jobs, what a pair is worth does not depend on who else
 shares, so that the best split of each pair can be chosen beforehand; a maximum weight matching
-of these values is then the best choice of pairs and splits together (Muri, Li et al. 2022, and
-Gavel, Narayanan et al. 2020, weigh pairs so, at one split each).
+of these values is then the best choice of pairs and splits together (Muri, Zhao et al. 2022,
+matches jobs by such values, without splits).
 """
 
 from __future__ import annotations
