@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from dovetail.instances.instance import Instance, SlowdownEntry
 
@@ -69,7 +70,8 @@ class EntryBook:
     """
 
     def __init__(self, instance: Instance) -> None:
-        self._by_key = {entry.key: entry for entry in instance.slowdowns}
+        self._instance = instance
+        self._by_key = instance.entries
         self._known: dict[str, Sequence[Combination]] = {}
         self._known_with: dict[str, Mapping[Member, Sequence[Combination]]] = {}
 
@@ -96,6 +98,37 @@ class EntryBook:
                     index[each].append(known)
             self._known_with[model] = index
         return self._known_with[model].get(member, ())
+
+    def together(self, model: str, names: Sequence[str]) -> Iterator[SlowdownEntry]:
+        """Yield the entries of some workloads, at any shares, that may run on a GPU model."""
+        found = self._by_names.get(tuple(sorted(names)), ())
+        own = {entry.key[1] for entry in found if entry.gpu_model == model}
+        for entry in found:
+            general = entry.gpu_model is None and not (own and entry.key[1] in own)
+            if entry.slowdown and (general or entry.gpu_model == model):
+                yield entry
+
+    @cached_property
+    def _by_names(self) -> Mapping[tuple[str, ...], Sequence[SlowdownEntry]]:
+        found: dict[tuple[str, ...], list[SlowdownEntry]] = defaultdict(list)
+        for entry in self._instance.slowdowns:
+            found[tuple(sorted(entry.pair or entry.workloads))].append(entry)
+        return found
+
+    def pairs(self, model: str) -> Sequence[SlowdownEntry]:
+        """Return the entries of all pairs that may run on a GPU model, as they are."""
+        entries = self._instance.slowdowns
+        own = {entry.key[1] for entry in entries if entry.gpu_model == model}
+        return [
+            entry
+            for entry in entries
+            if entry.pair
+            and entry.slowdown
+            and (
+                entry.gpu_model == model
+                or (entry.gpu_model is None and not (own and entry.key[1] in own))
+            )
+        ]
 
     def _combinations(self, model: str) -> Iterator[Combination]:
         for (where, key), entry in self._by_key.items():

@@ -8,6 +8,7 @@ another group of the same jobs equals or beats in every respect.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -30,6 +31,7 @@ from dovetail.formulations.rounds import (
     GSLA_TOLERANCE,
     MEMORY_TOLERANCE_MIB,
     GpuClass,
+    Resident,
     Round,
     Variant,
 )
@@ -116,6 +118,32 @@ def list_groups(compiled: Round, values: JobValues) -> Groups:
     return _Lister(compiled, values).groups()
 
 
+def list_chosen(compiled: Round, values: JobValues, pairs: Ints, shares: Ints) -> Groups:
+    """Return the groups of one job, those of running jobs that nobody joins, and these pairs.
+
+    Parameters
+    ----------
+    compiled : Round
+        The instance; its GPUs are interchangeable but for residents, and no job has variants.
+    values : JobValues
+        The objective.
+    pairs : (m, 2) int
+        Pairs of jobs that some best plan needs. A running one is alone on its GPUs.
+    shares : (m, 2) int
+        Their shares.
+    """
+    return _Lister(compiled, values).chosen(pairs, shares)
+
+
+def idle_counts(groups: Groups) -> Ints:
+    """Return the choice in which running jobs stay and nobody starts, (n,)."""
+    classes = groups.round.classes
+    residents = np.array([len(c.residents) for c in classes], dtype=np.int64)
+    gpus = np.array([len(c.gpus) for c in classes], dtype=np.int64)
+    untouched = residents[groups.gpu_class] == groups.sizes
+    return np.where(untouched, gpus[groups.gpu_class], 0)
+
+
 def member_gains(groups: Groups, values: JobValues) -> Floats:
     """Return the gain that each member's job would have at the member's slowdown, (m,)."""
     gain = np.empty(len(groups.job))
@@ -151,6 +179,41 @@ class _Lister:
             ]
         )
 
+    def chosen(self, pairs: Ints, shares: Ints) -> Groups:
+        by_class: dict[int, list[Seating]] = defaultdict(list)
+        place = {c.residents: k for k, c in enumerate(self.round.classes)}
+        for members, held in zip(pairs.tolist(), shares.tolist(), strict=True):
+            order = sorted(zip(members, held, strict=True), key=lambda m: self.pending[m[0]])
+            job, share = order[0]
+            resident = Resident(self.variants[job], share or None)
+            index = place[() if self.pending[job] else (resident,)]
+            by_class[index].append(self._seating(self.round.classes[index].model, order))
+        return self._flattened(
+            [
+                self._undominated(rows)
+                for index, gpu_class in enumerate(self.round.classes)
+                for rows in (
+                    self._least(index, gpu_class),
+                    *(self._allowed(index, gpu_class, s) for s in in_chunks(by_class[index])),
+                )
+                if len(rows)
+            ]
+        )
+
+    def _seating(self, model: str, members: Sequence[tuple[int, int]]) -> Seating:
+        """Return the seating of two jobs at their shares; jobs have one variant each."""
+        names = [(self.round.jobs[job].workload, share or None) for job, share in members]
+        known = self.round.entries.find(model, names)
+        if known is None:
+            raise AssertionError("a chosen pair has a known slowdown")
+        return Seating(known, tuple(range(job, job + 1) for job, _ in members), (False, False))
+
+    def _least(self, index: int, gpu_class: GpuClass) -> Rows:
+        """Return the groups of a class without anybody joining anybody."""
+        if gpu_class.residents:
+            return self._untouched(index, gpu_class)
+        return self._alone(index, gpu_class)
+
     def _pool(self) -> tuple[Ints, Mapping[str, range]]:
         """Return all variants followed by the pending ones, by workload; and their ranges."""
         by_workload: dict[str, list[int]] = {}
@@ -165,11 +228,7 @@ class _Lister:
 
     def _on_class(self, index: int, gpu_class: GpuClass) -> Iterator[Rows]:
         """Yield all groups of a class by the number of their jobs."""
-        yield (
-            self._untouched(index, gpu_class)
-            if gpu_class.residents
-            else self._alone(index, gpu_class)
-        )
+        yield self._least(index, gpu_class)
         if gpu_class.open:
             for combinations in self._by_size(gpu_class):
                 yield self._together(index, gpu_class, combinations)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,9 +65,16 @@ class _Packer:
                     of_gang[job].append(group)
         for job in sorted(of_gang, key=lambda k: -jobs[k].workers):
             self._pack(of_gang[job])
-        for group in self._left:
-            self._pack([group])
+        self._pack_singles()
         return self._placed
+
+    def _pack_singles(self) -> None:
+        """Give the groups of one GPU theirs, the tightest nodes first."""
+        nodes = [sorted(by_node.values(), key=len) for by_node in self._free]
+        spare = [chain.from_iterable(tightest_first) for tightest_first in nodes]
+        for group, left in self._left.items():
+            if left:
+                self._placed[next(spare[int(self._groups.gpu_class[group])])] = group
 
     def _pack(self, wanted: Sequence[int]) -> None:
         """Give the groups of one gang their GPUs, beside those that some have already."""

@@ -7,9 +7,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.formulations.groups import Groups, list_groups
+from dovetail.formulations.groups import Groups, idle_counts, list_groups
 from dovetail.formulations.integer_program import RoundProgram, build
 from dovetail.formulations.pair_graph import PairGraph
+from dovetail.formulations.pair_tables import PairTables, pair_tables
 from dovetail.formulations.rounds import Round
 from dovetail.formulations.values import JobValues
 from dovetail.instances.instance import Instance
@@ -44,6 +45,11 @@ class Problem:
         return list_groups(self.round, self.values)
 
     @cached_property
+    def tables(self) -> PairTables | None:
+        """The tables of a round of pairs; None where its groups have to be listed."""
+        return pair_tables(self.round, self.values)
+
+    @cached_property
     def program(self) -> RoundProgram:
         """The integer program."""
         return build(self.groups, self.values)
@@ -62,8 +68,4 @@ class Problem:
     @property
     def idle_counts(self) -> Ints:
         """The choice in which running jobs stay and nobody starts."""
-        groups = self.groups
-        residents = np.array([len(c.residents) for c in self.round.classes], dtype=np.int64)
-        gpus = np.array([len(c.gpus) for c in self.round.classes], dtype=np.int64)
-        untouched = residents[groups.gpu_class] == groups.sizes
-        return np.where(untouched, gpus[groups.gpu_class], 0)
+        return idle_counts(self.groups)

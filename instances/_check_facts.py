@@ -141,7 +141,7 @@ class Occupancy:
     def __init__(self, instance: Instance, placed: Iterable[Placed]) -> None:
         self.instance = instance
         self.placed = {each.job.id: each for each in placed}
-        self._entries = {entry.key: entry for entry in instance.slowdowns}
+        self._entries = instance.entries
         residents: dict[str, list[Placed]] = {}
         for each in self.placed.values():
             for gpu in each.share:

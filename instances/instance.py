@@ -229,6 +229,10 @@ class Job(Record):
         return self.share if self.share is not None else (None,) * self.workers
 
 
+EntryKey = tuple[str | None, tuple[tuple[str, int], ...]]
+"""GPU model, and sorted (workload, share or 0)."""
+
+
 class SlowdownEntry(Record):
     """Measured or predicted slowdowns of workloads that share a GPU at the given shares.
 
@@ -296,7 +300,7 @@ class SlowdownEntry(Record):
         return self.share if self.share is not None else (None,) * len(self.workloads)
 
     @property
-    def key(self) -> tuple[str | None, tuple[tuple[str, int], ...]]:
+    def key(self) -> EntryKey:
         """What may occur once in an instance: GPU model and sorted (workload, share or 0)."""
         members = zip(self.workloads, self.shares, strict=True)
         return self.gpu_model, tuple(sorted((name, share or 0) for name, share in members))
@@ -360,12 +364,15 @@ class Instance(Record):
                     raise rule_broken(path, rule)
 
     def _check_entries(self) -> None:
-        seen: dict[object, int] = {}
         for k, entry in enumerate(self.slowdowns):
             for w, name in enumerate(entry.workloads):
                 if name not in self.workloads:
                     field = "pair" if entry.pair else "set"
                     raise rule_broken(f"slowdowns[{k}].{field}[{w}]", self._unknown(name))
+        if len(self.entries) == len(self.slowdowns):
+            return
+        seen: dict[object, int] = {}
+        for k, entry in enumerate(self.slowdowns):
             first = seen.setdefault(entry.key, k)
             if first != k:
                 names = listed(entry.workloads)
@@ -383,6 +390,11 @@ class Instance(Record):
             for node in self.cluster.nodes
             for gpu in node.devices
         )
+
+    @cached_property
+    def entries(self) -> Mapping[EntryKey, SlowdownEntry]:
+        """Every slowdown entry by its key, in the order of the file."""
+        return {entry.key: entry for entry in self.slowdowns}
 
     @cached_property
     def jobs_by_id(self) -> Mapping[str, Job]:

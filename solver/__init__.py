@@ -5,9 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dovetail.solver.pairing import Matching, certificate_errors, match_pairs
+    from dovetail.solver.pairing import (
+        BestSplits,
+        Matching,
+        best_splits,
+        certificate_errors,
+        match_pairs,
+    )
 
-__all__ = ["Matching", "certificate_errors", "match_pairs"]
+__all__ = ["BestSplits", "Matching", "best_splits", "certificate_errors", "match_pairs"]
 
 
 def __getattr__(name: str) -> object:

@@ -8,14 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import permutations
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.formulations.entries import Combination, Member
+from dovetail.formulations.entries import Member
 from dovetail.formulations.rounds import GSLA_TOLERANCE, MEMORY_TOLERANCE_MIB, Variant
-from dovetail.instances.instance import Job
+from dovetail.instances.instance import Job, SlowdownEntry
 from dovetail.solver._sites import Occupant, Site, Sites
 from dovetail.solver._ways import NO_SHARE, NOBODY, Level, Ways
 
@@ -42,10 +43,17 @@ class _Known:
 _NOTHING = _Known(np.empty((1, 0), dtype=np.int64), *(np.empty((1, 0)) for _ in range(3)))
 
 
+_KEPT = 4
+"""Kinds of jobs whose ways are kept: those of a large round do not fit the memory together."""
+
+
 class _Casts:
     """Every site with a place for one more: as it is where there is room, else one job less.
 
-    Arrays have a row for each; ``others`` are the jobs that stay, padded with NaN.
+    Arrays have a row for each; ``others`` are the jobs that stay, padded with NaN. Casts with
+    the same workloads at the same shares on one GPU model are one *company*: what is known of
+    them is the same. ``team`` is the number of GPUs that all jobs of the site have in common,
+    0 where there are no jobs, -1 where they have different ones.
     """
 
     def __init__(self, sites: Sites) -> None:
@@ -57,6 +65,18 @@ class _Casts:
         ]
         self.others = [others for _, _, others in found]
         self.site = np.array([k for k, _, _ in found], dtype=np.int64)
+        company: dict[tuple[str, tuple[_Wanted, ...]], int] = {}
+        self.company = np.array(
+            [
+                company.setdefault((sites.all[k].model, self.wanted(others)), len(company))
+                for k, _, others in found
+            ],
+            dtype=np.int64,
+        )
+        self.companies = tuple(company)
+        team = np.array([_team(sites, site) for site in sites.all], dtype=np.int64)
+        self.team = team[self.site]
+        self.open = np.array([site.open for site in sites.all], dtype=bool)[self.site]
         self.leaver = np.array([leaver for _, leaver, _ in found], dtype=np.int64)
         self.size = np.array([len(others) + 1 for others in self.others], dtype=np.int64)
         self.width = int(self.size.max(initial=2))
@@ -71,6 +91,9 @@ class _Casts:
         self.latency = self._each(lambda _, job: job.priority == "latency")
         self.remaining = self._each(lambda _, job: job.remaining_s or np.nan)
         self.running = self._each(lambda occupant, _: not occupant.starting)
+
+    def wanted(self, occupants: Sequence[Occupant]) -> tuple[_Wanted, ...]:
+        return tuple(_wanted(self._jobs[o.variant.job], o) for o in occupants)
 
     def _each(self, fact: Callable[[Occupant, Job], float]) -> Floats:
         """Return a fact of every job that stays, behind an empty column for the one to come."""
@@ -89,6 +112,15 @@ def _with_room(site: Site, most: int) -> Iterator[tuple[int, tuple[Occupant, ...
         yield leaver, site.occupants[:leaver] + site.occupants[leaver + 1 :]
 
 
+def _team(sites: Sites, site: Site) -> int:
+    held = {frozenset(sites.gpus_of[o.variant.job]) for o in site.occupants}
+    return max(map(len, held), default=0) if len(held) <= 1 else -1
+
+
+def _wanted(job: Job, occupant: Occupant) -> _Wanted:
+    return job.workload, _FREE if occupant.starting else occupant.share or NO_SHARE
+
+
 class WaysBook:
     """Makes the ways of each kind of job.
 
@@ -104,12 +136,9 @@ class WaysBook:
         self._cluster = sites.round.instance.cluster
         self._known = lru_cache(maxsize=None)(self._find)
         self._casts = _Casts(sites)
+        self._startable = np.zeros(101, dtype=bool)
+        self._startable[[NO_SHARE, *self._cluster.shares]] = True
         self._of_kind: dict[tuple[object, ...], Ways] = {}
-        self._combinations: dict[tuple[str, tuple[str, ...]], list[Combination]] = {}
-        for model in self._round.models:
-            for known in self._round.entries.known(model):
-                names = tuple(sorted(name for name, _ in known.members))
-                self._combinations.setdefault((model, names), []).append(known)
 
     def ways(self, index: int) -> Ways:
         """Return the ways of the kind of the job with this index."""
@@ -117,6 +146,8 @@ class WaysBook:
         whole = self._cluster.gang_sharing == "whole"
         kind = (job.workload, job.priority, job.workers if whole else 0)
         if kind not in self._of_kind:
+            if len(self._of_kind) == _KEPT:
+                del self._of_kind[next(iter(self._of_kind))]
             self._of_kind[kind] = self._table(index)
         return self._of_kind[kind]
 
@@ -144,11 +175,7 @@ class WaysBook:
                 return self._alone(one.variant)
             alone = self._round.alone(one.variant, one.share)
             return _one_way(one.share, (alone or one.variant.stretch) / one.variant.stretch)
-        return self._known(model, tuple(map(self._wanted, occupants)))
-
-    def _wanted(self, occupant: Occupant) -> _Wanted:
-        workload = self._round.jobs[occupant.variant.job].workload
-        return workload, _FREE if occupant.starting else occupant.share or NO_SHARE
+        return self._known(model, self._casts.wanted(occupants))
 
     def _alone(self, variant: Variant) -> _Known:
         found = [
@@ -161,83 +188,107 @@ class WaysBook:
         return _Known(share, slowdown, slowdown, slowdown)
 
     def _find(self, model: str, wanted: tuple[_Wanted, ...]) -> _Known:
-        names = tuple(sorted(name for name, _ in wanted))
-        found = [
-            known.reordered(order)
-            for known in self._combinations.get((model, names), ())
-            if sum(share or 0 for _, share in known.members) <= self._cluster.share_sum
-            for order in self._orders(known.members, wanted)
-        ]
+        if len(wanted) == 2 and wanted[0][0] != wanted[1][0]:
+            return self._of_two(model, wanted)
+        share: list[list[int]] = []
+        slowdown: list[list[float]] = []
+        usual: list[list[float]] = []
+        tail: list[list[float]] = []
+        for entry in self._round.entries.together(model, [name for name, _ in wanted]):
+            if sum(share or 0 for share in entry.shares) > self._cluster.share_sum:
+                continue
+            values = entry.slowdown or ()
+            upper = entry.upper or values
+            p99 = entry.p99 or upper
+            for order in self._orders(entry, wanted):
+                share.append([entry.shares[k] or NO_SHARE for k in order])
+                slowdown.append([values[k] for k in order])
+                usual.append([upper[k] for k in order])
+                tail.append([p99[k] for k in order])
         width = len(wanted)
-        share = [[share or NO_SHARE for _, share in known.members] for known in found]
         return _Known(
             np.array(share, dtype=np.int64).reshape(-1, width),
-            *(
-                np.array(values, dtype=np.float64).reshape(-1, width)
-                for values in (
-                    [known.slowdown for known in found],
-                    [known.bounds([False] * width) for known in found],
-                    [known.bounds([True] * width) for known in found],
-                )
-            ),
+            np.array(slowdown, dtype=np.float64).reshape(-1, width),
+            np.array(usual, dtype=np.float64).reshape(-1, width),
+            np.array(tail, dtype=np.float64).reshape(-1, width),
         )
 
-    def _orders(
-        self, members: Sequence[Member], wanted: Sequence[_Wanted]
-    ) -> Iterator[tuple[Member, ...]]:
+    def _of_two(self, model: str, wanted: tuple[_Wanted, ...]) -> _Known:
+        """Find what is known of two different workloads, of which there is much."""
+        names = [name for name, _ in wanted]
+        entries = list(self._round.entries.together(model, names))
+        turned = np.array([entry.workloads[0] != names[0] for entry in entries], dtype=bool)
+
+        def table(rows: Sequence[Sequence[float] | None], dtype: type) -> NDArray[Any]:
+            found: NDArray[Any] = np.array(rows, dtype=dtype).reshape(-1, 2)
+            return np.where(turned[:, None], found[:, ::-1], found)
+
+        shares = [[share or NO_SHARE for share in entry.shares] for entry in entries]
+        known = _Known(
+            table(shares, np.int64),
+            table([e.slowdown for e in entries], np.float64),
+            table([e.upper or e.slowdown for e in entries], np.float64),
+            table([e.p99 or e.upper or e.slowdown for e in entries], np.float64),
+        )
+        may = known.share.sum(axis=1) <= self._cluster.share_sum
+        for share, (_, held) in zip(known.share.T, wanted, strict=True):
+            may &= self._startable[share] if held == _FREE else share == held
+        return _Known(known.share[may], known.slowdown[may], known.usual[may], known.tail[may])
+
+    def _orders(self, entry: SlowdownEntry, wanted: Sequence[_Wanted]) -> Iterator[tuple[int, ...]]:
         """Yield each different order of the members that gives all wanted what they may have."""
-        if not wanted:
-            yield ()
-            return
-        allowed = {None, *self._cluster.shares}
-        for member in dict.fromkeys(members):
-            name, share = wanted[0]
-            fits = member[1] in allowed if share == _FREE else (member[1] or NO_SHARE) == share
-            if member[0] == name and fits:
-                left = list(members)
-                left.remove(member)
-                for order in self._orders(left, wanted[1:]):
-                    yield (member, *order)
+        members = tuple(zip(entry.workloads, entry.shares, strict=True))
+        fits = [[self._fits(member, each) for member in members] for each in wanted]
+        seen = set()
+        for order in permutations(range(len(members))):
+            if all(map(list.__getitem__, fits, order)):
+                ordered = tuple(members[k] for k in order)
+                if ordered not in seen:
+                    seen.add(ordered)
+                    yield order
+
+    def _fits(self, member: Member, wanted: _Wanted) -> bool:
+        (name, share), (wanted_name, wanted_share) = member, wanted
+        if name != wanted_name:
+            return False
+        if wanted_share == _FREE:
+            return bool(self._startable[share or NO_SHARE])
+        return (share or NO_SHARE) == wanted_share
 
     # -- the table ----------------------------------------------------------------------
 
     def _table(self, index: int) -> Ways:
-        found = [self._known_in(index, cast) for cast in range(len(self._casts.others))]
-        parts = [self._rows(found, v, own) for v, own in enumerate(self._round.variants[index])]
+        casts, job = self._casts, self._round.jobs[index]
+        own = job.workload, _FREE
+        alone = self._alone(self._round.variants[index][0])
+        found = [
+            self._known(model, (own, *others)) if others else alone
+            for model, others in casts.companies
+        ]
+        rows = np.array([len(known.share) for known in found], dtype=np.int64)
+        level = np.where(rows[casts.company] > 0, Level.POSSIBLE, Level.UNKNOWN)
+        if self._cluster.gang_sharing == "whole":
+            level[(casts.team != 0) & (casts.team != job.workers)] = Level.APART
+        level[~casts.open] = Level.CLOSED
+        # What is not known has one row, of no figures; it stands behind the others.
+        block = np.where(level == Level.POSSIBLE, casts.company, len(found))
+        known = _Stacked([*found, _NOTHING], casts.width)
+        parts = [
+            self._rows(known, block, level, v, own_variant)
+            for v, own_variant in enumerate(self._round.variants[index])
+        ]
         return Ways(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
-    def _known_in(self, index: int, cast: int) -> tuple[Level, _Known]:
-        site = self._sites.all[self._casts.site[cast]]
-        if not site.open:
-            return Level.CLOSED, _NOTHING
-        if not self._may_meet(index, site):
-            return Level.APART, _NOTHING
-        own = Occupant(self._round.variants[index][0], None, starting=True)
-        known = self._together(site.model, (own, *self._casts.others[cast]))
-        return (Level.POSSIBLE, known) if len(known.share) else (Level.UNKNOWN, _NOTHING)
-
-    def _may_meet(self, index: int, site: Site) -> bool:
-        """Tell whether ``gang_sharing`` lets the job share with those at a site."""
-        if self._cluster.gang_sharing == "partial":
-            return True
-        held = {frozenset(self._sites.gpus_of[o.variant.job]) for o in site.occupants}
-        workers = self._round.jobs[index].workers
-        return not held or (len(held) == 1 and all(len(gpus) == workers for gpus in held))
-
     def _rows(
-        self, found: Sequence[tuple[Level, _Known]], variant: int, own: Variant
+        self, known: _Stacked, block: Ints, level: Ints, variant: int, own: Variant
     ) -> tuple[NDArray[Any], ...]:
         """Return the columns of ``Ways`` for one variant of the job."""
         casts = self._casts
-        row = np.repeat(np.arange(len(found)), [len(known.share) for _, known in found])
-        usual, tail, slowdown, share = (
-            _joined([getattr(known, name) for _, known in found], casts.width)
-            for name in ("usual", "tail", "slowdown", "share")
-        )
+        row, source = known.rows_of(block)
         latency, stretch = casts.latency[row], casts.stretch[row]
         latency[:, 0] = self._round.jobs[own.job].priority == "latency"
         stretch[:, 0] = own.stretch
-        bound = np.where(latency > 0, tail, usual) * stretch
+        bound = np.where(latency > 0, known.tail[source], known.usual[source]) * stretch
         excess = np.nan_to_num(bound / casts.gsla[row] - 1)
         short_mib = own.memory_mib - casts.left_mib[row]
         short_mib = np.where(short_mib > MEMORY_TOLERANCE_MIB, short_mib, 0.0)
@@ -245,9 +296,9 @@ class WaysBook:
             np.full(len(row), variant),
             casts.site[row],
             casts.leaver[row],
-            np.array([level for level, _ in found], dtype=np.int64)[row],
-            np.nan_to_num(share).astype(np.int64),
-            slowdown * stretch,
+            level[row],
+            known.share[source],
+            known.slowdown[source] * stretch,
             bound,
             np.where(excess > GSLA_TOLERANCE, excess, 0.0),
             short_mib,
@@ -256,6 +307,26 @@ class WaysBook:
             casts.running[row] > 0,
             casts.size[row],
         )
+
+
+class _Stacked:
+    """Known ways one below the other, padded with NaN to one width."""
+
+    def __init__(self, parts: Sequence[_Known], width: int) -> None:
+        self._count = np.array([len(known.share) for known in parts], dtype=np.int64)
+        self._first = np.cumsum(self._count) - self._count
+        share, self.slowdown, self.usual, self.tail = (
+            _joined([getattr(known, name) for known in parts], width)
+            for name in ("share", "slowdown", "usual", "tail")
+        )
+        self.share = np.nan_to_num(share).astype(np.int64)
+
+    def rows_of(self, part: Ints) -> tuple[Ints, Ints]:
+        """Return all rows of these parts in turn: the position in ``part``, and the row."""
+        count = self._count[part]
+        position = np.repeat(np.arange(len(part)), count)
+        within = np.arange(len(position)) - np.repeat(np.cumsum(count) - count, count)
+        return position, self._first[part][position] + within
 
 
 def _one_way(share: int | None, slowdown: float) -> _Known:

@@ -44,7 +44,7 @@ class Wording:
         self._worth = Worth(finder, values)
         self._round = finder.round
         self._jobs = finder.round.jobs
-        self._unknown: dict[tuple[int, str], tuple[str, ...]] = {}
+        self._unknown: dict[tuple[str, int, str], tuple[str, ...]] = {}
 
     def reason(self, index: int) -> tuple[Category, str, Nearest | None]:
         """Return why a job waits: the category, the sentence, and the nearest co-runner."""
@@ -208,7 +208,8 @@ class Wording:
     def _unknown_beside(self, index: int, model: str) -> tuple[str, ...]:
         """Return the workloads that nothing is known with, those it would fit beside first."""
         ways = self._finder.book.ways(index)
-        key = id(ways), model
+        job = self._jobs[index]
+        key = job.workload, job.workers, model
         if key not in self._unknown:
             rows = np.flatnonzero((ways.fixed == Level.UNKNOWN) & (ways.variant == 0))
             rows = rows[np.lexsort((ways.short[rows] > 0, ways.leaver[rows] != NOBODY))]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.formulations.groups import Groups
 from dovetail.formulations.problems import Problem
 from dovetail.instances.plan import Stopped
 
@@ -17,6 +18,9 @@ Ints = NDArray[np.int64]
 
 OPTIMAL_GAP = 1e-6
 """The relative gap up to which a plan is called optimal."""
+
+MOST_GROUPS = 4000
+"""Groups times nodes up to which ties are broken exactly, among all groups."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +117,7 @@ class Choice:
     Attributes
     ----------
     counts : (n,) int
-        For every group of the problem.
+        For every group (see ``groups_of``).
     value, bound : float
         What the last stage maximised, and a proven upper bound on it over all plans (of those
         that place the largest weight, under a two-stage objective); inf where there is none.
@@ -129,6 +133,8 @@ class Choice:
         What the user should know of how it was done; empty for nothing.
     proof : callable, optional
         Checks the certificate of ``bound``, where there is one.
+    groups : Groups, optional
+        The groups that ``counts`` is for, where they are not all groups of the problem.
     """
 
     counts: Ints
@@ -140,6 +146,11 @@ class Choice:
     in_queue_order: bool = False
     note: str = ""
     proof: Proof | None = None
+    groups: Groups | None = None
+
+    def groups_of(self, problem: Problem) -> Groups:
+        """Return the groups that ``counts`` is for."""
+        return problem.groups if self.groups is None else self.groups
 
 
 def relative_gap(bound: float, value: float) -> float:

@@ -19,6 +19,7 @@ from dovetail.solver.matching import Matching, graph_of
 from dovetail.solver.pairing import certificate_errors, match_pairs
 from dovetail.solver.pairing.matching import Matching as Pairing
 from dovetail.solver.ratio import Maximum, best_ratio
+from dovetail.solver.table_pairs import best_of_tables, table_pairs
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -48,6 +49,9 @@ class ExactPairs:
         UnsupportedError
             Where plans are not matchings.
         """
+        large = table_pairs(problem)
+        if large is not None:
+            return best_of_tables(large, limits, self.name)
         graph = graph_of(problem, self.name)
         choice = best_pairs(problem, graph, limits)
         gap = relative_gap(choice.bound, choice.value)

@@ -84,16 +84,25 @@ def reasons(
     compiled = Round(instance)
     finder = Finder(compiled, assignments, jct=objective == "jct")
     wording = Wording(finder, JobValues(compiled, objective))
-    told: dict[tuple[object, ...], Waiting] = {}
-    found = []
-    for k, job in enumerate(compiled.jobs):
-        if k not in finder.sites.gpus_of:
-            demand = _demand(job)
-            if demand not in told:
-                _, reason, nearest = wording.reason(k)
-                told[demand] = Waiting(job=job.id, reason=reason, nearest=nearest)
-            found.append(told[demand].model_copy(update={"job": job.id}))
-    return tuple(found)
+    waiting = [k for k in range(len(compiled.jobs)) if k not in finder.sites.gpus_of]
+    first: dict[tuple[object, ...], int] = {}
+    for k in waiting:
+        first.setdefault(_demand(compiled.jobs[k]), k)
+    told = {}
+    # One kind of job after the other, as what is known of a kind is not kept for long.
+    for k in sorted(first.values(), key=lambda k: _kind(compiled.jobs[k])):
+        _, reason, nearest = wording.reason(k)
+        told[_demand(compiled.jobs[k])] = reason, nearest
+    return tuple(_waits(compiled.jobs[k], *told[_demand(compiled.jobs[k])]) for k in waiting)
+
+
+def _waits(job: Job, reason: str, nearest: Nearest | None) -> Waiting:
+    return Waiting(job=job.id, reason=reason, nearest=nearest)
+
+
+def _kind(job: Job) -> tuple[str, str, int]:
+    """Return what the ways in which a job could run depend on."""
+    return job.workload, job.priority, job.workers
 
 
 def _demand(job: Job) -> tuple[object, ...]:

@@ -15,6 +15,7 @@ from dovetail.solver.highs import Highs
 from dovetail.solver.matching import Matching
 from dovetail.solver.milp import Milp
 from dovetail.solver.stages import ArraySolver
+from dovetail.solver.table_pairs import best_of_tables, table_pairs
 
 SOLVERS = (
     "auto",
@@ -76,11 +77,15 @@ class Auto:
 
     def solve(self, problem: Problem, limits: Limits) -> Choice:
         """Return the answer of the solver that fits; ``note`` says which and why."""
+        large = table_pairs(problem)
         try:
-            _ = problem.graph
+            _ = large or problem.graph
         except UnsupportedError as refusal:
             choice = ArraySolver(CpSat()).solve(problem, limits)
             return replace(choice, note=f"auto took cpsat: {refusal}")
-        choice = ExactPairs().solve(problem, limits)
+        if large is None:
+            choice = ExactPairs().solve(problem, limits)
+        else:
+            choice = best_of_tables(large, limits, ExactPairs.name)
         reason = "GPUs are interchangeable and jobs share in pairs"
         return replace(choice, note=f"auto took matching: {reason}")

@@ -11,6 +11,7 @@ from itertools import combinations_with_replacement
 from pathlib import Path
 from typing import TypeGuard
 
+from dovetail.formulations.groups import idle_counts
 from dovetail.formulations.placement import place
 from dovetail.formulations.problems import Problem
 from dovetail.instances._record import listed
@@ -144,6 +145,7 @@ class _Outcome:
     ) -> None:
         self._problem = problem
         self._instance = problem.round.instance
+        self._groups = choice.groups_of(problem)
         self._choice = choice
         self._limits = limits
         self._preempt = preempt
@@ -161,7 +163,7 @@ class _Outcome:
         return self._result(plan)
 
     def _plan(self, where: Placed, notes: Sequence[str] = ()) -> Plan:
-        assigned = assignments(self._problem.groups, where.groups)
+        assigned = assignments(self._groups, where.groups)
         return Plan(
             instance=self._instance.name,
             solver=self._choice.solver,
@@ -216,7 +218,7 @@ class _Outcome:
 
     def _nothing_starts(self, report: CheckReport) -> Result:
         """Return the plan in which running jobs stay and nobody starts, for a failed check."""
-        where = Placed(place(self._problem.groups, self._problem.idle_counts), proven=False)
+        where = Placed(place(self._groups, idle_counts(self._groups)), proven=False)
         why = f"internal error: the answer failed its check ({report.violations[0]})"
         plan = self._plan(where, [why])
         plan = self._told(plan, self._report(plan))
@@ -243,12 +245,15 @@ class _Outcome:
 
 def unknown_pairs(instance: Instance) -> list[str]:
     """Return a line on the pairs of workloads in use that nothing is known of, if there are any."""
-    known = {frozenset(entry.workloads) for entry in instance.slowdowns}
+    known = {entry.pair for entry in instance.slowdowns if entry.pair}
+    in_sets = {frozenset(entry.set) for entry in instance.slowdowns if entry.set}
     jobs = Counter(job.workload for job in instance.jobs)
     pairs = [
         (a, b)
         for a, b in combinations_with_replacement(jobs, 2)
-        if (a != b or jobs[a] > 1) and frozenset((a, b)) not in known
+        if (a != b or jobs[a] > 1)
+        and known.isdisjoint(((a, b), (b, a)))
+        and frozenset((a, b)) not in in_sets
     ]
     if not pairs:
         return []

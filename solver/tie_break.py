@@ -12,14 +12,13 @@ from dovetail.formulations.integer_program import IntegerProgram
 from dovetail.formulations.node_program import node_program
 from dovetail.formulations.placement import place
 from dovetail.formulations.problems import Problem
-from dovetail.solver.answers import OPTIMAL_GAP, Choice, Limits, relative_gap
+from dovetail.solver.answers import MOST_GROUPS, OPTIMAL_GAP, Choice, Limits, relative_gap
 from dovetail.solver.cpsat import CpSat
 from dovetail.solver.stages import with_weight
 from dovetail.solver.within_reach import within_reach
 
 Ints = NDArray[np.int64]
 
-MOST_GROUPS = 4000
 EFFORT = 2.0
 _VALUE_TOLERANCE = 1e-9
 
@@ -38,10 +37,10 @@ def placed(problem: Problem, choice: Choice, limits: Limits) -> Placed:
     Small rounds whose value is proven are settled exactly, with a bounded effort that ends at
     the same point every time; others are packed by ``place``.
     """
-    packed = Placed(place(problem.groups, choice.counts), proven=False)
+    packed = Placed(place(choice.groups_of(problem), choice.counts), proven=False)
     proven = relative_gap(choice.bound, choice.value) <= OPTIMAL_GAP
     nodes = len(problem.round.instance.cluster.nodes)
-    large = len(problem.groups) * nodes > MOST_GROUPS
+    large = choice.groups is not None or len(problem.groups) * nodes > MOST_GROUPS
     if not proven or choice.in_queue_order or large or limits.passed:
         return packed
     program = node_program(_of_value(problem, choice), problem.groups)

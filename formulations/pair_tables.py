@@ -1,0 +1,236 @@
+"""Large rounds of pairs as tables: what each workload suffers beside each other, at each split.
+
+``groups`` lists every pair of jobs at every split, which is quadratic in the jobs. Where plans
+are matchings (see ``pair_graph``) the pairs need not be listed: jobs of one workload differ
+only in what they accept and need, and what is known of two workloads fits a table. The best
+split of every pair is then found in one pass over such tables, and groups are listed for the
+pairs that were chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.formulations.groups import NO_SHARE
+from dovetail.formulations.rounds import GSLA_TOLERANCE, MEMORY_TOLERANCE_MIB, GpuClass, Round
+from dovetail.formulations.values import JobValues
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+MOST_SPLITS = 255
+"""Splits that a table may have; they fit a byte."""
+
+_BASE = 256
+"""Two shares make one number to this base."""
+
+
+@dataclass(frozen=True)
+class PairTables:
+    """A round of ``n`` jobs of ``k`` kinds that share at ``s`` splits.
+
+    A *kind* is a workload and, where tail latencies are known, whether the job is of priority
+    ``latency``. A *split* is the shares of both jobs, as seen from the first.
+
+    Attributes
+    ----------
+    shares : (s, 2) int
+        The shares of each split, ``NO_SHARE`` where there is no cap.
+    mirror : (s,) int
+        Each split as seen from the second job.
+    slowdown, bound : (k, k, s) float
+        Slowdown of the first kind beside the second, and what its gSLA is checked against;
+        NaN where the two may not share.
+    kind : (n,) int
+        The kind of each job.
+    gsla : (n,) float
+        The largest bound that each job accepts, tolerance included; inf for any.
+    memory_mib : (n,) float
+        What one worker of each job needs.
+    memory_limit_mib : float
+        What two jobs may need on one GPU, tolerance included.
+    scale : (n,) float
+        The gain of each job at slowdown 1, or what its slowdown is multiplied by.
+    minimised : bool
+        Whether the gain is ``-scale * slowdown`` instead of ``scale / slowdown``.
+    size : (n,) int
+        GPUs that each job takes.
+    running : (n,) bool
+        Jobs that hold GPUs already; no two of them can pair.
+    required : (n,) bool
+        Running jobs that somebody could join. Of the others nothing is to be decided.
+    allowed : (n, s) bool
+        The splits that each job may have.
+    capacity : int
+        GPUs that pairs and jobs alone may take together.
+    """
+
+    shares: Ints
+    mirror: Ints
+    slowdown: Floats
+    bound: Floats
+    kind: Ints
+    gsla: Floats
+    memory_mib: Floats
+    memory_limit_mib: float
+    scale: Floats
+    minimised: bool
+    size: Ints
+    running: Bools
+    required: Bools
+    allowed: Bools
+    capacity: int
+
+
+def pair_tables(compiled: Round, values: JobValues) -> PairTables | None:
+    """Return the tables of a round, None where its groups have to be listed.
+
+    That is where plans are not matchings or might not be, where nobody may share, and where
+    tables do not tell what a pair is worth: under ``jct`` and ``energy``, and with sub-batches.
+    """
+    if values.ratio or values.objective == "jct" or not _in_plain_pairs(compiled):
+        return None
+    number = {name: k for k, name in enumerate(dict.fromkeys(j.workload for j in compiled.jobs))}
+    known = _known(compiled, number)
+    if not 1 <= len(known.shares) <= MOST_SPLITS:
+        return None
+    jobs = compiled.jobs
+    workload = np.array([number[job.workload] for job in jobs], dtype=np.int64)
+    late = np.array([known.late and job.priority == "latency" for job in jobs], dtype=np.int64)
+    kinds, kind = np.unique(2 * workload + late, return_inverse=True)
+    of, is_late = np.divmod(kinds, 2)
+    every = np.ix_(of, of)
+    bound = np.where(is_late[:, None, None] > 0, known.tail[every], known.upper[every])
+    model = compiled.models[0]
+    one = values.gain(np.arange(len(jobs)), np.ones(len(jobs)), model)
+    allowed, required = _allowed(compiled, known.shares)
+    held = sum(len(c.gpus) for c in compiled.classes if len(c.residents) > 1)
+    return PairTables(
+        shares=known.shares,
+        mirror=_mirror(known.shares),
+        slowdown=known.slowdown[every],
+        bound=bound,
+        kind=kind.reshape(-1).astype(np.int64),
+        gsla=np.array([np.inf if j.gsla is None else j.gsla * (1 + GSLA_TOLERANCE) for j in jobs]),
+        memory_mib=np.array([v.memory_mib for (v,) in compiled.variants]),
+        memory_limit_mib=compiled.classes[0].memory_mib + MEMORY_TOLERANCE_MIB,
+        scale=np.abs(one),
+        minimised=values.minimised,
+        size=np.array([job.workers for job in jobs], dtype=np.int64),
+        running=np.array([job.running for job in jobs], dtype=bool),
+        required=required,
+        allowed=allowed,
+        capacity=len(compiled.instance.places) - held,
+    )
+
+
+def _in_plain_pairs(compiled: Round) -> bool:
+    """Tell whether jobs without sub-batches can share in pairs of equals, and not otherwise."""
+    cluster = compiled.instance.cluster
+    gangs = any(job.workers > 1 for job in compiled.jobs)
+    return (
+        len({(c.model, c.memory_mib) for c in compiled.classes}) == 1
+        and cluster.max_jobs_per_gpu >= 2
+        and (cluster.gang_sharing == "whole" or not gangs)
+        and all(len(v) == 1 and v[0].stretch == 1 for v in compiled.variants)
+        and all(_alike(compiled, c) for c in compiled.classes)
+        and not (cluster.max_jobs_per_gpu > 2 and any(e.set for e in compiled.instance.slowdowns))
+    )
+
+
+def _alike(compiled: Round, gpu_class: GpuClass) -> bool:
+    """Tell whether nobody, one job on all its GPUs, or a full pair holds the GPUs of a class."""
+    residents = gpu_class.residents
+    if len(residents) == 1:
+        return len(gpu_class.gpus) == compiled.jobs[residents[0].variant.job].workers
+    return len(residents) <= 2
+
+
+@dataclass(frozen=True)
+class _Known:
+    """The splits, and tables by workload, workload and split; whether tail bounds differ."""
+
+    shares: Ints
+    slowdown: Floats
+    upper: Floats
+    tail: Floats
+    late: bool
+
+
+def _known(compiled: Round, number: Mapping[str, int]) -> _Known:
+    entries = [
+        entry
+        for entry in compiled.entries.pairs(compiled.models[0])
+        if entry.pair and entry.pair[0] in number and entry.pair[1] in number
+    ]
+    pairs = [(number[a], number[b]) for a, b in (entry.pair for entry in entries if entry.pair)]
+    first, second = _columns(pairs, np.int64)
+    share = _columns([_capped(entry.share) for entry in entries], np.int64)
+    keep = share.sum(axis=0) <= compiled.instance.cluster.share_sum
+    forward, backward = _code(*share), _code(*share[::-1])
+    codes = np.unique(np.concatenate([forward[keep], backward[keep]]))
+    there = first[keep], second[keep], np.searchsorted(codes, forward[keep])
+    back = second[keep], first[keep], np.searchsorted(codes, backward[keep])
+
+    def table(values: Sequence[Sequence[float] | None]) -> Floats:
+        own, other = _columns(values, np.float64)
+        filled = np.full((len(number), len(number), len(codes)), np.nan)
+        filled[there] = own[keep]
+        filled[back] = other[keep]
+        return filled
+
+    return _Known(
+        shares=np.stack(np.divmod(codes, _BASE), axis=1),
+        slowdown=table([e.slowdown for e in entries]),
+        upper=table([e.upper or e.slowdown for e in entries]),
+        tail=table([e.p99 or e.upper or e.slowdown for e in entries]),
+        late=any(e.p99 for e in entries),
+    )
+
+
+def _capped(share: tuple[int | None, ...] | None) -> tuple[int, int]:
+    if share is None:
+        return NO_SHARE, NO_SHARE
+    own, other = share
+    return own or NO_SHARE, other or NO_SHARE
+
+
+def _columns(rows: Sequence[object], dtype: type) -> NDArray[Any]:
+    """Return pairs of numbers as two rows."""
+    return np.array(rows, dtype=dtype).reshape(-1, 2).T
+
+
+def _code(own: Ints, other: Ints) -> Ints:
+    return own * _BASE + other
+
+
+def _mirror(shares: Ints) -> Ints:
+    own, other = shares.T
+    return np.searchsorted(_code(own, other), _code(other, own)).astype(np.int64)
+
+
+def _allowed(compiled: Round, shares: Ints) -> tuple[Bools, Bools]:
+    """Return which splits each job may have, and which running jobs may be joined at all.
+
+    A starting job may have the cluster's shares, a running one that it can be joined on the
+    share it has.
+    """
+    own = shares[:, 0]
+    starting = np.isin(own, [NO_SHARE, *compiled.instance.cluster.shares])
+    pending = np.array([not job.running for job in compiled.jobs], dtype=bool)
+    allowed = pending[:, None] & starting[None, :]
+    required = np.zeros(len(compiled.jobs), dtype=bool)
+    for gpu_class in compiled.classes:
+        if len(gpu_class.residents) == 1:
+            (resident,) = gpu_class.residents
+            job = resident.variant.job
+            required[job] = True
+            if gpu_class.open:
+                allowed[job] = own == (resident.share or NO_SHARE)
+    return allowed, required

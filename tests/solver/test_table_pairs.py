@@ -1,0 +1,161 @@
+"""Rounds matched on tables against the same rounds with all their groups listed."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pytest
+
+from dovetail import solve
+from dovetail.formulations.problems import Problem
+from dovetail.instances.checker import check
+from dovetail.instances.errors import UnsupportedError
+from dovetail.instances.generate import generate
+from dovetail.instances.instance import Instance
+from dovetail.solver import table_pairs as module
+from dovetail.solver.answers import Limits
+from dovetail.solver.exact_pairs import ExactPairs
+from dovetail.solver.table_pairs import best_of_tables, table_pairs
+from tests.data import small
+from tests.strategies import Shape, random_instance
+
+PAIRS = Shape(jobs=9, gpus=7, models=False, sets=False, batches=False)
+ANY = Shape(jobs=7, gpus=6)
+
+
+@pytest.fixture(autouse=True)
+def tables_for_small_rounds(monkeypatch):
+    monkeypatch.setattr(module, "_LISTED_JOBS", 0)
+    monkeypatch.setattr(module, "MOST_GROUPS", -1)
+
+
+def random_problems(shape, seeds, objective="throughput"):
+    for seed in seeds:
+        yield Problem(alike(random_instance(Random(seed), shape)), objective)
+
+
+def alike(instance):
+    """The instance on GPUs of one size, its gangs sharing as wholes."""
+    data = instance.to_data()
+    data["cluster"]["gang_sharing"] = "whole"
+    for node in data["cluster"]["nodes"]:
+        for gpu in node["gpus"]:
+            gpu["memory_mib"] = 12000
+    return Instance.from_data(data)
+
+
+def listed(problem, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_LISTED_JOBS", 10**9)
+        return ExactPairs().solve(problem, Limits())
+
+
+def test_the_optimum_of_the_listed_groups(monkeypatch):
+    tabled = joined = fixed = gangs = 0
+    for problem in random_problems(PAIRS, range(900)):
+        large = table_pairs(problem)
+        if large is None:
+            continue
+        found = best_of_tables(large, Limits(), "matching")
+        best = listed(problem, monkeypatch)
+        assert found.value == pytest.approx(best.value, rel=1e-12)
+        assert found.bound == pytest.approx(best.bound, rel=1e-8)
+        sizes = found.groups.sizes[found.counts > 0]
+        tabled += bool((sizes == 2).any())
+        fixed += large.fixed_gain > 0
+        gangs += bool((large.tables.size[found.groups.job] > 1).any())
+        running = large.tables.running[found.groups.job]
+        taken = np.repeat(found.counts > 0, found.groups.sizes)
+        joined += bool(
+            (running & taken & np.repeat(found.groups.sizes == 2, found.groups.sizes)).any()
+        )
+    assert tabled > 100
+    assert min(joined, fixed, gangs) > 10
+
+
+@pytest.mark.parametrize("shape", [PAIRS, ANY])
+def test_tables_only_where_plans_are_matchings(shape):
+    for seed in range(300):
+        problem = Problem(random_instance(Random(seed), shape), "throughput")
+        if table_pairs(problem) is not None:
+            assert problem.graph.jobs == len(problem.round.jobs)
+
+
+@pytest.mark.parametrize("objective", ["throughput", "slowdown", "sensitivity"])
+def test_every_pair_is_worth_what_its_best_listed_group_is(objective):
+    compared = 0
+    for problem in random_problems(PAIRS, range(250), objective):
+        problem.values.two_stage = False
+        large = table_pairs(problem)
+        if large is None:
+            continue
+        graph = problem.graph
+        n = graph.jobs
+        best = np.full((n, n), -np.inf)
+        np.maximum.at(best, (graph.first, graph.second), graph.gain)
+        best = np.maximum(best, best.T)
+        pair = np.where(np.isnan(large.pairs.value), -np.inf, large.pairs.value)
+        free = large.tables.capacity - large.tables.size[large.tables.required].sum()
+        apart = ~large.tables.running & (large.tables.size > free)
+        pair[np.ix_(apart, apart)] = -np.inf
+        np.fill_diagonal(pair, np.where(np.isnan(large.alone), -np.inf, large.alone))
+        undecided = np.flatnonzero(large.tables.required & ~graph.required)
+        pair[undecided, undecided] = -np.inf
+        assert np.array_equal(best, pair)
+        compared += 1
+    assert compared > 50
+
+
+@pytest.mark.parametrize("preempt", [False, True])
+def test_plans_pass_the_checker(preempt):
+    for seed in range(60):
+        instance = alike(random_instance(Random(seed), PAIRS))
+        try:
+            result = solve(instance, solver="matching", preempt=preempt)
+        except UnsupportedError:
+            continue
+        assert result.status == "optimal"
+        assert check(instance, result.plan).valid
+
+
+@pytest.mark.parametrize("options", [{}, {"running": 0.2}, {"margin": 0.1, "weighted": True}])
+def test_larger_rounds(options, monkeypatch):
+    for gangs in ({"gangs": False}, {"gang_sharing": "whole"}):
+        instance = generate(130, seed=4, workloads=25, **gangs, **options)
+        problem = Problem(instance, "throughput")
+        large = table_pairs(problem)
+        assert large is not None
+        found = best_of_tables(large, Limits(), "matching")
+        assert found.value == pytest.approx(listed(problem, monkeypatch).value, rel=1e-9)
+
+
+def test_no_time_leaves_running_jobs_where_they_are():
+    instance = generate(130, seed=4, workloads=25, gangs=False, running=0.3)
+    result = solve(instance, solver="matching", time_limit=0.0)
+    assert check(instance, result.plan).valid
+    assert result.plan.waiting
+
+
+@pytest.mark.parametrize("objective", ["slowdown", "energy", "jct"])
+def test_other_objectives_are_listed(objective):
+    instance = generate(20, seed=1, gangs=False)
+    assert table_pairs(Problem(instance, objective)) is None
+
+
+def test_an_entry_of_the_model_wins_over_one_without():
+    jobs = [{"id": "j"}, {"id": "k"}, {"id": "l", "workload": "b"}]
+    other = {"pair": ["a", "b"], "slowdown": [1.5, 1.5]}
+    general = {"pair": ["a", "a"], "slowdown": [1.2, 1.2]}
+    own = {**general, "gpu_model": "V100"}
+    for entry, mates in (({"slowdown": [1.1, 1.1]}, 1.1), ({"slowdown": None}, None)):
+        instance = small(jobs, [general, {**own, **entry}, other])
+        value = table_pairs(Problem(instance, "throughput")).pairs.value[0, 1]
+        assert np.isnan(value) if mates is None else value == 2 / mates
+
+
+def test_small_rounds_are_listed(monkeypatch):
+    problem = Problem(generate(20, seed=1, gangs=False), "throughput")
+    assert table_pairs(problem) is not None
+    monkeypatch.setattr(module, "MOST_GROUPS", 10**6)
+    assert table_pairs(problem) is None
