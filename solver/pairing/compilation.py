@@ -48,6 +48,13 @@ _READ_BEFORE_COMPILED = 1200
 _COMPILING_S = 20.0
 """Seconds that compiling may take: a time limit below this cannot wait for it."""
 
+_LOADING_S, _PLAIN_S = 1.0, 10.0
+"""Seconds in plain Python after which a process loads kept code, or compiles: many small rounds
+are a large one."""
+
+_plain_s = 0.0
+"""Seconds that this process has spent on rounds in plain Python."""
+
 
 class Run(Protocol):
     """Turns a kernel into what is called: itself, or its compiled form."""
@@ -114,23 +121,31 @@ def _mark() -> Path | None:
     return Path(folder) / f"compiled-{digest}"
 
 
+def note_plain(seconds: float) -> None:
+    """Count the time that a round took in plain Python."""
+    global _plain_s
+    _plain_s += seconds
+
+
 def quickest(jobs: int, time_limit: float | None) -> Run:
     """Return the way to run that is done first, or that keeps the time limit best.
 
-    ``compiled`` is returned before the kernels are compiled only where a round is so large that
-    plain Python would take longer than compiling.
+    ``compiled`` is returned before the kernels are compiled only where a round is so large, or
+    the rounds so far in this process took so long, that plain Python is no gain over compiling.
     """
     if not can_compile():
         return interpreted
     if is_compiled():
         return compiled
-    if jobs <= _QUICKER_THAN_LOADING:
+    if jobs <= _QUICKER_THAN_LOADING and _plain_s < _LOADING_S:
         return interpreted
     if is_kept():
         return compiled
     hurried = time_limit is not None and time_limit < _COMPILING_S
-    most = _READ_BEFORE_COMPILED if hurried else _QUICKER_THAN_COMPILING
-    return interpreted if jobs <= most else compiled
+    if hurried:
+        return interpreted if jobs <= _READ_BEFORE_COMPILED else compiled
+    plain = jobs <= _QUICKER_THAN_COMPILING and _plain_s < _PLAIN_S
+    return interpreted if plain else compiled
 
 
 @cache

@@ -32,7 +32,16 @@ from numpy.typing import NDArray
 from dovetail.solver.pairing import blossom
 from dovetail.solver.pairing.capacity import Bracket, Joint, merged, node_values, solve_prices
 from dovetail.solver.pairing.certificate import Certificate, Dual
-from dovetail.solver.pairing.compilation import Run, compiled, is_compiled, is_kept, keep, quickest
+from dovetail.solver.pairing.compilation import (
+    Run,
+    compiled,
+    interpreted,
+    is_compiled,
+    is_kept,
+    keep,
+    note_plain,
+    quickest,
+)
 from dovetail.solver.pairing.deadline import Deadline, OutOfTimeError
 from dovetail.solver.pairing.fixed_point import Problem, Rounded, checked, rounded
 from dovetail.solver.pairing.gangs import ConcaveValue, Incumbent, close_gap
@@ -139,7 +148,10 @@ def match_pairs(
     run = quickest(len(problem), time_limit)
     if run is compiled and not is_compiled() and not is_kept():
         compile_kernels()
-    return _matched(problem, run, began, time_limit, seed, start)
+    found = _matched(problem, run, began, time_limit, seed, start)
+    if run is interpreted:
+        note_plain(time.monotonic() - began)
+    return found
 
 
 def _matched(

@@ -32,7 +32,7 @@ def test_plain_python_where_that_is_quicker(tmp_path):
     run_with_code_in(
         tmp_path,
         """
-        from dovetail.solver.pairing.compilation import compiled, interpreted, keep, quickest
+        from dovetail.solver.pairing.compilation import *
         import dovetail.solver.pairing
 
         assert quickest(100, None) is interpreted
@@ -41,10 +41,28 @@ def test_plain_python_where_that_is_quicker(tmp_path):
         assert quickest(1200, 1.0) is interpreted
         assert quickest(1201, 1.0) is compiled
         assert quickest(601, 60.0) is compiled
+        note_plain(9.0)
+        assert quickest(101, None) is interpreted
+        note_plain(1.0)
+        assert quickest(101, None) is compiled
+        assert quickest(101, 1.0) is interpreted
+        """,
+    )
+
+
+def test_kept_code_is_loaded_where_that_is_quicker(tmp_path):
+    run_with_code_in(
+        tmp_path,
+        """
+        from dovetail.solver.pairing.compilation import *
+        import dovetail.solver.pairing
+
         keep()
         assert quickest(100, None) is interpreted
         assert quickest(101, None) is compiled
         assert quickest(101, 1.0) is compiled
+        note_plain(1.0)
+        assert quickest(100, None) is compiled
         """,
     )
 
