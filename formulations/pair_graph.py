@@ -63,16 +63,15 @@ class PairGraph:
     """
 
     def __init__(self, groups: Groups, values: JobValues, restricted: bool = False) -> None:
-        if len({(c.model, c.memory_mib) for c in groups.round.classes}) > 1:
-            kinds = "GPUs of several models or memory sizes"
-            raise UnsupportedError(f"{kinds} are not interchangeable")
+        require_interchangeable(groups)
         if not restricted:
             _require_pairs(groups)
         jobs = groups.round.jobs
         workers = np.array([job.workers for job in jobs], dtype=np.int64)
         untouched = _untouched(groups)
         paired = _alone_or_equals(groups) & _joins_alike(groups)
-        fixed = untouched & ~_joinable(groups, paired)[groups.gpu_class]
+        self.fixed = fixed_counts(groups, paired)
+        fixed = self.fixed > 0
         available = np.array([len(c.gpus) for c in groups.round.classes], dtype=np.int64)
         held = np.array([bool(c.residents) for c in groups.round.classes], dtype=bool)
         size = workers[groups.job[groups.start[:-1]]]
@@ -83,7 +82,6 @@ class PairGraph:
         self.size = size[self.group]
         self.required = np.zeros(len(jobs), dtype=bool)
         self.required[groups.job[groups.start[:-1][untouched & ~fixed]]] = True
-        self.fixed = np.where(fixed, available[groups.gpu_class], 0)
         self.capacity = int(available.sum() - self.fixed.sum())
         self.gain = self._sums(groups, member_gains(groups, values))
         self.weight = values.weight
@@ -108,6 +106,28 @@ class PairGraph:
     def _sums(self, groups: Groups, of_member: Floats) -> Floats:
         """Return the sum over the members of each edge's group, (e,)."""
         return np.add.reduceat(np.append(of_member, 0.0), groups.start[:-1])[self.group]
+
+
+def require_interchangeable(groups: Groups) -> None:
+    """Refuse rounds in which it matters which GPU a group is on."""
+    if len({(c.model, c.memory_mib) for c in groups.round.classes}) > 1:
+        kinds = "GPUs of several models or memory sizes"
+        raise UnsupportedError(f"{kinds} are not interchangeable")
+
+
+def fixed_counts(groups: Groups, usable: Bools) -> Ints:
+    """Return how often each group is taken for certain: residents whom no usable group joins.
+
+    Parameters
+    ----------
+    groups : Groups
+        The candidate groups.
+    usable : (n,) bool
+        Which of them may be taken at all.
+    """
+    available = np.array([len(c.gpus) for c in groups.round.classes], dtype=np.int64)
+    fixed = _untouched(groups) & ~_joinable(groups, usable)[groups.gpu_class]
+    return np.where(fixed, available[groups.gpu_class], 0)
 
 
 def _untouched(groups: Groups) -> Bools:

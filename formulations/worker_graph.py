@@ -1,0 +1,296 @@
+"""A relaxation of rounds with partial sharing: every gang split into its workers.
+
+A gang runs at the pace of its slowest worker, so what it is worth is the least of what it would
+be worth at each worker's slowdown, and never more than their mean:
+
+    worth_j(max of s_k) = min of worth_j(s_k) <= 1/W sum of worth_j(s_k)        (W workers)
+
+Let every worker be a job of its own that is worth 1/W of the gang at its own slowdown, and may
+be placed without the others. Then a plan is a matching of workers, on as many GPUs as there
+are, and worth at least as much; so the best matching, which ``match_pairs`` proves, bounds
+every plan. Where it places every gang wholly or not at all, each at one worth, it *is* a plan
+of that value.
+
+A *box* narrows the gangs down: placed or not, worth between a floor and a cap, at one
+sub-batch. A worker below the floor may not be; one above the cap counts as the cap, because
+some worker of the gang is no better. So a box is bounded in the same way, and boxes that split
+a gang's possibilities in two make a search exact (``solver.gang_search``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.formulations.groups import Groups
+from dovetail.formulations.pair_graph import fixed_counts, require_interchangeable
+from dovetail.instances.errors import UnsupportedError
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+ANY = -1
+"""In place of a sub-batch variant that is still open."""
+
+
+@dataclass(frozen=True)
+class Box:
+    """What is settled of the gangs; all arrays are by job.
+
+    Attributes
+    ----------
+    floor, cap : (n,) float
+        Bounds on what the job is worth, -inf and inf where there is none.
+    variant : (n,) int
+        Index of the variant that all workers must have, ``ANY`` where it is open.
+    required, excluded : (n,) bool
+        Whether the job must, or may not, be placed.
+    """
+
+    floor: Floats
+    cap: Floats
+    variant: Ints
+    required: Bools
+    excluded: Bools
+
+    def settled(self, job: int, **changes: float) -> Box:
+        """Return the box with other entries for one job."""
+        arrays = {}
+        for name, value in changes.items():
+            arrays[name] = getattr(self, name).copy()
+            arrays[name][job] = value
+        return replace(self, **arrays)
+
+    def differs(self, other: Box) -> Bools:
+        """Tell which jobs this box treats otherwise than another one does, (n,)."""
+        names = ("floor", "cap", "variant", "required", "excluded")
+        pairs = [getattr(self, name) != getattr(other, name) for name in names]
+        return np.asarray(np.logical_or.reduce(pairs))
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """The arguments of ``match_pairs`` for the workers of a box.
+
+    Attributes
+    ----------
+    pair_value : (m, m) float
+        What two workers on one GPU are worth, NaN where they may not share.
+    single_value : (m,) float
+        What a worker is worth alone, NaN where it may not be.
+    required : (m,) bool
+        Workers that must be placed.
+    """
+
+    pair_value: Floats
+    single_value: Floats
+    required: Bools
+
+
+@dataclass(frozen=True)
+class Seats:
+    """A matching of workers read as groups on GPUs.
+
+    Attributes
+    ----------
+    counts : (groups,) int
+        How often each group is taken.
+    placed : (n,) int
+        How many workers of each job are placed.
+    least, mean : (n,) float
+        The least worth over a job's placed workers, inf for none; and what the relaxation
+        counts for the job.
+    variants : (n,) int
+        The variant of the job's workers; ``ANY`` where they differ or there are none.
+    """
+
+    counts: Ints
+    placed: Ints
+    least: Floats
+    mean: Floats
+    variants: Ints
+
+
+class WorkerGraph:
+    """The workers of a round, and what they are worth in pairs and alone.
+
+    Parameters
+    ----------
+    groups : Groups
+        The candidate groups of the round.
+    worth : (m,) float
+        For every member of a group, what its job would be worth at the member's slowdown; it
+        must fall with the slowdown.
+
+    Attributes
+    ----------
+    gpus : int
+        GPUs that workers may take together.
+    workers : (n,) int
+        Workers of each job.
+    root : Box
+        The box of all plans.
+
+    Raises
+    ------
+    UnsupportedError
+        Where GPUs differ or hold more than two jobs, with the reason.
+    """
+
+    def __init__(self, groups: Groups, worth: Floats) -> None:
+        require_interchangeable(groups)
+        if (groups.sizes > 2).any():
+            raise UnsupportedError("groups of three and more jobs are no pairs")
+        self.groups = groups
+        self.workers = np.array([job.workers for job in groups.round.jobs], dtype=np.int64)
+        self._available = np.array([len(c.gpus) for c in groups.round.classes], dtype=np.int64)
+        self._fixed = fixed_counts(groups, groups.sizes > 0)
+        self.gpus = int(self._available.sum() - self._fixed.sum())
+        self._list_seats(worth)
+        self.root = self._root(worth)
+        everything = np.arange(len(self._key))
+        kinds = len(self._job)
+        self._value = np.full((kinds, kinds), np.nan)
+        self._write(self._value, everything, self.root)
+
+    def matrices(self, box: Box) -> Pairs:
+        """Return what the workers are worth in a box."""
+        value = self._value
+        changed = np.flatnonzero(box.differs(self.root))
+        if len(changed):
+            value = value.copy()
+            kinds = np.isin(self._job, changed)
+            value[kinds] = np.nan
+            value[:, kinds] = np.nan
+            affected = np.zeros(len(self._key), dtype=bool)
+            for job in changed.tolist():
+                affected[self._rows_of(job)] = True
+            self._write(value, np.flatnonzero(affected), box)
+        kind = self._kind_of_worker
+        return Pairs(
+            value.take(kind, axis=0).take(kind, axis=1),
+            np.diagonal(value)[kind],
+            self._held[kind] | box.required[self._job[kind]],
+        )
+
+    def constant(self, box: Box) -> float:
+        """Return what the workers are worth that no matching contains."""
+        held = self._fixed_workers > 0
+        return float((box.cap[held] * self._fixed_workers[held] / self.workers[held]).sum())
+
+    def worths(self, job: int) -> Floats:
+        """Return what a job may be worth at all, distinct and rising."""
+        rows = self._rows_of(job)
+        first = self._worth[rows, 0][self._job[self._kind[rows, 0]] == job]
+        second = self._worth[rows, 1][self._job[self._kind[rows, 1]] == job]
+        return np.unique(np.concatenate([first, second]))
+
+    def variants(self, job: int) -> Ints:
+        """Return the variants that a job may have."""
+        return np.unique([k for k, v in enumerate(self.groups.variants) if v.job == job])
+
+    def seats(self, mate: Ints, box: Box) -> Seats:
+        """Return the groups that a matching of workers takes, the best of a box for each pair."""
+        lead = np.flatnonzero(mate >= np.arange(len(mate)))
+        ends = np.sort(self._kind_of_worker[np.stack([lead, mate[lead]])], axis=0)
+        row = self._best_rows(ends[0] * len(self._job) + ends[1], box)
+        counts = self._fixed + np.bincount(self._group[row], minlength=len(self.groups))
+        worth = self._worth[row]
+        kind, member = self._kind[row], np.ones(worth.shape, dtype=bool)
+        member[:, 1] = kind[:, 0] != kind[:, 1]
+        job, worth, variant = self._job[kind[member]], worth[member], self._variant[row][member]
+        n = len(self.workers)
+        least = np.where(self._fixed_workers > 0, self.root.cap, np.inf)
+        np.minimum.at(least, job, worth)
+        mean = np.where(self._fixed_workers > 0, box.cap, 0.0) * self._fixed_workers
+        np.add.at(mean, job, np.minimum(worth, box.cap[job]))
+        lowest, highest = np.full(n, len(self.groups.variants)), np.full(n, ANY)
+        np.minimum.at(lowest, job, variant)
+        np.maximum.at(highest, job, variant)
+        return Seats(
+            counts=counts,
+            placed=self._fixed_workers + np.bincount(job, minlength=n),
+            least=least,
+            mean=mean / self.workers,
+            variants=np.where(lowest == highest, lowest, ANY),
+        )
+
+    def _list_seats(self, worth: Floats) -> None:
+        """Order the groups that are no foregone conclusion by the *kinds* of their workers.
+
+        Workers of a job that may take each other's place are of one kind: all of a pending
+        gang, and those of a running one that are on GPUs of one class.
+        """
+        groups = self.groups
+        usable = np.flatnonzero(self._fixed == 0)
+        ends = np.stack([groups.start[usable], groups.start[usable + 1] - 1], axis=1)
+        running = np.array([job.running for job in groups.round.jobs], dtype=bool)
+        job = groups.job[ends]
+        own_class = np.where(running[job], groups.gpu_class[usable][:, None] + 1, 0)
+        names, kind = np.unique(job * (len(self._available) + 1) + own_class, return_inverse=True)
+        kind = kind.reshape(job.shape)
+        order = np.argsort(kind[:, 0] * len(names) + kind[:, 1], kind="stable")
+        self._group, self._kind = usable[order], kind[order]
+        self._key = self._kind[:, 0] * len(names) + self._kind[:, 1]
+        self._worth, self._variant = worth[ends][order], groups.variant[ends][order]
+        self._job, held_class = np.divmod(names, len(self._available) + 1)
+        self._held = held_class > 0
+        number = np.where(self._held, self._available[held_class - 1], self.workers[self._job])
+        self._kind_of_worker = np.repeat(np.arange(len(names)), number)
+        both = self._job[self._kind].T.ravel()
+        self._row_order = np.argsort(both, kind="stable") % max(1, len(self._key))
+        self._row_start = np.searchsorted(np.sort(both), np.arange(len(self.workers) + 1))
+
+    def _rows_of(self, job: int) -> Ints:
+        return self._row_order[self._row_start[job] : self._row_start[job + 1]]
+
+    def _root(self, worth: Floats) -> Box:
+        """Return the box of all plans: no gang is worth more than its workers without a choice."""
+        n = len(self.workers)
+        groups = self.groups
+        member = np.flatnonzero(self._fixed[groups.group_of_member] > 0)
+        cap = np.full(n, np.inf)
+        np.minimum.at(cap, groups.job[member], worth[member])
+        number = self._fixed[groups.group_of_member[member]]
+        fixed = np.bincount(groups.job[member], weights=number, minlength=n)
+        self._fixed_workers = fixed.astype(np.int64)
+        return Box(
+            floor=np.full(n, -np.inf),
+            cap=cap,
+            variant=np.full(n, ANY),
+            required=np.zeros(n, dtype=bool),
+            excluded=self.workers - self._fixed_workers > self.gpus,
+        )
+
+    def _write(self, value: Floats, rows: Ints, box: Box) -> None:
+        """Write the best value of the pairs and single workers of these rows."""
+        if not len(rows):
+            return
+        start = np.flatnonzero(np.diff(self._key[rows], prepend=-1))
+        best = np.fmax.reduceat(self._values(rows, box), start)
+        first, second = self._kind[rows[start]].T
+        value[first, second] = best
+        value[second, first] = best
+
+    def _values(self, rows: Ints, box: Box) -> Floats:
+        """Return what the groups of these rows count in a box, NaN where they are outside."""
+        job = self._job[self._kind[rows]]
+        worth, variant = self._worth[rows], self._variant[rows]
+        inside = (worth >= box.floor[job]) & ~box.excluded[job]
+        inside &= (box.variant[job] == ANY) | (box.variant[job] == variant)
+        part = np.where(inside, np.minimum(worth, box.cap[job]) / self.workers[job], np.nan)
+        alone = self._kind[rows, 0] == self._kind[rows, 1]
+        return np.asarray(part[:, 0] + np.where(alone, 0.0, part[:, 1]))
+
+    def _best_rows(self, key: Ints, box: Box) -> Ints:
+        """Return the row of the best group for each pair of kinds."""
+        start = np.searchsorted(self._key, key)
+        length = np.searchsorted(self._key, key, side="right") - start
+        pair = np.repeat(np.arange(len(key)), length)
+        rows = np.arange(len(pair)) - np.repeat(np.cumsum(length) - length, length) + start[pair]
+        value = np.nan_to_num(self._values(rows, box), nan=-np.inf)
+        order = np.lexsort((-value, pair))
+        return np.asarray(rows[order[np.cumsum(length) - length]])
