@@ -24,6 +24,10 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 
+class PartialSharingError(UnsupportedError):
+    """Plans are no matchings only because gangs may share some of their GPUs."""
+
+
 class PairGraph:
     """The graph of a round.
 
@@ -172,7 +176,7 @@ def _require_pairs(groups: Groups) -> None:
     gangs = np.maximum.reduceat(np.append(workers[groups.job], 0), groups.start[:-1]) > 1
     whole = groups.round.instance.cluster.gang_sharing == "whole"
     if not whole and (joint & gangs).any():
-        raise UnsupportedError("gangs may share some of their GPUs (gang_sharing: partial)")
+        raise PartialSharingError("gangs may share some of their GPUs (gang_sharing: partial)")
     for group in np.flatnonzero(joint & ~_joins_alike(groups)):
         (resident,) = groups.round.classes[groups.gpu_class[group]].residents
         name = groups.round.jobs[resident.variant.job].id

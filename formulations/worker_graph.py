@@ -19,6 +19,7 @@ a gang's possibilities in two make a search exact (``solver.gang_search``).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -124,6 +125,8 @@ class WorkerGraph:
     worth : (m,) float
         For every member of a group, what its job would be worth at the member's slowdown; it
         must fall with the slowdown.
+    cost : (groups,) float, optional
+        What a GPU with the group costs, to be taken off the worth of its jobs.
 
     Attributes
     ----------
@@ -140,7 +143,7 @@ class WorkerGraph:
         Where GPUs differ or hold more than two jobs, with the reason.
     """
 
-    def __init__(self, groups: Groups, worth: Floats) -> None:
+    def __init__(self, groups: Groups, worth: Floats, cost: Floats | None = None) -> None:
         require_interchangeable(groups)
         if (groups.sizes > 2).any():
             raise UnsupportedError("groups of three and more jobs are no pairs")
@@ -148,6 +151,7 @@ class WorkerGraph:
         self.workers = np.array([job.workers for job in groups.round.jobs], dtype=np.int64)
         self._available = np.array([len(c.gpus) for c in groups.round.classes], dtype=np.int64)
         self._fixed = fixed_counts(groups, groups.sizes > 0)
+        self._cost = np.zeros(len(groups)) if cost is None else cost
         self.gpus = int(self._available.sum() - self._fixed.sum())
         self._list_seats(worth)
         self.root = self._root(worth)
@@ -170,8 +174,10 @@ class WorkerGraph:
                 affected[self._rows_of(job)] = True
             self._write(value, np.flatnonzero(affected), box)
         kind = self._kind_of_worker
+        pairs = value.take(kind, axis=0).take(kind, axis=1)
+        pairs[kind[:, None] == kind] = np.nan  # workers of one gang take a GPU each
         return Pairs(
-            value.take(kind, axis=0).take(kind, axis=1),
+            pairs,
             np.diagonal(value)[kind],
             self._held[kind] | box.required[self._job[kind]],
         )
@@ -179,7 +185,13 @@ class WorkerGraph:
     def constant(self, box: Box) -> float:
         """Return what the workers are worth that no matching contains."""
         held = self._fixed_workers > 0
-        return float((box.cap[held] * self._fixed_workers[held] / self.workers[held]).sum())
+        worth = box.cap[held] * self._fixed_workers[held] / self.workers[held]
+        return float(worth.sum() - self._cost @ self._fixed)
+
+    def value(self, seats: Seats) -> float:
+        """Return the value of a plan: every gang is placed wholly, or not at all."""
+        worth = math.fsum(seats.least[seats.placed > 0].tolist())
+        return worth - float(self._cost @ seats.counts)
 
     def worths(self, job: int) -> Floats:
         """Return what a job may be worth at all, distinct and rising."""
@@ -261,7 +273,7 @@ class WorkerGraph:
             floor=np.full(n, -np.inf),
             cap=cap,
             variant=np.full(n, ANY),
-            required=np.zeros(n, dtype=bool),
+            required=np.array([job.running for job in groups.round.jobs], dtype=bool),
             excluded=self.workers - self._fixed_workers > self.gpus,
         )
 
@@ -283,7 +295,8 @@ class WorkerGraph:
         inside &= (box.variant[job] == ANY) | (box.variant[job] == variant)
         part = np.where(inside, np.minimum(worth, box.cap[job]) / self.workers[job], np.nan)
         alone = self._kind[rows, 0] == self._kind[rows, 1]
-        return np.asarray(part[:, 0] + np.where(alone, 0.0, part[:, 1]))
+        worth = part[:, 0] + np.where(alone, 0.0, part[:, 1])
+        return np.asarray(worth - self._cost[self._group[rows]])
 
     def _best_rows(self, key: Ints, box: Box) -> Ints:
         """Return the row of the best group for each pair of kinds."""

@@ -16,6 +16,9 @@ from dovetail.instances.plan import Stopped
 
 Ints = NDArray[np.int64]
 
+MATCHING = "matching"
+"""The solver that takes rounds in which jobs share interchangeable GPUs in pairs."""
+
 OPTIMAL_GAP = 1e-6
 """The relative gap up to which a plan is called optimal."""
 

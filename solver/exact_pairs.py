@@ -1,4 +1,4 @@
-"""Solver: exact pairing by our own engine, in one stage or two."""
+"""Rounds whose plans are matchings, solved by our own engine in one stage or two."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from dovetail.formulations.pair_graph import PairGraph
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.scores import ceiling, score
-from dovetail.solver.answers import OPTIMAL_GAP, Choice, Limits, Proven, relative_gap
+from dovetail.solver.answers import MATCHING, OPTIMAL_GAP, Choice, Limits, Proven, relative_gap
 from dovetail.solver.lexicographic import Heaviest, why_stopped
-from dovetail.solver.matching import Matching, graph_of
+from dovetail.solver.matching import Matching
 from dovetail.solver.pairing import certificate_errors, match_pairs
 from dovetail.solver.pairing.matching import Matching as Pairing
 from dovetail.solver.ratio import Maximum, best_ratio
@@ -31,36 +31,30 @@ _LOOSE = 2.0
 """How far below the power of a plan a bound may be before a better one is worth a matching."""
 
 
-class ExactPairs:
-    """Solves rounds whose plans are matchings (see ``PairGraph``).
+def best_matching(problem: Problem, limits: Limits) -> Choice:
+    """Return the proven best choice of groups, or the best found when the time is up.
 
     Gangs of several sizes whose weights are orders of magnitude apart can ask for more digits
     than the engine has; its proven gap is then above the one called optimal. Small rounds of
     that kind are solved again in large whole numbers.
+
+    Raises
+    ------
+    UnsupportedError
+        Where plans are not matchings (see ``PairGraph``), with the reason.
     """
-
-    name = "matching"
-
-    def solve(self, problem: Problem, limits: Limits) -> Choice:
-        """Return the proven best choice of groups, or the best found when the time is up.
-
-        Raises
-        ------
-        UnsupportedError
-            Where plans are not matchings.
-        """
-        large = table_pairs(problem)
-        if large is not None:
-            return best_of_tables(large, limits, self.name)
-        graph = graph_of(problem, self.name)
-        choice = best_pairs(problem, graph, limits)
-        gap = relative_gap(choice.bound, choice.value)
-        unproven = choice.stopped == "complete" and gap > max(OPTIMAL_GAP, limits.gap)
-        if unproven and problem.values.two_stage and graph.jobs <= _FEW:
-            exact = Matching().solve(problem, limits)
-            best = exact if exact.stopped == "complete" else choice
-            return replace(best, stopped=exact.stopped, solver=self.name)
-        return choice
+    large = table_pairs(problem)
+    if large is not None:
+        return best_of_tables(large, limits)
+    graph = problem.graph
+    choice = best_pairs(problem, graph, limits)
+    gap = relative_gap(choice.bound, choice.value)
+    unproven = choice.stopped == "complete" and gap > max(OPTIMAL_GAP, limits.gap)
+    if unproven and problem.values.two_stage and graph.jobs <= _FEW:
+        exact = Matching().solve(problem, limits)
+        best = exact if exact.stopped == "complete" else choice
+        return replace(best, stopped=exact.stopped, solver=MATCHING)
+    return choice
 
 
 def best_pairs(problem: Problem, graph: PairGraph, limits: Limits) -> Choice:
@@ -79,7 +73,7 @@ def best_pairs(problem: Problem, graph: PairGraph, limits: Limits) -> Choice:
         bound=max(found.bound + fixed, value),
         weight_bound=math.inf,
         stopped=why_stopped(found, limits),
-        solver=ExactPairs.name,
+        solver=MATCHING,
         proof=partial(proven, found),
     )
 
@@ -178,7 +172,7 @@ class _TwoStages:
             bound=max(best.bound, value),
             weight_bound=reached.weight,
             stopped=best.stopped,
-            solver=ExactPairs.name,
+            solver=MATCHING,
         )
 
     def _unproven(self) -> Choice:
@@ -192,7 +186,7 @@ class _TwoStages:
             bound=math.inf,
             weight_bound=max(reached.weight, min(weight_bound, most)),
             stopped=self._heaviest.stopped,
-            solver=ExactPairs.name,
+            solver=MATCHING,
         )
 
     def _best_gain(self) -> Maximum[Ints]:

@@ -2,19 +2,24 @@
 
 ``WorkerGraph`` splits gangs into workers; ``match_pairs`` then bounds every plan of a box. The
 bound is off only where gangs are placed in part, or run at their slowest worker's pace while
-the others count as faster. There are few such gangs at a time. One of them is chosen, its
-possibilities are split in two (placed or not; worth at least so much or less; this sub-batch or
-that one), and the two boxes are bounded again, the most promising box first (Land & Doig 1960).
+the others count as faster. One such gang is chosen, its possibilities are parted (left out; or
+placed, and worth at least so much or less; this sub-batch or that one), and the smaller boxes
+are bounded again, the most promising box first (Land & Doig, *Econometrica* 28, 1960).
 
-Settling every gang as a box's matching has it (placed if most of its workers are, at the pace
-of the slowest) gives plans, and settling those again better ones: a *dive*.
+*Which gang.* Near the root the first few candidates are tried, and the one whose boxes lose
+most is taken (strong branching); what a gang's boxes lost is remembered, and decides from then
+on (reliability branching: Achterberg, Koch & Martin, *Operations Research Letters* 33, 2005).
+
+*Plans* come from boxes whose matching is one, and from *dives*: all gangs are settled as a
+box's matching has them (placed if most of its workers are, at the pace of the slowest), which
+frees the other workers to sit with whoever gains most; again, until plans get no better.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -22,24 +27,31 @@ from numpy.typing import NDArray
 
 from dovetail.formulations.worker_graph import ANY, Box, Seats, WorkerGraph
 from dovetail.instances.plan import Stopped
-from dovetail.solver.answers import Limits, relative_gap
+from dovetail.solver.answers import Limits
 from dovetail.solver.pairing import Prices, match_pairs
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
 _CLOSED = 2e-7
 """The relative gap at which a box is done with; plans are called optimal up to five times it."""
 
 _DIVE_EVERY = 10
-"""Boxes between two dives."""
+"""Boxes parted between two dives."""
 
 _DIVE_STEPS = 8
 
-_ROUNDING = 1e-12
+_TRIED = 6
+"""Splits that are tried for one box at most."""
 
-_PART = 0.3
-"""What part of a gang's worth its partial placement counts for in the choice of a gang."""
+_IN_PART = 0.3
+"""How much partial placement counts in the order of candidates, in parts of the gang's worth."""
+
+_SECOND = 0.3
+"""Weight of the second least loss of a split's boxes beside the least in its score."""
+
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -62,9 +74,9 @@ class Found:
     stopped: Stopped
 
 
-@dataclass(order=True)
+@dataclass(frozen=True, order=True)
 class _Bounded:
-    """A box that was bounded, in the order of its bound."""
+    """A box that was bounded; the most promising one is the least."""
 
     key: tuple[float, int]
     box: Box = field(compare=False)
@@ -74,6 +86,35 @@ class _Bounded:
     @property
     def bound(self) -> float:
         return -self.key[0]
+
+
+@dataclass(frozen=True)
+class _Split:
+    """A way to part a box: by which gang, in what, and into which boxes."""
+
+    gang: int
+    kind: str
+    boxes: Sequence[Box]
+
+    @property
+    def name(self) -> tuple[int, str]:
+        return self.gang, self.kind
+
+
+@dataclass(frozen=True)
+class _Tried:
+    """A split with its boxes bounded, those without a matching left out."""
+
+    score: float
+    children: Sequence[_Bounded]
+
+
+@dataclass(frozen=True)
+class _Losses:
+    """By how much the bounds of a split's boxes fell, summed over the times it was tried."""
+
+    total: Floats
+    times: int
 
 
 class GangSearch:
@@ -89,6 +130,10 @@ class GangSearch:
         A plan to begin with.
     value : float
         What it is worth.
+    offset : float
+        A part of all values that does not count when gaps are measured.
+    unit : float
+        All plans' values are multiples of it; 0 where nothing is known.
     """
 
     def __init__(
@@ -97,75 +142,88 @@ class GangSearch:
         limits: Limits,
         start: Ints,
         value: float,
+        offset: float = 0.0,
+        unit: float = 0.0,
     ) -> None:
         self._graph = graph
         self._limits = limits
-        self._gang = graph.workers > 1
         self._counts = start
         self._value = value
-        self._left_open = -math.inf
+        self._offset = offset
+        self._unit = unit
+        self._gang = graph.workers > 1
+        self._bound_left = -math.inf
         self._boxes = 0
+        self._losses: dict[tuple[int, str], _Losses] = {}
 
     def run(self) -> Found:
         """Search until the gap is closed or the time is up."""
+        waiting: list[_Bounded] = []
         root = self._bounded(self._graph.root, None, math.inf)
-        if root is None:
-            return self._found(-math.inf)
-        self._dive(root)
-        waiting = [root]
+        if root is not None:
+            self._dive(root)
+            waiting.append(root)
+        parted = 0
         while waiting and not self._closed(waiting[0].bound) and not self._limits.passed:
-            best = heapq.heappop(waiting)
-            for box in self._split(best):
-                child = self._bounded(box, best.prices, best.bound)
-                if child is None:
-                    continue
-                if self._boxes % _DIVE_EVERY == 0:
+            parted += 1
+            for child in self._children(heapq.heappop(waiting)):
+                if parted % _DIVE_EVERY == 0:
                     self._dive(child)
                 if not self._closed(child.bound):
                     heapq.heappush(waiting, child)
-        return self._found(waiting[0].bound if waiting else -math.inf)
+        bound = max(self._value, self._bound_left, waiting[0].bound if waiting else -math.inf)
+        return Found(
+            self._counts, self._value, bound, "complete" if self._near(bound) else "time_limit"
+        )
 
-    def _found(self, open_bound: float) -> Found:
-        bound = max(self._value, open_bound, self._left_open)
-        complete = relative_gap(bound, self._value) <= max(self._limits.gap, _CLOSED)
-        return Found(self._counts, self._value, bound, "complete" if complete else "time_limit")
+    def _near(self, bound: float) -> bool:
+        """Tell whether a bound is so near the value that nothing is left to be found."""
+        slack = max(self._limits.gap, _CLOSED)
+        largest = max(abs(bound - self._offset), abs(self._value - self._offset))
+        return bound - self._value <= slack * largest
 
     def _closed(self, bound: float) -> bool:
-        """Tell whether a box of this bound holds nothing worth a search; remember its bound."""
-        slack = max(self._limits.gap, _CLOSED) * max(abs(bound), abs(self._value))
-        closed = bound - self._value <= slack
+        """Tell whether a box of this bound may be left; its bound is kept if it is."""
+        closed = self._near(bound)
         if closed:
-            self._left_open = max(self._left_open, bound)
+            self._bound_left = max(self._bound_left, bound)
         return closed
 
     def _bounded(self, box: Box, prices: Prices | None, above: float) -> _Bounded | None:
-        """Bound a box and keep its matching if that is a plan; None where there is none."""
+        """Bound a box and keep its matching if it is a plan; None where there is no matching."""
         pairs = self._graph.matrices(box)
         found = match_pairs(
             pairs.pair_value,
             pairs.single_value,
             gpus=self._graph.gpus,
             required=pairs.required,
-            time_limit=None if self._limits.deadline == math.inf else self._limits.seconds_left,
+            time_limit=self._limits.time_limit,
             seed=self._limits.seed,
             previous=prices,
         )
         self._boxes += 1
-        bound = min(above, found.bound + self._graph.constant(box))
-        if found.status in ("infeasible", "unknown"):
-            if found.status == "unknown":
-                self._left_open = max(self._left_open, bound)
+        if found.status == "infeasible":
+            return None
+        bound = min(above, self._whole_units(found.bound + self._graph.constant(box)))
+        if found.status == "unknown":
+            self._bound_left = max(self._bound_left, bound)
             return None
         seats = self._graph.seats(found.mate, box)
         self._keep(seats)
         return _Bounded((-bound, self._boxes), box, seats, found.prices)
+
+    def _whole_units(self, bound: float) -> float:
+        """Return the largest value that a plan can have under a bound."""
+        if not self._unit:
+            return bound
+        return math.floor(bound / self._unit + _ROUNDING * max(1.0, abs(bound))) * self._unit
 
     def _keep(self, seats: Seats) -> None:
         """Keep a matching that is a plan, if it is the best so far."""
         in_part = (seats.placed > 0) & (seats.placed < self._graph.workers)
         if (in_part | self._mixed(seats)).any():
             return
-        value = math.fsum(seats.least[seats.placed > 0].tolist())
+        value = self._graph.value(seats)
         if value > self._value:
             self._counts, self._value = seats.counts, value
 
@@ -173,9 +231,9 @@ class GangSearch:
         """Settle all gangs as a matching has them, again and again while plans get better."""
         best = start
         for _ in range(_DIVE_STEPS):
+            before = self._value
             if self._limits.passed:
                 return
-            before = self._value
             found = self._bounded(self._settled(best), best.prices, best.bound)
             if found is None or self._value <= before:
                 return
@@ -195,36 +253,79 @@ class GangSearch:
             excluded=box.excluded | (gang & ~placed),
         )
 
-    def _split(self, found: _Bounded) -> Iterator[Box]:
-        """Yield boxes that part the possibilities of the gang whose worth is furthest from true."""
-        box, seats, workers = found.box, found.seats, self._graph.workers
-        placed = seats.placed / workers
-        least = np.minimum(np.where(seats.placed > 0, seats.least, 0.0), box.cap)
-        excess = np.where(placed == 1, seats.mean - least, 0.0)
-        in_part = (placed > 0) & (placed < 1)
-        excess[in_part] = (_PART * np.minimum(placed, 1 - placed) * np.abs(seats.mean))[in_part]
-        excess[~self._gang] = 0.0
-        job = int(np.argmax(excess))
-        mixed = np.flatnonzero(self._mixed(seats))
-        if excess[job] > _ROUNDING * abs(seats.mean[job]):
-            if in_part[job]:
-                yield box.settled(job, excluded=True)
-                yield box.settled(job, required=True)
-            else:
-                yield from self._by_worth(box, job, (seats.mean[job] + least[job]) / 2)
-        elif len(mixed):
-            for variant in self._graph.variants(mixed[0]).tolist():
-                yield box.settled(mixed[0], variant=variant)
-        else:  # the matching is a plan, and only the time kept it from being proven the best
-            self._left_open = max(self._left_open, found.bound)
+    def _children(self, parent: _Bounded) -> Sequence[_Bounded]:
+        """Part a box by the split that promises most; return what is left of it."""
+        splits = self._splits(parent)
+        if not splits:  # the matching is a plan, and only time kept it from being proven the best
+            self._bound_left = max(self._bound_left, parent.bound)
+            return []
+        known = [s for s in splits if s.name in self._losses]
+        unknown = [s for s in splits if s.name not in self._losses]
+        options = [self._tried(parent, split) for split in unknown[:_TRIED]]
+        best = max(known, key=self._expected, default=None)
+        if best is not None and all(self._expected(best) > option.score for option in options):
+            options.append(self._tried(parent, best))
+        return max(options, key=lambda option: option.score).children
 
-    def _by_worth(self, box: Box, job: int, between: float) -> Iterator[Box]:
-        """Yield the boxes in which a gang is worth at least so much, and less."""
+    def _tried(self, parent: _Bounded, split: _Split) -> _Tried:
+        """Bound the boxes of a split and remember what they lose."""
+        found = [self._bounded(box, parent.prices, parent.bound) for box in split.boxes]
+        bounds = [self._value if child is None else child.bound for child in found]
+        losses = parent.bound - np.maximum(bounds, self._value)
+        before = self._losses.get(split.name, _Losses(np.zeros(len(losses)), 0))
+        self._losses[split.name] = _Losses(before.total + losses, before.times + 1)
+        return _Tried(_score(losses), [child for child in found if child is not None])
+
+    def _expected(self, split: _Split) -> float:
+        losses = self._losses[split.name]
+        return _score(losses.total / losses.times)
+
+    def _splits(self, found: _Bounded) -> Sequence[_Split]:
+        """Return the ways to part a box, by gangs that count as more than they can be worth."""
+        box, seats = found.box, found.seats
+        placed = seats.placed / self._graph.workers
+        whole = self._gang & (placed == 1)
+        in_part = self._gang & (placed > 0) & (placed < 1)
+        least = np.minimum(np.where(seats.placed > 0, seats.least, 0.0), box.cap)
+        excess = np.where(whole, seats.mean - least, 0.0)
+        at_full = seats.mean / np.maximum(placed, _ROUNDING)
+        worth_of_part = np.minimum(placed, 1 - placed) * np.abs(at_full)
+        excess[in_part] = _IN_PART * worth_of_part[in_part]
+        order = np.argsort(-excess, kind="stable").tolist()
+        wrong = [job for job in order if excess[job] > _ROUNDING * abs(at_full[job])]
+        middle = (seats.mean + least) / 2
+        return [
+            *(self._by_place(box, j) if in_part[j] else self._by_worth(box, j, middle[j])
+              for j in wrong),
+            *(self._by_variant(box, j) for j in np.flatnonzero(self._mixed(seats)).tolist()),
+        ]  # fmt: skip
+
+    def _by_place(self, box: Box, job: int) -> _Split:
+        boxes = [box.settled(job, excluded=True), box.settled(job, required=True)]
+        return _Split(job, "place", boxes)
+
+    def _by_worth(self, box: Box, job: int, between: float) -> _Split:
+        """Part a box into a gang worth at least so much, or less, or (if it may) left out."""
         worths = self._graph.worths(job)
         at = int(np.searchsorted(worths, between))
-        yield box.settled(job, floor=worths[at])
-        yield box.settled(job, cap=worths[at - 1])
+        boxes = [
+            box.settled(job, required=True, floor=worths[at]),
+            box.settled(job, required=True, cap=worths[at - 1]),
+        ]
+        if box.required[job]:
+            return _Split(job, "worth", boxes)
+        return _Split(job, "place and worth", [box.settled(job, excluded=True), *boxes])
 
-    def _mixed(self, seats: Seats) -> NDArray[np.bool_]:
+    def _by_variant(self, box: Box, job: int) -> _Split:
+        variants = self._graph.variants(job).tolist()
+        return _Split(job, "sub-batch", [box.settled(job, variant=k) for k in variants])
+
+    def _mixed(self, seats: Seats) -> Bools:
         """Tell which gangs have workers at different sub-batches."""
         return self._gang & (seats.placed > 0) & (seats.variants == ANY)
+
+
+def _score(losses: Floats) -> float:
+    """Return what a split is good for: its bound is that of the box that loses least."""
+    least, second = np.sort(losses)[:2]
+    return float((1 - _SECOND) * least + _SECOND * second)

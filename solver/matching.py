@@ -22,7 +22,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -62,7 +63,8 @@ class Matching:
         UnsupportedError
             Where plans are not matchings (see ``PairGraph``).
         """
-        graph = graph_of(problem, self.name)
+        with refusals_of(self.name):
+            graph = problem.graph
         try:
             return self._proven(problem, graph, limits)
         except OutOfTimeError:
@@ -128,10 +130,11 @@ class Matching:
         return [edges[pair] for pair in _share_capacity(classes, graph.capacity)]
 
 
-def graph_of(problem: Problem, solver: str) -> PairGraph:
-    """Return the graph of a round; the refusal names the solver, and those to take instead."""
+@contextmanager
+def refusals_of(solver: str) -> Iterator[None]:
+    """Let refusals name the solver, and those to take instead."""
     try:
-        return problem.graph
+        yield
     except UnsupportedError as refusal:
         others = "auto, cpsat, highs or milp"
         raise UnsupportedError(

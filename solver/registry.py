@@ -9,13 +9,12 @@ from dovetail.formulations.problems import Problem
 from dovetail.instances.errors import UnsupportedError
 from dovetail.solver.answers import Choice, Limits
 from dovetail.solver.cpsat import CpSat
-from dovetail.solver.exact_pairs import ExactPairs
 from dovetail.solver.greedy import Greedy
 from dovetail.solver.highs import Highs
 from dovetail.solver.matching import Matching
 from dovetail.solver.milp import Milp
+from dovetail.solver.pairs import Pairs, best_in_pairs
 from dovetail.solver.stages import ArraySolver
-from dovetail.solver.table_pairs import best_of_tables, table_pairs
 
 SOLVERS = (
     "auto",
@@ -55,7 +54,7 @@ def solver_named(name: str) -> Solver:
         return ArraySolver(Milp(detail))
     found: dict[str, Solver] = {
         "auto": Auto(),
-        "matching": ExactPairs(),
+        "matching": Pairs(),
         "cpsat": ArraySolver(CpSat()),
         "highs": ArraySolver(Highs()),
         "milp": ArraySolver(Milp()),
@@ -71,21 +70,16 @@ def solver_named(name: str) -> Solver:
 
 
 class Auto:
-    """Takes ``matching`` where plans are matchings and ``cpsat`` elsewhere, and says why."""
+    """Takes ``matching`` where jobs share in pairs and ``cpsat`` elsewhere, and says why."""
 
     name = "auto"
 
     def solve(self, problem: Problem, limits: Limits) -> Choice:
         """Return the answer of the solver that fits; ``note`` says which and why."""
-        large = table_pairs(problem)
         try:
-            _ = large or problem.graph
+            choice = best_in_pairs(problem, limits)
         except UnsupportedError as refusal:
             choice = ArraySolver(CpSat()).solve(problem, limits)
             return replace(choice, note=f"auto took cpsat: {refusal}")
-        if large is None:
-            choice = ExactPairs().solve(problem, limits)
-        else:
-            choice = best_of_tables(large, limits, ExactPairs.name)
         reason = "GPUs are interchangeable and jobs share in pairs"
         return replace(choice, note=f"auto took matching: {reason}")

@@ -14,7 +14,7 @@ from dovetail.formulations.groups import Groups, idle_counts, list_chosen, membe
 from dovetail.formulations.pair_tables import PairTables
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.scores import score
-from dovetail.solver.answers import MOST_GROUPS, Choice, Limits, Proven
+from dovetail.solver.answers import MATCHING, MOST_GROUPS, Choice, Limits, Proven
 from dovetail.solver.lexicographic import Heaviest, why_stopped
 from dovetail.solver.pairing import (
     BestSplits,
@@ -139,14 +139,14 @@ def _apart(problem: Problem, tables: PairTables) -> tuple[Floats, float]:
     return alone, score(groups, problem.values, held).gain
 
 
-def best_of_tables(large: TablePairs, limits: Limits, solver: str) -> Choice:
+def best_of_tables(large: TablePairs, limits: Limits) -> Choice:
     """Return the proven best choice of groups, or the best found when the time is up."""
     if large.problem.values.two_stage:
-        return _two_stages(large, limits, solver)
-    return _one_stage(large, limits, solver)
+        return _two_stages(large, limits)
+    return _one_stage(large, limits)
 
 
-def _one_stage(large: TablePairs, limits: Limits, solver: str) -> Choice:
+def _one_stage(large: TablePairs, limits: Limits) -> Choice:
     found = match_pairs(**large.arguments, time_limit=limits.time_limit, seed=limits.seed)
     groups, counts = large.chosen(found.mate)
     value = score(groups, large.problem.values, counts).gain
@@ -156,7 +156,7 @@ def _one_stage(large: TablePairs, limits: Limits, solver: str) -> Choice:
         bound=max(found.bound + large.fixed_gain, value),
         weight_bound=math.inf,
         stopped=why_stopped(found, limits),
-        solver=solver,
+        solver=MATCHING,
         proof=partial(_proven, found),
         groups=groups,
     )
@@ -171,7 +171,7 @@ def _proven(found: Matching, problem: Problem) -> Proven:
     return Proven(found.bound + large.fixed_gain, tuple(errors))
 
 
-def _two_stages(large: TablePairs, limits: Limits, solver: str) -> Choice:
+def _two_stages(large: TablePairs, limits: Limits) -> Choice:
     tables, values = large.tables, large.problem.values
     fixed = tables.running & ~tables.required
     heaviest = Heaviest(
@@ -198,6 +198,6 @@ def _two_stages(large: TablePairs, limits: Limits, solver: str) -> Choice:
         bound=max(bound, reached.gain),
         weight_bound=weight_bound,
         stopped=stopped,
-        solver=solver,
+        solver=MATCHING,
         groups=groups,
     )

@@ -15,7 +15,7 @@ from dovetail.instances.generate import generate
 from dovetail.instances.instance import Instance
 from dovetail.solver import table_pairs as module
 from dovetail.solver.answers import Limits
-from dovetail.solver.exact_pairs import ExactPairs
+from dovetail.solver.exact_pairs import best_matching
 from dovetail.solver.table_pairs import best_of_tables, table_pairs
 from tests.data import small
 from tests.strategies import Shape, random_instance
@@ -48,7 +48,7 @@ def alike(instance):
 def listed(problem, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(module, "_LISTED_JOBS", 10**9)
-        return ExactPairs().solve(problem, Limits())
+        return best_matching(problem, Limits())
 
 
 def test_the_optimum_of_the_listed_groups(monkeypatch):
@@ -57,7 +57,7 @@ def test_the_optimum_of_the_listed_groups(monkeypatch):
         large = table_pairs(problem)
         if large is None:
             continue
-        found = best_of_tables(large, Limits(), "matching")
+        found = best_of_tables(large, Limits())
         best = listed(problem, monkeypatch)
         assert found.value == pytest.approx(best.value, rel=1e-12)
         assert found.bound == pytest.approx(best.bound, rel=1e-8)
@@ -126,7 +126,7 @@ def test_larger_rounds(options, monkeypatch):
         problem = Problem(instance, "throughput")
         large = table_pairs(problem)
         assert large is not None
-        found = best_of_tables(large, Limits(), "matching")
+        found = best_of_tables(large, Limits())
         assert found.value == pytest.approx(listed(problem, monkeypatch).value, rel=1e-9)
 
 

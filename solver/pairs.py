@@ -1,0 +1,44 @@
+"""Solver: rounds in which jobs share interchangeable GPUs in pairs, by our own engine."""
+
+from __future__ import annotations
+
+from dovetail.formulations.pair_graph import PartialSharingError
+from dovetail.formulations.problems import Problem
+from dovetail.solver.answers import Choice, Limits
+from dovetail.solver.exact_pairs import best_matching
+from dovetail.solver.matching import refusals_of
+from dovetail.solver.partial_pairs import best_partial_sharing
+
+
+class Pairs:
+    """Solves rounds by matchings: by one where plans are matchings, else by a search with many.
+
+    The search is for gangs that may share some of their GPUs (``gang_sharing: partial``).
+    """
+
+    name = "matching"
+
+    def solve(self, problem: Problem, limits: Limits) -> Choice:
+        """Return the proven best choice of groups, or the best found when the time is up.
+
+        Raises
+        ------
+        UnsupportedError
+            Where jobs do not share interchangeable GPUs in pairs.
+        """
+        with refusals_of(self.name):
+            return best_in_pairs(problem, limits)
+
+
+def best_in_pairs(problem: Problem, limits: Limits) -> Choice:
+    """Return the proven best choice of groups, or the best found when the time is up.
+
+    Raises
+    ------
+    UnsupportedError
+        Where jobs do not share interchangeable GPUs in pairs, with the reason.
+    """
+    try:
+        return best_matching(problem, limits)
+    except PartialSharingError:
+        return best_partial_sharing(problem, limits)

@@ -1,0 +1,149 @@
+"""Rounds whose gangs may share some of their GPUs, solved exactly (see ``gang_search``)."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.formulations.groups import member_gains
+from dovetail.formulations.problems import Problem
+from dovetail.formulations.scores import ceiling, score
+from dovetail.formulations.worker_graph import WorkerGraph
+from dovetail.solver.answers import MATCHING, Choice, Limits
+from dovetail.solver.gang_search import Found, GangSearch
+from dovetail.solver.ratio import Maximum, best_ratio
+from dovetail.solver.starts import start_counts
+from dovetail.solver.whole import whole_weights
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+_WEIGHT_BITS = 28
+"""Of the largest job weight: the sum of two fits the engine's precision of 29."""
+
+_FIRST_FACTOR = 4.0
+"""The multiplier of weights to begin with: the median weight in terms of the largest gain."""
+
+_RAISE = 8.0
+
+_LARGEST_FACTOR = 2.0**20
+"""Beyond this factor the gains have too few of the engine's bits left."""
+
+
+def best_partial_sharing(problem: Problem, limits: Limits) -> Choice:
+    """Return the proven best choice of groups, or the best found when the time is up.
+
+    Parameters
+    ----------
+    problem : Problem
+        A round of interchangeable GPUs with at most two jobs on one.
+    limits : Limits
+        When to stop.
+
+    Raises
+    ------
+    UnsupportedError
+        Where the round is of another kind.
+    """
+    stages = _Stages(problem, limits)
+    return stages.two() if problem.values.two_stage else stages.one()
+
+
+class _Stages:
+    def __init__(self, problem: Problem, limits: Limits) -> None:
+        self._groups = problem.groups
+        self._values = problem.values
+        self._limits = limits
+        self._gain = member_gains(problem.groups, problem.values)
+        self._graph = WorkerGraph(problem.groups, self._gain)
+        self._start = start_counts(problem, limits)
+        whole, self._scale = whole_weights(problem.values.weight, 2**_WEIGHT_BITS)
+        self._whole = whole[problem.groups.job]
+
+    def one(self) -> Choice:
+        """Return the choice of the largest gain."""
+        value = score(self._groups, self._values, self._start).gain
+        found = GangSearch(self._graph, self._limits, self._start, value).run()
+        value = score(self._groups, self._values, found.counts).gain
+        return Choice(
+            found.counts, value, max(found.bound, value), math.inf, found.stopped, MATCHING
+        )
+
+    def two(self) -> Choice:
+        """Return the choice of the largest gain, or ratio, among those of the largest weight."""
+        heaviest = self._heaviest()
+        self._weight = heaviest.value
+        proven = heaviest.bound <= heaviest.value
+        best = Maximum(heaviest.counts, math.inf, heaviest.stopped)
+        if proven:
+            self._start = heaviest.counts
+            best = self._best_ratio() if self._values.ratio else self._maximise(1.0, 0.0)
+        reached = score(self._groups, self._values, best.x)
+        value = reached.value(self._values)
+        weight_bound = reached.weight if proven else heaviest.bound / self._scale
+        return Choice(
+            best.x, value, max(best.bound, value), weight_bound, best.stopped, MATCHING
+        )
+
+    def _heaviest(self) -> Found:
+        """Return a choice of the largest placed weight, in whole units."""
+        graph = WorkerGraph(self._groups, self._whole)
+        unit = float(np.gcd.reduce(self._whole.astype(np.int64)))
+        return GangSearch(
+            graph, self._limits.exact(), self._start, self._placed(self._start), unit=unit
+        ).run()
+
+    def _best_ratio(self) -> Maximum[Ints]:
+        return best_ratio(
+            self._start,
+            terms=self._gain_and_power,
+            maximise=lambda t, _: self._maximise(1.0, t),
+            least=max(
+                -self._maximise(0.0, 1.0).bound, ceiling(self._groups, self._values).power_w
+            ),
+            gap=self._limits.gap,
+        )
+
+    def _maximise(self, per_gain: float, per_watt: float) -> Maximum[Ints]:
+        """Maximise a sum of gains less power among the choices of the largest placed weight.
+
+        The weight counts too, at a multiplier: whatever that is, a choice that places all of
+        the weight has at most the bound found less what the weight counts. If the choice found
+        places it, it is the best of them; if not, the multiplier grows.
+        """
+        worth, cost = per_gain * self._gain, per_watt * np.nan_to_num(self._groups.power_w)
+        largest = float(max(np.abs(worth).max(initial=0.0), np.abs(cost).max(initial=0.0)))
+        typical = max(1.0, float(np.median(self._whole)) if len(self._whole) else 1.0)
+        best, value, bound = self._start, self._sum(self._start, worth, cost), math.inf
+        factor = _FIRST_FACTOR
+        while True:
+            multiplier = 2.0 ** math.ceil(math.log2(factor * largest / typical)) if largest else 1.0
+            offset = multiplier * self._weight
+            graph = WorkerGraph(self._groups, worth + multiplier * self._whole, cost)
+            found = GangSearch(graph, self._limits, best, value + offset, offset).run()
+            bound = min(bound, found.bound - offset)
+            if self._placed(found.counts) >= self._weight:
+                best = found.counts
+                return Maximum(best, bound, found.stopped)
+            if found.stopped != "complete" or factor >= _LARGEST_FACTOR:
+                return Maximum(best, bound, found.stopped)
+            factor *= _RAISE
+
+    def _placed(self, counts: Ints) -> float:
+        """Return the placed weight of a choice, in whole units."""
+        members = np.flatnonzero(counts[self._groups.group_of_member] > 0)
+        job, first = np.unique(self._groups.job[members], return_index=True)
+        return float(self._whole[members[first]].sum())
+
+    def _sum(self, counts: Ints, worth: Floats, cost: Floats) -> float:
+        """Return the sum over placed jobs of their least worth, less the costs."""
+        members = np.flatnonzero(counts[self._groups.group_of_member] > 0)
+        least = np.full(len(self._groups.round.jobs), np.inf)
+        np.minimum.at(least, self._groups.job[members], worth[members])
+        return float(least[np.isfinite(least)].sum() - cost @ counts)
+
+    def _gain_and_power(self, counts: Ints) -> tuple[float, float]:
+        reached = score(self._groups, self._values, counts)
+        return reached.gain, reached.power_w
