@@ -104,15 +104,19 @@ class Seats:
     least, mean : (n,) float
         The least worth over a job's placed workers, inf for none; and what the relaxation
         counts for the job.
-    variants : (n,) int
-        The variant of the job's workers; ``ANY`` where they differ or there are none.
+    variant : (n,) int
+        The variant that the matched workers of the job have in common; ``ANY`` where there is
+        none.
+    mixed : (n,) bool
+        Whether they have several.
     """
 
     counts: Ints
     placed: Ints
     least: Floats
     mean: Floats
-    variants: Ints
+    variant: Ints
+    mixed: Bools
 
 
 class WorkerGraph:
@@ -227,7 +231,8 @@ class WorkerGraph:
             placed=self._fixed_workers + np.bincount(job, minlength=n),
             least=least,
             mean=mean / self.workers,
-            variants=np.where(lowest == highest, lowest, ANY),
+            variant=np.where(lowest == highest, lowest, ANY),
+            mixed=lowest < highest,
         )
 
     def _list_seats(self, worth: Floats) -> None:

@@ -25,14 +25,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.formulations.worker_graph import ANY, Box, Seats, WorkerGraph
+from dovetail.formulations.worker_graph import Box, Seats, WorkerGraph
 from dovetail.instances.plan import Stopped
 from dovetail.solver.answers import Limits
 from dovetail.solver.pairing import Prices, match_pairs
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 _CLOSED = 2e-7
 """The relative gap at which a box is done with; plans are called optimal up to five times it."""
@@ -130,8 +129,8 @@ class GangSearch:
         A plan to begin with.
     value : float
         What it is worth.
-    offset : float
-        A part of all values that does not count when gaps are measured.
+    scale : float, optional
+        What gaps are measured against, in place of the values themselves.
     unit : float
         All plans' values are multiples of it; 0 where nothing is known.
     """
@@ -142,14 +141,14 @@ class GangSearch:
         limits: Limits,
         start: Ints,
         value: float,
-        offset: float = 0.0,
+        scale: float | None = None,
         unit: float = 0.0,
     ) -> None:
         self._graph = graph
         self._limits = limits
         self._counts = start
         self._value = value
-        self._offset = offset
+        self._scale = scale
         self._unit = unit
         self._gang = graph.workers > 1
         self._bound_left = -math.inf
@@ -172,15 +171,14 @@ class GangSearch:
                 if not self._closed(child.bound):
                     heapq.heappush(waiting, child)
         bound = max(self._value, self._bound_left, waiting[0].bound if waiting else -math.inf)
-        return Found(
-            self._counts, self._value, bound, "complete" if self._near(bound) else "time_limit"
-        )
+        # With no box left, what is left of the gap is the engine's rounding.
+        complete = self._near(bound) or not (waiting or self._limits.passed)
+        return Found(self._counts, self._value, bound, "complete" if complete else "time_limit")
 
     def _near(self, bound: float) -> bool:
         """Tell whether a bound is so near the value that nothing is left to be found."""
-        slack = max(self._limits.gap, _CLOSED)
-        largest = max(abs(bound - self._offset), abs(self._value - self._offset))
-        return bound - self._value <= slack * largest
+        scale = max(abs(bound), abs(self._value)) if self._scale is None else self._scale
+        return bound - self._value <= max(self._limits.gap, _CLOSED) * scale
 
     def _closed(self, bound: float) -> bool:
         """Tell whether a box of this bound may be left; its bound is kept if it is."""
@@ -221,7 +219,7 @@ class GangSearch:
     def _keep(self, seats: Seats) -> None:
         """Keep a matching that is a plan, if it is the best so far."""
         in_part = (seats.placed > 0) & (seats.placed < self._graph.workers)
-        if (in_part | self._mixed(seats)).any():
+        if (in_part | (self._gang & seats.mixed)).any():
             return
         value = self._graph.value(seats)
         if value > self._value:
@@ -248,7 +246,7 @@ class GangSearch:
             box,
             floor=np.where(pace < np.inf, np.minimum(pace, box.cap), box.floor),
             cap=np.minimum(box.cap, pace),
-            variant=np.where(placed, np.maximum(box.variant, seats.variants), box.variant),
+            variant=np.where(placed, np.maximum(box.variant, seats.variant), box.variant),
             required=box.required | placed,
             excluded=box.excluded | (gang & ~placed),
         )
@@ -297,7 +295,7 @@ class GangSearch:
         return [
             *(self._by_place(box, j) if in_part[j] else self._by_worth(box, j, middle[j])
               for j in wrong),
-            *(self._by_variant(box, j) for j in np.flatnonzero(self._mixed(seats)).tolist()),
+            *(self._by_variant(box, j) for j in np.flatnonzero(self._gang & seats.mixed).tolist()),
         ]  # fmt: skip
 
     def _by_place(self, box: Box, job: int) -> _Split:
@@ -319,10 +317,6 @@ class GangSearch:
     def _by_variant(self, box: Box, job: int) -> _Split:
         variants = self._graph.variants(job).tolist()
         return _Split(job, "sub-batch", [box.settled(job, variant=k) for k in variants])
-
-    def _mixed(self, seats: Seats) -> Bools:
-        """Tell which gangs have workers at different sub-batches."""
-        return self._gang & (seats.placed > 0) & (seats.variants == ANY)
 
 
 def _score(losses: Floats) -> float:

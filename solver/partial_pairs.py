@@ -83,9 +83,7 @@ class _Stages:
         reached = score(self._groups, self._values, best.x)
         value = reached.value(self._values)
         weight_bound = reached.weight if proven else heaviest.bound / self._scale
-        return Choice(
-            best.x, value, max(best.bound, value), weight_bound, best.stopped, MATCHING
-        )
+        return Choice(best.x, value, max(best.bound, value), weight_bound, best.stopped, MATCHING)
 
     def _heaviest(self) -> Found:
         """Return a choice of the largest placed weight, in whole units."""
@@ -100,9 +98,7 @@ class _Stages:
             self._start,
             terms=self._gain_and_power,
             maximise=lambda t, _: self._maximise(1.0, t),
-            least=max(
-                -self._maximise(0.0, 1.0).bound, ceiling(self._groups, self._values).power_w
-            ),
+            least=max(-self._maximise(0.0, 1.0).bound, ceiling(self._groups, self._values).power_w),
             gap=self._limits.gap,
         )
 
@@ -117,12 +113,14 @@ class _Stages:
         largest = float(max(np.abs(worth).max(initial=0.0), np.abs(cost).max(initial=0.0)))
         typical = max(1.0, float(np.median(self._whole)) if len(self._whole) else 1.0)
         best, value, bound = self._start, self._sum(self._start, worth, cost), math.inf
+        # Of Dinkelbach's differences the optimum is 0: gaps are measured against their terms.
+        scale = max(abs(self._sum(best, worth, 0 * cost)), float(cost @ best))
         factor = _FIRST_FACTOR
         while True:
             multiplier = 2.0 ** math.ceil(math.log2(factor * largest / typical)) if largest else 1.0
             offset = multiplier * self._weight
             graph = WorkerGraph(self._groups, worth + multiplier * self._whole, cost)
-            found = GangSearch(graph, self._limits, best, value + offset, offset).run()
+            found = GangSearch(graph, self._limits, best, value + offset, scale).run()
             bound = min(bound, found.bound - offset)
             if self._placed(found.counts) >= self._weight:
                 best = found.counts
@@ -134,7 +132,7 @@ class _Stages:
     def _placed(self, counts: Ints) -> float:
         """Return the placed weight of a choice, in whole units."""
         members = np.flatnonzero(counts[self._groups.group_of_member] > 0)
-        job, first = np.unique(self._groups.job[members], return_index=True)
+        _, first = np.unique(self._groups.job[members], return_index=True)
         return float(self._whole[members[first]].sum())
 
     def _sum(self, counts: Ints, worth: Floats, cost: Floats) -> float:

@@ -185,7 +185,8 @@ def _two_stages(large: TablePairs, limits: Limits) -> Choice:
     )
     mate, bound, stopped = heaviest.mate, math.inf, heaviest.stopped
     if heaviest.proven:
-        best = heaviest.best(large.pairs.value, large.alone, limits)
+        gain = large.pairs.value.astype(np.float64, copy=False)
+        best = heaviest.best(gain, large.alone, limits)
         mate, bound, stopped = best.mate, best.bound + large.fixed_gain, best.stopped
     groups, counts = large.chosen(mate)
     reached = score(groups, values, counts)
