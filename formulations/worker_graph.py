@@ -204,6 +204,11 @@ class WorkerGraph:
         second = self._worth[rows, 1][self._job[self._kind[rows, 1]] == job]
         return np.unique(np.concatenate([first, second]))
 
+    @property
+    def job_of_worker(self) -> Ints:
+        """The job of each worker that is to be matched, (m,)."""
+        return np.asarray(self._job[self._kind_of_worker])
+
     def variants(self, job: int) -> Ints:
         """Return the variants that a job may have."""
         return np.unique([k for k, v in enumerate(self.groups.variants) if v.job == job])

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,9 @@ from numpy.typing import NDArray
 from dovetail.formulations.groups import Groups
 from dovetail.formulations.problems import Problem
 from dovetail.instances.plan import Stopped
+
+if TYPE_CHECKING:
+    from dovetail.solver.pairing import Prices
 
 Ints = NDArray[np.int64]
 
@@ -41,18 +45,24 @@ class Limits:
     effort : float
         Work that CP-SAT may do, in its deterministic units (about seconds): unlike a deadline
         it ends the same search at the same point every time.
+    previous : Prices, optional
+        Of the last round, by job, to begin with. They change how fast a proof is found, never
+        what is proven.
     """
 
     deadline: float = math.inf
     gap: float = 0.0
     seed: int = 0
     effort: float = math.inf
+    previous: Prices | None = None
 
     @classmethod
-    def of(cls, time_limit: float | None, gap: float, seed: int) -> Limits:
+    def of(
+        cls, time_limit: float | None, gap: float, seed: int, previous: Prices | None = None
+    ) -> Limits:
         """Return limits that start to count now; ``time_limit`` in seconds."""
         deadline = math.inf if time_limit is None else time.monotonic() + time_limit
-        return cls(deadline, gap, seed)
+        return cls(deadline, gap, seed, previous=previous)
 
     @property
     def seconds_left(self) -> float:
@@ -136,6 +146,8 @@ class Choice:
         What the user should know of how it was done; empty for nothing.
     proof : callable, optional
         Checks the certificate of ``bound``, where there is one.
+    prices : Prices, optional
+        Of the jobs, for the next round to begin with.
     groups : Groups, optional
         The groups that ``counts`` is for, where they are not all groups of the problem.
     """
@@ -149,6 +161,7 @@ class Choice:
     in_queue_order: bool = False
     note: str = ""
     proof: Proof | None = None
+    prices: Prices | None = None
     groups: Groups | None = None
 
     def groups_of(self, problem: Problem) -> Groups:

@@ -63,7 +63,12 @@ def best_pairs(problem: Problem, graph: PairGraph, limits: Limits) -> Choice:
         return _TwoStages(problem, graph, limits).choice()
     table = EdgeTable.of(graph, graph.gain)
     arguments = _engine_arguments(graph, table)
-    found = match_pairs(**arguments, time_limit=limits.time_limit, seed=limits.seed)
+    found = match_pairs(
+        **arguments,
+        time_limit=limits.time_limit,
+        seed=limits.seed,
+        previous=limits.previous,
+    )
     counts = _counts(problem, graph, table, found.mate)
     fixed = score(problem.groups, problem.values, graph.fixed).gain
     value = score(problem.groups, problem.values, counts).gain
@@ -75,6 +80,7 @@ def best_pairs(problem: Problem, graph: PairGraph, limits: Limits) -> Choice:
         stopped=why_stopped(found, limits),
         solver=MATCHING,
         proof=partial(proven, found),
+        prices=found.prices,
     )
 
 

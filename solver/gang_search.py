@@ -65,12 +65,15 @@ class Found:
         Its value; a bound on the value of every plan.
     stopped : str
         Why the search ended.
+    prices : Prices or None
+        Of the workers of the box of all plans; None where it has no matching.
     """
 
     counts: Ints
     value: float
     bound: float
     stopped: Stopped
+    prices: Prices | None
 
 
 @dataclass(frozen=True, order=True)
@@ -155,10 +158,10 @@ class GangSearch:
         self._boxes = 0
         self._losses: dict[tuple[int, str], _Losses] = {}
 
-    def run(self) -> Found:
-        """Search until the gap is closed or the time is up."""
+    def run(self, prices: Prices | None = None) -> Found:
+        """Search until the gap is closed or the time is up; begin with these workers' prices."""
         waiting: list[_Bounded] = []
-        root = self._bounded(self._graph.root, None, math.inf)
+        root = self._bounded(self._graph.root, prices, math.inf)
         if root is not None:
             self._dive(root)
             waiting.append(root)
@@ -173,7 +176,10 @@ class GangSearch:
         bound = max(self._value, self._bound_left, waiting[0].bound if waiting else -math.inf)
         # With no box left, what is left of the gap is the engine's rounding.
         complete = self._near(bound) or not (waiting or self._limits.passed)
-        return Found(self._counts, self._value, bound, "complete" if complete else "time_limit")
+        stopped: Stopped = "complete" if complete else "time_limit"
+        return Found(
+            self._counts, self._value, bound, stopped, None if root is None else root.prices
+        )
 
     def _near(self, bound: float) -> bool:
         """Tell whether a bound is so near the value that nothing is left to be found."""

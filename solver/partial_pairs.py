@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,9 +12,12 @@ from dovetail.formulations.groups import member_gains
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.scores import ceiling, score
 from dovetail.formulations.worker_graph import WorkerGraph
-from dovetail.solver.answers import MATCHING, Choice, Limits
+from dovetail.solver.answers import MATCHING, OPTIMAL_GAP, Choice, Limits, relative_gap
+from dovetail.solver.cpsat import CpSat
 from dovetail.solver.gang_search import Found, GangSearch
+from dovetail.solver.pairing import Prices
 from dovetail.solver.ratio import Maximum, best_ratio
+from dovetail.solver.stages import ArraySolver
 from dovetail.solver.starts import start_counts
 from dovetail.solver.whole import whole_weights
 
@@ -26,6 +30,9 @@ _WEIGHT_BITS = 28
 _FIRST_FACTOR = 4.0
 """The multiplier of weights to begin with: the median weight in terms of the largest gain."""
 
+_FEW = 60
+"""Jobs up to which CP-SAT takes seconds."""
+
 _RAISE = 8.0
 
 _LARGEST_FACTOR = 2.0**20
@@ -34,6 +41,9 @@ _LARGEST_FACTOR = 2.0**20
 
 def best_partial_sharing(problem: Problem, limits: Limits) -> Choice:
     """Return the proven best choice of groups, or the best found when the time is up.
+
+    Weights or gains that are orders of magnitude apart can ask for more digits than the engine
+    has; small rounds of that kind are solved again by CP-SAT.
 
     Parameters
     ----------
@@ -48,7 +58,16 @@ def best_partial_sharing(problem: Problem, limits: Limits) -> Choice:
         Where the round is of another kind.
     """
     stages = _Stages(problem, limits)
-    return stages.two() if problem.values.two_stage else stages.one()
+    if not problem.values.two_stage:
+        return stages.one()
+    choice = stages.two()
+    gap = relative_gap(choice.bound, choice.value)
+    unproven = choice.stopped == "complete" and gap > max(OPTIMAL_GAP, limits.gap)
+    if unproven and len(problem.round.jobs) <= _FEW:
+        exact = ArraySolver(CpSat()).solve(problem, limits)
+        best = exact if exact.stopped == "complete" else choice
+        return replace(best, stopped=exact.stopped, solver=MATCHING)
+    return choice
 
 
 class _Stages:
@@ -65,11 +84,26 @@ class _Stages:
     def one(self) -> Choice:
         """Return the choice of the largest gain."""
         value = score(self._groups, self._values, self._start).gain
-        found = GangSearch(self._graph, self._limits, self._start, value).run()
+        jobs = self._graph.job_of_worker
+        previous = self._limits.previous
+        search = GangSearch(self._graph, self._limits, self._start, value)
+        found = search.run(None if previous is None else Prices(previous.gpu, previous.job[jobs]))
         value = score(self._groups, self._values, found.counts).gain
         return Choice(
-            found.counts, value, max(found.bound, value), math.inf, found.stopped, MATCHING
+            counts=found.counts,
+            value=value,
+            bound=max(found.bound, value),
+            weight_bound=math.inf,
+            stopped=found.stopped,
+            solver=MATCHING,
+            prices=None if found.prices is None else self._by_job(found.prices),
         )
+
+    def _by_job(self, prices: Prices) -> Prices:
+        """Return what the workers' prices say of the jobs."""
+        job = np.full(len(self._graph.workers), np.nan)
+        job[self._graph.job_of_worker] = prices.job
+        return Prices(prices.gpu, job)
 
     def two(self) -> Choice:
         """Return the choice of the largest gain, or ratio, among those of the largest weight."""

@@ -11,6 +11,8 @@ from itertools import combinations_with_replacement
 from pathlib import Path
 from typing import TypeGuard
 
+import numpy as np
+
 from dovetail.formulations.groups import idle_counts
 from dovetail.formulations.placement import place
 from dovetail.formulations.problems import Problem
@@ -30,10 +32,38 @@ from dovetail.instances.plan import (
 from dovetail.solver.answers import OPTIMAL_GAP, Choice, Limits, Proof, relative_gap
 from dovetail.solver.explanations import reasons
 from dovetail.solver.milp import model_text
+from dovetail.solver.pairing import Prices
 from dovetail.solver.plans import assignments, nodes_spanned
 from dovetail.solver.registry import Solver, solver_named
 from dovetail.solver.stages import with_weight
 from dovetail.solver.tie_break import Placed, placed
+
+
+@dataclass(frozen=True)
+class RoundPrices:
+    """The prices of a round's jobs under an objective.
+
+    Attributes
+    ----------
+    objective : str
+        The name of the objective.
+    jobs : tuple of str
+        The ids of the jobs.
+    prices : Prices
+        Of these jobs, in their order.
+    """
+
+    objective: ObjectiveName
+    jobs: tuple[str, ...]
+    prices: Prices
+
+    def of(self, instance: Instance, objective: ObjectiveName) -> Prices | None:
+        """Return the prices of another round's jobs; None under another objective."""
+        if objective != self.objective:
+            return None
+        place = {job: k for k, job in enumerate(self.jobs)}
+        index = [place.get(job.id, -1) for job in instance.jobs]
+        return self.prices.reindexed(np.array(index, dtype=np.int64))
 
 
 @dataclass(frozen=True)
@@ -59,6 +89,9 @@ class Result:
         Seconds from the call to the checked plan.
     proof : callable or None
         Checks the certificate of the bound, where the solver left one (see ``verify``).
+    prices : RoundPrices or None
+        What the next round may begin with, where the solver left it (``matching`` under
+        ``throughput`` and ``jct``).
     """
 
     status: Status
@@ -69,6 +102,7 @@ class Result:
     gap: float | None
     runtime_s: float
     proof: Proof | None = None
+    prices: RoundPrices | None = None
 
 
 def solve(
@@ -79,6 +113,7 @@ def solve(
     gap: float = 0.0,
     seed: int = 0,
     preempt: bool = False,
+    previous: Result | None = None,
 ) -> Result:
     """Return the best plan for an instance, with its proof.
 
@@ -99,6 +134,10 @@ def solve(
         the same plan whenever the search was not cut short.
     preempt : bool
         Make running jobs pending again, so that they may move or wait.
+    previous : Result, optional
+        Of the last round under this objective, whose jobs may be others in part. Its prices are
+        where the search begins, which saves time; value and bound are the same without it, but
+        of plans of equal value another one may come.
 
     Raises
     ------
@@ -109,7 +148,11 @@ def solve(
     """
     started = time.monotonic()
     _check_arguments(instance, objective, time_limit, gap, seed)
-    limits = Limits.of(time_limit, gap, seed)
+    if previous is not None and not isinstance(previous, Result):
+        kind = type(previous).__name__
+        raise UnsupportedError(f"previous must be the Result of a round or None, got {kind}")
+    prices = previous and previous.prices and previous.prices.of(instance, objective)
+    limits = Limits.of(time_limit, gap, seed, prices or None)
     chosen = solver_named(solver) if isinstance(solver, str) else solver
     problem = Problem(instance.preempted() if preempt else instance, objective)
     choice = chosen.solve(problem, limits)
@@ -225,6 +268,13 @@ class _Outcome:
         unproven = plan.objective and plan.objective.replace(bound=None, gap=None)
         return self._result(plan.replace(objective=unproven, status="unknown", stopped="error"))
 
+    def _round_prices(self) -> RoundPrices | None:
+        prices = self._choice.prices
+        if prices is None:
+            return None
+        jobs = tuple(job.id for job in self._instance.jobs)
+        return RoundPrices(self._problem.values.objective, jobs, prices)
+
     def _result(self, plan: Plan) -> Result:
         runtime = time.monotonic() - self._started
         plan = plan.replace(runtime_s=round(runtime, 6))
@@ -240,6 +290,7 @@ class _Outcome:
             objective.gap,
             runtime,
             self._choice.proof,
+            self._round_prices(),
         )
 
 

@@ -147,7 +147,12 @@ def best_of_tables(large: TablePairs, limits: Limits) -> Choice:
 
 
 def _one_stage(large: TablePairs, limits: Limits) -> Choice:
-    found = match_pairs(**large.arguments, time_limit=limits.time_limit, seed=limits.seed)
+    found = match_pairs(
+        **large.arguments,
+        time_limit=limits.time_limit,
+        seed=limits.seed,
+        previous=limits.previous,
+    )
     groups, counts = large.chosen(found.mate)
     value = score(groups, large.problem.values, counts).gain
     return Choice(
@@ -158,6 +163,7 @@ def _one_stage(large: TablePairs, limits: Limits) -> Choice:
         stopped=why_stopped(found, limits),
         solver=MATCHING,
         proof=partial(_proven, found),
+        prices=found.prices,
         groups=groups,
     )
 

@@ -255,7 +255,7 @@ class _Search:
         whole = self.whole
         if previous is not None:
             per_unit = replace(previous, gpu=previous.gpu * whole.gpus_per_unit)
-            return known(whole.classes, per_unit, whole.scale, self.run)
+            return known(whole.classes, per_unit, whole.scale, whole.penalty, self.run)
         rng = np.random.default_rng(seed)
         return sampled(whole.classes, whole.limit, whole.largest, rng, self.run, self.deadline)
 

@@ -8,6 +8,7 @@ decide only how fast the proof is found, never what is proven.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -54,7 +55,7 @@ class Prices:
     Raises
     ------
     ValueError
-        Where ``partner`` or ``pairs`` are not indices of these jobs.
+        Where ``gpu`` is NaN, or ``partner`` or ``pairs`` are not indices of these jobs.
     """
 
     gpu: float
@@ -69,6 +70,8 @@ class Prices:
             partner.shape != (n,) or (partner < -1).any() or (partner >= n).any()
         ):
             raise ValueError(f"partner must hold {n} indices of jobs or -1")
+        if math.isnan(self.gpu):
+            raise ValueError("gpu must be a number")
         if pairs is not None and (
             pairs.ndim != 2
             or len(pairs) != 2
@@ -153,17 +156,20 @@ def _extended(data: ClassData, chosen: Ints, potential: Ints, price: int, run: R
     return replace(start, potential=raised)
 
 
-def known(classes: Sequence[ClassData], prices: Prices, scale: float, run: Run) -> Start:
-    """Return the start from the prices of the last round."""
-    price = max(0, round(prices.gpu * scale))
-    return Start(price, [_known_class(c, prices, price * c.size, scale, run) for c in classes])
+def known(classes: Sequence[ClassData], prices: Prices, scale: float, most: int, run: Run) -> Start:
+    """Return the start from the prices of the last round.
+
+    Its values may have been far larger than this round's: no price starts beyond ``most``.
+    """
+    price = round(min(max(prices.gpu * scale, 0.0), most))
+    old = np.clip(prices.job * scale, -most, most)
+    return Start(price, [_known_class(c, prices, old, price * c.size, run) for c in classes])
 
 
-def _known_class(data: ClassData, prices: Prices, price: int, scale: float, run: Run) -> ClassStart:
+def _known_class(data: ClassData, prices: Prices, old: Floats, price: int, run: Run) -> ClassStart:
     nodes = data.nodes
-    old = prices.job[nodes]
-    is_known = np.isfinite(old)
-    potential = np.round(2 * scale * np.where(is_known, old, 0.0)).astype(np.int64)
+    is_known = np.isfinite(old[nodes])
+    potential = np.round(2 * np.where(is_known, old[nodes], 0.0)).astype(np.int64)
     potential = np.maximum(potential, 2 * np.maximum(0, data.single - price))
     new = np.flatnonzero(~is_known)
     if data.fixed is not None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dovetail.formulations.pair_graph import PartialSharingError
 from dovetail.formulations.problems import Problem
 from dovetail.instances import library
 from dovetail.instances.checker import CheckReport, check
@@ -234,6 +235,25 @@ class MatchingContract(ExactContract):
         instance, _ = super().large()
         single = [job.model_copy(update={"workers": 1}) for job in instance.preempted().jobs]
         return instance.replace(jobs=tuple(single)), ONE_GPU_LAB
+
+
+class PairsContract(MatchingContract):
+    """The contract of the solver that takes rounds whose gangs may share in part as well."""
+
+    families = (*MatchingContract.families, "partial gangs", "running gangs", "sub-batches")
+    least_part = 0.5
+
+    def takes(self, instance: Instance, objective: ObjectiveName) -> bool:
+        try:
+            _ = Problem(instance, objective).graph
+        except PartialSharingError:
+            return True
+        except UnsupportedError:
+            return False
+        return True
+
+    def large(self) -> tuple[Instance, float]:
+        return ValidityContract.large(self)
 
 
 ONE_GPU_LAB = 39.64890904

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from tests.solver.contract import ExactContract, MatchingContract, ValidityContract
+from tests.solver.contract import ExactContract, MatchingContract, PairsContract, ValidityContract
 
 
 class TestCpSat(ExactContract):
@@ -21,7 +21,7 @@ class TestAuto(ExactContract):
     solver = "auto"
 
 
-class TestMatching(MatchingContract):
+class TestMatching(PairsContract):
     solver = "matching"
 
 

@@ -59,4 +59,4 @@ def test_where_plans_are_matchings(jobs, objective, options):
 def test_where_gangs_share_some_of_their_gpus(jobs, objective, options):
     instance = generate(jobs, **options)
     assert any(job.workers > 1 for job in instance.jobs)
-    assert_agree(instance, objective, "cpsat", "highs")
+    assert_agree(instance, objective, "auto", "cpsat", "highs")

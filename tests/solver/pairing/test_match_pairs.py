@@ -173,6 +173,17 @@ def test_prices_of_a_round_out_of_time_start_the_next():
     assert matching.value == match_pairs(*arguments).value
 
 
+@pytest.mark.parametrize("factor", [1e15, 1e-15, np.inf])
+def test_prices_of_another_magnitude_start_a_round(factor):
+    values = pair_values(np.random.default_rng(4), 40, "floats")
+    last = match_pairs(values, np.ones(40), 12).prices
+    far = Prices(last.gpu * factor, last.job * factor)
+    matching = match_pairs(values, np.ones(40), 12, previous=far)
+    assert matching.value == pytest.approx(match_pairs(values, np.ones(40), 12).value, rel=1e-8)
+    with pytest.raises(ValueError, match="gpu must be a number"):
+        Prices(np.nan, np.ones(2))
+
+
 def test_reindexing_carries_partners_and_pairs():
     partner, pairs = np.array([1, 0, 2, -1]), np.array([[0, 0, 1], [1, 3, 2]])
     prices = Prices(1.0, np.ones(4), partner, pairs).reindexed(np.array([2, -1, 1, 0]))

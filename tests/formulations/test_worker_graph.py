@@ -1,0 +1,115 @@
+"""The relaxation of partial sharing: gangs split into workers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pytest
+
+from dovetail.formulations.groups import member_gains
+from dovetail.formulations.problems import Problem
+from dovetail.formulations.worker_graph import ANY, WorkerGraph
+from dovetail.instances import library
+from dovetail.instances.errors import UnsupportedError
+from dovetail.instances.instance import Instance
+from dovetail.solver.pairing import match_pairs
+from tests.formulations.test_pair_graph import AA, running, small
+from tests.oracle import optimum
+from tests.strategies import Shape, random_instance
+
+SHAPE = Shape(jobs=6, gpus=4, models=False, memory=False, sets=False)
+
+
+def graph_of(instance: Instance) -> WorkerGraph:
+    problem = Problem(instance, "throughput")
+    return WorkerGraph(problem.groups, member_gains(problem.groups, problem.values))
+
+
+def bound(graph: WorkerGraph, box=None):
+    box = graph.root if box is None else box
+    pairs = graph.matrices(box)
+    found = match_pairs(
+        pairs.pair_value, pairs.single_value, gpus=graph.gpus, required=pairs.required
+    )
+    return found.bound + graph.constant(box), graph.seats(found.mate, box)
+
+
+def partial_rounds(count: int):
+    for seed in range(count):
+        draw = Random(seed)
+        shape = replace(SHAPE, running=draw.random() < 0.5, batches=draw.random() < 0.3)
+        data = random_instance(draw, shape).to_data()
+        data["cluster"]["gang_sharing"] = "partial"
+        yield Instance.from_data(data)
+
+
+def test_no_plan_exceeds_the_bound():
+    loose = exact = 0
+    for instance in partial_rounds(120):
+        try:
+            graph = graph_of(instance)
+        except UnsupportedError:
+            continue
+        most, seats = bound(graph)
+        best = optimum(instance, "throughput").value
+        assert most >= best - 1e-7
+        whole = ((seats.placed == 0) | (seats.placed == graph.workers)).all()
+        if whole and not seats.mixed.any():
+            assert graph.value(seats) <= best + 1e-9
+            exact += 1
+        loose += most > best + 1e-6
+    assert exact > 20
+    assert loose > 5
+
+
+def test_the_triangle_of_gangs_is_found():
+    # Three gangs of two on three GPUs: every two of them share one.
+    graph = graph_of(library.load("gang-partial"))
+    most, seats = bound(graph)
+    assert most == pytest.approx(library.manifest()["gang-partial"].optimum["throughput"].value)
+    assert seats.placed.tolist() == graph.workers.tolist()
+
+
+def test_workers_of_one_gang_take_a_gpu_each():
+    graph = graph_of(small([{"id": "j", "workers": 2}], [AA], gpus=3))
+    pairs = graph.matrices(graph.root)
+    assert np.isnan(pairs.pair_value).all()
+    assert pairs.single_value.tolist() == [0.5, 0.5]
+
+
+def test_a_box_narrows_a_gang_down():
+    jobs = [{"id": "j", "workers": 2}, {"id": "k"}, {"id": "l"}]
+    graph = graph_of(small(jobs, [{**AA, "slowdown": [1.25, 1.25]}], gpus=2))
+    free, seats = bound(graph)
+    assert seats.placed.tolist() == [2, 1, 1]
+    assert free == pytest.approx(2.4)
+    assert graph.worths(0).tolist() == [0.8, 1.0]
+    alone, seats = bound(graph, graph.root.settled(0, floor=1.0, required=True))
+    assert (alone, seats.placed.tolist()) == (pytest.approx(1.0), [2, 0, 0])
+    without, seats = bound(graph, graph.root.settled(0, excluded=True))
+    assert (without, seats.placed.tolist()) == (pytest.approx(2.0), [0, 1, 1])
+    capped, _ = bound(graph, graph.root.settled(0, cap=0.5))
+    assert capped == pytest.approx(2.1)
+
+
+def test_running_gangs_stay_on_the_gpus_they_hold():
+    jobs = [running("r", "g-0", "g-1", workload="b"), {"id": "k"}, {"id": "l"}]
+    graph = graph_of(small(jobs, [AA], gpus=3))
+    # Nobody may join workload b: its workers have no choice, and one GPU is left.
+    assert graph.gpus == 1
+    assert graph.constant(graph.root) == 1.0
+    most, seats = bound(graph)
+    assert most == pytest.approx(1 + 2 / 1.2)
+    assert seats.placed.tolist() == [2, 1, 1]
+    assert seats.variant[0] == ANY
+
+
+def test_cost_of_gpus_is_taken_off():
+    problem = Problem(small([{"id": "j", "workers": 2}], [AA], gpus=2), "throughput")
+    worth = member_gains(problem.groups, problem.values)
+    graph = WorkerGraph(problem.groups, worth, cost=np.full(len(problem.groups), 0.25))
+    most, seats = bound(graph)
+    assert most == pytest.approx(0.5)
+    assert graph.value(seats) == pytest.approx(0.5)

@@ -1,0 +1,95 @@
+"""Partial sharing solved by the search over gangs, against enumeration and other solvers."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from dovetail.formulations.pair_graph import PartialSharingError
+from dovetail.formulations.problems import Problem
+from dovetail.instances.checker import check
+from dovetail.instances.generate import generate
+from dovetail.instances.plan import OBJECTIVES
+from dovetail.solver.answers import OPTIMAL_GAP, Limits, relative_gap
+from dovetail.solver.partial_pairs import best_partial_sharing
+from dovetail.solver.rounds import solve
+from tests.formulations.test_worker_graph import partial_rounds
+from tests.oracle import TWO_STAGE, optimum
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_equals_enumeration(objective):
+    searched = 0
+    for instance in partial_rounds(60):
+        problem = Problem(instance, objective)
+        try:
+            _ = problem.graph
+            continue
+        except PartialSharingError:
+            choice = best_partial_sharing(problem, Limits())
+        best = optimum(instance, objective)
+        value = -choice.value if problem.values.minimised else choice.value
+        assert value == pytest.approx(best.value, rel=1e-6)
+        assert relative_gap(choice.bound, choice.value) <= OPTIMAL_GAP
+        if objective in TWO_STAGE:
+            assert choice.weight_bound == pytest.approx(best.placed_weight)
+        searched += 1
+    assert searched > 15
+
+
+@pytest.mark.parametrize(
+    ("jobs", "objective", "options"),
+    [
+        (60, "throughput", {"seed": 3}),
+        (60, "jct", {"seed": 4, "running": 0.3}),
+        (50, "slowdown", {"seed": 5, "weighted": True}),
+        pytest.param(60, "energy", {"seed": 1}, marks=pytest.mark.long),
+        pytest.param(100, "sensitivity", {"seed": 2}, marks=pytest.mark.long),
+        pytest.param(200, "throughput", {"seed": 6, "running": 0.2}, marks=pytest.mark.long),
+    ],
+)
+def test_agrees_with_an_integer_program(jobs, objective, options):
+    instance = generate(jobs, **options)
+    found = solve(instance, objective, "matching")
+    other = solve(instance, objective, "highs")
+    assert found.status == other.status == "optimal"
+    assert found.objective == pytest.approx(other.objective, rel=2e-6)
+    assert found.plan.objective.placed_weight == other.plan.objective.placed_weight
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("time_limit", [0.0, 0.05, 0.3])
+def test_out_of_time_the_plan_is_valid_and_the_bounds_true(objective, time_limit):
+    instance = generate(60, seed=7, weighted=True, running=0.2)
+    best = solve(instance, objective, "matching")
+    assert best.status == "optimal"
+    cut = solve(instance, objective, "matching", time_limit=time_limit)
+    assert check(instance, cut.plan, objective).valid
+    sign = -1 if objective in ("slowdown", "sensitivity") else 1
+    if cut.bound is not None:
+        assert sign * (cut.bound - best.objective) >= -1e-6 * abs(best.objective)
+    weight = cut.plan.objective.placed_weight_bound
+    if weight is not None:
+        assert weight >= best.plan.objective.placed_weight - 1e-9
+
+
+def test_a_gap_to_stop_at():
+    instance = generate(120, seed=3)
+    rough = solve(instance, solver="matching", gap=0.02)
+    assert check(instance, rough.plan).valid
+    assert rough.gap <= 0.02
+    assert rough.bound >= solve(instance, solver="matching").objective * (1 - 1e-9)
+
+
+def test_prices_of_the_last_round_begin_the_next():
+    instance = generate(110, seed=2)
+    first = instance.replace(jobs=instance.jobs[:100])
+    second = instance.replace(jobs=instance.jobs[5:105])
+    last = solve(first, solver="matching")
+    assert last.prices is not None
+    assert last.prices.jobs == tuple(job.id for job in first.jobs)
+    warm = solve(second, solver="matching", previous=last)
+    cold = solve(second, solver="matching")
+    assert warm.objective == pytest.approx(cold.objective, rel=1e-6)
+    assert math.isfinite(last.prices.prices.gpu)
