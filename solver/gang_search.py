@@ -174,8 +174,9 @@ class GangSearch:
                 if not self._closed(child.bound):
                     heapq.heappush(waiting, child)
         bound = max(self._value, self._bound_left, waiting[0].bound if waiting else -math.inf)
-        # With no box left, what is left of the gap is the engine's rounding.
-        complete = self._near(bound) or not (waiting or self._limits.passed)
+        # Where no box is left open, what is left of the gap is the engine's rounding.
+        unfinished = self._limits.passed or (waiting and not self._near(waiting[0].bound))
+        complete = self._near(bound) or not unfinished
         stopped: Stopped = "complete" if complete else "time_limit"
         return Found(
             self._counts, self._value, bound, stopped, None if root is None else root.prices

@@ -101,7 +101,7 @@ def test_running_gangs_stay_on_the_gpus_they_hold():
     assert graph.gpus == 1
     assert graph.constant(graph.root) == 1.0
     most, seats = bound(graph)
-    assert most == pytest.approx(1 + 2 / 1.2)
+    assert most == pytest.approx(1 + 2 / 1.5)
     assert seats.placed.tolist() == [2, 1, 1]
     assert seats.variant[0] == ANY
 

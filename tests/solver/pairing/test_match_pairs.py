@@ -173,7 +173,7 @@ def test_prices_of_a_round_out_of_time_start_the_next():
     assert matching.value == match_pairs(*arguments).value
 
 
-@pytest.mark.parametrize("factor", [1e15, 1e-15, np.inf])
+@pytest.mark.parametrize("factor", [1e15, 1e-15])
 def test_prices_of_another_magnitude_start_a_round(factor):
     values = pair_values(np.random.default_rng(4), 40, "floats")
     last = match_pairs(values, np.ones(40), 12).prices
