@@ -202,7 +202,8 @@ class WorkerGraph:
         rows = self._rows_of(job)
         first = self._worth[rows, 0][self._job[self._kind[rows, 0]] == job]
         second = self._worth[rows, 1][self._job[self._kind[rows, 1]] == job]
-        return np.unique(np.concatenate([first, second]))
+        fixed = self.root.cap[job : job + 1][self._fixed_workers[job : job + 1] > 0]
+        return np.unique(np.concatenate([first, second, fixed]))
 
     @property
     def job_of_worker(self) -> Ints:
