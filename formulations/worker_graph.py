@@ -157,6 +157,7 @@ class WorkerGraph:
         self._fixed = fixed_counts(groups, groups.sizes > 0)
         self._cost = np.zeros(len(groups)) if cost is None else cost
         self.gpus = int(self._available.sum() - self._fixed.sum())
+        self._cost_of_fixed = float(self._cost @ self._fixed)
         self._list_seats(worth)
         self.root = self._root(worth)
         everything = np.arange(len(self._key))
@@ -190,12 +191,13 @@ class WorkerGraph:
         """Return what the workers are worth that no matching contains."""
         held = self._fixed_workers > 0
         worth = box.cap[held] * self._fixed_workers[held] / self.workers[held]
-        return float(worth.sum() - self._cost @ self._fixed)
+        return float(worth.sum()) - self._cost_of_fixed
 
     def value(self, seats: Seats) -> float:
         """Return the value of a plan: every gang is placed wholly, or not at all."""
         worth = math.fsum(seats.least[seats.placed > 0].tolist())
-        return worth - float(self._cost @ seats.counts)
+        taken = np.flatnonzero(seats.counts)
+        return worth - float(self._cost[taken] @ seats.counts[taken])
 
     def worths(self, job: int) -> Floats:
         """Return what a job may be worth at all, distinct and rising."""

@@ -241,7 +241,7 @@ class PairsContract(MatchingContract):
     """The contract of the solver that takes rounds whose gangs may share in part as well."""
 
     families = (*MatchingContract.families, "partial gangs", "running gangs", "sub-batches")
-    least_part = 0.5
+    least_part = 0.25
 
     def takes(self, instance: Instance, objective: ObjectiveName) -> bool:
         try:
