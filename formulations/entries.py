@@ -46,7 +46,9 @@ class Combination:
         )
 
     def reordered(self, members: Sequence[Member]) -> Combination:
-        """Return the same combination with its members in another order."""
+        """Return the same combination with its members in this order."""
+        if tuple(members) == self.members:
+            return self
         left = list(range(len(self.members)))
         order = []
         for member in members:

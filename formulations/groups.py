@@ -167,6 +167,7 @@ class _Lister:
         self.workers = np.array([j.workers for j in jobs], dtype=np.int64)
         self.pending = np.array([not j.running for j in jobs], dtype=bool)
         self.index = {variant: k for k, variant in enumerate(self.variants)}
+        self.shares = {None, *compiled.instance.cluster.shares}
         self.pool, self.ranges = self._pool()
 
     def groups(self) -> Groups:
@@ -308,8 +309,7 @@ class _Lister:
             if member not in free:
                 return
             free.remove(member)
-        allowed = {None, *self.round.instance.cluster.shares}
-        if any(share not in allowed or workload not in self.ranges for workload, share in free):
+        if any(share not in self.shares or workload not in self.ranges for workload, share in free):
             return
         free.sort(key=lambda member: (member[0], member[1] or NO_SHARE))
         places = [self.index[r.variant] for r in gpu_class.residents]

@@ -18,7 +18,7 @@ from dovetail.solver.gang_search import Found, GangSearch
 from dovetail.solver.pairing import Prices
 from dovetail.solver.ratio import Maximum, best_ratio
 from dovetail.solver.stages import ArraySolver
-from dovetail.solver.starts import start_counts
+from dovetail.solver.starts import paired_counts
 from dovetail.solver.whole import whole_weights
 
 Floats = NDArray[np.float64]
@@ -77,7 +77,7 @@ class _Stages:
         self._limits = limits
         self._gain = member_gains(problem.groups, problem.values)
         self._graph = WorkerGraph(problem.groups, self._gain)
-        self._start = start_counts(problem, limits)
+        self._start = paired_counts(problem, limits)
         whole, self._scale = whole_weights(problem.values.weight, 2**_WEIGHT_BITS)
         self._whole = whole[problem.groups.job]
 

@@ -17,21 +17,31 @@ Ints = NDArray[np.int64]
 
 
 def start_counts(problem: Problem, limits: Limits) -> Ints:
-    """Return the better of greedy's choice of groups and the best one in pairs of equals.
-
-    Gangs that may share some of their GPUs may also share as wholes; that restriction is a
-    matching where GPUs are interchangeable, and its optimum is a plan of the round.
-    """
+    """Return the better of greedy's choice of groups and the best one in pairs of equals."""
     # A plan comes back even where the time is up: greedy is let finish.
     greedy = greedy_counts(problem, Limits(seed=limits.seed))
     if limits.passed:
         return greedy
     try:
-        graph = PairGraph(problem.groups, problem.values, restricted=True)
+        paired = paired_counts(problem, limits)
     except UnsupportedError:
         return greedy
-    paired = best_pairs(problem, graph, limits).counts
     return max(greedy, paired, key=lambda counts: _worth(problem, counts))
+
+
+def paired_counts(problem: Problem, limits: Limits) -> Ints:
+    """Return the best choice of groups in pairs of equals.
+
+    Gangs that may share some of their GPUs may also share as wholes; that restriction is a
+    matching where GPUs are interchangeable, and its optimum is a plan of the round.
+
+    Raises
+    ------
+    UnsupportedError
+        Where GPUs are not interchangeable.
+    """
+    graph = PairGraph(problem.groups, problem.values, restricted=True)
+    return best_pairs(problem, graph, limits).counts
 
 
 def _worth(problem: Problem, counts: Ints) -> tuple[float, float]:
