@@ -15,6 +15,7 @@ from dovetail.solver.matching import Matching
 from dovetail.solver.milp import Milp
 from dovetail.solver.pairs import Pairs, best_in_pairs
 from dovetail.solver.stages import ArraySolver
+from dovetail.solver.within_reach import WithinReach
 
 SOLVERS = (
     "auto",
@@ -70,7 +71,7 @@ def solver_named(name: str) -> Solver:
 
 
 class Auto:
-    """Takes ``matching`` where jobs share in pairs and ``cpsat`` elsewhere, and says why."""
+    """Takes ``matching`` where jobs share in pairs and ``highs`` elsewhere, and says why."""
 
     name = "auto"
 
@@ -79,7 +80,7 @@ class Auto:
         try:
             choice = best_in_pairs(problem, limits)
         except UnsupportedError as refusal:
-            choice = ArraySolver(CpSat()).solve(problem, limits)
-            return replace(choice, note=f"auto took cpsat: {refusal}")
+            choice = ArraySolver(WithinReach(Highs())).solve(problem, limits)
+            return replace(choice, note=f"auto took highs: {refusal}")
         reason = "GPUs are interchangeable and jobs share in pairs"
         return replace(choice, note=f"auto took matching: {reason}")

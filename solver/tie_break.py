@@ -15,7 +15,7 @@ from dovetail.formulations.problems import Problem
 from dovetail.solver.answers import MOST_GROUPS, OPTIMAL_GAP, Choice, Limits, relative_gap
 from dovetail.solver.cpsat import CpSat
 from dovetail.solver.stages import with_weight
-from dovetail.solver.within_reach import within_reach
+from dovetail.solver.within_reach import Relaxation
 
 Ints = NDArray[np.int64]
 
@@ -43,7 +43,7 @@ def placed(problem: Problem, choice: Choice, limits: Limits) -> Placed:
     large = choice.groups is not None or len(problem.groups) * nodes > MOST_GROUPS
     if not proven or choice.in_queue_order or large or limits.passed:
         return packed
-    program = node_program(_of_value(problem, choice), problem.groups)
+    program = node_program(_of_value(problem, choice, limits), problem.groups)
     answer = CpSat().solve(program.program, replace(limits, gap=0.0, effort=EFFORT))
     if answer.x is None or answer.stopped != "complete":
         return packed
@@ -52,7 +52,7 @@ def placed(problem: Problem, choice: Choice, limits: Limits) -> Placed:
     return Placed(place(problem.groups, counts, settled), proven=True)
 
 
-def _of_value(problem: Problem, choice: Choice) -> IntegerProgram:
+def _of_value(problem: Problem, choice: Choice, limits: Limits) -> IntegerProgram:
     """Return the round's program with the rows that keep every stage at its best."""
     formulation, values = problem.program, problem.values
     program = formulation.program
@@ -66,4 +66,5 @@ def _of_value(problem: Problem, choice: Choice) -> IntegerProgram:
     else:
         better = formulation.gain
         least = choice.value - _VALUE_TOLERANCE * abs(choice.value)
-    return within_reach(program.with_cost(better), least).with_row(better, least)
+    relaxation = Relaxation(program.with_cost(better), limits)
+    return relaxation.within_reach(least).with_row(better, least)

@@ -12,6 +12,7 @@ Nemhauser and Wolsey, Integer and Combinatorial Optimization, 1988, II.5).
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import cast
 
@@ -21,27 +22,90 @@ from numpy.typing import NDArray
 from dovetail.formulations.integer_program import IntegerProgram
 from dovetail.solver import _child
 from dovetail.solver._interruptible import interruptible
+from dovetail.solver.answers import Answer, Limits
+from dovetail.solver.stages import Backend
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 _TOLERANCE = 1e-9
 
+_FIRST_STEP, _WIDEN = 1e-4, 4.0
+"""The first target lies so much of the bound below it; the distance grows by this factor."""
 
-def within_reach(program: IntegerProgram, at_least: float) -> IntegerProgram:
-    """Return the program with bounds that keep every solution of a value of at least so much."""
-    prices = _valid(_duals(program), program)
-    reduced = program.cost - program.rows.T @ prices
-    bound = _most(prices, program.row_lower, program.row_upper)
-    bound += _most(reduced, program.lower, program.upper)
-    room = bound - at_least + _TOLERANCE * max(1.0, abs(bound))
-    span = (program.upper - program.lower).astype(np.float64)
-    steps = np.divide(room, np.abs(reduced), out=span.copy(), where=reduced != 0)
-    steps = np.minimum(np.floor(steps + _TOLERANCE), span).astype(np.int64)
-    return replace(
-        program,
-        lower=np.where(reduced > 0, program.upper - steps, program.lower),
-        upper=np.where(reduced < 0, program.lower + steps, program.upper),
-    )
+
+class Relaxation:
+    """The bound of a program's linear relaxation, and what it leaves to be decided.
+
+    Parameters
+    ----------
+    program : IntegerProgram
+        The program.
+    limits : Limits
+        When to stop; the bound is then poor, but true.
+
+    Attributes
+    ----------
+    bound : float
+        Upper bound on the value of every solution.
+    """
+
+    def __init__(self, program: IntegerProgram, limits: Limits) -> None:
+        prices = _valid(_duals(program, limits), program)
+        self._program = program
+        self._reduced = program.cost - program.rows.T @ prices
+        self.bound = _most(prices, program.row_lower, program.row_upper)
+        self.bound += _most(self._reduced, program.lower, program.upper)
+
+    def within_reach(self, at_least: float) -> IntegerProgram:
+        """Return the program with bounds that keep every solution worth at least so much."""
+        program, reduced = self._program, self._reduced
+        room = max(0.0, self.bound - at_least) + _TOLERANCE * max(1.0, abs(self.bound))
+        span = (program.upper - program.lower).astype(np.float64)
+        steps = np.divide(room, np.abs(reduced), out=span.copy(), where=reduced != 0)
+        steps = np.minimum(np.floor(steps + _TOLERANCE), span).astype(np.int64)
+        return replace(
+            program,
+            lower=np.where(reduced > 0, program.upper - steps, program.lower),
+            upper=np.where(reduced < 0, program.lower + steps, program.upper),
+        )
+
+
+class WithinReach:
+    """Solves integer programs with a backend that is shown only what can matter.
+
+    Solutions worth less than a target are cut off by reduced cost fixing, and the backend
+    solves the rest, which is small while the target is close to the bound. If it finds one that
+    reaches the target, that is the best of all; if not, the target is a bound, and falls.
+
+    Parameters
+    ----------
+    backend : Backend
+        Solves the programs that are left.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self.name = backend.name
+
+    def solve(self, program: IntegerProgram, limits: Limits, start: Ints | None = None) -> Answer:
+        """Maximise; ``start`` is a feasible solution to begin with."""
+        if start is None:
+            return self.backend.solve(program, limits)
+        relaxation = Relaxation(program, limits)
+        best, value = start, float(program.cost @ start)
+        bound, step = relaxation.bound, _FIRST_STEP * abs(relaxation.bound)
+        while not limits.passed:
+            target = max(value, relaxation.bound - step)
+            answer = self.backend.solve(relaxation.within_reach(target), limits, best)
+            if answer.x is not None and (new := float(program.cost @ answer.x)) >= value:
+                best, value = answer.x, new
+            none_left = answer.x is None and answer.stopped == "complete"
+            bound = min(bound, target if none_left else max(answer.bound, target))
+            if answer.stopped != "complete" or value >= target:
+                return Answer(best, bound, answer.stopped)
+            step *= _WIDEN
+        return Answer(best, bound, "time_limit")
 
 
 def _valid(prices: Floats, program: IntegerProgram) -> Floats:
@@ -57,17 +121,17 @@ def _most(slope: Floats, low: NDArray[np.generic], high: NDArray[np.generic]) ->
     return float(slope[used] @ best[used])
 
 
-def _duals(program: IntegerProgram) -> Floats:
+def _duals(program: IntegerProgram, limits: Limits) -> Floats:
     """Return the duals of the program's linear relaxation, 0 where it was not solved."""
     try:
         from ortools.linear_solver import pywraplp  # noqa: F401
     except ImportError:
         # highspy is loaded in this process, and its symbols clash with those of OR-Tools.
-        return cast(Floats, _child.call(__name__, "duals", program))
-    return duals(program)
+        return cast(Floats, _child.call(__name__, "duals", program, limits))
+    return duals(program, limits)
 
 
-def duals(program: IntegerProgram) -> Floats:
+def duals(program: IntegerProgram, limits: Limits) -> Floats:
     """Solve the linear relaxation in this process, by the simplex method of GLOP."""
     from ortools.linear_solver import pywraplp
 
@@ -75,8 +139,8 @@ def duals(program: IntegerProgram) -> Floats:
     bounds = zip(program.lower.tolist(), program.upper.tolist(), strict=True)
     variables = [solver.NumVar(low, high, "") for low, high in bounds]
     rows = []
-    limits = zip(program.row_lower.tolist(), program.row_upper.tolist(), strict=True)
-    for k, (low, high) in enumerate(limits):
+    sides = zip(program.row_lower.tolist(), program.row_upper.tolist(), strict=True)
+    for k, (low, high) in enumerate(sides):
         row = solver.Constraint(low, high)
         entries = slice(program.rows.indptr[k], program.rows.indptr[k + 1])
         terms = (program.rows.indices[entries].tolist(), program.rows.data[entries].tolist())
@@ -87,6 +151,8 @@ def duals(program: IntegerProgram) -> Floats:
     objective.SetMaximization()
     for variable, cost in zip(variables, program.cost.tolist(), strict=True):
         objective.SetCoefficient(variable, cost)
+    if limits.time_limit is not None:
+        solver.SetTimeLimit(math.ceil(1000 * limits.time_limit))
     if interruptible(solver.Solve, solver.InterruptSolve) != solver.OPTIMAL:
         return np.zeros(len(rows))
     return np.array([row.dual_value() for row in rows])

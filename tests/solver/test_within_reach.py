@@ -13,7 +13,8 @@ from dovetail.formulations.problems import Problem
 from dovetail.instances import library
 from dovetail.solver.answers import Limits
 from dovetail.solver.cpsat import CpSat
-from dovetail.solver.within_reach import within_reach
+from dovetail.solver.highs import Highs
+from dovetail.solver.within_reach import Relaxation, WithinReach
 
 
 def random_program(seed: int) -> IntegerProgram:
@@ -48,7 +49,7 @@ def test_no_solution_of_the_value_is_lost(seed):
     values = every @ program.cost
     for at_least in (values.max(), np.median(values), values.min()):
         good = every[values >= at_least]
-        tight = within_reach(program, float(at_least))
+        tight = Relaxation(program, Limits()).within_reach(float(at_least))
         assert (good >= tight.lower).all()
         assert (good <= tight.upper).all()
 
@@ -58,5 +59,26 @@ def test_few_groups_of_the_lab_are_within_reach_of_its_optimum():
     program = problem.program.program
     best = CpSat().solve(program, Limits()).bound
     groups = len(problem.groups)
-    left = np.count_nonzero(within_reach(program, best).upper[:groups])
+    left = np.count_nonzero(Relaxation(program, Limits()).within_reach(best).upper[:groups])
     assert left < groups / 5
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_what_is_cut_off_is_never_the_best(seed):
+    program = random_program(seed)
+    every = solutions(program)
+    values = every @ program.cost
+    start = every[int(np.argmin(values))]
+    answer = WithinReach(Highs()).solve(program, Limits(), start)
+    assert answer.stopped == "complete"
+    assert program.cost @ answer.x == pytest.approx(values.max(), abs=1e-6)
+    assert answer.bound >= values.max() - 1e-6
+
+
+def test_without_time_the_start_comes_back():
+    program = random_program(3)
+    start = solutions(program)[0]
+    answer = WithinReach(Highs()).solve(program, Limits(deadline=0.0), start)
+    assert (answer.x == start).all()
+    assert answer.stopped == "time_limit"
+    assert answer.bound >= (solutions(program) @ program.cost).max() - 1e-9
