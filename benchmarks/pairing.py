@@ -2,6 +2,7 @@
 
     python benchmarks/pairing.py                              all tables
     python benchmarks/pairing.py --sizes 100 300 --limit 20   a short form
+    python benchmarks/pairing.py --sizes 10000 --tables plain --methods engine "lap.lapjv (bound)"
     python benchmarks/pairing.py --picture docs/pairing.svg   with a log-log picture
 
 Three tables: the plain maximum weight matching of one dense graph by every method (build
@@ -26,6 +27,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -334,7 +336,8 @@ def plain_table(options: argparse.Namespace, family: str) -> Iterator[str]:
     yield "|---|" + "---|" * len(options.sizes)
     own: dict[int, dict[str, Any]] = {}
     stopped = set()
-    for method, (_, package) in PLAIN.items():
+    for method in options.methods:
+        package = PLAIN[method][1]
         if find_spec("lap" if package == "lap" else package) is None:
             yield f"| {method} | not installed |"
             continue
@@ -437,6 +440,8 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[100, 300, 1000, 3000, 10_000])
     parser.add_argument("--limit", type=float, default=300.0, help="seconds per cell")
     parser.add_argument("--tables", nargs="+", default=list(CELLS), choices=list(CELLS))
+    parser.add_argument("--methods", nargs="+", default=list(PLAIN), choices=list(PLAIN))
+    parser.add_argument("--keep", help="JSON file of the picture's points: added to, all drawn")
     parser.add_argument("--picture", help="file of the log-log picture")
     parser.add_argument("--cell", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -444,7 +449,8 @@ def main() -> None:
         name, *arguments = json.loads(options.cell)
         print(json.dumps(CELLS[name](*arguments)))
         return
-    options.points = {}
+    kept = Path(options.keep) if options.keep else None
+    options.points = json.loads(kept.read_text()) if kept and kept.exists() else {}
     print(heading())
     tables: dict[str, Callable[[], Iterator[Iterator[str]]]] = {
         "plain": lambda: (plain_table(options, f) for f in ("one GPU a job", "64 workloads")),
@@ -455,6 +461,8 @@ def main() -> None:
         for table in tables[name]():
             for line in table:
                 print(line, flush=True)
+    if kept:
+        kept.write_text(json.dumps(options.points))
     if options.picture:
         draw(options.points, options.picture)
 
