@@ -68,7 +68,7 @@ def test_a_bound_is_verified_by_its_certificate(run):
 def test_a_bound_without_a_certificate_is_said_to_have_none(run):
     status, out, err = run("plan", "library:lab", "--verify")
     assert (status, err) == (0, "")
-    assert "not its bound: cpsat left no certificate of it" in " ".join(out.split())
+    assert "not its bound: matching left no certificate of it" in " ".join(out.split())
 
 
 def test_a_failed_verification_is_one_line_and_writes_nothing(run, tmp_path, monkeypatch):
@@ -243,7 +243,7 @@ def test_same_seed_same_plan(run):
         (["plan", "library:lab", "--seed", "1.5"], "invalid int value: '1.5'"),
         (["plan", "library:first-pairs", "--objective", "energy"], "workloads.A.power_w"),
         (["plan", "library:first-pairs", "--objective", "jct"], "jobs[0].remaining_s"),
-        (["plan", "library:gang-partial", "--solver", "matching"], "gang_sharing: partial"),
+        (["plan", "library:gpu-models", "--solver", "matching"], "GPUs of several models"),
         (["plan", "library:first-pairs", "-o", "none/x.json"], "none/x.json: cannot be written"),
         (["plan", "library:first-pairs", "--report", "none/x.html"], "none/x.html"),
         (["plan", "library:first-pairs", "--write-model", "none/x.mps"], "none/x.mps"),
