@@ -97,8 +97,8 @@ class Seats:
 
     Attributes
     ----------
-    counts : (groups,) int
-        How often each group is taken.
+    rows : (k,) int
+        What the matching takes, see ``WorkerGraph.counts``.
     placed : (n,) int
         How many workers of each job are placed.
     least, mean : (n,) float
@@ -111,7 +111,7 @@ class Seats:
         Whether they have several.
     """
 
-    counts: Ints
+    rows: Ints
     placed: Ints
     least: Floats
     mean: Floats
@@ -196,8 +196,12 @@ class WorkerGraph:
     def value(self, seats: Seats) -> float:
         """Return the value of a plan: every gang is placed wholly, or not at all."""
         worth = math.fsum(seats.least[seats.placed > 0].tolist())
-        taken = np.flatnonzero(seats.counts)
-        return worth - float(self._cost[taken] @ seats.counts[taken])
+        return worth - float(self._cost[self._group[seats.rows]].sum()) - self._cost_of_fixed
+
+    def counts(self, seats: Seats) -> Ints:
+        """Return how often each group is taken."""
+        taken = np.bincount(self._group[seats.rows], minlength=len(self.groups))
+        return np.asarray(self._fixed + taken)
 
     def worths(self, job: int) -> Floats:
         """Return what a job may be worth at all, distinct and rising."""
@@ -221,7 +225,6 @@ class WorkerGraph:
         lead = np.flatnonzero(mate >= np.arange(len(mate)))
         ends = np.sort(self._kind_of_worker[np.stack([lead, mate[lead]])], axis=0)
         row = self._best_rows(ends[0] * len(self._job) + ends[1], box)
-        counts = self._fixed + np.bincount(self._group[row], minlength=len(self.groups))
         worth = self._worth[row]
         kind, member = self._kind[row], np.ones(worth.shape, dtype=bool)
         member[:, 1] = kind[:, 0] != kind[:, 1]
@@ -235,7 +238,7 @@ class WorkerGraph:
         np.minimum.at(lowest, job, variant)
         np.maximum.at(highest, job, variant)
         return Seats(
-            counts=counts,
+            rows=row,
             placed=self._fixed_workers + np.bincount(job, minlength=n),
             least=least,
             mean=mean / self.workers,

@@ -230,7 +230,7 @@ class GangSearch:
             return
         value = self._graph.value(seats)
         if value > self._value:
-            self._counts, self._value = seats.counts, value
+            self._counts, self._value = self._graph.counts(seats), value
 
     def _dive(self, start: _Bounded) -> None:
         """Settle all gangs as a matching has them, again and again while plans get better."""
