@@ -412,12 +412,17 @@ def draw(points: dict[str, list[tuple[int, float]]], path: str) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(8, 6))
+    figure, axes = plt.subplots(figsize=(9, 6))
+    axes.set_prop_cycle(color=plt.get_cmap("tab20").colors)
     for name, line in points.items():
-        axes.loglog(*zip(*line, strict=True), marker="o", label=name)
+        others = not name.startswith("engine")
+        if others and not name.endswith(FAMILIES[0]):
+            continue
+        style = {"linestyle": "--", "marker": "s"} if others else {"marker": "o"}
+        axes.loglog(*zip(*sorted(line), strict=True), label=name, linewidth=1, **style)
     axes.set(xlabel="jobs", ylabel="seconds (median)")
     axes.grid(visible=True, which="major", alpha=0.3)
-    axes.legend(fontsize="x-small")
+    axes.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
     figure.savefig(path, bbox_inches="tight")
 
 

@@ -182,7 +182,7 @@ class _Laps:
 
     def __init__(self) -> None:
         from dovetail.formulations import problems
-        from dovetail.solver import registry, rounds, table_pairs
+        from dovetail.solver import exact_pairs, rounds, table_pairs
 
         self._seconds: dict[str, float] = {}
         self._inside = 0.0
@@ -190,7 +190,7 @@ class _Laps:
             (problems, "pair_tables", "tables of the workloads"),
             (table_pairs, "best_splits", "best splits"),
             (table_pairs, "match_pairs", "matching"),
-            (registry, "best_of_tables", "chosen groups"),
+            (exact_pairs, "best_of_tables", "chosen groups"),
             (rounds, "placed", "GPUs"),
             (rounds, "check", "check of the plan (twice)"),
             (rounds, "reasons", "reasons of waiting jobs"),
