@@ -261,7 +261,7 @@ class GangSearch:
     def _children(self, parent: _Bounded) -> Sequence[_Bounded]:
         """Part a box by the split that promises most; return what is left of it."""
         splits = self._splits(parent)
-        if not splits:  # the matching is a plan, and only time kept it from being proven the best
+        if not splits:  # the matching is a plan; time or rounding kept it from being proven best
             self._bound_left = max(self._bound_left, parent.bound)
             return []
         known = [s for s in splits if s.name in self._losses]

@@ -31,24 +31,24 @@ from dovetail.instances.plan import Stopped
 from dovetail.solver.answers import Limits
 from dovetail.solver.pairing import Matching, Prices, match_pairs
 from dovetail.solver.pairing.certificate import Dual
-from dovetail.solver.whole import whole_weights
+from dovetail.solver.whole import power_of_two, whole_weights
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-_WEIGHT_BITS = 28
+WEIGHT_BITS = 28
 """Of the largest job weight: the sum of two fits the engine's precision of 29."""
 
 _PROVEN_WEIGHT = 1e-7
 """Relative gap of the first stage below which the weight counts as proven."""
 
-_FIRST_FACTOR = 4.0
+FIRST_FACTOR = 4.0
 """The multiplier to begin with: the largest multiplied weight in terms of the largest gain."""
 
-_RAISE = 8.0
+RAISE = 8.0
 
-_LARGEST_FACTOR = 2.0**20
+LARGEST_FACTOR = 2.0**20
 """Beyond this factor the gains have too few of the engine's bits left."""
 
 _ROUNDING = 2.0**-50
@@ -116,7 +116,7 @@ class Heaviest:
         required: Bools,
         limits: Limits,
     ) -> None:
-        whole, scale = whole_weights(weight, 2**_WEIGHT_BITS)
+        whole, scale = whole_weights(weight, 2**WEIGHT_BITS)
         found = match_pairs(
             np.where(may_share, whole[:, None] + whole, np.nan),
             np.where(may_run_alone, whole, np.nan),
@@ -137,7 +137,7 @@ class Heaviest:
         self._whole = whole
         self._weight = found.value
         self._decide(found, may_share, may_run_alone, required)
-        self._factor = _FIRST_FACTOR
+        self._factor = FIRST_FACTOR
         self._previous: Prices | None = None
 
     def _decide(
@@ -187,7 +187,7 @@ class Heaviest:
         best, gain, bound = self.mate, _gain(self.mate, pair_gain, single_gain), math.inf
         stopped: Stopped = "time_limit"
         while not limits.passed:
-            multiplier = _power_of_two(self._factor * largest / undecided) if undecided else 0.0
+            multiplier = power_of_two(self._factor * largest / undecided) if undecided else 0.0
             bonus = multiplier * self._undecided
             found = match_pairs(
                 pairs + (bonus[:, None] + bonus),
@@ -206,11 +206,11 @@ class Heaviest:
             if reached and (new := _gain(found.mate, pair_gain, single_gain)) > gain:
                 best, gain = found.mate, new
             ended = why_stopped(found, limits)
-            last = not multiplier or self._factor >= _LARGEST_FACTOR
+            last = not multiplier or self._factor >= LARGEST_FACTOR
             if reached or last or ended == "time_limit":
                 stopped = ended
                 break
-            self._factor *= _RAISE
+            self._factor *= RAISE
         return Best(best, max(bound, gain), stopped)
 
     def least_cost(self, pair_cost: Floats, single_cost: Floats) -> float:
@@ -260,8 +260,3 @@ def _gain(mate: Ints, pair_gain: Floats, single_gain: Floats) -> float:
 
 def _largest(gains: Floats) -> float:
     return float(np.nanmax(np.abs(gains), initial=0.0))
-
-
-def _power_of_two(at_least: float) -> float:
-    """Return a power of two, which multiplies without an error."""
-    return 2.0 ** math.ceil(math.log2(at_least)) if at_least > 0 else 0.0

@@ -15,28 +15,18 @@ from dovetail.formulations.worker_graph import WorkerGraph
 from dovetail.solver.answers import MATCHING, OPTIMAL_GAP, Choice, Limits, relative_gap
 from dovetail.solver.cpsat import CpSat
 from dovetail.solver.gang_search import Found, GangSearch
+from dovetail.solver.lexicographic import FIRST_FACTOR, LARGEST_FACTOR, RAISE, WEIGHT_BITS
 from dovetail.solver.pairing import Prices
 from dovetail.solver.ratio import Maximum, best_ratio
 from dovetail.solver.stages import ArraySolver
 from dovetail.solver.starts import paired_counts
-from dovetail.solver.whole import whole_weights
+from dovetail.solver.whole import power_of_two, whole_weights
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-_WEIGHT_BITS = 28
-"""Of the largest job weight: the sum of two fits the engine's precision of 29."""
-
-_FIRST_FACTOR = 4.0
-"""The multiplier of weights to begin with: the median weight in terms of the largest gain."""
-
 _FEW = 60
 """Jobs up to which CP-SAT takes seconds."""
-
-_RAISE = 8.0
-
-_LARGEST_FACTOR = 2.0**20
-"""Beyond this factor the gains have too few of the engine's bits left."""
 
 
 def best_partial_sharing(problem: Problem, limits: Limits) -> Choice:
@@ -78,7 +68,7 @@ class _Stages:
         self._gain = member_gains(problem.groups, problem.values)
         self._graph = WorkerGraph(problem.groups, self._gain)
         self._start = paired_counts(problem, limits)
-        whole, self._scale = whole_weights(problem.values.weight, 2**_WEIGHT_BITS)
+        whole, self._scale = whole_weights(problem.values.weight, 2**WEIGHT_BITS)
         self._whole = whole[problem.groups.job]
 
     def one(self) -> Choice:
@@ -149,9 +139,9 @@ class _Stages:
         best, value, bound = self._start, self._sum(self._start, worth, cost), math.inf
         # Of Dinkelbach's differences the optimum is 0: gaps are measured against their terms.
         scale = max(abs(self._sum(best, worth, 0 * cost)), float(cost @ best))
-        factor = _FIRST_FACTOR
+        factor = FIRST_FACTOR
         while True:
-            multiplier = 2.0 ** math.ceil(math.log2(factor * largest / typical)) if largest else 1.0
+            multiplier = power_of_two(factor * largest / typical) or 1.0
             offset = multiplier * self._weight
             graph = WorkerGraph(self._groups, worth + multiplier * self._whole, cost)
             found = GangSearch(graph, self._limits, best, value + offset, scale).run()
@@ -159,9 +149,9 @@ class _Stages:
             if self._placed(found.counts) >= self._weight:
                 best = found.counts
                 return Maximum(best, bound, found.stopped)
-            if found.stopped != "complete" or factor >= _LARGEST_FACTOR:
+            if found.stopped != "complete" or factor >= LARGEST_FACTOR:
                 return Maximum(best, bound, found.stopped)
-            factor *= _RAISE
+            factor *= RAISE
 
     def _placed(self, counts: Ints) -> float:
         """Return the placed weight of a choice, in whole units."""

@@ -36,3 +36,8 @@ def whole_weights(weights: Floats, most: float) -> tuple[Floats, float]:
         if (np.abs(weights * scale - nearest) <= 1e-12 * nearest).all():
             return nearest, scale
     return whole(weights, most)
+
+
+def power_of_two(at_least: float) -> float:
+    """Return a power of two, which multiplies without an error; 0 for 0."""
+    return 2.0 ** math.ceil(math.log2(at_least)) if at_least > 0 else 0.0
