@@ -42,7 +42,7 @@ def report_lucid() -> None:
     """Print the errors for uncapped pairs on an RTX 3090."""
     pairs = lucid_pairs()
     shares = np.full_like(pairs.members, UNCAPPED)
-    analytic = AnalyticPredictor().predict(pairs.workloads, pairs.members, shares).slowdown
+    analytic = AnalyticPredictor().predict(named(pairs.workloads), pairs.members, shares).slowdown
     models = pairs.models[pairs.members]
     print(f"lucid: {pairs.slowdown.size} slowdowns of {len(pairs.members)} pairs")
     print_error("no contention (1)", np.ones_like(analytic), pairs.slowdown)
@@ -77,7 +77,7 @@ def report_speed(count: int = 1000) -> None:
     caps = np.repeat(TENTHS, len(first))
     shares = np.stack([caps, 100 - caps], axis=1)
     start = perf_counter()
-    prediction = AnalyticPredictor().predict(workloads, members, shares)
+    prediction = AnalyticPredictor().predict(named(workloads), members, shares)
     seconds = perf_counter() - start
     print(f"speed: {len(prediction.slowdown):,} rows ({count} workloads) in {seconds:.2f} s")
 
@@ -136,6 +136,10 @@ def miso_slices() -> Slices:
 
 def miso_key(row: Row) -> tuple[str, str]:
     return row["model"], row["batch"]
+
+
+def named(workloads: list[Workload]) -> dict[str, Workload]:
+    return {str(k): one for k, one in enumerate(workloads)}
 
 
 def rows_of(path: Path) -> Iterator[Row]:

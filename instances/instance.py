@@ -13,7 +13,14 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Annotated, Final, Literal, NamedTuple, Self
 
-from pydantic import BeforeValidator, Field, StrictBool, WithJsonSchema, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    StrictBool,
+    WithJsonSchema,
+    model_validator,
+)
 
 from dovetail.instances._record import (
     Count,
@@ -126,7 +133,9 @@ class Cluster(Record):
 class Metrics(Record):
     """Solo profile of a workload: the activity fractions of DCGM and byte rates.
 
-    ``gpu_util`` and ``mem_util`` are the coarser figures of ``nvidia-smi``, as fractions.
+    ``gpu_util`` and ``mem_util`` are the coarser figures of ``nvidia-smi``, as fractions;
+    ``warp_efficiency``, ``ipc`` and the global loads and stores (``gld``, ``gst``) are those of
+    kernel profilers. ``cpu_util`` is the fraction of all cores of the node.
     """
 
     sm_active: Fraction | None = None
@@ -140,6 +149,29 @@ class Metrics(Record):
     pcie_tx_bytes_s: NonNegative | None = None
     gpu_util: Fraction | None = None
     mem_util: Fraction | None = None
+    graphics_active: Fraction | None = None
+    warp_efficiency: Fraction | None = None
+    ipc: NonNegative | None = None
+    gld_bytes_s: NonNegative | None = None
+    gst_bytes_s: NonNegative | None = None
+    nvlink_rx_bytes_s: NonNegative | None = None
+    nvlink_tx_bytes_s: NonNegative | None = None
+    net_rx_bytes_s: NonNegative | None = None
+    net_tx_bytes_s: NonNegative | None = None
+    cpu_util: Fraction | None = None
+
+
+METRICS: Final = tuple(Metrics.model_fields)
+"""The names of all metrics."""
+
+
+def _metric(name: str) -> str:
+    if name not in METRICS:
+        raise rule_broken("", f"must be one of {listed(METRICS, len(METRICS))}, got {name!r}")
+    return name
+
+
+MetricName = Annotated[str, Field(strict=True), AfterValidator(_metric)]
 
 
 class StepTime(Record):
@@ -180,6 +212,9 @@ class Workload(Record):
     memory_mib: NonNegative
     metrics: Metrics | None = None
     metrics_by_share: FrozenMapping[ShareKey, Metrics] = Field({})
+    metrics_variance: FrozenMapping[MetricName, NonNegative] = Field({})
+    memory_mean_mib: NonNegative | None = None
+    duration_s: Positive | None = None
     throughput: FrozenMapping[ShareKey, Positive] = Field({})
     power_w: Positive | None = None
     speed: FrozenMapping[Name, Positive] = Field({})

@@ -39,7 +39,7 @@ a matrix product can fill an SM at an eighth of its warps, so few warps do not m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -87,23 +87,30 @@ class AnalyticPredictor:
         if not 0 < self.saturating_sms <= 1:
             raise InputError(f"must be in (0, 1], got {self.saturating_sms}", "saturating_sms")
 
-    def lacks(self, workload: Workload) -> tuple[str, ...]:
+    def lacks(self, name: str, workload: Workload) -> tuple[str, ...]:
         """Return which of sm_active, dram_active and pcie_rx_bytes_s the workload lacks."""
         metrics = workload.metrics or Metrics()
-        return tuple(name for name in NEEDED if getattr(metrics, name) is None)
+        return tuple(metric for metric in NEEDED if getattr(metrics, metric) is None)
 
     def predict(
-        self, workloads: Sequence[Workload], pairs: IntArray, shares: IntArray
+        self,
+        workloads: Mapping[str, Workload],
+        pairs: IntArray,
+        shares: IntArray,
+        gpu_model: str | None = None,
     ) -> Prediction:
         """Predict every row; see ``Predictor.predict`` for the shapes.
+
+        The answer is the same for every GPU model.
 
         Raises
         ------
         InputError
             When a workload lacks a metric.
         """
-        demand = self._demand(workloads)
-        alone = self.alone(workloads, _EVERY_CAP)[pairs, shares]
+        profiled = list(workloads.values())
+        demand = self._demand(profiled)
+        alone = self.alone(profiled, _EVERY_CAP)[pairs, shares]
         uncapped = np.all(shares == UNCAPPED, axis=1)
         divided = np.all(shares != UNCAPPED, axis=1) & (shares.sum(axis=1) <= 100)
         contended = _contention(demand.compute, pairs, alone) * uncapped[:, np.newaxis]

@@ -44,14 +44,14 @@ def predict(instance: Instance, predictor: str | Predictor = "analytic") -> Inst
         When no predictor has this name.
     """
     model = _chosen(predictor)
-    known = {name: w for name, w in _used(instance).items() if not model.lacks(w)}
+    known = {name: w for name, w in _used(instance).items() if not model.lacks(name, w)}
     rows = list(_unknown_rows(instance, known))
     if not rows:
         return instance
     position = {name: k for k, name in enumerate(known)}
     pairs = np.array([[position[name] for name in row.pair] for row in rows], dtype=np.int64)
     shares = np.array([row.shares for row in rows], dtype=np.int64)
-    prediction = model.predict(list(known.values()), pairs, shares)
+    prediction = model.predict(known, pairs, shares)
     return instance.replace(slowdowns=(*instance.slowdowns, *_entries(rows, prediction)))
 
 
@@ -75,7 +75,7 @@ def missing(
         When no predictor has this name.
     """
     model = _chosen(predictor)
-    lacks = {name: model.lacks(workload) for name, workload in _used(instance).items()}
+    lacks = {name: model.lacks(name, workload) for name, workload in _used(instance).items()}
     return {name: metrics for name, metrics in lacks.items() if metrics}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -28,10 +28,14 @@ class Prediction(NamedTuple):
     upper : ndarray of float, shape (rows, 2), or None
         Upper confidence bounds, elementwise >= ``slowdown``; None from a predictor that
         knows nothing of its own error.
+    power_w : ndarray of float, shape (rows,), or None
+        Power of the GPU with both on it, in W; NaN where the predictor has no answer, None
+        from a predictor that knows nothing of power.
     """
 
     slowdown: FloatArray
     upper: FloatArray | None = None
+    power_w: FloatArray | None = None
 
 
 class Predictor(Protocol):
@@ -41,26 +45,34 @@ class Predictor(Protocol):
     bit; a workload beside itself at equal shares gets two equal numbers.
     """
 
-    def lacks(self, workload: Workload) -> tuple[str, ...]:
-        """Return the metrics that the predictor needs of the workload and does not find.
+    def lacks(self, name: str, workload: Workload) -> tuple[str, ...]:
+        """Return what the predictor needs of the workload and does not find.
 
         Parameters
         ----------
+        name : str
+            What the workload is called in the instance.
         workload : Workload
             The workload with what is known of its solo run.
         """
 
     def predict(
-        self, workloads: Sequence[Workload], pairs: IntArray, shares: IntArray
+        self,
+        workloads: Mapping[str, Workload],
+        pairs: IntArray,
+        shares: IntArray,
+        gpu_model: str | None = None,
     ) -> Prediction:
         """Predict every row.
 
         Parameters
         ----------
-        workloads : sequence of Workload
-            Workloads of which ``lacks`` finds nothing missing.
+        workloads : mapping of str to Workload
+            Workloads by name, of which ``lacks`` finds nothing missing.
         pairs : ndarray of int, shape (rows, 2)
             The two workloads of each row, as positions in ``workloads``.
         shares : ndarray of int, shape (rows, 2)
             Their caps in per cent of the SMs, ``UNCAPPED`` (0) for none.
+        gpu_model : str, optional
+            The GPU that they share; None: whichever the profiles were taken on.
         """

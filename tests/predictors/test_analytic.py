@@ -35,9 +35,13 @@ def splits(draw):
     return first, draw(st.integers(1, 100 - first))
 
 
+def named(known):
+    return {str(k): one for k, one in enumerate(known)}
+
+
 def slowdowns(first, second, split=(UNCAPPED, UNCAPPED)):
     pair = np.array([[0, 1]])
-    prediction = AnalyticPredictor().predict([first, second], pair, np.array([split]))
+    prediction = AnalyticPredictor().predict({"a": first, "b": second}, pair, np.array([split]))
     assert prediction.upper is None
     return prediction.slowdown[0]
 
@@ -202,7 +206,7 @@ def test_rows_do_not_influence_each_other(known, data):
     rows = data.draw(st.lists(st.tuples(members, members, splits()), min_size=1, max_size=8))
     pairs = np.array([[i, j] for i, j, _ in rows])
     shares = np.array([split for _, _, split in rows])
-    together = AnalyticPredictor().predict(known, pairs, shares).slowdown
+    together = AnalyticPredictor().predict(named(known), pairs, shares).slowdown
     apart = [slowdowns(known[i], known[j], split).tolist() for i, j, split in rows]
     assert together.tolist() == apart
 
@@ -210,7 +214,7 @@ def test_rows_do_not_influence_each_other(known, data):
 def test_a_wider_bus_means_less_contention_on_it():
     # At 15.75 GB/s both keep the bus busy half of the time: 0.5 * 0.5 = 0.25; at twice that
     # a quarter of the time: 0.0625.
-    pair = [workload(0.0, 0.0, 0.5)] * 2
+    pair = named([workload(0.0, 0.0, 0.5)] * 2)
     wide = AnalyticPredictor(pcie_bytes_s=2 * PCIE_3_X16_BYTES_S)
     rows = np.array([[0, 1]]), np.array([[UNCAPPED, UNCAPPED]])
     assert AnalyticPredictor().predict(pair, *rows).slowdown[0] == pytest.approx([1.25, 1.25])
@@ -219,12 +223,12 @@ def test_a_wider_bus_means_less_contention_on_it():
 
 def test_lacks_names_the_metrics_that_are_not_there():
     predictor = AnalyticPredictor()
-    assert predictor.lacks(workload(0.5, 0.1)) == ()
-    assert predictor.lacks(Workload(memory_mib=1, metrics=Metrics(sm_active=0.5))) == (
+    assert predictor.lacks("a", workload(0.5, 0.1)) == ()
+    assert predictor.lacks("a", Workload(memory_mib=1, metrics=Metrics(sm_active=0.5))) == (
         "dram_active",
         "pcie_rx_bytes_s",
     )
-    assert predictor.lacks(Workload(memory_mib=1)) == (
+    assert predictor.lacks("a", Workload(memory_mib=1)) == (
         "sm_active",
         "dram_active",
         "pcie_rx_bytes_s",

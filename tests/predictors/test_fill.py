@@ -139,10 +139,10 @@ def test_an_unknown_predictor_is_refused_with_the_known_ones():
 class Cautious:
     """The analytic model with a bound of a tenth more."""
 
-    def lacks(self, workload):
-        return AnalyticPredictor().lacks(workload)
+    def lacks(self, name, workload):
+        return AnalyticPredictor().lacks(name, workload)
 
-    def predict(self, workloads, pairs, shares):
+    def predict(self, workloads, pairs, shares, gpu_model=None):
         slowdown = AnalyticPredictor().predict(workloads, pairs, shares).slowdown
         return Prediction(slowdown, 1.1 * slowdown)
 
@@ -180,10 +180,9 @@ def test_the_result_is_a_valid_instance_and_agrees_with_the_predictor(profiles, 
     assert Instance.from_data(filled.to_data()) == filled
     pairs = {entry.pair for entry in filled.slowdowns}
     assert pairs == set(itertools.combinations_with_replacement(names, 2))
-    known = list(filled.workloads.values())
     for entry in filled.slowdowns:
         pair = np.array([[names.index(name) for name in entry.pair]])
         split = np.array([[share or 0 for share in entry.shares]])
-        exact = AnalyticPredictor().predict(known, pair, split).slowdown[0]
+        exact = AnalyticPredictor().predict(filled.workloads, pair, split).slowdown[0]
         assert (np.array(entry.slowdown) >= exact - 1e-7).all()
         assert (np.array(entry.slowdown) <= exact + 1.001e-4).all()

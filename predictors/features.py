@@ -1,0 +1,186 @@
+"""What a model sees of a workload at a cap: a row of numbers for each state.
+
+A *state* is a workload at a cap. A model of a pair sees two states, the job's own and its
+co-runner's, so a round of n workloads at k caps has n * k states however many pairs there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from dovetail.instances._record import listed
+from dovetail.instances.errors import InputError
+from dovetail.instances.instance import METRICS, Metrics, Workload
+from dovetail.predictors.predictor import UNCAPPED, FloatArray, IntArray
+
+WORKLOAD: Final = "workload"
+"""The feature that is a workload's position among those that the model knows by name."""
+
+_VARIANCE = ".variance"
+_OR = "|"
+
+
+@dataclass(frozen=True)
+class Features:
+    """The features of a state, by name.
+
+    Names are those of metrics (``sm_active``; ``sm_active.variance`` for the variance over
+    time), those in ``DERIVED``, and ``workload``. At a cap a metric is that of
+    ``metrics_by_share`` where given, and of the uncapped run otherwise.
+
+    Parameters
+    ----------
+    names : tuple of str
+        The features, one a column.
+    known : tuple of str
+        The workloads that ``workload`` counts, in order.
+    """
+
+    names: tuple[str, ...]
+    known: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in self.names:
+            if not is_feature(name):
+                known = listed((WORKLOAD, *DERIVED, *METRICS), 99)
+                raise InputError(f"must be one of {known}, got {name!r}", "features")
+
+    def states(
+        self, workloads: Mapping[str, Workload], which: IntArray, caps: IntArray
+    ) -> FloatArray:
+        """Return one row for each state.
+
+        Parameters
+        ----------
+        workloads : mapping of str to Workload
+            Workloads by name.
+        which : ndarray of int, shape (states,)
+            The workload of each state, as a position in ``workloads``.
+        caps : ndarray of int, shape (states,)
+            Its cap in per cent of the SMs, ``UNCAPPED`` for none.
+
+        Returns
+        -------
+        ndarray of float, shape (states, features)
+            NaN where nothing is known.
+        """
+        names = list(workloads)
+        code = {name: float(k) for k, name in enumerate(self.known)}
+        rows = [
+            self._row(names[w], workloads[names[w]], cap, code)
+            for w, cap in zip(which.tolist(), caps.tolist(), strict=True)
+        ]
+        return np.array(rows, dtype=np.float64).reshape(len(rows), len(self.names))
+
+    def lacks(self, name: str, workload: Workload) -> tuple[str, ...]:
+        """Return the features that are unknown of the workload without a cap."""
+        row = self.states({name: workload}, np.array([0]), np.array([UNCAPPED]))[0]
+        return tuple(self.names[k] for k in np.flatnonzero(np.isnan(row)))
+
+    def _row(
+        self, name: str, workload: Workload, cap: int, code: Mapping[str, float]
+    ) -> list[float]:
+        known = code.get(name, np.nan)
+        return [known if f == WORKLOAD else _value(f, workload, cap) for f in self.names]
+
+
+def is_feature(name: str) -> bool:
+    """Tell whether a feature has this name."""
+    return name == WORKLOAD or name in DERIVED or name.removesuffix(_VARIANCE) in METRICS
+
+
+def resolved(candidates: Sequence[str], workloads: Mapping[str, Workload]) -> tuple[str, ...]:
+    """Return the candidates that are known of every one of the workloads.
+
+    A candidate ``a|b`` stands for the first of a and b that is known of all: a finer metric or,
+    where a data set lacks it, a coarser one.
+    """
+    chosen = []
+    for candidate in candidates:
+        known = (name for name in candidate.split(_OR) if _known_of_all(name, workloads))
+        found = next(known, None)
+        if found is not None:
+            chosen.append(found)
+    return tuple(dict.fromkeys(chosen))
+
+
+def _known_of_all(name: str, workloads: Mapping[str, Workload]) -> bool:
+    if name == WORKLOAD:
+        return True
+    features = Features((name,))
+    return not any(features.lacks(key, workload) for key, workload in workloads.items())
+
+
+def _value(feature: str, workload: Workload, cap: int) -> float:
+    if feature in DERIVED:
+        return DERIVED[feature](workload, cap)
+    if feature.endswith(_VARIANCE):
+        return workload.metrics_variance.get(feature.removesuffix(_VARIANCE), np.nan)
+    return _metric(feature, workload, cap)
+
+
+def _metric(name: str, workload: Workload, cap: int) -> float:
+    at_cap = workload.metrics_by_share.get(cap)
+    for metrics in (at_cap, workload.metrics or Metrics()):
+        value: float | None = getattr(metrics, name, None)
+        if value is not None:
+            return value
+    return np.nan
+
+
+def _share(_: Workload, cap: int) -> float:
+    return 1.0 if cap == UNCAPPED else cap / 100
+
+
+def _log_throughput(workload: Workload, _: int) -> float:
+    return float(np.log(workload.throughput.get(100, np.nan)))
+
+
+def _log_memory(workload: Workload, _: int) -> float:
+    return float(np.log1p(workload.memory_mib))
+
+
+def _optional(field: str) -> Callable[[Workload, int], float]:
+    def value(workload: Workload, _: int) -> float:
+        found: float | None = getattr(workload, field)
+        return np.nan if found is None else found
+
+    return value
+
+
+def _alone(workload: Workload, cap: int) -> float:
+    """Return the slowdown alone at the cap, as measured."""
+    if cap == UNCAPPED:
+        return 1.0
+    return workload.throughput.get(100, np.nan) / workload.throughput.get(cap, np.nan)
+
+
+def _sensitivity(workload: Workload, _: int) -> float:
+    """Return the slope of throughput over the share, both relative to the whole GPU.
+
+    SM-allocation paper, section 3.1 (throughput sensitivity); a line needs two shares.
+    """
+    if len(workload.throughput) < 2:
+        return np.nan
+    shares, rates = (
+        np.array(list(values), dtype=float)
+        for values in zip(*workload.throughput.items(), strict=True)
+    )
+    return float(np.polyfit(shares / 100, rates / rates[np.argmax(shares)], 1)[0])
+
+
+DERIVED: Final[Mapping[str, Callable[[Workload, int], float]]] = {
+    "share": _share,
+    "alone": _alone,
+    "sensitivity": _sensitivity,
+    "log_throughput": _log_throughput,
+    "log_memory_mib": _log_memory,
+    "memory_mean_mib": _optional("memory_mean_mib"),
+    "power_w": _optional("power_w"),
+    "duration_s": _optional("duration_s"),
+}
+"""Features made of other fields of a workload: function of the workload and the cap."""

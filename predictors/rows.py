@@ -1,0 +1,165 @@
+"""From a data set to the rows that models are fitted on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.instances.datasets import DataSet, Measurement
+from dovetail.instances.errors import InputError
+from dovetail.instances.instance import Workload
+from dovetail.predictors.features import Features, resolved
+from dovetail.predictors.predictor import UNCAPPED, FloatArray, IntArray
+
+BoolArray = NDArray[np.bool_]
+
+UNPROFILED = Workload(memory_mib=0.0)
+"""What is known of a workload that was measured in pairs and never alone."""
+
+
+class Rows(NamedTuple):
+    """Directed rows: every measured pair gives two, each job's slowdown beside the other.
+
+    Attributes
+    ----------
+    states : ndarray of float, shape (states, features)
+        What is known of each state (a workload at a cap on a GPU model).
+    workload : ndarray of int, shape (states,)
+        The workload of each state, as a position in ``names``.
+    own, other : ndarray of int, shape (rows,)
+        The job's state and its co-runner's.
+    pair : ndarray of int, shape (rows,)
+        The measurement that a row is from: two rows share it.
+    slowdown : ndarray of float, shape (rows,)
+        Of the own job.
+    names : tuple of str
+        The workloads by name.
+    families : tuple of str
+        The family of each workload in ``names``.
+    """
+
+    states: FloatArray
+    workload: IntArray
+    own: IntArray
+    other: IntArray
+    pair: IntArray
+    slowdown: FloatArray
+    names: tuple[str, ...]
+    families: tuple[str, ...]
+
+    @property
+    def table(self) -> FloatArray:
+        """The matrix that estimators take, shape (rows, 2 * features): own, then other."""
+        return np.hstack([self.states[self.own], self.states[self.other]])
+
+    @property
+    def own_workload(self) -> IntArray:
+        """The own workload of each row, as a position in ``names``."""
+        return self.workload[self.own]
+
+    @property
+    def other_workload(self) -> IntArray:
+        """The co-runner's workload of each row, as a position in ``names``."""
+        return self.workload[self.other]
+
+    def of_family(self, family: str) -> BoolArray:
+        """Tell which rows have a workload of the family on either side."""
+        member = np.array([name == family for name in self.families], dtype=np.bool_)
+        return np.asarray(member[self.own_workload] | member[self.other_workload])
+
+    def take(self, rows: IntArray | BoolArray) -> Rows:
+        """Return some of the rows, by position or by mask; the states stay as they are."""
+        return self._replace(
+            own=self.own[rows],
+            other=self.other[rows],
+            pair=self.pair[rows],
+            slowdown=self.slowdown[rows],
+        )
+
+
+def training_rows(
+    data: DataSet, candidates: Sequence[str], gpu_models: Sequence[str] | None = None
+) -> tuple[Features, Rows]:
+    """Return the features that the data set allows, and its measured pairs as rows.
+
+    Sets of three or more and measurements that failed have no rows.
+
+    Parameters
+    ----------
+    data : DataSet
+        Profiles and measurements.
+    candidates : sequence of str
+        Names of features, see ``resolved``; those not known of every measured workload are
+        left out.
+    gpu_models : sequence of str, optional
+        Take these GPU models only; all by default.
+
+    Raises
+    ------
+    InputError
+        When no pair was measured there.
+    """
+    found = [m for m in data.measurements if _usable(m, gpu_models)]
+    if not found:
+        where = f" on {', '.join(gpu_models)}" if gpu_models else ""
+        raise InputError(f"must have at least one measured pair{where}", "measurements", data.name)
+    names = tuple(dict.fromkeys(name for m in found for name in m.workloads))
+    profiles = {model: data.workloads(model) for model in data.gpu_models}
+    keys = [_states(measurement) for measurement in found]
+    position = {key: k for k, key in enumerate(dict.fromkeys(key for pair in keys for key in pair))}
+    features = _features(candidates, position, profiles, names)
+    ends = np.array([[position[key] for key in pair] for pair in keys], dtype=np.int64)
+    slowdown = np.array([m.slowdown for m in found], dtype=np.float64)
+    return features, Rows(
+        states=np.vstack([_row(features, key, profiles) for key in position]),
+        workload=np.array([names.index(key.workload) for key in position], dtype=np.int64),
+        own=ends.T.ravel(),
+        other=ends[:, ::-1].T.ravel(),
+        pair=np.tile(np.arange(len(found)), 2),
+        slowdown=slowdown.T.ravel(),
+        names=names,
+        families=tuple(data.families[name] for name in names),
+    )
+
+
+class _State(NamedTuple):
+    gpu_model: str
+    workload: str
+    cap: int
+
+
+_Profiles = Mapping[str, Mapping[str, Workload]]
+
+
+def _usable(measurement: Measurement, gpu_models: Sequence[str] | None) -> bool:
+    wanted = gpu_models is None or measurement.gpu_model in gpu_models
+    return wanted and len(measurement.workloads) == 2 and not measurement.failed
+
+
+def _states(measurement: Measurement) -> list[_State]:
+    return [
+        _State(measurement.gpu_model, name, share or UNCAPPED)
+        for name, share in zip(measurement.workloads, measurement.shares, strict=True)
+    ]
+
+
+def _features(
+    candidates: Sequence[str],
+    states: Mapping[_State, int],
+    profiles: _Profiles,
+    names: tuple[str, ...],
+) -> Features:
+    seen = {str(key): _profile(key, profiles) for key in states}
+    return Features(resolved(candidates, seen), names)
+
+
+def _row(features: Features, state: _State, profiles: _Profiles) -> FloatArray:
+    one = {state.workload: _profile(state, profiles)}
+    return features.states(one, np.array([0]), np.array([state.cap]))
+
+
+def _profile(state: _State, profiles: _Profiles) -> Workload:
+    return profiles[state.gpu_model].get(state.workload, UNPROFILED)
