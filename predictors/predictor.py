@@ -12,6 +12,7 @@ from dovetail.instances.instance import Workload
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
 
 UNCAPPED = 0
 """The share, in an array, of a job without a cap."""

@@ -6,15 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dovetail.instances.datasets import DataSet, Measurement
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Workload
 from dovetail.predictors.features import Features, resolved
-from dovetail.predictors.predictor import UNCAPPED, FloatArray, IntArray
-
-BoolArray = NDArray[np.bool_]
+from dovetail.predictors.predictor import UNCAPPED, BoolArray, FloatArray, IntArray
 
 UNPROFILED = Workload(memory_mib=0.0)
 """What is known of a workload that was measured in pairs and never alone."""

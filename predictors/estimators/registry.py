@@ -1,0 +1,75 @@
+"""The models by name, each in a module of its own that is imported when it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Final, NamedTuple, Protocol, Self
+
+from dovetail.instances.errors import UnsupportedError
+from dovetail.predictors.forms import Form
+from dovetail.predictors.predictor import FloatArray
+
+
+class PairEstimator(Protocol):
+    """A scikit-learn regressor on the table of ``rows.Rows``."""
+
+    def fit(self, X: FloatArray, y: FloatArray) -> Self:  # noqa: N803
+        """Fit on own and co-runner's features, shape (rows, 2 * features), and slowdowns."""
+
+    def predict(self, X: FloatArray) -> FloatArray:  # noqa: N803
+        """Return slowdowns, shape (rows,)."""
+
+    def to_form(self) -> Form:
+        """Return what was fitted as arrays; it predicts the same."""
+
+
+class ModelSpec(NamedTuple):
+    """How a model is made.
+
+    Attributes
+    ----------
+    features : tuple of str
+        The features it would like to have, see ``features.resolved``.
+    build : callable
+        From a seed to the estimator that is not fitted yet.
+    least : int
+        How many of its features a data set must have for the model to make sense.
+    """
+
+    features: tuple[str, ...]
+    build: Callable[[int], PairEstimator]
+    least: int = 1
+
+
+MODELS: Final = (
+    "constant",
+    "analytic",
+    "completion",
+    "tensorshare",
+    "castor",
+    "coscheml",
+    "sm_allocation",
+)
+"""The models that are fitted by themselves; ``auto`` chooses among them and blends them."""
+
+
+def spec(name: str) -> ModelSpec:
+    """Return how the named model is made.
+
+    Raises
+    ------
+    UnsupportedError
+        When no model has this name, or what it is fitted with is not installed.
+    """
+    if name not in MODELS:
+        raise UnsupportedError(f"model must be one of {', '.join(MODELS)}, got {name!r}")
+    try:
+        module = import_module(f"dovetail.predictors.estimators.{name}")
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("dovetail"):
+            raise
+        what = f"fitting {name} needs {error.name}"
+        raise UnsupportedError(f"{what}: pip install 'dovetail[train]'") from None
+    found: ModelSpec = module.SPEC
+    return found

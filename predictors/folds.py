@@ -1,0 +1,75 @@
+"""Which rows a model is fitted on and which it is tested on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from dovetail.predictors.estimators.registry import ModelSpec
+from dovetail.predictors.predictor import BoolArray, FloatArray, IntArray
+from dovetail.predictors.rows import Rows
+
+
+class Fold(NamedTuple):
+    """Two disjoint sets of rows, as masks of shape (rows,)."""
+
+    train: BoolArray
+    test: BoolArray
+
+
+def random_folds(rows: Rows, count: int = 5, seed: int = 0) -> Iterator[Fold]:
+    """Yield folds that part measured pairs at random; both rows of a pair stay together.
+
+    Their workloads are seen in training in other pairs, so this tells how well the pairs
+    *between known workloads* are predicted and nothing of new ones.
+    """
+    pairs = np.unique(rows.pair)
+    part = np.empty(pairs.max() + 1, dtype=np.int64)
+    part[np.random.default_rng(seed).permutation(pairs)] = np.arange(len(pairs)) % count
+    for k in range(count):
+        test = np.asarray(part[rows.pair] == k)
+        yield Fold(~test, test)
+
+
+def family_folds(rows: Rows) -> Iterator[Fold]:
+    """Yield a fold for each family: tested on the pairs that have it, fitted on all others.
+
+    The rows of a pair of two families are tested twice.
+    """
+    for family in dict.fromkeys(rows.families):
+        test = rows.of_family(family)
+        if test.any() and not test.all():
+            yield Fold(~test, test)
+
+
+class HeldOut(NamedTuple):
+    """Predictions for rows that the model had not seen.
+
+    Attributes
+    ----------
+    row : ndarray of int, shape (tested,)
+        The row that was predicted; a row tested by two folds is there twice.
+    fold : ndarray of int, shape (tested,)
+        The fold that tested it.
+    slowdown : ndarray of float, shape (tested,)
+        What was predicted.
+    """
+
+    row: IntArray
+    fold: IntArray
+    slowdown: FloatArray
+
+
+def held_out(model: ModelSpec, rows: Rows, folds: Iterable[Fold], seed: int = 0) -> HeldOut:
+    """Fit a fresh model on each fold's training rows and predict its test rows."""
+    table = rows.table
+    row, fold, slowdown = [], [], []
+    for k, (train, test) in enumerate(folds):
+        fitted = model.build(seed).fit(table[train], rows.slowdown[train])
+        tested = np.flatnonzero(test)
+        row.append(tested)
+        fold.append(np.full(len(tested), k))
+        slowdown.append(fitted.predict(table[test]))
+    return HeldOut(np.concatenate(row), np.concatenate(fold), np.concatenate(slowdown))
