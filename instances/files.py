@@ -122,7 +122,18 @@ def write_data(data: object, path: FilePath) -> None:
 
 
 def write_text(path: FilePath, text: str) -> None:
-    """Write a text to a file (``-``: standard output), packed if the name ends in ``.gz``.
+    """Write a text to a file, as `write_bytes` writes bytes.
+
+    Raises
+    ------
+    InputError
+        When the file cannot be written.
+    """
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: FilePath, data: bytes) -> None:
+    """Write bytes to a file (``-``: standard output), packed if the name ends in ``.gz``.
 
     A regular file appears whole or not at all: it is written beside its place and moved there.
 
@@ -133,7 +144,7 @@ def write_text(path: FilePath, text: str) -> None:
     """
     name = os.fspath(path)
     try:
-        _write_bytes(name, _packed(text.encode(), name))
+        _write_bytes(name, _packed(data, name))
     except (OSError, ValueError) as error:
         source = "standard output" if name == "-" else source_name(name)
         raise InputError(f"cannot be written: {_reason(error)}", source=source) from None
