@@ -176,10 +176,17 @@ class Repository:
         """
         if not self._path.exists():
             raise InputError("cannot be read: no such file or directory", "", self._source)
-        with self._faults("read"), closing(self._connected("ro")) as connection:
+        with self._faults("read"), closing(self._connected(self._read_mode())) as connection:
             self._check_kind(connection)
             with _transaction(connection, "DEFERRED"):
                 return tuple(self._read(connection, sequence))
+
+    def _read_mode(self) -> str:
+        """Return how to open the file for reading; SQLite wants to put its log beside it."""
+        log = self._path.with_name(f"{self._path.name}-wal")
+        if os.access(self._path.parent, os.W_OK) or log.exists():
+            return "ro"
+        return "ro&immutable=1"
 
     def _connected(self, mode: str) -> sqlite3.Connection:
         place = f"file:{quote(str(self._path.absolute()))}?mode={mode}"

@@ -40,7 +40,7 @@ class _Run(NamedTuple):
 
     @property
     def workload(self) -> str:
-        return f"{self.family} b{self.batch_size}"
+        return f"{self.family} inference b{self.batch_size}"
 
 
 def parvagpu_data(directory: str) -> DataSet:
