@@ -304,17 +304,18 @@ def _known(
 ) -> tuple[Column, ...]:
     """Return the columns of the header; an unknown, repeated or missing one is refused."""
     by_name = {column.name: column for column in columns}
+    where = "columns" if path.suffix == ".parquet" else "line 1"
     for k, name in enumerate(header):
         if name not in by_name:
             close = get_close_matches(name, by_name, n=1, cutoff=0.6)
             hint = f", did you mean {close[0]}?" if close else ""
-            raise InputError(f"unknown column {shown(name)}{hint}", "line 1", source_name(path))
+            raise InputError(f"unknown column {shown(name)}{hint}", where, source_name(path))
         if name in header[:k]:
-            raise InputError(f"column {shown(name)} is there twice", "line 1", source_name(path))
+            raise InputError(f"column {shown(name)} is there twice", where, source_name(path))
     missing = [name for name in _REQUIRED[table] if name not in header]
     if missing:
         rule = f"must have the columns {', '.join(_REQUIRED[table])}; missing: {missing[0]}"
-        raise InputError(f"{rule}, got {listed(header)}", "line 1", source_name(path))
+        raise InputError(f"{rule}, got {listed(header)}", where, source_name(path))
     return tuple(by_name[name] for name in header)
 
 
@@ -375,10 +376,10 @@ def _csv_bytes(columns: Sequence[Column], rows: Iterable[Mapping[str, _Cell]]) -
 
 
 def _parquet_table(path: Path) -> _Table:
-    parquet, arrow = _pyarrow("parquet"), _pyarrow("lib")
+    arrow = _pyarrow()
     try:
-        table = parquet.ParquetFile(path).read()
-    except (OSError, arrow.ArrowException) as error:
+        table = arrow.parquet.ParquetFile(path).read()
+    except (OSError, arrow.lib.ArrowException) as error:
         raise InputError(f"must be a Parquet file: {error}", "", source_name(path)) from None
     header: list[str] = table.column_names
     return header, _parquet_rows(path, table.to_pylist())
@@ -391,22 +392,24 @@ def _parquet_rows(path: Path, rows: Iterable[Mapping[str, object]]) -> Iterator[
 
 
 def _parquet_bytes(columns: Sequence[Column], rows: Sequence[Mapping[str, _Cell]]) -> bytes:
-    arrow, parquet = _pyarrow(), _pyarrow("parquet")
+    arrow = _pyarrow()
     types = {str: arrow.string(), int: arrow.int64(), float: arrow.float64()}
     cells = {
         column.name: arrow.array([row.get(column.name) for row in rows], types[column.kind])
         for column in columns
     }
     buffer = io.BytesIO()
-    parquet.write_table(arrow.table(cells), buffer)
+    arrow.parquet.write_table(arrow.table(cells), buffer)
     return buffer.getvalue()
 
 
-def _pyarrow(module: str = "") -> ModuleType:
-    from importlib import import_module
-
+def _pyarrow() -> ModuleType:
+    """Return the package with its sub-package ``parquet``, imported only where it is needed."""
     try:
-        return import_module(f"pyarrow.{module}" if module else "pyarrow")
+        import pyarrow
+        import pyarrow.parquet
     except ImportError:
         hint = "needs pyarrow: pip install 'dovetail[parquet]'"
         raise UnsupportedError(f"Parquet {hint}") from None
+    else:
+        return pyarrow  # type: ignore[no-any-return]

@@ -30,6 +30,7 @@ SCHEMA_VERSION: Final = 1
 APPLICATION_ID: Final = 0x44545052
 """SQLite's mark of whose file this is: ``DTPR``."""
 
+_MAGIC = b"SQLite format 3\0"
 _WAIT_S = 60.0
 
 _TABLES = {
@@ -189,10 +190,19 @@ class Repository:
         return "ro&immutable=1"
 
     def _connected(self, mode: str) -> sqlite3.Connection:
+        self._refuse_other_files()
         place = f"file:{quote(str(self._path.absolute()))}?mode={mode}"
         connection = sqlite3.connect(place, _WAIT_S, isolation_level=None, uri=True)
         connection.execute("PRAGMA foreign_keys = ON")
         return connection
+
+    def _refuse_other_files(self) -> None:
+        """Refuse what is no database; SQLite takes a short file for an empty one, to write over."""
+        if self._path.is_file():
+            with self._path.open("rb") as file:
+                start = file.read(len(_MAGIC))
+            if start not in (b"", _MAGIC):
+                raise InputError("must be a profile repository, got another file", "", self._source)
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         """Check what is there, and make the tables in a new file."""
@@ -238,14 +248,15 @@ class Repository:
             yield
         except sqlite3.Error as error:
             raise InputError(_rule(error, done), "", self._source) from None
+        except OSError as error:
+            rule = f"cannot be {done}: {str(error.strerror).lower()}"
+            raise InputError(rule, "", self._source) from None
 
 
 def _rule(error: sqlite3.Error, done: str) -> str:
     # The low byte tells the kind of an error, the rest its circumstances.
     match getattr(error, "sqlite_errorcode", 0) & 0xFF:
-        case sqlite3.SQLITE_NOTADB:
-            return "must be a profile repository, got another file"
-        case sqlite3.SQLITE_CORRUPT:
+        case sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_CORRUPT:
             return f"is damaged: {error}"
         case sqlite3.SQLITE_BUSY:
             return f"cannot be {done}: others have been writing for {_WAIT_S:g} s"
