@@ -49,11 +49,12 @@ def _members(found: Measurement) -> _Members:
 
 
 def _entry(model: str, members: _Members, found: Sequence[Measurement]) -> dict[str, object]:
+    capped = any(member.share for member in members)
     slowdowns = _means(found)
     powers = [measured.power_w for measured in found if measured.power_w is not None]
     return {
         "pair" if len(members) == 2 else "set": tuple(member.workload for member in members),
-        "share": tuple(member.share or None for member in members),
+        "share": tuple(member.share or None for member in members) if capped else None,
         "slowdown": slowdowns and tuple(slowdowns[member] for member in members),
         "power_w": fmean(powers) if slowdowns and powers else None,
         "gpu_model": model,

@@ -96,7 +96,8 @@ def _runs(path: Path) -> Iterator[_Run]:
 def _slice(row: Row) -> str:
     parts = row.count("Mig instance")
     if parts not in SLICES:
-        raise row.broken("Mig instance", f"must be one of {', '.join(map(str, SLICES))}")
+        rule = f"must be one of {', '.join(map(str, SLICES))}, got {parts}"
+        raise row.broken("Mig instance", rule)
     return SLICES[parts]
 
 

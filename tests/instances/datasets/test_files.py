@@ -6,7 +6,6 @@ import gzip
 import os
 import sys
 import tempfile
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -317,14 +316,18 @@ def test_broken_parquet_is_told_with_its_row(tmp_path):
     assert told(tmp_path).startswith("D/profiles.parquet: must be a Parquet file: ")
 
 
-@pytest.mark.parametrize("writes", [False, True])
-def test_without_pyarrow_the_extra_is_named(tmp_path, monkeypatch, writes):
+READ_OR_WRITE = {
+    "read": read_dataset,
+    "write": lambda folder: write_dataset(
+        DataSet(name="d", profiles=(SoloProfile(workload="a", gpu_model="V100"),)), folder, True
+    ),
+}
+
+
+@pytest.mark.parametrize("action", READ_OR_WRITE.values(), ids=READ_OR_WRITE)
+def test_without_pyarrow_the_extra_is_named(tmp_path, monkeypatch, action):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    profile = SoloProfile(workload="a", gpu_model="V100")
-    Path(tmp_path, "profiles.parquet").write_bytes(b"")
+    (tmp_path / "profiles.parquet").write_bytes(b"")
     with pytest.raises(UnsupportedError) as error:
-        if writes:
-            write_dataset(DataSet(name="d", profiles=(profile,)), tmp_path, parquet=True)
-        else:
-            read_dataset(tmp_path)
+        action(tmp_path)
     assert str(error.value) == "Parquet needs pyarrow: pip install 'dovetail[parquet]'"

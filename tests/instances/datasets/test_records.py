@@ -105,7 +105,7 @@ def test_gpu_models_in_order_of_appearance():
 
 
 def test_no_cap_on_any_is_no_share():
-    assert together("a", "b", share=(None, None), slowdown=(1.0, 1.0)).share is None
+    assert together("a", "b", share=None, slowdown=(1.0, 1.0)).share is None
     assert together("a", "b", share=(None, 50), slowdown=(1.0, 1.0)).shares == (None, 50)
     assert profile(metrics={}) == profile()
 
@@ -173,12 +173,12 @@ def test_instance_averages_what_was_measured_several_times():
     made = data(profile("a", throughput=5.0), measurements=pairs).instance(GPU, 3)
     assert [(e.workloads, e.share, e.slowdown, e.power_w) for e in made.slowdowns] == [
         # a: speeds 1/2 and 1/3, mean 5/12; b: 1 and 1/2, mean 3/4.
-        (("a", "b"), (None, None), pytest.approx((12 / 5, 4 / 3)), 250),
+        (("a", "b"), None, pytest.approx((12 / 5, 4 / 3)), 250),
         # speeds 1 and 1/3, mean 2/3
-        (("a", "a"), (None, None), pytest.approx((1.5, 1.5)), None),
+        (("a", "a"), None, pytest.approx((1.5, 1.5)), None),
         (("a", "b"), (40, 60), (1.5, 1.25), None),
-        (("b", "b"), (None, None), None, None),  # failed once
-        (("a", "a", "b"), (None, None, None), pytest.approx((1.5, 1.5, 2)), None),
+        (("b", "b"), None, None, None),  # failed once
+        (("a", "a", "b"), None, pytest.approx((1.5, 1.5, 2)), None),
     ]
     assert made.cluster.shares == (40, 60)
     assert made.cluster.max_jobs_per_gpu == 3

@@ -246,7 +246,7 @@ def _whole_appends(path):
 
 def test_a_killed_writer_leaves_all_that_it_confirmed(tmp_path):
     path = tmp_path / "r.db"
-    for k in range(4):
+    for k in range(3):
         writer = started(WRITER, path, "w", 10_000)
         seen = [int(writer.stdout.readline()) for _ in range(5 + 3 * k)]
         writer.send_signal(signal.SIGKILL)
