@@ -6,6 +6,7 @@ import gzip
 import os
 import sys
 import tempfile
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -19,6 +20,7 @@ from dovetail.instances.datasets import (
 )
 from dovetail.instances.datasets.files import PROFILE_COLUMNS, pair_columns
 from dovetail.instances.errors import InputError, UnsupportedError
+from dovetail.instances.instance import METRICS
 from tests.instances.datasets.odd import data_sets
 
 PROFILES = """\
@@ -120,6 +122,13 @@ def test_every_field_of_a_profile_has_its_column():
     assert {column.path.partition(".")[0] for column in PROFILE_COLUMNS} == fields
     told_apart = {column.path.partition("[")[0] for column in pair_columns(2)}
     assert told_apart - {"status"} == set(Measurement.model_fields)
+
+
+def test_the_page_names_every_column():
+    page = Path(__file__).parents[3].joinpath("docs/datasets.md").read_text(encoding="utf-8")
+    columns = {column.name for column in (*PROFILE_COLUMNS, *pair_columns(2))}
+    variances = {f"{name}_variance" for name in METRICS}
+    assert not [name for name in columns - variances if f"`{name}`" not in page]
 
 
 def test_writing_again_replaces_both_tables(tmp_path):
