@@ -1,7 +1,7 @@
 """The command line: arguments in, exit status out.
 
 0 done; 1 checked and found wrong, or no valid plan; 2 bad input or usage, one line on standard
-error. What each command does is in ``commands``, imported when one runs.
+error. What each command does is in ``commands`` and modules beside it, imported when one runs.
 """
 
 from __future__ import annotations
@@ -10,12 +10,30 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import NoReturn, TypeAlias
 
 from dovetail import __version__
 from dovetail.instances.errors import DovetailError, VerificationError
 
 INSTANCE_HELP = "instance file (JSON or YAML, .gz too), - for standard input, or library:NAME"
+DATA_HELP = "folder with profiles or pairs (.csv, .csv.gz, .parquet), or repository (.db, .sqlite)"
+DATASET_SOURCES = (
+    ("gavel", "Gavel's throughputs, all devices.", "THROUGHPUTS.json", "may end in .gz"),
+    (
+        "lucid",
+        "Lucid's measurements on an RTX 3090.",
+        "DIR",
+        "with single_data.csv and colocate_info.csv",
+    ),
+    (
+        "miso",
+        "MISO's profiles on slices of an A100.",
+        "DIR",
+        "with solo_features.csv and mig_iter_time.csv",
+    ),
+    ("parvagpu", "ParvaGPU's equal processes on slices of an A100.", "DIR", "with MODEL.csv each"),
+)
 INTERRUPTED = 130
 OBJECTIVES = ("throughput", "slowdown", "sensitivity", "jct", "energy")
 
@@ -65,8 +83,7 @@ def program() -> NoReturn:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from dovetail import commands
-
+    commands = import_module(f"dovetail.{options.module}")
     command: Callable[[argparse.Namespace], int] = getattr(commands, options.command)
     return command(options)
 
@@ -86,7 +103,7 @@ def parser() -> argparse.ArgumentParser:
     top = _Parser(prog="dovetail", description="Decides which GPU jobs share which GPUs.")
     top.add_argument("--version", action="version", version=f"dovetail {__version__}")
     commands = top.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
-    for add in (_plan, _check, _explain, _predict, _import, _generate, _library):
+    for add in (_plan, _check, _explain, _predict, _import, _dataset, _generate, _library):
         add(commands)
     return top
 
@@ -94,9 +111,11 @@ def parser() -> argparse.ArgumentParser:
 _Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"
 
 
-def _command(commands: _Commands, name: str, text: str, calls: str = "") -> _Parser:
+def _command(
+    commands: _Commands, name: str, text: str, calls: str = "", module: str = "commands"
+) -> _Parser:
     added = commands.add_parser(name, help=text, description=text)
-    added.set_defaults(command=calls or name)
+    added.set_defaults(command=calls or name, module=module)
     added.add_argument("--json", action="store_true", help="print the machine's form")
     return added
 
@@ -185,6 +204,52 @@ def _import(commands: _Commands) -> None:
             "--gpus-per-node", metavar="N", type=_count, default=8, help="default: 8"
         )
         _output(source)
+
+
+def _dataset(commands: _Commands) -> None:
+    text = "Keep what was measured: profiles and pairs, in a folder or a repository."
+    group = commands.add_parser("dataset", help=text, description=text)
+    inner = group.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
+    _dataset_import(inner)
+    add = _command(
+        inner, "add", "Append to a repository, all or nothing.", "add", "dataset_commands"
+    )
+    add.add_argument("repository", metavar="REPO.db", help="made where there is none")
+    add.add_argument("data", metavar="DATA", nargs="+", help=DATA_HELP)
+    show = _command(inner, "show", "Say what a data set holds.", "show", "dataset_commands")
+    show.add_argument("data", metavar="DATA", help=DATA_HELP)
+    instance = _command(
+        inner, "instance", "Make an instance of what was measured.", "dataset_instance"
+    )
+    instance.add_argument("data", metavar="DATA", help=DATA_HELP)
+    instance.add_argument("--gpu-model", metavar="M", required=True, help="which of the data's")
+    instance.add_argument("--gpus", metavar="N", type=_count, required=True, help="in all")
+    instance.add_argument("--gpus-per-node", metavar="N", type=_count, default=8, help="default: 8")
+    instance.add_argument(
+        "--memory-mib",
+        metavar="MIB",
+        type=float,
+        help="memory of a GPU; needed where the memory of workloads is known",
+    )
+    _output(instance)
+
+
+def _dataset_import(commands: _Commands) -> None:
+    text = "Make a data set of published measurements."
+    group = commands.add_parser("import", help=text, description=text)
+    sources = group.add_subparsers(metavar="SOURCE", required=True, parser_class=_Parser)
+    for name, told, path, holds in DATASET_SOURCES:
+        source = _command(sources, name, told, "import_data", "dataset_commands")
+        source.set_defaults(source=name)
+        source.add_argument("path", metavar=path, help=holds)
+        source.add_argument(
+            "-o",
+            "--output",
+            metavar="DIR_OR_DB",
+            required=True,
+            help="folder to write, or repository (.db, .sqlite) to append to",
+        )
+        source.add_argument("--parquet", action="store_true", help="Parquet instead of CSV")
 
 
 def _generate(commands: _Commands) -> None:

@@ -168,6 +168,22 @@ def import_pairs(options: Namespace) -> int:
     return 0
 
 
+def dataset_instance(options: Namespace) -> int:
+    """Write an instance of what a data set knows of one GPU model."""
+    from dovetail.instances.datasets import read_dataset
+
+    data = read_dataset(options.data)
+    with _about(options.data):
+        made = data.instance(
+            options.gpu_model,
+            options.gpus,
+            memory_mib=options.memory_mib,
+            gpus_per_node=options.gpus_per_node,
+        )
+    _write_instance(options, made)
+    return 0
+
+
 def generate(options: Namespace) -> int:
     """Write a synthetic instance."""
     from dovetail.instances.generate import generate as made
