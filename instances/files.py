@@ -131,12 +131,40 @@ def write_text(path: FilePath, text: str) -> None:
     InputError
         When the file cannot be written.
     """
+    write_bytes(path, _packed(text.encode(), os.fspath(path)))
+
+
+def write_bytes(path: FilePath, data: bytes) -> None:
+    """Write bytes to a file (``-``: standard output), whole or not at all.
+
+    Raises
+    ------
+    InputError
+        When the file cannot be written.
+    """
     name = os.fspath(path)
     try:
-        _write_bytes(name, _packed(text.encode(), name))
+        _write_bytes(name, data)
     except (OSError, ValueError) as error:
         source = "standard output" if name == "-" else source_name(name)
         raise InputError(f"cannot be written: {_reason(error)}", source=source) from None
+
+
+def read_bytes(path: FilePath) -> bytes:
+    """Read a file (``-``: standard input) of at most `MOST_BYTES`.
+
+    Raises
+    ------
+    InputError
+        When it cannot be read or is larger.
+    """
+    name = os.fspath(path)
+    try:
+        return _raw_bytes(name)
+    except InputError as error:
+        raise error.at(source_name(name)) from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot be read: {_reason(error)}", "", source_name(name)) from None
 
 
 def source_name(path: FilePath) -> str:
