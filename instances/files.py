@@ -109,6 +109,21 @@ def read_data(path: FilePath) -> object:
         raise error.at(source_name(name)) from None
 
 
+def read_bytes(path: FilePath) -> bytes:
+    """Read the bytes of a file of at most `MOST_BYTES`, unpacked if it is a gzip file.
+
+    Raises
+    ------
+    InputError
+        When it cannot be read or is larger.
+    """
+    name = os.fspath(path)
+    try:
+        return _unpacked_bytes(name)
+    except InputError as error:
+        raise error.at(source_name(name)) from None
+
+
 def write_data(data: object, path: FilePath) -> None:
     """Write plain data to a file, as `write_instance` does.
 
@@ -122,7 +137,18 @@ def write_data(data: object, path: FilePath) -> None:
 
 
 def write_text(path: FilePath, text: str) -> None:
-    """Write a text to a file (``-``: standard output), packed if the name ends in ``.gz``.
+    """Write a text to a file, as `write_bytes` writes bytes.
+
+    Raises
+    ------
+    InputError
+        When the file cannot be written.
+    """
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: FilePath, data: bytes) -> None:
+    """Write bytes to a file (``-``: standard output), packed if the name ends in ``.gz``.
 
     A regular file appears whole or not at all: it is written beside its place and moved there.
 
@@ -131,40 +157,12 @@ def write_text(path: FilePath, text: str) -> None:
     InputError
         When the file cannot be written.
     """
-    write_bytes(path, _packed(text.encode(), os.fspath(path)))
-
-
-def write_bytes(path: FilePath, data: bytes) -> None:
-    """Write bytes to a file (``-``: standard output), whole or not at all.
-
-    Raises
-    ------
-    InputError
-        When the file cannot be written.
-    """
     name = os.fspath(path)
     try:
-        _write_bytes(name, data)
+        _write_bytes(name, _packed(data, name))
     except (OSError, ValueError) as error:
         source = "standard output" if name == "-" else source_name(name)
         raise InputError(f"cannot be written: {_reason(error)}", source=source) from None
-
-
-def read_bytes(path: FilePath) -> bytes:
-    """Read a file (``-``: standard input) of at most `MOST_BYTES`.
-
-    Raises
-    ------
-    InputError
-        When it cannot be read or is larger.
-    """
-    name = os.fspath(path)
-    try:
-        return _raw_bytes(name)
-    except InputError as error:
-        raise error.at(source_name(name)) from None
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot be read: {_reason(error)}", "", source_name(name)) from None
 
 
 def source_name(path: FilePath) -> str:

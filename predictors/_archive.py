@@ -1,6 +1,6 @@
 """Named texts and arrays in one file: a zip that holds data and is trusted in nothing.
 
-Arrays are ``.npy`` files, version 1.0, of the four kinds in ``KINDS``. Their headers are matched
+Arrays are ``.npy`` files, version 1.0, of the kinds in ``KINDS``. Their headers are matched
 against the one shape that numpy writes for these; nothing is evaluated or unpickled, no name in
 the file becomes a path, and no more is unpacked than the file is allowed to hold.
 """
@@ -23,10 +23,16 @@ from dovetail.instances._record import shown
 from dovetail.instances.errors import InputError
 from dovetail.instances.files import MOST_BYTES
 
-KINDS: Final = {"|b1": np.bool_, "<i8": np.int64, "<f4": np.float32, "<f8": np.float64}
-"""What arrays may hold, by the name that ``.npy`` files have for it."""
+KINDS: Final = {
+    "|b1": np.bool_,
+    "|u1": np.uint8,
+    "<i8": np.int64,
+    "<f4": np.float32,
+    "<f8": np.float64,
+}
+"""What arrays may hold, by the name that ``.npy`` files have for it; uint8 is for texts."""
 
-_NAMES = "bool, int64, float32 or float64"
+_NAMES = "bool, uint8, int64, float32 or float64"
 _EARLIEST = (1980, 1, 1, 0, 0, 0)
 _MOST_ENTRIES = 10_000
 _MOST_DIRECTORY_BYTES = 4 * 2**20
@@ -61,7 +67,7 @@ def packed(entries: Mapping[str, str | NDArray[np.generic]]) -> bytes:
     Raises
     ------
     InputError
-        When an array holds anything but bool, int64, float32 and float64.
+        When an array holds anything else than is in ``KINDS``.
     """
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:

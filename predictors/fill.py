@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations, combinations_with_replacement, islice
-from typing import Final, NamedTuple
+from functools import cached_property
+from itertools import combinations_with_replacement, islice
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -14,7 +15,14 @@ from dovetail.instances._record import listed
 from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.instances.instance import Cluster, EntryKey, Instance, SlowdownEntry, Workload
 from dovetail.predictors.analytic import AnalyticPredictor
-from dovetail.predictors.predictor import UNCAPPED, FloatArray, IntArray, Prediction, Predictor
+from dovetail.predictors.predictor import (
+    UNCAPPED,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    Prediction,
+    Predictor,
+)
 from dovetail.predictors.sets import LARGEST, set_slowdown
 from dovetail.predictors.trained import TrainedPredictor
 
@@ -25,6 +33,8 @@ MOST_ENTRIES: Final = 1_000_000
 """The most entries that are made at once; ``predict_table`` has no such limit."""
 
 _LARGEST_SLOWDOWN = 1e15
+_SETS_AT_ONCE = 4096
+_T = TypeVar("_T")
 _Shares = tuple[int, int]
 _Members = tuple[tuple[str, int], ...]
 
@@ -170,7 +180,7 @@ def _gpu_models(instance: Instance, predictor: Predictor) -> tuple[str | None, .
     return present
 
 
-def _limited[T](things: Iterable[T]) -> list[T]:
+def _limited(things: Iterable[_T]) -> list[_T]:
     found = list(islice(things, MOST_ENTRIES + 1))
     if len(found) > MOST_ENTRIES:
         rule = f"must need at most {MOST_ENTRIES} predicted entries, got more"
@@ -309,6 +319,11 @@ class _PairValues:
     upper: FloatArray
     bounded: BoolArray
 
+    @cached_property
+    def known(self) -> BoolArray:
+        """The pairs with a number."""
+        return np.asarray(~np.isnan(self.slowdown))
+
     @classmethod
     def of(cls, instance: Instance, names: Sequence[str], gpu_model: str | None) -> _PairValues:
         """Read the entries that hold on the GPU model."""
@@ -338,11 +353,19 @@ class _PairValues:
             yield from self._predicted(np.array(block, dtype=np.int64))
 
     def _sets(self, size: int, jobs: Mapping[str, int]) -> Iterator[tuple[int, ...]]:
-        """Yield the sets of which every pair is known."""
-        for chosen in combinations_with_replacement(range(len(self.names)), size):
-            enough = all(n <= jobs[self.names[k]] for k, n in Counter(chosen).items())
-            if enough and not any(np.isnan(self.slowdown[p]) for p in combinations(chosen, 2)):
-                yield chosen
+        """Yield the sets of which every pair is known, grown one workload at a time.
+
+        Every set on the way is one that has been yielded as a smaller set, so that their number
+        bounds the work.
+        """
+        if size == 0:
+            yield ()
+            return
+        for smaller in self._sets(size - 1, jobs):
+            for k in range(smaller[-1] if smaller else 0, len(self.names)):
+                enough = smaller.count(k) < jobs[self.names[k]]
+                if enough and self.known[k, list(smaller)].all():
+                    yield (*smaller, k)
 
     def _key(self, chosen: Sequence[int]) -> _Members:
         return tuple(sorted((self.names[k], UNCAPPED) for k in chosen))
@@ -351,7 +374,7 @@ class _PairValues:
         pair = sets[:, :, np.newaxis], sets[:, np.newaxis, :]
         slowdown = _rounded_up(set_slowdown(self.slowdown[pair]))
         upper = np.maximum(slowdown, _rounded_up(set_slowdown(self.upper[pair])))
-        bounded = self.bounded[pair].any(axis=(1, 2))
+        bounded = np.asarray(self.bounded[pair].any(axis=(1, 2)))
         for k, chosen in enumerate(sets.tolist()):
             # Equal workloads get equal numbers, whatever the order of summation.
             first = [chosen.index(workload) for workload in chosen]

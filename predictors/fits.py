@@ -13,13 +13,18 @@ from dovetail.instances.instance import Workload
 from dovetail.predictors.features import WORKLOAD, Features
 from dovetail.predictors.forms import Form
 from dovetail.predictors.forms.form import Arrays
-from dovetail.predictors.predictor import UNCAPPED, BoolArray, FloatArray
+from dovetail.predictors.predictor import UNCAPPED, BoolArray, FloatArray, IntArray
 
 NEW: Final = 0
 """The regime of a pair of which at least one workload was never measured in pairs."""
 
 MEASURED: Final = 1
 """The regime of a pair of which both workloads were measured, with each other or with others."""
+
+KNOWN: Final = 0
+NEW_CO_RUNNER: Final = 1
+NEW_WORKLOAD: Final = 2
+"""What a bound asks of a row: which of own and co-runner were measured in pairs before."""
 
 Split = tuple[int, int]
 """The caps of two jobs in per cent of the SMs, ``UNCAPPED`` for none."""
@@ -35,9 +40,17 @@ class Bound(Protocol):
     """What makes an upper confidence bound of a prediction."""
 
     def upper(
-        self, slowdown: FloatArray, known: BoolArray, confidence: float, workers: int = 1
+        self, slowdown: FloatArray, standing: IntArray, confidence: float, workers: int = 1
     ) -> FloatArray:
-        """Return the bounds of slowdowns predicted in both regimes (``known``: measured)."""
+        """Return the bound of each slowdown, for jobs of so many workers.
+
+        ``standing`` is ``KNOWN``, ``NEW_CO_RUNNER`` or ``NEW_WORKLOAD``.
+
+        Raises
+        ------
+        InputError
+            When the confidence is more than the data support.
+        """
 
     def arrays(self) -> Arrays:
         """Return everything it is made of, as arrays of numbers."""

@@ -19,11 +19,21 @@ from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Workload
 from dovetail.predictors.about import About
 from dovetail.predictors.features import Features
-from dovetail.predictors.fits import CAPS, MEASURED, NEW, Member, ModelFit, Split
+from dovetail.predictors.fits import (
+    CAPS,
+    KNOWN,
+    MEASURED,
+    NEW,
+    NEW_CO_RUNNER,
+    NEW_WORKLOAD,
+    Member,
+    ModelFit,
+    Split,
+)
 from dovetail.predictors.predictor import BoolArray, FloatArray, IntArray, Prediction
 
-_BLOCK_ROWS = 2**16
-"""Rows that a form is given at once: what it needs beside its answer stays in the cache."""
+_BLOCK_ROWS = 2**20
+"""Rows that a form is given at once: a form works on states first, so not too few."""
 
 
 class Table(NamedTuple):
@@ -166,7 +176,7 @@ class TrainedPredictor:
     ) -> Table:
         """Predict every two workloads at every split, as arrays.
 
-        Beside the answer (4 or 8 bytes a cell) it needs memory for some 65,000 rows only.
+        Beside the answer (4 or 8 bytes a cell) it needs memory for about a million rows only.
 
         Parameters
         ----------
@@ -269,8 +279,7 @@ class _States:
     @cached_property
     def complete(self) -> Mapping[Features, BoolArray]:
         """The states of which every feature is known."""
-        unknown = {f: np.isnan(states).any(axis=1) for f, states in self.seen.items()}
-        return {f: np.logical_not(rows, dtype=np.bool_) for f, rows in unknown.items()}
+        return {f: np.asarray(~np.isnan(s).any(axis=1)) for f, s in self.seen.items()}
 
     def slowdown(self, own: IntArray, other: IntArray) -> FloatArray:
         """Return the blend for each row, block by block; NaN where there is no answer."""
@@ -289,8 +298,8 @@ class _States:
             workers = self.workers[own[block]]
             for size in np.unique(workers[~np.isnan(slowdown[block])]).tolist():
                 rows = block.start + np.flatnonzero((workers == size) & ~np.isnan(slowdown[block]))
-                known = self.measured[own[rows]] & self.measured[other[rows]]
-                value = bound.upper(slowdown[rows], known, self.confidence, size)
+                standing = _standing(self.measured[own[rows]], self.measured[other[rows]])
+                value = bound.upper(slowdown[rows], standing, self.confidence, size)
                 found[rows] = np.maximum(value, slowdown[rows])
         return found
 
@@ -331,6 +340,10 @@ class _States:
 
     def _of(self, member: Member, own: IntArray, other: IntArray) -> FloatArray:
         return member.form.predict(self.seen[member.features], own, other)
+
+
+def _standing(own: BoolArray, other: BoolArray) -> IntArray:
+    return np.where(own, np.where(other, KNOWN, NEW_CO_RUNNER), NEW_WORKLOAD)
 
 
 def _states_of(
