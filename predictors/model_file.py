@@ -205,7 +205,7 @@ def _record(parts: Mapping[str, bytes]) -> ModelRecord:
         hint = " (a newer Dovetail may read it)" if newer else ""
         raise InputError(f"must be {MODEL_FORMAT!r}, got {shown(got)}{hint}", "format")
     record = ModelRecord.from_data(data)
-    for quantity in UNITS.keys() | record.units.keys():
+    for quantity in sorted(UNITS.keys() | record.units.keys()):
         got = record.units.get(quantity)
         if got != UNITS.get(quantity):
             rule = f"must be {shown(UNITS.get(quantity))}, got {shown(got)}"
