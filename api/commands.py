@@ -253,7 +253,7 @@ def _predictor(options: Namespace) -> str | Predictor | None:
     """Return the predictor of the options, None where they name none."""
     if options.model is None:
         for option, value in (("--confidence", options.confidence), ("--as", options.stand_ins)):
-            if value:
+            if value not in (None, []):
                 raise InputError(f"{option} needs --model")
         return cast("str | None", options.predictor)
     from dovetail.predictors.model_file import load_model
@@ -280,7 +280,8 @@ def _predicted(
         print(f"dovetail: {workload} has no {lacks}: its pairs stay unknown", file=sys.stderr)
     if len(lacking) > _MOST_TOLD:
         others = len(lacking) - _MOST_TOLD
-        print(f"dovetail: {others} more lack such, too: their pairs stay unknown", file=sys.stderr)
+        told = f"{others} more workloads lack something: their pairs stay unknown"
+        print(f"dovetail: {told}", file=sys.stderr)
     return made
 
 

@@ -152,12 +152,13 @@ def _used(instance: Instance) -> dict[str, Workload]:
 
 def _adapted(predictor: Predictor, instance: Instance, confidence: float | None) -> Predictor:
     """Return the predictor for the gangs of this instance, at the confidence."""
-    if isinstance(predictor, TrainedPredictor):
-        chosen = predictor.confidence if confidence is None else confidence
-        return replace(predictor, workers=_gang_sizes(instance), confidence=chosen)
-    if confidence is not None:
-        raise UnsupportedError("this predictor has no upper bounds, so it takes no confidence")
-    return predictor
+    bounded = isinstance(predictor, TrainedPredictor) and predictor.bounded
+    if confidence is not None and not bounded:
+        raise UnsupportedError("this model has no upper bounds, so it takes no confidence")
+    if not isinstance(predictor, TrainedPredictor):
+        return predictor
+    chosen = predictor.confidence if confidence is None else confidence
+    return replace(predictor, workers=_gang_sizes(instance), confidence=chosen)
 
 
 def _gang_sizes(instance: Instance) -> dict[str, int]:
@@ -278,7 +279,7 @@ def _entries(
             row.key,
             SlowdownEntry(
                 pair=row.pair,
-                share=None if row.shares == (UNCAPPED, UNCAPPED) else row.shares,
+                share=tuple(share or None for share in row.shares) if any(row.shares) else None,
                 slowdown=tuple(slowdown[k].tolist()),
                 upper=None if upper is None else tuple(upper[k].tolist()),
                 power_w=None if power is None or np.isnan(power[k]) else round(power[k], 3),

@@ -89,6 +89,11 @@ class TrainedPredictor:
         """The GPU models that it was fitted for."""
         return tuple(self.fits)
 
+    @property
+    def bounded(self) -> bool:
+        """Whether every fit has upper bounds."""
+        return all(fit.bound is not None for fit in self.fits.values())
+
     def standing_in(self, stand_ins: Mapping[str, str]) -> TrainedPredictor:
         """Return the predictor that takes one GPU model for another, wrong as that may be.
 
