@@ -26,6 +26,7 @@ from dovetail.predictors.fits import (
     NEW,
     NEW_CO_RUNNER,
     NEW_WORKLOAD,
+    Bound,
     Member,
     ModelFit,
     Split,
@@ -300,12 +301,7 @@ class _States:
         if bound is None:
             return found
         for block in _blocks(len(own)):
-            workers = self.workers[own[block]]
-            for size in np.unique(workers[~np.isnan(slowdown[block])]).tolist():
-                rows = block.start + np.flatnonzero((workers == size) & ~np.isnan(slowdown[block]))
-                standing = _standing(self.measured[own[rows]], self.measured[other[rows]])
-                value = bound.upper(slowdown[rows], standing, self.confidence, size)
-                found[rows] = np.maximum(value, slowdown[rows])
+            found[block] = self._bounds(bound, slowdown[block], own[block], other[block])
         return found
 
     def power_w(self, own: IntArray, other: IntArray) -> FloatArray | None:
@@ -325,18 +321,44 @@ class _States:
         return found
 
     def _blend(self, own: IntArray, other: IntArray) -> FloatArray:
-        regime = (self.measured[own] & self.measured[other]).astype(np.int64)
-        found = np.zeros(len(own))
+        measured = self.measured[own] & self.measured[other]
+        found = np.where(measured, *(0.0 if w else np.nan for w in self._weighed[::-1]))
         for member in self.fit.members:
-            weight = np.array(member.weights)[regime]
+            weight = np.where(measured, member.weights[MEASURED], member.weights[NEW])
             able = self._answerable(member, own, other)
+            if able.all() and weight.all():
+                found += weight * self._of(member, own, other)
+                continue
             found[(weight > 0) & ~able] = np.nan
-            rows = (weight > 0) & able
-            if rows.any():
+            rows = np.flatnonzero((weight > 0) & able)
+            if len(rows):
                 found[rows] += weight[rows] * self._of(member, own[rows], other[rows])
-        weighed = np.array([any(m.weights[r] for m in self.fit.members) for r in (NEW, MEASURED)])
-        found[~weighed[regime]] = np.nan
         return np.clip(found, *self.fit.limits)
+
+    @property
+    def _weighed(self) -> tuple[bool, bool]:
+        """Whether the fit has an answer in the regimes ``NEW`` and ``MEASURED``."""
+        members = self.fit.members
+        return any(m.weights[NEW] for m in members), any(m.weights[MEASURED] for m in members)
+
+    def _bounds(
+        self, bound: Bound, slowdown: FloatArray, own: IntArray, other: IntArray
+    ) -> FloatArray:
+        found = np.full(len(own), np.nan)
+        known = ~np.isnan(slowdown)
+        standing = _standing(self.measured[own], self.measured[other])
+        workers = self.workers[own]
+        for size in self._gang_sizes:
+            rows = known & (workers == size)
+            if rows.any():
+                value = bound.upper(slowdown[rows], standing[rows], self.confidence, size)
+                found[rows] = np.maximum(value, slowdown[rows])
+        return found
+
+    @cached_property
+    def _gang_sizes(self) -> list[int]:
+        sizes: list[int] = np.unique(self.workers).tolist()
+        return sizes
 
     def _answerable(self, member: Member, own: IntArray, other: IntArray) -> BoolArray:
         complete = self.complete[member.features]
