@@ -18,6 +18,7 @@ from pydantic import Field, StrictInt
 
 from dovetail.instances._record import Fraction, FrozenMapping, Name, Record, Slowdown, shown
 from dovetail.instances._syntax import json_text, parse_json
+from dovetail.instances._version import VERSION
 from dovetail.instances.errors import InputError
 from dovetail.instances.files import FilePath, read_bytes, source_name, write_bytes
 from dovetail.predictors._archive import array, packed, unpacked
@@ -128,10 +129,8 @@ def load_model(path: FilePath) -> TrainedPredictor:
 
 
 def _header(predictor: TrainedPredictor) -> ModelRecord:
-    from dovetail import __version__
-
     return ModelRecord(
-        dovetail=__version__,
+        dovetail=VERSION,
         units=UNITS,
         confidence=predictor.confidence,
         about=predictor.about,

@@ -17,6 +17,7 @@ FORMS: Final[Mapping[str, str]] = {
     "forest": "Forest",
     "low_rank": "LowRank",
     "network": "Network",
+    "totals": "Totals",
 }
 """The forms by kind, each the class of this name in the module of its kind."""
 
