@@ -139,7 +139,9 @@ class Completion(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """Return the states of each row, shape (rows, 2, features), and the log slowdowns."""
         table, slowdown = validate_data(self, X, y, dtype=np.float64, y_numeric=True, reset=reset)
         if table.shape[1] % 2:
-            raise ValueError(f"X must have an even number of columns, got {table.shape[1]}")
+            raise ValueError(
+                f"X must have an even number of columns, got {table.shape[1]} feature(s)"
+            )
         if (slowdown <= 0).any():
             raise ValueError(f"slowdowns must be > 0, got {slowdown.min()}")
         ends = table.reshape(len(table), 2, -1)

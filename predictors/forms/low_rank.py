@@ -8,7 +8,7 @@ from typing import ClassVar, Final, Self
 
 import numpy as np
 
-from dovetail.instances.errors import InputError
+from dovetail.predictors.forms._checks import finite, require
 from dovetail.predictors.forms.form import Arrays
 from dovetail.predictors.predictor import BoolArray, FloatArray, IntArray
 
@@ -72,19 +72,19 @@ class LowRank:
     @classmethod
     def from_arrays(cls, arrays: Arrays, features: int) -> Self:
         """Rebuild the form; see ``Form.from_arrays``."""
-        known = _finite(arrays, "known", (None, features))
-        conditions = _finite(arrays, "conditions", (None, features - 1))
+        known = finite(arrays, "known", (None, features))
+        conditions = finite(arrays, "conditions", (None, features - 1))
         count = len(conditions)
         cells = len(known) + count
-        log_slowdown = _finite(arrays, "log_slowdown", (cells, cells))
-        variance = _finite(arrays, "variance", (cells, cells))
-        together = _finite(arrays, "together", (count, count))
-        _require(_distinct(known), "known", "must not repeat a state")
-        _require(_distinct(conditions), "conditions", "must not repeat a condition")
-        _require(bool(np.isin(together, (0, 1)).all()), "together", "must be 0 or 1")
-        _require(bool((variance >= 0).all()), "variance", "must be >= 0")
+        log_slowdown = finite(arrays, "log_slowdown", (cells, cells))
+        variance = finite(arrays, "variance", (cells, cells))
+        together = finite(arrays, "together", (count, count))
+        require(_distinct(known), "known", "must not repeat a state")
+        require(_distinct(conditions), "conditions", "must not repeat a condition")
+        require(bool(np.isin(together, (0, 1)).all()), "together", "must be 0 or 1")
+        require(bool((variance >= 0).all()), "variance", "must be >= 0")
         largest = bool((np.abs(log_slowdown) <= _LARGEST_LOG).all())
-        _require(largest, "log_slowdown", "must be the logarithm of a slowdown")
+        require(largest, "log_slowdown", "must be the logarithm of a slowdown")
         return cls(known, conditions, together != 0, log_slowdown, variance)
 
     def _looked_up(
@@ -114,23 +114,3 @@ def _positions(rows: FloatArray) -> Mapping[tuple[float, ...], int]:
 
 def _distinct(rows: FloatArray) -> bool:
     return len(_positions(rows)) == len(rows)
-
-
-def _finite(arrays: Arrays, name: str, shape: tuple[int | None, ...]) -> FloatArray:
-    """Return the array as floats if it has the shape, None being any length but 0."""
-    _require(name in arrays, name, "is required")
-    found = np.asarray(arrays[name])
-    _require(found.dtype.kind in "fiub", name, f"must hold numbers, got {found.dtype}")
-    wanted = tuple("n" if length is None else length for length in shape)
-    fits = found.ndim == len(shape) and all(
-        have == want if want is not None else have > 0
-        for have, want in zip(found.shape, shape, strict=True)
-    )
-    _require(fits, name, f"must have shape {wanted}, got {found.shape}")
-    _require(bool(np.isfinite(found).all()), name, "must be finite")
-    return found.astype(np.float64)
-
-
-def _require(condition: bool, name: str, rule: str) -> None:
-    if not condition:
-        raise InputError(rule, name)
