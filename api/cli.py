@@ -143,7 +143,7 @@ def _plan(commands: _Commands) -> None:
     plan.add_argument("--gap", metavar="G", type=float, default=0.0, help="stop at this gap")
     plan.add_argument("--seed", metavar="N", type=int, default=0, help="same seed, same plan")
     plan.add_argument("--preempt", action="store_true", help="running jobs may move or wait")
-    plan.add_argument("--predictor", metavar="P", help="fill unknown slowdowns: analytic")
+    _predictor(plan, "fill unknown slowdowns: analytic")
     plan.add_argument(
         "--verify",
         action="store_true",
@@ -173,8 +173,12 @@ def _explain(commands: _Commands) -> None:
 def _predict(commands: _Commands) -> None:
     predict = _command(commands, "predict", "Fill in the slowdowns that an instance lacks.")
     predict.add_argument("instance", metavar="INSTANCE", help=INSTANCE_HELP)
+    _predictor(predict, "which (default: analytic)")
     predict.add_argument(
-        "--predictor", metavar="P", default="analytic", help="which (default: analytic)"
+        "--mixed", action="store_true", help="also one uncapped workload beside a capped one"
+    )
+    predict.add_argument(
+        "--sets", action="store_true", help="also sets of three and more, made from their pairs"
     )
     _output(predict)
 
@@ -277,6 +281,34 @@ def _library(commands: _Commands) -> None:
     library = _command(commands, "library", "List the shipped instances, or write one.")
     library.add_argument("name", metavar="NAME", nargs="?", help="write this one; else list all")
     _output(library)
+
+
+def _predictor(command: _Parser, text: str) -> None:
+    either = command.add_mutually_exclusive_group()
+    either.add_argument("--predictor", metavar="P", help=text)
+    either.add_argument("--model", metavar="FILE", help="predict with this fitted model")
+    command.add_argument(
+        "--confidence",
+        metavar="C",
+        type=float,
+        help="of the upper bounds, between 0 and 1 (default: the model's own)",
+    )
+    command.add_argument(
+        "--as",
+        metavar="GPU=FITTED",
+        dest="stand_ins",
+        action="append",
+        type=_stand_in,
+        default=[],
+        help="take GPUs of one model for those of another, which the model was fitted for",
+    )
+
+
+def _stand_in(text: str) -> tuple[str, str]:
+    gpu_model, equals, fitted = text.partition("=")
+    if not (gpu_model and equals and fitted):
+        raise argparse.ArgumentTypeError(f"must be GPU=FITTED, got {text!r}")
+    return gpu_model, fitted
 
 
 def _output(command: _Parser) -> None:

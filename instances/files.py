@@ -109,6 +109,21 @@ def read_data(path: FilePath) -> object:
         raise error.at(source_name(name)) from None
 
 
+def read_bytes(path: FilePath) -> bytes:
+    """Read the bytes of a file of at most `MOST_BYTES`, unpacked if it is a gzip file.
+
+    Raises
+    ------
+    InputError
+        When it cannot be read or is larger.
+    """
+    name = os.fspath(path)
+    try:
+        return _unpacked_bytes(name)
+    except InputError as error:
+        raise error.at(source_name(name)) from None
+
+
 def write_data(data: object, path: FilePath) -> None:
     """Write plain data to a file, as `write_instance` does.
 

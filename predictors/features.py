@@ -182,6 +182,11 @@ def _alone(workload: Workload, cap: int) -> float:
     return workload.throughput.get(100, np.nan) / workload.throughput.get(cap, np.nan)
 
 
+def _absent(_: Workload, __: int) -> float:
+    """Return 0, what a model takes for a resource that it leaves out: ``a|absent``."""
+    return 0.0
+
+
 def _sensitivity(workload: Workload, _: int) -> float:
     """Return the slope of throughput over the share, both relative to the whole GPU.
 
@@ -199,6 +204,7 @@ def _sensitivity(workload: Workload, _: int) -> float:
 DERIVED: Final[Mapping[str, Callable[[Workload, int], float]]] = {
     "share": _share,
     "alone": _alone,
+    "absent": _absent,
     "sensitivity": _sensitivity,
     "log_throughput": _log_throughput,
     "log_memory_mib": _log_memory,
