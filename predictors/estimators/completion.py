@@ -18,6 +18,9 @@ from dovetail.predictors.predictor import FloatArray, IntArray
 
 State = tuple[float, ...]
 
+_SLOPE_RIDGE = 0.05
+"""Of the slopes of priors; about the noise variance of the logarithm of a slowdown, or more."""
+
 
 class Completion(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """Low-rank completion of the matrix of slowdowns from the cells that were measured.
@@ -41,6 +44,11 @@ class Completion(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         Number of factors; superfluous ones are shrunk away.
     groups : sequence of int, optional
         The group (family) of each workload, by its number; all in one by default.
+    priors : sequence of LowRank, optional
+        The completed matrices of other GPU models, of the same workloads by number. Their
+        logarithms enter with one slope each, fitted by ridge regression; what they leave is
+        completed. With few measurements this helps, with none it hardly does: how workloads
+        get on with each other differs between GPU models.
     chains, warm_up, draws : int
         Markov chains, the sweeps of each that are thrown away, and those that are kept.
     random_state : int
@@ -56,6 +64,7 @@ class Completion(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self,
         rank: int = 3,
         groups: Sequence[int] | None = None,
+        priors: Sequence[LowRank] | None = None,
         chains: int = 16,
         warm_up: int = 40,
         draws: int = 40,
@@ -63,6 +72,7 @@ class Completion(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     ) -> None:
         self.rank = rank
         self.groups = groups
+        self.priors = priors
         self.chains = chains
         self.warm_up = warm_up
         self.draws = draws
@@ -84,15 +94,11 @@ class Completion(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             When X has an odd number of columns or a value that is not finite, a slowdown is
             not positive, or a workload has no group.
         """
-        ends, log_slowdown = self._checked(X, y, reset=True)
-        self._ends, self._log_slowdown = ends, log_slowdown
+        self._ends, self._log_slowdown = self._checked(X, y, reset=True)
         self._states: dict[State, int] = {}
         self._groups: dict[State, int] = {}
-        own, other = self._indexed()
-        cells = Cells.collected(own, other, log_slowdown)
-        rng = np.random.default_rng(self.random_state)
-        self._chains = Chains.started(cells, self.rank, self.chains, rng)
-        self.form_ = self._completed(cells, self.warm_up)
+        self._chains: Chains | None = None
+        self.form_ = self._completed(self.warm_up, self.draws)
         return self
 
     def partial_fit(self, X: FloatArray, y: FloatArray) -> Self:  # noqa: N803
@@ -106,9 +112,7 @@ class Completion(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         ends, log_slowdown = self._checked(X, y, reset=False)
         self._ends = np.concatenate([self._ends, ends])
         self._log_slowdown = np.concatenate([self._log_slowdown, log_slowdown])
-        own, other = self._indexed()
-        cells = Cells.collected(own, other, self._log_slowdown)
-        self.form_ = self._completed(cells, self.warm_up // 4)
+        self.form_ = self._completed(self.warm_up // 4, self.draws // 4)
         return self
 
     def predict(self, X: FloatArray) -> FloatArray:  # noqa: N803
@@ -161,32 +165,56 @@ class Completion(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         family = 0 if self.groups is None else self.groups[int(workload)]
         return self._groups.setdefault((family, *condition), len(self._groups))
 
-    def _completed(self, cells: Cells, warm_up: int) -> LowRank:
-        """Draw on and return the mean and variance of every cell.
+    def _completed(self, warm_up: int, draws: int) -> LowRank:
+        own, other = self._indexed()
+        offset = self._offset(own, other)
+        left = self._log_slowdown - offset[own, other]
+        mean, variance = self._drawn(Cells.collected(own, other, left), warm_up, draws)
+        return self._form(mean + offset, variance, own, other)
+
+    def _offset(self, own: IntArray, other: IntArray) -> FloatArray:
+        """Return what the priors say of every cell, shape (states, states)."""
+        known = np.array(list(self._states))
+        rows, columns = np.indices((len(known), len(known))).reshape(2, -1)
+        told = [np.log(prior.predict(known, rows, columns)) for prior in self.priors or ()]
+        if not told:
+            return np.zeros((len(known), len(known)))
+        cell = own * len(known) + other
+        cells = np.stack([_centred(table, cell) for table in told])
+        seen = cells[:, cell]
+        target = seen @ (self._log_slowdown - self._log_slowdown.mean())
+        slopes = np.linalg.solve(seen @ seen.T + _SLOPE_RIDGE * np.eye(len(cells)), target)
+        return np.asarray(slopes @ cells).reshape(len(known), len(known))
+
+    def _drawn(self, cells: Cells, warm_up: int, draws: int) -> tuple[FloatArray, FloatArray]:
+        """Return mean and variance of a new measurement of every cell.
 
         Draws are kept within the range of what was measured.
         """
+        if self._chains is None:
+            rng = np.random.default_rng(self.random_state)
+            self._chains = Chains.started(cells, self.rank, self.chains, rng)
         group = np.array([self._group(state) for state in self._states], dtype=np.int64)
         self._chains.extend(len(self._groups), len(group))
-        for _ in range(warm_up):
-            self._chains.sweep(cells, group)
         total = np.zeros((len(group), len(group)))
         squares = np.zeros_like(total)
         noise = 0.0
-        lowest, highest = cells.value.min(), cells.value.max()
-        for _ in range(self.draws):
+        for sweep in range(warm_up + draws):
             self._chains.sweep(cells, group)
-            noise += float(self._chains.noise.mean()) / self.draws
-            for chain in range(self.chains):
-                drawn = np.clip(self._chains.cells(chain), lowest, highest)
-                total += drawn
-                squares += drawn**2
-        mean = total / (self.draws * self.chains)
-        variance = np.maximum(0.0, squares / (self.draws * self.chains) - mean**2)
-        return self._form(mean, variance + noise * TAILS / (TAILS - 2))
+            if sweep >= warm_up:
+                noise += float(self._chains.noise.mean()) / draws
+                for chain in range(self.chains):
+                    cell = self._chains.cells(chain).clip(cells.value.min(), cells.value.max())
+                    total += cell
+                    squares += cell**2
+        mean = total / (draws * self.chains)
+        variance = np.maximum(0.0, squares / (draws * self.chains) - mean**2)
+        return mean, variance + noise * TAILS / (TAILS - 2)
 
-    def _form(self, mean: FloatArray, variance: FloatArray) -> LowRank:
-        known = np.array(list(self._states), dtype=np.float64)
+    def _form(
+        self, mean: FloatArray, variance: FloatArray, own: IntArray, other: IntArray
+    ) -> LowRank:
+        known = np.array(list(self._states))
         conditions, condition = np.unique(known[:, 1:], axis=0, return_inverse=True)
         condition = condition.ravel()
         member = np.equal.outer(np.arange(len(conditions)), condition)
@@ -195,9 +223,15 @@ class Completion(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         # Of an average workload: the variance within each cell and between them.
         spread = average @ (variance + mean**2) @ average.T - overall**2
         together = np.zeros((len(conditions), len(conditions)), dtype=np.bool_)
-        own, other = self._indexed()
         together[condition[own], condition[other]] = True
         return LowRank(known, conditions, together, overall, np.maximum(0.0, spread))
+
+
+def _centred(table: FloatArray, cell: IntArray) -> FloatArray:
+    """Subtract the mean of the measured cells; cells without an answer become 0."""
+    seen = table[cell]
+    answered = seen[~np.isnan(seen)]
+    return np.nan_to_num(table - (answered.mean() if answered.size else 0.0))
 
 
 SPEC = ModelSpec(features=(WORKLOAD, "share"), build=lambda seed: Completion(random_state=seed))
