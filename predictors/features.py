@@ -159,6 +159,15 @@ def _alone(workload: Workload, cap: int) -> float:
     return workload.throughput.get(100, np.nan) / workload.throughput.get(cap, np.nan)
 
 
+def _rate(workload: Workload, cap: int) -> float:
+    """Return the throughput alone at the cap, that of the whole GPU being 1."""
+    return 1 / _alone(workload, cap)
+
+
+def _throughput(workload: Workload, cap: int) -> float:
+    return workload.throughput.get(100 if cap == UNCAPPED else cap, np.nan)
+
+
 def _sensitivity(workload: Workload, _: int) -> float:
     """Return the slope of throughput over the share, both relative to the whole GPU.
 
@@ -176,6 +185,8 @@ def _sensitivity(workload: Workload, _: int) -> float:
 DERIVED: Final[Mapping[str, Callable[[Workload, int], float]]] = {
     "share": _share,
     "alone": _alone,
+    "rate": _rate,
+    "throughput": _throughput,
     "sensitivity": _sensitivity,
     "log_throughput": _log_throughput,
     "log_memory_mib": _log_memory,
