@@ -99,7 +99,7 @@ def training_rows(
     InputError
         When no pair was measured there.
     """
-    found = [m for m in data.measurements if _usable(m, gpu_models)]
+    found = measured_pairs(data, gpu_models)
     if not found:
         where = f" on {', '.join(gpu_models)}" if gpu_models else ""
         raise InputError(f"must have at least one measured pair{where}", "measurements", data.name)
@@ -122,6 +122,11 @@ def training_rows(
         names=names,
         families=families,
     )
+
+
+def measured_pairs(data: DataSet, gpu_models: Sequence[str] | None = None) -> list[Measurement]:
+    """Return the measurements that ``training_rows`` makes rows of, in the same order."""
+    return [m for m in data.measurements if _usable(m, gpu_models)]
 
 
 class _State(NamedTuple):

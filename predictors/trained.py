@@ -285,7 +285,7 @@ class _States:
     @cached_property
     def complete(self) -> Mapping[Features, BoolArray]:
         """The states of which every feature is known."""
-        return {f: np.asarray(~np.isnan(s).any(axis=1)) for f, s in self.seen.items()}
+        return {features: features.complete(states) for features, states in self.seen.items()}
 
     def slowdown(self, own: IntArray, other: IntArray) -> FloatArray:
         """Return the blend for each row, block by block; NaN where there is no answer."""
