@@ -24,7 +24,7 @@ WORKLOAD: Final = "workload"
 FAMILY: Final = "family"
 """The feature that is the position of a known workload's family among those families."""
 
-CODES: Final = (FAMILY, WORKLOAD)
+CODES: Final = (WORKLOAD, FAMILY)
 """The features that number workloads instead of describing them."""
 
 _VARIANCE = ".variance"
