@@ -159,10 +159,13 @@ class Repository:
             When the file is absent, no repository, of a newer schema or damaged.
         """
         records = [found.record for found in self.since(0)]
-        return DataSet(
-            name=self._path.stem,
-            profiles=tuple(r for r in records if isinstance(r, SoloProfile)),
-            measurements=tuple(r for r in records if isinstance(r, Measurement)),
+        return DataSet.from_data(
+            {
+                "name": self._path.stem,
+                "profiles": [record for record in records if isinstance(record, SoloProfile)],
+                "measurements": [record for record in records if isinstance(record, Measurement)],
+            },
+            self._source,
         )
 
     def since(self, sequence: int) -> tuple[Recorded, ...]:
@@ -175,7 +178,7 @@ class Repository:
         InputError
             As for `data_set`.
         """
-        if not self._path.exists():
+        if not os.path.exists(self._path):
             raise InputError("cannot be read: no such file or directory", "", self._source)
         with self._faults("read"), closing(self._connected(self._read_mode())) as connection:
             self._check_kind(connection)
@@ -198,7 +201,7 @@ class Repository:
 
     def _refuse_other_files(self) -> None:
         """Refuse what is no database; SQLite takes a short file for an empty one, to write over."""
-        if self._path.is_file():
+        if os.path.isfile(self._path):
             with self._path.open("rb") as file:
                 start = file.read(len(_MAGIC))
             if start not in (b"", _MAGIC):

@@ -18,7 +18,7 @@ from dovetail.instances.datasets import (
     read_dataset,
     write_dataset,
 )
-from dovetail.instances.datasets.files import PROFILE_COLUMNS, pair_columns
+from dovetail.instances.datasets._rows import PROFILE_COLUMNS, pair_columns
 from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.instances.instance import METRICS
 from tests.instances.datasets.odd import data_sets
