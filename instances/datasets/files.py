@@ -82,8 +82,8 @@ def read_dataset(path: FilePath) -> DataSet:
 def write_dataset(data: DataSet, path: FilePath, parquet: bool = False) -> None:
     """Write a data set to a folder from which `read_dataset` reads the same records.
 
-    Only columns that hold a value are written. Each table appears whole or not at all; one
-    without records is written only over one that is there.
+    Only columns that are required or hold a value are written. Each table appears whole or not
+    at all.
 
     Parameters
     ----------
@@ -109,11 +109,7 @@ def write_dataset(data: DataSet, path: FilePath, parquet: bool = False) -> None:
         _place(folder, "pairs", form): _pair_table(data),
     }
     packed = parquet_bytes if parquet else _csv_bytes
-    contents = {
-        place: packed(columns, rows)
-        for place, (columns, rows) in tables.items()
-        if rows or place.exists()
-    }
+    contents = {place: packed(columns, rows) for place, (columns, rows) in tables.items()}
     _make(folder)
     for place, content in contents.items():
         write_bytes(place, content)

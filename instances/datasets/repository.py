@@ -201,6 +201,8 @@ class Repository:
 
     def _refuse_other_files(self) -> None:
         """Refuse what is no database; SQLite takes a short file for an empty one, to write over."""
+        if os.path.isdir(self._path):
+            raise InputError("must be a profile repository, got a folder", "", self._source)
         if os.path.isfile(self._path):
             with self._path.open("rb") as file:
                 start = file.read(len(_MAGIC))

@@ -127,6 +127,9 @@ def test_files_that_are_no_repository_are_told(tmp_path):
     changed(path, "CREATE TABLE mine (x)")
     for action in (repository.data_set, lambda: repository.append([A])):
         assert told(action) == f"{path}: must be a profile repository, got another database"
+    assert told(Repository(tmp_path).data_set) == (
+        f"{tmp_path}: must be a profile repository, got a folder"
+    )
     path = tmp_path / "none" / "r.db"
     assert told(lambda: Repository(path).append([A])) == (
         f"{path}: cannot be written: unable to open database file"
