@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
@@ -12,13 +13,14 @@ from dovetail.instances._record import listed
 from dovetail.instances.datasets import DataSet
 from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.predictors.about import About, TrainingData
-from dovetail.predictors.bounds import calibrate
+from dovetail.predictors.bounds import Calibration, calibrate, standing
+from dovetail.predictors.drift import Drift, Outcome, drift
 from dovetail.predictors.estimators.registry import MODELS, ModelSpec, PairEstimator, spec
 from dovetail.predictors.features import CODES, Features
 from dovetail.predictors.fits import Member, ModelFit, Split
 from dovetail.predictors.folds import HeldOut, family_folds, held_out, random_folds
-from dovetail.predictors.predictor import UNCAPPED
-from dovetail.predictors.rows import Rows, measured_pairs, training_rows
+from dovetail.predictors.predictor import UNCAPPED, FloatArray, IntArray
+from dovetail.predictors.rows import UNPROFILED, Rows, measured_pairs, training_rows
 from dovetail.predictors.trained import TrainedPredictor
 
 AUTO: Final = "auto"
@@ -136,11 +138,59 @@ def fit(
         for name in chosen
     }
     about = About(
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        created=_now(),
         training=TrainingData.of(data, licence),
         held_out={name: errors for one in fitted.values() for name, errors in one.errors.items()},
     )
     return TrainedPredictor({name: one.fit for name, one in fitted.items()}, confidence, about)
+
+
+class Updated(NamedTuple):
+    """A predictor that has learnt, and how its promises were kept by what it learnt from.
+
+    Attributes
+    ----------
+    predictor : TrainedPredictor
+        With new bounds and, where it has one, a new completed matrix.
+    drift : mapping of str to Drift
+        By GPU model: whether the bounds from before were broken more often than promised.
+    """
+
+    predictor: TrainedPredictor
+    drift: Mapping[str, Drift]
+
+
+def update(predictor: TrainedPredictor, data: DataSet, seed: int = 0) -> Updated:
+    """Learn what was measured since a predictor was fitted, without fitting all of it anew.
+
+    ``completion`` and the bounds take in the new measurements at once; what was fitted on
+    profiles stays as it is until the next ``fit``.
+
+    Parameters
+    ----------
+    predictor : TrainedPredictor
+        As it was fitted or updated last.
+    data : DataSet
+        Everything that it was fitted on, then what is new: a repository grows so.
+    seed : int
+        Of the completion.
+
+    Raises
+    ------
+    InputError
+        When the data do not begin with what the predictor was fitted on.
+    """
+    begun = _measured_before(predictor, data)
+    later = data.replace(measurements=data.measurements[begun:])
+    learnt = {name: _learnt(predictor, name, data, later, seed) for name in predictor.fits}
+    about = predictor.about.replace(
+        created=_now(), training=TrainingData.of(data, _licence(predictor))
+    )
+    fits = {name: one.fit for name, one in learnt.items()}
+    return Updated(
+        replace(predictor, fits=fits, about=about),
+        {name: one.drift for name, one in learnt.items()},
+    )
 
 
 class _Fitted(NamedTuple):
@@ -282,3 +332,110 @@ def _error(rows: Rows, found: HeldOut) -> dict[str, float]:
     error = np.abs(found.slowdown - rows.slowdown[found.row])
     answered = error[~np.isnan(error)]
     return {"mae": float(answered.mean())} if len(answered) else {}
+
+
+class _Learnt(NamedTuple):
+    fit: ModelFit
+    drift: Drift
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _licence(predictor: TrainedPredictor) -> str | None:
+    return predictor.about.training.licence if predictor.about.training else None
+
+
+def _measured_before(predictor: TrainedPredictor, data: DataSet) -> int:
+    """Return how many of the measurements the predictor knows."""
+    training = predictor.about.training
+    if training is None:
+        raise InputError("the model does not say what it was fitted on", "training")
+    known = data.replace(
+        profiles=data.profiles[: training.profiles],
+        measurements=data.measurements[: training.measurements],
+    )
+    if known.fingerprint != training.sha256:
+        counts = f"{training.profiles} profiles and {training.measurements} measurements"
+        rule = f"must begin with the {counts} that the model was fitted on ({training.name})"
+        raise InputError(rule, "measurements", data.name)
+    return training.measurements
+
+
+def _learnt(
+    predictor: TrainedPredictor, gpu_model: str, data: DataSet, later: DataSet, seed: int
+) -> _Learnt:
+    fit = predictor.fits[gpu_model]
+    if not measured_pairs(later, [gpu_model]):
+        return _Learnt(fit, drift([]))
+    _, rows = training_rows(later, (), [gpu_model])
+    said = _said(predictor, gpu_model, data, later)
+    bound = fit.bound
+    if isinstance(bound, Calibration):
+        bound = bound.updated(said.slowdown, rows.slowdown, said.standing, _groups(rows, said))
+    _, everything = training_rows(data, (), [gpu_model])
+    learnt = replace(
+        fit,
+        members=tuple(_relearnt(member, data, gpu_model, seed) for member in fit.members),
+        measured=everything.names,
+        splits=_splits(data, gpu_model),
+        limits=(float(everything.slowdown.min()), float(everything.slowdown.max())),
+        bound=bound,
+    )
+    return _Learnt(learnt, drift(_outcomes(rows, said, predictor.confidence)))
+
+
+class _Said(NamedTuple):
+    """What a predictor says of directed rows; each of shape (rows,)."""
+
+    slowdown: FloatArray
+    upper: FloatArray
+    standing: IntArray
+
+
+def _said(predictor: TrainedPredictor, gpu_model: str, data: DataSet, later: DataSet) -> _Said:
+    """Return what is predicted for new measurements, in the order of their directed rows."""
+    found = measured_pairs(later, [gpu_model])
+    names = list(dict.fromkeys(name for m in found for name in m.workloads))
+    profiled = data.workloads(gpu_model)
+    workloads = {name: profiled.get(name, UNPROFILED) for name in names}
+    pairs = np.array([[names.index(name) for name in m.workloads] for m in found], dtype=np.int64)
+    shares = np.array([[share or UNCAPPED for share in m.shares] for m in found], dtype=np.int64)
+    prediction = predictor.predict(workloads, pairs, shares, gpu_model)
+    upper = np.full_like(prediction.slowdown, np.nan)
+    known = np.isin(names, predictor.fits[gpu_model].measured)[pairs]
+    return _Said(
+        prediction.slowdown.T.ravel(),
+        (upper if prediction.upper is None else prediction.upper).T.ravel(),
+        standing(known.T.ravel(), known[:, ::-1].T.ravel()),
+    )
+
+
+def _groups(rows: Rows, said: _Said) -> list[str]:
+    """Return whose luck each row shares: see ``Calibration.updated``."""
+    own = [rows.names[k] for k in rows.own_workload.tolist()]
+    families = (
+        [rows.families[k] for k in side.tolist()]
+        for side in (rows.own_workload, rows.other_workload)
+    )
+    choices = zip(own, *reversed(list(families)), strict=True)
+    return [choice[code] for choice, code in zip(choices, said.standing.tolist(), strict=True)]
+
+
+def _outcomes(rows: Rows, said: _Said, confidence: float) -> list[Outcome]:
+    return [
+        Outcome(rows.names[workload], upper, measured, confidence)
+        for workload, upper, measured in zip(
+            rows.own_workload.tolist(), said.upper.tolist(), rows.slowdown.tolist(), strict=True
+        )
+        if not np.isnan(upper)
+    ]
+
+
+def _relearnt(member: Member, data: DataSet, gpu_model: str, seed: int) -> Member:
+    if member.model != "completion":
+        return member
+    what = prepared(data, "completion", [gpu_model])
+    fitted = what.spec.build(seed).fit(what.rows.table, what.rows.slowdown)
+    return replace(member, features=what.features, form=fitted.to_form())
