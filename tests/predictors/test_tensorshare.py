@@ -182,13 +182,13 @@ def test_transfer_freezes_some_layers_and_not_all(frozen):
 
 @pytest.mark.skipif(not GAVEL.exists(), reason=f"no measured data at {GAVEL}")
 def test_transfer_with_few_measured_pairs_beats_training_on_them():
-    # From Gavel's K80 to its P100 with 10 of the 340 pairs, mean of five draws. The only
+    # From Gavel's K80 to its P100 with 10 of the 340 pairs, mean of four draws. The only
     # profile there is is the throughput.
-    settings = {"hidden_layer_sizes": (64, 32, 16), "max_iter": 300}
+    settings = {"max_iter": 150}
     old, new = gavel("k80"), gavel("p100")
     first = TensorShare(**settings).fit(old.table, old.slowdown)
     tuned, scratch, unchanged = [], [], []
-    for seed in range(5):
+    for seed in range(4):
         few = np.random.default_rng(seed).permutation(new.pair.max() + 1)[:10]
         chosen = np.isin(new.pair, few)
         learned, test = new.take(chosen), new.take(~chosen)
