@@ -58,7 +58,8 @@ class TensorShare(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     alpha : float
         Weight of the L2 penalty; the paper has none.
     max_iter : int
-        Most passes over the training rows.
+        Most passes over the training rows. The paper names no limit; 100 passes over 2,776 rows
+        take about six seconds of one core, and 200 hardly predict better.
     n_iter_no_change : int
         Stop after so many passes in a row without a smaller error on the validation rows.
     validation_fraction : float
