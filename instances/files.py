@@ -144,7 +144,11 @@ def write_text(path: FilePath, text: str) -> None:
     InputError
         When the file cannot be written.
     """
-    write_bytes(path, text.encode())
+    try:
+        data = text.encode()
+    except ValueError as error:
+        raise _unwritten(path, error) from None
+    write_bytes(path, data)
 
 
 def write_bytes(path: FilePath, data: bytes) -> None:
@@ -161,8 +165,12 @@ def write_bytes(path: FilePath, data: bytes) -> None:
     try:
         _write_bytes(name, _packed(data, name))
     except (OSError, ValueError) as error:
-        source = "standard output" if name == "-" else source_name(name)
-        raise InputError(f"cannot be written: {_reason(error)}", source=source) from None
+        raise _unwritten(path, error) from None
+
+
+def _unwritten(path: FilePath, error: OSError | ValueError) -> InputError:
+    source = "standard output" if os.fspath(path) == "-" else source_name(path)
+    return InputError(f"cannot be written: {_reason(error)}", source=source)
 
 
 def source_name(path: FilePath) -> str:
