@@ -144,19 +144,15 @@ def tampered(values, draw):
     return changed
 
 
-@pytest.mark.filterwarnings("ignore:invalid value encountered in cast:RuntimeWarning")
-def test_tampered_arrays_are_refused_or_give_numbers(fitted, tmp_path):
-    predictor, workloads = fitted
-    form = predictor.fits[GPU].members[0].form
-    arrays, draw = dict(form.arrays()), random.Random(3)
-    path = tmp_path / "model.dovetail"
+def tamper(predictor, workloads, place, arrays, path):
+    """Load the model 150 times, one of these arrays tampered: an error in a line, or numbers."""
+    draw = random.Random(3)
     save_model(predictor, path)
     parts = unpacked(path.read_bytes())
     for _ in range(150):
         name = draw.choice(sorted(arrays))
-        entry = f"fits/0/members/0/{name}.npy"
-        changed = tampered(np.asarray(arrays[name]), draw)
-        other = unpacked(packed({entry: changed}))[entry]
+        entry = f"{place}/{name}.npy"
+        other = unpacked(packed({entry: tampered(np.asarray(arrays[name]), draw)}))[entry]
         with zipfile.ZipFile(path, "w") as archive:
             for part, content in {**parts, entry: other}.items():
                 archive.writestr(part, content)
@@ -167,3 +163,20 @@ def test_tampered_arrays_are_refused_or_give_numbers(fitted, tmp_path):
             told = str(error)
         assert "\n" not in told
         assert told or not np.isinf(found).any()
+
+
+casts = pytest.mark.filterwarnings("ignore:invalid value encountered in cast:RuntimeWarning")
+
+
+@casts
+def test_tampered_forms_are_refused_or_give_numbers(fitted, tmp_path):
+    predictor, workloads = fitted
+    arrays = predictor.fits[GPU].members[0].form.arrays()
+    tamper(predictor, workloads, "fits/0/members/0", arrays, tmp_path / "model.dovetail")
+
+
+@casts
+def test_tampered_bounds_are_refused_or_give_numbers(calibrated, tmp_path):
+    predictor, workloads = calibrated
+    arrays = predictor.fits[GPU].bound.arrays()
+    tamper(predictor, workloads, "fits/0/bound", arrays, tmp_path / "model.dovetail")
