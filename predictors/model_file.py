@@ -83,7 +83,7 @@ class ModelRecord(Record):
 
 
 def save_model(predictor: TrainedPredictor, path: FilePath) -> None:
-    """Write a fitted predictor to a file that `load_model` reads back as an equal one.
+    """Write a fitted predictor to a file from which `load_model` makes one that predicts the same.
 
     The same predictor gives the same bytes. The file appears whole or not at all.
 
