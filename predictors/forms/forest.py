@@ -31,7 +31,7 @@ from dovetail.predictors.predictor import BoolArray, FloatArray, IntArray
 MOST_LEAVES: Final = 4096
 """Leaves of one tree: the masks of a state have one bit for each."""
 
-_MASK_BYTES: Final = 64 * 2**20
+_MASK_BYTES: Final = 16 * 2**20
 _WORD: Final = 64
 
 _Number = TypeVar("_Number", bound=np.generic)
@@ -117,7 +117,7 @@ class Forest:
     def predict(self, states: FloatArray, own: IntArray, other: IntArray) -> FloatArray:
         """Return the slowdown of the own state beside the other, for each row.
 
-        Memory beside the answer is bounded: trees are taken in groups whose masks fit 64 MiB
+        Memory beside the answer is bounded: trees are taken in groups whose masks fit 16 MiB
         (one tree at least).
         """
         singles, own, other = (
