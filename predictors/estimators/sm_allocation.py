@@ -60,7 +60,11 @@ class SmAllocation(ExtraTreesRegressor):  # type: ignore[misc]
 
 
 class PairTotals(ExtraTreesRegressor):  # type: ignore[misc]
-    """scikit-learn's Extra Trees on ``pair_table``, for a total of the pair."""
+    """scikit-learn's Extra Trees on ``pair_table``, for a total of the pair.
+
+    Fitted on ``TotalRows.table`` and ``rate``, ``throughput`` or ``power_w``, without the rows
+    where that is NaN.
+    """
 
     def to_form(self) -> Totals:
         """Return the trees as arrays: predicts totals from the states of a pair."""

@@ -131,10 +131,8 @@ def _masks(
             reachable = ~np.uint64(0)
             for k in range(first[word], first[word + 1]):
                 value = states[state, feature[k]]
-                if value > threshold[k] or (missing_right[k] and value != value):
-                    reachable &= right[k]
-                else:
-                    reachable &= left[k]
+                goes_right = (value > threshold[k]) | (missing_right[k] & (value != value))
+                reachable &= right[k] if goes_right else left[k]
             masks[state, word] = reachable
 
 

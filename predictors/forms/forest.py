@@ -31,7 +31,7 @@ from dovetail.predictors.predictor import BoolArray, FloatArray, IntArray
 MOST_LEAVES: Final = 4096
 """Leaves of one tree: the masks of a state have one bit for each."""
 
-_MASK_BYTES: Final = 64 * 2**20
+_MASK_BYTES: Final = 16 * 2**20
 _WORD: Final = 64
 
 _Number = TypeVar("_Number", bound=np.generic)
@@ -117,15 +117,12 @@ class Forest:
     def predict(self, states: FloatArray, own: IntArray, other: IntArray) -> FloatArray:
         """Return the slowdown of the own state beside the other, for each row.
 
-        Memory beside the answer is bounded: trees are taken in groups whose masks fit 64 MiB
+        Memory beside the answer is bounded: trees are taken in groups whose masks fit 16 MiB
         (one tree at least).
         """
-        singles, own, other = (
-            _singles(states),
-            np.ascontiguousarray(own),
-            np.ascontiguousarray(other),
-        )
-        total = np.full(len(own), float(self.base))
+        _check_columns(states, self.features)
+        own, other = (_positions(side, len(states)) for side in (own, other))
+        singles, total = _singles(states), np.full(len(own), float(self.base))
         for words in self._groups(len(states)):
             mine, theirs = (_between(half, words) for half in self._halves)
             add_pairs((mine, singles, own), (theirs, singles, other), self._leaves[words], total)
@@ -136,6 +133,7 @@ class Forest:
 
         For rows that are not made of a few states: this walks down every tree.
         """
+        _check_columns(table, 2 * self.features)
         feature = np.where(self._is_leaf, -1, self.feature)
         nodes = (feature, self.threshold, self.missing_left, self._right, self.value)
         total = np.full(len(table), float(self.base))
@@ -298,6 +296,19 @@ def _preorder(tree: Tree) -> tuple[IntArray, IntArray]:
         if left[node] >= 0:
             size[node] += size[left[node]] + size[right[node]]
     return np.array(order), np.arange(len(order)) + np.array(size)[order]
+
+
+def _check_columns(table: FloatArray, columns: int) -> None:
+    """Raise where compiled code, which checks nothing, would read beside the table."""
+    if table.ndim != 2 or table.shape[1] != columns:
+        raise ValueError(f"must have {columns} columns, got shape {table.shape}")
+
+
+def _positions(rows: IntArray, states: int) -> IntArray:
+    """Return positions in ``states`` as compiled code wants them."""
+    if len(rows) and not (rows.min() >= 0 and rows.max() < states):
+        raise IndexError(f"must be positions in {states} states")
+    return np.ascontiguousarray(rows, dtype=np.int64)
 
 
 def _singles(values: FloatArray) -> Singles:

@@ -175,6 +175,17 @@ def test_no_rows_and_a_leaf_alone(kernels):
     assert forest.predict(np.zeros((2, FEATURES)), np.array([0]), np.array([1])).tolist() == [3.0]
 
 
+def test_nothing_beside_the_states_is_read():
+    forest, zero = Forest.from_arrays(by_hand(), 1), np.array([0])
+    for position in (-1, 2):
+        with pytest.raises(IndexError, match="must be positions in 2 states"):
+            forest.predict(np.zeros((2, 1)), zero, np.array([position]))
+    with pytest.raises(ValueError, match="must have 1 columns"):
+        forest.predict(np.zeros((2, 3)), zero, zero)
+    with pytest.raises(ValueError, match="must have 2 columns"):
+        forest.evaluate(np.zeros((2, 1)))
+
+
 def test_arrays_come_back_as_they_were():
     forest = Forest.from_arrays(by_hand(), 1)
     assert {name: a.tolist() for name, a in forest.arrays().items()} == {
