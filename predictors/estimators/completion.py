@@ -189,7 +189,9 @@ class Completion(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def _drawn(self, cells: Cells, warm_up: int, draws: int) -> tuple[FloatArray, FloatArray]:
         """Return mean and variance of a new measurement of every cell.
 
-        Draws are kept within the range of what was measured.
+        Draws are kept within the range of what was measured: the few that run away would
+        outweigh all others (gavel, V100: MAE 0.48 instead of 0.51). What lies beyond the range
+        is therefore underestimated.
         """
         if self._chains is None:
             rng = np.random.default_rng(self.random_state)

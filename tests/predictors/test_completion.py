@@ -2,16 +2,20 @@
 
 import copy
 import csv
+import itertools
 from pathlib import Path
 
 import numpy as np
 import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+from dovetail.instances.datasets import DataSet, Measurement
 from dovetail.instances.errors import InputError
 from dovetail.predictors.estimators.completion import Completion
 from dovetail.predictors.estimators.registry import spec
+from dovetail.predictors.folds import family_folds, held_out, random_folds
 from dovetail.predictors.forms.low_rank import LowRank
+from dovetail.predictors.rows import training_rows
 
 GAVEL = Path(__file__).parents[3] / "shared" / "data" / "gavel" / "gavel_pairs.csv"
 
@@ -337,3 +341,24 @@ def test_a_quarter_of_the_measured_pairs_tells_the_rest_better_than_means_do(dev
     truth = slowdown[tuple(hidden.T)]
     predicted = Completion().fit(table, target).predict(hidden.astype(float))
     assert np.abs(predicted - truth).mean() < 0.75 * np.abs(means - truth).mean()
+
+
+def test_on_rows_of_a_data_set():
+    # Slowdowns are products, so pairs that were left out follow from the others.
+    own = {"a": 1.0, "b": 1.2, "c": 1.5, "d": 1.6, "e": 1.1}
+    other = {"a": 1.1, "b": 1.3, "c": 1.4, "d": 1.2, "e": 1.2}
+    measured = [
+        Measurement(
+            workloads=(x, y), gpu_model="V100", slowdown=(own[x] * other[y], own[y] * other[x])
+        )
+        for x, y in itertools.combinations_with_replacement("abcde", 2)
+    ]
+    data = DataSet(name="products", measurements=measured)
+    model = spec("completion")
+    features, rows = training_rows(data, model.features)
+    assert features.names == model.features
+    found = held_out(model, rows, random_folds(rows, 3))
+    error = np.abs(np.log(found.slowdown / rows.slowdown[found.row]))
+    assert error.mean() < 0.05
+    unknown = held_out(model, rows, family_folds(rows))
+    assert np.isfinite(unknown.slowdown).all()
