@@ -90,10 +90,17 @@ class Auto(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def fit(self, X: FloatArray, y: FloatArray) -> Self:  # noqa: N803
         """Try the candidates on held-out rows, weigh them, and fit those that have a weight."""
         X, y = validate_data(  # noqa: N806
-            self, X, y, dtype=np.float64, y_numeric=True, ensure_all_finite=not self.coded
+            self,
+            X,
+            y,
+            dtype=np.float64,
+            y_numeric=True,
+            ensure_all_finite="allow-nan" if self.coded else True,
+            ensure_min_samples=4,
         )
         if X.shape[1] % 2:
-            raise ValueError(f"X must have the same features of both jobs, got {X.shape[1]}")
+            rule = "X must have the same features of both jobs"
+            raise ValueError(f"{rule}, got {X.shape[1]} feature(s)")
         trial = _Trial(self._chosen(), X, y, self.coded, self.random_state, self.on_fit)
         settings = [trial.held_out(folds) for folds in (trial.family_folds, trial.random_folds)]
         choices = [_choose(tested, y) for tested in settings]
@@ -111,7 +118,11 @@ class Auto(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """Return the slowdown of each row."""
         check_is_fitted(self)
         X = validate_data(  # noqa: N806
-            self, X, dtype=np.float64, reset=False, ensure_all_finite=not self.coded
+            self,
+            X,
+            dtype=np.float64,
+            reset=False,
+            ensure_all_finite="allow-nan" if self.coded else True,
         )
         measured = _measured(X, self.coded)
         found = np.zeros(len(X))

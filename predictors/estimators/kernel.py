@@ -74,7 +74,13 @@ class KernelRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def fit(self, X: FloatArray, y: FloatArray) -> Self:  # noqa: N803
         """Choose the three numbers and solve for the dual of every row."""
         X, y = validate_data(  # noqa: N806
-            self, X, y, dtype=np.float64, y_numeric=True, ensure_all_finite="allow-nan"
+            self,
+            X,
+            y,
+            dtype=np.float64,
+            y_numeric=True,
+            ensure_all_finite="allow-nan" if self.coded else True,
+            ensure_min_samples=2,
         )
         _require_halves(X, self.coded)
         random = np.random.default_rng(self.random_state)
@@ -87,7 +93,11 @@ class KernelRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """Return the slowdown of each row."""
         check_is_fitted(self)
         X = validate_data(  # noqa: N806
-            self, X, dtype=np.float64, reset=False, ensure_all_finite="allow-nan"
+            self,
+            X,
+            dtype=np.float64,
+            reset=False,
+            ensure_all_finite="allow-nan" if self.coded else True,
         )
         rows = np.arange(len(X))
         return self.form_.predict(_stacked(X), rows, rows + len(X))
@@ -228,9 +238,9 @@ def _stacked(X: FloatArray) -> FloatArray:  # noqa: N803
 def _require_halves(X: FloatArray, coded: bool) -> None:  # noqa: N803
     columns = X.shape[1]
     if columns % 2:
-        raise ValueError(f"X must have the same features of both jobs, got {columns} columns")
+        raise ValueError(f"X must have the same features of both jobs, got {columns} feature(s)")
     if coded and columns // 2 < _CODES:
-        raise ValueError(f"X must have codes of family and workload, got {columns} columns")
+        raise ValueError(f"X must have codes of family and workload, got {columns} feature(s)")
 
 
 def _build(seed: int) -> KernelRegressor:

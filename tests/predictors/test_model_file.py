@@ -13,7 +13,7 @@ import pytest
 
 from dovetail.instances.datasets import DataSet
 from dovetail.instances.errors import InputError
-from dovetail.predictors.about import About, TrainingData, fingerprint
+from dovetail.predictors.about import About, TrainingData
 from dovetail.predictors.model_file import UNITS, load_model, save_model
 from dovetail.predictors.trained import TrainedPredictor
 from tests.predictors.fitted import Margin, busy, fit, linear, member, register
@@ -116,17 +116,11 @@ def test_what_is_inside_can_be_looked_at(saved):
     header = json.loads(found["model.json"])
     assert header["format"] == "dovetail-model/1"
     assert header["units"] == dict(UNITS)
-    assert header["about"]["training"]["sha256"] == fingerprint(DATA)
+    assert header["about"]["training"]["sha256"] == DATA.fingerprint
     assert header["about"]["training"]["licence"] == "CC0"
     assert header["about"]["training"]["sources"] == ["bench"]
     assert header["fits"][0]["members"][1]["features"] == ["sm_active", "share"]
     assert np.load(io.BytesIO(found[WEIGHTS])).shape == (2, 1)
-
-
-def test_the_fingerprint_tells_data_sets_apart():
-    other = DATA.replace(measurements=DATA.measurements[:0])
-    assert fingerprint(DATA) == fingerprint(DataSet.from_data(DATA.to_data()))
-    assert fingerprint(DATA) != fingerprint(other)
 
 
 def test_nothing_is_left_behind_when_it_cannot_be_written(tmp_path):
