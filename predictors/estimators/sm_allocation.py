@@ -6,12 +6,11 @@ the pair's features (``PairTotals``), and takes the split whose ratio of the two
 (``best_split``). A plan needs the slowdown of each job, so ``SPEC`` has the same trees on the
 same metrics of the two jobs side by side.
 
-The paper leaves open: the number of trees and when they stop growing (a grid search, section
-5.1); whether the shares are features; and how it scales the columns to [0, 1], which changes no
-tree: thresholds are drawn between the least and the largest value, so they move along. For the
-same reason it is all one to trees whether percentages are averaged or summed. Here raw metrics
-and percentages are summed, once as they are and once weighted by the shares, which tells whose
-part of the SMs is the larger.
+The paper leaves open the number of trees, when they stop growing, and whether the shares are
+features. Here the pair's features are summed, once as they are and once weighted by the shares,
+which tells whose part of the SMs is the larger. The paper averages percentages and scales every
+column to [0, 1]; neither changes a tree, as thresholds are drawn between the least and the
+largest value and move along, so both are left out.
 """
 
 from __future__ import annotations
