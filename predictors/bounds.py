@@ -279,7 +279,7 @@ def calibrate(
     new: HeldOut,
     *,
     settings: Sequence[Setting] = SETTINGS,
-    rounds: int = 12,
+    rounds: int = 8,
     worst: float = 0.25,
     seed: int = 0,
 ) -> Calibration:
