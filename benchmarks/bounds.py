@@ -35,6 +35,7 @@ DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "lucid"
 CONFIDENCES = (0.9, 0.95)
 LIMITS = (None, 1.5, 1.2)
 ROUNDS = 2
+GANG_ROUNDS = 10
 JOBS = 30
 FEWEST_ROWS = 100
 
@@ -54,6 +55,7 @@ def main() -> None:
     for case in (*new_families(rows, model), *new_pairs(rows, model)):
         for number in range(ROUNDS):
             measure_singles(case, number, tally)
+        for number in range(GANG_ROUNDS):
             measure_gangs(case, number, tally)
         measure_all(case, tally)
     report(tally)
@@ -214,7 +216,7 @@ def planned(
     case: Case, jobs: Sequence[Job], slowdown: FloatArray, upper: FloatArray, limit: float | None
 ) -> list[Placed]:
     """Return the engine's plan; two workloads without a bound may not share."""
-    instance = round_of(case.names, jobs, slowdown, np.fmax(upper, slowdown), limit)
+    instance = round_of(case.names, jobs, slowdown, np.maximum(upper, slowdown), limit)
     workload = {f"j{k}": job.workload for k, job in enumerate(jobs)}
     found = []
     for assignment in solve(instance, gap=1e-4, time_limit=10).plan.assignments:
@@ -233,7 +235,8 @@ def round_of(
     limit: float | None,
 ) -> Instance:
     used = sorted({job.workload for job in jobs})
-    pairs = [(a, b) for k, a in enumerate(used) for b in used[k:] if np.isfinite(upper[a, b])]
+    bounded = np.isfinite(upper) & np.isfinite(upper.T)
+    pairs = [(a, b) for k, a in enumerate(used) for b in used[k:] if bounded[a, b]]
     entries = [
         {
             "pair": [names[a], names[b]],
