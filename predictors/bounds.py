@@ -25,8 +25,9 @@ picked, and for predictions made by one model; the predictions of several folds 
 that the bound itself is held against make it an approximation, checked on held-out families by
 ``benchmarks/bounds.py``.
 
-MAPIE has no levels for groups or for picked pairs and its objects keep the estimator, which a
-model file here must not; so it is not used.
+MAPIE (1.6) is not used: its conformal intervals and its risk control take rows as the unit, not
+groups of them, nor jobs that a plan picks, and its objects keep the estimator, where a model file
+here is numbers only.
 """
 
 from __future__ import annotations
@@ -279,7 +280,7 @@ def calibrate(
     new: HeldOut,
     *,
     settings: Sequence[Setting] = SETTINGS,
-    rounds: int = 12,
+    rounds: int = 8,
     worst: float = 0.25,
     seed: int = 0,
 ) -> Calibration:

@@ -23,26 +23,39 @@ def population(seed, families=20, each=3, noise=0.06, bias=0.06):
     """
     draw = np.random.default_rng(seed)
     count = families * each
+    rows = rows_of(1.2 + 0.1 * draw.standard_normal((count, count)), each)
+    row, fold = tested(random_folds(rows))
+    known = HeldOut(row, fold, rows.slowdown[row] + noise * draw.standard_normal(len(row)))
+    row, fold = tested(family_folds(rows))
+    of_own, of_other = bias * draw.standard_normal((2, families))
+    shared = np.where(rows.own[row] // each == fold, of_own[fold], of_other[fold])
+    error = shared + noise * draw.standard_normal(len(row))
+    return Population(rows, known, HeldOut(row, fold, rows.slowdown[row] + error))
+
+
+def of_matrices(truth, prediction):
+    """Return workloads of a family each, with predictions for known ones only."""
+    rows = rows_of(truth, 1)
+    row, fold = tested(random_folds(rows))
+    known = HeldOut(row, fold, prediction[rows.own, rows.other][row])
+    return Population(rows, known, HeldOut(*(values[:0] for values in known)))
+
+
+def rows_of(slowdown, each):
+    """Return every pair of workloads; the slowdown of row i beside column j is that of i."""
+    count = len(slowdown)
     first, second = np.triu_indices(count)
     own, other = np.r_[first, second], np.r_[second, first]
-    slowdown = 1.2 + 0.1 * draw.standard_normal(len(own))
-    rows = Rows(
+    return Rows(
         states=np.zeros((count, 1)),
         workload=np.arange(count),
         own=own,
         other=other,
         pair=np.tile(np.arange(len(first)), 2),
-        slowdown=slowdown,
+        slowdown=slowdown[own, other],
         names=tuple(f"w{k}" for k in range(count)),
         families=tuple(f"f{k // each}" for k in range(count)),
     )
-    row, fold = tested(random_folds(rows))
-    known = HeldOut(row, fold, slowdown[row] + noise * draw.standard_normal(len(row)))
-    row, fold = tested(family_folds(rows))
-    of_own, of_other = bias * draw.standard_normal((2, families))
-    shared = np.where(own[row] // each == fold, of_own[fold], of_other[fold])
-    new = HeldOut(row, fold, slowdown[row] + shared + noise * draw.standard_normal(len(row)))
-    return Population(rows, known, new)
 
 
 def tested(folds):
