@@ -99,7 +99,7 @@ def training_rows(
     InputError
         When no pair was measured there.
     """
-    found = [m for m in data.measurements if _usable(m, gpu_models)]
+    found = measured_pairs(data, gpu_models)
     if not found:
         where = f" on {', '.join(gpu_models)}" if gpu_models else ""
         raise InputError(f"must have at least one measured pair{where}", "measurements", data.name)
@@ -120,6 +120,13 @@ def training_rows(
         names=names,
         families=tuple(data.families[name] for name in names),
     )
+
+
+def measured_pairs(
+    data: DataSet, gpu_models: Sequence[str] | None = None
+) -> tuple[Measurement, ...]:
+    """Return the measurements that have rows, in the order in which ``Rows.pair`` counts them."""
+    return tuple(m for m in data.measurements if _usable(m, gpu_models))
 
 
 class _State(NamedTuple):
