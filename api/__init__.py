@@ -20,6 +20,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dovetail.instances._version import VERSION
+
 if TYPE_CHECKING:
     from dovetail.instances.checker import CheckReport, check
     from dovetail.instances.errors import DovetailError, InputError, UnsupportedError
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from dovetail.predictors import predict
     from dovetail.solver.rounds import Result, solve
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "CheckReport",

@@ -1,7 +1,7 @@
 """The command line: arguments in, exit status out.
 
 0 done; 1 checked and found wrong, or no valid plan; 2 bad input or usage, one line on standard
-error. What each command does is in ``commands``, imported when one runs.
+error. What each command does is in ``commands`` and modules beside it, imported when one runs.
 """
 
 from __future__ import annotations
@@ -17,6 +17,23 @@ from dovetail import __version__
 from dovetail.instances.errors import DovetailError, VerificationError
 
 INSTANCE_HELP = "instance file (JSON or YAML, .gz too), - for standard input, or library:NAME"
+DATA_HELP = "folder with profiles or pairs (.csv, .csv.gz, .parquet), or repository (.db, .sqlite)"
+DATASET_SOURCES = (
+    ("gavel", "Gavel's throughputs, all devices.", "THROUGHPUTS.json", "may end in .gz"),
+    (
+        "lucid",
+        "Lucid's measurements on an RTX 3090.",
+        "DIR",
+        "with single_data.csv and colocate_info.csv",
+    ),
+    (
+        "miso",
+        "MISO's profiles on slices of an A100.",
+        "DIR",
+        "with solo_features.csv and mig_iter_time.csv",
+    ),
+    ("parvagpu", "ParvaGPU's equal processes on slices of an A100.", "DIR", "with MODEL.csv each"),
+)
 INTERRUPTED = 130
 OBJECTIVES = ("throughput", "slowdown", "sensitivity", "jct", "energy")
 
@@ -66,9 +83,8 @@ def program() -> NoReturn:
 
 
 def _run(options: argparse.Namespace) -> int:
-    module, _, name = options.command.rpartition(".")
-    commands = import_module(f"dovetail.{module or 'commands'}")
-    command: Callable[[argparse.Namespace], int] = getattr(commands, name)
+    commands = import_module(f"dovetail.{options.module}")
+    command: Callable[[argparse.Namespace], int] = getattr(commands, options.command)
     return command(options)
 
 
@@ -87,7 +103,17 @@ def parser() -> argparse.ArgumentParser:
     top = _Parser(prog="dovetail", description="Decides which GPU jobs share which GPUs.")
     top.add_argument("--version", action="version", version=f"dovetail {__version__}")
     commands = top.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
-    for add in (_plan, _check, _explain, _predict, _predictors, _import, _generate, _library):
+    for add in (
+        _plan,
+        _check,
+        _explain,
+        _predict,
+        _predictors,
+        _import,
+        _dataset,
+        _generate,
+        _library,
+    ):
         add(commands)
     return top
 
@@ -95,9 +121,11 @@ def parser() -> argparse.ArgumentParser:
 _Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"
 
 
-def _command(commands: _Commands, name: str, text: str, calls: str = "") -> _Parser:
+def _command(
+    commands: _Commands, name: str, text: str, calls: str = "", module: str = "commands"
+) -> _Parser:
     added = commands.add_parser(name, help=text, description=text)
-    added.set_defaults(command=calls or name)
+    added.set_defaults(command=calls or name, module=module)
     added.add_argument("--json", action="store_true", help="print the machine's form")
     return added
 
@@ -125,7 +153,7 @@ def _plan(commands: _Commands) -> None:
     plan.add_argument("--gap", metavar="G", type=float, default=0.0, help="stop at this gap")
     plan.add_argument("--seed", metavar="N", type=int, default=0, help="same seed, same plan")
     plan.add_argument("--preempt", action="store_true", help="running jobs may move or wait")
-    plan.add_argument("--predictor", metavar="P", help="fill unknown slowdowns: analytic")
+    _predictor(plan, "fill unknown slowdowns: analytic")
     plan.add_argument(
         "--verify",
         action="store_true",
@@ -155,8 +183,12 @@ def _explain(commands: _Commands) -> None:
 def _predict(commands: _Commands) -> None:
     predict = _command(commands, "predict", "Fill in the slowdowns that an instance lacks.")
     predict.add_argument("instance", metavar="INSTANCE", help=INSTANCE_HELP)
+    _predictor(predict, "which (default: analytic)")
     predict.add_argument(
-        "--predictor", metavar="P", default="analytic", help="which (default: analytic)"
+        "--mixed", action="store_true", help="also one uncapped workload beside a capped one"
+    )
+    predict.add_argument(
+        "--sets", action="store_true", help="also sets of three and more, made from their pairs"
     )
     _output(predict)
 
@@ -167,7 +199,7 @@ def _predictors(commands: _Commands) -> None:
     actions = group.add_subparsers(metavar="ACTION", required=True, parser_class=_Parser)
 
     def action(name: str, text: str) -> _Parser:
-        return _command(actions, name, text, f"predictor_commands.{name}")
+        return _command(actions, name, text, name, "predictor_commands")
 
     fit = action("fit", "Fit a predictor on a data set and write it as a model file.")
     fit.add_argument("--model", metavar="NAME", default="auto", help="which (default: auto)")
@@ -182,7 +214,7 @@ def _predictors(commands: _Commands) -> None:
     for command in (show, update):
         command.add_argument("model", metavar="MODEL", help="model file")
     for command in (fit, evaluate, report, update):
-        command.add_argument("data", metavar="DATA", help="data set: a folder or a repository")
+        command.add_argument("data", metavar="DATA", help=DATA_HELP)
     for command in (evaluate, report):
         command.add_argument("--models", metavar="A,B,...", help="test these only; default: all")
         command.add_argument(
@@ -235,6 +267,52 @@ def _import(commands: _Commands) -> None:
         _output(source)
 
 
+def _dataset(commands: _Commands) -> None:
+    text = "Keep what was measured: profiles and pairs, in a folder or a repository."
+    group = commands.add_parser("dataset", help=text, description=text)
+    inner = group.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
+    _dataset_import(inner)
+    add = _command(
+        inner, "add", "Append to a repository, all or nothing.", "add", "dataset_commands"
+    )
+    add.add_argument("repository", metavar="REPO.db", help="made where there is none")
+    add.add_argument("data", metavar="DATA", nargs="+", help=DATA_HELP)
+    show = _command(inner, "show", "Say what a data set holds.", "show", "dataset_commands")
+    show.add_argument("data", metavar="DATA", help=DATA_HELP)
+    instance = _command(
+        inner, "instance", "Make an instance of what was measured.", "dataset_instance"
+    )
+    instance.add_argument("data", metavar="DATA", help=DATA_HELP)
+    instance.add_argument("--gpu-model", metavar="M", required=True, help="which of the data's")
+    instance.add_argument("--gpus", metavar="N", type=_count, required=True, help="in all")
+    instance.add_argument("--gpus-per-node", metavar="N", type=_count, default=8, help="default: 8")
+    instance.add_argument(
+        "--memory-mib",
+        metavar="MIB",
+        type=float,
+        help="memory of a GPU; needed where the memory of workloads is known",
+    )
+    _output(instance)
+
+
+def _dataset_import(commands: _Commands) -> None:
+    text = "Make a data set of published measurements."
+    group = commands.add_parser("import", help=text, description=text)
+    sources = group.add_subparsers(metavar="SOURCE", required=True, parser_class=_Parser)
+    for name, told, path, holds in DATASET_SOURCES:
+        source = _command(sources, name, told, "import_data", "dataset_commands")
+        source.set_defaults(source=name)
+        source.add_argument("path", metavar=path, help=holds)
+        source.add_argument(
+            "-o",
+            "--output",
+            metavar="DIR_OR_DB",
+            required=True,
+            help="folder to write, or repository (.db, .sqlite) to append to",
+        )
+        source.add_argument("--parquet", action="store_true", help="Parquet instead of CSV")
+
+
 def _generate(commands: _Commands) -> None:
     generate = _command(commands, "generate", "Make a synthetic instance from a seed.")
     generate.add_argument("--jobs", metavar="N", type=_count, required=True, help="how many")
@@ -260,6 +338,34 @@ def _library(commands: _Commands) -> None:
     library = _command(commands, "library", "List the shipped instances, or write one.")
     library.add_argument("name", metavar="NAME", nargs="?", help="write this one; else list all")
     _output(library)
+
+
+def _predictor(command: _Parser, text: str) -> None:
+    either = command.add_mutually_exclusive_group()
+    either.add_argument("--predictor", metavar="P", help=text)
+    either.add_argument("--model", metavar="FILE", help="predict with this fitted model")
+    command.add_argument(
+        "--confidence",
+        metavar="C",
+        type=float,
+        help="of the upper bounds, between 0 and 1 (default: the model's own)",
+    )
+    command.add_argument(
+        "--as",
+        metavar="GPU=FITTED",
+        dest="stand_ins",
+        action="append",
+        type=_stand_in,
+        default=[],
+        help="take GPUs of one model for those of another, which the model was fitted for",
+    )
+
+
+def _stand_in(text: str) -> tuple[str, str]:
+    gpu_model, equals, fitted = text.partition("=")
+    if not (gpu_model and equals and fitted):
+        raise argparse.ArgumentTypeError(f"must be GPU=FITTED, got {text!r}")
+    return gpu_model, fitted
 
 
 def _output(command: _Parser) -> None:

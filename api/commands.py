@@ -6,8 +6,9 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from dovetail.instances.errors import InputError
 from dovetail.instances.files import (
@@ -26,9 +27,11 @@ if TYPE_CHECKING:
 
     from dovetail.instances._record import Record
     from dovetail.instances.plan import Plan
+    from dovetail.predictors import Predictor
     from dovetail.solver.rounds import Result
 
 _LIBRARY = "library:"
+_MOST_TOLD = 10
 
 
 def plan(options: Namespace) -> int:
@@ -38,8 +41,10 @@ def plan(options: Namespace) -> int:
 
     _require_separate(options.instance, options.output, options.report, options.write_model)
     instance = _instance(options.instance)
-    if options.predictor:
-        instance = _predicted(instance, options.predictor)
+    predictor = _predictor(options)
+    if predictor is not None:
+        with _about(options.instance):
+            instance = _predicted(instance, predictor, confidence=options.confidence)
     with _about(options.instance), working("solving", options.time_limit):
         result = solve(
             instance,
@@ -127,7 +132,17 @@ def explain(options: Namespace) -> int:
 
 def predict(options: Namespace) -> int:
     """Write the instance with its unknown slowdowns predicted."""
-    _write_instance(options, _predicted(_instance(options.instance), options.predictor))
+    predictor = _predictor(options)
+    instance = _instance(options.instance)
+    with _about(options.instance):
+        filled = _predicted(
+            instance,
+            "analytic" if predictor is None else predictor,
+            mixed=options.mixed,
+            sets=options.sets,
+            confidence=options.confidence,
+        )
+    _write_instance(options, filled)
     return 0
 
 
@@ -164,6 +179,22 @@ def import_pairs(options: Namespace) -> int:
     made = read(
         options.file, options.gpus, device=options.device, gpus_per_node=options.gpus_per_node
     )
+    _write_instance(options, made)
+    return 0
+
+
+def dataset_instance(options: Namespace) -> int:
+    """Write an instance of what a data set knows of one GPU model."""
+    from dovetail.instances.datasets import read_dataset
+
+    data = read_dataset(options.data)
+    with _about(options.data):
+        made = data.instance(
+            options.gpu_model,
+            options.gpus,
+            memory_mib=options.memory_mib,
+            gpus_per_node=options.gpus_per_node,
+        )
     _write_instance(options, made)
     return 0
 
@@ -234,15 +265,40 @@ def _about(source: str) -> Iterator[None]:
         raise error if error.source else error.at(source_name(source)) from None
 
 
-def _predicted(instance: Instance, predictor: str) -> Instance:
+def _predictor(options: Namespace) -> str | Predictor | None:
+    """Return the predictor of the options, None where they name none."""
+    if options.model is None:
+        for option, value in (("--confidence", options.confidence), ("--as", options.stand_ins)):
+            if value not in (None, []):
+                raise InputError(f"{option} needs --model")
+        return cast("str | None", options.predictor)
+    from dovetail.predictors.model_file import load_model
+
+    return load_model(options.model).standing_in(dict(options.stand_ins))
+
+
+def _predicted(
+    instance: Instance,
+    predictor: str | Predictor,
+    *,
+    mixed: bool = False,
+    sets: bool = False,
+    confidence: float | None = None,
+) -> Instance:
     """Fill in what is unknown, and say on standard error what had to stay so."""
     from dovetail.predictors import missing
     from dovetail.predictors import predict as filled
 
-    for workload, metrics in missing(instance, predictor).items():
+    made = filled(instance, predictor, mixed=mixed, sets=sets, confidence=confidence)
+    lacking = missing(instance, predictor)
+    for workload, metrics in islice(lacking.items(), _MOST_TOLD):
         lacks = ", ".join(metrics)
         print(f"dovetail: {workload} has no {lacks}: its pairs stay unknown", file=sys.stderr)
-    return filled(instance, predictor)
+    if len(lacking) > _MOST_TOLD:
+        others = len(lacking) - _MOST_TOLD
+        told = f"{others} more workloads lack something: their pairs stay unknown"
+        print(f"dovetail: {told}", file=sys.stderr)
+    return made
 
 
 def _write_instance(options: Namespace, instance: Instance) -> None:

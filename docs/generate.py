@@ -263,7 +263,7 @@ unpacked on the way, and a file appears whole or not at all. `DOVETAIL_DEBUG=1` 
 internal error came from.
 
 How to use them: [plan from a file](../howto-plan-from-a-file.md),
-[importing data](../importing-data.md), [solvers](../solvers.md).
+[importing data](../importing-data.md), [data sets](../datasets.md), [solvers](../solvers.md).
 """
 
 

@@ -254,6 +254,7 @@ _PLAIN_NAME = re.compile(r"[\w-]+")
 _RULES = {
     "greater_than_equal": "must be >= {ge}",
     "greater_than": "must be > {gt}",
+    "less_than": "must be < {lt}",
     "less_than_equal": "must be <= {le}",
     "float_overflow": "must be <= 1e+15",
     "finite_number": "must be a finite number",

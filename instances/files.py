@@ -109,6 +109,21 @@ def read_data(path: FilePath) -> object:
         raise error.at(source_name(name)) from None
 
 
+def read_bytes(path: FilePath) -> bytes:
+    """Read the bytes of a file of at most `MOST_BYTES`, unpacked if it is a gzip file.
+
+    Raises
+    ------
+    InputError
+        When it cannot be read or is larger.
+    """
+    name = os.fspath(path)
+    try:
+        return _unpacked_bytes(name)
+    except InputError as error:
+        raise error.at(source_name(name)) from None
+
+
 def write_data(data: object, path: FilePath) -> None:
     """Write plain data to a file, as `write_instance` does.
 
@@ -122,7 +137,22 @@ def write_data(data: object, path: FilePath) -> None:
 
 
 def write_text(path: FilePath, text: str) -> None:
-    """Write a text to a file (``-``: standard output), packed if the name ends in ``.gz``.
+    """Write a text to a file, as `write_bytes` writes bytes.
+
+    Raises
+    ------
+    InputError
+        When the file cannot be written.
+    """
+    try:
+        data = text.encode()
+    except ValueError as error:
+        raise _unwritten(path, error) from None
+    write_bytes(path, data)
+
+
+def write_bytes(path: FilePath, data: bytes) -> None:
+    """Write bytes to a file (``-``: standard output), packed if the name ends in ``.gz``.
 
     A regular file appears whole or not at all: it is written beside its place and moved there.
 
@@ -133,10 +163,14 @@ def write_text(path: FilePath, text: str) -> None:
     """
     name = os.fspath(path)
     try:
-        _write_bytes(name, _packed(text.encode(), name))
+        _write_bytes(name, _packed(data, name))
     except (OSError, ValueError) as error:
-        source = "standard output" if name == "-" else source_name(name)
-        raise InputError(f"cannot be written: {_reason(error)}", source=source) from None
+        raise _unwritten(path, error) from None
+
+
+def _unwritten(path: FilePath, error: OSError | ValueError) -> InputError:
+    source = "standard output" if os.fspath(path) == "-" else source_name(path)
+    return InputError(f"cannot be written: {_reason(error)}", source=source)
 
 
 def source_name(path: FilePath) -> str:

@@ -41,7 +41,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 
@@ -110,15 +110,15 @@ class AnalyticPredictor:
         """
         profiled = list(workloads.values())
         demand = self._demand(profiled)
-        alone = self.alone(profiled, _EVERY_CAP)[pairs, shares]
-        uncapped = np.all(shares == UNCAPPED, axis=1)
-        divided = np.all(shares != UNCAPPED, axis=1) & (shares.sum(axis=1) <= 100)
-        contended = _contention(demand.compute, pairs, alone) * uncapped[:, np.newaxis]
-        contended += _contention(demand.dram, pairs, alone)
-        contended += _contention(demand.pcie, pairs, alone)
-        slowdown = alone + np.minimum(1.0, contended)
-        slowdown[~(uncapped | divided)] = np.nan
-        return Prediction(slowdown)
+        alone = self.alone(profiled, _EVERY_CAP)
+        own = pairs * len(_EVERY_CAP) + shares
+        states = States(
+            Demand(*(np.repeat(part, len(_EVERY_CAP)) for part in demand)),
+            alone.ravel(),
+            np.tile(_EVERY_CAP, len(profiled)),
+        )
+        both = (contended(states, own[:, k], own[:, 1 - k]) for k in range(2))
+        return Prediction(np.stack(list(both), axis=1))
 
     def alone(self, workloads: Sequence[Workload], caps: IntArray) -> FloatArray:
         """Return the slowdown of each workload that runs alone at each cap.
@@ -137,33 +137,82 @@ class AnalyticPredictor:
             100, and the model's elsewhere.
         """
         demand = self._demand(workloads)
-        sms = np.where(caps == UNCAPPED, 1.0, caps / 100)[np.newaxis, :]
-        active = demand.active[:, np.newaxis]
-        modelled = (
-            1.0
-            + demand.compute[:, np.newaxis] * (np.maximum(1.0, active / sms) - 1.0)
-            + demand.dram[:, np.newaxis] * (np.maximum(1.0, self.saturating_sms / sms) - 1.0)
-        )
-        measured = _measured(workloads, caps)
-        return np.where(np.isnan(measured), modelled, measured)
+        each = Demand(*(part[:, np.newaxis] for part in demand))
+        return alone(each, caps, _measured(workloads, caps), self.saturating_sms)
 
-    def _demand(self, workloads: Sequence[Workload]) -> _Demand:
+    def _demand(self, workloads: Sequence[Workload]) -> Demand:
         active, dram, received = _profiles(workloads)
-        return _Demand(
-            active=active,
-            compute=np.maximum(0.0, active - dram),
-            dram=dram,
-            pcie=np.minimum(1.0, received / self.pcie_bytes_s),
-        )
+        return Demand.of(active, dram, received, self.pcie_bytes_s)
 
 
-class _Demand(NamedTuple):
-    """Portions of the solo iteration, and the SMs in use on average; each of shape (n,)."""
+class Demand(NamedTuple):
+    """SMs in use on average, and the portions of the solo iteration; all of one shape."""
 
     active: FloatArray
     compute: FloatArray
     dram: FloatArray
     pcie: FloatArray
+
+    @classmethod
+    def of(
+        cls, active: FloatArray, dram: FloatArray, received: FloatArray, pcie_bytes_s: float
+    ) -> Self:
+        """Return what jobs ask for that have these metrics without a cap."""
+        compute = np.maximum(0.0, active - dram)
+        return cls(active, compute, dram, np.minimum(1.0, received / pcie_bytes_s))
+
+
+class States(NamedTuple):
+    """Workloads at caps, arrays of shape (states,): demand, slowdown alone, and the cap."""
+
+    demand: Demand
+    alone: FloatArray
+    cap: IntArray
+
+
+def alone(
+    demand: Demand, caps: IntArray, measured: FloatArray, saturating_sms: float
+) -> FloatArray:
+    """Return the slowdown at a cap of jobs that run alone: as measured, or else modelled.
+
+    Parameters
+    ----------
+    demand : Demand
+        What they ask for.
+    caps : ndarray of int
+        Their caps, ``UNCAPPED`` for none, of a shape that goes with that of the demand.
+    measured : ndarray of float
+        ``throughput[100] / throughput[cap]``, NaN where unknown.
+    saturating_sms : float
+        See ``AnalyticPredictor``.
+    """
+    sms = np.where(caps == UNCAPPED, 1.0, caps / 100)
+    modelled = (
+        1.0
+        + demand.compute * (np.maximum(1.0, demand.active / sms) - 1.0)
+        + demand.dram * (np.maximum(1.0, saturating_sms / sms) - 1.0)
+    )
+    return np.where(np.isnan(measured), modelled, measured)
+
+
+def contended(states: States, own: IntArray, other: IntArray) -> FloatArray:
+    """Return the slowdown of the own state beside the other, for each row.
+
+    NaN where one of them has a cap and the other has none, or two caps sum to more than 100.
+    """
+    demand, lone, cap = states
+    uncapped = (cap[own] == UNCAPPED) & (cap[other] == UNCAPPED)
+    divided = (cap[own] != UNCAPPED) & (cap[other] != UNCAPPED) & (cap[own] + cap[other] <= 100)
+    wait = _wait(demand.compute, lone, own, other) * uncapped
+    wait += _wait(demand.dram, lone, own, other)
+    wait += _wait(demand.pcie, lone, own, other)
+    return np.where(uncapped | divided, lone[own] + np.minimum(1.0, wait), np.nan)
+
+
+def _wait(portion: FloatArray, lone: FloatArray, own: IntArray, other: IntArray) -> FloatArray:
+    """Return how much longer each own job waits for one shared resource."""
+    busy = np.minimum(1.0, portion / lone)
+    return np.asarray(portion[own] * busy[other])
 
 
 def _profiles(workloads: Sequence[Workload]) -> FloatArray:
@@ -188,10 +237,3 @@ def _measured(workloads: Sequence[Workload], caps: IntArray) -> FloatArray:
         for w in workloads
     ]
     return np.array(rows, dtype=np.float64).reshape(len(workloads), len(caps))
-
-
-def _contention(demand: FloatArray, pairs: IntArray, alone: FloatArray) -> FloatArray:
-    """Return how much longer each job of each row waits for one shared resource."""
-    own = demand[pairs]
-    busy = np.minimum(1.0, own / alone)
-    return np.multiply(own, busy[:, ::-1])

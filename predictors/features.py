@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -20,6 +21,12 @@ from dovetail.predictors.predictor import UNCAPPED, FloatArray, IntArray
 WORKLOAD: Final = "workload"
 """The feature that is a workload's position among those that the model knows by name."""
 
+FAMILY: Final = "family"
+"""The feature that is the position of a known workload's family among those families."""
+
+CODES: Final = (FAMILY, WORKLOAD)
+"""The features that number workloads instead of describing them."""
+
 _VARIANCE = ".variance"
 _OR = "|"
 
@@ -29,7 +36,8 @@ class Features:
     """The features of a state, by name.
 
     Names are those of metrics (``sm_active``; ``sm_active.variance`` for the variance over
-    time), those in ``DERIVED``, and ``workload``. At a cap a metric is that of
+    time), those in ``DERIVED``, and ``workload`` and ``family``, which number what the model
+    was fitted on and are unknown of a workload that it has never met. At a cap a metric is that of
     ``metrics_by_share`` where given, and of the uncapped run otherwise.
 
     Parameters
@@ -38,15 +46,18 @@ class Features:
         The features, one a column.
     known : tuple of str
         The workloads that ``workload`` counts, in order.
+    families : tuple of str
+        The family of each of them.
     """
 
     names: tuple[str, ...]
     known: tuple[str, ...] = ()
+    families: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in self.names:
             if not is_feature(name):
-                known = listed((WORKLOAD, *DERIVED, *METRICS), 99)
+                known = listed((*CODES, *DERIVED, *METRICS), 99)
                 raise InputError(f"must be one of {known}, got {name!r}", "features")
 
     def states(
@@ -69,9 +80,8 @@ class Features:
             NaN where nothing is known.
         """
         names = list(workloads)
-        code = {name: float(k) for k, name in enumerate(self.known)}
         rows = [
-            self._row(names[w], workloads[names[w]], cap, code)
+            self._row(names[w], workloads[names[w]], cap)
             for w, cap in zip(which.tolist(), caps.tolist(), strict=True)
         ]
         return np.array(rows, dtype=np.float64).reshape(len(rows), len(self.names))
@@ -81,16 +91,29 @@ class Features:
         row = self.states({name: workload}, np.array([0]), np.array([UNCAPPED]))[0]
         return tuple(self.names[k] for k in np.flatnonzero(np.isnan(row)))
 
-    def _row(
-        self, name: str, workload: Workload, cap: int, code: Mapping[str, float]
-    ) -> list[float]:
-        known = code.get(name, np.nan)
-        return [known if f == WORKLOAD else _value(f, workload, cap) for f in self.names]
+    def _row(self, name: str, workload: Workload, cap: int) -> list[float]:
+        return [
+            self._codes[feature].get(name, np.nan)
+            if feature in CODES
+            else _value(feature, workload, cap)
+            for feature in self.names
+        ]
+
+    @cached_property
+    def _codes(self) -> Mapping[str, Mapping[str, float]]:
+        """The numbers of the known workloads and of their families."""
+        order = {family: float(k) for k, family in enumerate(dict.fromkeys(self.families))}
+        return {
+            WORKLOAD: {name: float(k) for k, name in enumerate(self.known)},
+            FAMILY: {
+                name: order[family] for name, family in zip(self.known, self.families, strict=False)
+            },
+        }
 
 
 def is_feature(name: str) -> bool:
     """Tell whether a feature has this name."""
-    return name == WORKLOAD or name in DERIVED or name.removesuffix(_VARIANCE) in METRICS
+    return name in CODES or name in DERIVED or name.removesuffix(_VARIANCE) in METRICS
 
 
 def resolved(candidates: Sequence[str], workloads: Mapping[str, Workload]) -> tuple[str, ...]:
@@ -109,7 +132,7 @@ def resolved(candidates: Sequence[str], workloads: Mapping[str, Workload]) -> tu
 
 
 def _known_of_all(name: str, workloads: Mapping[str, Workload]) -> bool:
-    if name == WORKLOAD:
+    if name in CODES:
         return True
     features = Features((name,))
     return not any(features.lacks(key, workload) for key, workload in workloads.items())
@@ -159,6 +182,11 @@ def _alone(workload: Workload, cap: int) -> float:
     return workload.throughput.get(100, np.nan) / workload.throughput.get(cap, np.nan)
 
 
+def _absent(_: Workload, __: int) -> float:
+    """Return 0, what a model takes for a resource that it leaves out: ``a|absent``."""
+    return 0.0
+
+
 def _sensitivity(workload: Workload, _: int) -> float:
     """Return the slope of throughput over the share, both relative to the whole GPU.
 
@@ -176,6 +204,7 @@ def _sensitivity(workload: Workload, _: int) -> float:
 DERIVED: Final[Mapping[str, Callable[[Workload, int], float]]] = {
     "share": _share,
     "alone": _alone,
+    "absent": _absent,
     "sensitivity": _sensitivity,
     "log_throughput": _log_throughput,
     "log_memory_mib": _log_memory,

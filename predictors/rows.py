@@ -107,7 +107,9 @@ def training_rows(
     profiles = {model: data.workloads(model) for model in data.gpu_models}
     keys = [_states(measurement) for measurement in found]
     position = {key: k for k, key in enumerate(dict.fromkeys(key for pair in keys for key in pair))}
-    features = _features(candidates, position, profiles, names)
+    families = tuple(data.families[name] for name in names)
+    seen = {str(key): _profile(key, profiles) for key in position}
+    features = Features(resolved(candidates, seen), names, families)
     ends = np.array([[position[key] for key in pair] for pair in keys], dtype=np.int64)
     slowdown = np.array([m.slowdown for m in found], dtype=np.float64)
     return features, Rows(
@@ -118,7 +120,7 @@ def training_rows(
         pair=np.tile(np.arange(len(found)), 2),
         slowdown=slowdown.T.ravel(),
         names=names,
-        families=tuple(data.families[name] for name in names),
+        families=families,
     )
 
 
@@ -148,16 +150,6 @@ def _states(measurement: Measurement) -> list[_State]:
         _State(measurement.gpu_model, name, share or UNCAPPED)
         for name, share in zip(measurement.workloads, measurement.shares, strict=True)
     ]
-
-
-def _features(
-    candidates: Sequence[str],
-    states: Mapping[_State, int],
-    profiles: _Profiles,
-    names: tuple[str, ...],
-) -> Features:
-    seen = {str(key): _profile(key, profiles) for key in states}
-    return Features(resolved(candidates, seen), names)
 
 
 def _row(features: Features, state: _State, profiles: _Profiles) -> FloatArray:

@@ -7,9 +7,11 @@ use.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from datetime import datetime
 from functools import cached_property
+from hashlib import sha256
 from itertools import chain
 from typing import Annotated, Final, Literal, NamedTuple, Self
 
@@ -24,11 +26,13 @@ from dovetail.instances._record import (
     Record,
     Share,
     Slowdown,
-    Text,
+    listed,
     rule_broken,
     shown,
 )
-from dovetail.instances.instance import MetricName, Metrics, Workload
+from dovetail.instances.errors import InputError
+from dovetail.instances.importers._measured import UNKNOWN_MEMORY_MIB, entries, nodes
+from dovetail.instances.instance import Instance, MetricName, Metrics, Workload
 
 DATASET_FORMAT: Final = "dovetail-dataset/1"
 WHOLE_GPU = 100
@@ -42,8 +46,16 @@ def _date(text: str) -> str:
     return text
 
 
-Date = Annotated[Text, AfterValidator(_date)]
+Date = Annotated[Name, AfterValidator(_date)]
 """A date or a moment, ISO 8601: ``2026-11-21``, ``2026-11-21T10:00:00+00:00``."""
+
+
+def _told(metrics: Metrics | None) -> Metrics | None:
+    return None if metrics == Metrics() else metrics
+
+
+def _capped(share: tuple[int | None, ...] | None) -> tuple[int | None, ...] | None:
+    return share if share and any(cap is not None for cap in share) else None
 
 
 class SoloProfile(Record):
@@ -61,7 +73,7 @@ class SoloProfile(Record):
     family: Name | None = None
     workers: Count = 1
     batch_size: Count | None = None
-    metrics: Metrics | None = None
+    metrics: Annotated[Metrics | None, AfterValidator(_told)] = None
     metrics_variance: FrozenMapping[MetricName, NonNegative] = Field({})
     throughput: Positive | None = None
     power_w: Positive | None = None
@@ -90,13 +102,14 @@ class ProfileKey(NamedTuple):
 class Measurement(Record):
     """Two or more workloads measured together on one GPU.
 
+    A workload may stand there twice, and its two copies may have been slowed unequally.
     ``slowdown`` has one number for each of ``workloads``; it is None where they failed to run
     together (out of memory, say).
     """
 
     workloads: Annotated[tuple[Name, ...], Field(min_length=2)]
     gpu_model: Name
-    share: tuple[Share | None, ...] | None = None
+    share: Annotated[tuple[Share | None, ...] | None, AfterValidator(_capped)] = None
     slowdown: tuple[Slowdown, ...] | None
     power_w: Positive | None = None
     source: Name | None = None
@@ -168,6 +181,92 @@ class DataSet(Record):
             if key.gpu_model == gpu_model:
                 by_name.setdefault(key.workload, []).append(profile)
         return {name: _workload(found) for name, found in by_name.items()}
+
+    def merged(self, other: DataSet) -> DataSet:
+        """Return the records of both under this name, the other's as the later ones."""
+        return self.replace(
+            profiles=self.profiles + other.profiles,
+            measurements=self.measurements + other.measurements,
+        )
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of the records, in hexadecimal digits.
+
+        Two data sets have one fingerprint where they have equal profiles in one order and equal
+        measurements in one order; the name does not count. Order counts because it decides
+        which of two profiles of one date is the newest. Hashed are lines of JSON, one a record,
+        with sorted keys and without fields that hold their default.
+        """
+        digest = sha256(DATASET_FORMAT.encode())
+        for record in (*self.profiles, *self.measurements):
+            kind = type(record).__name__
+            line = json.dumps([kind, record.to_data()], sort_keys=True, separators=(",", ":"))
+            digest.update(f"\n{line}".encode())
+        return digest.hexdigest()
+
+    def instance(
+        self,
+        gpu_model: str,
+        gpus: int,
+        *,
+        memory_mib: float | None = None,
+        gpus_per_node: int = 8,
+    ) -> Instance:
+        """Return an instance of what was measured on a GPU model, one pending job a workload.
+
+        Entries are averages: of a combination measured several times, and of the copies of a
+        workload beside itself, the mean speed; what failed once may not share. The cluster
+        allows the caps and the most workloads on a GPU that were measured.
+
+        Parameters
+        ----------
+        gpu_model : str
+            One of ``gpu_models``.
+        gpus : int
+            GPUs of the cluster.
+        memory_mib : float, optional
+            Memory of a GPU. May be left out only where no workload's memory is known.
+        gpus_per_node : int
+            GPUs of a node; the last may have fewer.
+
+        Raises
+        ------
+        InputError
+            For a GPU model without records, a number out of range, or missing memory.
+        """
+        if gpu_model not in self.gpu_models:
+            rule = f"must be one of {listed(self.gpu_models)}, got {shown(gpu_model)}"
+            raise InputError(rule, "gpu_model")
+        measured = [found for found in self.measurements if found.gpu_model == gpu_model]
+        workloads = self.workloads(gpu_model)
+        for name in chain.from_iterable(found.workloads for found in measured):
+            workloads.setdefault(name, Workload(memory_mib=0.0))
+        if memory_mib is None:
+            _require_no_memory(workloads)
+            memory_mib = UNKNOWN_MEMORY_MIB
+        caps = {share for found in measured for share in found.shares if share is not None}
+        cluster = {
+            "max_jobs_per_gpu": max((len(found.workloads) for found in measured), default=2),
+            "shares": sorted(caps),
+            "nodes": nodes([gpu_model], gpus, gpus_per_node, memory_mib),
+        }
+        return Instance.from_data(
+            {
+                "name": self.name,
+                "cluster": cluster,
+                "workloads": workloads,
+                "jobs": [{"id": name, "workload": name} for name in workloads],
+                "slowdowns": entries(measured),
+            }
+        )
+
+
+def _require_no_memory(workloads: Mapping[str, Workload]) -> None:
+    known = next((name for name, w in workloads.items() if w.memory_mib), None)
+    if known is not None:
+        rule = "must be given (MiB of a GPU), as the memory of workloads is known"
+        raise InputError(f"{rule}: {known} needs {workloads[known].memory_mib:g}", "memory_mib")
 
 
 def _moment(profile: SoloProfile) -> float:

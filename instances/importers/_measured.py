@@ -1,12 +1,15 @@
-"""From measured pairs to the entries and the cluster of an instance."""
+"""From what was measured together to the entries and the cluster of an instance."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from statistics import harmonic_mean
-from typing import NamedTuple
+from statistics import fmean, harmonic_mean
+from typing import TYPE_CHECKING, NamedTuple
 
 from dovetail.instances.errors import InputError
+
+if TYPE_CHECKING:
+    from dovetail.instances.datasets.records import Measurement
 
 UNKNOWN_MEMORY_MIB = 16384.0
 """Memory of a GPU where the data give none; the workloads then need 0 and it never binds."""
@@ -15,48 +18,58 @@ UNKNOWN_MEMORY_MIB = 16384.0
 _MOST_GPUS = 100_000
 
 
-class Measurement(NamedTuple):
-    """Two workloads measured together on one GPU; ``slowdown`` is None where they did not run."""
+class _Member(NamedTuple):
+    """A workload on a shared GPU; share 0 is none."""
 
-    gpu_model: str
-    pair: tuple[str, str]
-    slowdown: tuple[float, float] | None
+    workload: str
+    share: int
 
-    def sorted(self) -> Measurement:
-        """Return the same measurement with the names in order."""
-        (a, b), slowdown = self.pair, self.slowdown
-        if a <= b:
-            return self
-        return Measurement(self.gpu_model, (b, a), slowdown and (slowdown[1], slowdown[0]))
+
+_Members = tuple[_Member, ...]
 
 
 def entries(measurements: Iterable[Measurement]) -> list[dict[str, object]]:
-    """Return one entry for each GPU model and pair, in the order they first appear.
+    """Return one entry for each GPU model and combination, in the order they first appear.
 
-    A pair measured several times, in either order, gets the mean of the measured speeds (the
-    harmonic mean of the slowdowns), and so do the two copies of a workload beside itself: the
-    throughput of the pair stays what was measured. A pair that failed once may not share.
+    A combination (workloads with their shares) measured several times, in any order, gets the
+    mean of the measured speeds (the harmonic mean of the slowdowns), and so do the copies of a
+    workload beside itself: the throughput of the GPU stays what was measured. Power is the mean
+    of the known figures. A combination that failed once may not share.
     """
-    groups: dict[tuple[str, tuple[str, str]], list[tuple[float, float] | None]] = {}
-    for measurement in measurements:
-        model, pair, slowdown = measurement.sorted()
-        groups.setdefault((model, pair), []).append(slowdown)
-    return [
-        {"pair": pair, "slowdown": _mean(pair, found), "gpu_model": model}
-        for (model, pair), found in groups.items()
-    ]
+    groups: dict[tuple[str, _Members], list[Measurement]] = {}
+    for found in measurements:
+        groups.setdefault((found.gpu_model, tuple(sorted(_members(found)))), []).append(found)
+    return [_entry(model, members, found) for (model, members), found in groups.items()]
 
 
-def _mean(
-    pair: tuple[str, str], found: Sequence[tuple[float, float] | None]
-) -> tuple[float, float] | None:
-    known = [slowdown for slowdown in found if slowdown is not None]
-    if len(known) < len(found):
-        return None
-    first, second = zip(*known, strict=True)
-    if pair[0] == pair[1]:
-        first = second = first + second
-    return harmonic_mean(first), harmonic_mean(second)
+def _members(found: Measurement) -> _Members:
+    return tuple(
+        _Member(name, share or 0) for name, share in zip(found.workloads, found.shares, strict=True)
+    )
+
+
+def _entry(model: str, members: _Members, found: Sequence[Measurement]) -> dict[str, object]:
+    capped = any(member.share for member in members)
+    slowdowns = _means(found)
+    powers = [measured.power_w for measured in found if measured.power_w is not None]
+    return {
+        "pair" if len(members) == 2 else "set": tuple(member.workload for member in members),
+        "share": tuple(member.share or None for member in members) if capped else None,
+        "slowdown": slowdowns and tuple(slowdowns[member] for member in members),
+        "power_w": fmean(powers) if slowdowns and powers else None,
+        "gpu_model": model,
+    }
+
+
+def _means(found: Sequence[Measurement]) -> dict[_Member, float] | None:
+    """Return the mean slowdown of each member, None where they failed to run once."""
+    known: dict[_Member, list[float]] = {}
+    for measured in found:
+        if measured.slowdown is None:
+            return None
+        for member, slowdown in zip(_members(measured), measured.slowdown, strict=True):
+            known.setdefault(member, []).append(slowdown)
+    return {member: harmonic_mean(slowdowns) for member, slowdowns in known.items()}
 
 
 def nodes(

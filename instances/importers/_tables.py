@@ -10,10 +10,12 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
-from dovetail.instances._record import listed, shown
+from dovetail.instances._record import Record, listed, shown
 from dovetail.instances.errors import InputError
+
+_R = TypeVar("_R", bound=Record)
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,7 @@ class Row:
     source: str
     line: int
     values: dict[str, str]
+    counted_as: str = "line"
 
     def text(self, column: str) -> str:
         """Return the value of a column that must not be empty."""
@@ -34,10 +37,9 @@ class Row:
     def number(self, column: str) -> float:
         """Return the value of a column that must hold a finite number >= 0."""
         value = self.values[column]
-        try:
-            number = float(value)
-        except ValueError:
-            raise self.broken(column, f"must be a number, got {shown(value)}") from None
+        number = as_number(value)
+        if number is None:
+            raise self.broken(column, f"must be a number, got {shown(value)}")
         if not (math.isfinite(number) and number >= 0):
             raise self.broken(column, f"must be a finite number >= 0, got {shown(value)}")
         return number
@@ -56,9 +58,45 @@ class Row:
             raise self.broken(column, f"must be a whole number >= 1, got {number:g}")
         return int(number)
 
+    def fraction(self, column: str) -> float:
+        """Return the value of a column that must hold a percentage, as a fraction."""
+        percent = self.number(column)
+        if percent > 100:
+            raise self.broken(column, f"must be a percentage <= 100, got {percent:g}")
+        return percent / 100
+
     def broken(self, column: str, rule: str) -> InputError:
         """Return the error that says where in the file the rule is broken."""
-        return InputError(rule, f"line {self.line}: {column}", self.source)
+        return InputError(rule, f"{self.counted_as} {self.line}: {column}", self.source)
+
+    def record(self, kind: type[_R], **data: object) -> _R:
+        """Build the record that the row tells; a rule it breaks is told with the line."""
+        try:
+            return kind.from_data(data)
+        except InputError as error:
+            raise self.broken(error.path, error.rule) from None
+
+
+def as_number(text: str) -> float | None:
+    """Return the number that a cell holds, None where it is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def table_of(directory: str, name: str) -> str:
+    """Return the path of a table in a folder, plain or packed.
+
+    Raises
+    ------
+    InputError
+        When the folder has neither.
+    """
+    for path in (Path(directory, name), Path(directory, f"{name}.gz")):
+        if path.is_file():
+            return str(path)
+    raise InputError(f"must have a file {name} (or {name}.gz)", "", directory)
 
 
 def read_text(path: str | Path) -> str:
@@ -92,13 +130,25 @@ def read_csv(path: str | Path, columns: Sequence[str]) -> Iterator[Row]:
     InputError
         For a column that is missing, or a row of another length than the header.
     """
-    lines = _lines(path)
-    _, header = next(lines, (1, []))
+    header, rows = read_table(path)
     missing = [name for name in columns if name not in header]
     if missing:
         rule = f"must have the columns {', '.join(columns)}; missing: {', '.join(missing)}"
         raise InputError(f"{rule}, got {listed(header)}", "line 1", str(path))
-    yield from _rows(str(path), lines, header)
+    yield from rows
+
+
+def read_table(path: str | Path) -> tuple[Sequence[str], Iterator[Row]]:
+    """Return the header of a comma-separated file, and its rows.
+
+    Raises
+    ------
+    InputError
+        When it cannot be read; while rows are taken, for one of another length than the header.
+    """
+    lines = _lines(path)
+    _, header = next(lines, (1, []))
+    return header, _rows(str(path), lines, header)
 
 
 def read_tsv(path: str | Path, columns: Sequence[str]) -> Iterator[Row]:

@@ -9,13 +9,15 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from dovetail.instances._record import listed, shown
+from dovetail.instances._record import Record, listed, shown
+from dovetail.instances.datasets.records import DataSet, Measurement, SoloProfile
 from dovetail.instances.errors import InputError
 from dovetail.instances.files import read_data
-from dovetail.instances.importers._measured import Measurement, entries, nodes
+from dovetail.instances.importers._measured import entries, nodes
 from dovetail.instances.importers._tables import Row, read_tsv
 from dovetail.instances.instance import Instance
 
@@ -23,8 +25,14 @@ TRACE = ("job type", "command", "steps flag", "data flag", "total steps", "arriv
 
 _KEY = re.compile(r"""\((['"])(?P<job_type>.+)\1, (?P<gpus>[1-9][0-9]{0,5})\)""")
 
+_BATCH = re.compile(r"(?P<family>.+) \(batch size (?P<size>[1-9][0-9]{0,5})\)")
+_SOURCE = "Gavel"
+_COPIED = "_unconsolidated"
+
 _Row = Mapping[str, object]
 _Job = dict[str, object]
+_Rates = tuple[float, float]
+_R = TypeVar("_R", bound=Record)
 
 
 class _Gang(NamedTuple):
@@ -94,7 +102,7 @@ def import_gavel(
         raise InputError("trace and at_s go together", "at_s")
     if at_s is not None and not (math.isfinite(at_s) and at_s >= 0):
         raise InputError(f"must be a finite number >= 0, got {at_s}", "at_s")
-    table = _Table(throughputs, device)
+    table = _Table(throughputs, device, _device(throughputs, device))
     jobs = table.one_of_each()
     if trace is not None and at_s is not None:
         jobs = _jobs_at(trace, at_s, table, gangs_as_single)
@@ -108,13 +116,48 @@ def import_gavel(
     return Instance.from_data(data, trace or throughputs)
 
 
+def gavel_data(throughputs: str) -> DataSet:
+    """Return Gavel's measurements of all devices as a data set.
+
+    Every type and gang size that ran alone gives a profile with its throughput (iterations/s);
+    its batch size and its family are read from the name (``ResNet-18 (batch size 16)``). The
+    pairs are those of one-GPU jobs; one of which a side made no progress failed. The file has
+    most pairs in both orders: where both say the same they are one measurement (in the
+    published file they always do), else two.
+
+    Devices ``NAME_unconsolidated`` are left out: their gangs ran spread over machines, and what
+    ran on one GPU is copied from ``NAME``.
+
+    Parameters
+    ----------
+    throughputs : str
+        The file of throughputs, ``.json`` or ``.json.gz``.
+
+    Raises
+    ------
+    InputError
+        With file and place of the first value that breaks a rule.
+    """
+    devices = _mapping(throughputs, "", read_data(throughputs))
+    tables = [
+        _Table(throughputs, device, rows)
+        for device, rows in devices.items()
+        if not device.endswith(_COPIED)
+    ]
+    return DataSet(
+        name="gavel",
+        profiles=tuple(chain.from_iterable(table.profiles() for table in tables)),
+        measurements=tuple(chain.from_iterable(table.measurements() for table in tables)),
+    )
+
+
 class _Table:
     """The part of the published file that belongs to one device."""
 
-    def __init__(self, source: str, device: str) -> None:
+    def __init__(self, source: str, device: str, rows_by_key: object) -> None:
         self._source = source
         self._device = device
-        rows = _mapping(source, device, _device(source, device))
+        rows = _mapping(source, device, rows_by_key)
         self._rows = {self._gang(key): self._row(key, row) for key, row in rows.items()}
         self._solo = {gang: self._solo_rate(gang, row) for gang, row in self._rows.items()}
 
@@ -131,13 +174,33 @@ class _Table:
         names = [gang.workload for gang, rate in self._solo.items() if gang.gpus == 1 and rate > 0]
         return [{"id": name, "workload": name} for name in names]
 
+    def profiles(self) -> Iterator[SoloProfile]:
+        """Yield the profile of each type and gang size that ran alone."""
+        for gang, rate in self._solo.items():
+            if rate > 0:
+                batch = _BATCH.fullmatch(gang.job_type)
+                yield self._record(
+                    SoloProfile,
+                    f"{tuple(gang)}",
+                    workload=gang.job_type,
+                    family=batch["family"] if batch else gang.job_type,
+                    workers=gang.gpus,
+                    batch_size=int(batch["size"]) if batch else None,
+                    throughput=rate,
+                )
+
     def measurements(self) -> Iterator[Measurement]:
-        """Yield every measured pair of one-GPU types that ran alone."""
+        """Yield every measured pair of one-GPU types that ran alone, mirrored ones once."""
+        seen: set[tuple[_Gang, _Gang, _Rates]] = set()
         for mine, row in self._rows.items():
             for key in row:
                 other = None if key == "null" else self._gang(key)
-                if other and mine.gpus == other.gpus == 1 and self._ran(mine, other):
-                    yield self._measurement(mine, other, self._pair_rates(mine, key, row[key]))
+                if not (other and mine.gpus == other.gpus == 1 and self._ran(mine, other)):
+                    continue
+                rates = self._pair_rates(mine, key, row[key])
+                if (other, mine, rates[::-1]) not in seen:
+                    seen.add((mine, other, rates))
+                    yield self._measurement(mine, other, rates)
 
     def rate(self, gang: _Gang) -> float:
         """Return the measured solo iterations/s, 0 where there are none."""
@@ -150,12 +213,20 @@ class _Table:
     def _ran(self, *gangs: _Gang) -> bool:
         return all(self.rate(gang) > 0 for gang in gangs)
 
-    def _measurement(self, mine: _Gang, other: _Gang, rates: tuple[float, float]) -> Measurement:
-        pair = (mine.workload, other.workload)
-        if 0 in rates:
-            return Measurement(self._device, pair, None)
-        slowdown = (self._solo[mine] / rates[0], self._solo[other] / rates[1])
-        return Measurement(self._device, pair, slowdown)
+    def _measurement(self, mine: _Gang, other: _Gang, rates: _Rates) -> Measurement:
+        alone = (self._solo[mine], self._solo[other])
+        return self._record(
+            Measurement,
+            f"{tuple(mine)}[{tuple(other)}]",
+            workloads=(mine.workload, other.workload),
+            slowdown=None if 0 in rates else (alone[0] / rates[0], alone[1] / rates[1]),
+        )
+
+    def _record(self, kind: type[_R], where: str, **data: object) -> _R:
+        try:
+            return kind.from_data({**data, "gpu_model": self._device, "source": _SOURCE})
+        except InputError as error:
+            raise self._broken(f"{where}.{error.path}", error.rule) from None
 
     def _gang(self, key: str) -> _Gang:
         found = _KEY.fullmatch(key)
@@ -169,7 +240,7 @@ class _Table:
     def _solo_rate(self, gang: _Gang, row: _Row) -> float:
         return self._number(f"{tuple(gang)}[null]", row.get("null"))
 
-    def _pair_rates(self, mine: _Gang, key: str, value: object) -> tuple[float, float]:
+    def _pair_rates(self, mine: _Gang, key: str, value: object) -> _Rates:
         where = f"{tuple(mine)}[{key}]"
         if not isinstance(value, list) or len(value) != 2:
             raise self._broken(where, f"must be a list of two numbers, got {shown(value)}")

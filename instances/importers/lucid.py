@@ -6,16 +6,17 @@ configuration alone) and ``colocate_info.csv`` (pairs on one GPU).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Container, Iterable
+from itertools import permutations
 
-from dovetail.instances.errors import InputError
-from dovetail.instances.importers._measured import Measurement, entries, nodes
-from dovetail.instances.importers._tables import Row, read_csv
+from dovetail.instances.datasets.records import DataSet, Measurement, SoloProfile
+from dovetail.instances.importers._measured import entries, nodes
+from dovetail.instances.importers._tables import Row, read_csv, table_of
 from dovetail.instances.instance import Instance
 
 GPU_MODEL = "RTX 3090"
 MEMORY_MIB = 24576.0
+SOURCE = "Lucid"
 
 _TYPE = ("model", "dataset", "batchsize", "amp")
 _SOLO = (*_TYPE, "speed", "gpu_util", "gmem_util", "gmem")
@@ -53,26 +54,47 @@ def import_lucid(directory: str, gpus: int, *, gpus_per_node: int = 8) -> Instan
     InputError
         With file, line and column of the first value that breaks a rule.
     """
-    solo = _find(directory, "single_data.csv")
-    workloads = {_type(row): _workload(row) for row in read_csv(solo, _SOLO)}
-    pairs = _find(directory, "colocate_info.csv")
-    measured = [_measurement(row, workloads) for row in read_csv(pairs, _PAIR)]
+    profiles = _profiles(directory)
+    measured = _measurements(directory, profiles)
     cluster = {"nodes": nodes([GPU_MODEL], gpus, gpus_per_node, MEMORY_MIB)}
     data = {
         "name": "lucid",
         "cluster": cluster,
-        "workloads": workloads,
+        "workloads": {profile.workload: _workload(profile) for profile in profiles},
         "jobs": [{"id": name, "workload": name} for name in complete_types(measured)],
         "slowdowns": entries(measured),
     }
     return Instance.from_data(data, directory)
 
 
+def lucid_data(directory: str) -> DataSet:
+    """Return Lucid's measurements as a data set.
+
+    The batch size is the type's, its family the model: batch sizes and precisions of one model
+    never stand on both sides of a test. Utilisations and memory are ``nvidia-smi``'s figures of
+    the whole GPU, the throughput is in samples/s for most types, and slowdown = 1 / speed. The
+    utilisation of a pair was measured while it ran and is left out: no predictor may know it.
+
+    Parameters
+    ----------
+    directory : str
+        Folder with ``single_data.csv`` and ``colocate_info.csv`` (or the same with ``.gz``).
+
+    Raises
+    ------
+    InputError
+        With file, line and column of the first value that breaks a rule.
+    """
+    profiles = _profiles(directory)
+    measured = _measurements(directory, profiles)
+    return DataSet(name="lucid", profiles=tuple(profiles), measurements=tuple(measured))
+
+
 def complete_types(measured: Iterable[Measurement]) -> list[str]:
     """Return the types of which every two, and each with itself, were measured together."""
     partners: dict[str, set[str]] = {}
     for found in measured:
-        for mine, other in (found.pair, found.pair[::-1]):
+        for mine, other in permutations(found.workloads):
             partners.setdefault(mine, set()).add(other)
     while partners and min(map(len, partners.values())) < len(partners):
         fewest = max(partners, key=lambda name: (-len(partners[name]), name))
@@ -80,13 +102,6 @@ def complete_types(measured: Iterable[Measurement]) -> list[str]:
         for others in partners.values():
             others.discard(fewest)
     return sorted(partners)
-
-
-def _find(directory: str, name: str) -> str:
-    for path in (Path(directory, name), Path(directory, f"{name}.gz")):
-        if path.is_file():
-            return str(path)
-    raise InputError(f"must have a file {name} (or {name}.gz)", "", directory)
 
 
 def _type(row: Row, side: str = "") -> str:
@@ -97,25 +112,39 @@ def _type(row: Row, side: str = "") -> str:
     return f"{model} {dataset} b{batch}{precision}"
 
 
-def _workload(row: Row) -> dict[str, object]:
+def _profiles(directory: str) -> list[SoloProfile]:
+    return [_profile(row) for row in read_csv(table_of(directory, "single_data.csv"), _SOLO)]
+
+
+def _profile(row: Row) -> SoloProfile:
+    return row.record(
+        SoloProfile,
+        workload=_type(row),
+        gpu_model=GPU_MODEL,
+        family=row.text("model"),
+        batch_size=row.count("batchsize"),
+        metrics={"gpu_util": row.fraction("gpu_util"), "mem_util": row.fraction("gmem_util")},
+        throughput=row.positive("speed"),
+        memory_mib=row.number("gmem"),
+        source=SOURCE,
+    )
+
+
+def _workload(profile: SoloProfile) -> dict[str, object]:
     return {
-        "memory_mib": row.number("gmem"),
-        "metrics": {
-            "gpu_util": _fraction(row, "gpu_util"),
-            "mem_util": _fraction(row, "gmem_util"),
-        },
-        "throughput": {100: row.positive("speed")},
+        "memory_mib": profile.memory_mib,
+        "metrics": profile.metrics,
+        "throughput": {100: profile.throughput},
     }
 
 
-def _fraction(row: Row, column: str) -> float:
-    percent = row.number(column)
-    if percent > 100:
-        raise row.broken(column, f"must be a percentage <= 100, got {percent:g}")
-    return percent / 100
+def _measurements(directory: str, profiles: Iterable[SoloProfile]) -> list[Measurement]:
+    rows = read_csv(table_of(directory, "colocate_info.csv"), _PAIR)
+    known = {profile.workload for profile in profiles}
+    return [_measurement(row, known) for row in rows]
 
 
-def _measurement(row: Row, known: Mapping[str, object]) -> Measurement:
+def _measurement(row: Row, known: Container[str]) -> Measurement:
     pair = (_type(row, "1"), _type(row, "2"))
     for side, name in zip("12", pair, strict=True):
         if row.count(f"gpu_num{side}") != 1:
@@ -123,5 +152,10 @@ def _measurement(row: Row, known: Mapping[str, object]) -> Measurement:
         if name not in known:
             raise row.broken(f"model{side}", f"{name!r} has no row in single_data.csv")
     speeds = (row.number("speed1"), row.number("speed2"))
-    slowdown = None if 0 in speeds else (1 / speeds[0], 1 / speeds[1])
-    return Measurement(GPU_MODEL, pair, slowdown)
+    return row.record(
+        Measurement,
+        workloads=pair,
+        gpu_model=GPU_MODEL,
+        slowdown=None if 0 in speeds else tuple(1 / speed for speed in speeds),
+        source=SOURCE,
+    )

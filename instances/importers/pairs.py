@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from dovetail.instances._record import listed, shown
+from dovetail.instances.datasets.records import Measurement
 from dovetail.instances.errors import InputError
-from dovetail.instances.importers._measured import Measurement, entries, nodes
+from dovetail.instances.importers._measured import entries, nodes
 from dovetail.instances.importers._tables import Row, read_csv
 from dovetail.instances.instance import Instance
 
@@ -48,7 +49,7 @@ def import_pairs(
     """
     rows = list(read_csv(csv_path, COLUMNS))
     measured = _of_device([_measurement(row) for row in rows], device, csv_path)
-    types = list(dict.fromkeys(name for found in measured for name in found.pair))
+    types = list(dict.fromkeys(name for found in measured for name in found.workloads))
     devices = dict.fromkeys(found.gpu_model for found in measured)
     data = {
         "name": Path(csv_path).name,
@@ -67,7 +68,12 @@ def _measurement(row: Row) -> Measurement:
         raise row.broken("gpus", f"must be 1, as pairs are of one GPU, got {row.values['gpus']}")
     ran = row.text("status") == "ok"
     slowdown = (row.positive("slowdown_a"), row.positive("slowdown_b")) if ran else None
-    return Measurement(row.text("device"), (row.text("job_a"), row.text("job_b")), slowdown)
+    return row.record(
+        Measurement,
+        workloads=(row.text("job_a"), row.text("job_b")),
+        gpu_model=row.text("device"),
+        slowdown=slowdown,
+    )
 
 
 def _of_device(

@@ -50,6 +50,7 @@ MODELS: Final = (
     "castor",
     "coscheml",
     "sm_allocation",
+    "kernel",
 )
 """The models that are fitted by themselves; ``auto`` chooses among them and blends them."""
 

@@ -1,0 +1,179 @@
+"""What the commands of ``dovetail dataset`` do."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import reduce
+
+from dovetail.instances.datasets import (
+    DataSet,
+    Measurement,
+    Repository,
+    SoloProfile,
+    read_dataset,
+    write_dataset,
+)
+from dovetail.instances.datasets.repository import is_repository
+from dovetail.instances.errors import InputError
+from dovetail.instances.files import source_name, write_data
+from dovetail.instances.importers.gavel import gavel_data
+from dovetail.instances.importers.lucid import lucid_data
+from dovetail.instances.importers.miso import miso_data
+from dovetail.instances.importers.parvagpu import parvagpu_data
+from dovetail.instances.instance import METRICS
+
+_SOURCES: Mapping[str, Callable[[str], DataSet]] = {
+    "gavel": gavel_data,
+    "lucid": lucid_data,
+    "miso": miso_data,
+    "parvagpu": parvagpu_data,
+}
+
+COUNTED = ("workloads", "profiles", "measurements")
+FIGURES = ("throughput", "power_w", "memory_mib", "memory_mean_mib", "duration_s")
+UNCAPPED = "uncapped"
+
+_Summary = dict[str, object]
+
+
+def import_data(options: Namespace) -> int:
+    """Write a data set of published measurements, or append it to a repository."""
+    appends = is_repository(options.output)
+    if appends and options.parquet:
+        raise InputError("goes with a folder, not with a repository", "--parquet")
+    data = _SOURCES[options.source](options.path)
+    if appends:
+        Repository(options.output).append(data.profiles, data.measurements)
+    else:
+        write_dataset(data, options.output, options.parquet)
+    _tell(options, {"name": data.name, **_counted(data), "written_to": options.output})
+    return 0
+
+
+def add(options: Namespace) -> int:
+    """Append data sets to a repository, all of them or none."""
+    if not is_repository(options.repository):
+        rule = "must be a repository: a name that ends in .db or .sqlite"
+        raise InputError(rule, "", source_name(options.repository))
+    data = reduce(DataSet.merged, map(read_dataset, options.data))
+    sequence = Repository(options.repository).append(data.profiles, data.measurements)
+    name = ", ".join(options.data)
+    written = {"written_to": options.repository, "sequence": sequence}
+    _tell(options, {"name": name, **_counted(data), **written})
+    return 0
+
+
+def show(options: Namespace) -> int:
+    """Say what a data set holds."""
+    data = read_dataset(options.data)
+    summary = {
+        "name": data.name,
+        **_counted(data),
+        "families": len(set(data.families.values())),
+        "fingerprint": data.fingerprint,
+        "gpu_models": {model: _of_model(data, model) for model in data.gpu_models},
+    }
+    if options.json:
+        write_data(summary, "-")
+        return 0
+    print(f"{data.name}: {_listed(summary, COUNTED)}")
+    print(f"fingerprint {data.fingerprint}")
+    for model in data.gpu_models:
+        print("\n".join([model, *(f"  {line}" for line in _lines(_of_model(data, model)))]))
+    return 0
+
+
+def _of_model(data: DataSet, gpu_model: str) -> _Summary:
+    """Return what is known of one GPU model."""
+    profiles = [profile for profile in data.profiles if profile.gpu_model == gpu_model]
+    measured = [found for found in data.measurements if found.gpu_model == gpu_model]
+    return {
+        "workloads": len(_workloads(profiles, measured)),
+        "profiles": _by_share(profiles),
+        "pairs": _ran(found for found in measured if len(found.workloads) == 2),
+        "sets": _ran(found for found in measured if len(found.workloads) > 2),
+        "known": _known(profiles),
+    }
+
+
+def _workloads(profiles: Iterable[SoloProfile], measured: Iterable[Measurement]) -> set[str]:
+    alone = {profile.workload for profile in profiles}
+    return alone.union(*(found.workloads for found in measured))
+
+
+def _by_share(profiles: Iterable[SoloProfile]) -> dict[str, int]:
+    shares = Counter(profile.share for profile in profiles)
+    capped = sorted(share for share in shares if share is not None)
+    uncapped = {UNCAPPED: shares[None]} if None in shares else {}
+    return uncapped | {str(share): shares[share] for share in capped}
+
+
+def _ran(measured: Iterable[Measurement]) -> dict[str, int]:
+    failed = Counter(found.failed for found in measured)
+    return {"measured": failed[False], "failed": failed[True]}
+
+
+def _known(profiles: Iterable[SoloProfile]) -> dict[str, int]:
+    """Return of how many workloads each figure is known, those of none left out."""
+    known: dict[str, set[str]] = {name: set() for name in (*METRICS, *FIGURES)}
+    for profile in profiles:
+        told = {*(profile.metrics.to_data() if profile.metrics else ())}
+        told |= {name for name in FIGURES if getattr(profile, name) is not None}
+        for name in told:
+            known[name].add(profile.workload)
+    return {name: len(workloads) for name, workloads in known.items() if workloads}
+
+
+def _lines(told: _Summary) -> Iterator[str]:
+    yield f"workloads  {told['workloads']}"
+    for name in ("profiles", "pairs", "sets", "known"):
+        counts = told[name]
+        if isinstance(counts, dict) and any(counts.values()):
+            yield f"{name:<9}  {_TOLD[name](counts)}"
+
+
+def _profiles_told(counts: Mapping[str, int]) -> str:
+    return ", ".join(
+        f"{count} {share}" if share == UNCAPPED else f"{count} at {share} %"
+        for share, count in counts.items()
+    )
+
+
+def _ran_told(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
+
+
+def _known_told(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} of {count}" for name, count in counts.items())
+
+
+_TOLD: Mapping[str, Callable[[Mapping[str, int]], str]] = {
+    "profiles": _profiles_told,
+    "pairs": _ran_told,
+    "sets": _ran_told,
+    "known": _known_told,
+}
+
+
+def _counted(data: DataSet) -> _Summary:
+    return {
+        "workloads": len(data.families),
+        "profiles": len(data.profiles),
+        "measurements": len(data.measurements),
+    }
+
+
+def _tell(options: Namespace, summary: _Summary) -> None:
+    if options.json:
+        write_data(summary, "-")
+    else:
+        print(f"{summary['name']}: {_listed(summary, COUNTED)} -> {summary['written_to']}")
+
+
+def _listed(summary: _Summary, things: Iterable[str]) -> str:
+    return ", ".join(
+        f"{summary[thing]} {thing.removesuffix('s') if summary[thing] == 1 else thing}"
+        for thing in things
+    )

@@ -1,0 +1,403 @@
+"""The profile repository: a SQLite file that only grows.
+
+Who measures appends profiles and measurements; who predicts reads what there is, or what is new.
+Nothing is changed or deleted: triggers refuse it, whoever writes. An append is one transaction
+and is on the disk when `Repository.append` returns, so that a killed writer leaves all of it or
+nothing. Several processes may append and read at once (write-ahead log; writers wait for each
+other). The file should lie on a local disk: SQLite's locks are not safe on network file systems.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, NamedTuple
+from urllib.parse import quote
+
+from dovetail.instances._record import Record
+from dovetail.instances.datasets.records import DataSet, Measurement, SoloProfile
+from dovetail.instances.errors import InputError
+from dovetail.instances.files import FilePath, source_name
+
+ENDINGS = (".db", ".sqlite")
+"""How the name of a repository ends."""
+
+SCHEMA_VERSION: Final = 1
+APPLICATION_ID: Final = 0x44545052
+"""SQLite's mark of whose file this is: ``DTPR``."""
+
+_MAGIC = b"SQLite format 3\0"
+_WAIT_S = 60.0
+
+_TABLES = {
+    "record": """
+        sequence INTEGER PRIMARY KEY,
+        recorded TEXT NOT NULL""",
+    "profile": """
+        sequence INTEGER PRIMARY KEY REFERENCES record,
+        workload TEXT NOT NULL,
+        gpu_model TEXT NOT NULL,
+        share INTEGER,
+        family TEXT,
+        workers INTEGER NOT NULL,
+        batch_size INTEGER,
+        throughput REAL,
+        power_w REAL,
+        memory_mib REAL,
+        memory_mean_mib REAL,
+        duration_s REAL,
+        source TEXT,
+        date TEXT""",
+    "metric": """
+        sequence INTEGER NOT NULL REFERENCES profile,
+        name TEXT NOT NULL,
+        mean REAL,
+        variance REAL,
+        PRIMARY KEY (sequence, name)""",
+    "measurement": """
+        sequence INTEGER PRIMARY KEY REFERENCES record,
+        gpu_model TEXT NOT NULL,
+        status TEXT NOT NULL CHECK (status IN ('ok', 'failed')),
+        power_w REAL,
+        source TEXT,
+        date TEXT""",
+    "member": """
+        sequence INTEGER NOT NULL REFERENCES measurement,
+        position INTEGER NOT NULL,
+        workload TEXT NOT NULL,
+        share INTEGER,
+        slowdown REAL,
+        PRIMARY KEY (sequence, position)""",
+}
+"""The tables and their columns; ``record`` numbers what the others hold."""
+
+_KEYS = {"metric": ("sequence", "name"), "member": ("sequence", "position")}
+"""The keys of the tables with several rows a record."""
+
+_PROFILE = (
+    *("workload", "gpu_model", "share", "family", "workers", "batch_size", "throughput"),
+    *("power_w", "memory_mib", "memory_mean_mib", "duration_s", "source", "date"),
+)
+_MEASUREMENT = ("gpu_model", "power_w", "source", "date")
+
+
+class Recorded(NamedTuple):
+    """A record of a repository.
+
+    Attributes
+    ----------
+    sequence : int
+        Its number: 1 for the first, larger for whatever was appended later.
+    recorded : str
+        When it was appended, ISO 8601 in UTC. All of one append have the same moment.
+    record : SoloProfile or Measurement
+        What was appended.
+    """
+
+    sequence: int
+    recorded: str
+    record: SoloProfile | Measurement
+
+
+def is_repository(path: FilePath) -> bool:
+    """Tell whether the name is that of a repository, whatever is there."""
+    return os.fspath(path).lower().endswith(ENDINGS)
+
+
+class Repository:
+    """Profiles and measurements in a SQLite file that only grows.
+
+    An object holds no connection: each call opens the file and closes it, so that an object may
+    be used from any thread or process.
+
+    Parameters
+    ----------
+    path : str or path
+        The file. It is made by the first append.
+    """
+
+    def __init__(self, path: FilePath) -> None:
+        self._path = Path(path)
+        self._source = source_name(path)
+
+    def append(
+        self, profiles: Iterable[SoloProfile] = (), measurements: Iterable[Measurement] = ()
+    ) -> int:
+        """Append records, all or none, and return the sequence number of the last one.
+
+        Profiles come before measurements. When it returns, the records are on the disk.
+
+        Returns
+        -------
+        int
+            The largest sequence number there is; 0 in an empty repository.
+
+        Raises
+        ------
+        InputError
+            When the file is no repository, is of a newer schema or damaged, cannot be written,
+            or other writers hold it for a minute. Nothing is appended then.
+        """
+        rows: list[SoloProfile | Measurement] = [*profiles, *measurements]
+        with self._faults("written"), closing(self._connected("rwc")) as connection:
+            self._prepare(connection)
+            with _transaction(connection, "IMMEDIATE"):
+                last = _last(connection)
+                _insert(connection, last + 1, rows)
+            return last + len(rows)
+
+    def data_set(self) -> DataSet:
+        """Return everything, in the order of recording; the newest profile counts in use.
+
+        Raises
+        ------
+        InputError
+            When the file is absent, no repository, of a newer schema or damaged.
+        """
+        records = [found.record for found in self.since(0)]
+        return DataSet(
+            name=self._path.stem,
+            profiles=tuple(r for r in records if isinstance(r, SoloProfile)),
+            measurements=tuple(r for r in records if isinstance(r, Measurement)),
+        )
+
+    def since(self, sequence: int) -> tuple[Recorded, ...]:
+        """Return what was appended after the record of this number, in order.
+
+        Whoever learns on keeps the last number seen, and asks for what came after it.
+
+        Raises
+        ------
+        InputError
+            As for `data_set`.
+        """
+        if not self._path.exists():
+            raise InputError("cannot be read: no such file or directory", "", self._source)
+        with self._faults("read"), closing(self._connected(self._read_mode())) as connection:
+            self._check_kind(connection)
+            with _transaction(connection, "DEFERRED"):
+                return tuple(self._read(connection, sequence))
+
+    def _read_mode(self) -> str:
+        """Return how to open the file for reading; SQLite wants to put its log beside it."""
+        log = self._path.with_name(f"{self._path.name}-wal")
+        if os.access(self._path.parent, os.W_OK) or log.exists():
+            return "ro"
+        return "ro&immutable=1"
+
+    def _connected(self, mode: str) -> sqlite3.Connection:
+        self._refuse_other_files()
+        place = f"file:{quote(str(self._path.absolute()))}?mode={mode}"
+        connection = sqlite3.connect(place, _WAIT_S, isolation_level=None, uri=True)
+        connection.execute("PRAGMA foreign_keys = ON")
+        return connection
+
+    def _refuse_other_files(self) -> None:
+        """Refuse what is no database; SQLite takes a short file for an empty one, to write over."""
+        if self._path.is_file():
+            with self._path.open("rb") as file:
+                start = file.read(len(_MAGIC))
+            if start not in (b"", _MAGIC):
+                raise InputError("must be a profile repository, got another file", "", self._source)
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        """Check what is there, and make the tables in a new file."""
+        if _empty(connection):
+            with _transaction(connection, "IMMEDIATE"):
+                # Another writer may have been faster.
+                if _empty(connection):
+                    _create(connection)
+        self._check_kind(connection)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+
+    def _check_kind(self, connection: sqlite3.Connection) -> None:
+        (mark,) = connection.execute("PRAGMA application_id").fetchone()
+        if mark != APPLICATION_ID:
+            raise InputError("must be a profile repository, got another database", "", self._source)
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version != SCHEMA_VERSION:
+            rule = f"must have schema version {SCHEMA_VERSION}, got {version}"
+            raise InputError(f"{rule} (a newer Dovetail wrote it)", "", self._source)
+
+    def _read(self, connection: sqlite3.Connection, after: int) -> Iterator[Recorded]:
+        times = dict(connection.execute("SELECT * FROM record WHERE sequence > ?", (after,)))
+        found = {**_profiles(connection, after), **_measurements(connection, after)}
+        for sequence in sorted(times):
+            kind, data = found.get(sequence, (SoloProfile, {}))
+            record = self._checked(sequence, kind, data)
+            yield Recorded(sequence, times[sequence], record)
+
+    def _checked(
+        self, sequence: int, kind: type[SoloProfile | Measurement], data: dict[str, object]
+    ) -> SoloProfile | Measurement:
+        try:
+            return kind.from_data(data)
+        except InputError as error:
+            path = f"record {sequence}: {error.path}"
+            raise InputError(error.rule, path, self._source) from None
+
+    @contextmanager
+    def _faults(self, done: str) -> Iterator[None]:
+        """Tell what SQLite says in one line."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise InputError(_rule(error, done), "", self._source) from None
+        except OSError as error:
+            rule = f"cannot be {done}: {str(error.strerror).lower()}"
+            raise InputError(rule, "", self._source) from None
+
+
+def _rule(error: sqlite3.Error, done: str) -> str:
+    # The low byte tells the kind of an error, the rest its circumstances.
+    match getattr(error, "sqlite_errorcode", 0) & 0xFF:
+        case sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_CORRUPT:
+            return f"is damaged: {error}"
+        case sqlite3.SQLITE_BUSY:
+            return f"cannot be {done}: others have been writing for {_WAIT_S:g} s"
+        case _:
+            return f"cannot be {done}: {error}"
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection, kind: str) -> Iterator[None]:
+    connection.execute(f"BEGIN {kind}")
+    try:
+        yield
+    except BaseException:
+        connection.rollback()
+        raise
+    connection.commit()
+
+
+def _empty(connection: sqlite3.Connection) -> bool:
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    return bool(tables == 0)
+
+
+def _create(connection: sqlite3.Connection) -> None:
+    for table, columns in _TABLES.items():
+        form = "STRICT, WITHOUT ROWID" if table in _KEYS else "STRICT"
+        connection.execute(f"CREATE TABLE {table} ({columns}) {form}")
+        for statement in _guards(table):
+            connection.execute(statement)
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+def _guards(table: str) -> Iterator[str]:
+    """Yield the triggers that keep what a table holds; INSERT OR REPLACE deletes unseen."""
+    refuse = f"SELECT RAISE(ABORT, '{table}: a repository is only appended to')"
+    for change in ("UPDATE", "DELETE"):
+        yield f"CREATE TRIGGER {table}_{change} BEFORE {change} ON {table} BEGIN {refuse}; END"
+    there = " AND ".join(f"{key} = NEW.{key}" for key in _key(table))
+    yield (
+        f"CREATE TRIGGER {table}_REPLACE BEFORE INSERT ON {table} "
+        f"WHEN EXISTS (SELECT 1 FROM {table} WHERE {there}) BEGIN {refuse}; END"
+    )
+
+
+def _last(connection: sqlite3.Connection) -> int:
+    (last,) = connection.execute("SELECT coalesce(max(sequence), 0) FROM record").fetchone()
+    return int(last)
+
+
+def _insert(
+    connection: sqlite3.Connection, first: int, rows: Sequence[SoloProfile | Measurement]
+) -> None:
+    now = datetime.now(UTC).isoformat()
+    for sequence, row in enumerate(rows, first):
+        _put(connection, "record", sequence, now)
+        if isinstance(row, SoloProfile):
+            _insert_profile(connection, sequence, row)
+        else:
+            _insert_measurement(connection, sequence, row)
+
+
+def _insert_profile(connection: sqlite3.Connection, sequence: int, profile: SoloProfile) -> None:
+    _put(connection, "profile", sequence, *_values(profile, _PROFILE))
+    means = profile.metrics.to_data() if profile.metrics else {}
+    for name in {**means, **profile.metrics_variance}:
+        variance = profile.metrics_variance.get(name)
+        _put(connection, "metric", sequence, name, means.get(name), variance)
+
+
+def _insert_measurement(connection: sqlite3.Connection, sequence: int, found: Measurement) -> None:
+    model, *rest = _values(found, _MEASUREMENT)
+    status = "failed" if found.failed else "ok"
+    _put(connection, "measurement", sequence, model, status, *rest)
+    for k, name in enumerate(found.workloads):
+        slowdown = found.slowdown[k] if found.slowdown else None
+        _put(connection, "member", sequence, k, name, found.shares[k], slowdown)
+
+
+def _values(record: Record, fields: Iterable[str]) -> list[object]:
+    return [getattr(record, field) for field in fields]
+
+
+def _put(connection: sqlite3.Connection, table: str, *values: object) -> None:
+    marks = ", ".join("?" * len(values))
+    connection.execute(f"INSERT INTO {table} VALUES ({marks})", values)
+
+
+_Found = dict[int, tuple[type[SoloProfile | Measurement], dict[str, object]]]
+
+
+def _profiles(connection: sqlite3.Connection, after: int) -> _Found:
+    """Return the data of each profile by its sequence number."""
+    found: _Found = {}
+    for sequence, *values in _rows(connection, "profile", _PROFILE, after):
+        found[sequence] = (SoloProfile, _known(_PROFILE, values))
+    means: dict[int, dict[str, object]] = {}
+    variances: dict[int, dict[str, object]] = {}
+    for sequence, name, mean, variance in _rows(
+        connection, "metric", ("name", "mean", "variance"), after
+    ):
+        for kind, value in ((means, mean), (variances, variance)):
+            if value is not None:
+                kind.setdefault(sequence, {})[name] = value
+    for sequence, (_, data) in found.items():
+        data["metrics"] = means.get(sequence)
+        data["metrics_variance"] = variances.get(sequence, {})
+    return found
+
+
+def _measurements(connection: sqlite3.Connection, after: int) -> _Found:
+    """Return the data of each measurement by its sequence number."""
+    members: dict[int, list[tuple[object, ...]]] = {}
+    columns = ("workload", "share", "slowdown")
+    for sequence, *values in _rows(connection, "member", columns, after):
+        members.setdefault(sequence, []).append(tuple(values))
+    found: _Found = {}
+    for sequence, status, *values in _rows(
+        connection, "measurement", ("status", *_MEASUREMENT), after
+    ):
+        named = list(zip(*members.get(sequence, []), strict=True)) or [(), (), ()]
+        names, shares, slowdowns = named
+        data = {"workloads": names, "share": shares, **_known(_MEASUREMENT, values)}
+        data["slowdown"] = None if status == "failed" else slowdowns
+        found[sequence] = (Measurement, data)
+    return found
+
+
+def _known(fields: Iterable[str], values: Iterable[object]) -> dict[str, object]:
+    pairs = zip(fields, values, strict=True)
+    return {field: value for field, value in pairs if value is not None}
+
+
+def _rows(
+    connection: sqlite3.Connection, table: str, columns: Iterable[str], after: int
+) -> sqlite3.Cursor:
+    names, order = ", ".join(("sequence", *columns)), ", ".join(_key(table))
+    return connection.execute(
+        f"SELECT {names} FROM {table} WHERE sequence > ? ORDER BY {order}", (after,)
+    )
+
+
+def _key(table: str) -> tuple[str, ...]:
+    return _KEYS.get(table, ("sequence",))

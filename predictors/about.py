@@ -1,0 +1,63 @@
+"""What a fitted predictor says of itself: where it comes from and how wrong it was."""
+
+from __future__ import annotations
+
+import hashlib
+from itertools import chain
+from typing import Annotated, Self
+
+from pydantic import Field, StrictInt
+
+from dovetail.instances._record import FrozenMapping, Name, Number, Record
+from dovetail.instances._syntax import json_text
+from dovetail.instances.datasets import DataSet
+from dovetail.instances.datasets.records import Date
+
+Sha256 = Annotated[str, Field(strict=True, pattern="^[0-9a-f]{64}$")]
+_Amount = Annotated[StrictInt, Field(ge=0)]
+
+
+class TrainingData(Record):
+    """The data set that a predictor was fitted on.
+
+    ``sha256`` is the fingerprint of its records, see ``fingerprint``. ``licence`` says what the
+    data allow, as whoever fitted the predictor gave it.
+    """
+
+    name: Name
+    sha256: Sha256
+    profiles: _Amount
+    measurements: _Amount
+    sources: tuple[Name, ...] = ()
+    licence: Name | None = None
+
+    @classmethod
+    def of(cls, data: DataSet, licence: str | None = None) -> Self:
+        """Describe a data set."""
+        recorded = chain((p.source for p in data.profiles), (m.source for m in data.measurements))
+        sources = sorted({source for source in recorded if source is not None})
+        return cls(
+            name=data.name,
+            sha256=fingerprint(data),
+            profiles=len(data.profiles),
+            measurements=len(data.measurements),
+            sources=tuple(sources),
+            licence=licence,
+        )
+
+
+class About(Record):
+    """Origin and errors of a fitted predictor.
+
+    ``held_out`` has figures measured on what the fit had not seen, by the name of the split
+    (``random``, ``workload``) and the figure (``mae``, ``coverage``).
+    """
+
+    created: Date | None = None
+    training: TrainingData | None = None
+    held_out: FrozenMapping[Name, FrozenMapping[Name, Number]] = Field({})
+
+
+def fingerprint(data: DataSet) -> str:
+    """Return the SHA-256 of a data set's records, in hexadecimal digits."""
+    return hashlib.sha256(json_text(data.to_data()).encode()).hexdigest()

@@ -1,0 +1,279 @@
+"""The model that is best on held-out workloads, or a blend where that is truly better."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, Final, NamedTuple, Self
+
+import numpy as np
+from scipy.optimize import linprog
+from scipy.sparse import bmat, identity
+from sklearn.base import BaseEstimator, RegressorMixin, clone
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from dovetail.predictors.estimators.coscheml import CoScheml
+from dovetail.predictors.estimators.kernel import KernelRegressor
+from dovetail.predictors.estimators.registry import PairEstimator
+from dovetail.predictors.folds import Fold, HeldOut
+from dovetail.predictors.predictor import BoolArray, FloatArray, IntArray
+
+NEW: Final = 0
+MEASURED: Final = 1
+"""Rows of ``weights_``: a workload of the pair is new, or both were measured in pairs."""
+
+_CODES = 2
+_RANDOM_FOLDS = 5
+_MOST_FAMILIES = 25
+_KEPT = 0.02
+"""Weights below this are dropped: a member costs time in every prediction."""
+
+
+class Candidate(NamedTuple):
+    """A model that may be chosen: its name, the estimator, and the features that it sees.
+
+    ``columns`` are positions in a half of the table; None: all that describe the workload.
+    """
+
+    name: str
+    estimator: PairEstimator
+    columns: tuple[int, ...] | None = None
+
+
+class Auto(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+    """Choose among models by what they do to workloads that they have not seen.
+
+    Every candidate predicts pairs held out in two ways: with all pairs of a family of
+    workloads (left-out families stand for workloads that are new), and at random (pairs that
+    are missing between workloads measured in others). For each of the two the candidates are
+    blended with weights >= 0 that sum to 1 and have the least mean absolute error, a linear
+    program (stacked regressions with non-negative weights: L. Breiman, *Machine Learning* 24,
+    1996). The blend is itself tried on folds that its weights have not seen, and is
+    taken only if it beats the best single candidate there; both are found without the fold.
+
+    Parameters
+    ----------
+    candidates : sequence of Candidate, optional
+        What to choose from; a random forest and the Gaussian process by default.
+    coded : bool
+        Whether the last two columns of each half are codes of family and workload. Without
+        them each distinct state is a family of its own.
+    random_state : int
+        Seed of the random folds.
+    on_fit : callable, optional
+        Called after every fit with the fits done and the fits in all.
+
+    Attributes
+    ----------
+    weights_ : ndarray of float, shape (2, candidates)
+        For pairs with a new workload, and for pairs of measured ones.
+    errors_ : ndarray of float, shape (2, candidates)
+        Mean absolute errors of the candidates on held-out rows.
+    held_out_ : tuple of HeldOut
+        What ``auto`` predicts for held-out rows in the two settings, each fold with the weights
+        that the other folds give.
+    """
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {}
+
+    def __init__(
+        self,
+        candidates: Sequence[Candidate] | None = None,
+        coded: bool = False,
+        random_state: int = 0,
+        on_fit: Callable[[int, int], None] | None = None,
+    ) -> None:
+        self.candidates = candidates
+        self.coded = coded
+        self.random_state = random_state
+        self.on_fit = on_fit
+
+    def fit(self, X: FloatArray, y: FloatArray) -> Self:  # noqa: N803
+        """Try the candidates on held-out rows, weigh them, and fit those that have a weight."""
+        X, y = validate_data(  # noqa: N806
+            self, X, y, dtype=np.float64, y_numeric=True, ensure_all_finite=not self.coded
+        )
+        if X.shape[1] % 2:
+            raise ValueError(f"X must have the same features of both jobs, got {X.shape[1]}")
+        trial = _Trial(self._chosen(), X, y, self.coded, self.random_state, self.on_fit)
+        settings = [trial.held_out(folds) for folds in (trial.family_folds, trial.random_folds)]
+        choices = [_choose(tested, y) for tested in settings]
+        self.weights_ = np.array([choice.weights for choice in choices])
+        self.errors_ = np.array([_errors(tested, y) for tested in settings])
+        self.held_out_ = tuple(choice.held_out for choice in choices)
+        self.candidates_ = self._chosen()
+        self.fitted_ = {
+            k: trial.fitted(k, np.ones(len(y), dtype=np.bool_))
+            for k in np.flatnonzero(self.weights_.any(axis=0)).tolist()
+        }
+        return self
+
+    def predict(self, X: FloatArray) -> FloatArray:  # noqa: N803
+        """Return the slowdown of each row."""
+        check_is_fitted(self)
+        X = validate_data(  # noqa: N806
+            self, X, dtype=np.float64, reset=False, ensure_all_finite=not self.coded
+        )
+        measured = _measured(X, self.coded)
+        found = np.zeros(len(X))
+        for k, member in self.fitted_.items():
+            weight = np.where(measured, self.weights_[MEASURED, k], self.weights_[NEW, k])
+            rows = np.flatnonzero(weight)
+            if len(rows):
+                part = _part(X, self.candidates_[k], self.coded)[rows]
+                found[rows] += weight[rows] * member.predict(part)
+        return found
+
+    def _chosen(self) -> tuple[Candidate, ...]:
+        if self.candidates is not None:
+            return tuple(self.candidates)
+        forest = Candidate("coscheml", CoScheml(random_state=self.random_state))
+        process = KernelRegressor(self.coded, random_state=self.random_state)
+        every = None if not self.coded else tuple(range(self.n_features_in_ // 2))
+        return forest, Candidate("kernel", process, every)
+
+    def __sklearn_tags__(self) -> Any:  # noqa: ANN401
+        tags = super().__sklearn_tags__()
+        tags.target_tags.positive_only = True
+        tags.input_tags.allow_nan = self.coded
+        return tags
+
+
+class _Tested(NamedTuple):
+    """Held-out predictions of all candidates, shape (tested, candidates)."""
+
+    row: IntArray
+    fold: IntArray
+    slowdown: FloatArray
+
+
+class _Choice(NamedTuple):
+    weights: FloatArray
+    held_out: HeldOut
+
+
+class _Trial:
+    """The candidates, fitted and tested on parts of the rows."""
+
+    def __init__(
+        self,
+        candidates: Sequence[Candidate],
+        X: FloatArray,  # noqa: N803
+        y: FloatArray,
+        coded: bool,
+        seed: int,
+        on_fit: Callable[[int, int], None] | None,
+    ) -> None:
+        self._tables = [_part(X, candidate, coded) for candidate in candidates]
+        self._candidates = candidates
+        self._slowdown = y
+        self._on_fit = on_fit
+        halves = np.vstack(np.hsplit(X, 2))
+        _, state = np.unique(halves, axis=0, return_inverse=True, equal_nan=True)
+        family = halves[:, -_CODES].astype(np.int64) if coded else state
+        self.family_folds = list(_family_folds(*np.split(family, 2)))
+        self.random_folds = list(_random_folds(*np.split(state, 2), seed=seed))
+        self._done = 0
+
+    def held_out(self, folds: Sequence[Fold]) -> _Tested:
+        row, fold, found = [], [], []
+        for k, (train, test) in enumerate(folds):
+            tested = np.flatnonzero(test)
+            members = [self.fitted(c, train) for c in range(len(self._candidates))]
+            tables = [table[test] for table in self._tables]
+            found.append([m.predict(t) for m, t in zip(members, tables, strict=True)])
+            row.append(tested)
+            fold.append(np.full(len(tested), k))
+        slowdown = np.concatenate([np.array(part).T for part in found])
+        return _Tested(np.concatenate(row), np.concatenate(fold), slowdown)
+
+    def fitted(self, candidate: int, train: BoolArray) -> PairEstimator:
+        estimator: PairEstimator = clone(self._candidates[candidate].estimator)
+        estimator.fit(self._tables[candidate][train], self._slowdown[train])
+        self._done += 1
+        if self._on_fit:
+            folds = len(self.family_folds) + len(self.random_folds) + 1
+            self._on_fit(self._done, folds * len(self._candidates))
+        return estimator
+
+
+def _choose(tested: _Tested, y: FloatArray) -> _Choice:
+    """Return the weights, and what they would have been worth on rows they had not seen."""
+    truth = y[tested.row]
+    blended, single = (np.empty(len(truth)) for _ in range(2))
+    folds = np.unique(tested.fold)
+    for k in folds:
+        rest, here = tested.fold != k, tested.fold == k
+        if len(folds) == 1:
+            rest = here
+        weights = _weights(tested.slowdown[rest], truth[rest])
+        best = np.abs(tested.slowdown[rest] - truth[rest, np.newaxis]).mean(axis=0).argmin()
+        blended[here] = tested.slowdown[here] @ weights
+        single[here] = tested.slowdown[here, best]
+    errors = np.abs(tested.slowdown - truth[:, np.newaxis]).mean(axis=0)
+    if np.abs(blended - truth).mean() < np.abs(single - truth).mean():
+        weights, found = _weights(tested.slowdown, truth), blended
+    else:
+        weights, found = np.eye(len(errors))[errors.argmin()], single
+    return _Choice(weights, HeldOut(tested.row, tested.fold, found))
+
+
+def _errors(tested: _Tested, y: FloatArray) -> FloatArray:
+    return np.asarray(np.abs(tested.slowdown - y[tested.row, np.newaxis]).mean(axis=0))
+
+
+def _weights(predicted: FloatArray, truth: FloatArray) -> FloatArray:
+    """Return the weights >= 0 of sum 1 with the least mean absolute error.
+
+    Variables are the weights, then the error of each row; the rows of the program say that
+    the error is at least the difference, and at least its negative.
+    """
+    rows, members = predicted.shape
+    error = identity(rows, format="csr")
+    program = linprog(
+        np.concatenate([np.zeros(members), np.full(rows, 1 / rows)]),
+        A_ub=bmat([[predicted, -error], [-predicted, -error]], format="csr"),
+        b_ub=np.concatenate([truth, -truth]),
+        A_eq=np.concatenate([np.ones(members), np.zeros(rows)])[np.newaxis],
+        b_eq=[1.0],
+        method="highs",
+    )
+    weights = np.where(program.x[:members] < _KEPT, 0.0, program.x[:members])
+    return np.asarray(weights / weights.sum())
+
+
+def _family_folds(own: IntArray, other: IntArray) -> Iterator[Fold]:
+    """Yield a fold for each family, or for each of a few groups of many families."""
+    families = np.unique(np.concatenate([own, other]))
+    group = np.arange(len(families)) % _MOST_FAMILIES
+    mine, theirs = group[np.searchsorted(families, own)], group[np.searchsorted(families, other)]
+    for one in np.unique(group):
+        test = (mine == one) | (theirs == one)
+        if 0 < test.sum() < len(test):
+            yield Fold(~test, test)
+
+
+def _random_folds(own: IntArray, other: IntArray, seed: int) -> Iterator[Fold]:
+    """Yield folds that part pairs of states at random."""
+    ends = np.sort(np.stack([own, other], axis=1), axis=1)
+    _, pair = np.unique(ends, axis=0, return_inverse=True)
+    pairs = pair.max() + 1
+    part = np.random.default_rng(seed).permutation(pairs) % _RANDOM_FOLDS
+    for k in range(min(_RANDOM_FOLDS, pairs)):
+        test = part[pair] == k
+        yield Fold(~test, test)
+
+
+def _part(X: FloatArray, candidate: Candidate, coded: bool) -> FloatArray:  # noqa: N803
+    """Return the columns that a candidate sees, of both halves."""
+    half = X.shape[1] // 2
+    described = range(half - _CODES if coded else half)
+    columns = np.array(described if candidate.columns is None else candidate.columns)
+    return X[:, np.concatenate([columns, columns + half])]
+
+
+def _measured(X: FloatArray, coded: bool) -> BoolArray:  # noqa: N803
+    """Tell the rows of which both workloads are known; all, where there are no codes."""
+    if not coded:
+        return np.ones(len(X), dtype=np.bool_)
+    half = X.shape[1] // 2
+    return ~np.isnan(X[:, [half - 1, -1]]).any(axis=1)

@@ -1,0 +1,295 @@
+"""TensorShare's delta predictor: a dense network on the solo profiles of both jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Final, NamedTuple, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.neural_network import MLPRegressor
+from sklearn.utils.validation import check_is_fitted, validate_data
+from threadpoolctl import threadpool_limits
+
+from dovetail.instances.errors import InputError
+from dovetail.predictors.estimators.registry import ModelSpec
+from dovetail.predictors.forms.network import Layer, Layers, Network, Ranges, Reals
+from dovetail.predictors.predictor import FloatArray
+
+TABLE_4: Final = (256, 32, 32, 32, 32, 32, 32, 1024, 64, 16)
+"""Outputs of MLP_1 to MLP_10 in Table 4 of the paper."""
+
+_FEWEST_CHECKED = 2
+
+
+def _always() -> bool:
+    return True
+
+
+class TensorShare(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+    """The delta predictor of TensorShare (section 3.2, Table 4), with one output.
+
+    A network of dense layers with ReLU, trained by Adam on min-max scaled features and target.
+    Rows are split at random; one part only tells when to stop, and the weights that did best
+    on it are kept. The paper splits 6:2:2 into training, validation and test: whoever evaluates
+    sets the test part aside, and of the rest 3:1 remain.
+
+    What differs from the paper:
+
+    - It has two outputs, the slowdown of either job, and learns the two orders of a pair as
+      unrelated inputs. Here the only output is the own job's slowdown and the network is called
+      for both orders, so mirrored pairs get mirrored answers and a pair with itself two equal
+      ones. Table 4 with its eight inputs adds up to 116,274 parameters (the text says about
+      110K); with one output it is 116,257.
+    - The paper names its measure (SMAPE) and no loss. Here it is the squared error, which the
+      common libraries take for regression and which has no poles.
+    - No slowdown is predicted below the least of the training rows, and what lies far beyond
+      the features seen in training counts as less far, see ``forms.network.Network``.
+
+    Parameters
+    ----------
+    hidden_layer_sizes : tuple of int
+        Outputs of each layer but the last.
+    batch_size : int
+        Rows of a step of Adam.
+    learning_rate_init : float
+        Adam's learning rate.
+    alpha : float
+        Weight of the L2 penalty; the paper has none.
+    max_iter : int
+        Most passes over the training rows.
+    n_iter_no_change : int
+        Stop after so many passes in a row without a smaller error on the validation rows.
+    validation_fraction : float
+        Part of the rows that tells when to stop. Where it is less than two rows, the training
+        rows tell.
+    random_state : int
+        Seed of the split, the first weights and the order of the rows.
+    """
+
+    def __init__(
+        self,
+        hidden_layer_sizes: tuple[int, ...] = TABLE_4,
+        *,
+        batch_size: int = 128,
+        learning_rate_init: float = 0.001,
+        alpha: float = 0.0,
+        max_iter: int = 100,
+        n_iter_no_change: int = 50,
+        validation_fraction: float = 0.25,
+        random_state: int = 0,
+    ) -> None:
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.batch_size = batch_size
+        self.learning_rate_init = learning_rate_init
+        self.alpha = alpha
+        self.max_iter = max_iter
+        self.n_iter_no_change = n_iter_no_change
+        self.validation_fraction = validation_fraction
+        self.random_state = random_state
+
+    def fit(self, X: FloatArray, y: FloatArray) -> Self:  # noqa: N803
+        """Fit on own and co-runner's features, shape (rows, 2 * features), and slowdowns."""
+        return self.fit_while(X, y, _always)
+
+    def fit_while(
+        self,
+        X: FloatArray,  # noqa: N803
+        y: FloatArray,
+        going_on: Callable[[], bool],
+    ) -> Self:
+        """Fit like ``fit``, and stop once ``going_on``, asked after every pass, is false."""
+        X, y = validate_data(  # noqa: N806
+            self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2
+        )
+        ranges = Ranges(X.min(axis=0), X.max(axis=0))
+        self.unit_ = Unit(float(y.min()), float(np.ptp(y)) or 1.0)
+        target = self.unit_.scaled(y)
+        layers, self.n_iter_ = _trained(self, ranges.scaled(X), target, going_on=going_on)
+        self.network_ = Network(ranges, self.unit_.folded(layers), self.unit_.low)
+        return self
+
+    def predict(self, X: FloatArray) -> FloatArray:  # noqa: N803
+        """Return slowdowns, shape (rows,)."""
+        check_is_fitted(self)
+        table = validate_data(self, X, dtype=np.float64, reset=False)
+        return np.asarray(self.network_.of_table(table))
+
+    def to_form(self) -> Network:
+        """Return the fitted network.
+
+        Raises
+        ------
+        InputError
+            When the columns are not two jobs' features.
+        """
+        check_is_fitted(self)
+        if self.n_features_in_ % 2:
+            raise InputError(f"must have as many columns for both jobs, got {self.n_features_in_}")
+        network: Network = self.network_
+        return network
+
+
+def transfer(
+    fitted: TensorShare,
+    X: FloatArray,  # noqa: N803
+    y: FloatArray,
+    frozen: int = 1,
+) -> TensorShare:
+    """Return the predictor tuned to another GPU on a few rows that were measured there.
+
+    The first layers stay as they are, bit for bit, and with them the scaling of the features;
+    the others are trained on from where they were (section 4.4, Table 5: all but MLP_1). The
+    frozen layers are a fixed map of the features, so the training works on what they make of
+    the rows. Where no pass does better on the validation rows, the weights stay.
+
+    Parameters
+    ----------
+    fitted : TensorShare
+        Fitted on the first GPU; it is not changed.
+    X : ndarray of float, shape (rows, 2 * features)
+        The same features on the new GPU.
+    y : ndarray of float, shape (rows,)
+        Slowdowns on the new GPU.
+    frozen : int
+        How many layers are frozen, at most all but the output.
+
+    Raises
+    ------
+    InputError
+        When ``frozen`` is out of range.
+    """
+    check_is_fitted(fitted)
+    before: Network = fitted.network_
+    most = len(before.layers) - 1
+    if not 1 <= frozen <= most:
+        raise InputError(f"must be between 1 and {most}, got {frozen}", "frozen")
+    X, y = validate_data(fitted, X, y, dtype=np.float64, y_numeric=True, reset=False)  # noqa: N806
+    tuned = deepcopy(fitted)
+    layers, tuned.n_iter_ = _trained(
+        fitted,
+        before.hidden(X, frozen),
+        fitted.unit_.scaled(y),
+        start=fitted.unit_.unfolded(before.layers[frozen:]),
+    )
+    tuned.network_ = Network(
+        before.ranges,
+        before.layers[:frozen] + fitted.unit_.folded(layers),
+        min(before.floor, float(y.min())),
+    )
+    return tuned
+
+
+class Unit(NamedTuple):
+    """The scale on which a network learns: ``low`` is 0 and ``low + width`` is 1."""
+
+    low: float
+    width: float
+
+    def scaled(self, target: FloatArray) -> FloatArray:
+        """Return the target on this scale."""
+        return np.asarray((target - self.low) / self.width)
+
+    def folded(self, layers: Layers) -> Layers:
+        """Return the layers with a last one that gives the target itself."""
+        weights, bias = layers[-1]
+        return (*layers[:-1], Layer(weights * self.width, bias * self.width + self.low))
+
+    def unfolded(self, layers: Layers) -> Layers:
+        """Return the layers with a last one that gives the target on this scale."""
+        weights, bias = layers[-1]
+        return (*layers[:-1], Layer(weights / self.width, (bias - self.low) / self.width))
+
+
+class _Sample(NamedTuple):
+    inputs: Reals
+    target: Reals
+
+    def error(self, network: MLPRegressor) -> float:
+        return float(np.mean((network.predict(self.inputs) - self.target) ** 2))
+
+
+# The products of a batch are small: threads cost more than they give, and with one of them the
+# weights do not depend on how many cores there are.
+@threadpool_limits.wrap(limits=1, user_api="blas")  # type: ignore[untyped-decorator]
+def _trained(
+    settings: TensorShare,
+    inputs: FloatArray,
+    target: FloatArray,
+    start: Layers = (),
+    going_on: Callable[[], bool] = _always,
+) -> tuple[Layers, int]:
+    """Return the layers that did best on the validation rows, and the number of passes."""
+    random = np.random.RandomState(settings.random_state)
+    learned, checked = _split(settings, inputs, target, random)
+    network = _network(settings, start, learned, random)
+    kept, least = start, checked.error(network) if start else np.inf
+    passes = idle = 0
+    while passes < settings.max_iter and idle < settings.n_iter_no_change:
+        network.partial_fit(*learned)
+        error = checked.error(network)
+        passes, idle = passes + 1, idle + 1
+        if error < least or not kept:
+            kept, least, idle = _layers(network), error, 0
+        if not going_on():
+            break
+    return kept, passes
+
+
+def _split(
+    settings: TensorShare, inputs: FloatArray, target: FloatArray, random: np.random.RandomState
+) -> tuple[_Sample, _Sample]:
+    """Return the rows to learn from and those that tell when to stop, in 32 bits."""
+    order = random.permutation(len(target))
+    checked = int(settings.validation_fraction * len(target))
+    sample = _Sample(inputs.astype(np.float32), target.astype(np.float32))
+    if checked < _FEWEST_CHECKED:
+        return sample, sample
+    rest, first = order[checked:], order[:checked]
+    return _Sample(*(v[rest] for v in sample)), _Sample(*(v[first] for v in sample))
+
+
+def _network(
+    settings: TensorShare, start: Layers, learned: _Sample, random: np.random.RandomState
+) -> MLPRegressor:
+    """Return a network to train: one that has the layers ``start``, or a new one."""
+    sizes = tuple(len(layer.bias) for layer in start[:-1]) if start else None
+    network = MLPRegressor(
+        hidden_layer_sizes=settings.hidden_layer_sizes if sizes is None else sizes,
+        batch_size=min(settings.batch_size, len(learned.target)),
+        learning_rate_init=settings.learning_rate_init,
+        alpha=settings.alpha,
+        random_state=random,
+    )
+    if start:
+        # Its arrays exist only once it was trained. Of this pass only a share in Adam's running
+        # means remains.
+        network.partial_fit(*learned)
+    for k, (weights, bias) in enumerate(start):
+        network.coefs_[k][...] = weights
+        network.intercepts_[k][...] = bias
+    return network
+
+
+def _layers(network: MLPRegressor) -> Layers:
+    """Return the weights, copied as training changes them in place."""
+    parts = zip(network.coefs_, network.intercepts_, strict=True)
+    return tuple(Layer(weights.astype(float), bias.astype(float)) for weights, bias in parts)
+
+
+def _build(seed: int) -> TensorShare:
+    return TensorShare(random_state=seed)
+
+
+SPEC: Final = ModelSpec(
+    features=(
+        "sm_active|gpu_util",
+        "sm_occupancy",
+        "dram_active|mem_util",
+        "pcie_rx_bytes_s",
+        "share",
+    ),
+    build=_build,
+    least=3,
+)

@@ -1,0 +1,165 @@
+"""What was fitted for one GPU model: forms, how they are blended, and where they hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, Protocol
+
+import numpy as np
+
+from dovetail.instances.errors import InputError
+from dovetail.instances.instance import Workload
+from dovetail.predictors.features import WORKLOAD, Features
+from dovetail.predictors.forms import Form
+from dovetail.predictors.forms.form import Arrays
+from dovetail.predictors.predictor import UNCAPPED, BoolArray, FloatArray, IntArray
+
+NEW: Final = 0
+"""The regime of a pair of which at least one workload was never measured in pairs."""
+
+MEASURED: Final = 1
+"""The regime of a pair of which both workloads were measured, with each other or with others."""
+
+KNOWN: Final = 0
+NEW_CO_RUNNER: Final = 1
+NEW_WORKLOAD: Final = 2
+"""What a bound asks of a row: which of own and co-runner were measured in pairs before."""
+
+Split = tuple[int, int]
+"""The caps of two jobs in per cent of the SMs, ``UNCAPPED`` for none."""
+
+CAPS: Final = 101
+"""How many caps there are, from ``UNCAPPED`` to 100."""
+
+_SUM_ERROR = 1e-6
+_NOT_MEASURED = "measured pairs"
+
+
+class Bound(Protocol):
+    """What makes an upper confidence bound of a prediction."""
+
+    def upper(
+        self, slowdown: FloatArray, standing: IntArray, confidence: float, workers: int = 1
+    ) -> FloatArray:
+        """Return the bound of each slowdown, for jobs of so many workers.
+
+        ``standing`` is ``KNOWN``, ``NEW_CO_RUNNER`` or ``NEW_WORKLOAD``.
+
+        Raises
+        ------
+        InputError
+            When the confidence is more than the data support.
+        """
+
+    def arrays(self) -> Arrays:
+        """Return everything it is made of, as arrays of numbers."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """One fitted model of a blend.
+
+    Parameters
+    ----------
+    model : str
+        The name it was fitted under.
+    features : Features
+        What it sees of a state.
+    form : Form
+        The fitted model.
+    weights : tuple of float
+        Its part in the blend in the regimes ``NEW`` and ``MEASURED``, each in [0, 1].
+    """
+
+    model: str
+    features: Features
+    form: Form
+    weights: tuple[float, float] = (1.0, 1.0)
+
+    def __post_init__(self) -> None:
+        for regime, weight in enumerate(self.weights):
+            if not 0 <= weight <= 1:
+                raise InputError(f"must be in [0, 1], got {weight}", f"weights[{regime}]")
+
+
+@dataclass(frozen=True)
+class ModelFit:
+    """What was fitted for one GPU model.
+
+    Parameters
+    ----------
+    members : tuple of Member
+        Their weights sum to 1 in each regime, or to 0 where the fit has no answer.
+    measured : tuple of str
+        The workloads that were measured in pairs.
+    splits : tuple of Split
+        The caps at which pairs were measured; see ``answered``.
+    limits : tuple of float
+        The lowest and the highest slowdown seen; no prediction lies outside.
+    bound : Bound, optional
+        Makes upper bounds; without it there are none.
+    power : Member, optional
+        A form whose answer is the power of the GPU with both on it, in W.
+
+    Raises
+    ------
+    InputError
+        When these do not fit together.
+    """
+
+    members: tuple[Member, ...]
+    measured: tuple[str, ...]
+    splits: tuple[Split, ...]
+    limits: tuple[float, float]
+    bound: Bound | None = None
+    power: Member | None = None
+
+    def __post_init__(self) -> None:
+        lowest, highest = self.limits
+        if not 0 < lowest <= highest < np.inf:
+            raise InputError(f"must be 0 < lowest <= highest, got {lowest}, {highest}", "limits")
+        sums = [sum(m.weights[regime] for m in self.members) for regime in (NEW, MEASURED)]
+        for regime, total in enumerate(sums):
+            if total and abs(total - 1) > _SUM_ERROR:
+                rule = f"the weights must sum to 1 or be 0, got {total} in regime {regime}"
+                raise InputError(rule, "members")
+        if not any(sums):
+            raise InputError("must have a member with a weight", "members")
+
+    @cached_property
+    def answered(self) -> BoolArray:
+        """Which caps of the two jobs are answered, shape (101, 101), by cap.
+
+        Those of a kind that was measured (no cap, one, two), where each cap and their sum lie
+        within the range that was measured of this kind.
+        """
+        seen = np.array(self.splits, dtype=np.int64).reshape(-1, 2)
+        seen = np.vstack([seen, seen[:, ::-1]])
+        first, second = np.indices((CAPS, CAPS))
+        inside = np.zeros((CAPS, CAPS), dtype=np.bool_)
+        for kind in np.unique(seen != UNCAPPED, axis=0):
+            of_kind = seen[((seen != UNCAPPED) == kind).all(axis=1)]
+            found = ((first != UNCAPPED) == kind[0]) & ((second != UNCAPPED) == kind[1])
+            for grid, values in (
+                (first, of_kind[:, 0]),
+                (second, of_kind[:, 1]),
+                (first + second, of_kind.sum(axis=1)),
+            ):
+                found &= (grid >= values.min()) & (grid <= values.max())
+            inside |= found
+        return inside
+
+    def lacks(self, name: str, workload: Workload) -> tuple[str, ...]:
+        """Return what is missing for any pair of the workload to be predicted."""
+        regimes = [NEW, MEASURED] if name in self.measured else [NEW]
+        found = [self._lacks(name, workload, regime) for regime in regimes]
+        return min(found, key=len)
+
+    def _lacks(self, name: str, workload: Workload, regime: int) -> tuple[str, ...]:
+        members = [member for member in self.members if member.weights[regime]]
+        if not members:
+            return (_NOT_MEASURED,)
+        lacks = (f for member in members for f in member.features.lacks(name, workload))
+        named = (_NOT_MEASURED if feature == WORKLOAD else feature for feature in lacks)
+        return tuple(dict.fromkeys(named))

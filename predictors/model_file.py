@@ -1,0 +1,294 @@
+"""Model files: a fitted predictor as data (``dovetail-model/1``).
+
+A zip with ``model.json``, which says what there is, and one ``.npy`` array for each thing that
+a form or a bound is made of. Reading one runs nothing that the file brings along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from operator import itemgetter
+from typing import Annotated, Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, StrictInt
+
+from dovetail.instances._record import Fraction, FrozenMapping, Name, Record, Slowdown, shown
+from dovetail.instances._syntax import json_text, parse_json
+from dovetail.instances._version import VERSION
+from dovetail.instances.errors import InputError
+from dovetail.instances.files import FilePath, read_bytes, source_name, write_bytes
+from dovetail.predictors._archive import array, packed, unpacked
+from dovetail.predictors.about import About
+from dovetail.predictors.features import Features
+from dovetail.predictors.fits import Bound, Member, ModelFit
+from dovetail.predictors.forms import form_class
+from dovetail.predictors.forms.form import Arrays
+from dovetail.predictors.trained import TrainedPredictor
+
+MODEL_FORMAT: Final = "dovetail-model/1"
+
+UNITS: Final[Mapping[str, str]] = {
+    "slowdown": "iteration time together / iteration time alone on the whole GPU",
+    "fractions": "0 to 1",
+    "memory": "MiB",
+    "power": "W",
+    "rates": "bytes/s",
+    "share": "per cent of the SMs, 0 for no cap",
+    "throughput": "iterations/s",
+}
+"""In what a model file counts; one that counts otherwise is refused."""
+
+_HEADER = "model.json"
+
+ArrayName = Annotated[str, Field(strict=True, pattern="^[a-z][a-z0-9_]{0,63}$")]
+_Cap = Annotated[StrictInt, Field(ge=0, le=100)]
+
+
+class MemberRecord(Record):
+    """One model of a blend: its form, what it sees, its weights (new, measured)."""
+
+    model: Name
+    form: Name
+    features: tuple[Name, ...]
+    known: tuple[Name, ...] = ()
+    weights: tuple[Fraction, Fraction]
+    arrays: tuple[ArrayName, ...]
+
+
+class FitRecord(Record):
+    """What was fitted for one GPU model; see ``ModelFit``."""
+
+    gpu_model: Name
+    members: Annotated[tuple[MemberRecord, ...], Field(max_length=100)]
+    measured: tuple[Name, ...]
+    splits: tuple[tuple[_Cap, _Cap], ...]
+    limits: tuple[Slowdown, Slowdown]
+    bound: tuple[ArrayName, ...] | None = None
+    power: MemberRecord | None = None
+
+
+class ModelRecord(Record):
+    """``model.json``: everything about a fitted predictor but its arrays."""
+
+    format: Literal["dovetail-model/1"] = MODEL_FORMAT
+    dovetail: Name
+    units: FrozenMapping[Name, Name]
+    confidence: Annotated[float, Field(strict=True, gt=0, lt=1)]
+    about: About
+    fits: Annotated[tuple[FitRecord, ...], Field(min_length=1, max_length=100)]
+
+
+def save_model(predictor: TrainedPredictor, path: FilePath) -> None:
+    """Write a fitted predictor to a file that `load_model` reads back as an equal one.
+
+    The same predictor gives the same bytes. The file appears whole or not at all.
+
+    Parameters
+    ----------
+    predictor : TrainedPredictor
+        What to write; the sizes of gangs in it belong to an instance and are left out.
+    path : str or path
+        By convention it ends in ``.dovetail``; ``-`` is standard output.
+
+    Raises
+    ------
+    InputError
+        When the file cannot be written.
+    """
+    entries = dict(sorted(_arrays(predictor), key=itemgetter(0)))
+    header = json_text(_header(predictor).model_dump(mode="json", exclude_none=True))
+    write_bytes(path, packed({_HEADER: header, **entries}))
+
+
+def load_model(path: FilePath) -> TrainedPredictor:
+    """Read a fitted predictor from a file that anybody may have made.
+
+    Parameters
+    ----------
+    path : str or path
+        The file; ``-`` is standard input.
+
+    Raises
+    ------
+    InputError
+        One line: it is no model file, of a newer format, damaged, too large, lacks a part or
+        has one too many, or a part cannot be what it says.
+    """
+    raw = read_bytes(path)
+    try:
+        parts = unpacked(raw)
+        record = _record(parts)
+        _check_parts(record, parts)
+        return _predictor(record, parts)
+    except InputError as error:
+        raise error.at(source_name(path)) from None
+
+
+def _header(predictor: TrainedPredictor) -> ModelRecord:
+    return ModelRecord(
+        dovetail=VERSION,
+        units=UNITS,
+        confidence=predictor.confidence,
+        about=predictor.about,
+        fits=tuple(_fit_record(model, fit) for model, fit in predictor.fits.items()),
+    )
+
+
+def _fit_record(gpu_model: str, fit: ModelFit) -> FitRecord:
+    return FitRecord(
+        gpu_model=gpu_model,
+        members=tuple(map(_member_record, fit.members)),
+        measured=fit.measured,
+        splits=fit.splits,
+        limits=fit.limits,
+        bound=None if fit.bound is None else tuple(sorted(fit.bound.arrays())),
+        power=None if fit.power is None else _member_record(fit.power),
+    )
+
+
+def _member_record(member: Member) -> MemberRecord:
+    return MemberRecord(
+        model=member.model,
+        form=member.form.kind,
+        features=member.features.names,
+        known=member.features.known,
+        weights=member.weights,
+        arrays=tuple(sorted(member.form.arrays())),
+    )
+
+
+def _arrays(predictor: TrainedPredictor) -> Iterator[tuple[str, NDArray[np.generic]]]:
+    for k, fit in enumerate(predictor.fits.values()):
+        for m, member in enumerate(fit.members):
+            yield from _entries(_member_place(k, m), member.form.arrays())
+        if fit.power is not None:
+            yield from _entries(_power_place(k), fit.power.form.arrays())
+        if fit.bound is not None:
+            yield from _entries(_bound_place(k), fit.bound.arrays())
+
+
+def _entries(place: str, arrays: Arrays) -> Iterator[tuple[str, NDArray[np.generic]]]:
+    return ((_entry(place, name), np.asarray(values)) for name, values in arrays.items())
+
+
+def _member_place(fit: int, member: int) -> str:
+    return f"fits/{fit}/members/{member}"
+
+
+def _power_place(fit: int) -> str:
+    return f"fits/{fit}/power"
+
+
+def _bound_place(fit: int) -> str:
+    return f"fits/{fit}/bound"
+
+
+def _entry(place: str, name: str) -> str:
+    return f"{place}/{name}.npy"
+
+
+def _record(parts: Mapping[str, bytes]) -> ModelRecord:
+    if _HEADER not in parts:
+        raise InputError(f"is not a model file: it has no {_HEADER}")
+    try:
+        data = parse_json(parts[_HEADER].decode("utf-8"))
+    except UnicodeDecodeError:
+        raise InputError("must be UTF-8 text", _HEADER) from None
+    if isinstance(data, dict) and data.get("format") != MODEL_FORMAT:
+        got = data.get("format")
+        newer = isinstance(got, str) and got.startswith("dovetail-model/")
+        hint = " (a newer Dovetail may read it)" if newer else ""
+        raise InputError(f"must be {MODEL_FORMAT!r}, got {shown(got)}{hint}", "format")
+    record = ModelRecord.from_data(data)
+    for quantity in sorted(UNITS.keys() | record.units.keys()):
+        got = record.units.get(quantity)
+        if got != UNITS.get(quantity):
+            rule = f"must be {shown(UNITS.get(quantity))}, got {shown(got)}"
+            raise InputError(rule, f"units.{quantity}")
+    _refuse_repeats(record)
+    return record
+
+
+def _refuse_repeats(record: ModelRecord) -> None:
+    seen: set[str] = set()
+    for k, fit in enumerate(record.fits):
+        if fit.gpu_model in seen:
+            rule = f"GPU models must differ, got {shown(fit.gpu_model)} twice"
+            raise InputError(rule, f"fits[{k}].gpu_model")
+        seen.add(fit.gpu_model)
+
+
+def _check_parts(record: ModelRecord, parts: Mapping[str, bytes]) -> None:
+    expected = {_HEADER, *_expected(record)}
+    for name in sorted(expected - parts.keys()):
+        raise InputError("this part is missing", name)
+    for name in sorted(parts.keys() - expected):
+        raise InputError("is no part of a model file", shown(name))
+
+
+def _expected(record: ModelRecord) -> Iterator[str]:
+    for k, fit in enumerate(record.fits):
+        for m, member in enumerate(fit.members):
+            yield from (_entry(_member_place(k, m), name) for name in member.arrays)
+        if fit.power is not None:
+            yield from (_entry(_power_place(k), name) for name in fit.power.arrays)
+        yield from (_entry(_bound_place(k), name) for name in fit.bound or ())
+
+
+def _predictor(record: ModelRecord, parts: Mapping[str, bytes]) -> TrainedPredictor:
+    fits = {}
+    for k, fit in enumerate(record.fits):
+        with _within(f"fits[{k}]"):
+            fits[fit.gpu_model] = _fit(fit, k, parts)
+    return TrainedPredictor(fits, record.confidence, record.about)
+
+
+def _fit(record: FitRecord, k: int, parts: Mapping[str, bytes]) -> ModelFit:
+    members = []
+    for m, member in enumerate(record.members):
+        with _within(f"members[{m}]"):
+            members.append(_member(member, _member_place(k, m), parts))
+    with _within("power"):
+        power = record.power and _member(record.power, _power_place(k), parts)
+    with _within("bound"):
+        bound = record.bound and _bound(_read(_bound_place(k), record.bound, parts))
+    return ModelFit(
+        members=tuple(members),
+        measured=record.measured,
+        splits=record.splits,
+        limits=record.limits,
+        bound=bound or None,
+        power=power or None,
+    )
+
+
+def _member(record: MemberRecord, place: str, parts: Mapping[str, bytes]) -> Member:
+    arrays = _read(place, record.arrays, parts)
+    return Member(
+        model=record.model,
+        features=Features(record.features, record.known),
+        form=form_class(record.form).from_arrays(arrays, len(record.features)),
+        weights=record.weights,
+    )
+
+
+def _bound(arrays: Arrays) -> Bound:
+    found: Bound = import_module("dovetail.predictors.bounds").Calibration.from_arrays(arrays)
+    return found
+
+
+def _read(place: str, names: tuple[str, ...], parts: Mapping[str, bytes]) -> dict[str, Any]:
+    return {name: array(name, parts[_entry(place, name)]) for name in names}
+
+
+@contextmanager
+def _within(path: str) -> Iterator[None]:
+    """Say of the errors of a part which part it was."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(error.rule, f"{path}.{error.path}".rstrip(".")) from None

@@ -1,0 +1,388 @@
+"""A predictor that was fitted on measurements: forms, how they are blended, and a bound.
+
+Nothing here needs what the forms were fitted with: a fitted predictor is arrays of numbers, and
+numpy runs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.instances._record import listed
+from dovetail.instances.errors import InputError
+from dovetail.instances.instance import Workload
+from dovetail.predictors.about import About
+from dovetail.predictors.features import Features
+from dovetail.predictors.fits import (
+    CAPS,
+    KNOWN,
+    MEASURED,
+    NEW,
+    NEW_CO_RUNNER,
+    NEW_WORKLOAD,
+    Bound,
+    Member,
+    ModelFit,
+    Split,
+)
+from dovetail.predictors.predictor import BoolArray, FloatArray, IntArray, Prediction
+
+_BLOCK_ROWS = 2**20
+"""Rows that a form is given at once: a form works on states first, so not too few."""
+
+
+class Table(NamedTuple):
+    """Slowdowns of every two workloads, as ``dovetail.solver.best_splits`` takes them.
+
+    Attributes
+    ----------
+    slowdown : ndarray of float32, shape (n, n, splits)
+        ``slowdown[a, b, p]``: of workload a beside b at split p; NaN where there is no answer.
+    upper : ndarray of float32 of this shape, or None
+        Upper confidence bounds; None from a fit that has none.
+    """
+
+    slowdown: NDArray[np.float32]
+    upper: NDArray[np.float32] | None
+
+
+@dataclass(frozen=True)
+class TrainedPredictor:
+    """A predictor fitted on measurements, one fit for each GPU model.
+
+    Parameters
+    ----------
+    fits : mapping of str to ModelFit
+        By GPU model.
+    confidence : float
+        The confidence of ``upper``, in (0, 1).
+    about : About, optional
+        What it was fitted on, and with what errors.
+    workers : mapping of str to int
+        The GPUs that jobs of a workload take where they take more than one: a gang feels the
+        worst of as many co-runners, so its bound is higher.
+
+    Raises
+    ------
+    InputError
+        When there is no fit, or the confidence is out of range.
+    """
+
+    fits: Mapping[str, ModelFit]
+    confidence: float = 0.9
+    about: About = field(default_factory=About)
+    workers: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.fits:
+            raise InputError("must have a fit for one GPU model or more", "fits")
+        if not 0 < self.confidence < 1:
+            raise InputError(f"must be > 0 and < 1, got {self.confidence}", "confidence")
+
+    @property
+    def gpu_models(self) -> tuple[str, ...]:
+        """The GPU models that it was fitted for."""
+        return tuple(self.fits)
+
+    @property
+    def bounded(self) -> bool:
+        """Whether every fit has upper bounds."""
+        return all(fit.bound is not None for fit in self.fits.values())
+
+    def standing_in(self, stand_ins: Mapping[str, str]) -> TrainedPredictor:
+        """Return the predictor that takes one GPU model for another, wrong as that may be.
+
+        Parameters
+        ----------
+        stand_ins : mapping of str to str
+            From a GPU model that it was not fitted for to one that it was.
+
+        Raises
+        ------
+        InputError
+            When it was not fitted for a GPU model that is to stand in.
+        """
+        taken = {model: self.fit(fitted) for model, fitted in stand_ins.items()}
+        return replace(self, fits={**self.fits, **taken})
+
+    def fit(self, gpu_model: str | None) -> ModelFit:
+        """Return the fit for a GPU model; None stands for the only one there is.
+
+        Raises
+        ------
+        InputError
+            When there is none for it.
+        """
+        if gpu_model is None and len(self.fits) == 1:
+            return next(iter(self.fits.values()))
+        if gpu_model is None or gpu_model not in self.fits:
+            got = "none" if gpu_model is None else repr(gpu_model)
+            rule = f"must be one that the model was fitted for ({listed(self.fits)}), got {got}"
+            raise InputError(rule, "gpu_model")
+        return self.fits[gpu_model]
+
+    def lacks(self, name: str, workload: Workload) -> tuple[str, ...]:
+        """Return what is missing for any pair of the workload to be predicted by any fit.
+
+        Features of members that have a weight; ``measured pairs`` where only measurements of
+        the workload beside others would help.
+        """
+        return min((fit.lacks(name, workload) for fit in self.fits.values()), key=len)
+
+    def predict(
+        self,
+        workloads: Mapping[str, Workload],
+        pairs: IntArray,
+        shares: IntArray,
+        gpu_model: str | None = None,
+    ) -> Prediction:
+        """Predict every row; see ``Predictor.predict`` for the shapes.
+
+        Rows at caps outside of what was measured are NaN, and so are those whose workloads lack
+        a feature.
+
+        Raises
+        ------
+        InputError
+            When there is no fit for the GPU model.
+        """
+        fit = self.fit(gpu_model)
+        which, caps, ends = _states_of(pairs, shares, len(workloads))
+        states = self._states(fit, workloads, which, caps)
+        # Each unordered pair once: equal rows get equal numbers whatever surrounds them.
+        keys = ends.min(axis=1) * len(which) + ends.max(axis=1)
+        distinct, row = np.unique(keys, return_inverse=True)
+        pair = np.stack(np.divmod(distinct, len(which)), axis=1) if len(keys) else ends
+        flipped = ends[:, 0] > ends[:, 1]
+
+        def of_rows(values: FloatArray) -> FloatArray:
+            found = values[row]
+            found[flipped] = found[flipped, ::-1]
+            return found
+
+        slowdown = np.stack([states.slowdown(pair[:, k], pair[:, 1 - k]) for k in (0, 1)], axis=1)
+        upper = None
+        if fit.bound is not None:
+            sides = (states.upper(slowdown[:, k], pair[:, k], pair[:, 1 - k]) for k in (0, 1))
+            upper = of_rows(np.stack(list(sides), axis=1))
+        power = states.power_w(pair[:, 0], pair[:, 1])
+        return Prediction(of_rows(slowdown), upper, None if power is None else power[row])
+
+    def predict_table(
+        self,
+        workloads: Mapping[str, Workload],
+        splits: Sequence[Split],
+        gpu_model: str | None = None,
+    ) -> Table:
+        """Predict every two workloads at every split, as arrays.
+
+        Beside the answer (4 or 8 bytes a cell) it needs memory for about a million rows only.
+
+        Parameters
+        ----------
+        workloads : mapping of str to Workload
+            Workloads by name; those of which ``lacks`` finds something missing get NaN.
+        splits : sequence of Split
+            The caps of the job and of its co-runner.
+        gpu_model : str, optional
+            As in ``predict``.
+
+        Raises
+        ------
+        InputError
+            When there is no fit for the GPU model.
+        """
+        cells = self.cells(workloads, splits, gpu_model)
+        everyone = np.arange(len(workloads))
+        table = cells.empty()
+        cells.fill(table, everyone, everyone)
+        return table
+
+    def cells(
+        self,
+        workloads: Mapping[str, Workload],
+        splits: Sequence[Split],
+        gpu_model: str | None = None,
+    ) -> Cells:
+        """Return what predicts parts of the table of ``predict_table``."""
+        caps, at = np.unique(np.array(splits, dtype=np.int64), return_inverse=True)
+        which = np.repeat(np.arange(len(workloads)), len(caps))
+        states = self._states(self.fit(gpu_model), workloads, which, np.tile(caps, len(workloads)))
+        return Cells(states, len(workloads), len(caps), at.reshape(-1, 2))
+
+    def _states(
+        self, fit: ModelFit, workloads: Mapping[str, Workload], which: IntArray, caps: IntArray
+    ) -> _States:
+        names = list(workloads)
+        known = set(fit.measured)
+        measured = np.array([name in known for name in names], dtype=np.bool_)
+        workers = np.array([self.workers.get(name, 1) for name in names], dtype=np.int64)
+        seen = {
+            member.features: member.features.states(workloads, which, caps)
+            for member in (*fit.members, *filter(None, [fit.power]))
+        }
+        return _States(fit, self.confidence, seen, measured[which], workers[which], caps)
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Cells of a table, predicted as they are asked for; see ``TrainedPredictor.cells``.
+
+    Parameters
+    ----------
+    states : object
+        Every workload at every cap.
+    workloads, caps : int
+        How many there are.
+    split : ndarray of int, shape (splits, 2)
+        The caps of each split, by position.
+    """
+
+    states: _States
+    workloads: int
+    caps: int
+    split: IntArray
+
+    def empty(self) -> Table:
+        """Return a table without answers."""
+        shape = (self.workloads, self.workloads, len(self.split))
+        bounded = self.states.fit.bound is not None
+        upper = np.full(shape, np.nan, dtype=np.float32) if bounded else None
+        return Table(np.full(shape, np.nan, dtype=np.float32), upper)
+
+    def fill(self, table: Table, own: IntArray, other: IntArray) -> None:
+        """Write what ``own`` workloads feel beside ``other`` ones into the table."""
+        of_other = other[:, np.newaxis] * self.caps + self.split[:, 1]
+        rows = max(1, _BLOCK_ROWS // max(1, of_other.size))
+        for block in (own[k : k + rows] for k in range(0, len(own), rows)):
+            of_own = (block[:, np.newaxis] * self.caps + self.split[:, 0])[:, np.newaxis, :]
+            pair = [a.ravel() for a in np.broadcast_arrays(of_own, of_other)]
+            shape = (len(block), *of_other.shape)
+            place = np.ix_(block, other)
+            slowdown = self.states.slowdown(*pair)
+            table.slowdown[place] = slowdown.reshape(shape)
+            if table.upper is not None:
+                table.upper[place] = self.states.upper(slowdown, *pair).reshape(shape)
+
+
+@dataclass(frozen=True)
+class _States:
+    """Workloads at caps as a fit sees them, and what it says of two of them."""
+
+    fit: ModelFit
+    confidence: float
+    seen: Mapping[Features, FloatArray]
+    measured: BoolArray
+    workers: IntArray
+    caps: IntArray
+
+    @cached_property
+    def complete(self) -> Mapping[Features, BoolArray]:
+        """The states of which every feature is known."""
+        return {f: np.asarray(~np.isnan(s).any(axis=1)) for f, s in self.seen.items()}
+
+    def slowdown(self, own: IntArray, other: IntArray) -> FloatArray:
+        """Return the blend for each row, block by block; NaN where there is no answer."""
+        found = np.empty(len(own))
+        for block in _blocks(len(own)):
+            found[block] = self._blend(own[block], other[block])
+        return found
+
+    def upper(self, slowdown: FloatArray, own: IntArray, other: IntArray) -> FloatArray:
+        """Return the upper bounds of slowdowns, each by the size of its own gang."""
+        bound = self.fit.bound
+        found = np.full(len(own), np.nan)
+        if bound is None:
+            return found
+        for block in _blocks(len(own)):
+            found[block] = self._bounds(bound, slowdown[block], own[block], other[block])
+        return found
+
+    def power_w(self, own: IntArray, other: IntArray) -> FloatArray | None:
+        """Return the power of the GPU, the mean of both orders; None from a fit without."""
+        power = self.fit.power
+        if power is None:
+            return None
+        found = np.empty(len(own))
+        for block in _blocks(len(own)):
+            a, b = own[block], other[block]
+            rows = self._answerable(power, a, b)
+            values = np.full(len(a), np.nan)
+            both = self._of(power, a[rows], b[rows]) + self._of(power, b[rows], a[rows])
+            values[rows] = both / 2
+            values[~(values > 0)] = np.nan
+            found[block] = values
+        return found
+
+    def _blend(self, own: IntArray, other: IntArray) -> FloatArray:
+        measured = self.measured[own] & self.measured[other]
+        found = np.where(measured, *(0.0 if w else np.nan for w in self._weighed[::-1]))
+        for member in self.fit.members:
+            weight = np.where(measured, member.weights[MEASURED], member.weights[NEW])
+            able = self._answerable(member, own, other)
+            if able.all() and weight.all():
+                found += weight * self._of(member, own, other)
+                continue
+            found[(weight > 0) & ~able] = np.nan
+            rows = np.flatnonzero((weight > 0) & able)
+            if len(rows):
+                found[rows] += weight[rows] * self._of(member, own[rows], other[rows])
+        return np.clip(found, *self.fit.limits)
+
+    @property
+    def _weighed(self) -> tuple[bool, bool]:
+        """Whether the fit has an answer in the regimes ``NEW`` and ``MEASURED``."""
+        members = self.fit.members
+        return any(m.weights[NEW] for m in members), any(m.weights[MEASURED] for m in members)
+
+    def _bounds(
+        self, bound: Bound, slowdown: FloatArray, own: IntArray, other: IntArray
+    ) -> FloatArray:
+        found = np.full(len(own), np.nan)
+        known = ~np.isnan(slowdown)
+        standing = _standing(self.measured[own], self.measured[other])
+        workers = self.workers[own]
+        for size in self._gang_sizes:
+            rows = known & (workers == size)
+            if rows.any():
+                value = bound.upper(slowdown[rows], standing[rows], self.confidence, size)
+                found[rows] = np.maximum(value, slowdown[rows])
+        return found
+
+    @cached_property
+    def _gang_sizes(self) -> list[int]:
+        sizes: list[int] = np.unique(self.workers).tolist()
+        return sizes
+
+    def _answerable(self, member: Member, own: IntArray, other: IntArray) -> BoolArray:
+        complete = self.complete[member.features]
+        inside = self.fit.answered[self.caps[own], self.caps[other]]
+        return np.asarray(complete[own] & complete[other] & inside)
+
+    def _of(self, member: Member, own: IntArray, other: IntArray) -> FloatArray:
+        return member.form.predict(self.seen[member.features], own, other)
+
+
+def _standing(own: BoolArray, other: BoolArray) -> IntArray:
+    return np.where(own, np.where(other, KNOWN, NEW_CO_RUNNER), NEW_WORKLOAD)
+
+
+def _states_of(
+    pairs: IntArray, shares: IntArray, workloads: int
+) -> tuple[IntArray, IntArray, IntArray]:
+    """Return the workload and the cap of each state, and the two states of each row."""
+    codes = pairs * CAPS + shares
+    occurs = np.zeros(workloads * CAPS, dtype=np.bool_)
+    occurs[codes] = True
+    which, caps = np.divmod(np.flatnonzero(occurs), CAPS)
+    return which, caps, (np.cumsum(occurs) - 1)[codes]
+
+
+def _blocks(rows: int) -> Iterator[slice]:
+    return (slice(k, min(k + _BLOCK_ROWS, rows)) for k in range(0, rows, _BLOCK_ROWS))

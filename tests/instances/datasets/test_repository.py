@@ -1,0 +1,275 @@
+"""The repository: it only grows, an append is whole or not there, and nothing confirmed is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+
+from dovetail.instances.datasets import (
+    DataSet,
+    Measurement,
+    Recorded,
+    Repository,
+    SoloProfile,
+    read_dataset,
+)
+from dovetail.instances.errors import InputError
+from tests.instances.datasets.odd import data_sets
+
+A = SoloProfile(workload="a", gpu_model="V100", metrics={"ipc": 1.5}, metrics_variance={"ipc": 0.1})
+PAIR = Measurement(workloads=("a", "b"), gpu_model="V100", share=(40, None), slowdown=(1.1, 1.5))
+
+
+def changed(path, *statements):
+    with closing(sqlite3.connect(path)) as connection, connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+def told(action):
+    with pytest.raises(InputError) as error:
+        action()
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+@settings(max_examples=20)
+@given(first=data_sets, second=data_sets)
+def test_what_is_appended_is_read_back_exactly(first, second):
+    with tempfile.TemporaryDirectory() as folder:
+        repository = Repository(Path(folder, "odd.db"))
+        for data in (first, second):
+            repository.append(data.profiles, data.measurements)
+        assert repository.data_set() == first.merged(second)
+
+
+def test_records_are_numbered_and_timed(tmp_path):
+    repository = Repository(tmp_path / "r.db")
+    before = datetime.now(UTC)
+    assert repository.append([A, A], [PAIR]) == 3
+    assert repository.append() == 3
+    assert repository.append([A]) == 4
+    records = repository.since(0)
+    assert [(r.sequence, r.record) for r in records] == [(1, A), (2, A), (3, PAIR), (4, A)]
+    times = [datetime.fromisoformat(r.recorded) for r in records]
+    assert before <= times[0] == times[2] <= times[3] <= datetime.now(UTC)
+    assert repository.since(3) == (Recorded(4, records[3].recorded, A),)
+    assert repository.since(4) == ()
+
+
+def test_it_is_read_as_a_data_set_and_the_newest_profile_counts(tmp_path):
+    repository = Repository(tmp_path / "mine.SQLITE")
+    for power in (100.0, 200.0):
+        repository.append([A.replace(power_w=power)])
+    data = read_dataset(tmp_path / "mine.SQLITE")
+    assert data == DataSet(name="mine", profiles=tuple(r.record for r in repository.since(0)))
+    assert data.workloads("V100")["a"].power_w == 200
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE profile SET workload = 'b'",
+        "DELETE FROM record",
+        "DELETE FROM member WHERE position = 1",
+        "UPDATE metric SET mean = 2",
+        "INSERT OR REPLACE INTO record VALUES (1, 'now')",
+        "INSERT OR REPLACE INTO member VALUES (2, 0, 'b', NULL, 9.0)",
+        "INSERT INTO profile (sequence, workload, gpu_model, workers) VALUES (9, 'w', 'g', 1)",
+        "INSERT INTO member VALUES (2, 9, 'b', 'half', 9.0)",
+        "INSERT INTO measurement VALUES (1, 'g', 'perhaps', NULL, NULL, NULL)",
+    ],
+)
+def test_nobody_changes_or_deletes_a_record(tmp_path, statement):
+    repository = Repository(tmp_path / "r.db")
+    repository.append([A], [PAIR])
+    kept = repository.since(0)
+    with pytest.raises(sqlite3.IntegrityError):
+        changed(tmp_path / "r.db", "PRAGMA foreign_keys = ON", statement)
+    assert repository.since(0) == kept
+
+
+def test_an_append_that_breaks_leaves_nothing(tmp_path):
+    repository = Repository(tmp_path / "r.db")
+    repository.append([A])
+
+    broken = SoloProfile.model_construct(workload="x", gpu_model=None)
+    message = told(lambda: repository.append([A, A, broken]))
+    assert "cannot be written: NOT NULL constraint failed: profile.gpu_model" in message
+    assert [found.record for found in repository.since(0)] == [A]
+
+
+# --- files that are no repository
+
+
+def test_files_that_are_no_repository_are_told(tmp_path):
+    path = tmp_path / "r.db"
+    repository = Repository(path)
+    assert told(repository.data_set) == f"{path}: cannot be read: no such file or directory"
+    assert not path.exists()
+    for content in (b"workload,gpu_model\n" * 100, b"x"):
+        path.write_bytes(content)
+        for action in (repository.data_set, lambda: repository.append([A])):
+            assert told(action) == f"{path}: must be a profile repository, got another file"
+        assert path.read_bytes() == content
+    path.unlink()
+    changed(path, "CREATE TABLE mine (x)")
+    for action in (repository.data_set, lambda: repository.append([A])):
+        assert told(action) == f"{path}: must be a profile repository, got another database"
+    path = tmp_path / "none" / "r.db"
+    assert told(lambda: Repository(path).append([A])) == (
+        f"{path}: cannot be written: unable to open database file"
+    )
+
+
+def test_an_empty_file_becomes_a_repository(tmp_path):
+    # What a writer leaves that is killed before its first commit.
+    path = tmp_path / "r.db"
+    path.touch()
+    assert told(Repository(path).data_set).endswith("profile repository, got another database")
+    assert Repository(path).append([A]) == 1
+
+
+def test_a_newer_schema_is_refused(tmp_path):
+    path = tmp_path / "r.db"
+    Repository(path).append([A])
+    changed(path, "PRAGMA user_version = 2")
+    message = f"{path}: must have schema version 1, got 2 (a newer Dovetail wrote it)"
+    assert told(Repository(path).data_set) == message
+    assert told(lambda: Repository(path).append([A])) == message
+
+
+def test_a_damaged_file_is_told(tmp_path):
+    path = tmp_path / "r.db"
+    Repository(path).append([A] * 500)
+    content = bytearray(path.read_bytes())
+    content[4096:] = os.urandom(len(content) - 4096)
+    path.write_bytes(content)
+    message = told(Repository(path).data_set)
+    assert message.startswith(f"{path}: is damaged: ")
+
+
+def test_a_record_that_breaks_a_rule_is_told_by_its_number(tmp_path):
+    path = tmp_path / "r.db"
+    Repository(path).append([A])
+    changed(
+        path,
+        "INSERT INTO record VALUES (2, 'now')",
+        "INSERT INTO measurement VALUES (2, 'V100', 'ok', NULL, NULL, NULL)",
+        "INSERT INTO member VALUES (2, 0, 'a', NULL, 1.0), (2, 1, 'b', NULL, 0.0)",
+    )
+    told_of = told(Repository(path).data_set)
+    assert told_of == f"{path}: record 2: slowdown[1]: must be >= 0.001, got 0.0"
+    changed(path, "INSERT INTO record VALUES (3, 'now')")
+    Repository(path).append([A])
+    path2 = tmp_path / "r2.db"
+    Repository(path2).append([A])
+    changed(path2, "INSERT INTO record VALUES (2, 'now')")
+    assert told(Repository(path2).data_set) == (
+        f"{path2}: record 2: workload: this field is required"
+    )
+    changed(path2, "INSERT INTO measurement VALUES (2, 'V100', 'ok', NULL, NULL, NULL)")
+    assert told(Repository(path2).data_set).startswith(f"{path2}: record 2: workloads: must have 2")
+
+
+def test_reading_where_nothing_may_be_written_leaves_nothing(tmp_path, monkeypatch):
+    path = tmp_path / "r.db"
+    Repository(path).append([A])
+    monkeypatch.setattr(os, "access", lambda place, mode: False)
+    assert Repository(path).data_set().profiles == (A,)
+    assert os.listdir(tmp_path) == ["r.db"]
+
+
+# --- several processes, and processes that are killed
+
+WRITER = """
+import sys
+from dovetail.instances.datasets import Measurement, Repository, SoloProfile
+
+repository, name, times = Repository(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+pair = Measurement(workloads=(name, name), gpu_model="g", slowdown=(1.0, 2.0))
+for k in range(times):
+    profiles = [SoloProfile(workload=name, gpu_model="g", batch_size=k + 1)] * 3
+    print(repository.append(profiles, [pair] * 2), flush=True)
+"""
+"""Appends five records a time and prints each confirmed sequence number."""
+
+LARGE = """
+import sys
+from dovetail.instances.datasets import Repository, SoloProfile
+
+profile = SoloProfile(workload="large", gpu_model="g", metrics={"ipc": 1.0})
+Repository(sys.argv[1]).append([profile] * 400_000)
+print("confirmed", flush=True)
+"""
+
+
+def started(script, *arguments):
+    command = [sys.executable, "-c", script, *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def test_writers_at_once_lose_nothing_and_mix_nothing(tmp_path):
+    path = tmp_path / "r.db"
+    writers = [started(WRITER, path, f"w{k}", 10) for k in range(4)]
+    first = int(writers[0].stdout.readline())  # the file is there once something is confirmed
+    while any(writer.poll() is None for writer in writers):
+        _whole_appends(path)
+    told_by = [writer.communicate()[0].split() for writer in writers]
+    assert [writer.returncode for writer in writers] == [0] * 4
+    confirmed = {first, *(int(line) for lines in told_by for line in lines)}
+    assert confirmed == set(range(5, 201, 5))
+    assert _whole_appends(path) == 40
+
+
+def _whole_appends(path):
+    """Return the number of appends; each must be there whole."""
+    records = [found.record for found in Repository(path).since(0)]
+    groups = [records[k : k + 5] for k in range(0, len(records), 5)]
+    for group in groups:
+        assert [type(record) for record in group] == [SoloProfile] * 3 + [Measurement] * 2
+        names = {record.workload for record in group[:3]} | {*group[3].workloads}
+        assert len(names) == 1
+    return len(groups)
+
+
+def test_a_killed_writer_leaves_all_that_it_confirmed(tmp_path):
+    path = tmp_path / "r.db"
+    for k in range(3):
+        writer = started(WRITER, path, "w", 10_000)
+        seen = [int(writer.stdout.readline()) for _ in range(5 + 3 * k)]
+        writer.send_signal(signal.SIGKILL)
+        rest = writer.communicate()[0].split("\n")[:-1]
+        confirmed = max([*seen, *map(int, rest)])
+        # One append more may be there: committed, and killed before it could say so.
+        assert _whole_appends(path) - confirmed // 5 in (0, 1)
+    assert [r.sequence for r in Repository(path).since(0)][:confirmed] == [*range(1, confirmed + 1)]
+
+
+def test_a_writer_killed_in_the_middle_leaves_nothing_of_it(tmp_path):
+    path = tmp_path / "r.db"
+    Repository(path).append([A], [PAIR])
+    kept = Repository(path).since(0)
+    writer = started(LARGE, path)
+    log = Path(f"{path}-wal")
+    while not (log.exists() and log.stat().st_size > 2**20):
+        assert writer.poll() is None, "it must still be writing"
+        time.sleep(0.005)
+    assert Repository(path).since(0) == kept  # readers do not see what is not committed
+    writer.send_signal(signal.SIGKILL)
+    assert writer.communicate()[0] == ""
+    assert Repository(path).since(0) == kept
+    assert Repository(path).append([A]) == 3
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)

@@ -1,0 +1,132 @@
+"""Every model that can be fitted, through a model file and back, and with its arrays tampered."""
+
+import random
+import zipfile
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+
+from dovetail.instances.datasets import DataSet
+from dovetail.instances.errors import InputError
+from dovetail.instances.instance import METRICS
+from dovetail.predictors._archive import packed, unpacked
+from dovetail.predictors.estimators.registry import MODELS, spec
+from dovetail.predictors.fits import Member, ModelFit
+from dovetail.predictors.model_file import load_model, save_model
+from dovetail.predictors.rows import training_rows
+from dovetail.predictors.trained import TrainedPredictor
+
+GPU = "V100"
+NAMES = [f"w{k}" for k in range(7)]
+
+
+def data_set():
+    """Return made-up profiles and slowdowns of every pair of seven workloads."""
+    draw = np.random.default_rng(0)
+    rates = [name for name in METRICS if "bytes" in name]
+    profiles = [
+        {
+            "workload": name,
+            "gpu_model": GPU,
+            "metrics": {m: float(draw.random()) * (1e9 if m in rates else 1) for m in METRICS},
+            "metrics_variance": {m: float(draw.random()) for m in METRICS},
+            "throughput": 100.0 + 10 * k,
+            "power_w": 200.0,
+            "memory_mib": 1000.0 * (k + 1),
+            "memory_mean_mib": 900.0 * (k + 1),
+            "duration_s": 60.0,
+        }
+        for k, name in enumerate(NAMES)
+    ]
+    pairs = [(a, b) for k, a in enumerate(NAMES) for b in NAMES[k:]]
+    measured = [
+        {"workloads": [a, b], "gpu_model": GPU, "slowdown": [float(s)] * 2}
+        if a == b
+        else {"workloads": [a, b], "gpu_model": GPU, "slowdown": [float(s), float(s) + 0.1]}
+        for (a, b), s in zip(pairs, 1 + draw.random(len(pairs)), strict=True)
+    ]
+    return DataSet.from_data({"name": "made up", "profiles": profiles, "measurements": measured})
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def fitted(request):
+    """Fit a model; skip it where it is not there or what it is fitted with is not."""
+    if find_spec(f"dovetail.predictors.estimators.{request.param}") is None:
+        pytest.skip("this model is not there")
+    pytest.importorskip("sklearn")
+    data, model = data_set(), spec(request.param)
+    features, rows = training_rows(data, model.features)
+    form = model.build(0).fit(rows.table, rows.slowdown).to_form()
+    member = Member(request.param, features, form)
+    fit = ModelFit((member,), rows.names, ((0, 0),), (0.5, 5.0))
+    return TrainedPredictor({GPU: fit}), data.workloads(GPU)
+
+
+def answers(predictor, workloads):
+    first, second = np.triu_indices(len(workloads))
+    pairs = np.stack([first, second], axis=1)
+    return predictor.predict(workloads, pairs, np.zeros_like(pairs), GPU).slowdown
+
+
+def test_a_loaded_model_says_the_same(fitted, tmp_path):
+    predictor, workloads = fitted
+    assert not any(predictor.lacks(name, w) for name, w in workloads.items())
+    path = tmp_path / "model.dovetail"
+    save_model(predictor, path)
+    before, after = answers(predictor, workloads), answers(load_model(path), workloads)
+    assert np.isfinite(before).all()
+    np.testing.assert_array_equal(before, after)
+    save_model(load_model(path), tmp_path / "again")
+    assert (tmp_path / "again").read_bytes() == path.read_bytes()
+
+
+def test_tables_and_rows_agree(fitted):
+    predictor, workloads = fitted
+    table = predictor.predict_table(workloads, [(0, 0)]).slowdown[..., 0]
+    first, second = np.triu_indices(len(workloads))
+    expected = np.stack([table[first, second], table[second, first]], axis=1)
+    np.testing.assert_allclose(answers(predictor, workloads), expected, rtol=1e-6)
+
+
+def tampered(values, draw):
+    """Return an array with a few other numbers in it, or of another shape or kind."""
+    changed = values.copy()
+    choice = draw.randrange(6)
+    if choice == 0:
+        return changed.reshape(-1)[: max(0, changed.size - 1)]
+    if choice == 1:
+        return np.concatenate([changed.reshape(-1), changed.reshape(-1)[:1]])
+    if choice == 2:
+        return changed.astype(draw.choice([np.float32, np.float64, np.int64, np.bool_]))
+    odd = [0, 1, -1, 2**31, 2**62] if changed.dtype.kind in "iub" else [np.nan, np.inf, -1e300, 0]
+    for _ in range(draw.choice([1, 1, 3]) if changed.size else 0):
+        place = np.unravel_index(draw.randrange(changed.size), changed.shape)
+        with np.errstate(all="ignore"):
+            changed[place] = np.array(draw.choice(odd)).astype(changed.dtype)
+    return changed
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered in cast:RuntimeWarning")
+def test_tampered_arrays_are_refused_or_give_numbers(fitted, tmp_path):
+    predictor, workloads = fitted
+    form = predictor.fits[GPU].members[0].form
+    arrays, draw = dict(form.arrays()), random.Random(3)
+    path = tmp_path / "model.dovetail"
+    save_model(predictor, path)
+    parts = unpacked(path.read_bytes())
+    for _ in range(150):
+        name = draw.choice(sorted(arrays))
+        entry = f"fits/0/members/0/{name}.npy"
+        changed = tampered(np.asarray(arrays[name]), draw)
+        other = unpacked(packed({entry: changed}))[entry]
+        with zipfile.ZipFile(path, "w") as archive:
+            for part, content in {**parts, entry: other}.items():
+                archive.writestr(part, content)
+        told = ""
+        try:
+            found = answers(load_model(path), workloads)
+        except InputError as error:
+            told = str(error)
+        assert "\n" not in told
+        assert told or not np.isinf(found).any()
