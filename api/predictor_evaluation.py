@@ -22,7 +22,7 @@ from dovetail.predictors.evaluation import (
     Evaluation,
     NotApplicable,
     Setting,
-    Tested,
+    Trial,
     coverage,
     evaluate,
     evaluation,
@@ -140,10 +140,10 @@ class Studied:
     """A comparison, the held-out predictions behind it, and the block they were matched on."""
 
     comparison: Comparison
-    tested: tuple[Tested, ...]
+    tested: tuple[Trial, ...]
     block: Block | None
 
-    def of(self, model: str, setting: Setting) -> Tested | None:
+    def of(self, model: str, setting: Setting) -> Trial | None:
         """Return the held-out predictions of a model in a setting."""
         found = (t for t in self.tested if (t.model, t.setting) == (model, setting))
         return next(found, None)
@@ -187,6 +187,7 @@ def study(
     confidence: float = 0.9,
     seed: int = 0,
     progress: Callable[[str, int, int], None] | None = None,
+    rounds: int = 4,
 ) -> Studied:
     """Test every model in every setting, and the matchings that its predictions choose.
 
@@ -199,8 +200,8 @@ def study(
     UnsupportedError
         When a model has an unknown name or what it is fitted with is not installed.
     """
-    found = list(evaluate(data, models, settings, gpu_models, confidence, seed, progress))
-    tested = tuple(each for each in found if isinstance(each, Tested))
+    found = list(evaluate(data, models, settings, gpu_models, confidence, seed, progress, rounds))
+    tested = tuple(each for each in found if isinstance(each, Trial))
     pairs = measured_pairs(data, gpu_models)
     block = complete_block(data, tested[0].rows, gpu_models) if tested else None
     names = {name for pair in pairs for name in pair.workloads}
@@ -273,7 +274,7 @@ def _summed(
     return total, seen
 
 
-def predicted_slowdown(block: Block, tested: Tested) -> FloatArray:
+def predicted_slowdown(block: Block, tested: Trial) -> FloatArray:
     """Return the held-out predictions of a block, shape (n, n).
 
     A pair of two families that was tested twice has the mean of both: each fold had left out one
@@ -294,7 +295,7 @@ def _rates(slowdown: FloatArray) -> FloatArray:
 
 
 def matching_test(
-    block: Block, tested: Sequence[Tested], confidence: float, seed: int = 0
+    block: Block, tested: Sequence[Trial], confidence: float, seed: int = 0
 ) -> MatchingTest:
     """Return what matchings chosen by predictions are worth as measured."""
     best = worth(block.value, matching(block.value, seed))
@@ -318,7 +319,7 @@ def matching_test(
     )
 
 
-def _throughput(block: Block, tested: Tested, seed: int) -> float:
+def _throughput(block: Block, tested: Trial, seed: int) -> float:
     mate = matching(_rates(predicted_slowdown(block, tested)), seed)
     return worth(block.value, mate)
 
@@ -350,7 +351,7 @@ def worth(value: FloatArray, mate: IntArray) -> float:
 
 
 def chosen_coverage(
-    tested: Tested, rounds: Iterable[BoolArray], confidence: float
+    tested: Trial, rounds: Iterable[BoolArray], confidence: float
 ) -> Coverage | None:
     """Return the coverage of the bounds on the pairs that rounds chose, the mean over rounds."""
     each_round = (coverage(tested, confidence, among) for among in rounds)
@@ -365,7 +366,7 @@ def chosen_coverage(
     )
 
 
-def chosen_tests(block: Block, tested: Tested, seed: int = 0) -> Iterator[BoolArray]:
+def chosen_tests(block: Block, tested: Trial, seed: int = 0) -> Iterator[BoolArray]:
     """Yield the tests of chosen pairs, a mask of shape (tests,) for each random round.
 
     Each round has ``PART`` of the block's workloads as jobs. Pairs are chosen by prediction, as

@@ -26,10 +26,11 @@ from dovetail.predictors.evaluation import (
     GSLAS,
     Decisions,
     Setting,
-    Tested,
+    Trial,
     coverage,
     importance,
 )
+from dovetail.predictors.feature_study import feature_study
 from dovetail.predictors.predictor import FloatArray
 from dovetail.predictors.trained import TrainedPredictor
 from dovetail.report import UNFOLDED, environment
@@ -150,6 +151,7 @@ def report_html(data: DataSet, studied: Studied, predictor: TrainedPredictor | N
     comparison = studied.comparison
     found = predictor_wording.decisive(comparison)
     tested = studied.of(found.model, found.setting) if found else None
+    features = feature_study(data, gpu_models=comparison.gpu_models) if found else None
     return (
         environment()
         .get_template("predictors.html.j2")
@@ -167,6 +169,7 @@ def report_html(data: DataSet, studied: Studied, predictor: TrainedPredictor | N
             decisions=_decision_lines(comparison, tested),
             matchings=_matching_lines(comparison),
             worst=_worst(tested, comparison.confidence),
+            study=features,
             facts=list(model_facts(predictor)) if predictor else [],
             unfolded=UNFOLDED,
             profiles=len(data.profiles),
@@ -222,7 +225,7 @@ def _range(values: FloatArray) -> tuple[float, float]:
     return low - margin, high + margin
 
 
-def _scatter(tested: Tested, confidence: float, low: float, high: float) -> Scatter:
+def _scatter(tested: Trial, confidence: float, low: float, high: float) -> Scatter:
     scale = _SIDE / (high - low)
     known = np.flatnonzero(~np.isnan(tested.predicted))
     if len(known) > MOST_POINTS:
@@ -248,7 +251,7 @@ def _scatter(tested: Tested, confidence: float, low: float, high: float) -> Scat
     )
 
 
-def _error_lines(studied: Studied, tested: Tested | None) -> Sequence[ErrorLine]:
+def _error_lines(studied: Studied, tested: Trial | None) -> Sequence[ErrorLine]:
     """Return a line for each workload, the largest error first."""
     if tested is None:
         return ()
@@ -272,7 +275,7 @@ def _error_lines(studied: Studied, tested: Tested | None) -> Sequence[ErrorLine]
     ]
 
 
-def _error_by_workload(tested: Tested) -> tuple[FloatArray, FloatArray]:
+def _error_by_workload(tested: Trial) -> tuple[FloatArray, FloatArray]:
     """Return mean absolute error and number of the rows of each workload."""
     known = ~np.isnan(tested.predicted)
     own = tested.rows.own_workload[tested.held.row[known]]
@@ -283,7 +286,7 @@ def _error_by_workload(tested: Tested) -> tuple[FloatArray, FloatArray]:
     return np.divide(total, rows, out=np.full(size, np.nan), where=rows > 0), rows
 
 
-def _importance_lines(tested: Tested | None, seed: int) -> Sequence[ImportanceLine]:
+def _importance_lines(tested: Trial | None, seed: int) -> Sequence[ImportanceLine]:
     """Return a line for each feature, the most important first."""
     if tested is None or not tested.features.names:
         return ()
@@ -302,7 +305,7 @@ def _importance_lines(tested: Tested | None, seed: int) -> Sequence[ImportanceLi
     ]
 
 
-def _curve(studied: Studied, tested: Tested | None) -> Curve | None:
+def _curve(studied: Studied, tested: Trial | None) -> Curve | None:
     if tested is None:
         return None
     block = studied.block
@@ -332,7 +335,7 @@ def curve_at(part: float) -> float:
     return _SIDE * (max(part, 0.4) - 0.4) / 0.6
 
 
-def _decision_lines(comparison: Comparison, tested: Tested | None) -> Sequence[DecisionLine]:
+def _decision_lines(comparison: Comparison, tested: Trial | None) -> Sequence[DecisionLine]:
     found = comparison.of(tested.model, tested.setting) if tested else None
     if found is None:
         return ()
@@ -369,7 +372,7 @@ def _matching_lines(comparison: Comparison) -> Sequence[MatchingLine]:
     ]
 
 
-def _worst(tested: Tested | None, confidence: float) -> Sequence[Worst]:
+def _worst(tested: Trial | None, confidence: float) -> Sequence[Worst]:
     """Return the worst prediction of each of the worst pairs."""
     if tested is None:
         return ()

@@ -30,6 +30,11 @@ def part(value: float | None) -> str:
     return NO_FIGURE if value is None else f"{100 * value:.1f} %"
 
 
+def signed(value: float | None) -> str:
+    """Return a correlation."""
+    return NO_FIGURE if value is None else f"{value:+.2f}"
+
+
 def error_cells(found: Accuracy) -> tuple[str, ...]:
     """Return SMAPE, MAE, RMSE, R2, bias, under-predicted part and rows without an answer."""
     return (

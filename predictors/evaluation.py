@@ -33,8 +33,6 @@ GSLAS: Final = (1.2, 1.5, 2.0)
 LEVELS: Final = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 """The confidences at which a promise is held against what was measured."""
 
-_CALIBRATION_ROUNDS: Final = 4
-
 UNDER: Final = 0.1
 """A slowdown that exceeds its prediction by more than this counts as under-predicted."""
 
@@ -125,7 +123,7 @@ class NotApplicable(Record):
 
 
 @dataclass(frozen=True)
-class Tested:
+class Trial:
     """Predictions of rows that the model had not seen.
 
     Attributes
@@ -145,7 +143,7 @@ class Tested:
     confidences : tuple of float
         The promises of ``uppers``.
     uppers : ndarray of float, shape (confidences, tests)
-        Bounds that were calibrated without anything that the fold left out.
+        Bounds, see ``cross_calibrated``.
     """
 
     model: str
@@ -170,7 +168,8 @@ class Tested:
     @property
     def weight(self) -> FloatArray:
         """The weight of each test: those of one row sum to 1."""
-        return np.asarray(1.0 / np.bincount(self.held.row)[self.held.row])
+        times = np.bincount(self.held.row)[self.held.row]
+        return np.asarray(1.0 / times, dtype=np.float64)
 
     @property
     def pair(self) -> IntArray:
@@ -194,7 +193,8 @@ def evaluate(
     confidence: float = 0.9,
     seed: int = 0,
     progress: Progress | None = None,
-) -> Iterator[Tested | NotApplicable]:
+    rounds: int = 4,
+) -> Iterator[Trial | NotApplicable]:
     """Test every model in every setting.
 
     Parameters
@@ -215,6 +215,8 @@ def evaluate(
         Same seed, same folds and fits.
     progress : callable, optional
         Called before each test.
+    rounds : int
+        Drawn for every calibration of bounds, see ``calibrate``; each fold has its own.
 
     Raises
     ------
@@ -227,7 +229,7 @@ def evaluate(
     for k, (name, model) in enumerate(specs.items()):
         told = _teller(progress, k * len(settings), len(specs) * len(settings))
         yield from _tested(
-            _Subject(name, model, data, gpu_models, seed), settings, confidence, told
+            _Subject(name, model, data, gpu_models, seed, rounds), settings, confidence, told
         )
 
 
@@ -248,6 +250,7 @@ class _Subject(NamedTuple):
     data: DataSet
     gpu_models: Sequence[str] | None
     seed: int
+    rounds: int
 
 
 def _teller(progress: Progress | None, done: int, total: int) -> Callable[[str, int], None]:
@@ -263,8 +266,8 @@ def _tested(
     settings: Sequence[Setting],
     confidence: float,
     told: Callable[[str, int], None],
-) -> Iterator[Tested | NotApplicable]:
-    name, model, data, gpu_models, seed = subject
+) -> Iterator[Trial | NotApplicable]:
+    name, model, data, gpu_models, seed, rounds = subject
     features, rows = training_rows(data, model.features, gpu_models)
     if len(features.names) < model.least:
         reason = _lacking(model, features, data)
@@ -286,8 +289,8 @@ def _tested(
             reason = "has no answer for what is new" if len(held.row) else _TOO_FEW[setting]
             yield NotApplicable(model=name, setting=setting, reason=reason)
             continue
-        uppers = cross_calibrated(rows, folds, held, known, new, confidences)
-        yield Tested(name, setting, features, rows, folds, held, confidences, uppers)
+        uppers = cross_calibrated(rows, folds, held, known, new, confidences, rounds)
+        yield Trial(name, setting, features, rows, folds, held, confidences, uppers)
 
 
 class _Try(NamedTuple):
@@ -364,7 +367,7 @@ def _gpu_model_of_pairs(data: DataSet, gpu_models: Sequence[str] | None) -> list
     return [found.gpu_model for found in measured_pairs(data, gpu_models)]
 
 
-def evaluation(tested: Tested, confidence: float) -> Evaluation:
+def evaluation(tested: Trial, confidence: float) -> Evaluation:
     """Return the measures of a test."""
     upper = tested.upper(confidence)
     return Evaluation(
@@ -444,13 +447,14 @@ def _mean(values: FloatArray, weight: FloatArray | None) -> float:
     return float(np.average(values, weights=weight))
 
 
-def decisions(tested: Tested, value: FloatArray, gsla: float) -> Decisions:
+def decisions(tested: Trial, value: FloatArray, gsla: float) -> Decisions:
     """Return which pairs the values (predictions or bounds, shape (tests,)) get wrong.
 
     A pair is accepted if both jobs' values are at most ``gsla``; without a value it is refused.
     """
-    true, weight = _both(tested, tested.measured <= gsla)
-    accepted, _ = _both(tested, value <= gsla)
+    pairs = _pairs(tested)
+    true, accepted = pairs.both(tested.measured <= gsla), pairs.both(value <= gsla)
+    weight = pairs.weight
     return Decisions(
         gsla=gsla,
         pairs=float(weight.sum()),
@@ -460,14 +464,14 @@ def decisions(tested: Tested, value: FloatArray, gsla: float) -> Decisions:
     )
 
 
-def coverage(tested: Tested, confidence: float, among: BoolArray | None = None) -> Coverage | None:
+def coverage(tested: Trial, confidence: float, among: BoolArray | None = None) -> Coverage | None:
     """Return how often the bound held, of all tests or of the pairs ``among`` them.
 
-    None where no test has a bound.
+    Pairs count of which both jobs have a bound; None where there are none.
 
     Parameters
     ----------
-    tested : Tested
+    tested : Trial
         Predictions and bounds.
     confidence : float
         One of ``tested.confidences``.
@@ -475,29 +479,36 @@ def coverage(tested: Tested, confidence: float, among: BoolArray | None = None) 
         Tests to take; both tests of a pair or none.
     """
     upper = tested.upper(confidence)
-    taken = np.isfinite(upper) if among is None else np.isfinite(upper) & among
+    bounded = np.isfinite(upper) if among is None else np.isfinite(upper) & among
+    pairs = _pairs(tested)
+    both = pairs.both(bounded)
+    taken = both[pairs.of_test]
     if not taken.any():
         return None
     held = tested.measured <= upper
-    both, weight = _both(tested, held | ~taken)
-    pair_taken, _ = _both(tested, taken)
     return Coverage(
         confidence=confidence,
         job=_mean(held[taken].astype(np.float64), tested.weight[taken]),
-        pair=_mean(both[pair_taken].astype(np.float64), weight[pair_taken]),
+        pair=_mean(pairs.both(held)[both].astype(np.float64), pairs.weight[both]),
         width=_mean((upper - tested.predicted)[taken], tested.weight[taken]),
     )
 
 
-def _both(tested: Tested, holds: BoolArray) -> tuple[BoolArray, FloatArray]:
-    """Return whether it holds for both jobs of each tested pair, and the pair's weight.
+class _Pairs(NamedTuple):
+    """The tested pairs: both rows of a pair are in the same fold."""
 
-    Both rows of a pair are in the same fold.
-    """
-    keys = np.stack([tested.pair, tested.held.fold])
-    _, first, of_pair = np.unique(keys, axis=1, return_index=True, return_inverse=True)
-    fails = np.bincount(of_pair.ravel(), ~holds)
-    return np.asarray(fails == 0), tested.weight[first]
+    of_test: IntArray
+    weight: FloatArray
+
+    def both(self, holds: BoolArray) -> BoolArray:
+        """Tell of which pairs it holds for both jobs."""
+        return np.asarray(np.bincount(self.of_test, ~holds) == 0)
+
+
+def _pairs(tested: Trial) -> _Pairs:
+    keys = tested.pair * len(tested.folds) + tested.held.fold
+    _, first, of_test = np.unique(keys, return_index=True, return_inverse=True)
+    return _Pairs(of_test, tested.weight[first])
 
 
 def cross_calibrated(
@@ -507,11 +518,14 @@ def cross_calibrated(
     known: HeldOut,
     new: HeldOut,
     confidences: Sequence[float],
+    rounds: int = 4,
 ) -> FloatArray:
     """Return upper bounds of held-out predictions, shape (confidences, tests).
 
     The bounds of a fold are calibrated as those of a model that was fitted on the fold's training
-    rows would be: on the held-out errors in these rows. Nothing that was left out is in them.
+    rows would be: on the held-out errors in these rows. No error that the fold left out is among
+    them. The fits behind them have seen what the fold left out, as fits for every fold within
+    every fold would take days (cross-conformal prediction; Vovk, 2015).
 
     Parameters
     ----------
@@ -523,14 +537,14 @@ def cross_calibrated(
         Predictions of pairs left out at random and with a family, as ``calibrate`` takes them.
     confidences : sequence of float
         The promises. Where the rows cannot support one the bound is NaN.
+    rounds : int
+        As ``calibrate`` takes it.
     """
     uppers = np.full((len(confidences), len(held.row)), np.nan)
     for k, fold in enumerate(folds):
         of_fold = held.fold == k
         inside = _among(fold.train, rows)
-        calibration = calibrate(
-            inside.rows, inside.of(known), inside.of(new), rounds=_CALIBRATION_ROUNDS
-        )
+        calibration = calibrate(inside.rows, inside.of(known), inside.of(new), rounds=rounds)
         seen = np.zeros(len(rows.names), dtype=np.bool_)
         seen[rows.own_workload[fold.train]] = True
         row = held.row[of_fold]
@@ -558,8 +572,9 @@ class _Inside(NamedTuple):
     taken: BoolArray
 
     def of(self, held: HeldOut) -> HeldOut:
-        """Return the predictions of these rows."""
-        inside = self.taken[held.row]
+        """Return the predictions of these rows, by folds that leave some of them."""
+        inside = np.flatnonzero(self.taken[held.row])
+        inside = inside[np.bincount(held.fold[inside])[held.fold[inside]] < self.taken.sum()]
         row = np.cumsum(self.taken) - 1
         return HeldOut(row[held.row[inside]], held.fold[inside], held.slowdown[inside])
 
@@ -578,7 +593,7 @@ def _among(taken: BoolArray, rows: Rows) -> _Inside:
 
 
 def importance(
-    model: ModelSpec, tested: Tested, seed: int = 0, repeats: int = 3
+    model: ModelSpec, tested: Trial, seed: int = 0, repeats: int = 3
 ) -> dict[tuple[str, str], float]:
     """Return how much the held-out error grows when a feature is shuffled among the tested rows.
 
