@@ -43,8 +43,7 @@ def plan(options: Namespace) -> int:
     instance = _instance(options.instance)
     predictor = _predictor(options)
     if predictor is not None:
-        with _about(options.instance):
-            instance = _predicted(instance, predictor, confidence=options.confidence)
+        instance = _predicted(options, instance, predictor)
     with _about(options.instance), working("solving", options.time_limit):
         result = solve(
             instance,
@@ -132,16 +131,9 @@ def explain(options: Namespace) -> int:
 
 def predict(options: Namespace) -> int:
     """Write the instance with its unknown slowdowns predicted."""
-    predictor = _predictor(options)
+    predictor = _predictor(options) or "analytic"
     instance = _instance(options.instance)
-    with _about(options.instance):
-        filled = _predicted(
-            instance,
-            "analytic" if predictor is None else predictor,
-            mixed=options.mixed,
-            sets=options.sets,
-            confidence=options.confidence,
-        )
+    filled = _predicted(options, instance, predictor, mixed=options.mixed, sets=options.sets)
     _write_instance(options, filled)
     return 0
 
@@ -278,27 +270,40 @@ def _predictor(options: Namespace) -> str | Predictor | None:
 
 
 def _predicted(
+    options: Namespace,
     instance: Instance,
     predictor: str | Predictor,
     *,
     mixed: bool = False,
     sets: bool = False,
-    confidence: float | None = None,
 ) -> Instance:
     """Fill in what is unknown, and say on standard error what had to stay so."""
-    from dovetail.predictors import missing
     from dovetail.predictors import predict as filled
 
-    made = filled(instance, predictor, mixed=mixed, sets=sets, confidence=confidence)
+    try:
+        made = filled(instance, predictor, mixed=mixed, sets=sets, confidence=options.confidence)
+    except InputError as error:
+        # What a confidence may be is a matter of the model, everything else of the instance.
+        about = options.model if error.path == "confidence" else options.instance
+        raise error.at(source_name(about)) from None
+    for unknown in _unknown(instance, predictor, mixed):
+        print(f"dovetail: {unknown} stay unknown", file=sys.stderr)
+    return made
+
+
+def _unknown(instance: Instance, predictor: str | Predictor, mixed: bool) -> Iterator[str]:
+    """Yield what the predictor could not predict, workloads up to ten by name."""
+    from dovetail.predictors import missing, unanswered
+
     lacking = missing(instance, predictor)
     for workload, metrics in islice(lacking.items(), _MOST_TOLD):
-        lacks = ", ".join(metrics)
-        print(f"dovetail: {workload} has no {lacks}: its pairs stay unknown", file=sys.stderr)
+        yield f"{workload} has no {', '.join(metrics)}: its pairs"
     if len(lacking) > _MOST_TOLD:
-        others = len(lacking) - _MOST_TOLD
-        told = f"{others} more workloads lack something: their pairs stay unknown"
-        print(f"dovetail: {told}", file=sys.stderr)
-    return made
+        yield f"{len(lacking) - _MOST_TOLD} more workloads lack something: their pairs"
+    splits = unanswered(instance, predictor, mixed=mixed)
+    if splits:
+        shares = ", ".join("/".join(str(p) if p else "no cap" for p in split) for split in splits)
+        yield f"the model was not fitted on pairs at {shares}: these"
 
 
 def _write_instance(options: Namespace, instance: Instance) -> None:

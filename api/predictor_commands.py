@@ -47,14 +47,17 @@ def update(options: Namespace) -> int:
     predictor = load_model(options.model)
     data = _data(options)
     with working("learning"):
-        made, findings = updated(predictor, data)
+        made, drift = updated(predictor, data)
     save_model(made, options.output)
+    if options.output == "-":
+        return 0
     if options.json:
-        write_data({"drift": [str(finding) for finding in findings]}, "-")
+        drifted = {model: str(found) for model, found in drift.items() if found.drifted}
+        write_data({**_facts(made), "drift": drifted}, "-")
         return 0
     _tell_model(made, options)
-    for finding in findings:
-        print(f"drift: {finding}")
+    for model, found in drift.items():
+        print(f"drift on {model}: {found}")
     return 0
 
 
@@ -139,15 +142,21 @@ def _require_gpu_models(data: DataSet, options: Namespace) -> None:
             raise InputError(rule, "--gpu-model", source_name(options.data))
 
 
+def _facts(predictor: TrainedPredictor) -> dict[str, object]:
+    from dovetail.predictor_facts import model_data
+
+    return model_data(predictor)
+
+
 def _tell_model(predictor: TrainedPredictor, options: Namespace) -> None:
     """Print what a fitted predictor is, unless it is itself what was printed."""
-    from dovetail.predictor_facts import model_data, model_view
+    from dovetail.predictor_facts import model_view
 
     output = getattr(options, "output", None)
     if output == "-":
         return
     if options.json:
-        write_data(model_data(predictor), "-")
+        write_data(_facts(predictor), "-")
         return
     from dovetail.tables import console
 

@@ -21,7 +21,6 @@ from dovetail.predictor_evaluation import (
     chosen_tests,
 )
 from dovetail.predictor_facts import model_facts
-from dovetail.predictors.estimators.registry import spec
 from dovetail.predictors.evaluation import (
     GSLAS,
     Decisions,
@@ -290,7 +289,7 @@ def _importance_lines(tested: Trial | None, seed: int) -> Sequence[ImportanceLin
     """Return a line for each feature, the most important first."""
     if tested is None or not tested.features.names:
         return ()
-    found = importance(spec(tested.model), tested, seed)
+    found = importance(tested, seed)
     longest = max(max(found.values()), 1e-12)
     both = {name: (found["own", name], found["other", name]) for name in tested.features.names}
     return [

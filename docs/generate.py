@@ -443,7 +443,9 @@ def _command(name: str, command: argparse.ArgumentParser) -> str:
 
 def _usage(action: argparse.Action) -> str:
     if not action.option_strings:
-        return f"[{action.metavar}]" if action.nargs == "?" else f"{action.metavar}"
+        return {"?": f"[{action.metavar}]", "+": f"{action.metavar} ..."}.get(
+            str(action.nargs), f"{action.metavar}"
+        )
     text = action.option_strings[0]
     if action.nargs != 0:
         text += f" {_value(action)}"
@@ -473,7 +475,7 @@ def _told(action: argparse.Action) -> str:
 
 def _standing(action: argparse.Action) -> str:
     if action.required:
-        return "required" if action.option_strings or action.nargs is None else ""
+        return "required" if action.option_strings or action.nargs in (None, "+") else ""
     if action.nargs == 0 or action.default is None:
         return ""
     return f"`{action.default}`"

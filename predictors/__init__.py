@@ -1,8 +1,11 @@
 """From profiles and measurements to slowdowns (with upper bounds), throughput and power."""
 
 from dovetail.predictors.analytic import AnalyticPredictor
-from dovetail.predictors.fill import PREDICTORS, missing, predict
+from dovetail.predictors.fill import PREDICTORS, missing, predict, unanswered
+from dovetail.predictors.model_file import load_model, save_model
 from dovetail.predictors.predictor import UNCAPPED, Prediction, Predictor
+from dovetail.predictors.round_table import RoundTable
+from dovetail.predictors.trained import TrainedPredictor
 
 __all__ = [
     "PREDICTORS",
@@ -10,6 +13,11 @@ __all__ = [
     "AnalyticPredictor",
     "Prediction",
     "Predictor",
+    "RoundTable",
+    "TrainedPredictor",
+    "load_model",
     "missing",
     "predict",
+    "save_model",
+    "unanswered",
 ]

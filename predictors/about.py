@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from itertools import chain
 from typing import Annotated, Self
 
 from pydantic import Field, StrictInt
 
 from dovetail.instances._record import FrozenMapping, Name, Number, Record
-from dovetail.instances._syntax import json_text
 from dovetail.instances.datasets import DataSet
 from dovetail.instances.datasets.records import Date
 
@@ -20,8 +18,8 @@ _Amount = Annotated[StrictInt, Field(ge=0)]
 class TrainingData(Record):
     """The data set that a predictor was fitted on.
 
-    ``sha256`` is the fingerprint of its records, see ``fingerprint``. ``licence`` says what the
-    data allow, as whoever fitted the predictor gave it.
+    ``sha256`` is the fingerprint of its records, see ``DataSet.fingerprint``. ``licence`` says
+    what the data allow, as whoever fitted the predictor gave it.
     """
 
     name: Name
@@ -38,7 +36,7 @@ class TrainingData(Record):
         sources = sorted({source for source in recorded if source is not None})
         return cls(
             name=data.name,
-            sha256=fingerprint(data),
+            sha256=data.fingerprint,
             profiles=len(data.profiles),
             measurements=len(data.measurements),
             sources=tuple(sources),
@@ -56,8 +54,3 @@ class About(Record):
     created: Date | None = None
     training: TrainingData | None = None
     held_out: FrozenMapping[Name, FrozenMapping[Name, Number]] = Field({})
-
-
-def fingerprint(data: DataSet) -> str:
-    """Return the SHA-256 of a data set's records, in hexadecimal digits."""
-    return hashlib.sha256(json_text(data.to_data()).encode()).hexdigest()

@@ -15,14 +15,16 @@ from typing import Final, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from dovetail.instances._record import Record, listed
+from dovetail.instances._record import Record
 from dovetail.instances.datasets import DataSet
+from dovetail.instances.errors import UnsupportedError
 from dovetail.predictors.bounds import Calibration, calibrate, standing
-from dovetail.predictors.estimators.registry import ModelSpec, spec
+from dovetail.predictors.estimators.registry import MODELS, ModelSpec, spec
 from dovetail.predictors.features import Features
 from dovetail.predictors.folds import Fold, HeldOut, family_folds, held_out, random_folds
 from dovetail.predictors.predictor import BoolArray, FloatArray, IntArray
-from dovetail.predictors.rows import Rows, measured_pairs, training_rows
+from dovetail.predictors.rows import Rows, measured_pairs
+from dovetail.predictors.training import AUTO, NAMES, prepared
 
 Setting = Literal["random", "family", "two_families", "gpu_model"]
 SETTINGS: Final[tuple[Setting, ...]] = get_args(Setting)
@@ -130,6 +132,8 @@ class Trial:
     ----------
     model : str
         Name of the model.
+    spec : ModelSpec
+        How it is made.
     setting : str
         What was left out.
     features : Features
@@ -147,6 +151,7 @@ class Trial:
     """
 
     model: str
+    spec: ModelSpec
     setting: Setting
     features: Features
     rows: Rows
@@ -202,7 +207,7 @@ def evaluate(
     data : DataSet
         Profiles and measurements.
     models : sequence of str
-        Names in ``registry.MODELS``.
+        Names in ``training.NAMES``.
     settings : sequence of str
         ``random``: five folds of pairs between workloads that are known from other pairs.
         ``family``: one family of workloads is new. ``two_families``: both workloads of a pair
@@ -225,11 +230,12 @@ def evaluate(
     UnsupportedError
         When a model has an unknown name or what it is fitted with is not installed.
     """
-    specs = {name: spec(name) for name in models}
-    for k, (name, model) in enumerate(specs.items()):
-        told = _teller(progress, k * len(settings), len(specs) * len(settings))
+    for name in models:
+        _require_model(name)
+    for k, name in enumerate(models):
+        told = _teller(progress, k * len(settings), len(models) * len(settings))
         yield from _tested(
-            _Subject(name, model, data, gpu_models, seed, rounds), settings, confidence, told
+            _Subject(name, data, gpu_models, seed, rounds), settings, confidence, told
         )
 
 
@@ -246,11 +252,18 @@ class _Subject(NamedTuple):
     """What is tested."""
 
     name: str
-    model: ModelSpec
     data: DataSet
     gpu_models: Sequence[str] | None
     seed: int
     rounds: int
+
+
+def _require_model(name: str) -> None:
+    """Refuse a model that is unknown, or cannot be fitted for want of a library."""
+    if name not in NAMES:
+        raise UnsupportedError(f"model must be one of {', '.join(NAMES)}, got {name!r}")
+    for each in MODELS if name == AUTO else (name,):
+        spec(each)
 
 
 def _teller(progress: Progress | None, done: int, total: int) -> Callable[[str, int], None]:
@@ -267,11 +280,11 @@ def _tested(
     confidence: float,
     told: Callable[[str, int], None],
 ) -> Iterator[Trial | NotApplicable]:
-    name, model, data, gpu_models, seed, rounds = subject
-    features, rows = training_rows(data, model.features, gpu_models)
-    if len(features.names) < model.least:
-        reason = _lacking(model, features, data)
-        yield from (NotApplicable(model=name, setting=s, reason=reason) for s in settings)
+    name, data, gpu_models, seed, rounds = subject
+    try:
+        _, model, features, rows = prepared(data, name, gpu_models)
+    except UnsupportedError as error:
+        yield from (NotApplicable(model=name, setting=s, reason=str(error)) for s in settings)
         return
     tries: dict[Setting, _Try] = {}
     # Bounds are made of the errors in these two settings, whichever is tested.
@@ -290,7 +303,7 @@ def _tested(
             yield NotApplicable(model=name, setting=setting, reason=reason)
             continue
         uppers = cross_calibrated(rows, folds, held, known, new, confidences, rounds)
-        yield Trial(name, setting, features, rows, folds, held, confidences, uppers)
+        yield Trial(name, model, setting, features, rows, folds, held, confidences, uppers)
 
 
 class _Try(NamedTuple):
@@ -307,11 +320,6 @@ _TOO_FEW: Final[dict[Setting, str]] = {
     "two_families": "needs at least three families",
     "gpu_model": "needs pairs measured on at least two GPU models",
 }
-
-
-def _lacking(model: ModelSpec, features: Features, data: DataSet) -> str:
-    has = f"{data.name} has {listed(features.names, 9) if features.names else 'none'}"
-    return f"needs at least {model.least} of {listed(model.features, 20)} of every workload; {has}"
 
 
 def folds_of(
@@ -592,9 +600,7 @@ def _among(taken: BoolArray, rows: Rows) -> _Inside:
     return _Inside(named, taken)
 
 
-def importance(
-    model: ModelSpec, tested: Trial, seed: int = 0, repeats: int = 3
-) -> dict[tuple[str, str], float]:
+def importance(tested: Trial, seed: int = 0, repeats: int = 3) -> dict[tuple[str, str], float]:
     """Return how much the held-out error grows when a feature is shuffled among the tested rows.
 
     Keys are ``own`` or ``other`` and the feature; values are the growth of the MAE, weighted
@@ -606,7 +612,7 @@ def importance(
     table, slowdown, weight = tested.rows.table, tested.rows.slowdown, tested.weight
     total = np.zeros(table.shape[1])
     for k, (train, test) in enumerate(tested.folds):
-        fitted = model.build(seed).fit(table[train], slowdown[train])
+        fitted = tested.spec.build(seed).fit(table[train], slowdown[train])
         found = permutation_importance(
             fitted,
             table[test],

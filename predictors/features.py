@@ -16,7 +16,7 @@ import numpy as np
 from dovetail.instances._record import listed
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import METRICS, Metrics, Workload
-from dovetail.predictors.predictor import UNCAPPED, FloatArray, IntArray
+from dovetail.predictors.predictor import UNCAPPED, BoolArray, FloatArray, IntArray
 
 WORKLOAD: Final = "workload"
 """The feature that is a workload's position among those that the model knows by name."""
@@ -24,7 +24,7 @@ WORKLOAD: Final = "workload"
 FAMILY: Final = "family"
 """The feature that is the position of a known workload's family among those families."""
 
-CODES: Final = (FAMILY, WORKLOAD)
+CODES: Final = (WORKLOAD, FAMILY)
 """The features that number workloads instead of describing them."""
 
 _VARIANCE = ".variance"
@@ -87,9 +87,23 @@ class Features:
         return np.array(rows, dtype=np.float64).reshape(len(rows), len(self.names))
 
     def lacks(self, name: str, workload: Workload) -> tuple[str, ...]:
-        """Return the features that are unknown of the workload without a cap."""
+        """Return the features that are needed and unknown of the workload without a cap."""
         row = self.states({name: workload}, np.array([0]), np.array([UNCAPPED]))[0]
-        return tuple(self.names[k] for k in np.flatnonzero(np.isnan(row)))
+        return tuple(self.names[k] for k in np.flatnonzero(np.isnan(row) & self._needed))
+
+    def complete(self, states: FloatArray) -> BoolArray:
+        """Tell of which states, shape (states, features), all is known that is needed."""
+        return np.asarray(~np.isnan(states[:, self._needed]).any(axis=1))
+
+    @cached_property
+    def _needed(self) -> BoolArray:
+        """The features without which there is no answer.
+
+        What describes a workload stands for what it was measured to be: where there are both,
+        the codes of a new workload may be unknown.
+        """
+        describes = [name not in (*CODES, "share", "absent") for name in self.names]
+        return np.array([True if not any(describes) else name not in CODES for name in self.names])
 
     def _row(self, name: str, workload: Workload, cap: int) -> list[float]:
         return [
@@ -187,6 +201,15 @@ def _absent(_: Workload, __: int) -> float:
     return 0.0
 
 
+def _rate(workload: Workload, cap: int) -> float:
+    """Return the throughput alone at the cap, that of the whole GPU being 1."""
+    return 1 / _alone(workload, cap)
+
+
+def _throughput(workload: Workload, cap: int) -> float:
+    return workload.throughput.get(100 if cap == UNCAPPED else cap, np.nan)
+
+
 def _sensitivity(workload: Workload, _: int) -> float:
     """Return the slope of throughput over the share, both relative to the whole GPU.
 
@@ -205,6 +228,8 @@ DERIVED: Final[Mapping[str, Callable[[Workload, int], float]]] = {
     "share": _share,
     "alone": _alone,
     "absent": _absent,
+    "rate": _rate,
+    "throughput": _throughput,
     "sensitivity": _sensitivity,
     "log_throughput": _log_throughput,
     "log_memory_mib": _log_memory,

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import combinations_with_replacement, islice
-from typing import Final, NamedTuple, TypeVar
+from dataclasses import replace
+from itertools import islice
+from typing import Final, TypeVar
 
 import numpy as np
 
 from dovetail.instances._record import listed
 from dovetail.instances.errors import InputError, UnsupportedError
-from dovetail.instances.instance import Cluster, EntryKey, Instance, SlowdownEntry, Workload
-from dovetail.predictors.analytic import AnalyticPredictor
-from dovetail.predictors.predictor import (
-    UNCAPPED,
-    BoolArray,
-    FloatArray,
-    IntArray,
-    Prediction,
-    Predictor,
+from dovetail.instances.instance import EntryKey, Instance, SlowdownEntry, Workload
+from dovetail.predictors._combinations import (
+    Row,
+    gang_sizes,
+    unknown_rows,
+    used,
+    wanted_splits,
 )
-from dovetail.predictors.sets import LARGEST, set_slowdown
+from dovetail.predictors._set_entries import rounded_up, set_entries
+from dovetail.predictors.analytic import AnalyticPredictor
+from dovetail.predictors.fits import Split
+from dovetail.predictors.predictor import FloatArray, Prediction, Predictor
 from dovetail.predictors.trained import TrainedPredictor
 
 PREDICTORS: Mapping[str, Callable[[], Predictor]] = {"analytic": AnalyticPredictor}
@@ -32,11 +31,7 @@ PREDICTORS: Mapping[str, Callable[[], Predictor]] = {"analytic": AnalyticPredict
 MOST_ENTRIES: Final = 1_000_000
 """The most entries that are made at once; ``predict_table`` has no such limit."""
 
-_LARGEST_SLOWDOWN = 1e15
-_SETS_AT_ONCE = 4096
 _T = TypeVar("_T")
-_Shares = tuple[int, int]
-_Members = tuple[tuple[str, int], ...]
 
 
 def predict(
@@ -87,9 +82,9 @@ def predict(
         When no predictor has this name, or one without bounds is asked for a confidence.
     """
     model = _adapted(_chosen(predictor), instance, confidence)
-    known = {name: w for name, w in _used(instance).items() if not model.lacks(name, w)}
+    known = {name: w for name, w in used(instance).items() if not model.lacks(name, w)}
     gpu_models = _gpu_models(instance, model)
-    rows = _limited(_unknown_rows(instance, known, gpu_models, mixed))
+    rows = _limited(unknown_rows(instance, known, gpu_models, mixed))
     carried = {} if previous is None else _carried(instance, previous)
     new = {key: entry for row in rows if (entry := carried.get(key := row.key)) is not None}
     new |= _predicted([row for row in rows if row.key not in new], model, known)
@@ -97,7 +92,7 @@ def predict(
     filled = instance.replace(slowdowns=(*instance.slowdowns, *in_order))
     if not sets:
         return filled
-    of_sets = _limited(_set_entries(filled, gpu_models))
+    of_sets = _limited(set_entries(filled, gpu_models))
     return filled.replace(slowdowns=(*filled.slowdowns, *of_sets))
 
 
@@ -121,18 +116,39 @@ def missing(
         When no predictor has this name.
     """
     model = _chosen(predictor)
-    lacks = {name: model.lacks(name, workload) for name, workload in _used(instance).items()}
+    lacks = {name: model.lacks(name, workload) for name, workload in used(instance).items()}
     return {name: metrics for name, metrics in lacks.items() if metrics}
 
 
-class _Row(NamedTuple):
-    pair: tuple[str, str]
-    shares: _Shares
-    gpu_model: str | None
+def unanswered(
+    instance: Instance, predictor: str | Predictor = "analytic", *, mixed: bool = False
+) -> tuple[Split, ...]:
+    """Return the shares of two jobs of which a fitted predictor knows nothing on some GPU model.
 
-    @property
-    def key(self) -> EntryKey:
-        return self.gpu_model, _members(self.pair, self.shares)
+    Of others this is not known beforehand.
+
+    Parameters
+    ----------
+    instance : Instance
+        The problem: the shares that it allows are asked for.
+    predictor : str or Predictor
+        A name in ``PREDICTORS``, or any predictor.
+    mixed : bool
+        As in ``predict``.
+
+    Raises
+    ------
+    InputError
+        When the predictor was not fitted for a GPU model of the cluster.
+    UnsupportedError
+        When no predictor has this name.
+    """
+    model = _chosen(predictor)
+    if not isinstance(model, TrainedPredictor):
+        return ()
+    fits = [model.fit(gpu_model) for gpu_model in _gpu_models(instance, model)]
+    splits = wanted_splits(instance.cluster, mixed)
+    return tuple(split for split in splits if not all(fit.answered[split] for fit in fits))
 
 
 def _chosen(predictor: str | Predictor) -> Predictor:
@@ -144,12 +160,6 @@ def _chosen(predictor: str | Predictor) -> Predictor:
     return PREDICTORS[predictor]()
 
 
-def _used(instance: Instance) -> dict[str, Workload]:
-    """Return the workloads that jobs run, in the order of the file."""
-    names = {job.workload for job in instance.jobs}
-    return {name: w for name, w in instance.workloads.items() if name in names}
-
-
 def _adapted(predictor: Predictor, instance: Instance, confidence: float | None) -> Predictor:
     """Return the predictor for the gangs of this instance, at the confidence."""
     bounded = isinstance(predictor, TrainedPredictor) and predictor.bounded
@@ -158,14 +168,7 @@ def _adapted(predictor: Predictor, instance: Instance, confidence: float | None)
     if not isinstance(predictor, TrainedPredictor):
         return predictor
     chosen = predictor.confidence if confidence is None else confidence
-    return replace(predictor, workers=_gang_sizes(instance), confidence=chosen)
-
-
-def _gang_sizes(instance: Instance) -> dict[str, int]:
-    sizes: dict[str, int] = {}
-    for job in instance.jobs:
-        sizes[job.workload] = max(job.workers, sizes.get(job.workload, 1))
-    return sizes
+    return replace(predictor, workers=gang_sizes(instance), confidence=chosen)
 
 
 def _gpu_models(instance: Instance, predictor: Predictor) -> tuple[str | None, ...]:
@@ -191,7 +194,7 @@ def _limited(things: Iterable[_T]) -> list[_T]:
 
 def _carried(instance: Instance, previous: Instance) -> dict[EntryKey, SlowdownEntry]:
     """Return the entries of an earlier round between workloads that are still the same."""
-    sizes, earlier = _gang_sizes(instance), _gang_sizes(previous)
+    sizes, earlier = gang_sizes(instance), gang_sizes(previous)
     same = {
         name
         for name, workload in instance.workloads.items()
@@ -200,63 +203,11 @@ def _carried(instance: Instance, previous: Instance) -> dict[EntryKey, SlowdownE
     return {key: e for key, e in previous.entries.items() if same.issuperset(e.workloads)}
 
 
-def _unknown_rows(
-    instance: Instance,
-    known: Mapping[str, object],
-    gpu_models: Sequence[str | None],
-    mixed: bool,
-) -> Iterator[_Row]:
-    splits = [*_splits(instance.cluster), *(_mixed_splits(instance.cluster) if mixed else ())]
-    for gpu_model in gpu_models:
-        settled = _settled(instance, gpu_model)
-        for pair in _pairs(instance, known):
-            for shares in splits:
-                mirror_of_earlier = pair[0] == pair[1] and shares[0] > shares[1]
-                if not mirror_of_earlier and _members(pair, shares) not in settled:
-                    yield _Row(pair, shares, gpu_model)
-
-
-def _pairs(instance: Instance, known: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    """Yield the pairs of workloads that two different jobs can make."""
-    jobs = Counter(job.workload for job in instance.jobs)
-    for first, second in combinations_with_replacement(known, 2):
-        if first != second or jobs[first] > 1:
-            yield first, second
-
-
-def _splits(cluster: Cluster) -> list[_Shares]:
-    """Return the shares of two jobs that the format allows: none, or caps that sum up."""
-    allowed = sorted(cluster.shares)
-    pairs = [(p, cluster.share_sum - p) for p in allowed if cluster.share_sum - p in allowed]
-    return [(UNCAPPED, UNCAPPED), *pairs]
-
-
-def _mixed_splits(cluster: Cluster) -> Iterator[_Shares]:
-    for cap in sorted(cluster.shares):
-        yield UNCAPPED, cap
-        yield cap, UNCAPPED
-
-
-def _settled(instance: Instance, gpu_model: str | None) -> set[_Members]:
-    """Return the combinations that need no entry: known for the GPU model, or for all present."""
-    models: dict[_Members, set[str | None]] = {}
-    for entry in instance.slowdowns:
-        model, members = entry.key
-        models.setdefault(members, set()).add(model)
-    present = {place.gpu.model for place in instance.places.values()}
-    wanted = present if gpu_model is None else {gpu_model}
-    return {key for key, known in models.items() if None in known or wanted <= known}
-
-
-def _members(pair: tuple[str, str], shares: _Shares) -> _Members:
-    return tuple(sorted(zip(pair, shares, strict=True)))
-
-
 def _predicted(
-    rows: Sequence[_Row], model: Predictor, known: Mapping[str, Workload]
+    rows: Sequence[Row], model: Predictor, known: Mapping[str, Workload]
 ) -> dict[EntryKey, SlowdownEntry]:
     position = {name: k for k, name in enumerate(known)}
-    of_model: dict[str | None, list[_Row]] = {}
+    of_model: dict[str | None, list[Row]] = {}
     for row in rows:
         of_model.setdefault(row.gpu_model, []).append(row)
     made: dict[EntryKey, SlowdownEntry] = {}
@@ -268,10 +219,10 @@ def _predicted(
 
 
 def _entries(
-    rows: Sequence[_Row], prediction: Prediction
+    rows: Sequence[Row], prediction: Prediction
 ) -> Iterator[tuple[EntryKey, SlowdownEntry]]:
-    slowdown = _rounded_up(prediction.slowdown)
-    upper = None if prediction.upper is None else _rounded_up(prediction.upper)
+    slowdown = rounded_up(prediction.slowdown)
+    upper = _limits(prediction)
     power = None if prediction.power_w is None else prediction.power_w.tolist()
     for k in np.flatnonzero(~np.isnan(slowdown).any(axis=1)).tolist():
         row = rows[k]
@@ -288,100 +239,8 @@ def _entries(
         )
 
 
-def _rounded_up(values: FloatArray) -> FloatArray:
-    # The inner rounding keeps 1.3 at 1.3 when the sum came out as 1.3000000000000003. A bound
-    # that could not be given is infinite: no gSLA is kept against the largest number there is.
-    finite = np.where(np.isposinf(values), _LARGEST_SLOWDOWN, values)
-    return np.divide(np.ceil(np.round(finite * 1e4, 3)), 1e4)
-
-
-def _set_entries(instance: Instance, gpu_models: Sequence[str | None]) -> Iterator[SlowdownEntry]:
-    jobs = Counter(job.workload for job in instance.jobs)
-    names = list(_used(instance))
-    largest = min(instance.cluster.max_jobs_per_gpu, LARGEST)
-    for gpu_model in gpu_models:
-        pairs = _PairValues.of(instance, names, gpu_model)
-        settled = _settled(instance, gpu_model)
-        for size in range(3, largest + 1):
-            yield from pairs.entries(size, jobs, settled)
-
-
-@dataclass(frozen=True)
-class _PairValues:
-    """The entries of uncapped pairs on a GPU model as matrices over workloads.
-
-    ``upper`` is the slowdown where an entry has no upper bound; ``bounded`` tells where there
-    is one.
-    """
-
-    gpu_model: str | None
-    names: Sequence[str]
-    slowdown: FloatArray
-    upper: FloatArray
-    bounded: BoolArray
-
-    @cached_property
-    def known(self) -> BoolArray:
-        """The pairs with a number."""
-        return np.asarray(~np.isnan(self.slowdown))
-
-    @classmethod
-    def of(cls, instance: Instance, names: Sequence[str], gpu_model: str | None) -> _PairValues:
-        """Read the entries that hold on the GPU model."""
-        shape = (len(names), len(names))
-        slowdown, upper = np.full(shape, np.nan), np.full(shape, np.nan)
-        bounded = np.zeros(shape, dtype=np.bool_)
-        for (i, first), (j, second) in combinations_with_replacement(enumerate(names), 2):
-            members = _members((first, second), (UNCAPPED, UNCAPPED))
-            entry = instance.entries.get((gpu_model, members)) or instance.entries.get(
-                (None, members)
-            )
-            if entry is None or entry.slowdown is None:
-                continue
-            ends = ((i, j), (j, i)) if entry.workloads == (first, second) else ((j, i), (i, j))
-            for k, end in enumerate(ends):
-                slowdown[end] = entry.slowdown[k]
-                upper[end] = (entry.upper or entry.slowdown)[k]
-                bounded[end] = entry.upper is not None
-        return cls(gpu_model, names, slowdown, upper, bounded)
-
-    def entries(
-        self, size: int, jobs: Mapping[str, int], settled: set[_Members]
-    ) -> Iterator[SlowdownEntry]:
-        """Yield the sets of so many workloads that jobs can make and that are not settled."""
-        sets = (s for s in self._sets(size, jobs) if self._key(s) not in settled)
-        while block := list(islice(sets, _SETS_AT_ONCE)):
-            yield from self._predicted(np.array(block, dtype=np.int64))
-
-    def _sets(self, size: int, jobs: Mapping[str, int]) -> Iterator[tuple[int, ...]]:
-        """Yield the sets of which every pair is known, grown one workload at a time.
-
-        Every set on the way is one that has been yielded as a smaller set, so that their number
-        bounds the work.
-        """
-        if size == 0:
-            yield ()
-            return
-        for smaller in self._sets(size - 1, jobs):
-            for k in range(smaller[-1] if smaller else 0, len(self.names)):
-                enough = smaller.count(k) < jobs[self.names[k]]
-                if enough and self.known[k, list(smaller)].all():
-                    yield (*smaller, k)
-
-    def _key(self, chosen: Sequence[int]) -> _Members:
-        return tuple(sorted((self.names[k], UNCAPPED) for k in chosen))
-
-    def _predicted(self, sets: IntArray) -> Iterator[SlowdownEntry]:
-        pair = sets[:, :, np.newaxis], sets[:, np.newaxis, :]
-        slowdown = _rounded_up(set_slowdown(self.slowdown[pair]))
-        upper = np.maximum(slowdown, _rounded_up(set_slowdown(self.upper[pair])))
-        bounded = np.asarray(self.bounded[pair].any(axis=(1, 2)))
-        for k, chosen in enumerate(sets.tolist()):
-            # Equal workloads get equal numbers, whatever the order of summation.
-            first = [chosen.index(workload) for workload in chosen]
-            yield SlowdownEntry(
-                set=tuple(self.names[workload] for workload in chosen),
-                slowdown=tuple(slowdown[k, first].tolist()),
-                upper=tuple(upper[k, first].tolist()) if bounded[k] else None,
-                gpu_model=self.gpu_model,
-            )
+def _limits(prediction: Prediction) -> FloatArray | None:
+    """Return the upper bounds; no gSLA is kept against one that could not be given."""
+    if prediction.upper is None:
+        return None
+    return rounded_up(np.where(np.isnan(prediction.upper), np.inf, prediction.upper))

@@ -21,11 +21,6 @@ NEW: Final = 0
 MEASURED: Final = 1
 """The regime of a pair of which both workloads were measured, with each other or with others."""
 
-KNOWN: Final = 0
-NEW_CO_RUNNER: Final = 1
-NEW_WORKLOAD: Final = 2
-"""What a bound asks of a row: which of own and co-runner were measured in pairs before."""
-
 Split = tuple[int, int]
 """The caps of two jobs in per cent of the SMs, ``UNCAPPED`` for none."""
 
@@ -44,7 +39,7 @@ class Bound(Protocol):
     ) -> FloatArray:
         """Return the bound of each slowdown, for jobs of so many workers.
 
-        ``standing`` is ``KNOWN``, ``NEW_CO_RUNNER`` or ``NEW_WORKLOAD``.
+        ``standing`` says what was known of each pair, see ``bounds.standing``.
 
         Raises
         ------

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib import import_module
 from operator import itemgetter
 from typing import Annotated, Any, Final, Literal
 
@@ -23,6 +22,7 @@ from dovetail.instances.errors import InputError
 from dovetail.instances.files import FilePath, read_bytes, source_name, write_bytes
 from dovetail.predictors._archive import array, packed, unpacked
 from dovetail.predictors.about import About
+from dovetail.predictors.bounds import Calibration
 from dovetail.predictors.features import Features
 from dovetail.predictors.fits import Bound, Member, ModelFit
 from dovetail.predictors.forms import form_class
@@ -83,7 +83,7 @@ class ModelRecord(Record):
 
 
 def save_model(predictor: TrainedPredictor, path: FilePath) -> None:
-    """Write a fitted predictor to a file that `load_model` reads back as an equal one.
+    """Write a fitted predictor to a file from which `load_model` makes one that predicts the same.
 
     The same predictor gives the same bytes. The file appears whole or not at all.
 
@@ -255,7 +255,7 @@ def _fit(record: FitRecord, k: int, parts: Mapping[str, bytes]) -> ModelFit:
     with _within("power"):
         power = record.power and _member(record.power, _power_place(k), parts)
     with _within("bound"):
-        bound = record.bound and _bound(_read(_bound_place(k), record.bound, parts))
+        bound = record.bound and _bound(record.bound, _bound_place(k), parts)
     return ModelFit(
         members=tuple(members),
         measured=record.measured,
@@ -276,9 +276,8 @@ def _member(record: MemberRecord, place: str, parts: Mapping[str, bytes]) -> Mem
     )
 
 
-def _bound(arrays: Arrays) -> Bound:
-    found: Bound = import_module("dovetail.predictors.bounds").Calibration.from_arrays(arrays)
-    return found
+def _bound(names: tuple[str, ...], place: str, parts: Mapping[str, bytes]) -> Bound:
+    return Calibration.from_arrays(_read(place, names, parts))
 
 
 def _read(place: str, names: tuple[str, ...], parts: Mapping[str, bytes]) -> dict[str, Any]:

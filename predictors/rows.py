@@ -124,11 +124,9 @@ def training_rows(
     )
 
 
-def measured_pairs(
-    data: DataSet, gpu_models: Sequence[str] | None = None
-) -> tuple[Measurement, ...]:
-    """Return the measurements that have rows, in the order in which ``Rows.pair`` counts them."""
-    return tuple(m for m in data.measurements if _usable(m, gpu_models))
+def measured_pairs(data: DataSet, gpu_models: Sequence[str] | None = None) -> list[Measurement]:
+    """Return the measurements that ``training_rows`` makes rows of, in the same order."""
+    return [m for m in data.measurements if _usable(m, gpu_models)]
 
 
 class _State(NamedTuple):

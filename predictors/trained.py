@@ -18,19 +18,9 @@ from dovetail.instances._record import listed
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Workload
 from dovetail.predictors.about import About
+from dovetail.predictors.bounds import standing
 from dovetail.predictors.features import Features
-from dovetail.predictors.fits import (
-    CAPS,
-    KNOWN,
-    MEASURED,
-    NEW,
-    NEW_CO_RUNNER,
-    NEW_WORKLOAD,
-    Bound,
-    Member,
-    ModelFit,
-    Split,
-)
+from dovetail.predictors.fits import CAPS, MEASURED, NEW, Bound, Member, ModelFit, Split
 from dovetail.predictors.predictor import BoolArray, FloatArray, IntArray, Prediction
 
 _BLOCK_ROWS = 2**20
@@ -285,7 +275,7 @@ class _States:
     @cached_property
     def complete(self) -> Mapping[Features, BoolArray]:
         """The states of which every feature is known."""
-        return {f: np.asarray(~np.isnan(s).any(axis=1)) for f, s in self.seen.items()}
+        return {features: features.complete(states) for features, states in self.seen.items()}
 
     def slowdown(self, own: IntArray, other: IntArray) -> FloatArray:
         """Return the blend for each row, block by block; NaN where there is no answer."""
@@ -346,12 +336,12 @@ class _States:
     ) -> FloatArray:
         found = np.full(len(own), np.nan)
         known = ~np.isnan(slowdown)
-        standing = _standing(self.measured[own], self.measured[other])
+        known_of = standing(self.measured[own], self.measured[other])
         workers = self.workers[own]
         for size in self._gang_sizes:
             rows = known & (workers == size)
             if rows.any():
-                value = bound.upper(slowdown[rows], standing[rows], self.confidence, size)
+                value = bound.upper(slowdown[rows], known_of[rows], self.confidence, size)
                 found[rows] = np.maximum(value, slowdown[rows])
         return found
 
@@ -367,10 +357,6 @@ class _States:
 
     def _of(self, member: Member, own: IntArray, other: IntArray) -> FloatArray:
         return member.form.predict(self.seen[member.features], own, other)
-
-
-def _standing(own: BoolArray, other: BoolArray) -> IntArray:
-    return np.where(own, np.where(other, KNOWN, NEW_CO_RUNNER), NEW_WORKLOAD)
 
 
 def _states_of(

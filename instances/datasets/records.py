@@ -236,7 +236,8 @@ class DataSet(Record):
             For a GPU model without records, a number out of range, or missing memory.
         """
         if gpu_model not in self.gpu_models:
-            rule = f"must be one of {listed(self.gpu_models)}, got {shown(gpu_model)}"
+            known = f"one of {listed(self.gpu_models)}" if self.gpu_models else "in the data"
+            rule = f"must be {known}, got {shown(gpu_model)}"
             raise InputError(rule, "gpu_model")
         measured = [found for found in self.measurements if found.gpu_model == gpu_model]
         workloads = self.workloads(gpu_model)

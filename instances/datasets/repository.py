@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 from dovetail.instances._record import Record
 from dovetail.instances.datasets.records import DataSet, Measurement, SoloProfile
-from dovetail.instances.errors import InputError
+from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.instances.files import FilePath, source_name
 
 ENDINGS = (".db", ".sqlite")
@@ -30,7 +30,9 @@ SCHEMA_VERSION: Final = 1
 APPLICATION_ID: Final = 0x44545052
 """SQLite's mark of whose file this is: ``DTPR``."""
 
-_MAGIC = b"SQLite format 3\0"
+_LEAST_BYTES = 512
+_NO_REPOSITORY = "must be a profile repository, got another file"
+_LEAST_SQLITE = (3, 37)  # the first with STRICT tables
 _WAIT_S = 60.0
 
 _TABLES = {
@@ -141,6 +143,8 @@ class Repository:
         InputError
             When the file is no repository, is of a newer schema or damaged, cannot be written,
             or other writers hold it for a minute. Nothing is appended then.
+        UnsupportedError
+            With SQLite before 3.37.
         """
         rows: list[SoloProfile | Measurement] = [*profiles, *measurements]
         with self._faults("written"), closing(self._connected("rwc")) as connection:
@@ -159,10 +163,13 @@ class Repository:
             When the file is absent, no repository, of a newer schema or damaged.
         """
         records = [found.record for found in self.since(0)]
-        return DataSet(
-            name=self._path.stem,
-            profiles=tuple(r for r in records if isinstance(r, SoloProfile)),
-            measurements=tuple(r for r in records if isinstance(r, Measurement)),
+        return DataSet.from_data(
+            {
+                "name": self._path.stem,
+                "profiles": [record for record in records if isinstance(record, SoloProfile)],
+                "measurements": [record for record in records if isinstance(record, Measurement)],
+            },
+            self._source,
         )
 
     def since(self, sequence: int) -> tuple[Recorded, ...]:
@@ -175,7 +182,7 @@ class Repository:
         InputError
             As for `data_set`.
         """
-        if not self._path.exists():
+        if not os.path.exists(self._path):
             raise InputError("cannot be read: no such file or directory", "", self._source)
         with self._faults("read"), closing(self._connected(self._read_mode())) as connection:
             self._check_kind(connection)
@@ -190,6 +197,10 @@ class Repository:
         return "ro&immutable=1"
 
     def _connected(self, mode: str) -> sqlite3.Connection:
+        if sqlite3.sqlite_version_info < _LEAST_SQLITE:
+            needed = ".".join(map(str, _LEAST_SQLITE))
+            rule = f"a repository needs SQLite {needed} or later"
+            raise UnsupportedError(f"{rule}, this Python has {sqlite3.sqlite_version}")
         self._refuse_other_files()
         place = f"file:{quote(str(self._path.absolute()))}?mode={mode}"
         connection = sqlite3.connect(place, _WAIT_S, isolation_level=None, uri=True)
@@ -198,11 +209,12 @@ class Repository:
 
     def _refuse_other_files(self) -> None:
         """Refuse what is no database; SQLite takes a short file for an empty one, to write over."""
-        if self._path.is_file():
-            with self._path.open("rb") as file:
-                start = file.read(len(_MAGIC))
-            if start not in (b"", _MAGIC):
-                raise InputError("must be a profile repository, got another file", "", self._source)
+        if os.path.isdir(self._path):
+            raise InputError("must be a profile repository, got a folder", "", self._source)
+        # Looked at by its size: to open and close it here would drop the locks that another
+        # thread of this process holds through SQLite.
+        if os.path.isfile(self._path) and 0 < os.path.getsize(self._path) < _LEAST_BYTES:
+            raise InputError(_NO_REPOSITORY, "", self._source)
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         """Check what is there, and make the tables in a new file."""
@@ -248,15 +260,14 @@ class Repository:
             yield
         except sqlite3.Error as error:
             raise InputError(_rule(error, done), "", self._source) from None
-        except OSError as error:
-            rule = f"cannot be {done}: {str(error.strerror).lower()}"
-            raise InputError(rule, "", self._source) from None
 
 
 def _rule(error: sqlite3.Error, done: str) -> str:
     # The low byte tells the kind of an error, the rest its circumstances.
     match getattr(error, "sqlite_errorcode", 0) & 0xFF:
-        case sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_CORRUPT:
+        case sqlite3.SQLITE_NOTADB:
+            return _NO_REPOSITORY
+        case sqlite3.SQLITE_CORRUPT:
             return f"is damaged: {error}"
         case sqlite3.SQLITE_BUSY:
             return f"cannot be {done}: others have been writing for {_WAIT_S:g} s"

@@ -6,6 +6,7 @@ from typing import Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dovetail.predictors.analytic import PCIE_3_X16_BYTES_S, AnalyticPredictor
@@ -72,6 +73,13 @@ class Contention(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """Return the model as a form."""
         check_is_fitted(self)
         return self.form_
+
+    def __sklearn_tags__(self) -> Tags:
+        """Say that features may be unknown and that nothing is fitted."""
+        tags: Tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.regressor_tags.poor_score = True
+        return tags
 
 
 SPEC = ModelSpec(features=FEATURES, build=lambda seed: Contention(), least=len(FEATURES))

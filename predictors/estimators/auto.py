@@ -7,11 +7,11 @@ from typing import Any, ClassVar, Final, NamedTuple, Self
 
 import numpy as np
 from scipy.optimize import linprog
-from scipy.sparse import bmat, identity
+from scipy.sparse import csr_array, eye_array, hstack, vstack
 from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from dovetail.predictors.estimators.coscheml import CoScheml
+from dovetail.predictors.estimators.coscheml import CoScheML
 from dovetail.predictors.estimators.kernel import KernelRegressor
 from dovetail.predictors.estimators.registry import PairEstimator
 from dovetail.predictors.folds import Fold, HeldOut
@@ -126,7 +126,7 @@ class Auto(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def _chosen(self) -> tuple[Candidate, ...]:
         if self.candidates is not None:
             return tuple(self.candidates)
-        forest = Candidate("coscheml", CoScheml(random_state=self.random_state))
+        forest = Candidate("coscheml", CoScheML(random_state=self.random_state))
         process = KernelRegressor(self.coded, random_state=self.random_state)
         every = None if not self.coded else tuple(range(self.n_features_in_ // 2))
         return forest, Candidate("kernel", process, every)
@@ -170,8 +170,8 @@ class _Trial:
         halves = np.vstack(np.hsplit(X, 2))
         _, state = np.unique(halves, axis=0, return_inverse=True, equal_nan=True)
         family = halves[:, -_CODES].astype(np.int64) if coded else state
-        self.family_folds = list(_family_folds(*np.split(family, 2)))
-        self.random_folds = list(_random_folds(*np.split(state, 2), seed=seed))
+        self.family_folds = list(_family_folds(family[: len(X)], family[len(X) :]))
+        self.random_folds = list(_random_folds(state[: len(X)], state[len(X) :], seed))
         self._done = 0
 
     def held_out(self, folds: Sequence[Fold]) -> _Tested:
@@ -228,16 +228,17 @@ def _weights(predicted: FloatArray, truth: FloatArray) -> FloatArray:
     the error is at least the difference, and at least its negative.
     """
     rows, members = predicted.shape
-    error = identity(rows, format="csr")
+    values, error = csr_array(predicted), eye_array(rows)
     program = linprog(
         np.concatenate([np.zeros(members), np.full(rows, 1 / rows)]),
-        A_ub=bmat([[predicted, -error], [-predicted, -error]], format="csr"),
+        A_ub=vstack([hstack([values, -error]), hstack([-values, -error])], format="csr"),
         b_ub=np.concatenate([truth, -truth]),
         A_eq=np.concatenate([np.ones(members), np.zeros(rows)])[np.newaxis],
         b_eq=[1.0],
         method="highs",
     )
-    weights = np.where(program.x[:members] < _KEPT, 0.0, program.x[:members])
+    found = np.asarray(program.x)[:members]
+    weights = np.where(found < _KEPT, 0.0, found)
     return np.asarray(weights / weights.sum())
 
 
@@ -276,4 +277,4 @@ def _measured(X: FloatArray, coded: bool) -> BoolArray:  # noqa: N803
     if not coded:
         return np.ones(len(X), dtype=np.bool_)
     half = X.shape[1] // 2
-    return ~np.isnan(X[:, [half - 1, -1]]).any(axis=1)
+    return np.asarray(~np.isnan(X[:, [half - 1, -1]]).any(axis=1))

@@ -6,6 +6,7 @@ from typing import Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dovetail.predictors.estimators.registry import ModelSpec
@@ -38,6 +39,13 @@ class Median(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """Return the median as a form."""
         check_is_fitted(self)
         return Constant(self.slowdown_)
+
+    def __sklearn_tags__(self) -> Tags:
+        """Say that features may be unknown and that no good fit is to be expected."""
+        tags: Tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.regressor_tags.poor_score = True
+        return tags
 
 
 SPEC = ModelSpec(features=("share",), build=lambda seed: Median())

@@ -151,11 +151,13 @@ class _Problem:
         scaled = self._states.copy()
         profile = scaled[:, : self._described] - self._center
         scaled[:, : self._described] = profile / (self._spread * _LENGTHS[choice.length])
-        kernels = (1.0, *alike(scaled, scaled, self._described))
+        described, identity = alike(scaled, scaled, self._described)
+        kernels = np.stack([np.ones_like(described), described, identity])
         total = np.zeros((len(self._own), len(self._own)))
-        for (a, b), weight in np.ndenumerate(_weights(choice)):
-            if weight:
-                total += weight * _rows(kernels[a], self._own) * _rows(kernels[b], self._other)
+        for of_own, of_other in zip(
+            kernels, np.tensordot(_weights(choice), kernels, 1), strict=True
+        ):
+            total += _between(of_own, self._own) * _between(of_other, self._other)
         total[np.diag_indices_from(total)] += _NOISES[choice.noise]
         return total, scaled
 
@@ -202,8 +204,8 @@ def _weights(choice: _Choice) -> FloatArray:
     return np.array([[0.0, 1.0, identity], [1.0, 1.0, crossed], [identity, crossed, identity]])
 
 
-def _rows(kernel: FloatArray | float, ends: IntArray) -> FloatArray | float:
-    return kernel if isinstance(kernel, float) else kernel[np.ix_(ends, ends)]
+def _between(kernel: FloatArray, ends: IntArray) -> FloatArray:
+    return np.take(kernel[ends], ends, axis=1)
 
 
 def _some(

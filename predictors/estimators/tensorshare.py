@@ -58,7 +58,9 @@ class TensorShare(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     alpha : float
         Weight of the L2 penalty; the paper has none.
     max_iter : int
-        Most passes over the training rows.
+        Most passes over the training rows; the paper names no limit. 100 passes over Lucid's
+        2,776 rows take about six seconds of one core; 200 lower the mean error on pairs of
+        known workloads from 0.078 to 0.073.
     n_iter_no_change : int
         Stop after so many passes in a row without a smaller error on the validation rows.
     validation_fraction : float

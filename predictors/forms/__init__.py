@@ -15,6 +15,7 @@ FORMS: Final[Mapping[str, str]] = {
     "analytic": "Analytic",
     "constant": "Constant",
     "forest": "Forest",
+    "kernel": "Kernel",
     "low_rank": "LowRank",
     "network": "Network",
     "totals": "Totals",

@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from dovetail.predictors.forms._checks import finite
+from dovetail.predictors.forms._checks import finite, require
 from dovetail.predictors.forms.form import Arrays
 from dovetail.predictors.predictor import FloatArray, IntArray
 
@@ -31,5 +31,6 @@ class Constant:
     @classmethod
     def from_arrays(cls, arrays: Arrays, features: int) -> Self:
         """Rebuild the form; see ``Form.from_arrays``."""
-        found = finite(arrays, "slowdown", (1,))
-        return cls(float(found[0]))
+        slowdown = float(finite(arrays, "slowdown", (1,))[0])
+        require(slowdown > 0, "slowdown", "must be > 0")
+        return cls(slowdown)

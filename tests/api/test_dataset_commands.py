@@ -74,7 +74,7 @@ def test_parquet_is_written_where_asked(run, tmp_path):
     pytest.importorskip("pyarrow")
     place = tmp_path / "d"
     assert run("import", "miso", miso_folder(tmp_path), "-o", place, "--parquet")[0] == 0
-    assert [path.name for path in place.iterdir()] == ["profiles.parquet"]
+    assert {path.name for path in place.iterdir()} == {"profiles.parquet", "pairs.parquet"}
 
 
 def test_data_are_appended_to_a_repository(run, tmp_path, folder):
@@ -102,6 +102,14 @@ def test_nothing_is_appended_where_one_of_the_data_is_broken(run, tmp_path, fold
     where = f"{broken}/pairs.csv: line 2: slowdown_1: must be >= 0.001, got 0.0"
     assert (status, out, err) == (2, "", f"dovetail: {where}\n")
     assert not repository.exists()
+
+
+def test_a_repository_is_not_appended_to_itself(run, tmp_path, folder):
+    repository = tmp_path / "r.db"
+    run("add", repository, folder)
+    status, _, err = run("add", repository, folder, tmp_path / "." / "r.db")
+    assert (status, err) == (2, f"dovetail: {repository}: is the repository itself\n")
+    assert len(Repository(repository).since(0)) == 5
 
 
 def test_show_tells_what_there_is(run, folder):

@@ -7,7 +7,6 @@ import pytest
 from dovetail.cli import main
 from dovetail.instances.files import read_instance, write_instance
 from dovetail.predictors.model_file import save_model
-from dovetail.predictors.trained import TrainedPredictor
 from tests.predictors.fitted import Margin, register, simple
 from tests.predictors.test_fill_fitted import SM, instance
 
@@ -147,10 +146,29 @@ def test_workloads_that_stay_unknown_are_named_up_to_ten(run, files, tmp_path):
     assert len(read_instance(output).slowdowns) == 6
 
 
+def test_shares_that_the_model_does_not_know_are_named(run, files, tmp_path):
+    _, problem = files
+    model = tmp_path / "uncapped"
+    save_model(simple(), model)
+    output = tmp_path / "filled.json"
+    status, _, err = run("predict", problem, "--model", model, "--mixed", "-o", output)
+    assert status == 0
+    splits = "30/70, 70/30, no cap/30, 30/no cap, no cap/70, 70/no cap"
+    told = f"the model was not fitted on pairs at {splits}: these stay unknown"
+    assert err == f"dovetail: {told}\n"
+
+
+def test_a_confidence_is_a_matter_of_the_model(run, files):
+    model, problem = files
+    status, _, err = run("predict", problem, "--model", model, "--confidence", "2")
+    assert status == 2
+    assert err == f"dovetail: {model}: confidence: must be > 0 and < 1, got 2.0\n"
+
+
 def test_a_model_without_bounds_takes_no_confidence(run, files, tmp_path):
     _, problem = files
     model = tmp_path / "boundless"
-    save_model(TrainedPredictor(simple().fits), model)
+    save_model(simple(splits=BOTH), model)
     assert "upper" not in filled(run, problem, "--model", model)[0]
     status, _, err = run("predict", problem, "--model", model, "--confidence", "0.9")
     assert status == 2

@@ -78,7 +78,7 @@ def register(monkeypatch):
     """Make the form and the bound known to model files."""
     monkeypatch.setattr("dovetail.predictors.forms.FORMS", {"linear": "Linear"})
     monkeypatch.setitem(sys.modules, "dovetail.predictors.forms.linear", sys.modules[__name__])
-    monkeypatch.setattr("dovetail.predictors.model_file._bound", Margin.from_arrays)
+    monkeypatch.setattr("dovetail.predictors.model_file.Calibration", Margin)
 
 
 def linear(*weights, base=1.0):

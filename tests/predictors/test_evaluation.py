@@ -7,7 +7,7 @@ import pytest
 
 from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
 from dovetail.instances.errors import InputError, UnsupportedError
-from dovetail.predictors.estimators.registry import spec
+from dovetail.predictors.estimators.registry import ModelSpec, spec
 from dovetail.predictors.evaluation import (
     NotApplicable,
     Trial,
@@ -82,7 +82,9 @@ def three_pairs(predicted, upper):
     held = HeldOut(np.arange(6), np.zeros(6, dtype=np.int64), flat)
     uppers = np.array(upper, dtype=float).T.reshape(1, 6)
     folds = (Fold(~everything, everything),)
-    return Trial("m", "random", Features(()), rows, folds, held, (0.9,), uppers)
+    return Trial(
+        "m", ModelSpec((), None), "random", Features(()), rows, folds, held, (0.9,), uppers
+    )
 
 
 PREDICTED = ((1.1, 1.1), (1.1, 1.1), (1.3, 1.2))
@@ -241,7 +243,7 @@ def test_an_unknown_model_is_an_error():
 def test_a_feature_that_decides_is_important():
     data = measured()
     found = next(iter(evaluate(data, ["kernel"], ["random"], rounds=1)))
-    grown = importance(spec("kernel"), found)
+    grown = importance(found)
     described = {name for name in found.features.names if name.startswith(("gpu", "mem", "log"))}
     most = max(grown, key=grown.get)
     assert described

@@ -2,6 +2,7 @@
 
 import random
 import zipfile
+from dataclasses import replace
 from importlib.util import find_spec
 
 import numpy as np
@@ -11,9 +12,12 @@ from dovetail.instances.datasets import DataSet
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import METRICS
 from dovetail.predictors._archive import packed, unpacked
+from dovetail.predictors.bounds import calibrate
 from dovetail.predictors.estimators.registry import MODELS, spec
 from dovetail.predictors.fits import Member, ModelFit
+from dovetail.predictors.folds import family_folds, held_out, random_folds
 from dovetail.predictors.model_file import load_model, save_model
+from dovetail.predictors.planned import BLIND
 from dovetail.predictors.rows import training_rows
 from dovetail.predictors.trained import TrainedPredictor
 
@@ -89,6 +93,39 @@ def test_tables_and_rows_agree(fitted):
     np.testing.assert_allclose(answers(predictor, workloads), expected, rtol=1e-6)
 
 
+@pytest.fixture(scope="module")
+def calibrated():
+    """Return the constant model with bounds that were calibrated on the made-up data."""
+    pytest.importorskip("sklearn")
+    data, model = data_set(), spec("constant")
+    features, rows = training_rows(data, model.features)
+    known, new = (held_out(model, rows, fold(rows)) for fold in (random_folds, family_folds))
+    bound = calibrate(rows, known, new, settings=(BLIND,))
+    form = model.build(0).fit(rows.table, rows.slowdown).to_form()
+    members = (Member("constant", features, form),)
+    fit = ModelFit(members, rows.names, ((0, 0),), (0.5, 5.0), bound)
+    return TrainedPredictor({GPU: fit}, 0.6), data.workloads(GPU)
+
+
+def test_bounds_are_saved_too(calibrated, tmp_path):
+    predictor, workloads = calibrated
+    path = tmp_path / "model.dovetail"
+    save_model(predictor, path)
+    pairs, shares = np.array([[0, 1], [7, 2]]), np.zeros((2, 2), dtype=np.int64)
+    known = {**workloads, "new": workloads["w0"]}
+    before, after = (p.predict(known, pairs, shares) for p in (predictor, load_model(path)))
+    assert (before.upper >= before.slowdown).all()
+    np.testing.assert_array_equal(before.upper, after.upper)
+    gangs = replace(predictor, workers={"w1": 8}).predict(known, pairs, shares).upper
+    assert gangs[0, 1] >= before.upper[0, 1]
+
+
+def test_a_confidence_that_the_data_cannot_support_is_refused(calibrated):
+    predictor, workloads = calibrated
+    with pytest.raises(InputError, match=r"confidence: must be above 0 and at most .*, got 0.999"):
+        answers(replace(predictor, confidence=0.999), workloads)
+
+
 def tampered(values, draw):
     """Return an array with a few other numbers in it, or of another shape or kind."""
     changed = values.copy()
@@ -107,19 +144,15 @@ def tampered(values, draw):
     return changed
 
 
-@pytest.mark.filterwarnings("ignore:invalid value encountered in cast:RuntimeWarning")
-def test_tampered_arrays_are_refused_or_give_numbers(fitted, tmp_path):
-    predictor, workloads = fitted
-    form = predictor.fits[GPU].members[0].form
-    arrays, draw = dict(form.arrays()), random.Random(3)
-    path = tmp_path / "model.dovetail"
+def tamper(predictor, workloads, place, arrays, path):
+    """Load the model 150 times, one of these arrays tampered: an error in a line, or numbers."""
+    draw = random.Random(3)
     save_model(predictor, path)
     parts = unpacked(path.read_bytes())
     for _ in range(150):
         name = draw.choice(sorted(arrays))
-        entry = f"fits/0/members/0/{name}.npy"
-        changed = tampered(np.asarray(arrays[name]), draw)
-        other = unpacked(packed({entry: changed}))[entry]
+        entry = f"{place}/{name}.npy"
+        other = unpacked(packed({entry: tampered(np.asarray(arrays[name]), draw)}))[entry]
         with zipfile.ZipFile(path, "w") as archive:
             for part, content in {**parts, entry: other}.items():
                 archive.writestr(part, content)
@@ -130,3 +163,20 @@ def test_tampered_arrays_are_refused_or_give_numbers(fitted, tmp_path):
             told = str(error)
         assert "\n" not in told
         assert told or not np.isinf(found).any()
+
+
+casts = pytest.mark.filterwarnings("ignore:invalid value encountered in cast:RuntimeWarning")
+
+
+@casts
+def test_tampered_forms_are_refused_or_give_numbers(fitted, tmp_path):
+    predictor, workloads = fitted
+    arrays = predictor.fits[GPU].members[0].form.arrays()
+    tamper(predictor, workloads, "fits/0/members/0", arrays, tmp_path / "model.dovetail")
+
+
+@casts
+def test_tampered_bounds_are_refused_or_give_numbers(calibrated, tmp_path):
+    predictor, workloads = calibrated
+    arrays = predictor.fits[GPU].bound.arrays()
+    tamper(predictor, workloads, "fits/0/bound", arrays, tmp_path / "model.dovetail")

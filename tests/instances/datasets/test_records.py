@@ -203,3 +203,5 @@ def test_instance_needs_the_memory_of_gpus_where_workloads_tell_theirs():
 def test_instance_of_an_unknown_gpu_model_names_the_known():
     with pytest.raises(InputError, match="gpu_model: must be one of V100, got 'TPU'"):
         data(profile()).instance("TPU", 1)
+    with pytest.raises(InputError, match="gpu_model: must be in the data, got 'V100'"):
+        data().instance("V100", 1)

@@ -1,0 +1,254 @@
+"""The columns of the tables of a data set; rows to records and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from typing import NamedTuple, TypeVar
+
+from dovetail.instances._record import Record, listed, shown
+from dovetail.instances.datasets.records import Measurement, SoloProfile
+from dovetail.instances.errors import InputError
+from dovetail.instances.importers._tables import Row, as_number
+from dovetail.instances.instance import METRICS
+
+Cell = str | int | float | None
+_R = TypeVar("_R", bound=Record)
+
+
+class Table(NamedTuple):
+    """A table as it is read.
+
+    Attributes
+    ----------
+    source : str
+        The file.
+    columns_at : str
+        Where the file names its columns.
+    header : sequence of str
+        The names of the columns.
+    rows : iterator of Row
+        The rows, cells as texts, empty where unknown.
+    """
+
+    source: str
+    columns_at: str
+    header: Sequence[str]
+    rows: Iterator[Row]
+
+
+class Column(NamedTuple):
+    """A column of a table: where its value stands in the record, and what it is."""
+
+    name: str
+    path: str
+    kind: type[str] | type[int] | type[float]
+
+
+def _columns(kind: type[str] | type[int] | type[float], *names: str) -> tuple[Column, ...]:
+    return tuple(Column(name, name, kind) for name in names)
+
+
+PROFILE_COLUMNS = (
+    *_columns(str, "workload", "gpu_model"),
+    *_columns(int, "share"),
+    *_columns(str, "family"),
+    *_columns(int, "workers", "batch_size"),
+    *(Column(name, f"metrics.{name}", float) for name in METRICS),
+    *(Column(f"{name}_variance", f"metrics_variance.{name}", float) for name in METRICS),
+    *_columns(float, "throughput", "power_w", "memory_mib", "memory_mean_mib", "duration_s"),
+    *_columns(str, "source", "date"),
+)
+"""The columns of the profiles, in the order in which they are written."""
+
+
+def pair_columns(most: int) -> tuple[Column, ...]:
+    """Return the columns of measurements of up to ``most`` workloads, in the order of writing."""
+    members = (
+        (
+            Column(f"workload_{k + 1}", f"workloads[{k}]", str),
+            Column(f"share_{k + 1}", f"share[{k}]", int),
+            Column(f"slowdown_{k + 1}", f"slowdown[{k}]", float),
+        )
+        for k in range(most)
+    )
+    return (
+        *(column for member in members for column in member),
+        *_columns(str, "gpu_model", "status"),
+        *_columns(float, "power_w"),
+        *_columns(str, "source", "date"),
+    )
+
+
+PROFILE_REQUIRED = ("workload", "gpu_model")
+PAIR_REQUIRED = ("workload_1", "slowdown_1", "workload_2", "slowdown_2", "gpu_model")
+
+
+def profiles_of(table: Table) -> Iterator[SoloProfile]:
+    """Yield the profile of each row."""
+    columns = _known(table, PROFILE_COLUMNS, PROFILE_REQUIRED)
+    for row in table.rows:
+        yield _record(SoloProfile, row, _profile_data(row, columns), columns)
+
+
+def _profile_data(row: Row, columns: Iterable[Column]) -> dict[str, object]:
+    data: dict[str, object] = {}
+    nested: dict[str, dict[str, object]] = {}
+    for column in columns:
+        value = _value(row, column)
+        if value is None:
+            continue
+        field, _, name = column.path.partition(".")
+        if name:
+            nested.setdefault(field, {})[name] = value
+        else:
+            data[field] = value
+    return data | nested
+
+
+def measurements_of(table: Table) -> Iterator[Measurement]:
+    """Yield the measurement of each row."""
+    columns = _known(table, pair_columns(max(2, _most(table.header))), PAIR_REQUIRED)
+    for row in table.rows:
+        yield _record(Measurement, row, _measurement_data(row, columns), columns)
+
+
+def _most(header: Sequence[str]) -> int:
+    """Return the k of the last of the columns ``workload_1``, ``workload_2``, ... in a row."""
+    most = 0
+    while f"workload_{most + 1}" in header:
+        most += 1
+    return most
+
+
+def _measurement_data(row: Row, columns: Iterable[Column]) -> dict[str, object]:
+    cells = {column.path: _value(row, column) for column in columns}
+    width = _width(row, cells)
+    failed = _failed(row)
+    for k in range(width):
+        if failed == (cells.get(f"slowdown[{k}]") is not None):
+            rule = "must be empty where status is failed" if failed else "must not be empty"
+            raise row.broken(f"slowdown_{k + 1}", rule)
+    told = {name: cells.get(name) for name in ("gpu_model", "power_w", "source", "date")}
+    return {
+        **{name: value for name, value in told.items() if value is not None},
+        "workloads": [cells[f"workloads[{k}]"] for k in range(width)],
+        "share": [cells.get(f"share[{k}]") for k in range(width)],
+        "slowdown": None if failed else [cells[f"slowdown[{k}]"] for k in range(width)],
+    }
+
+
+def _width(row: Row, cells: Mapping[str, object]) -> int:
+    """Return how many workloads the row has: two or more, the cells of others empty."""
+    width = 2
+    while cells.get(f"workloads[{width}]") is not None:
+        width += 1
+    for k in range(2):
+        if cells[f"workloads[{k}]"] is None:
+            raise row.broken(f"workload_{k + 1}", "must not be empty")
+    for path, value in cells.items():
+        name, _, rest = path.partition("[")
+        if value is not None and rest and int(rest[:-1]) >= width:
+            missing = f"workload_{width + 1}"
+            column = f"{name.removesuffix('s')}_{int(rest[:-1]) + 1}"
+            raise row.broken(column, f"must be empty where {missing} is, got {shown(value)}")
+    return width
+
+
+def _failed(row: Row) -> bool:
+    status = row.values.get("status", "") or "ok"
+    if status not in ("ok", "failed"):
+        raise row.broken("status", f"must be ok or failed, got {shown(status)}")
+    return status == "failed"
+
+
+def _value(row: Row, column: Column) -> Cell:
+    """Return the value of a cell, None where it is empty."""
+    text = row.values[column.name]
+    if not text or column.kind is str:
+        return text or None
+    number = as_number(text)
+    if number is None:
+        raise row.broken(column.name, f"must be a number, got {shown(text)}")
+    if column.kind is float:
+        return number
+    if not number.is_integer():
+        raise row.broken(column.name, f"must be a whole number, got {shown(text)}")
+    return int(number)
+
+
+def _record(kind: type[_R], row: Row, data: Mapping[str, object], columns: Iterable[Column]) -> _R:
+    """Build the record of a row; a rule that it breaks is told of the column."""
+    try:
+        return kind.from_data(data)
+    except InputError as error:
+        names = {column.path: column.name for column in columns}
+        raise row.broken(names.get(error.path, error.path), error.rule) from None
+
+
+def _known(table: Table, columns: Iterable[Column], required: Sequence[str]) -> tuple[Column, ...]:
+    """Return the columns of the header; an unknown, repeated or missing one is refused."""
+    by_name = {column.name: column for column in columns}
+    rule = _broken_header(table.header, by_name, required)
+    if rule:
+        raise InputError(rule, table.columns_at, table.source)
+    return tuple(by_name[name] for name in table.header)
+
+
+def _broken_header(
+    header: Sequence[str], known: Iterable[str], required: Sequence[str]
+) -> str | None:
+    unknown = next((name for name in header if name not in known), None)
+    if unknown is not None:
+        close = get_close_matches(unknown, known, n=1, cutoff=0.6)
+        hint = f", did you mean {close[0]}?" if close else ""
+        return f"unknown column {shown(unknown)}{hint}"
+    repeated = next((name for k, name in enumerate(header) if name in header[:k]), None)
+    if repeated is not None:
+        return f"column {shown(repeated)} is there twice"
+    missing = next((name for name in required if name not in header), None)
+    if missing is not None:
+        needed = ", ".join(required)
+        return f"must have the columns {needed}; missing: {missing}, got {listed(header)}"
+    return None
+
+
+def profile_cells(profile: SoloProfile) -> dict[str, Cell]:
+    """Return the row of a profile."""
+    plain: dict[str, Cell] = {
+        column.name: getattr(profile, column.path)
+        for column in PROFILE_COLUMNS
+        if "." not in column.path
+    }
+    means = profile.metrics.to_data() if profile.metrics else {}
+    variances = {f"{name}_variance": value for name, value in profile.metrics_variance.items()}
+    return {**plain, **means, **variances, "workers": _unless_one(profile.workers)}
+
+
+def _unless_one(workers: int) -> int | None:
+    """Return the number of workers where it is not the default, so that no column is needed."""
+    return workers if workers != 1 else None
+
+
+def measurement_cells(found: Measurement) -> dict[str, Cell]:
+    """Return the row of a measurement."""
+    cells: dict[str, Cell] = {
+        "gpu_model": found.gpu_model,
+        "status": "failed" if found.failed else "ok",
+        "power_w": found.power_w,
+        "source": found.source,
+        "date": found.date,
+    }
+    for k, name in enumerate(found.workloads):
+        cells[f"workload_{k + 1}"] = name
+        cells[f"share_{k + 1}"] = found.shares[k]
+        cells[f"slowdown_{k + 1}"] = found.slowdown[k] if found.slowdown else None
+    return cells
+
+
+def used(
+    columns: Iterable[Column], required: Iterable[str], rows: Iterable[Mapping[str, Cell]]
+) -> list[Column]:
+    """Return the columns that are required or hold a value in some row."""
+    filled = {name for row in rows for name, cell in row.items() if cell is not None}
+    return [column for column in columns if column.name in filled.union(required)]

@@ -1,0 +1,91 @@
+"""The combinations of an instance's workloads that may be predicted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations_with_replacement
+from typing import NamedTuple
+
+from dovetail.instances.instance import Cluster, EntryKey, Instance, Workload
+from dovetail.predictors.fits import Split
+from dovetail.predictors.predictor import UNCAPPED
+
+Members = tuple[tuple[str, int], ...]
+"""Sorted workloads with their shares: the second part of an entry's key."""
+
+
+class Row(NamedTuple):
+    """A pair of workloads at shares on a GPU model (None: on all of them)."""
+
+    pair: tuple[str, str]
+    shares: Split
+    gpu_model: str | None
+
+    @property
+    def key(self) -> EntryKey:
+        """The key of an entry for it."""
+        return self.gpu_model, members_of(self.pair, self.shares)
+
+
+def used(instance: Instance) -> dict[str, Workload]:
+    """Return the workloads that jobs run, in the order of the file."""
+    names = {job.workload for job in instance.jobs}
+    return {name: w for name, w in instance.workloads.items() if name in names}
+
+
+def gang_sizes(instance: Instance) -> dict[str, int]:
+    """Return the workers of the largest job of each workload."""
+    sizes: dict[str, int] = {}
+    for job in instance.jobs:
+        sizes[job.workload] = max(job.workers, sizes.get(job.workload, 1))
+    return sizes
+
+
+def unknown_rows(
+    instance: Instance,
+    known: Mapping[str, object],
+    gpu_models: Sequence[str | None],
+    mixed: bool,
+) -> Iterator[Row]:
+    """Yield the rows of known workloads for which the instance has no entry."""
+    splits = wanted_splits(instance.cluster, mixed)
+    for gpu_model in gpu_models:
+        settled = settled_keys(instance, gpu_model)
+        for pair in _pairs(instance, known):
+            for shares in splits:
+                mirror_of_earlier = pair[0] == pair[1] and shares[0] > shares[1]
+                if not mirror_of_earlier and members_of(pair, shares) not in settled:
+                    yield Row(pair, shares, gpu_model)
+
+
+def _pairs(instance: Instance, known: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    """Yield the pairs of workloads that two different jobs can make."""
+    jobs = Counter(job.workload for job in instance.jobs)
+    for first, second in combinations_with_replacement(known, 2):
+        if first != second or jobs[first] > 1:
+            yield first, second
+
+
+def wanted_splits(cluster: Cluster, mixed: bool) -> list[Split]:
+    """Return the shares of two jobs to predict: none, caps that sum up, and maybe one cap."""
+    allowed = sorted(cluster.shares)
+    both = [(p, cluster.share_sum - p) for p in allowed if cluster.share_sum - p in allowed]
+    one = [split for p in allowed for split in ((UNCAPPED, p), (p, UNCAPPED))]
+    return [(UNCAPPED, UNCAPPED), *both, *(one if mixed else [])]
+
+
+def settled_keys(instance: Instance, gpu_model: str | None) -> set[Members]:
+    """Return the combinations that need no entry: known for the GPU model, or for all present."""
+    models: dict[Members, set[str | None]] = {}
+    for entry in instance.slowdowns:
+        model, members = entry.key
+        models.setdefault(members, set()).add(model)
+    present = {place.gpu.model for place in instance.places.values()}
+    wanted = present if gpu_model is None else {gpu_model}
+    return {key for key, known in models.items() if None in known or wanted <= known}
+
+
+def members_of(pair: tuple[str, str], shares: Split) -> Members:
+    """Return a pair as the key of its entry has it."""
+    return tuple(sorted(zip(pair, shares, strict=True)))

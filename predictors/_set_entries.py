@@ -1,0 +1,121 @@
+"""Entries of three workloads and more, made from those of their pairs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations_with_replacement, islice
+from typing import Final
+
+import numpy as np
+
+from dovetail.instances.instance import Instance, SlowdownEntry
+from dovetail.predictors._combinations import Members, members_of, settled_keys, used
+from dovetail.predictors.predictor import UNCAPPED, BoolArray, FloatArray, IntArray
+from dovetail.predictors.sets import LARGEST, set_slowdown
+
+_LARGEST_SLOWDOWN: Final = 1e15
+_SETS_AT_ONCE: Final = 4096
+
+
+def set_entries(instance: Instance, gpu_models: Sequence[str | None]) -> Iterator[SlowdownEntry]:
+    """Yield an entry for each set that jobs can make, that is unknown, and whose pairs are not."""
+    jobs = Counter(job.workload for job in instance.jobs)
+    names = list(used(instance))
+    largest = min(instance.cluster.max_jobs_per_gpu, LARGEST)
+    for gpu_model in gpu_models:
+        pairs = _PairValues.of(instance, names, gpu_model)
+        settled = settled_keys(instance, gpu_model)
+        for size in range(3, largest + 1):
+            yield from pairs.entries(size, jobs, settled)
+
+
+def rounded_up(values: FloatArray) -> FloatArray:
+    """Return slowdowns as entries have them, rounded upward to 1/10,000."""
+    # The inner rounding keeps 1.3 at 1.3 when the sum came out as 1.3000000000000003. A bound
+    # that could not be given is infinite: no gSLA is kept against the largest number there is.
+    finite = np.where(np.isposinf(values), _LARGEST_SLOWDOWN, values)
+    return np.divide(np.ceil(np.round(finite * 1e4, 3)), 1e4)
+
+
+@dataclass(frozen=True)
+class _PairValues:
+    """The entries of uncapped pairs on a GPU model as matrices over workloads.
+
+    ``upper`` is the slowdown where an entry has no upper bound; ``bounded`` tells where there
+    is one.
+    """
+
+    gpu_model: str | None
+    names: Sequence[str]
+    slowdown: FloatArray
+    upper: FloatArray
+    bounded: BoolArray
+
+    @cached_property
+    def known(self) -> BoolArray:
+        """The pairs with a number."""
+        return np.asarray(~np.isnan(self.slowdown))
+
+    @classmethod
+    def of(cls, instance: Instance, names: Sequence[str], gpu_model: str | None) -> _PairValues:
+        """Read the entries that hold on the GPU model."""
+        shape = (len(names), len(names))
+        slowdown, upper = np.full(shape, np.nan), np.full(shape, np.nan)
+        bounded = np.zeros(shape, dtype=np.bool_)
+        for (i, first), (j, second) in combinations_with_replacement(enumerate(names), 2):
+            members = members_of((first, second), (UNCAPPED, UNCAPPED))
+            entry = instance.entries.get((gpu_model, members)) or instance.entries.get(
+                (None, members)
+            )
+            if entry is None or entry.slowdown is None:
+                continue
+            ends = ((i, j), (j, i)) if entry.workloads == (first, second) else ((j, i), (i, j))
+            for k, end in enumerate(ends):
+                slowdown[end] = entry.slowdown[k]
+                upper[end] = (entry.upper or entry.slowdown)[k]
+                bounded[end] = entry.upper is not None
+        return cls(gpu_model, names, slowdown, upper, bounded)
+
+    def entries(
+        self, size: int, jobs: Mapping[str, int], settled: set[Members]
+    ) -> Iterator[SlowdownEntry]:
+        """Yield the sets of so many workloads that jobs can make and that are not settled."""
+        sets = (s for s in self._sets(size, jobs) if self._key(s) not in settled)
+        while block := list(islice(sets, _SETS_AT_ONCE)):
+            yield from self._predicted(np.array(block, dtype=np.int64))
+
+    def _sets(self, size: int, jobs: Mapping[str, int]) -> Iterator[tuple[int, ...]]:
+        """Yield the sets of which every pair is known, grown one workload at a time.
+
+        Every set on the way is one that has been yielded as a smaller set, so that their number
+        bounds the work.
+        """
+        if size == 0:
+            yield ()
+            return
+        for smaller in self._sets(size - 1, jobs):
+            for k in range(smaller[-1] if smaller else 0, len(self.names)):
+                enough = smaller.count(k) < jobs[self.names[k]]
+                if enough and self.known[k, list(smaller)].all():
+                    yield (*smaller, k)
+
+    def _key(self, chosen: Sequence[int]) -> Members:
+        return tuple(sorted((self.names[k], UNCAPPED) for k in chosen))
+
+    def _predicted(self, sets: IntArray) -> Iterator[SlowdownEntry]:
+        pair = sets[:, :, np.newaxis], sets[:, np.newaxis, :]
+        slowdown = rounded_up(set_slowdown(self.slowdown[pair]))
+        upper = np.maximum(slowdown, rounded_up(set_slowdown(self.upper[pair])))
+        bounded = np.asarray(self.bounded[pair].any(axis=(1, 2)))
+        for k, chosen in enumerate(sets.tolist()):
+            # Equal workloads get equal numbers, whatever the order of summation.
+            first = [chosen.index(workload) for workload in chosen]
+            yield SlowdownEntry(
+                set=tuple(self.names[workload] for workload in chosen),
+                slowdown=tuple(slowdown[k, first].tolist()),
+                upper=tuple(upper[k, first].tolist()) if bounded[k] else None,
+                gpu_model=self.gpu_model,
+            )

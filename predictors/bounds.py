@@ -1,0 +1,500 @@
+"""Upper bounds of predicted slowdowns that hold on the pairs an optimiser picks.
+
+The bound of a job is ``prediction + level * spread(prediction)``; the spread grows with the
+prediction and depends on what the model had seen of the pair (``planned.STANDINGS``). One number
+is left to choose, the level. It is chosen by conformal risk control (Angelopoulos, Bates, Fisch,
+Lei and Schuster: *Conformal risk control*, ICLR 2024, theorem 1) with a group of workloads as
+the unit, as workloads of a family err alike: with the misses ``l_g`` of K groups (the part of a
+group's jobs whose slowdown was above its bound), the smallest level is taken with
+
+    (l_1 + ... + l_K + worst) / (K + 1) <= 1 - confidence
+
+For a further group that is exchangeable with these and misses no more than the part ``worst``
+of its bounds, the expected part of misses is then at most 1 - confidence. A group is a family
+where a workload is new, and the own workload where both are known. With ``worst = 1`` nothing is
+assumed, and 10 families support no more than 90.9 %; with the default of a quarter they support
+97.7 %. That is the price of few families, and more is refused rather than promised.
+
+Jobs are not any jobs, but those that share in rounds as an optimiser plans them (``planned``), so
+that the luck of the best-looking pairs is in the misses; the level must hold for each way of
+picking in ``SETTINGS``. A gang is one job: its slowest worker against the largest of its bounds.
+
+What is guaranteed and what is only measured: the inequality holds for groups exchangeable with
+those of the data, in rounds drawn like these, for a level that does not change which pairs are
+picked, and for predictions made by one model; the predictions of several folds and gSLAs
+that the bound itself is held against make it an approximation, checked on held-out families by
+``benchmarks/bounds.py``.
+
+MAPIE has no levels for groups or for picked pairs and its objects keep the estimator, which a
+model file here must not; so it is not used.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.optimize import nnls
+
+from dovetail.instances.errors import InputError
+from dovetail.predictors.folds import HeldOut
+from dovetail.predictors.forms.form import Arrays
+from dovetail.predictors.planned import (
+    BLIND,
+    GANGS,
+    KNOWN,
+    STANDINGS,
+    Outcome,
+    Setting,
+    Table,
+    draw_round,
+    outcome,
+    partners,
+    tables,
+)
+from dovetail.predictors.predictor import BoolArray, FloatArray, IntArray
+from dovetail.predictors.rows import Rows
+
+SETTINGS: Final = (BLIND, Setting(np.inf, 1.0), Setting(1.5, 0.8), Setting(1.2, 0.8))
+"""The ways of picking pairs of which each must keep the promise."""
+
+_LEVELS = np.concatenate([np.arange(0, 3, 0.125), np.geomspace(3, 24, 13)])
+_WORTH = 10.0
+
+
+class Evidence(NamedTuple):
+    """How often the bounds of each group were broken, in one standing.
+
+    Attributes
+    ----------
+    groups : tuple of str
+        Names of families, or of workloads where both of a pair are known.
+    misses : ndarray of float, shape (gang sizes, groups, levels)
+        Jobs whose slowdown was above the bound of that level.
+    jobs : ndarray of float, shape (gang sizes, groups, levels)
+        Jobs in all. What was simulated counts as at most 10 jobs of a group, so that what is
+        measured later is heard.
+    """
+
+    groups: tuple[str, ...]
+    misses: FloatArray
+    jobs: FloatArray
+
+    def risk(self, worst: float) -> FloatArray:
+        """Return the controlled risk, shape (gang sizes, levels).
+
+        A group of fewer than 10 jobs counts for less. Where no job shares, none is broken.
+        """
+        weight = np.minimum(1.0, self.jobs / _WORTH)
+        part = np.divide(self.misses, self.jobs, out=np.zeros_like(weight), where=self.jobs > 0)
+        total = weight.sum(axis=1)
+        groups = total.max(initial=0.0)
+        if groups == 0:
+            return np.ones_like(total)
+        mean = (weight * part).sum(axis=1) / np.maximum(total, 1e-12)
+        found: FloatArray = (groups * mean + worst) / (groups + 1)
+        return found
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What is needed to bound a prediction at any confidence that the data support.
+
+    Attributes
+    ----------
+    spread : ndarray of float, shape (3, 2)
+        For each standing, a and b of ``spread = a + b * max(0, prediction - 1)``.
+    levels : ndarray of float, shape (levels,)
+        Bounds that were tried, in spreads above the prediction.
+    evidence : tuple of Evidence
+        One for each standing; gang sizes are those of ``planned.GANGS``.
+    worst : float
+        The largest part of broken bounds that is thought possible in a group never seen.
+    """
+
+    spread: FloatArray
+    levels: FloatArray
+    evidence: tuple[Evidence, ...]
+    worst: float = 0.25
+
+    @cached_property
+    def risk(self) -> FloatArray:
+        """The risk at each level, shape (3, gang sizes, levels); larger gangs have no less."""
+        risk = np.stack([found.risk(self.worst) for found in self.evidence])
+        rising: FloatArray = np.maximum.accumulate(risk, axis=1)
+        return rising
+
+    def largest_confidence(self, standing: int, workers: int = 1) -> float:
+        """Return the highest confidence that can be promised (0 where there are no data)."""
+        size, parts = _size(workers)
+        return max(0.0, 1 - parts * float(self.risk[standing, size].min()))
+
+    def level(self, standing: int, confidence: float, workers: int = 1) -> float:
+        """Return how many spreads the bound lies above the prediction.
+
+        A gang larger than the largest in the table is taken as several of those, whose risks add
+        up at most (union bound).
+
+        Raises
+        ------
+        InputError
+            When the data cannot support the confidence.
+        """
+        most = self.largest_confidence(standing, workers)
+        if not 0 < confidence <= most:
+            what = f"{STANDINGS[standing]}, {workers} worker{'s' * (workers > 1)}"
+            groups = len(self.evidence[standing].groups)
+            rule = f"must be above 0 and at most {math.floor(most * 1e4) / 1e4:g}"
+            because = f"what {groups} groups of workloads can support"
+            raise InputError(f"{rule} ({because}: {what}), got {confidence:g}", "confidence")
+        size, parts = _size(workers)
+        enough = self.risk[standing, size] <= (1 - confidence) / parts + 1e-12
+        return float(self.levels[np.argmax(enough)])
+
+    def spreads(self, slowdown: FloatArray, standing: IntArray) -> FloatArray:
+        """Return the spread of each prediction; the two arrays are broadcast."""
+        above: FloatArray = np.maximum(0.0, slowdown - 1)
+        found: FloatArray = self.spread[standing, 0] + self.spread[standing, 1] * above
+        return found
+
+    def upper(
+        self, slowdown: ArrayLike, standing: ArrayLike, confidence: float, workers: int = 1
+    ) -> FloatArray:
+        """Return upper bounds, elementwise >= ``slowdown``; NaN stays NaN.
+
+        They never fall when the confidence or the number of workers rises.
+
+        Parameters
+        ----------
+        slowdown : array of float
+            What is predicted for a job in a pair.
+        standing : array of int
+            ``KNOWN``, ``NEW_CO_RUNNER`` or ``NEW`` (see ``standing``); broadcast.
+        confidence : float
+            The promised part of jobs that stay below their bound.
+        workers : int
+            Workers of the job: the promise is for the slowest of them.
+
+        Raises
+        ------
+        InputError
+            When the data cannot support the confidence for a standing that occurs.
+        """
+        value, index = np.broadcast_arrays(
+            np.asarray(slowdown, dtype=np.float64), np.asarray(standing, dtype=np.int64)
+        )
+        level = np.zeros(len(STANDINGS))
+        for found in np.unique(index):
+            level[found] = self.level(int(found), confidence, workers)
+        bound: FloatArray = value + level[index] * self.spreads(value, index)
+        return bound
+
+    def updated(
+        self,
+        prediction: ArrayLike,
+        truth: ArrayLike,
+        standing: ArrayLike,
+        groups: Sequence[str],
+        workers: int = 1,
+    ) -> Self:
+        """Return the calibration with what has been measured since.
+
+        Parameters
+        ----------
+        prediction, truth : array of float, shape (jobs,)
+            What had been predicted of the jobs and what came of them; in gangs, the highest
+            prediction of a worker and the slowdown of the slowest. Rows with a NaN are passed
+            over.
+        standing : array of int, shape (jobs,)
+            What was known of their pairs when it was predicted.
+        groups : sequence of str
+            The new family of each job's pair, its own first; its own workload where both were
+            known. A group never seen before begins with what is measured here.
+        workers : int
+            Workers of the jobs.
+        """
+        value, found = np.asarray(prediction, np.float64), np.asarray(truth, np.float64)
+        kind = np.asarray(standing, dtype=np.int64)
+        needed = (found - value) / self.spreads(value, kind)
+        size = _size(workers)[0]
+        evidence = []
+        for code, old in enumerate(self.evidence):
+            rows = np.flatnonzero((kind == code) & ~np.isnan(needed))
+            names = [groups[int(k)] for k in rows]
+            evidence.append(_joined(old, needed[rows], names, self.levels, size))
+        return replace(self, evidence=tuple(evidence))
+
+    def arrays(self) -> Arrays:
+        """Return everything as arrays of numbers; names as UTF-8, one a line."""
+        found: dict[str, np.ndarray] = {
+            "spread": self.spread,
+            "levels": self.levels,
+            "worst": np.array([self.worst]),
+        }
+        for k, evidence in enumerate(self.evidence):
+            names = "\n".join(evidence.groups).encode()
+            found[f"groups_{k}"] = np.frombuffer(names, dtype=np.uint8)
+            found[f"misses_{k}"] = evidence.misses
+            found[f"jobs_{k}"] = evidence.jobs
+        return found
+
+    @classmethod
+    def from_arrays(cls, arrays: Arrays) -> Self:
+        """Rebuild a calibration.
+
+        Raises
+        ------
+        InputError
+            When the arrays cannot be one: nothing they hold is trusted.
+        """
+        worst = _numbers(arrays, "worst", (1,))
+        levels = _numbers(arrays, "levels", (None,))
+        spread = _numbers(arrays, "spread", (len(STANDINGS), 2))
+        evidence = tuple(_evidence(arrays, k, len(levels)) for k in range(len(STANDINGS)))
+        _check(len(levels) > 0 and bool((np.diff(levels) > 0).all()), "levels", "must rise")
+        _check(worst[0] <= 1, "worst", "must be <= 1")
+        return cls(spread, levels, evidence, float(worst[0]))
+
+
+def standing(own_known: ArrayLike, other_known: ArrayLike) -> IntArray:
+    """Return what is known of pairs: ``KNOWN``, ``NEW_CO_RUNNER`` or ``NEW``.
+
+    Parameters
+    ----------
+    own_known, other_known : array of bool
+        Whether the job's workload and its co-runner's were measured in any pair.
+    """
+    own, other = np.asarray(own_known, np.bool_), np.asarray(other_known, np.bool_)
+    return np.where(own, np.where(other, 0, 1), 2).astype(np.int64)
+
+
+def calibrate(
+    rows: Rows,
+    known: HeldOut,
+    new: HeldOut,
+    *,
+    settings: Sequence[Setting] = SETTINGS,
+    rounds: int = 12,
+    worst: float = 0.25,
+    seed: int = 0,
+) -> Calibration:
+    """Return bounds calibrated on held-out predictions of a model.
+
+    Parameters
+    ----------
+    rows : Rows
+        What was measured.
+    known, new : HeldOut
+        Predictions of pairs hidden at random (``random_folds``) and of workloads hidden with
+        their family (``family_folds``). NaN where the model has no answer.
+    settings : sequence of Setting
+        The ways of picking pairs; ``(BLIND,)`` gives bounds that know nothing of picking.
+    rounds : int
+        Rounds drawn for each hidden family, and four times as many with none.
+    worst : float
+        See ``Calibration``.
+    seed : int
+        Of the rounds.
+    """
+    found = tables(rows, known, new)
+    spread = np.array([_fit_spread(found, code) for code in range(len(STANDINGS))])
+    tally = _Tally(rows, spread, len(settings))
+    for k, table in enumerate(found):
+        draw = np.random.default_rng([seed, k])
+        for _ in range(rounds if k else 4 * rounds):
+            tally.plan(table, settings, draw)
+    return Calibration(spread, _LEVELS, tally.evidence(worst), worst)
+
+
+class _Tally:
+    """Misses and jobs, shape (settings, standings, gang sizes, groups, levels)."""
+
+    def __init__(self, rows: Rows, spread: FloatArray, settings: int) -> None:
+        self._families = tuple(dict.fromkeys(rows.families))
+        self._names = rows.names
+        self._spread = spread
+        groups = max(len(self._names), len(self._families))
+        shape = (settings, len(STANDINGS), len(GANGS), groups, len(_LEVELS))
+        self._misses, self._jobs = np.zeros(shape), np.zeros(shape)
+
+    def plan(self, table: Table, settings: Sequence[Setting], draw: np.random.Generator) -> None:
+        """Draw a round, pair its jobs in every setting and count what came of them."""
+        jobs = draw_round(table, draw)
+        a, b = np.moveaxis(self._spread[table.standing], 2, 0)
+        spread = a + b * np.maximum(0.0, table.prediction - 1)
+        for k, setting in enumerate(settings):
+            if np.isinf(setting.gsla):
+                partner = partners(jobs, table, table.prediction, setting, draw)
+                self._count(k, slice(None), table, outcome(jobs, partner, table, spread))
+                continue
+            for level, factor in enumerate(_LEVELS):
+                upper = table.prediction + factor * spread
+                partner = partners(jobs, table, upper, setting, draw)
+                here = slice(level, level + 1)
+                self._count(k, here, table, outcome(jobs, partner, table, spread))
+
+    def _count(self, setting: int, levels: slice, table: Table, found: Outcome) -> None:
+        hidden = table.family[np.argmax(table.new)]
+        group = np.where(found.standing == KNOWN, found.workload, hidden)
+        cell = found.standing, np.searchsorted(GANGS, found.workers), group
+        missed = found.needed[:, None] > _LEVELS[None, levels]
+        np.add.at(self._misses[setting, ..., levels], cell, missed)
+        np.add.at(self._jobs[setting, ..., levels], cell, 1.0)
+
+    def evidence(self, worst: float) -> tuple[Evidence, ...]:
+        """Return the counts of the setting with the largest risk at each level."""
+        return tuple(
+            self._of_worst_setting(code, self._names if code == KNOWN else self._families, worst)
+            for code in range(len(STANDINGS))
+        )
+
+    def _of_worst_setting(self, code: int, groups: tuple[str, ...], worst: float) -> Evidence:
+        each = [
+            Evidence(groups, misses[code, :, : len(groups)], jobs[code, :, : len(groups)])
+            for misses, jobs in zip(self._misses, self._jobs, strict=True)
+        ]
+        hardest = np.argmax([evidence.risk(worst) for evidence in each], axis=0)[None, :, None]
+        misses, jobs = (
+            np.take_along_axis(np.stack(counts), hardest, axis=0)[0]
+            for counts in ([e.misses for e in each], [e.jobs for e in each])
+        )
+        scale = _WORTH / np.maximum(jobs, _WORTH)
+        return Evidence(groups, misses * scale, jobs * scale)
+
+
+def _fit_spread(found: Sequence[Table], code: int) -> FloatArray:
+    """Return a and b >= 0 of the spread, fitted to absolute errors by least squares.
+
+    They are scaled to make nine of ten errors of the pairs at hand less than one spread.
+    """
+    among = found[:1] if code == KNOWN else found[1:]
+    masks = [(table.standing == code) & ~np.isnan(table.prediction) for table in among]
+    chosen = list(zip(among, masks, strict=True))
+    value = np.concatenate([t.prediction[mask] for t, mask in chosen] or [np.empty(0)])
+    error = np.concatenate([t.truth[mask] for t, mask in chosen] or [np.empty(0)]) - value
+    if not len(value):
+        return np.zeros(2)
+    parts = np.column_stack([np.ones(len(value)), np.maximum(0.0, value - 1)])
+    fitted = np.maximum(nnls(parts, np.abs(error))[0], [1e-6, 0.0])
+    scaled: FloatArray = fitted * max(np.quantile(error / (parts @ fitted), 0.9), 1e-3)
+    return scaled
+
+
+def _size(workers: int) -> tuple[int, int]:
+    """Return the column for so many workers, and how many gangs of that size it takes."""
+    if workers < 1:
+        raise InputError(f"must be >= 1, got {workers}", "workers")
+    column = min(int(np.searchsorted(GANGS, workers)), len(GANGS) - 1)
+    return column, math.ceil(workers / GANGS[column])
+
+
+def _joined(
+    old: Evidence, needed: FloatArray, names: Sequence[str], levels: FloatArray, size: int
+) -> Evidence:
+    groups = tuple(dict.fromkeys((*old.groups, *names)))
+    grown = [(0, 0), (0, len(groups) - len(old.groups)), (0, 0)]
+    misses, jobs = np.pad(old.misses, grown), np.pad(old.jobs, grown)
+    position = {name: k for k, name in enumerate(groups)}
+    index = np.array([position[name] for name in names], dtype=np.int64)
+    np.add.at(misses[size], index, needed[:, None] > levels)
+    np.add.at(jobs[size], index, 1.0)
+    return Evidence(groups, misses, jobs)
+
+
+def _evidence(arrays: Arrays, k: int, levels: int) -> Evidence:
+    try:
+        text = bytes(np.asarray(arrays[f"groups_{k}"], dtype=np.uint8)).decode()
+    except (KeyError, ValueError):
+        raise InputError("must be names in UTF-8", f"groups_{k}") from None
+    groups = tuple(text.split("\n")) if text else ()
+    shape = (len(GANGS), len(groups), levels)
+    misses, jobs = (_numbers(arrays, f"{name}_{k}", shape) for name in ("misses", "jobs"))
+    _check(bool((misses <= jobs).all()), f"misses_{k}", f"must be <= jobs_{k}")
+    return Evidence(groups, misses, jobs)
+
+
+def _numbers(arrays: Arrays, name: str, shape: tuple[int | None, ...]) -> FloatArray:
+    """Return an array of finite numbers >= 0 of this shape (None: any size)."""
+    found = arrays.get(name)
+    _check(found is not None and found.dtype.kind in "fiu", name, "must be an array of numbers")
+    values = np.asarray(found, dtype=np.float64)
+    fits = values.ndim == len(shape) and all(
+        want in (None, have) for want, have in zip(shape, values.shape, strict=False)
+    )
+    _check(fits, name, f"must have shape {shape}, got {values.shape}")
+    _check(bool((np.isfinite(values) & (values >= 0)).all()), name, "must be finite and >= 0")
+    return values
+
+
+def _check(holds: bool, path: str, rule: str) -> None:
+    if not holds:
+        raise InputError(rule, path)
+
+
+class Coverage(NamedTuple):
+    """How a promise was kept.
+
+    Attributes
+    ----------
+    jobs : float
+        Part of the jobs whose slowdown was at most its bound.
+    pairs : float
+        Part of the pairs of which both were.
+    width : float
+        Median of bound / prediction.
+    tested : int
+        Pairs that were looked at; with none, the other numbers are NaN.
+    """
+
+    jobs: float
+    pairs: float
+    width: float
+    tested: int
+
+
+def coverage(
+    slowdown: FloatArray,
+    upper: FloatArray,
+    truth: FloatArray,
+    chosen: BoolArray | IntArray | None = None,
+) -> Coverage:
+    """Return how many of the bounds were kept.
+
+    Parameters
+    ----------
+    slowdown, upper, truth : ndarray of float, shape (pairs, 2)
+        Predictions, bounds and measurements of both jobs of each pair.
+    chosen : ndarray of bool or int, optional
+        The pairs that a plan has, as a mask or as positions (a pair may be there twice); all
+        by default.
+    """
+    rows = slice(None) if chosen is None else chosen
+    kept = truth[rows] <= upper[rows]
+    if not len(kept):
+        return Coverage(np.nan, np.nan, np.nan, 0)
+    width = np.median(upper[rows] / slowdown[rows])
+    return Coverage(float(kept.mean()), float(kept.all(axis=1).mean()), float(width), len(kept))
+
+
+def gang_coverage(upper: Iterable[float], truth: Iterable[float], job: Iterable[str]) -> float:
+    """Return the part of jobs whose slowest worker was at most the largest of its bounds.
+
+    Parameters
+    ----------
+    upper, truth : iterable of float
+        Of each worker that shares.
+    job : iterable of str
+        The job of each of these workers.
+    """
+    bound: dict[str, float] = {}
+    slowest: dict[str, float] = {}
+    for high, found, name in zip(upper, truth, job, strict=True):
+        bound[name] = max(high, bound.get(name, high))
+        slowest[name] = max(found, slowest.get(name, found))
+    kept = [slowest[name] <= high for name, high in bound.items()]
+    return float(np.mean(kept)) if kept else np.nan

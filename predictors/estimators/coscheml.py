@@ -1,0 +1,54 @@
+"""A random forest on the metrics of a kernel profiler.
+
+Co-scheML (Kim and Kim, Cluster Computing 2021), section 4: of linear regression, a decision
+tree and a random forest the last predicts best how much longer an application takes beside
+another, from the metrics of table 1 of both, taken of each alone with nvprof.
+
+The paper leaves open the number of trees and when they stop growing. Table 1 counts two figures
+of memory as max and average, and the paper normalises the metrics; a random forest sorts values
+and does not depend on their unit or scale, so nothing is normalised here and the maximum of the
+memory is taken as a logarithm. The paper has no caps; ``share`` is a feature here.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sklearn.ensemble import RandomForestRegressor
+
+from dovetail.predictors.estimators._trees import forest_of_sklearn
+from dovetail.predictors.estimators.registry import ModelSpec
+from dovetail.predictors.forms.forest import Forest
+
+METRICS: Final = (
+    "gpu_util",
+    "mem_util",
+    "sm_active",
+    "pcie_tx_bytes_s",
+    "warp_efficiency",
+    "pcie_rx_bytes_s",
+    "ipc",
+    "gld_bytes_s",
+    "sm_occupancy",
+    "gst_bytes_s",
+    "log_memory_mib",
+    "duration_s",
+    "memory_mean_mib",
+)
+"""Table 1: SM efficiency is ``sm_active``, device to host is ``pcie_tx_bytes_s``."""
+
+
+class CoScheML(RandomForestRegressor):  # type: ignore[misc]
+    """scikit-learn's random forest that can be turned into arrays."""
+
+    def to_form(self) -> Forest:
+        """Return the trees as arrays; they predict the same."""
+        return forest_of_sklearn(self)
+
+
+def _build(seed: int) -> CoScheML:
+    return CoScheML(n_estimators=100, max_leaf_nodes=256, max_features=0.5, random_state=seed)
+
+
+SPEC: Final = ModelSpec((*METRICS, "share"), _build, least=3)
+"""At least two metrics beside the share."""

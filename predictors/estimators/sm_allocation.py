@@ -1,0 +1,171 @@
+"""Extremely randomised trees over splits of the SMs, and the split of most throughput per watt.
+
+*Energy-efficient GPU SM allocation* (Han et al.), sections 3 and 4. The paper predicts two
+totals of a pair at a split, the throughput sum and the power of the GPU, with Extra Trees on
+the pair's features (``PairTotals``), and takes the split whose ratio of the two is largest
+(``best_split``). A plan needs the slowdown of each job, so ``SPEC`` has the same trees on the
+same metrics of the two jobs side by side.
+
+The paper leaves open: the number of trees and when they stop growing (a grid search, section
+5.1); whether the shares are features; and how it scales the columns to [0, 1], which changes no
+tree: thresholds are drawn between the least and the largest value, so they move along. For the
+same reason it is all one to trees whether percentages are averaged or summed. Here raw metrics
+and percentages are summed, once as they are and once weighted by the shares, which tells whose
+part of the SMs is the larger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+from sklearn.ensemble import ExtraTreesRegressor
+
+from dovetail.instances.datasets import DataSet
+from dovetail.instances.instance import Workload
+from dovetail.predictors.estimators._trees import forest_of_sklearn
+from dovetail.predictors.estimators.registry import ModelSpec
+from dovetail.predictors.features import Features
+from dovetail.predictors.forms.forest import Forest
+from dovetail.predictors.forms.totals import Totals, pair_table
+from dovetail.predictors.predictor import FloatArray, IntArray
+from dovetail.predictors.rows import measured_pairs, training_rows
+
+ACTIVITY: Final = (
+    "sm_active|gpu_util",
+    "sm_occupancy",
+    "fp32_active",
+    "dram_active|mem_util",
+    "mem_util",
+    "pcie_tx_bytes_s",
+    "pcie_rx_bytes_s",
+)
+"""The metrics of section 3.1 that the power of a pair is predicted from."""
+
+POWER_FEATURES: Final = (*ACTIVITY, "rate", "power_w", "share")
+"""The paper's, what the GPU takes for each alone, and the rate at the cap, as metrics are those
+of the whole GPU where none were taken at the cap."""
+
+THROUGHPUT_FEATURES: Final = (*ACTIVITY, "sensitivity", "throughput", "rate", "share")
+"""The paper's, with throughput at the cap both absolute and relative to the whole GPU's."""
+
+
+class SmAllocation(ExtraTreesRegressor):  # type: ignore[misc]
+    """scikit-learn's Extra Trees on own and co-runner's features, for the own slowdown."""
+
+    def to_form(self) -> Forest:
+        """Return the trees as arrays; they predict the same."""
+        return forest_of_sklearn(self)
+
+
+class PairTotals(ExtraTreesRegressor):  # type: ignore[misc]
+    """scikit-learn's Extra Trees on ``pair_table``, for a total of the pair.
+
+    Fitted on ``TotalRows.table`` and ``rate``, ``throughput`` or ``power_w``, without the rows
+    where that is NaN.
+    """
+
+    def to_form(self) -> Totals:
+        """Return the trees as arrays: predicts totals from the states of a pair."""
+        return Totals(forest_of_sklearn(self))
+
+
+class TotalRows(NamedTuple):
+    """Measured pairs with their totals.
+
+    Attributes
+    ----------
+    states : ndarray of float, shape (states, features)
+        What is known of each state; the share comes last.
+    first, second : ndarray of int, shape (pairs,)
+        The states of each pair.
+    rate : ndarray of float, shape (pairs,)
+        Sum of 1 / slowdown: throughput, each job's alone on the whole GPU being 1.
+    throughput : ndarray of float, shape (pairs,)
+        Sum of throughputs in the unit of the profiles; NaN where one is unknown.
+    power_w : ndarray of float, shape (pairs,)
+        Power of the GPU, NaN where it was not measured.
+    """
+
+    states: FloatArray
+    first: IntArray
+    second: IntArray
+    rate: FloatArray
+    throughput: FloatArray
+    power_w: FloatArray
+
+    @property
+    def table(self) -> FloatArray:
+        """The matrix that ``PairTotals`` takes."""
+        return pair_table(self.states, self.first, self.second)
+
+
+def total_rows(
+    data: DataSet, candidates: Sequence[str], gpu_models: Sequence[str] | None = None
+) -> tuple[Features, TotalRows]:
+    """Return the features that the data set allows, and its measured pairs with totals.
+
+    Parameters
+    ----------
+    data : DataSet
+        Profiles and measurements.
+    candidates : sequence of str
+        Names of features with ``share`` last: ``POWER_FEATURES`` or ``THROUGHPUT_FEATURES``.
+    gpu_models : sequence of str, optional
+        Take these GPU models only; all by default.
+
+    Raises
+    ------
+    InputError
+        When no pair was measured there.
+    """
+    features, rows = training_rows(data, candidates, gpu_models)
+    measured = measured_pairs(data, gpu_models)
+    known = {model: data.workloads(model) for model in data.gpu_models}
+    rates = [[1 / slowdown for slowdown in m.slowdown or ()] for m in measured]
+    whole = [[_throughput(known[m.gpu_model], name) for name in m.workloads] for m in measured]
+    return features, TotalRows(
+        states=rows.states,
+        first=rows.own[: len(measured)],
+        second=rows.other[: len(measured)],
+        rate=np.sum(rates, axis=1),
+        throughput=np.sum(np.multiply(rates, whole), axis=1),
+        power_w=np.array([np.nan if m.power_w is None else m.power_w for m in measured]),
+    )
+
+
+def best_split(throughput: FloatArray, power_w: FloatArray) -> IntArray:
+    """Return for each pair the split of most throughput per watt (section 3.3).
+
+    Parameters
+    ----------
+    throughput, power_w : ndarray of float, shape (pairs, splits)
+        Throughput sum and power at each split.
+
+    Returns
+    -------
+    ndarray of int, shape (pairs,)
+        Position of the split, the first of equals.
+    """
+    return np.asarray(np.argmax(throughput / power_w, axis=1))
+
+
+def totals(seed: int) -> PairTotals:
+    """Return trees for a total of a pair that are not fitted yet."""
+    return PairTotals(n_estimators=100, max_leaf_nodes=256, random_state=seed)
+
+
+def _throughput(workloads: Mapping[str, Workload], name: str) -> float:
+    found = workloads.get(name)
+    return found.throughput.get(100, np.nan) if found else np.nan
+
+
+def _build(seed: int) -> SmAllocation:
+    return SmAllocation(n_estimators=100, max_leaf_nodes=256, random_state=seed)
+
+
+SPEC: Final = ModelSpec(
+    (*ACTIVITY, "sensitivity", "log_throughput", "share", "alone"), _build, least=4
+)
+"""At least two features beside the share and the slowdown alone, which are always known."""

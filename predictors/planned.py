@@ -1,0 +1,244 @@
+"""Jobs as an optimiser would pair them, in rounds drawn from measured pairs.
+
+An optimiser looks for pairs that slow each other down little, and so it picks those that were
+predicted too well more often than others. Whoever wants to know how far a prediction is off
+*where it is used* has to look at the pairs that are picked. This module draws rounds of jobs
+from workloads that were measured, pairs them by what was predicted, and tells what came of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+
+from dovetail.predictors.folds import HeldOut
+from dovetail.predictors.predictor import BoolArray, FloatArray, IntArray
+from dovetail.predictors.rows import Rows
+
+KNOWN, NEW_CO_RUNNER, NEW = range(3)
+"""What has been seen of a job's pair: both workloads in other pairs, all but the co-runner, or
+not even the job's own workload."""
+
+STANDINGS: Final = ("known workloads", "new co-runner", "new workload")
+"""``KNOWN``, ``NEW_CO_RUNNER`` and ``NEW`` in words."""
+
+GANGS: Final = (1, 2, 4, 8)
+"""The numbers of workers that jobs of a drawn round have."""
+
+_JOBS_OF = (16, 4, 2, 2)
+_FORBIDDEN = -1e6
+
+
+class Table(NamedTuple):
+    """Held-out predictions and measurements of every two workloads.
+
+    Attributes
+    ----------
+    prediction, truth : ndarray of float, shape (workloads, workloads)
+        Slowdown of the row's workload beside the column's; NaN where nothing was measured.
+    standing : ndarray of int, shape (workloads, workloads)
+        ``KNOWN``, ``NEW_CO_RUNNER`` or ``NEW``: what the model had seen when it predicted.
+    new : ndarray of bool, shape (workloads,)
+        The workloads that the model had never seen.
+    family : ndarray of int, shape (workloads,)
+        The family of each workload, as a number.
+    """
+
+    prediction: FloatArray
+    truth: FloatArray
+    standing: IntArray
+    new: BoolArray
+    family: IntArray
+
+
+class Setting(NamedTuple):
+    """How pairs are picked.
+
+    Attributes
+    ----------
+    gsla : float
+        The slowdown that no job's bound may exceed.
+    price : float or None
+        What a GPU costs in units of a job's full speed: near 1 where GPUs are scarce, less
+        where many jobs could run alone. None pairs jobs blindly.
+    """
+
+    gsla: float
+    price: float | None
+
+
+BLIND: Final = Setting(np.inf, None)
+"""Any job beside any other: no choice, so no luck."""
+
+
+class Round(NamedTuple):
+    """Workers that are to be paired; those of one gang share a job and a workload.
+
+    Attributes
+    ----------
+    job, workload : ndarray of int, shape (workers,)
+        The job of each worker, 0, 1, ..., and its workload.
+    """
+
+    job: IntArray
+    workload: IntArray
+
+
+class Outcome(NamedTuple):
+    """What came of the jobs that share, one entry a job.
+
+    Attributes
+    ----------
+    workload, workers : ndarray of int
+        The job's workload, and how many workers it has.
+    standing : ndarray of int
+        The least known of its pairs: the highest of ``KNOWN``, ``NEW_CO_RUNNER``, ``NEW``.
+    needed : ndarray of float
+        How many spreads its bound must lie above the prediction to cover the job's slowdown,
+        which is that of its slowest worker, as the bound is the largest of its workers'.
+    """
+
+    workload: IntArray
+    workers: IntArray
+    standing: IntArray
+    needed: FloatArray
+
+
+def tables(rows: Rows, known: HeldOut, new: HeldOut) -> list[Table]:
+    """Return a table without new workloads, then one for each fold that hides some.
+
+    Parameters
+    ----------
+    rows : Rows
+        What was measured.
+    known : HeldOut
+        Predictions of pairs whose workloads were seen in other pairs (``random_folds``).
+    new : HeldOut
+        Predictions of pairs with a workload that was hidden (``family_folds``).
+    """
+    names = {family: k for k, family in enumerate(dict.fromkeys(rows.families))}
+    family = np.array([names[name] for name in rows.families], dtype=np.int64)
+    nothing = np.zeros(len(rows.names), dtype=np.bool_)
+    prediction, truth = _mean(rows, known), _mean(rows, HeldOut(*_all(rows)))
+    standing = np.full(truth.shape, KNOWN, dtype=np.int64)
+    base = Table(prediction, truth, standing, nothing, family)
+    return [base, *_hidden(base, rows, new)]
+
+
+def _all(rows: Rows) -> tuple[IntArray, IntArray, FloatArray]:
+    count = len(rows.slowdown)
+    return np.arange(count), np.zeros(count, dtype=np.int64), rows.slowdown
+
+
+def _mean(rows: Rows, found: HeldOut) -> FloatArray:
+    """Return the mean of the values of each ordered pair of workloads, NaN without any."""
+    shape = (len(rows.names), len(rows.names))
+    cell = rows.own_workload[found.row], rows.other_workload[found.row]
+    total, count = np.zeros(shape), np.zeros(shape)
+    np.add.at(total, cell, found.slowdown)
+    np.add.at(count, cell, 1.0)
+    mean: FloatArray = np.divide(total, count, out=np.full(shape, np.nan), where=count > 0)
+    return mean
+
+
+def _hidden(base: Table, rows: Rows, found: HeldOut) -> Iterator[Table]:
+    for fold in np.unique(found.fold):
+        part = HeldOut(*(values[found.fold == fold] for values in found))
+        seen = np.delete(rows.own_workload, part.row)
+        new = np.isin(np.arange(len(rows.names)), np.setdiff1d(rows.own_workload, seen))
+        standing = np.where(new[:, None] | new[None, :], NEW_CO_RUNNER, KNOWN)
+        standing[new] = NEW
+        prediction = np.where(standing == KNOWN, base.prediction, _mean(rows, part))
+        yield base._replace(prediction=prediction, standing=standing, new=new)
+
+
+def draw_round(table: Table, draw: np.random.Generator) -> Round:
+    """Draw jobs of every number of workers in ``GANGS``.
+
+    Half of the jobs are of new workloads where the table has any. Families are drawn first,
+    then their workloads, so that a family with many variants does not rule the round.
+    """
+    size = np.repeat(GANGS, _JOBS_OF)
+    measured = ~np.isnan(table.prediction).all(axis=1)
+    workload = _draw_workloads(table, draw, measured & ~table.new, len(size))
+    if (measured & table.new).any():
+        fresh = _draw_workloads(table, draw, measured & table.new, len(size))
+        workload = np.where(draw.random(len(size)) < 0.5, fresh, workload)
+    job = np.repeat(np.arange(len(size)), size)
+    return Round(job, workload[job])
+
+
+def _draw_workloads(
+    table: Table, draw: np.random.Generator, among: BoolArray, count: int
+) -> IntArray:
+    member = np.flatnonzero(among)
+    _, family, size = np.unique(table.family[member], return_inverse=True, return_counts=True)
+    odds = 1 / size[family]
+    return draw.choice(member, count, p=odds / odds.sum())
+
+
+def partners(
+    jobs: Round, table: Table, upper: FloatArray, setting: Setting, draw: np.random.Generator
+) -> IntArray:
+    """Return the worker that each worker is paired with; itself where it does not share.
+
+    With ``rate = 1 / prediction``, the sum of ``rate_ij + rate_ji - price`` over pairs and of
+    ``max(0, 1 - price)`` over workers that do not share becomes as large as it can, over
+    the pairs whose two bounds keep the gSLA. It is solved as an assignment, the relaxation of
+    the matching whose pairs are those of the best matching but for odd cycles, in which a worker
+    has one neighbour as its partner and is the partner of the other.
+
+    Parameters
+    ----------
+    jobs : Round
+        The workers.
+    table : Table
+        What was predicted of their workloads.
+    upper : ndarray of float, shape (workloads, workloads)
+        The bounds that the gSLA is held against; NaN where two may not share.
+    setting : Setting
+        How pairs are picked.
+    draw : Generator
+        For pairing blindly.
+
+    Returns
+    -------
+    ndarray of int, shape (workers,)
+        Positions in the round.
+    """
+    cell = np.ix_(jobs.workload, jobs.workload)
+    with np.errstate(invalid="ignore"):
+        allowed = (upper[cell] <= setting.gsla) & (jobs.job[:, None] != jobs.job[None, :])
+    gain, alone = _gains(table.prediction[cell], setting.price, draw)
+    gain = np.where(allowed & allowed.T, gain + gain.T, _FORBIDDEN)
+    np.fill_diagonal(gain, alone)
+    found: IntArray = linear_sum_assignment(gain, maximize=True)[1]
+    return found
+
+
+def _gains(
+    prediction: FloatArray, price: float | None, draw: np.random.Generator
+) -> tuple[FloatArray, float]:
+    """Return half of what each worker gains beside each other one, and what it gains alone."""
+    if price is None:
+        return draw.random(prediction.shape), 0.0
+    return (1 / prediction - price / 2) / 2, max(0.0, 1 - price)
+
+
+def outcome(jobs: Round, partner: IntArray, table: Table, spread: FloatArray) -> Outcome:
+    """Return what came of the jobs of which at least one worker shares."""
+    share = np.flatnonzero(partner != np.arange(len(partner)))
+    own, job = jobs.workload[share], jobs.job[share]
+    cell = own, jobs.workload[partner[share]]
+    workers = np.bincount(jobs.job)
+    slowest = np.full(len(workers), -np.inf)
+    np.maximum.at(slowest, job, table.truth[cell])
+    needed = np.full(len(workers), np.inf)
+    np.minimum.at(needed, job, (slowest[job] - table.prediction[cell]) / spread[cell])
+    standing = np.zeros(len(workers), dtype=np.int64)
+    np.maximum.at(standing, job, table.standing[cell])
+    present, first = np.unique(job, return_index=True)
+    return Outcome(own[first], workers[present], standing[present], needed[present])

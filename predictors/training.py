@@ -1,0 +1,441 @@
+"""From a data set to a predictor: the model, its errors on what it had not seen, the bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from dovetail.instances._record import listed
+from dovetail.instances.datasets import DataSet
+from dovetail.instances.errors import InputError, UnsupportedError
+from dovetail.predictors.about import About, TrainingData
+from dovetail.predictors.bounds import Calibration, calibrate, standing
+from dovetail.predictors.drift import Drift, Outcome, drift
+from dovetail.predictors.estimators.registry import MODELS, ModelSpec, PairEstimator, spec
+from dovetail.predictors.features import CODES, Features
+from dovetail.predictors.fits import Member, ModelFit, Split
+from dovetail.predictors.folds import HeldOut, family_folds, held_out, random_folds
+from dovetail.predictors.predictor import UNCAPPED, FloatArray, IntArray
+from dovetail.predictors.rows import UNPROFILED, Rows, measured_pairs, training_rows
+from dovetail.predictors.trained import TrainedPredictor
+
+AUTO: Final = "auto"
+NAMES: Final = (*MODELS, AUTO)
+"""Every model that ``fit`` knows."""
+
+CANDIDATES: Final = tuple(name for name in MODELS if name != "tensorshare")
+"""What ``auto`` chooses from; fitting the network for every family takes too long."""
+
+Progress = Callable[[str, int, int], None]
+"""Told the name of a step, its number and how many there are."""
+
+
+class Prepared(NamedTuple):
+    """A model that is ready to be fitted on the pairs of a data set.
+
+    Attributes
+    ----------
+    name : str
+        The model.
+    spec : ModelSpec
+        How it is made; its features are those that the data have.
+    features : Features
+        What it sees.
+    rows : Rows
+        What was measured.
+    """
+
+    name: str
+    spec: ModelSpec
+    features: Features
+    rows: Rows
+
+
+def prepared(data: DataSet, model: str, gpu_models: Sequence[str] | None = None) -> Prepared:
+    """Return a model with the features and the rows that a data set gives it.
+
+    Parameters
+    ----------
+    data : DataSet
+        Profiles and measurements.
+    model : str
+        One of ``NAMES``.
+    gpu_models : sequence of str, optional
+        Take the pairs measured on these only; all by default.
+
+    Raises
+    ------
+    InputError
+        When no pair was measured there.
+    UnsupportedError
+        When no model has this name, the data have too few of its features, or what it is
+        fitted with is not installed.
+    """
+    if model == AUTO:
+        return _prepared_auto(data, gpu_models)
+    if model not in MODELS:
+        raise UnsupportedError(f"model must be one of {', '.join(NAMES)}, got {model!r}")
+    wanted = spec(model)
+    features, rows = training_rows(data, wanted.features, gpu_models)
+    if len(features.names) < wanted.least:
+        has = listed(features.names) or "none"
+        rule = f"{model} needs {wanted.least} of its features, and {data.name} has {has}"
+        raise UnsupportedError(f"{rule} of {listed(wanted.features, 20)} for every workload")
+    return Prepared(model, wanted, features, rows)
+
+
+def fit(
+    data: DataSet,
+    model: str = AUTO,
+    gpu_models: Sequence[str] | None = None,
+    confidence: float = 0.9,
+    seed: int = 0,
+    *,
+    search_s: float | None = None,
+    licence: str | None = None,
+    progress: Progress | None = None,
+) -> TrainedPredictor:
+    """Fit a model on the measured pairs of each GPU model, and bound its error.
+
+    Parameters
+    ----------
+    data : DataSet
+        Profiles and measurements.
+    model : str
+        One of ``NAMES``.
+    gpu_models : sequence of str, optional
+        Fit for these; by default for all of which a pair was measured.
+    confidence : float
+        Of the upper bounds, in (0, 1).
+    seed : int
+        Of everything random.
+    search_s : float, optional
+        Seconds to search for the structure of ``tensorshare``.
+    licence : str, optional
+        What the data allow; written into the model file.
+    progress : callable, optional
+        Told of every step.
+
+    Raises
+    ------
+    InputError
+        When nothing was measured on a GPU model, or the confidence is more than the data
+        support.
+    UnsupportedError
+        As in ``prepared``.
+    """
+    if search_s is not None and model != "tensorshare":
+        raise UnsupportedError(f"only tensorshare searches for a structure, got {model!r}")
+    chosen = tuple(gpu_models) if gpu_models else _measured_on(data)
+    if not chosen:
+        raise InputError("must have at least one measured pair", "measurements", data.name)
+    fitted = {
+        name: _fitted(prepared(data, model, [name]), data, name, seed, search_s, progress)
+        for name in chosen
+    }
+    about = About(
+        created=_now(),
+        training=TrainingData.of(data, licence),
+        held_out={name: errors for one in fitted.values() for name, errors in one.errors.items()},
+    )
+    return TrainedPredictor({name: one.fit for name, one in fitted.items()}, confidence, about)
+
+
+class Updated(NamedTuple):
+    """A predictor that has learnt, and how its promises were kept by what it learnt from.
+
+    Attributes
+    ----------
+    predictor : TrainedPredictor
+        With new bounds and, where it has one, a new completed matrix.
+    drift : mapping of str to Drift
+        By GPU model: whether the bounds from before were broken more often than promised.
+    """
+
+    predictor: TrainedPredictor
+    drift: Mapping[str, Drift]
+
+
+def update(predictor: TrainedPredictor, data: DataSet, seed: int = 0) -> Updated:
+    """Learn what was measured since a predictor was fitted, without fitting all of it anew.
+
+    ``completion`` and the bounds take in the new measurements at once; what was fitted on
+    profiles stays as it is until the next ``fit``.
+
+    Parameters
+    ----------
+    predictor : TrainedPredictor
+        As it was fitted or updated last.
+    data : DataSet
+        Everything that it was fitted on, then what is new: a repository grows so.
+    seed : int
+        Of the completion.
+
+    Raises
+    ------
+    InputError
+        When the data do not begin with what the predictor was fitted on.
+    """
+    begun = _measured_before(predictor, data)
+    later = data.replace(measurements=data.measurements[begun:])
+    learnt = {name: _learnt(predictor, name, data, later, seed) for name in predictor.fits}
+    about = predictor.about.replace(
+        created=_now(), training=TrainingData.of(data, _licence(predictor))
+    )
+    fits = {name: one.fit for name, one in learnt.items()}
+    return Updated(
+        replace(predictor, fits=fits, about=about),
+        {name: one.drift for name, one in learnt.items()},
+    )
+
+
+class _Fitted(NamedTuple):
+    fit: ModelFit
+    errors: dict[str, dict[str, float]]
+
+
+class _HeldOut(NamedTuple):
+    """Held-out predictions of pairs of measured workloads, and of pairs with a new one."""
+
+    known: HeldOut
+    new: HeldOut
+
+
+def _prepared_auto(data: DataSet, gpu_models: Sequence[str] | None) -> Prepared:
+    from dovetail.predictors.estimators.auto import Auto, Candidate
+
+    found = {}
+    for name in CANDIDATES:
+        try:
+            found[name] = prepared(data, name, gpu_models)
+        except UnsupportedError:
+            continue
+    described = (f for one in found.values() for f in one.features.names if f not in CODES)
+    names = (*dict.fromkeys(described), *reversed(CODES))
+    features, rows = training_rows(data, names, gpu_models)
+
+    def build(seed: int) -> PairEstimator:
+        candidates = [
+            Candidate(name, one.spec.build(seed), tuple(map(names.index, one.features.names)))
+            for name, one in found.items()
+        ]
+        return Auto(candidates, coded=True, random_state=seed)
+
+    return Prepared(AUTO, ModelSpec(names, build), features, rows)
+
+
+def _fitted(
+    what: Prepared,
+    data: DataSet,
+    gpu_model: str,
+    seed: int,
+    search_s: float | None,
+    progress: Progress | None,
+) -> _Fitted:
+    if search_s is not None:
+        what = _searched(what, search_s, seed, progress)
+    estimator = what.spec.build(seed)
+    if what.name == AUTO:
+        estimator.on_fit = _named(progress, gpu_model)  # type: ignore[attr-defined]
+    estimator.fit(what.rows.table, what.rows.slowdown)
+    unseen = _unseen(what, estimator, seed, progress)
+    rows = what.rows
+    fit = ModelFit(
+        members=tuple(_members(what, estimator)),
+        measured=rows.names,
+        splits=_splits(data, gpu_model),
+        limits=(float(rows.slowdown.min()), float(rows.slowdown.max())),
+        bound=calibrate(rows, unseen.known, unseen.new, seed=seed),
+        power=_power(data, gpu_model, seed),
+    )
+    errors = {f"{gpu_model}: random": unseen.known, f"{gpu_model}: workload": unseen.new}
+    return _Fitted(fit, {name: _error(rows, one) for name, one in errors.items()})
+
+
+def _searched(what: Prepared, search_s: float, seed: int, progress: Progress | None) -> Prepared:
+    """Return the network with the best structure that was found in the time."""
+    from dovetail.predictors.estimators.tensorshare_search import search
+
+    families = np.array(what.rows.families)
+    sides = np.stack([families[what.rows.own_workload], families[what.rows.other_workload]], axis=1)
+
+    def told(tried: int, _: float) -> None:
+        if progress:
+            progress("structures tried", tried, tried)
+
+    found = search(
+        what.rows.table, what.rows.slowdown, sides, seconds=search_s, seed=seed, progress=told
+    )
+    return what._replace(spec=what.spec._replace(build=lambda _: found.best))
+
+
+def _named(progress: Progress | None, step: str) -> Callable[[int, int], None] | None:
+    return (lambda done, total: progress(step, done, total)) if progress else None
+
+
+def _unseen(
+    what: Prepared, estimator: PairEstimator, seed: int, progress: Progress | None
+) -> _HeldOut:
+    """Return what the model says of rows it was not fitted on."""
+    if what.name == AUTO:
+        new, known = estimator.held_out_  # type: ignore[attr-defined]
+        return _HeldOut(known, new)
+    if progress:
+        progress("held-out pairs", 1, 2)
+    known = held_out(what.spec, what.rows, random_folds(what.rows, seed=seed), seed)
+    if progress:
+        progress("held-out workloads", 2, 2)
+    return _HeldOut(known, held_out(what.spec, what.rows, family_folds(what.rows), seed))
+
+
+def _members(what: Prepared, estimator: PairEstimator) -> Iterator[Member]:
+    if what.name != AUTO:
+        yield Member(what.name, what.features, estimator.to_form())
+        return
+    for k, fitted in estimator.fitted_.items():  # type: ignore[attr-defined]
+        candidate = estimator.candidates_[k]  # type: ignore[attr-defined]
+        names = tuple(what.features.names[column] for column in candidate.columns)
+        features = Features(names, what.features.known, what.features.families)
+        new, measured = estimator.weights_[:, k].tolist()  # type: ignore[attr-defined]
+        yield Member(candidate.name, features, fitted.to_form(), (new, measured))
+
+
+def _measured_on(data: DataSet) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(found.gpu_model for found in measured_pairs(data)))
+
+
+def _splits(data: DataSet, gpu_model: str) -> tuple[Split, ...]:
+    caps = (
+        tuple(share or UNCAPPED for share in m.shares) for m in measured_pairs(data, [gpu_model])
+    )
+    return tuple(dict.fromkeys((a, b) for a, b in caps))
+
+
+def _power(data: DataSet, gpu_model: str, seed: int) -> Member | None:
+    """Return a model of the power of pairs, where some was measured."""
+    if all(found.power_w is None for found in measured_pairs(data, [gpu_model])):
+        return None
+    from dovetail.predictors.estimators.sm_allocation import POWER_FEATURES, total_rows, totals
+
+    features, rows = total_rows(data, POWER_FEATURES, [gpu_model])
+    known = ~np.isnan(rows.power_w)
+    fitted = totals(seed).fit(rows.table[known], rows.power_w[known])
+    return Member("sm_allocation", features, fitted.to_form())
+
+
+def _error(rows: Rows, found: HeldOut) -> dict[str, float]:
+    """Return the errors of the rows that have an answer."""
+    error = np.abs(found.slowdown - rows.slowdown[found.row])
+    answered = error[~np.isnan(error)]
+    return {"mae": float(answered.mean())} if len(answered) else {}
+
+
+class _Learnt(NamedTuple):
+    fit: ModelFit
+    drift: Drift
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _licence(predictor: TrainedPredictor) -> str | None:
+    return predictor.about.training.licence if predictor.about.training else None
+
+
+def _measured_before(predictor: TrainedPredictor, data: DataSet) -> int:
+    """Return how many of the measurements the predictor knows."""
+    training = predictor.about.training
+    if training is None:
+        raise InputError("the model does not say what it was fitted on", "training")
+    known = data.replace(
+        profiles=data.profiles[: training.profiles],
+        measurements=data.measurements[: training.measurements],
+    )
+    if known.fingerprint != training.sha256:
+        counts = f"{training.profiles} profiles and {training.measurements} measurements"
+        rule = f"must begin with the {counts} that the model was fitted on ({training.name})"
+        raise InputError(rule, "measurements", data.name)
+    return training.measurements
+
+
+def _learnt(
+    predictor: TrainedPredictor, gpu_model: str, data: DataSet, later: DataSet, seed: int
+) -> _Learnt:
+    fit = predictor.fits[gpu_model]
+    if not measured_pairs(later, [gpu_model]):
+        return _Learnt(fit, drift([]))
+    _, rows = training_rows(later, (), [gpu_model])
+    said = _said(predictor, gpu_model, data, later)
+    bound = fit.bound
+    if isinstance(bound, Calibration):
+        bound = bound.updated(said.slowdown, rows.slowdown, said.standing, _groups(rows, said))
+    _, everything = training_rows(data, (), [gpu_model])
+    learnt = replace(
+        fit,
+        members=tuple(_relearnt(member, data, gpu_model, seed) for member in fit.members),
+        measured=everything.names,
+        splits=_splits(data, gpu_model),
+        limits=(float(everything.slowdown.min()), float(everything.slowdown.max())),
+        bound=bound,
+    )
+    return _Learnt(learnt, drift(_outcomes(rows, said, predictor.confidence)))
+
+
+class _Said(NamedTuple):
+    """What a predictor says of directed rows; each of shape (rows,)."""
+
+    slowdown: FloatArray
+    upper: FloatArray
+    standing: IntArray
+
+
+def _said(predictor: TrainedPredictor, gpu_model: str, data: DataSet, later: DataSet) -> _Said:
+    """Return what is predicted for new measurements, in the order of their directed rows."""
+    found = measured_pairs(later, [gpu_model])
+    names = list(dict.fromkeys(name for m in found for name in m.workloads))
+    profiled = data.workloads(gpu_model)
+    workloads = {name: profiled.get(name, UNPROFILED) for name in names}
+    pairs = np.array([[names.index(name) for name in m.workloads] for m in found], dtype=np.int64)
+    shares = np.array([[share or UNCAPPED for share in m.shares] for m in found], dtype=np.int64)
+    prediction = predictor.predict(workloads, pairs, shares, gpu_model)
+    upper = np.full_like(prediction.slowdown, np.nan)
+    known = np.isin(names, predictor.fits[gpu_model].measured)[pairs]
+    return _Said(
+        prediction.slowdown.T.ravel(),
+        (upper if prediction.upper is None else prediction.upper).T.ravel(),
+        standing(known.T.ravel(), known[:, ::-1].T.ravel()),
+    )
+
+
+def _groups(rows: Rows, said: _Said) -> list[str]:
+    """Return whose luck each row shares: see ``Calibration.updated``."""
+    own = [rows.names[k] for k in rows.own_workload.tolist()]
+    families = (
+        [rows.families[k] for k in side.tolist()]
+        for side in (rows.own_workload, rows.other_workload)
+    )
+    choices = zip(own, *reversed(list(families)), strict=True)
+    return [choice[code] for choice, code in zip(choices, said.standing.tolist(), strict=True)]
+
+
+def _outcomes(rows: Rows, said: _Said, confidence: float) -> list[Outcome]:
+    return [
+        Outcome(rows.names[workload], upper, measured, confidence)
+        for workload, upper, measured in zip(
+            rows.own_workload.tolist(), said.upper.tolist(), rows.slowdown.tolist(), strict=True
+        )
+        if not np.isnan(upper)
+    ]
+
+
+def _relearnt(member: Member, data: DataSet, gpu_model: str, seed: int) -> Member:
+    if member.model != "completion":
+        return member
+    what = prepared(data, "completion", [gpu_model])
+    fitted = what.spec.build(seed).fit(what.rows.table, what.rows.slowdown)
+    return replace(member, features=what.features, form=fitted.to_form())

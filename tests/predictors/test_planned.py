@@ -1,0 +1,144 @@
+"""Rounds drawn for calibration: what was seen of a pair, and which pairs are picked."""
+
+from __future__ import annotations
+
+import networkx as nx
+import numpy as np
+import pytest
+
+from dovetail.predictors.folds import HeldOut
+from dovetail.predictors.planned import (
+    BLIND,
+    GANGS,
+    KNOWN,
+    NEW,
+    NEW_CO_RUNNER,
+    Round,
+    Setting,
+    Table,
+    draw_round,
+    outcome,
+    partners,
+    tables,
+)
+from dovetail.predictors.rows import Rows
+from tests.predictors.population import population
+
+FREE = Setting(np.inf, 1.0)
+
+
+def table(prediction, truth=None):
+    prediction = np.asarray(prediction, dtype=float)
+    count = len(prediction)
+    return Table(
+        prediction,
+        prediction if truth is None else np.asarray(truth, dtype=float),
+        np.zeros((count, count), dtype=np.int64),
+        np.zeros(count, dtype=bool),
+        np.arange(count),
+    )
+
+
+def singles(count):
+    return Round(np.arange(count), np.arange(count))
+
+
+def paired(jobs, of, setting, upper=None):
+    upper = of.prediction if upper is None else np.asarray(upper, dtype=float)
+    return partners(jobs, of, upper, setting, np.random.default_rng(0)).tolist()
+
+
+def test_tables_say_what_was_seen():
+    # a and b are of one family, c of another; the pair (b, c) was never measured.
+    rows = Rows(
+        states=np.zeros((3, 1)),
+        workload=np.arange(3),
+        own=np.array([0, 0, 1, 2]),
+        other=np.array([1, 2, 0, 0]),
+        pair=np.array([0, 1, 0, 1]),
+        slowdown=np.array([1.1, 1.2, 1.3, 1.4]),
+        names=("a", "b", "c"),
+        families=("f", "f", "g"),
+    )
+    known = HeldOut(np.arange(4), np.zeros(4, dtype=int), np.array([1.0, 2.0, 3.0, 4.0]))
+    new = HeldOut(np.array([1, 3]), np.zeros(2, dtype=int), np.array([5.0, 6.0]))
+    base, hidden = tables(rows, known, new)
+    assert (base.standing == KNOWN).all()
+    nan = np.nan
+    np.testing.assert_equal(base.prediction, [[nan, 1, 2], [3, nan, nan], [4, nan, nan]])
+    np.testing.assert_equal(base.truth, [[nan, 1.1, 1.2], [1.3, nan, nan], [1.4, nan, nan]])
+    assert hidden.new.tolist() == [False, False, True]
+    # A pair that the fold does not test keeps what the random folds said.
+    np.testing.assert_equal(hidden.prediction, [[nan, 1, 5], [3, nan, nan], [6, nan, nan]])
+    assert hidden.standing[0].tolist() == [KNOWN, KNOWN, NEW_CO_RUNNER]
+    assert hidden.standing[2].tolist() == [NEW, NEW, NEW]
+
+
+def test_the_best_pairs_are_picked():
+    # 0-1 and 2-3 gain 2 / 1.1 - 1 each; the others are worth nothing.
+    of = table(np.where(np.kron(np.eye(2), np.ones((2, 2))) > 0, 1.1, 3.0))
+    assert paired(singles(4), of, FREE) == [1, 0, 3, 2]
+
+
+def test_the_bound_of_either_job_forbids_a_pair():
+    of = table(np.full((2, 2), 1.1))
+    upper = [[1.1, 1.6], [1.2, 1.1]]
+    assert paired(singles(2), of, Setting(1.5, 1.0), upper) == [0, 1]
+    assert paired(singles(2), of, Setting(1.6, 1.0), upper) == [1, 0]
+
+
+def test_where_gpus_are_plenty_only_good_pairs_share():
+    # Rates of a pair sum to 1.43. Two GPUs at a price of 0.5 leave 2 - 1 = 1, one shared 0.93.
+    of = table(np.full((2, 2), 1.4))
+    assert paired(singles(2), of, Setting(np.inf, 0.5)) == [0, 1]
+    assert paired(singles(2), of, Setting(np.inf, 0.9)) == [1, 0]
+
+
+def test_never_measured_or_of_one_gang_never_share():
+    assert paired(singles(2), table(np.full((2, 2), np.nan)), FREE) == [0, 1]
+    gang = Round(np.zeros(2, dtype=int), np.zeros(2, dtype=int))
+    for setting in (FREE, BLIND):
+        assert paired(gang, table([[1.0]]), setting) == [0, 1]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_assignment_is_no_worse_than_the_best_matching(seed):
+    draw = np.random.default_rng(seed)
+    of = table(1 + draw.random((16, 16)))
+    gain = 1 / of.prediction + 1 / of.prediction.T - 1
+    graph = nx.Graph()
+    graph.add_weighted_edges_from((a, b, gain[a, b]) for a in range(16) for b in range(a))
+    best = nx.max_weight_matching(graph)
+    partner = np.array(paired(singles(16), of, FREE))
+    share = np.flatnonzero(partner != np.arange(16))
+    value, most = gain[share, partner[share]].sum() / 2, sum(gain[a, b] for a, b in best)
+    assert value >= most - 1e-9
+    if value == pytest.approx(most, abs=1e-9):
+        picked = {frozenset((a, int(partner[a]))) for a in share}
+        assert {frozenset(pair) for pair in best} <= picked
+
+
+def test_a_gang_is_as_slow_as_its_slowest_worker():
+    # Job 0 has two workers beside jobs 1 and 2: slowdowns 1.3 and 1.5, predicted as 1.2 and 1.1
+    # with spreads 0.1 and 0.2. 1.2 + 0.1 level reaches 1.5 at 3, 1.1 + 0.2 level at 2.
+    of = table(np.full((3, 3), 1.0))
+    of.prediction[0] = [1.0, 1.2, 1.1]
+    truth = np.full((3, 3), 1.0)
+    truth[0] = [1.0, 1.3, 1.5]
+    spread = np.full((3, 3), 0.1)
+    spread[0, 2] = 0.2
+    jobs = Round(np.array([0, 0, 1, 2]), np.array([0, 0, 1, 2]))
+    found = outcome(jobs, np.array([2, 3, 0, 1]), of._replace(truth=truth), spread)
+    assert found.workers.tolist() == [2, 1, 1]
+    np.testing.assert_allclose(found.needed, [2.0, 0.0, 0.0], atol=1e-12)
+
+
+def test_rounds_have_gangs_and_new_workloads():
+    one = population(0)
+    base, first, *_ = tables(one.rows, one.known, one.new)
+    draw = np.random.default_rng(0)
+    for of in (base, first):
+        jobs = draw_round(of, draw)
+        assert np.unique(np.bincount(jobs.job)).tolist() == list(GANGS)
+        assert of.new[jobs.workload].any() == of.new.any()
+        assert all(len(set(jobs.workload[jobs.job == job])) == 1 for job in jobs.job)
