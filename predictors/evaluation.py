@@ -183,7 +183,7 @@ class Trial:
 
     def upper(self, confidence: float) -> FloatArray:
         """Return the bound of each test at one of ``confidences``."""
-        return self.uppers[self.confidences.index(confidence)]
+        return np.asarray(self.uppers[self.confidences.index(confidence)])
 
 
 Progress = Callable[[str, int, int], None]
