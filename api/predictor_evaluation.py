@@ -361,9 +361,15 @@ def chosen_coverage(
     return Coverage(
         confidence=confidence,
         job=fmean(each.job for each in found),
-        pair=fmean(each.pair for each in found),
+        pair=_mean_known([each.pair for each in found]),
         width=fmean(each.width for each in found),
+        bounded=fmean(each.bounded for each in found),
     )
+
+
+def _mean_known(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
 
 
 def chosen_tests(block: Block, tested: Trial, seed: int = 0) -> Iterator[BoolArray]:

@@ -118,9 +118,11 @@ def _bound_told(comparison: Comparison, found: Evaluation) -> str:
     among = f" and for {part(chosen.job)} of the jobs in chosen pairs" if chosen else ""
     lowest = min(found.coverage.job, chosen.job if chosen else 1.0)
     kept = "kept" if lowest >= comparison.confidence else "not kept"
+    few = f" The data are too few to bound {part(1 - found.coverage.bounded)} of the jobs."
     return (
         f"Its upper bounds, promised to hold for {promise} of jobs, held for "
         f"{part(found.coverage.job)}{among}: {kept}."
+        f"{few if found.coverage.bounded < 1 else ''}"
     )
 
 

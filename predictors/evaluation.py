@@ -93,14 +93,17 @@ class Decisions(Record):
 class Coverage(Record):
     """How often an upper bound held.
 
-    ``job`` is the part of rows whose measured slowdown is at most the bound, ``pair`` the part
-    of pairs of which both are; ``width`` is the mean of bound - prediction.
+    ``job`` is the part of rows with a bound whose measured slowdown is at most the bound,
+    ``pair`` the part of pairs with two bounds of which both are, None without such pairs;
+    ``width`` is the mean of bound - prediction. ``bounded`` is the part of rows that have a
+    bound: the data may be too few for one.
     """
 
     confidence: float
     job: float
-    pair: float
+    pair: float | None
     width: float
+    bounded: float
 
 
 class Evaluation(Record):
@@ -475,7 +478,7 @@ def decisions(tested: Trial, value: FloatArray, gsla: float) -> Decisions:
 def coverage(tested: Trial, confidence: float, among: BoolArray | None = None) -> Coverage | None:
     """Return how often the bound held, of all tests or of the pairs ``among`` them.
 
-    Pairs count of which both jobs have a bound; None where there are none.
+    None where no test has a bound.
 
     Parameters
     ----------
@@ -487,17 +490,19 @@ def coverage(tested: Trial, confidence: float, among: BoolArray | None = None) -
         Tests to take; both tests of a pair or none.
     """
     upper = tested.upper(confidence)
-    bounded = np.isfinite(upper) if among is None else np.isfinite(upper) & among
-    pairs = _pairs(tested)
-    both = pairs.both(bounded)
-    taken = both[pairs.of_test]
+    among = np.ones(len(upper), dtype=np.bool_) if among is None else among
+    taken = np.isfinite(upper) & among
     if not taken.any():
         return None
-    held = tested.measured <= upper
+    held, pairs = tested.measured <= upper, _pairs(tested)
+    both = pairs.both(taken)
     return Coverage(
         confidence=confidence,
         job=_mean(held[taken].astype(np.float64), tested.weight[taken]),
-        pair=_mean(pairs.both(held)[both].astype(np.float64), pairs.weight[both]),
+        pair=_mean(pairs.both(held)[both].astype(np.float64), pairs.weight[both])
+        if both.any()
+        else None,
+        bounded=float(tested.weight[taken].sum() / tested.weight[among].sum()),
         width=_mean((upper - tested.predicted)[taken], tested.weight[taken]),
     )
 

@@ -124,6 +124,13 @@ def test_coverage_among_some_pairs():
     assert (found.job, found.pair) == (0.5, 0.0)
 
 
+def test_jobs_without_a_bound_are_told():
+    # The first job of each pair has none: 1.1, 1.0 and 1.3 of the second ones are within theirs.
+    upper = [(np.nan, second) for _, second in UPPER]
+    found = coverage(three_pairs(PREDICTED, upper), 0.9)
+    assert (found.job, found.pair, found.bounded) == (1.0, None, 0.5)
+
+
 def test_no_bounds_no_coverage():
     assert coverage(three_pairs(PREDICTED, np.full((3, 2), np.nan)), 0.9) is None
 
