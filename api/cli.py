@@ -103,7 +103,17 @@ def parser() -> argparse.ArgumentParser:
     top = _Parser(prog="dovetail", description="Decides which GPU jobs share which GPUs.")
     top.add_argument("--version", action="version", version=f"dovetail {__version__}")
     commands = top.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
-    for add in (_plan, _check, _explain, _predict, _import, _dataset, _generate, _library):
+    for add in (
+        _plan,
+        _check,
+        _explain,
+        _predict,
+        _predictors,
+        _import,
+        _dataset,
+        _generate,
+        _library,
+    ):
         add(commands)
     return top
 
@@ -181,6 +191,53 @@ def _predict(commands: _Commands) -> None:
         "--sets", action="store_true", help="also sets of three and more, made from their pairs"
     )
     _output(predict)
+
+
+def _predictors(commands: _Commands) -> None:
+    text = "Fit predictors of slowdowns on measurements, and test them."
+    group = commands.add_parser("predictors", help=text, description=text)
+    actions = group.add_subparsers(metavar="ACTION", required=True, parser_class=_Parser)
+
+    def action(name: str, text: str) -> _Parser:
+        return _command(actions, name, text, name, "predictor_commands")
+
+    fit = action("fit", "Fit a predictor on a data set and write it as a model file.")
+    fit.add_argument("--model", metavar="NAME", default="auto", help="which (default: auto)")
+    fit.add_argument(
+        "--search", metavar="SECONDS", type=float, help="search for a better structure so long"
+    )
+    evaluate = action("evaluate", "Test models on pairs that they have not seen.")
+    report = action("report", "Write a page that tells how good the predictions are.")
+    report.add_argument("--model", metavar="MODEL", help="tell of this model file, too")
+    show = action("show", "Tell what a model file holds.")
+    update = action("update", "Let a model learn new measurements; tell where it was wrong.")
+    for command in (show, update):
+        command.add_argument("model", metavar="MODEL", help="model file")
+    for command in (fit, evaluate, report, update):
+        command.add_argument("data", metavar="DATA", help=DATA_HELP)
+    for command in (evaluate, report):
+        command.add_argument("--models", metavar="A,B,...", help="test these only; default: all")
+        command.add_argument(
+            "--both-new",
+            action="store_true",
+            help="also leave out two families at a time: one more fit for every two",
+        )
+    for command in (fit, evaluate, report):
+        command.add_argument(
+            "--gpu-model", metavar="M", action="append", help="this one only; may be repeated"
+        )
+        command.add_argument(
+            "--confidence",
+            metavar="C",
+            type=_confidence,
+            default=0.9,
+            help="of the upper bounds (default: 0.9)",
+        )
+        command.add_argument(
+            "--seed", metavar="N", type=int, default=0, help="same seed, same result"
+        )
+    for command, what in ((fit, "MODEL"), (report, "page.html"), (update, "MODEL")):
+        command.add_argument("-o", "--output", metavar=what, required=True, help="where to")
 
 
 def _import(commands: _Commands) -> None:
@@ -315,6 +372,16 @@ def _output(command: _Parser) -> None:
     command.add_argument(
         "-o", "--output", metavar="FILE", default="-", help="where to (default: standard output)"
     )
+
+
+def _confidence(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"must be > 0 and < 1, got {text!r}")
+    return value
 
 
 def _count(text: str) -> int:

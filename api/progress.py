@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 PATIENCE_S = 2.0
@@ -43,3 +43,26 @@ def _show(what: str, time_limit: float | None, done: threading.Event) -> None:
         progress.advance(task, PATIENCE_S)
         while not done.wait(0.1):
             progress.advance(task, 0.1)
+
+
+@contextmanager
+def counting(what: str) -> Iterator[Callable[[str, int, int], None] | None]:
+    """Show steps on standard error: yields a function of the step's name, its number and how many.
+
+    Yields None where standard error is no terminal; nothing is shown then.
+    """
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()]
+    screen = Console(stderr=True)
+    with Progress(*columns, TimeElapsedColumn(), console=screen, transient=True) as progress:
+        task = progress.add_task(what, total=None)
+
+        def told(step: str, done: int, total: int) -> None:
+            progress.update(task, description=f"{what}: {step}", completed=done, total=total)
+
+        yield told

@@ -121,7 +121,7 @@ def report_html(instance: Instance, plan: Plan, comparison: Comparison) -> str:
     """
     laid_out = view(instance, plan)
     return (
-        _environment()
+        environment()
         .get_template("report.html.j2")
         .render(
             view=laid_out,
@@ -143,7 +143,8 @@ def report_html(instance: Instance, plan: Plan, comparison: Comparison) -> str:
     )
 
 
-def _environment() -> Environment:
+def environment() -> Environment:
+    """Return the template engine of all pages."""
     environment = Environment(
         loader=PackageLoader("dovetail"),
         autoescape=True,

@@ -91,7 +91,7 @@ def headline(laid_out: PlanView) -> RenderableType:
     gpus = f"{report.gpus_used} of {len(laid_out.gpus)} GPUs"
     time = seconds(plan.runtime_s)
     stopped = f"stopped: {plan.stopped.replace('_', ' ')}" if plan.stopped else ""
-    return _facts(
+    return fact_lines(
         ("plan for", laid_out.instance.name),
         ("status", proof(plan)),
         *_values(report, plan.objective),
@@ -104,7 +104,7 @@ def headline(laid_out: PlanView) -> RenderableType:
 
 def gpu_table(laid_out: PlanView) -> RenderableType:
     """Return who runs on each GPU, node by node; of a large cluster the first GPUs."""
-    table = _table(*GPU_COLUMNS)
+    table = plain_table(*GPU_COLUMNS)
     for name in SEAT_COLUMNS:
         table.add_column(name, justify="right" if name else "left", no_wrap=True)
     gpus = list(islice(_gpus(laid_out), MOST_GPUS))
@@ -138,7 +138,7 @@ def note_lines(plan: Plan) -> RenderableType:
 
 def comparison_table(comparison: Comparison) -> RenderableType:
     """Return the plan beside the simpler ways of planning, a row each."""
-    table = _table("")
+    table = plain_table("")
     columns = comparison_columns(comparison)
     for column in columns:
         table.add_column(column.replace(" ", "\n"), justify="right", no_wrap=True)
@@ -163,7 +163,7 @@ def explanation_view(story: Explanation) -> RenderableType:
 def check_view(report: CheckReport) -> RenderableType:
     """Return what the checker found: the verdict, the recomputed figures, every breach."""
     broken = number(len(report.violations), "violation")
-    facts = _facts(
+    facts = fact_lines(
         ("plan", "valid" if report.valid else f"not valid: {broken}"),
         *_values(report, None),
         ("GPUs used", str(report.gpus_used)),
@@ -174,7 +174,7 @@ def check_view(report: CheckReport) -> RenderableType:
     return Group(facts, *violations, *warnings)
 
 
-def _facts(*facts: tuple[str, str]) -> Table:
+def fact_lines(*facts: tuple[str, str]) -> Table:
     """Return names and what is told of them; the first is the title."""
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
@@ -184,7 +184,8 @@ def _facts(*facts: tuple[str, str]) -> Table:
     return table
 
 
-def _table(*names: str) -> Table:
+def plain_table(*names: str) -> Table:
+    """Return an empty table whose first columns have these heads and may fold."""
     table = Table(
         box=SIMPLE_HEAD,
         pad_edge=False,

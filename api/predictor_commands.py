@@ -1,0 +1,165 @@
+"""What ``dovetail predictors`` does: options in, output written, exit status out."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dovetail.instances.datasets import DataSet, read_dataset
+from dovetail.instances.errors import InputError
+from dovetail.instances.files import source_name, write_data, write_text
+from dovetail.progress import counting, working
+
+if TYPE_CHECKING:
+    from dovetail.predictor_evaluation import Studied
+    from dovetail.predictors.evaluation import Setting
+    from dovetail.predictors.trained import TrainedPredictor
+
+
+def fit(options: Namespace) -> int:
+    """Fit a predictor on a data set and write it as a model file."""
+    from dovetail.predictors.model_file import save_model
+    from dovetail.predictors.training import fit as fitted
+
+    data = _data(options)
+    with counting("fitting") as progress:
+        made = fitted(
+            data,
+            options.model,
+            options.gpu_model,
+            options.confidence,
+            options.seed,
+            search_s=options.search,
+            progress=progress,
+        )
+    save_model(made, options.output)
+    _tell_model(made, options)
+    return 0
+
+
+def update(options: Namespace) -> int:
+    """Let a fitted predictor learn new measurements, and tell where it was wrong of late."""
+    from dovetail.predictors.model_file import load_model, save_model
+    from dovetail.predictors.training import update as updated
+
+    predictor = load_model(options.model)
+    data = _data(options)
+    with working("learning"):
+        made, drift = updated(predictor, data)
+    save_model(made, options.output)
+    if options.output == "-":
+        return 0
+    if options.json:
+        drifted = {model: str(found) for model, found in drift.items() if found.drifted}
+        write_data({**_facts(made), "drift": drifted}, "-")
+        return 0
+    _tell_model(made, options)
+    for model, found in drift.items():
+        print(f"drift on {model}: {found}")
+    return 0
+
+
+def show(options: Namespace) -> int:
+    """Tell what a model file holds."""
+    from dovetail.predictors.model_file import load_model
+
+    _tell_model(load_model(options.model), options)
+    return 0
+
+
+def evaluate(options: Namespace) -> int:
+    """Test models on pairs that they have not seen; print what was found."""
+    found = _studied(options, _models(options)).comparison
+    if options.json:
+        write_data(found.to_data(), "-")
+        return 0
+    from dovetail.predictor_tables import comparison_view
+    from dovetail.tables import console
+
+    console().print(comparison_view(found))
+    return 0
+
+
+def report(options: Namespace) -> int:
+    """Write a page that tells how good the predictions are."""
+    from dovetail.predictor_report import report_html
+    from dovetail.predictors.model_file import load_model
+
+    predictor = load_model(options.model) if options.model else None
+    found = _studied(options, _models(options))
+    with working("drawing"):
+        html = report_html(_data(options), found, predictor)
+    write_text(options.output, html)
+    if options.json:
+        write_data(found.comparison.to_data(), "-")
+    elif options.output != "-":
+        print(f"{found.comparison.data}: report -> {options.output}")
+    return 0
+
+
+def _data(options: Namespace) -> DataSet:
+    return read_dataset(options.data)
+
+
+def _models(options: Namespace) -> Sequence[str]:
+    from dovetail.predictors.estimators.registry import MODELS
+
+    return tuple(dict.fromkeys(options.models.split(","))) if options.models else MODELS
+
+
+def _studied(options: Namespace, models: Sequence[str]) -> Studied:
+    from dovetail.predictor_evaluation import study
+
+    data = _data(options)
+    _require_gpu_models(data, options)
+    settings: tuple[Setting, ...] = ("random", "family")
+    if options.both_new:
+        settings = (*settings, "two_families")
+    if len(options.gpu_model or data.gpu_models) > 1:
+        settings = (*settings, "gpu_model")
+    with counting("testing") as progress:
+        try:
+            return study(
+                data,
+                models,
+                settings,
+                options.gpu_model,
+                options.confidence,
+                options.seed,
+                progress,
+            )
+        except InputError as error:
+            raise InputError(error.rule, error.path, source_name(options.data)) from None
+
+
+def _require_gpu_models(data: DataSet, options: Namespace) -> None:
+    for name in options.gpu_model or ():
+        if name not in data.gpu_models:
+            known = ", ".join(data.gpu_models) or "none"
+            rule = f"must be a GPU model of the data ({known}), got {name!r}"
+            raise InputError(rule, "--gpu-model", source_name(options.data))
+
+
+def _facts(predictor: TrainedPredictor) -> dict[str, object]:
+    from dovetail.predictor_facts import model_data
+
+    return model_data(predictor)
+
+
+def _tell_model(predictor: TrainedPredictor, options: Namespace) -> None:
+    """Print what a fitted predictor is, unless it is itself what was printed."""
+    from dovetail.predictor_facts import model_view
+
+    output = getattr(options, "output", None)
+    if output == "-":
+        return
+    if options.json:
+        write_data(_facts(predictor), "-")
+        return
+    from dovetail.tables import console
+
+    console().print(model_view(predictor))
+    if output:
+        print(f"-> {Path(output)}")

@@ -1,0 +1,141 @@
+"""How errors and bounds of models are told, in the terminal and in the report alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from dovetail.predictor_evaluation import Comparison, Matched
+from dovetail.predictors.evaluation import Accuracy, Evaluation, Setting
+from dovetail.wording import NO_FIGURE
+
+SETTING_TOLD: Final[Mapping[Setting, str]] = {
+    "random": "pair",
+    "family": "family",
+    "two_families": "both families",
+    "gpu_model": "GPU model",
+}
+"""What is new to a model in each setting, in a cell of a table."""
+
+SETTING_LONG: Final[Mapping[Setting, str]] = {
+    "random": "new pairs of workloads that were measured in other pairs",
+    "family": "workloads of a family that was never measured",
+    "two_families": "pairs of two families that were never measured",
+    "gpu_model": "a GPU model on which nothing was measured",
+}
+
+
+def part(value: float | None) -> str:
+    """Return a part in per cent."""
+    return NO_FIGURE if value is None else f"{100 * value:.1f} %"
+
+
+def signed(value: float | None) -> str:
+    """Return a correlation."""
+    return NO_FIGURE if value is None else f"{value:+.2f}"
+
+
+def error_cells(found: Accuracy) -> tuple[str, ...]:
+    """Return SMAPE, MAE, RMSE, R2, bias, under-predicted part and rows without an answer."""
+    return (
+        f"{found.smape:.1f} %",
+        f"{found.mae:.4f}",
+        f"{found.rmse:.4f}",
+        NO_FIGURE if found.r2 is None else f"{found.r2:.2f}",
+        f"{found.bias:+.4f}",
+        part(found.under),
+        f"{found.unanswered:,}",
+    )
+
+
+def decision_cells(found: Evaluation) -> tuple[str, ...]:
+    """Return wrongly accepted / refused for each gSLA, by prediction and by bound."""
+    return tuple(
+        f"{100 * each.accepted_rate:.1f} / {100 * each.refused_rate:.1f}"
+        for both in zip(found.by_prediction, found.by_bound, strict=True)
+        for each in both
+    )
+
+
+def bound_cells(found: Evaluation, matched: Matched | None) -> tuple[str, ...]:
+    """Return coverage of jobs and pairs, width, and coverage on chosen pairs."""
+    overall, chosen = found.coverage, matched.chosen if matched else None
+    return (
+        part(overall.job if overall else None),
+        part(overall.pair if overall else None),
+        NO_FIGURE if overall is None else f"{overall.width:.3f}",
+        part(chosen.job if chosen else None),
+        part(chosen.pair if chosen else None),
+    )
+
+
+def verdict(comparison: Comparison) -> Sequence[str]:
+    """Return what to take from a comparison, in a few sentences."""
+    return tuple(_verdict(comparison))
+
+
+def _verdict(comparison: Comparison) -> Iterator[str]:
+    found = decisive(comparison)
+    if found is None:
+        yield "No model could be tested on these data."
+        return
+    yield _errors_told(comparison, found)
+    yield _decisions_told(found)
+    yield _bound_told(comparison, found)
+    yield _matching_told(comparison, found)
+
+
+def decisive(comparison: Comparison) -> Evaluation | None:
+    """Return the best model's evaluation in the setting by which it is the best."""
+    best, setting = comparison.best, comparison.decisive
+    return comparison.of(best, setting) if best and setting else None
+
+
+def _errors_told(comparison: Comparison, found: Evaluation) -> str:
+    each = [e for s in comparison.settings if (e := comparison.of(found.model, s))]
+    told = [f"{e.accuracy.mae:.3f} for {SETTING_LONG[e.setting]}" for e in each]
+    constant = comparison.of("constant", found.setting)
+    beside = f" (a constant: {constant.accuracy.mae:.3f})" if constant else ""
+    where = f"{found.model} errs least for {SETTING_LONG[found.setting]}{beside}."
+    return f"{where} Its mean absolute error: {_and(told)}."
+
+
+def _decisions_told(found: Evaluation) -> str:
+    plain, bound = found.by_prediction[0], found.by_bound[0]
+    return (
+        f"At gSLA {plain.gsla:g}, its predictions wrongly accept {part(plain.accepted_rate)} and "
+        f"wrongly refuse {part(plain.refused_rate)} of all pairs; its bounds wrongly accept "
+        f"{part(bound.accepted_rate)} and wrongly refuse {part(bound.refused_rate)}."
+    )
+
+
+def _bound_told(comparison: Comparison, found: Evaluation) -> str:
+    promise = f"{100 * comparison.confidence:g} %"
+    if found.coverage is None:
+        return f"The data are too few for bounds of {promise} confidence."
+    matched = comparison.matched(found.model, found.setting)
+    chosen = matched.chosen if matched else None
+    among = f" and for {part(chosen.job)} of the jobs in chosen pairs" if chosen else ""
+    lowest = min(found.coverage.job, chosen.job if chosen else 1.0)
+    kept = "kept" if lowest >= comparison.confidence else "not kept"
+    few = f" The data are too few to bound {part(1 - found.coverage.bounded)} of the jobs."
+    return (
+        f"Its upper bounds, promised to hold for {promise} of jobs, held for "
+        f"{part(found.coverage.job)}{among}: {kept}."
+        f"{few if found.coverage.bounded < 1 else ''}"
+    )
+
+
+def _matching_told(comparison: Comparison, found: Evaluation) -> str:
+    test, matched = comparison.matching, comparison.matched(found.model, found.setting)
+    if test is None or matched is None:
+        return "No four workloads were all measured with each other, so no matching was tested."
+    return (
+        f"The matching chosen by its predictions has {part(matched.throughput)} of the best "
+        f"throughput; random pairs have {part(test.random)}, greedy pairs that know the truth "
+        f"{part(test.greedy)}."
+    )
+
+
+def _and(told: Sequence[str]) -> str:
+    return told[0] if len(told) == 1 else f"{', '.join(told[:-1])} and {told[-1]}"

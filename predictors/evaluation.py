@@ -1,0 +1,631 @@
+"""How well models predict pairs that they have not seen, and what their errors would cost.
+
+A row is one job of a measured pair. Where a test leaves families out, a pair of two families is
+tested twice; each of its two tests then weighs one half, in every measure, so that each measured
+pair counts once. The two predictions are not averaged first: an average errs less than what a
+user would get.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations_with_replacement
+from typing import Final, Literal, NamedTuple, get_args
+
+import numpy as np
+
+from dovetail.instances._record import Record
+from dovetail.instances.datasets import DataSet
+from dovetail.instances.errors import UnsupportedError
+from dovetail.predictors.bounds import Calibration, calibrate, standing
+from dovetail.predictors.estimators.registry import MODELS, ModelSpec, spec
+from dovetail.predictors.features import Features
+from dovetail.predictors.folds import Fold, HeldOut, family_folds, held_out, random_folds
+from dovetail.predictors.predictor import BoolArray, FloatArray, IntArray
+from dovetail.predictors.rows import Rows, measured_pairs
+from dovetail.predictors.training import AUTO, NAMES, prepared
+
+Setting = Literal["random", "family", "two_families", "gpu_model"]
+SETTINGS: Final[tuple[Setting, ...]] = get_args(Setting)
+
+GSLAS: Final = (1.2, 1.5, 2.0)
+"""The limits at which pairs are accepted or refused."""
+
+LEVELS: Final = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+"""The confidences at which a promise is held against what was measured."""
+
+UNDER: Final = 0.1
+"""A slowdown that exceeds its prediction by more than this counts as under-predicted."""
+
+
+class Accuracy(Record):
+    """How far predictions are from what was measured.
+
+    Attributes
+    ----------
+    rows : int
+        Measured rows that were predicted.
+    unanswered : int
+        Measured rows for which the model had no answer; no measure below has them.
+    smape : float
+        Symmetric mean absolute percentage error, 0 to 200 %.
+    mae, rmse, r2, bias : float
+        See the functions of these names; ``r2`` is None where all measured values are equal.
+    under : float
+        Part of the rows that were under-predicted by more than ``UNDER``.
+    """
+
+    rows: int
+    unanswered: int
+    smape: float
+    mae: float
+    rmse: float
+    r2: float | None
+    bias: float
+    under: float
+
+
+class Decisions(Record):
+    """Pairs that predictions let share or keep apart, against what was measured.
+
+    A pair is acceptable if the slowdowns of both jobs are at most ``gsla``. Counts are of pairs;
+    they are sums of weights, so one that only one of two tests got wrong counts one half.
+    """
+
+    gsla: float
+    pairs: float
+    acceptable: float
+    wrongly_accepted: float
+    wrongly_refused: float
+
+    @property
+    def accepted_rate(self) -> float:
+        """Wrongly accepted pairs as a part of all pairs."""
+        return self.wrongly_accepted / self.pairs
+
+    @property
+    def refused_rate(self) -> float:
+        """Wrongly refused pairs as a part of all pairs."""
+        return self.wrongly_refused / self.pairs
+
+
+class Coverage(Record):
+    """How often an upper bound held.
+
+    ``job`` is the part of rows with a bound whose measured slowdown is at most the bound,
+    ``pair`` the part of pairs with two bounds of which both are, None without such pairs;
+    ``width`` is the mean of bound - prediction. ``bounded`` is the part of rows that have a
+    bound: the data may be too few for one.
+    """
+
+    confidence: float
+    job: float
+    pair: float | None
+    width: float
+    bounded: float
+
+
+class Evaluation(Record):
+    """One model in one setting: errors, decisions by prediction and by bound, coverage."""
+
+    model: str
+    setting: Setting
+    features: tuple[str, ...]
+    folds: int
+    accuracy: Accuracy
+    by_prediction: tuple[Decisions, ...]
+    by_bound: tuple[Decisions, ...]
+    coverage: Coverage | None
+
+
+class NotApplicable(Record):
+    """A model that could not be tested in a setting, and why."""
+
+    model: str
+    setting: Setting
+    reason: str
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Predictions of rows that the model had not seen.
+
+    Attributes
+    ----------
+    model : str
+        Name of the model.
+    spec : ModelSpec
+        How it is made.
+    setting : str
+        What was left out.
+    features : Features
+        What the model saw.
+    rows : Rows
+        All measured rows.
+    folds : tuple of Fold
+        What was left out together.
+    held : HeldOut
+        The predictions; a test is a position in it.
+    confidences : tuple of float
+        The promises of ``uppers``.
+    uppers : ndarray of float, shape (confidences, tests)
+        Bounds, see ``cross_calibrated``.
+    """
+
+    model: str
+    spec: ModelSpec
+    setting: Setting
+    features: Features
+    rows: Rows
+    folds: tuple[Fold, ...]
+    held: HeldOut
+    confidences: tuple[float, ...]
+    uppers: FloatArray
+
+    @property
+    def measured(self) -> FloatArray:
+        """The measured slowdown of each test."""
+        return self.rows.slowdown[self.held.row]
+
+    @property
+    def predicted(self) -> FloatArray:
+        """The predicted slowdown of each test."""
+        return self.held.slowdown
+
+    @property
+    def weight(self) -> FloatArray:
+        """The weight of each test: those of one row sum to 1."""
+        times = np.bincount(self.held.row)[self.held.row]
+        return np.asarray(1.0 / times, dtype=np.float64)
+
+    @property
+    def pair(self) -> IntArray:
+        """The measured pair of each test."""
+        return self.rows.pair[self.held.row]
+
+    def upper(self, confidence: float) -> FloatArray:
+        """Return the bound of each test at one of ``confidences``."""
+        return np.asarray(self.uppers[self.confidences.index(confidence)])
+
+
+Progress = Callable[[str, int, int], None]
+"""Told what is being done, how many steps are done and how many there are."""
+
+
+def evaluate(
+    data: DataSet,
+    models: Sequence[str],
+    settings: Sequence[Setting] = ("random", "family", "gpu_model"),
+    gpu_models: Sequence[str] | None = None,
+    confidence: float = 0.9,
+    seed: int = 0,
+    progress: Progress | None = None,
+    rounds: int = 4,
+) -> Iterator[Trial | NotApplicable]:
+    """Test every model in every setting.
+
+    Parameters
+    ----------
+    data : DataSet
+        Profiles and measurements.
+    models : sequence of str
+        Names in ``training.NAMES``.
+    settings : sequence of str
+        ``random``: five folds of pairs between workloads that are known from other pairs.
+        ``family``: one family of workloads is new. ``two_families``: both workloads of a pair
+        are new; one fit for every two families. ``gpu_model``: a GPU model is new.
+    gpu_models : sequence of str, optional
+        Take these GPU models only.
+    confidence : float
+        Of the bounds.
+    seed : int
+        Same seed, same folds and fits.
+    progress : callable, optional
+        Called before each test.
+    rounds : int
+        Drawn for every calibration of bounds, see ``calibrate``; each fold has its own.
+
+    Raises
+    ------
+    InputError
+        When no pair was measured.
+    UnsupportedError
+        When a model has an unknown name or what it is fitted with is not installed.
+    """
+    for name in models:
+        _require_model(name)
+    for k, name in enumerate(models):
+        told = _teller(progress, k * len(settings), len(models) * len(settings))
+        yield from _tested(
+            _Subject(name, data, gpu_models, seed, rounds), settings, confidence, told
+        )
+
+
+SETTING_NAMES: Final[dict[Setting, str]] = {
+    "random": "new pairs",
+    "family": "new family",
+    "two_families": "two new families",
+    "gpu_model": "new GPU model",
+}
+"""What is new to the model in each setting."""
+
+
+class _Subject(NamedTuple):
+    """What is tested."""
+
+    name: str
+    data: DataSet
+    gpu_models: Sequence[str] | None
+    seed: int
+    rounds: int
+
+
+def _require_model(name: str) -> None:
+    """Refuse a model that is unknown, or cannot be fitted for want of a library."""
+    if name not in NAMES:
+        raise UnsupportedError(f"model must be one of {', '.join(NAMES)}, got {name!r}")
+    for each in MODELS if name == AUTO else (name,):
+        spec(each)
+
+
+def _teller(progress: Progress | None, done: int, total: int) -> Callable[[str, int], None]:
+    def told(what: str, more: int) -> None:
+        if progress is not None:
+            progress(what, done + more, total)
+
+    return told
+
+
+def _tested(
+    subject: _Subject,
+    settings: Sequence[Setting],
+    confidence: float,
+    told: Callable[[str, int], None],
+) -> Iterator[Trial | NotApplicable]:
+    name, data, gpu_models, seed, rounds = subject
+    try:
+        _, model, features, rows = prepared(data, name, gpu_models)
+    except UnsupportedError as error:
+        yield from (NotApplicable(model=name, setting=s, reason=str(error)) for s in settings)
+        return
+    tries: dict[Setting, _Try] = {}
+    # Bounds are made of the errors in these two settings, whichever is tested.
+    for setting in dict.fromkeys((*_CALIBRATING, *settings)):
+        told(f"{name}: {SETTING_NAMES[setting]}", len(set(tries) & set(settings)))
+        folds = tuple(folds_of(setting, data, rows, gpu_models, seed))
+        enough = len(folds) > 1
+        tries[setting] = _Try(folds, held_out(model, rows, folds, seed) if enough else _NOTHING)
+    known, new = (tries[setting].held for setting in _CALIBRATING)
+    confidences = tuple(sorted({*LEVELS, confidence}))
+    for k, setting in enumerate(settings):
+        told(f"{name}: bounds, {SETTING_NAMES[setting]}", k)
+        folds, held = tries[setting]
+        if np.isnan(held.slowdown).all():
+            reason = "has no answer for what is new" if len(held.row) else _TOO_FEW[setting]
+            yield NotApplicable(model=name, setting=setting, reason=reason)
+            continue
+        uppers = cross_calibrated(rows, folds, held, known, new, confidences, rounds)
+        yield Trial(name, model, setting, features, rows, folds, held, confidences, uppers)
+
+
+class _Try(NamedTuple):
+    folds: tuple[Fold, ...]
+    held: HeldOut
+
+
+_CALIBRATING: Final[tuple[Setting, Setting]] = ("random", "family")
+_NOTHING: Final = HeldOut(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
+
+_TOO_FEW: Final[dict[Setting, str]] = {
+    "random": "needs at least two measured pairs",
+    "family": "needs at least two families, each with pairs that lack it",
+    "two_families": "needs at least three families",
+    "gpu_model": "needs pairs measured on at least two GPU models",
+}
+
+
+def folds_of(
+    setting: Setting,
+    data: DataSet,
+    rows: Rows,
+    gpu_models: Sequence[str] | None = None,
+    seed: int = 0,
+) -> Iterator[Fold]:
+    """Yield the folds of a setting that have something to fit on and something to test."""
+    made = {
+        "random": lambda: random_folds(rows, seed=seed),
+        "family": lambda: family_folds(rows),
+        "two_families": lambda: two_family_folds(rows),
+        "gpu_model": lambda: gpu_model_folds(rows, _gpu_model_of_pairs(data, gpu_models)),
+    }
+    for fold in made[setting]():
+        if fold.train.any() and fold.test.any():
+            yield fold
+
+
+def gpu_model_folds(rows: Rows, gpu_model: Sequence[str]) -> Iterator[Fold]:
+    """Yield a fold for each GPU model: tested on its pairs, fitted on those of all others.
+
+    Parameters
+    ----------
+    rows : Rows
+        The measured rows.
+    gpu_model : sequence of str
+        The GPU model of each measured pair.
+    """
+    of_row = np.array(gpu_model)[rows.pair]
+    for name in dict.fromkeys(gpu_model):
+        test = np.asarray(of_row == name)
+        yield Fold(~test, test)
+
+
+def two_family_folds(rows: Rows) -> Iterator[Fold]:
+    """Yield a fold for every two families: tested on their pairs, fitted on those without both.
+
+    Every row is tested once. A family beside itself is a fold as well.
+    """
+    family = np.unique(np.array(rows.families), return_inverse=True)[1]
+    own, other = family[rows.own_workload], family[rows.other_workload]
+    for a, b in combinations_with_replacement(range(family.max() + 1), 2):
+        test = ((own == a) & (other == b)) | ((own == b) & (other == a))
+        if test.any():
+            hidden = np.isin(own, (a, b)) | np.isin(other, (a, b))
+            yield Fold(np.asarray(~hidden), np.asarray(test))
+
+
+def _gpu_model_of_pairs(data: DataSet, gpu_models: Sequence[str] | None) -> list[str]:
+    return [found.gpu_model for found in measured_pairs(data, gpu_models)]
+
+
+def evaluation(tested: Trial, confidence: float) -> Evaluation:
+    """Return the measures of a test."""
+    upper = tested.upper(confidence)
+    return Evaluation(
+        model=tested.model,
+        setting=tested.setting,
+        features=tested.features.names,
+        folds=len(tested.folds),
+        accuracy=accuracy(tested.measured, tested.predicted, tested.weight),
+        by_prediction=tuple(decisions(tested, tested.predicted, gsla) for gsla in GSLAS),
+        by_bound=tuple(decisions(tested, upper, gsla) for gsla in GSLAS),
+        coverage=coverage(tested, confidence),
+    )
+
+
+def accuracy(measured: FloatArray, predicted: FloatArray, weight: FloatArray) -> Accuracy:
+    """Return all measures of error; arrays of shape (tests,), NaN predicted where unanswered."""
+    known = ~np.isnan(predicted)
+    m, p, w = measured[known], predicted[known], weight[known]
+    return Accuracy(
+        rows=round(float(w.sum())),
+        unanswered=round(float(weight[~known].sum())),
+        smape=smape(m, p, w),
+        mae=mae(m, p, w),
+        rmse=rmse(m, p, w),
+        r2=r2(m, p, w),
+        bias=bias(m, p, w),
+        under=under_predicted(m, p, w),
+    )
+
+
+def smape(measured: FloatArray, predicted: FloatArray, weight: FloatArray | None = None) -> float:
+    """Return the symmetric mean absolute percentage error, 0 to 200 %.
+
+    Mean of 200 |m - p| / (m + p), as Hyndman and Koehler (2006) define it, whom TensorShare
+    cites for its figures (section 3.2). Other sources halve it.
+    """
+    return _mean(200 * np.abs(measured - predicted) / (measured + predicted), weight)
+
+
+def mae(measured: FloatArray, predicted: FloatArray, weight: FloatArray | None = None) -> float:
+    """Return the mean of |m - p|."""
+    return _mean(np.abs(measured - predicted), weight)
+
+
+def rmse(measured: FloatArray, predicted: FloatArray, weight: FloatArray | None = None) -> float:
+    """Return the root of the mean of (m - p)^2."""
+    return float(np.sqrt(_mean((measured - predicted) ** 2, weight)))
+
+
+def r2(
+    measured: FloatArray, predicted: FloatArray, weight: FloatArray | None = None
+) -> float | None:
+    """Return the part of the variance that is explained; None where there is no variance.
+
+    1 - sum (m - p)^2 / sum (m - mean m)^2: 1 is perfect, 0 is as good as the mean, and below 0
+    is worse than the mean.
+    """
+    variance = _mean((measured - _mean(measured, weight)) ** 2, weight)
+    if variance <= 1e-18:
+        return None
+    return 1 - _mean((measured - predicted) ** 2, weight) / variance
+
+
+def bias(measured: FloatArray, predicted: FloatArray, weight: FloatArray | None = None) -> float:
+    """Return the mean of p - m: below 0, jobs are slower than predicted."""
+    return _mean(predicted - measured, weight)
+
+
+def under_predicted(
+    measured: FloatArray, predicted: FloatArray, weight: FloatArray | None = None
+) -> float:
+    """Return the part of rows with m - p > ``UNDER``."""
+    return _mean((measured - predicted > UNDER).astype(np.float64), weight)
+
+
+def _mean(values: FloatArray, weight: FloatArray | None) -> float:
+    return float(np.average(values, weights=weight))
+
+
+def decisions(tested: Trial, value: FloatArray, gsla: float) -> Decisions:
+    """Return which pairs the values (predictions or bounds, shape (tests,)) get wrong.
+
+    A pair is accepted if both jobs' values are at most ``gsla``; without a value it is refused.
+    """
+    pairs = _pairs(tested)
+    true, accepted = pairs.both(tested.measured <= gsla), pairs.both(value <= gsla)
+    weight = pairs.weight
+    return Decisions(
+        gsla=gsla,
+        pairs=float(weight.sum()),
+        acceptable=float(weight[true].sum()),
+        wrongly_accepted=float(weight[accepted & ~true].sum()),
+        wrongly_refused=float(weight[~accepted & true].sum()),
+    )
+
+
+def coverage(tested: Trial, confidence: float, among: BoolArray | None = None) -> Coverage | None:
+    """Return how often the bound held, of all tests or of the pairs ``among`` them.
+
+    None where no test has a bound.
+
+    Parameters
+    ----------
+    tested : Trial
+        Predictions and bounds.
+    confidence : float
+        One of ``tested.confidences``.
+    among : ndarray of bool, shape (tests,), optional
+        Tests to take; both tests of a pair or none.
+    """
+    upper = tested.upper(confidence)
+    among = np.ones(len(upper), dtype=np.bool_) if among is None else among
+    taken = np.isfinite(upper) & among
+    if not taken.any():
+        return None
+    held, pairs = tested.measured <= upper, _pairs(tested)
+    both = pairs.both(taken)
+    return Coverage(
+        confidence=confidence,
+        job=_mean(held[taken].astype(np.float64), tested.weight[taken]),
+        pair=_mean(pairs.both(held)[both].astype(np.float64), pairs.weight[both])
+        if both.any()
+        else None,
+        bounded=float(tested.weight[taken].sum() / tested.weight[among].sum()),
+        width=_mean((upper - tested.predicted)[taken], tested.weight[taken]),
+    )
+
+
+class _Pairs(NamedTuple):
+    """The tested pairs: both rows of a pair are in the same fold."""
+
+    of_test: IntArray
+    weight: FloatArray
+
+    def both(self, holds: BoolArray) -> BoolArray:
+        """Tell of which pairs it holds for both jobs."""
+        return np.asarray(np.bincount(self.of_test, ~holds) == 0)
+
+
+def _pairs(tested: Trial) -> _Pairs:
+    keys = tested.pair * len(tested.folds) + tested.held.fold
+    _, first, of_test = np.unique(keys, return_index=True, return_inverse=True)
+    return _Pairs(of_test, tested.weight[first])
+
+
+def cross_calibrated(
+    rows: Rows,
+    folds: Sequence[Fold],
+    held: HeldOut,
+    known: HeldOut,
+    new: HeldOut,
+    confidences: Sequence[float],
+    rounds: int = 4,
+) -> FloatArray:
+    """Return upper bounds of held-out predictions, shape (confidences, tests).
+
+    The bounds of a fold are calibrated as those of a model that was fitted on the fold's training
+    rows would be: on the held-out errors in these rows. No error that the fold left out is among
+    them. The fits behind them have seen what the fold left out, as fits for every fold within
+    every fold would take days (cross-conformal prediction; Vovk, 2015).
+
+    Parameters
+    ----------
+    rows : Rows
+        What was measured.
+    folds, held
+        What was left out together, and the predictions of it.
+    known, new : HeldOut
+        Predictions of pairs left out at random and with a family, as ``calibrate`` takes them.
+    confidences : sequence of float
+        The promises. Where the rows cannot support one the bound is NaN.
+    rounds : int
+        As ``calibrate`` takes it.
+    """
+    uppers = np.full((len(confidences), len(held.row)), np.nan)
+    for k, fold in enumerate(folds):
+        of_fold = held.fold == k
+        inside = _among(fold.train, rows)
+        calibration = calibrate(inside.rows, inside.of(known), inside.of(new), rounds=rounds)
+        seen = np.zeros(len(rows.names), dtype=np.bool_)
+        seen[rows.own_workload[fold.train]] = True
+        row = held.row[of_fold]
+        kinds = standing(seen[rows.own_workload[row]], seen[rows.other_workload[row]])
+        for j, confidence in enumerate(confidences):
+            bounds = _upper(calibration, held.slowdown[of_fold], kinds, confidence)
+            uppers[j, of_fold] = bounds
+    return uppers
+
+
+def _upper(
+    calibration: Calibration, slowdown: FloatArray, kinds: IntArray, confidence: float
+) -> FloatArray:
+    upper = np.full(len(slowdown), np.nan)
+    for kind in np.unique(kinds).tolist():
+        if confidence <= calibration.largest_confidence(kind):
+            upper[kinds == kind] = calibration.upper(slowdown[kinds == kind], kind, confidence)
+    return upper
+
+
+class _Inside(NamedTuple):
+    """Some of the rows, as if nothing else had been measured."""
+
+    rows: Rows
+    taken: BoolArray
+
+    def of(self, held: HeldOut) -> HeldOut:
+        """Return the predictions of these rows, by folds that leave some of them."""
+        inside = np.flatnonzero(self.taken[held.row])
+        inside = inside[np.bincount(held.fold[inside])[held.fold[inside]] < self.taken.sum()]
+        row = np.cumsum(self.taken) - 1
+        return HeldOut(row[held.row[inside]], held.fold[inside], held.slowdown[inside])
+
+
+def _among(taken: BoolArray, rows: Rows) -> _Inside:
+    some = rows.take(taken)
+    present = np.unique(some.own_workload)
+    position = np.full(len(rows.names), -1)
+    position[present] = np.arange(len(present))
+    named = some._replace(
+        workload=position[rows.workload],
+        names=tuple(rows.names[k] for k in present),
+        families=tuple(rows.families[k] for k in present),
+    )
+    return _Inside(named, taken)
+
+
+def importance(tested: Trial, seed: int = 0, repeats: int = 3) -> dict[tuple[str, str], float]:
+    """Return how much the held-out error grows when a feature is shuffled among the tested rows.
+
+    Keys are ``own`` or ``other`` and the feature; values are the growth of the MAE, weighted
+    like all measures. Features that say the same can stand in for each other and then look
+    unimportant (permutation importance; Breiman, 2001).
+    """
+    from sklearn.inspection import permutation_importance
+
+    table, slowdown, weight = tested.rows.table, tested.rows.slowdown, tested.weight
+    total = np.zeros(table.shape[1])
+    for k, (train, test) in enumerate(tested.folds):
+        fitted = tested.spec.build(seed).fit(table[train], slowdown[train])
+        found = permutation_importance(
+            fitted,
+            table[test],
+            slowdown[test],
+            scoring="neg_mean_absolute_error",
+            n_repeats=repeats,
+            random_state=seed,
+        )
+        total += found.importances_mean * weight[tested.held.fold == k].sum()
+    names = [(side, name) for side in ("own", "other") for name in tested.features.names]
+    return dict(zip(names, (total / weight.sum()).tolist(), strict=True))

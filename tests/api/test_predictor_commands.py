@@ -1,0 +1,112 @@
+"""``dovetail predictors`` as its users meet it."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from dovetail.cli import main
+from dovetail.instances.datasets import write_dataset
+from tests.predictors.measured import measured
+
+
+@pytest.fixture
+def run(capsys):
+    """Run the command line in this process; return exit status, output and errors."""
+
+    def call(*arguments):
+        try:
+            status = main(["predictors", *map(str, arguments)])
+        except SystemExit as stopped:
+            status = stopped.code
+        return status, *capsys.readouterr()
+
+    return call
+
+
+@pytest.fixture
+def folder(tmp_path):
+    def written(data):
+        path = tmp_path / "data"
+        write_dataset(data, path)
+        return path
+
+    return written
+
+
+def test_evaluate_tells_a_verdict_and_tables(run, folder):
+    path = folder(measured(families=3))
+    status, out, err = run("evaluate", path, "--models", "constant")
+    assert (status, err) == (0, "")
+    assert "constant errs least for workloads of a family that was never measured" in " ".join(
+        out.split()
+    )
+    assert max(map(len, out.splitlines())) <= 100
+    for title in ("errors of predictions", "wrongly accepted", "how often the bounds held"):
+        assert title in out
+
+
+def test_json_is_the_comparison(run, folder):
+    path = folder(measured(families=3))
+    status, out, _ = run("evaluate", path, "--models", "constant", "--json")
+    found = json.loads(out)
+    assert (status, found["pairs"], found["workloads"]) == (0, 21, 6)
+    assert [each["setting"] for each in found["evaluations"]] == ["random", "family"]
+
+
+def test_report_writes_the_page(run, folder, tmp_path):
+    page = tmp_path / "page.html"
+    path = folder(measured(families=3))
+    status, out, err = run("report", path, "--models", "constant", "-o", page)
+    assert (status, out, err) == (0, f"data: report -> {page}\n", "")
+    assert "<h1>constant predicts" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "rule"),
+    [
+        (measured(), ("--models", "magic"), "model must be one of constant,"),
+        (measured(), ("--gpu-model", "K80"), "--gpu-model: must be a GPU model of the data (V100)"),
+        (measured(), ("--confidence", "2"), "must be > 0 and < 1, got '2'"),
+        (measured().replace(measurements=()), (), "must have at least one measured pair"),
+    ],
+)
+def test_a_mistake_is_one_line(run, folder, data, options, rule):
+    status, out, err = run("evaluate", folder(data), *options)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert rule in err
+
+
+def test_no_data_is_one_line(run, tmp_path):
+    status, out, err = run("evaluate", tmp_path / "none")
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert "none" in err
+
+
+def test_a_failed_report_writes_nothing(run, folder, tmp_path):
+    page = tmp_path / "page.html"
+    assert run("report", folder(measured()), "--models", "magic", "-o", page)[0] == 2
+    assert not page.exists()
+
+
+def test_one_workload_can_be_told_of(run, folder):
+    one = measured(families=1)
+    status, out, _ = run("evaluate", folder(one), "--models", "constant", "--json")
+    reasons = [each["reason"] for each in json.loads(out)["not_applicable"]]
+    assert status == 0
+    assert any("needs at least two families" in reason for reason in reasons)
+
+
+def test_without_the_extra_it_says_what_to_install(run, folder, monkeypatch):
+    monkeypatch.delitem(sys.modules, "dovetail.predictors.estimators.completion", raising=False)
+    monkeypatch.setitem(sys.modules, "sklearn.base", None)
+    status, out, err = run("evaluate", folder(measured()), "--models", "completion")
+    assert (status, out) == (2, "")
+    assert "pip install 'dovetail[train]'" in err
+
+
+def test_show_of_no_model_is_one_line(run, tmp_path):
+    status, out, err = run("show", tmp_path / "none")
+    assert (status, out, err.count("\n")) == (2, "", 1)
