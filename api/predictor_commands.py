@@ -47,17 +47,16 @@ def update(options: Namespace) -> int:
     predictor = load_model(options.model)
     data = _data(options)
     with working("learning"):
-        made, drift = updated(predictor, data)
-    save_model(made, options.output)
-    if options.output == "-":
-        return 0
+        learnt = updated(predictor, data)
+    save_model(learnt.predictor, options.output)
     if options.json:
-        drifted = {model: str(found) for model, found in drift.items() if found.drifted}
-        write_data({**_facts(made), "drift": drifted}, "-")
+        write_data({"drift": {gpu: d.to_data() for gpu, d in learnt.drift.items()}}, "-")
         return 0
-    _tell_model(made, options)
-    for model, found in drift.items():
-        print(f"drift on {model}: {found}")
+    _tell_model(learnt.predictor, options)
+    if options.output != "-":
+        for gpu_model, found in learnt.drift.items():
+            for line in str(found).splitlines():
+                print(f"{gpu_model}: {line}")
     return 0
 
 

@@ -21,10 +21,10 @@ from dovetail.instances.errors import UnsupportedError
 from dovetail.predictors.bounds import Calibration, calibrate, standing
 from dovetail.predictors.estimators.registry import MODELS, ModelSpec, spec
 from dovetail.predictors.features import Features
-from dovetail.predictors.folds import Fold, HeldOut, family_folds, held_out, random_folds
+from dovetail.predictors.folds import Fold, HeldOut
 from dovetail.predictors.predictor import BoolArray, FloatArray, IntArray
 from dovetail.predictors.rows import Rows, measured_pairs
-from dovetail.predictors.training import AUTO, NAMES, prepared
+from dovetail.predictors.training import AUTO, NAMES, Probe, Tried, prepared
 
 Setting = Literal["random", "family", "two_families", "gpu_model"]
 SETTINGS: Final[tuple[Setting, ...]] = get_args(Setting)
@@ -285,17 +285,16 @@ def _tested(
 ) -> Iterator[Trial | NotApplicable]:
     name, data, gpu_models, seed, rounds = subject
     try:
-        _, model, features, rows = prepared(data, name, gpu_models)
+        what = prepared(data, name, gpu_models)
     except UnsupportedError as error:
         yield from (NotApplicable(model=name, setting=s, reason=str(error)) for s in settings)
         return
-    tries: dict[Setting, _Try] = {}
+    testing, rows = Probe(what, seed), what.rows
+    tries: dict[Setting, Tried] = {}
     # Bounds are made of the errors in these two settings, whichever is tested.
     for setting in dict.fromkeys((*_CALIBRATING, *settings)):
         told(f"{name}: {SETTING_NAMES[setting]}", len(set(tries) & set(settings)))
-        folds = tuple(folds_of(setting, data, rows, gpu_models, seed))
-        enough = len(folds) > 1
-        tries[setting] = _Try(folds, held_out(model, rows, folds, seed) if enough else _NOTHING)
+        tries[setting] = _try(setting, testing, data, rows, gpu_models)
     known, new = (tries[setting].held for setting in _CALIBRATING)
     confidences = tuple(sorted({*LEVELS, confidence}))
     for k, setting in enumerate(settings):
@@ -306,16 +305,10 @@ def _tested(
             yield NotApplicable(model=name, setting=setting, reason=reason)
             continue
         uppers = cross_calibrated(rows, folds, held, known, new, confidences, rounds)
-        yield Trial(name, model, setting, features, rows, folds, held, confidences, uppers)
-
-
-class _Try(NamedTuple):
-    folds: tuple[Fold, ...]
-    held: HeldOut
+        yield Trial(name, what.spec, setting, what.features, rows, folds, held, confidences, uppers)
 
 
 _CALIBRATING: Final[tuple[Setting, Setting]] = ("random", "family")
-_NOTHING: Final = HeldOut(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
 
 _TOO_FEW: Final[dict[Setting, str]] = {
     "random": "needs at least two measured pairs",
@@ -325,23 +318,20 @@ _TOO_FEW: Final[dict[Setting, str]] = {
 }
 
 
-def folds_of(
+def _try(
     setting: Setting,
+    testing: Probe,
     data: DataSet,
     rows: Rows,
-    gpu_models: Sequence[str] | None = None,
-    seed: int = 0,
-) -> Iterator[Fold]:
-    """Yield the folds of a setting that have something to fit on and something to test."""
-    made = {
-        "random": lambda: random_folds(rows, seed=seed),
-        "family": lambda: family_folds(rows),
-        "two_families": lambda: two_family_folds(rows),
-        "gpu_model": lambda: gpu_model_folds(rows, _gpu_model_of_pairs(data, gpu_models)),
-    }
-    for fold in made[setting]():
-        if fold.train.any() and fold.test.any():
-            yield fold
+    gpu_models: Sequence[str] | None,
+) -> Tried:
+    if setting == "random":
+        return testing.random()
+    if setting == "family":
+        return testing.family()
+    if setting == "two_families":
+        return testing.on(two_family_folds(rows), measured=False)
+    return testing.on(gpu_model_folds(rows, _gpu_model_of_pairs(data, gpu_models)), measured=True)
 
 
 def gpu_model_folds(rows: Rows, gpu_model: Sequence[str]) -> Iterator[Fold]:
@@ -357,7 +347,8 @@ def gpu_model_folds(rows: Rows, gpu_model: Sequence[str]) -> Iterator[Fold]:
     of_row = np.array(gpu_model)[rows.pair]
     for name in dict.fromkeys(gpu_model):
         test = np.asarray(of_row == name)
-        yield Fold(~test, test)
+        if not test.all():
+            yield Fold(~test, test)
 
 
 def two_family_folds(rows: Rows) -> Iterator[Fold]:
@@ -371,7 +362,9 @@ def two_family_folds(rows: Rows) -> Iterator[Fold]:
         test = ((own == a) & (other == b)) | ((own == b) & (other == a))
         if test.any():
             hidden = np.isin(own, (a, b)) | np.isin(other, (a, b))
-            yield Fold(np.asarray(~hidden), np.asarray(test))
+            fold = Fold(np.asarray(~hidden), np.asarray(test))
+            if fold.train.any():
+                yield fold
 
 
 def _gpu_model_of_pairs(data: DataSet, gpu_models: Sequence[str] | None) -> list[str]:

@@ -55,6 +55,9 @@ class Features:
     families: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.families and len(self.families) != len(self.known):
+            rule = f"must have one for each of the {len(self.known)} known workloads"
+            raise InputError(f"{rule}, got {len(self.families)}", "families")
         for name in self.names:
             if not is_feature(name):
                 known = listed((*CODES, *DERIVED, *METRICS), 99)
@@ -178,7 +181,8 @@ def _log_throughput(workload: Workload, _: int) -> float:
 
 
 def _log_memory(workload: Workload, _: int) -> float:
-    return float(np.log1p(workload.memory_mib))
+    """Return the logarithm of the memory; 0 MiB is what is written where it is not known."""
+    return float(np.log(workload.memory_mib)) if workload.memory_mib > 0 else np.nan
 
 
 def _optional(field: str) -> Callable[[Workload, int], float]:

@@ -49,12 +49,16 @@ _Cap = Annotated[StrictInt, Field(ge=0, le=100)]
 
 
 class MemberRecord(Record):
-    """One model of a blend: its form, what it sees, its weights (new, measured)."""
+    """One model of a blend: its form, what it sees, its weights (new, measured).
+
+    ``families`` has the family of each of ``known``.
+    """
 
     model: Name
     form: Name
     features: tuple[Name, ...]
     known: tuple[Name, ...] = ()
+    families: tuple[Name, ...] = ()
     weights: tuple[Fraction, Fraction]
     arrays: tuple[ArrayName, ...]
 
@@ -156,6 +160,7 @@ def _member_record(member: Member) -> MemberRecord:
         form=member.form.kind,
         features=member.features.names,
         known=member.features.known,
+        families=member.features.families,
         weights=member.weights,
         arrays=tuple(sorted(member.form.arrays())),
     )
@@ -270,7 +275,7 @@ def _member(record: MemberRecord, place: str, parts: Mapping[str, bytes]) -> Mem
     arrays = _read(place, record.arrays, parts)
     return Member(
         model=record.model,
-        features=Features(record.features, record.known),
+        features=Features(record.features, record.known, record.families),
         form=form_class(record.form).from_arrays(arrays, len(record.features)),
         weights=record.weights,
     )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Final, NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -17,11 +19,14 @@ from dovetail.predictors.bounds import Calibration, calibrate, standing
 from dovetail.predictors.drift import Drift, Outcome, drift
 from dovetail.predictors.estimators.registry import MODELS, ModelSpec, PairEstimator, spec
 from dovetail.predictors.features import CODES, Features
-from dovetail.predictors.fits import Member, ModelFit, Split
-from dovetail.predictors.folds import HeldOut, family_folds, held_out, random_folds
+from dovetail.predictors.fits import MEASURED, NEW, Member, ModelFit, Split
+from dovetail.predictors.folds import Fold, HeldOut, family_folds, held_out, random_folds
 from dovetail.predictors.predictor import UNCAPPED, FloatArray, IntArray
 from dovetail.predictors.rows import UNPROFILED, Rows, measured_pairs, training_rows
 from dovetail.predictors.trained import TrainedPredictor
+
+if TYPE_CHECKING:
+    from dovetail.predictors.estimators.auto import Auto, Candidate
 
 AUTO: Final = "auto"
 NAMES: Final = (*MODELS, AUTO)
@@ -32,6 +37,9 @@ CANDIDATES: Final = tuple(name for name in MODELS if name != "tensorshare")
 
 Progress = Callable[[str, int, int], None]
 """Told the name of a step, its number and how many there are."""
+
+_LEAST_FOLDS = 2
+_NOTHING: Final = HeldOut(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
 
 
 class Prepared(NamedTuple):
@@ -85,7 +93,7 @@ def prepared(data: DataSet, model: str, gpu_models: Sequence[str] | None = None)
         has = listed(features.names) or "none"
         rule = f"{model} needs {wanted.least} of its features, and {data.name} has {has}"
         raise UnsupportedError(f"{rule} of {listed(wanted.features, 20)} for every workload")
-    return Prepared(model, wanted, features, rows)
+    return Prepared(model, _with_families(model, wanted, rows), features, rows)
 
 
 def fit(
@@ -160,6 +168,106 @@ class Updated(NamedTuple):
     drift: Mapping[str, Drift]
 
 
+class Tried(NamedTuple):
+    """What was held out, and what a model says of it."""
+
+    folds: tuple[Fold, ...]
+    held: HeldOut
+
+
+class Probe:
+    """A model that is fitted, and tested on folds; ``auto`` does not choose anew in every fold.
+
+    In the two settings in which ``auto`` chooses, each fold has the weights that the other folds
+    give; on other folds its candidates are fitted anew, and the weights are those for measured
+    pairs where ``measured``, and for new workloads elsewhere.
+
+    Parameters
+    ----------
+    what : Prepared
+        The model.
+    seed : int
+        Of everything random.
+    progress : callable, optional
+        Told of the fits of ``auto``.
+    """
+
+    def __init__(self, what: Prepared, seed: int, progress: Progress | None = None) -> None:
+        self._what = what
+        self._seed = seed
+        self._progress = progress
+
+    @cached_property
+    def _auto(self) -> Auto | None:
+        """The choice, made once; None of a model that is not ``auto``."""
+        from dovetail.predictors.estimators.auto import Auto
+
+        made = self._what.spec.build(self._seed)
+        if not isinstance(made, Auto):
+            return None
+        made.on_fit = self._told
+        return made.fit(self._what.rows.table, self._what.rows.slowdown)
+
+    def random(self) -> Tried:
+        """Test on pairs that are new, of workloads that are not."""
+        if self._auto is not None:
+            return Tried(self._auto.folds_[MEASURED], self._auto.held_out_[MEASURED])
+        return self._tried(random_folds(self._what.rows, seed=self._seed))
+
+    def family(self) -> Tried:
+        """Test on families that are new."""
+        if self._auto is not None:
+            return Tried(self._auto.folds_[NEW], self._auto.held_out_[NEW])
+        return self._tried(family_folds(self._what.rows))
+
+    def on(self, folds: Iterable[Fold], measured: bool) -> Tried:
+        """Test on any folds."""
+        if self._auto is None:
+            return self._tried(folds)
+        folds = tuple(folds)
+        weights = self._auto.weights_[MEASURED if measured else NEW]
+        chosen = np.flatnonzero(weights).tolist()
+        tried = [self._candidate(self._auto.candidates_[k]).on(folds, measured) for k in chosen]
+        blend = np.sum(
+            [weights[k] * t.held.slowdown for k, t in zip(chosen, tried, strict=True)], 0
+        )
+        return Tried(folds, tried[0].held._replace(slowdown=blend))
+
+    def members(self) -> Iterator[Member]:
+        """Yield what was fitted on all rows, as forms with weights."""
+        what, auto = self._what, self._auto
+        if auto is None:
+            fitted = what.spec.build(self._seed).fit(what.rows.table, what.rows.slowdown)
+            yield Member(what.name, what.features, fitted.to_form())
+            return
+        for k, fitted in auto.fitted_.items():
+            candidate = auto.candidates_[k]
+            names = tuple(what.features.names[column] for column in candidate.columns or ())
+            features = Features(names, what.features.known, what.features.families)
+            new, measured = auto.weights_[:, k].tolist()
+            yield Member(candidate.name, features, fitted.to_form(), (new, measured))
+
+    def _told(self, done: int, total: int) -> None:
+        if self._progress:
+            self._progress(self._what.name, done, total)
+
+    def _tried(self, folds: Iterable[Fold]) -> Tried:
+        folds = tuple(fold for fold in folds if fold.train.any() and fold.test.any())
+        if len(folds) < _LEAST_FOLDS:
+            return Tried(folds, _NOTHING)
+        return Tried(folds, held_out(self._what.spec, self._what.rows, folds, self._seed))
+
+    def _candidate(self, candidate: Candidate) -> Probe:
+        rows = self._what.rows
+        states = rows.states[:, list(candidate.columns or ())]
+        what = self._what._replace(
+            name=candidate.name,
+            spec=self._what.spec._replace(build=lambda _: copy.deepcopy(candidate.estimator)),
+            rows=rows._replace(states=states),
+        )
+        return Probe(what, self._seed)
+
+
 def update(predictor: TrainedPredictor, data: DataSet, seed: int = 0) -> Updated:
     """Learn what was measured since a predictor was fitted, without fitting all of it anew.
 
@@ -198,11 +306,19 @@ class _Fitted(NamedTuple):
     errors: dict[str, dict[str, float]]
 
 
-class _HeldOut(NamedTuple):
-    """Held-out predictions of pairs of measured workloads, and of pairs with a new one."""
+def _with_families(model: str, wanted: ModelSpec, rows: Rows) -> ModelSpec:
+    """Tell completion which workloads are of one family: it knows them by number only."""
+    if model != "completion":
+        return wanted
+    number = {family: k for k, family in enumerate(dict.fromkeys(rows.families))}
+    groups = [number[family] for family in rows.families]
 
-    known: HeldOut
-    new: HeldOut
+    def build(seed: int) -> PairEstimator:
+        estimator = wanted.build(seed)
+        estimator.set_params(groups=groups)  # type: ignore[attr-defined]
+        return estimator
+
+    return wanted._replace(build=build)
 
 
 def _prepared_auto(data: DataSet, gpu_models: Sequence[str] | None) -> Prepared:
@@ -238,22 +354,19 @@ def _fitted(
 ) -> _Fitted:
     if search_s is not None:
         what = _searched(what, search_s, seed, progress)
-    estimator = what.spec.build(seed)
-    if what.name == AUTO:
-        estimator.on_fit = _named(progress, gpu_model)  # type: ignore[attr-defined]
-    estimator.fit(what.rows.table, what.rows.slowdown)
-    unseen = _unseen(what, estimator, seed, progress)
+    testing = Probe(what, seed, progress)
+    known, new = testing.random().held, testing.family().held
     rows = what.rows
     fit = ModelFit(
-        members=tuple(_members(what, estimator)),
+        members=tuple(testing.members()),
         measured=rows.names,
         splits=_splits(data, gpu_model),
         limits=(float(rows.slowdown.min()), float(rows.slowdown.max())),
-        bound=calibrate(rows, unseen.known, unseen.new, seed=seed),
+        bound=calibrate(rows, known, new, seed=seed),
         power=_power(data, gpu_model, seed),
     )
-    errors = {f"{gpu_model}: random": unseen.known, f"{gpu_model}: workload": unseen.new}
-    return _Fitted(fit, {name: _error(rows, one) for name, one in errors.items()})
+    errors = {f"{gpu_model}: random": known, f"{gpu_model}: workload": new}
+    return _Fitted(fit, {name: _error(rows, held) for name, held in errors.items()})
 
 
 def _searched(what: Prepared, search_s: float, seed: int, progress: Progress | None) -> Prepared:
@@ -271,37 +384,6 @@ def _searched(what: Prepared, search_s: float, seed: int, progress: Progress | N
         what.rows.table, what.rows.slowdown, sides, seconds=search_s, seed=seed, progress=told
     )
     return what._replace(spec=what.spec._replace(build=lambda _: found.best))
-
-
-def _named(progress: Progress | None, step: str) -> Callable[[int, int], None] | None:
-    return (lambda done, total: progress(step, done, total)) if progress else None
-
-
-def _unseen(
-    what: Prepared, estimator: PairEstimator, seed: int, progress: Progress | None
-) -> _HeldOut:
-    """Return what the model says of rows it was not fitted on."""
-    if what.name == AUTO:
-        new, known = estimator.held_out_  # type: ignore[attr-defined]
-        return _HeldOut(known, new)
-    if progress:
-        progress("held-out pairs", 1, 2)
-    known = held_out(what.spec, what.rows, random_folds(what.rows, seed=seed), seed)
-    if progress:
-        progress("held-out workloads", 2, 2)
-    return _HeldOut(known, held_out(what.spec, what.rows, family_folds(what.rows), seed))
-
-
-def _members(what: Prepared, estimator: PairEstimator) -> Iterator[Member]:
-    if what.name != AUTO:
-        yield Member(what.name, what.features, estimator.to_form())
-        return
-    for k, fitted in estimator.fitted_.items():  # type: ignore[attr-defined]
-        candidate = estimator.candidates_[k]  # type: ignore[attr-defined]
-        names = tuple(what.features.names[column] for column in candidate.columns)
-        features = Features(names, what.features.known, what.features.families)
-        new, measured = estimator.weights_[:, k].tolist()  # type: ignore[attr-defined]
-        yield Member(candidate.name, features, fitted.to_form(), (new, measured))
 
 
 def _measured_on(data: DataSet) -> tuple[str, ...]:

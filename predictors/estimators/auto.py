@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar, Final, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from scipy.optimize import linprog
@@ -14,12 +14,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from dovetail.predictors.estimators.coscheml import CoScheML
 from dovetail.predictors.estimators.kernel import KernelRegressor
 from dovetail.predictors.estimators.registry import PairEstimator
+from dovetail.predictors.fits import MEASURED, NEW
 from dovetail.predictors.folds import Fold, HeldOut
 from dovetail.predictors.predictor import BoolArray, FloatArray, IntArray
-
-NEW: Final = 0
-MEASURED: Final = 1
-"""Rows of ``weights_``: a workload of the pair is new, or both were measured in pairs."""
 
 _CODES = 2
 _RANDOM_FOLDS = 5
@@ -60,17 +57,20 @@ class Auto(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     random_state : int
         Seed of the random folds.
     on_fit : callable, optional
-        Called after every fit with the fits done and the fits in all.
+        Called after every fit on a fold with the fits done and the fits in all.
 
     Attributes
     ----------
     weights_ : ndarray of float, shape (2, candidates)
-        For pairs with a new workload, and for pairs of measured ones.
+        For pairs with a new workload (row ``fits.NEW``), and for pairs of measured ones (row
+        ``fits.MEASURED``); so are the other attributes.
     errors_ : ndarray of float, shape (2, candidates)
         Mean absolute errors of the candidates on held-out rows.
+    folds_ : tuple of tuple of Fold
+        What was held out in the two settings.
     held_out_ : tuple of HeldOut
-        What ``auto`` predicts for held-out rows in the two settings, each fold with the weights
-        that the other folds give.
+        What ``auto`` predicts for the held-out rows, each fold with the weights that the other
+        folds give.
     """
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {}
@@ -106,6 +106,7 @@ class Auto(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         choices = [_choose(tested, y) for tested in settings]
         self.weights_ = np.array([choice.weights for choice in choices])
         self.errors_ = np.array([_errors(tested, y) for tested in settings])
+        self.folds_ = trial.family_folds, trial.random_folds
         self.held_out_ = tuple(choice.held_out for choice in choices)
         self.candidates_ = self._chosen()
         self.fitted_ = {
@@ -181,15 +182,15 @@ class _Trial:
         halves = np.vstack(np.hsplit(X, 2))
         _, state = np.unique(halves, axis=0, return_inverse=True, equal_nan=True)
         family = halves[:, -_CODES].astype(np.int64) if coded else state
-        self.family_folds = list(_family_folds(family[: len(X)], family[len(X) :]))
-        self.random_folds = list(_random_folds(state[: len(X)], state[len(X) :], seed))
+        self.family_folds = tuple(_family_folds(family[: len(X)], family[len(X) :]))
+        self.random_folds = tuple(_random_folds(state[: len(X)], state[len(X) :], seed))
         self._done = 0
 
     def held_out(self, folds: Sequence[Fold]) -> _Tested:
         row, fold, found = [], [], []
         for k, (train, test) in enumerate(folds):
             tested = np.flatnonzero(test)
-            members = [self.fitted(c, train) for c in range(len(self._candidates))]
+            members = [self._told(self.fitted(c, train)) for c in range(len(self._candidates))]
             tables = [table[test] for table in self._tables]
             found.append([m.predict(t) for m, t in zip(members, tables, strict=True)])
             row.append(tested)
@@ -199,12 +200,14 @@ class _Trial:
 
     def fitted(self, candidate: int, train: BoolArray) -> PairEstimator:
         estimator: PairEstimator = clone(self._candidates[candidate].estimator)
-        estimator.fit(self._tables[candidate][train], self._slowdown[train])
+        return estimator.fit(self._tables[candidate][train], self._slowdown[train])
+
+    def _told(self, fitted: PairEstimator) -> PairEstimator:
         self._done += 1
         if self._on_fit:
-            folds = len(self.family_folds) + len(self.random_folds) + 1
+            folds = len(self.family_folds) + len(self.random_folds)
             self._on_fit(self._done, folds * len(self._candidates))
-        return estimator
+        return fitted
 
 
 def _choose(tested: _Tested, y: FloatArray) -> _Choice:

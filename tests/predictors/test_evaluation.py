@@ -18,7 +18,7 @@ from dovetail.predictors.evaluation import (
     decisions,
     evaluate,
     evaluation,
-    folds_of,
+    gpu_model_folds,
     importance,
     mae,
     r2,
@@ -162,7 +162,7 @@ def test_two_new_families_are_unseen():
 def test_a_left_out_gpu_model_is_unseen():
     data = measured(("V100", "A100"))
     _, rows = training_rows(data, ())
-    folds = list(folds_of("gpu_model", data, rows))
+    folds = list(gpu_model_folds(rows, [m.gpu_model for m in data.measurements]))
     per_model = len(data.measurements) // 2
     assert len(folds) == 2
     for k, (train, test) in enumerate(folds):

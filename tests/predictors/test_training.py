@@ -1,0 +1,186 @@
+"""From a data set to a predictor and back to new data; all of it on synthetic workloads."""
+
+import numpy as np
+import pytest
+
+from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
+from dovetail.instances.errors import InputError, UnsupportedError
+from dovetail.predictors.folds import family_folds, random_folds
+from dovetail.predictors.model_file import load_model, save_model
+from dovetail.predictors.training import AUTO, NAMES, Probe, fit, prepared, update
+from tests.predictors.synthetic import GPU, synthetic
+
+FAST = ("constant", "analytic", "completion", "castor", "coscheml", "sm_allocation", "kernel")
+
+
+@pytest.fixture(scope="module")
+def data():
+    return synthetic()
+
+
+def answers(predictor, data):
+    workloads = data.workloads(GPU)
+    pairs = np.array([[a, b] for a in range(len(workloads)) for b in range(len(workloads))])
+    return predictor.predict(workloads, pairs, np.zeros_like(pairs), GPU)
+
+
+@pytest.mark.parametrize("model", FAST)
+def test_every_model_goes_from_measurements_to_a_file_and_back(model, data, tmp_path):
+    predictor = fit(data, model)
+    found = answers(predictor, data)
+    mirrored = found.slowdown.reshape(12, 12, 2)
+    assert np.isfinite(found.slowdown).all()
+    assert (found.upper >= found.slowdown).all()
+    assert np.array_equal(mirrored[..., 0], mirrored[..., 1].T)
+    save_model(predictor, tmp_path / "m.model")
+    again = answers(load_model(tmp_path / "m.model"), data)
+    assert np.array_equal(again.slowdown, found.slowdown)
+    assert np.array_equal(again.upper, found.upper)
+
+
+@pytest.fixture(scope="module")
+def blended(data):
+    return fit(data)
+
+
+def test_auto_is_no_worse_than_its_candidates(data, blended):
+    errors = {model: fit(data, model).about.held_out for model in ("constant", "analytic")}
+    for setting, found in blended.about.held_out.items():
+        assert found["mae"] < min(other[setting]["mae"] for other in errors.values())
+
+
+def test_auto_answers_for_workloads_it_has_never_met(data, blended, tmp_path):
+    known = data.workloads(GPU)
+    new = {"new": known["f0 b0"].replace(throughput={100: 77.0}), "f1 b0": known["f1 b0"]}
+    assert blended.lacks("new", new["new"]) == ()
+    save_model(blended, tmp_path / "m.model")
+    for predictor in (blended, load_model(tmp_path / "m.model")):
+        found = predictor.predict(new, np.array([[0, 1]]), np.zeros((1, 2), dtype=np.int64), GPU)
+        assert np.isfinite(found.slowdown).all()
+        assert (found.upper > found.slowdown).all()
+
+
+def test_progress_is_told(data):
+    told = []
+    fit(data, "constant", progress=lambda *step: told.append(step))
+    fit(data, AUTO, progress=lambda *step: told.append(step))
+    assert told[-1][1] == told[-1][2]
+
+
+def test_testing_auto_on_other_folds_blends_its_candidates(data):
+    testing = Probe(prepared(data, AUTO), 0)
+    tried = testing.on(family_folds(prepared(data, AUTO).rows), measured=False)
+    assert np.isfinite(tried.held.slowdown).all()
+    assert len(tried.folds) == 6
+
+
+def test_testing_needs_two_folds(data):
+    testing = Probe(prepared(data, "constant"), 0)
+    folds = list(random_folds(prepared(data, "constant").rows))[:1]
+    assert len(testing.on(folds, measured=True).held.row) == 0
+
+
+def test_gpu_models_are_fitted_apart(data):
+    other = [m.replace(gpu_model="other", slowdown=(3.0, 3.0)) for m in data.measurements]
+    profiles = [p.replace(gpu_model="other") for p in data.profiles]
+    both = DataSet(
+        name="both",
+        profiles=(*data.profiles, *profiles),
+        measurements=(*data.measurements, *other),
+    )
+    predictor = fit(both, "constant")
+    assert predictor.gpu_models == (GPU, "other")
+    assert fit(both, "constant", ["other"]).gpu_models == ("other",)
+    workloads = both.workloads("other")
+    found = predictor.predict(workloads, np.array([[0, 1]]), np.zeros((1, 2), int), "other")
+    assert found.slowdown.tolist() == [[3.0, 3.0]]
+
+
+def test_power_is_learnt_where_it_was_measured(data):
+    powered = data.replace(
+        profiles=[p.replace(power_w=100.0) for p in data.profiles],
+        measurements=[m.replace(power_w=180.0) for m in data.measurements],
+    )
+    found = answers(fit(powered, "constant"), powered)
+    assert found.power_w == pytest.approx(np.full(144, 180.0))
+
+
+class TestUpdate:
+    def test_completion_and_bounds_take_new_measurements_in(self, data):
+        begun = data.replace(measurements=data.measurements[:60])
+        predictor = fit(begun, "completion")
+        learnt = update(predictor, data)
+        truth = np.array([m.slowdown for m in data.measurements[60:]])
+        names = list(data.workloads(GPU))
+        pairs = np.array([[names.index(n) for n in m.workloads] for m in data.measurements[60:]])
+
+        def error(one):
+            known = data.workloads(GPU)
+            said = one.predict(known, pairs, np.zeros_like(pairs), GPU).slowdown
+            return np.nanmean(np.abs(said - truth))
+
+        assert error(learnt.predictor) < error(predictor)
+        before, after = predictor.fits[GPU].bound, learnt.predictor.fits[GPU].bound
+        assert any(
+            new.jobs.sum() > old.jobs.sum()
+            for new, old in zip(after.evidence, before.evidence, strict=True)
+        )
+        assert learnt.predictor.about.training.measurements == len(data.measurements)
+
+    def test_nothing_new_changes_nothing(self, data):
+        predictor = fit(data, "constant")
+        learnt = update(predictor, data)
+        assert learnt.predictor.fits == predictor.fits
+        assert not learnt.drift[GPU].drifted
+
+    def test_drift_is_found_where_jobs_are_slower_than_promised(self, data):
+        predictor = fit(data, "castor")
+        again = [m.replace(slowdown=tuple(2 * s for s in m.slowdown)) for m in data.measurements]
+        later = data.replace(measurements=(*data.measurements, *again))
+        found = update(predictor, later).drift[GPU]
+        assert found.drifted
+        assert "more often than promised" in str(found)
+
+    def test_a_workload_met_for_the_first_time_is_known_afterwards(self, data):
+        profile = SoloProfile(
+            workload="new",
+            gpu_model=GPU,
+            metrics={"sm_active": 0.5, "dram_active": 0.2},
+            throughput=5.0,
+        )
+        pair = Measurement(workloads=("new", "f0 b0"), gpu_model=GPU, slowdown=(1.3, 1.4))
+        grown = data.replace(
+            profiles=(*data.profiles, profile), measurements=(*data.measurements, pair)
+        )
+        learnt = update(fit(data, "kernel"), grown).predictor
+        assert "new" in learnt.fits[GPU].measured
+
+    def test_other_data_are_refused(self, data):
+        predictor = fit(data, "constant")
+        other = data.replace(measurements=data.measurements[1:])
+        with pytest.raises(InputError, match="must begin with the 12 profiles and 78 measurements"):
+            update(predictor, other)
+
+
+@pytest.mark.parametrize(
+    ("model", "rule"),
+    [
+        ("best", f"model must be one of {', '.join(NAMES)}, got 'best'"),
+        ("coscheml", "coscheml needs 3 of its features, and bare has share of"),
+    ],
+)
+def test_models_that_cannot_be(model, rule):
+    pair = Measurement(workloads=("a", "b"), gpu_model=GPU, slowdown=(1.0, 1.0))
+    with pytest.raises(UnsupportedError) as caught:
+        fit(DataSet(name="bare", measurements=[pair]), model)
+    assert str(caught.value).startswith(rule)
+
+
+def test_only_the_network_is_searched(data):
+    with pytest.raises(UnsupportedError, match="only tensorshare searches"):
+        fit(data, "castor", search_s=1.0)
+
+
+def test_nothing_measured():
+    with pytest.raises(InputError, match="must have at least one measured pair"):
+        fit(DataSet(name="empty"))
