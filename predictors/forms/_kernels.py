@@ -112,7 +112,8 @@ def add_walks(
     total : ndarray of float, shape (rows,)
         What is added to.
     """
-    walk = _compiled("_walks") if _compiles(len(table) * len(start)) else _walks_numpy
+    depth = np.log2(1 + len(nodes[0]) / len(start))
+    walk = _compiled("_walks") if _compiles(len(table) * len(start) * depth) else _walks_numpy
     _in_blocks(len(total), lambda r: walk(start, *nodes, table[r], total[r]))
 
 
@@ -252,7 +253,7 @@ def _installed() -> bool:
     return find_spec("numba") is not None
 
 
-def _compiles(steps: int) -> bool:
+def _compiles(steps: float) -> bool:
     """Tell whether so many steps are done sooner by compiled code."""
     return _installed() and steps >= (_WORTH_CALLING if "numba" in sys.modules else _WORTH_LOADING)
 
