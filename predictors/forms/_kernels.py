@@ -164,16 +164,14 @@ def _walks(
     table: Singles,
     total: FloatArray,
 ) -> None:
-    for row in range(total.shape[0]):
-        added = total[row]
-        for root in start:
+    for root in start:
+        for row in range(total.shape[0]):
             node = root
             while feature[node] >= 0:
                 x = table[row, feature[node]]
-                goes_left = x <= threshold[node] or (missing_left[node] and x != x)
+                goes_left = (x <= threshold[node]) | (missing_left[node] & (x != x))
                 node = node + 1 if goes_left else right[node]
-            added += value[node]
-        total[row] = added
+            total[row] += value[node]
 
 
 def _masks_numpy(conditions: Conditions, states: Singles) -> Bits:
