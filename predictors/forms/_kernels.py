@@ -112,7 +112,8 @@ def add_walks(
     total : ndarray of float, shape (rows,)
         What is added to.
     """
-    walk = _compiled("_walks") if _compiles(len(table) * len(start)) else _walks_numpy
+    depth = np.log2(1 + len(nodes[0]) / len(start))
+    walk = _compiled("_walks") if _compiles(len(table) * len(start) * depth) else _walks_numpy
     _in_blocks(len(total), lambda r: walk(start, *nodes, table[r], total[r]))
 
 
@@ -163,16 +164,14 @@ def _walks(
     table: Singles,
     total: FloatArray,
 ) -> None:
-    for row in range(total.shape[0]):
-        added = total[row]
-        for root in start:
+    for root in start:
+        for row in range(total.shape[0]):
             node = root
             while feature[node] >= 0:
                 x = table[row, feature[node]]
-                goes_left = x <= threshold[node] or (missing_left[node] and x != x)
+                goes_left = (x <= threshold[node]) | (missing_left[node] & (x != x))
                 node = node + 1 if goes_left else right[node]
-            added += value[node]
-        total[row] = added
+            total[row] += value[node]
 
 
 def _masks_numpy(conditions: Conditions, states: Singles) -> Bits:
@@ -252,7 +251,7 @@ def _installed() -> bool:
     return find_spec("numba") is not None
 
 
-def _compiles(steps: int) -> bool:
+def _compiles(steps: float) -> bool:
     """Tell whether so many steps are done sooner by compiled code."""
     return _installed() and steps >= (_WORTH_CALLING if "numba" in sys.modules else _WORTH_LOADING)
 
