@@ -218,9 +218,10 @@ def _predictors(commands: _Commands) -> None:
     for command in (evaluate, report):
         command.add_argument("--models", metavar="A,B,...", help="test these only; default: all")
         command.add_argument(
-            "--both-new",
-            action="store_true",
-            help="also leave out two families at a time: one more fit for every two",
+            "--new",
+            metavar="A,B,...",
+            help="what is new to the models: random, workload, family, two_families, gpu_model "
+            "(default: random, family, and gpu_model where there are several)",
         )
     for command in (fit, evaluate, report):
         command.add_argument(

@@ -103,9 +103,22 @@ def _data(options: Namespace) -> DataSet:
 
 
 def _models(options: Namespace) -> Sequence[str]:
-    from dovetail.predictors.estimators.registry import MODELS
+    from dovetail.predictors.training import NAMES
 
-    return tuple(dict.fromkeys(options.models.split(","))) if options.models else MODELS
+    return tuple(dict.fromkeys(options.models.split(","))) if options.models else NAMES
+
+
+def _settings(data: DataSet, options: Namespace) -> Sequence[Setting]:
+    from dovetail.predictors.evaluation import SETTINGS
+
+    if not options.new:
+        several = len(options.gpu_model or data.gpu_models) > 1
+        return ("random", "family", "gpu_model") if several else ("random", "family")
+    named = options.new.split(",")
+    for name in named:
+        if name not in SETTINGS:
+            raise InputError(f"must be one of {', '.join(SETTINGS)}, got {name!r}", "--new")
+    return tuple(setting for setting in SETTINGS if setting in named)
 
 
 def _studied(options: Namespace, models: Sequence[str]) -> Studied:
@@ -113,11 +126,7 @@ def _studied(options: Namespace, models: Sequence[str]) -> Studied:
 
     data = _data(options)
     _require_gpu_models(data, options)
-    settings: tuple[Setting, ...] = ("random", "family")
-    if options.both_new:
-        settings = (*settings, "two_families")
-    if len(options.gpu_model or data.gpu_models) > 1:
-        settings = (*settings, "gpu_model")
+    settings = _settings(data, options)
     with counting("testing") as progress:
         try:
             return study(

@@ -11,6 +11,7 @@ from dovetail.wording import NO_FIGURE
 
 SETTING_TOLD: Final[Mapping[Setting, str]] = {
     "random": "pair",
+    "workload": "workload",
     "family": "family",
     "two_families": "both families",
     "gpu_model": "GPU model",
@@ -19,6 +20,7 @@ SETTING_TOLD: Final[Mapping[Setting, str]] = {
 
 SETTING_LONG: Final[Mapping[Setting, str]] = {
     "random": "new pairs of workloads that were measured in other pairs",
+    "workload": "workloads that were never measured, of families that may have been",
     "family": "workloads of a family that was never measured",
     "two_families": "pairs of two families that were never measured",
     "gpu_model": "a GPU model on which nothing was measured",

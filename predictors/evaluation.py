@@ -21,12 +21,12 @@ from dovetail.instances.errors import UnsupportedError
 from dovetail.predictors.bounds import Calibration, calibrate, standing
 from dovetail.predictors.estimators.registry import MODELS, ModelSpec, spec
 from dovetail.predictors.features import Features
-from dovetail.predictors.folds import Fold, HeldOut
+from dovetail.predictors.folds import Fold, HeldOut, workload_folds
 from dovetail.predictors.predictor import BoolArray, FloatArray, IntArray
 from dovetail.predictors.rows import Rows, measured_pairs
 from dovetail.predictors.training import AUTO, NAMES, Probe, Tried, prepared
 
-Setting = Literal["random", "family", "two_families", "gpu_model"]
+Setting = Literal["random", "workload", "family", "two_families", "gpu_model"]
 SETTINGS: Final[tuple[Setting, ...]] = get_args(Setting)
 
 GSLAS: Final = (1.2, 1.5, 2.0)
@@ -213,6 +213,7 @@ def evaluate(
         Names in ``training.NAMES``.
     settings : sequence of str
         ``random``: five folds of pairs between workloads that are known from other pairs.
+        ``workload``: one workload is new, not its family; one fit for every workload.
         ``family``: one family of workloads is new. ``two_families``: both workloads of a pair
         are new; one fit for every two families. ``gpu_model``: a GPU model is new.
     gpu_models : sequence of str, optional
@@ -244,6 +245,7 @@ def evaluate(
 
 SETTING_NAMES: Final[dict[Setting, str]] = {
     "random": "new pairs",
+    "workload": "new workload",
     "family": "new family",
     "two_families": "two new families",
     "gpu_model": "new GPU model",
@@ -312,6 +314,7 @@ _CALIBRATING: Final[tuple[Setting, Setting]] = ("random", "family")
 
 _TOO_FEW: Final[dict[Setting, str]] = {
     "random": "needs at least two measured pairs",
+    "workload": "needs at least two workloads, each with pairs that lack it",
     "family": "needs at least two families, each with pairs that lack it",
     "two_families": "needs at least three families",
     "gpu_model": "needs pairs measured on at least two GPU models",
@@ -329,6 +332,8 @@ def _try(
         return testing.random()
     if setting == "family":
         return testing.family()
+    if setting == "workload":
+        return testing.on(workload_folds(rows), measured=False)
     if setting == "two_families":
         return testing.on(two_family_folds(rows), measured=False)
     return testing.on(gpu_model_folds(rows, _gpu_model_of_pairs(data, gpu_models)), measured=True)

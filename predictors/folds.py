@@ -38,8 +38,23 @@ def family_folds(rows: Rows) -> Iterator[Fold]:
 
     The rows of a pair of two families are tested twice.
     """
-    for family in dict.fromkeys(rows.families):
-        test = rows.of_family(family)
+    numbers = {family: k for k, family in enumerate(dict.fromkeys(rows.families))}
+    yield from _folds_of(rows, np.array([numbers[family] for family in rows.families]))
+
+
+def workload_folds(rows: Rows) -> Iterator[Fold]:
+    """Yield a fold for each workload, as ``family_folds`` for each family.
+
+    Other workloads of its family may be seen in training.
+    """
+    yield from _folds_of(rows, np.arange(len(rows.names)))
+
+
+def _folds_of(rows: Rows, group: IntArray) -> Iterator[Fold]:
+    """Yield folds that leave out the pairs with a workload of one group."""
+    own, other = group[rows.own_workload], group[rows.other_workload]
+    for one in np.unique(group):
+        test = np.asarray((own == one) | (other == one))
         if test.any() and not test.all():
             yield Fold(~test, test)
 

@@ -62,11 +62,6 @@ class Rows(NamedTuple):
         """The co-runner's workload of each row, as a position in ``names``."""
         return self.workload[self.other]
 
-    def of_family(self, family: str) -> BoolArray:
-        """Tell which rows have a workload of the family on either side."""
-        member = np.array([name == family for name in self.families], dtype=np.bool_)
-        return np.asarray(member[self.own_workload] | member[self.other_workload])
-
     def take(self, rows: IntArray | BoolArray) -> Rows:
         """Return some of the rows, by position or by mask; the states stay as they are."""
         return self._replace(
