@@ -63,6 +63,8 @@ FIELDS: Mapping[type[Record], Mapping[str, str]] = {
     instances.Gpu: {"id": "Name of the GPU, unique in the cluster."},
     instances.Workload: {
         "memory_mib": "Memory of one worker, MiB.",
+        "family": "Name that variants of one workload share (batch sizes, precisions); a predictor "
+        "that knows the family predicts better.",
         "metrics": "Profile of the workload alone on a GPU; what a predictor reads.",
         "metrics_by_share": "The same under a cap, by share; trained predictors read it.",
         "metrics_variance": "Variance over time of metrics, in their unit squared.",

@@ -210,6 +210,7 @@ class Workload(Record):
     """What a job runs; jobs of one workload are interchangeable for prediction."""
 
     memory_mib: NonNegative
+    family: Name | None = None
     metrics: Metrics | None = None
     metrics_by_share: FrozenMapping[ShareKey, Metrics] = Field({})
     metrics_variance: FrozenMapping[MetricName, NonNegative] = Field({})

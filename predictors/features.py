@@ -37,7 +37,7 @@ class Features:
 
     Names are those of metrics (``sm_active``; ``sm_active.variance`` for the variance over
     time), those in ``DERIVED``, and ``workload`` and ``family``, which number what the model
-    was fitted on and are unknown of a workload that it has never met. At a cap a metric is that of
+    was fitted on and are unknown of what it has never met. At a cap a metric is that of
     ``metrics_by_share`` where given, and of the uncapped run otherwise.
 
     Parameters
@@ -110,22 +110,29 @@ class Features:
 
     def _row(self, name: str, workload: Workload, cap: int) -> list[float]:
         return [
-            self._codes[feature].get(name, np.nan)
+            self._code(feature, name, workload)
             if feature in CODES
             else _value(feature, workload, cap)
             for feature in self.names
         ]
 
+    def _code(self, feature: str, name: str, workload: Workload) -> float:
+        if feature == WORKLOAD:
+            return self._numbers.get(name, np.nan)
+        family = workload.family or self._family_of.get(name)
+        return np.nan if family is None else self._family_numbers.get(family, np.nan)
+
     @cached_property
-    def _codes(self) -> Mapping[str, Mapping[str, float]]:
-        """The numbers of the known workloads and of their families."""
-        order = {family: float(k) for k, family in enumerate(dict.fromkeys(self.families))}
-        return {
-            WORKLOAD: {name: float(k) for k, name in enumerate(self.known)},
-            FAMILY: {
-                name: order[family] for name, family in zip(self.known, self.families, strict=False)
-            },
-        }
+    def _numbers(self) -> Mapping[str, float]:
+        return {name: float(k) for k, name in enumerate(self.known)}
+
+    @cached_property
+    def _family_of(self) -> Mapping[str, str]:
+        return dict(zip(self.known, self.families, strict=False))
+
+    @cached_property
+    def _family_numbers(self) -> Mapping[str, float]:
+        return {family: float(k) for k, family in enumerate(dict.fromkeys(self.families))}
 
 
 def is_feature(name: str) -> bool:

@@ -282,6 +282,7 @@ def _workload(profiles: list[SoloProfile]) -> Workload:
     whole = main.get(WHOLE_GPU)
     capped = {share: p.metrics for share, p in main.items() if share != WHOLE_GPU and p.metrics}
     return Workload(
+        family=next((p.family for p in profiles if p.family is not None), None),
         memory_mib=max((p.memory_mib for p in profiles if p.memory_mib is not None), default=0.0),
         metrics=whole.metrics if whole else None,
         metrics_by_share=capped,

@@ -9,12 +9,17 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from dovetail.instances.errors import InputError
+from dovetail.predictors.forms._checks import finite, require
 from dovetail.predictors.forms.form import Arrays
 from dovetail.predictors.predictor import FloatArray, IntArray
 
 _BLOCK = 65_536
 _CODES = 2
+_NAMES = ("mean", "weights", "center", "scale", "trained", "dual")
+_LARGEST = 1e15
+_LEAST_SCALE = 1e-9
+_LARGEST_LOG = float(np.log(_LARGEST))
+"""Slowdowns are at most 1e15 (formats)."""
 
 
 @dataclass(frozen=True)
@@ -65,29 +70,37 @@ class Kernel:
         for rows in _blocks(len(own)):
             mine, theirs = own[rows], other[rows]
             product = np.einsum("ij,ij->i", left[mine], right[theirs])
-            result[rows] = np.exp(self.mean[0] + constant[mine] + product)
+            logarithm = self.mean[0] + constant[mine] + product
+            result[rows] = np.exp(np.clip(logarithm, -_LARGEST_LOG, _LARGEST_LOG))
         return result
 
     def arrays(self) -> Arrays:
         """Return the attributes by name."""
-        return {name: getattr(self, name) for name in _SHAPES}
+        return {name: getattr(self, name) for name in _NAMES}
 
     @classmethod
     def from_arrays(cls, arrays: Arrays, features: int) -> Self:
         """Rebuild the form; see ``Form.from_arrays``."""
-        if set(arrays) != set(_SHAPES):
-            raise InputError(f"must have the arrays {', '.join(_SHAPES)}", cls.kind)
-        for name, dimensions in _SHAPES.items():
-            _check(name, np.asarray(arrays[name]), dimensions)
-        form = cls(**{name: np.asarray(arrays[name], dtype=np.float64) for name in _SHAPES})
-        described, states = len(form.center), len(form.trained)
-        _expect("scale", form.scale.shape, (described,))
-        _expect("mean", form.mean.shape, (1,))
-        _expect("weights", form.weights.shape, (3, 3))
-        _expect("dual", form.dual.shape, (states, states))
-        _expect("trained", form.trained.shape, (states, features))
-        if features - described not in (0, _CODES) or not (form.scale > 0).all():
-            raise InputError(f"must describe {features} features at scales > 0", "kernel.center")
+        center = finite(arrays, "center", (None,))
+        described, columns = len(center), features - len(center)
+        require(columns in (0, _CODES), "center", f"must describe {features} features")
+        require("trained" in arrays, "trained", "is required")
+        trained = np.asarray(arrays["trained"], dtype=np.float64)
+        require(trained.ndim == 2 and trained.shape[1:] == (features,), "trained", "must be states")
+        # Codes of training states may be unknown; nothing else may.
+        require(bool(np.isfinite(trained[:, :described]).all()), "trained", "must be finite")
+        form = cls(
+            mean=finite(arrays, "mean", (1,)),
+            weights=finite(arrays, "weights", (3, 3)),
+            center=center,
+            scale=finite(arrays, "scale", (described,)),
+            trained=trained,
+            dual=finite(arrays, "dual", (len(trained), len(trained))),
+        )
+        require(bool((form.scale >= _LEAST_SCALE).all()), "scale", f"must be >= {_LEAST_SCALE}")
+        for name in _NAMES:
+            largest = bool((np.abs(np.nan_to_num(getattr(form, name))) <= _LARGEST).all())
+            require(largest, name, f"must be within {_LARGEST:g}")
         return form
 
     def _scaled(self, states: FloatArray) -> FloatArray:
@@ -143,22 +156,6 @@ def alike(first: FloatArray, second: FloatArray, described: int) -> tuple[FloatA
     same = [first[:, c, np.newaxis] == second[np.newaxis, :, c] for c in codes]
     by_identity = np.mean(same, axis=0) if same else np.zeros_like(by_features)
     return by_features, by_identity
-
-
-_SHAPES = {"mean": 1, "weights": 2, "center": 1, "scale": 1, "trained": 2, "dual": 2}
-
-
-def _check(name: str, array: np.ndarray[tuple[int, ...], np.dtype[np.generic]], rank: int) -> None:
-    if array.ndim != rank or array.dtype != np.float64:
-        raise InputError(f"must be of float64 with {rank} dimensions", f"kernel.{name}")
-    # Codes of training states may be unknown; nothing else may.
-    if np.isinf(array).any() or (name != "trained" and np.isnan(array).any()):
-        raise InputError("must be finite", f"kernel.{name}")
-
-
-def _expect(name: str, shape: tuple[int, ...], wanted: tuple[int, ...]) -> None:
-    if shape != wanted:
-        raise InputError(f"must have the shape {wanted}, got {shape}", f"kernel.{name}")
 
 
 def _blocks(rows: int) -> Iterator[slice]:

@@ -46,7 +46,6 @@ def test_correlations(study):
         "sm_occupancy",
         "dram_active",
         "mem_util",
-        "log_memory_mib",
         "share",
     ]
     assert study.rows == 6
@@ -79,7 +78,6 @@ def test_the_paper_s_rule(study):
     assert {feature.name: feature.dropped for feature in study.features if feature.dropped} == {
         "sm_occupancy": "never varies",
         "mem_util": "similar to sm_active",
-        "log_memory_mib": "never varies",
         "share": "never varies",
     }
 

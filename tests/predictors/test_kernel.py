@@ -107,14 +107,16 @@ def test_codes_need_columns():
 @pytest.mark.parametrize(
     ("name", "value", "rule"),
     [
-        ("mean", np.zeros(2), r"kernel.mean: must have the shape \(1,\), got \(2,\)"),
-        ("mean", np.array([np.nan]), "kernel.mean: must be finite"),
-        ("mean", np.zeros(1, dtype=np.float32), "kernel.mean: must be of float64"),
-        ("weights", np.zeros((2, 2)), "kernel.weights: must have the shape"),
-        ("scale", np.zeros(3), "kernel.center: must describe 5 features at scales > 0"),
-        ("center", np.zeros(2), "kernel.scale: must have the shape"),
-        ("dual", np.zeros((1, 1)), "kernel.dual: must have the shape"),
-        ("trained", np.zeros((12, 3)), "kernel.trained: must have the shape"),
+        ("mean", np.zeros(2), r"mean: must have shape \(1,\), got \(2,\)"),
+        ("mean", np.array([np.nan]), "mean: must be finite"),
+        ("mean", np.array([1e16]), r"mean: must be within 1e\+15"),
+        ("weights", np.zeros((2, 2)), "weights: must have shape"),
+        ("scale", np.zeros(3), "scale: must be >= 1e-09"),
+        ("scale", np.zeros(2), "scale: must have shape"),
+        ("center", np.zeros(2), "center: must describe 5 features"),
+        ("dual", np.zeros((1, 1)), "dual: must have shape"),
+        ("trained", np.zeros((12, 3)), "trained: must be states"),
+        ("trained", np.full((12, 5), np.inf), "trained: must be finite"),
     ],
 )
 def test_arrays_that_are_no_kernel(name, value, rule):
@@ -123,6 +125,9 @@ def test_arrays_that_are_no_kernel(name, value, rule):
         Kernel.from_arrays({**arrays, name: value}, 5)
 
 
-def test_arrays_that_are_missing():
-    with pytest.raises(InputError, match="kernel: must have the arrays mean, weights"):
-        Kernel.from_arrays({}, 5)
+@pytest.mark.parametrize("name", ["mean", "trained", "dual"])
+def test_arrays_that_are_missing(name):
+    arrays = dict(fitted(synthetic())[2].to_form().arrays())
+    del arrays[name]
+    with pytest.raises(InputError, match=f"{name}: is required"):
+        Kernel.from_arrays(arrays, 5)
