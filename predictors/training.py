@@ -17,7 +17,13 @@ from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.predictors.about import About, TrainingData
 from dovetail.predictors.bounds import Calibration, calibrate, standing
 from dovetail.predictors.drift import Drift, Outcome, drift
-from dovetail.predictors.estimators.registry import MODELS, ModelSpec, PairEstimator, spec
+from dovetail.predictors.estimators.registry import (
+    MODELS,
+    ModelSpec,
+    PairEstimator,
+    needed_to_fit,
+    spec,
+)
 from dovetail.predictors.features import CODES, Features
 from dovetail.predictors.fits import MEASURED, NEW, Member, ModelFit, Split
 from dovetail.predictors.folds import Fold, HeldOut, family_folds, held_out, random_folds
@@ -322,7 +328,8 @@ def _with_families(model: str, wanted: ModelSpec, rows: Rows) -> ModelSpec:
 
 
 def _prepared_auto(data: DataSet, gpu_models: Sequence[str] | None) -> Prepared:
-    from dovetail.predictors.estimators.auto import Auto, Candidate
+    with needed_to_fit(AUTO):
+        from dovetail.predictors.estimators.auto import Auto, Candidate
 
     found = {}
     for name in CANDIDATES:
