@@ -153,7 +153,7 @@ def _plan(commands: _Commands) -> None:
         help="stop then, with the best plan so far and its proven gap",
     )
     plan.add_argument("--gap", metavar="G", type=float, default=0.0, help="stop at this gap")
-    plan.add_argument("--seed", metavar="N", type=int, default=0, help="same seed, same plan")
+    plan.add_argument("--seed", metavar="N", type=_seed, default=0, help="same seed, same plan")
     plan.add_argument("--preempt", action="store_true", help="running jobs may move or wait")
     _predictor(plan, "fill unknown slowdowns: analytic")
     plan.add_argument(
