@@ -35,6 +35,8 @@ DATASET_SOURCES = (
     ("parvagpu", "ParvaGPU's equal processes on slices of an A100.", "DIR", "with MODEL.csv each"),
 )
 INTERRUPTED = 130
+MOST_SEEDS = 2**32
+"""scikit-learn takes no more."""
 OBJECTIVES = ("throughput", "slowdown", "sensitivity", "jct", "energy")
 
 
@@ -151,7 +153,7 @@ def _plan(commands: _Commands) -> None:
         help="stop then, with the best plan so far and its proven gap",
     )
     plan.add_argument("--gap", metavar="G", type=float, default=0.0, help="stop at this gap")
-    plan.add_argument("--seed", metavar="N", type=int, default=0, help="same seed, same plan")
+    plan.add_argument("--seed", metavar="N", type=_seed, default=0, help="same seed, same plan")
     plan.add_argument("--preempt", action="store_true", help="running jobs may move or wait")
     _predictor(plan, "fill unknown slowdowns: analytic")
     plan.add_argument(
@@ -206,6 +208,7 @@ def _predictors(commands: _Commands) -> None:
     fit.add_argument(
         "--search", metavar="SECONDS", type=float, help="search for a better structure so long"
     )
+    fit.add_argument("--licence", metavar="TEXT", help="of the data; written into the model file")
     evaluate = action("evaluate", "Test models on pairs that they have not seen.")
     report = action("report", "Write a page that tells how good the predictions are.")
     report.add_argument("--model", metavar="MODEL", help="tell of this model file, too")
@@ -235,7 +238,7 @@ def _predictors(commands: _Commands) -> None:
             help="of the upper bounds (default: 0.9)",
         )
         command.add_argument(
-            "--seed", metavar="N", type=int, default=0, help="same seed, same result"
+            "--seed", metavar="N", type=_seed, default=0, help="same seed, same result"
         )
     for command, what in ((fit, "MODEL"), (report, "page.html"), (update, "MODEL")):
         command.add_argument("-o", "--output", metavar=what, required=True, help="where to")
@@ -383,6 +386,13 @@ def _confidence(text: str) -> float:
     if not 0 < value < 1:
         raise argparse.ArgumentTypeError(f"must be > 0 and < 1, got {text!r}")
     return value
+
+
+def _seed(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or int(text) >= MOST_SEEDS:
+        rule = f"must be a whole number >= 0 and < {MOST_SEEDS}, got {text!r}"
+        raise argparse.ArgumentTypeError(rule)
+    return int(text)
 
 
 def _count(text: str) -> int:

@@ -21,6 +21,7 @@ from dovetail.instances.files import (
     write_text,
 )
 from dovetail.instances.instance import Instance
+from dovetail.outputs import require_separate
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -39,7 +40,8 @@ def plan(options: Namespace) -> int:
     from dovetail.progress import working
     from dovetail.solver.rounds import solve, write_model
 
-    _require_separate(options.instance, options.output, options.report, options.write_model)
+    read = (options.instance, *filter(None, [options.model]))
+    require_separate(read, options.output, options.report, options.write_model)
     instance = _instance(options.instance)
     predictor = _predictor(options)
     if predictor is not None:
@@ -131,6 +133,7 @@ def explain(options: Namespace) -> int:
 
 def predict(options: Namespace) -> int:
     """Write the instance with its unknown slowdowns predicted."""
+    require_separate((options.instance, *filter(None, [options.model])), options.output)
     predictor = _predictor(options) or "analytic"
     instance = _instance(options.instance)
     filled = _predicted(options, instance, predictor, mixed=options.mixed, sets=options.sets)
@@ -233,19 +236,6 @@ def _instance(source: str) -> Instance:
     from dovetail.instances import library as shipped
 
     return shipped.load(source.removeprefix(_LIBRARY))
-
-
-def _require_separate(source: str, *outputs: str | None) -> None:
-    """Refuse outputs that are the input, or each other: one would destroy the other."""
-    seen = {_place(source)} if source != "-" else set()
-    for name in filter(None, outputs):
-        if _place(name) in seen:
-            raise InputError("is another file of this command, too", "", source_name(name))
-        seen.add(_place(name))
-
-
-def _place(name: str) -> str:
-    return name if name == "-" else str(Path(name).resolve())
 
 
 @contextmanager

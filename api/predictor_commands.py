@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dovetail.instances.datasets import DataSet, read_dataset
+from dovetail.instances.datasets import DataSet, dataset_files, read_dataset
 from dovetail.instances.errors import InputError
 from dovetail.instances.files import source_name, write_data, write_text
+from dovetail.outputs import require_separate
 from dovetail.progress import counting, working
 
 if TYPE_CHECKING:
@@ -23,8 +25,10 @@ def fit(options: Namespace) -> int:
     from dovetail.predictors.model_file import save_model
     from dovetail.predictors.training import fit as fitted
 
+    require_separate(dataset_files(options.data), options.output)
     data = _data(options)
-    with counting("fitting") as progress:
+    _require_gpu_models(data, options)
+    with _about_data(options), counting("fitting") as progress:
         made = fitted(
             data,
             options.model,
@@ -32,6 +36,7 @@ def fit(options: Namespace) -> int:
             options.confidence,
             options.seed,
             search_s=options.search,
+            licence=options.licence,
             progress=progress,
         )
     save_model(made, options.output)
@@ -44,9 +49,10 @@ def update(options: Namespace) -> int:
     from dovetail.predictors.model_file import load_model, save_model
     from dovetail.predictors.training import update as updated
 
+    require_separate(dataset_files(options.data), options.output)
     predictor = load_model(options.model)
     data = _data(options)
-    with working("learning"):
+    with _about_data(options), working("learning"):
         learnt = updated(predictor, data)
     save_model(learnt.predictor, options.output)
     if options.json:
@@ -86,6 +92,8 @@ def report(options: Namespace) -> int:
     from dovetail.predictor_report import report_html
     from dovetail.predictors.model_file import load_model
 
+    read = (*dataset_files(options.data), *filter(None, [options.model]))
+    require_separate(read, options.output)
     predictor = load_model(options.model) if options.model else None
     found = _studied(options, _models(options))
     with working("drawing"):
@@ -127,19 +135,25 @@ def _studied(options: Namespace, models: Sequence[str]) -> Studied:
     data = _data(options)
     _require_gpu_models(data, options)
     settings = _settings(data, options)
-    with counting("testing") as progress:
-        try:
-            return study(
-                data,
-                models,
-                settings,
-                options.gpu_model,
-                options.confidence,
-                options.seed,
-                progress,
-            )
-        except InputError as error:
-            raise InputError(error.rule, error.path, source_name(options.data)) from None
+    with _about_data(options), counting("testing") as progress:
+        return study(
+            data,
+            models,
+            settings,
+            options.gpu_model,
+            options.confidence,
+            options.seed,
+            progress,
+        )
+
+
+@contextmanager
+def _about_data(options: Namespace) -> Iterator[None]:
+    """Name the path of the data set in errors that know its name only."""
+    try:
+        yield
+    except InputError as error:
+        raise error.at(source_name(options.data)) from None
 
 
 def _require_gpu_models(data: DataSet, options: Namespace) -> None:

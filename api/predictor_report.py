@@ -257,7 +257,7 @@ def _error_lines(studied: Studied, tested: Trial | None) -> Sequence[ErrorLine]:
     easy = studied.of(tested.model, "random") if tested.setting != "random" else None
     new, rows = _error_by_workload(tested)
     known = _error_by_workload(easy)[0] if easy else np.full(len(new), np.nan)
-    longest = np.nanmax(np.concatenate([new, known]))
+    longest = np.nanmax(np.concatenate([new, known])) or 1.0
     names, families = tested.rows.names, tested.rows.families
     order = [k for k in np.argsort(-new, kind="stable") if not np.isnan(new[k])]
     return [

@@ -356,7 +356,9 @@ class _States:
         return np.asarray(complete[own] & complete[other] & inside)
 
     def _of(self, member: Member, own: IntArray, other: IntArray) -> FloatArray:
-        return member.form.predict(self.seen[member.features], own, other)
+        # Numbers of a file may be as large as they like; beyond the limits nothing is predicted.
+        with np.errstate(over="ignore", invalid="ignore"):
+            return member.form.predict(self.seen[member.features], own, other)
 
 
 def _states_of(

@@ -17,7 +17,13 @@ from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.predictors.about import About, TrainingData
 from dovetail.predictors.bounds import Calibration, calibrate, standing
 from dovetail.predictors.drift import Drift, Outcome, drift
-from dovetail.predictors.estimators.registry import MODELS, ModelSpec, PairEstimator, spec
+from dovetail.predictors.estimators.registry import (
+    MODELS,
+    ModelSpec,
+    PairEstimator,
+    needed_to_fit,
+    spec,
+)
 from dovetail.predictors.features import CODES, Features
 from dovetail.predictors.fits import MEASURED, NEW, Member, ModelFit, Split
 from dovetail.predictors.folds import Fold, HeldOut, family_folds, held_out, random_folds
@@ -39,6 +45,7 @@ Progress = Callable[[str, int, int], None]
 """Told the name of a step, its number and how many there are."""
 
 _LEAST_FOLDS = 2
+_LEAST_MEDIAN, _MOST_MEDIAN = 0.95, 20.0
 _NOTHING: Final = HeldOut(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
 
 
@@ -78,13 +85,19 @@ def prepared(data: DataSet, model: str, gpu_models: Sequence[str] | None = None)
     Raises
     ------
     InputError
-        When no pair was measured there.
+        When no pair was measured there, or the slowdowns are speeds or percentages.
     UnsupportedError
-        When no model has this name, the data have too few of its features, or what it is
-        fitted with is not installed.
+        When no model has this name, the data have too few of its features or, for ``auto``,
+        of families to choose on, or what it is fitted with is not installed.
     """
-    if model == AUTO:
-        return _prepared_auto(data, gpu_models)
+    found = (
+        _prepared_auto(data, gpu_models) if model == AUTO else _prepared(data, model, gpu_models)
+    )
+    _require_slowdowns(found.rows, data)
+    return found
+
+
+def _prepared(data: DataSet, model: str, gpu_models: Sequence[str] | None) -> Prepared:
     if model not in MODELS:
         raise UnsupportedError(f"model must be one of {', '.join(NAMES)}, got {model!r}")
     wanted = spec(model)
@@ -322,7 +335,8 @@ def _with_families(model: str, wanted: ModelSpec, rows: Rows) -> ModelSpec:
 
 
 def _prepared_auto(data: DataSet, gpu_models: Sequence[str] | None) -> Prepared:
-    from dovetail.predictors.estimators.auto import Auto, Candidate
+    with needed_to_fit(AUTO):
+        from dovetail.predictors.estimators.auto import Auto, Candidate
 
     found = {}
     for name in CANDIDATES:
@@ -333,6 +347,9 @@ def _prepared_auto(data: DataSet, gpu_models: Sequence[str] | None) -> Prepared:
     described = (f for one in found.values() for f in one.features.names if f not in CODES)
     names = (*dict.fromkeys(described), *reversed(CODES))
     features, rows = training_rows(data, names, gpu_models)
+    if not any(True for _ in family_folds(rows)):
+        rule = "auto chooses on families that it leaves out: it needs pairs that lack one, name"
+        raise UnsupportedError(f"{rule} another model ({', '.join(MODELS)})")
 
     def build(seed: int) -> PairEstimator:
         candidates = [
@@ -342,6 +359,16 @@ def _prepared_auto(data: DataSet, gpu_models: Sequence[str] | None) -> Prepared:
         return Auto(candidates, coded=True, random_state=seed)
 
     return Prepared(AUTO, ModelSpec(names, build), features, rows)
+
+
+def _require_slowdowns(rows: Rows, data: DataSet) -> None:
+    """Refuse what cannot be slowdowns: half of all jobs do not run faster beside another."""
+    middle = float(np.median(rows.slowdown))
+    if _LEAST_MEDIAN <= middle <= _MOST_MEDIAN:
+        return
+    side, what = ("at most", "speeds") if middle < 1 else ("at least", "percentages")
+    rule = f"must be iteration time together / alone; half are {side} {middle:.4g}, as {what} are"
+    raise InputError(rule, "measurements: slowdown", data.name)
 
 
 def _fitted(

@@ -209,7 +209,7 @@ def _broken_header(
     missing = next((name for name in required if name not in header), None)
     if missing is not None:
         needed = ", ".join(required)
-        return f"must have the columns {needed}; missing: {missing}, got {listed(header)}"
+        return f"must have the columns {needed}; missing: {missing}, got {listed(header) or 'none'}"
     return None
 
 

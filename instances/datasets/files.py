@@ -33,6 +33,7 @@ from dovetail.instances.errors import InputError
 from dovetail.instances.files import FilePath, source_name, write_bytes
 from dovetail.instances.importers._tables import read_table
 
+TABLES = ("profiles", "pairs")
 FORMS = (".csv", ".csv.gz", ".parquet")
 
 _Rows = Sequence[Mapping[str, Cell]]
@@ -77,6 +78,19 @@ def read_dataset(path: FilePath) -> DataSet:
         },
         source_name(path),
     )
+
+
+def dataset_files(path: FilePath) -> tuple[Path, ...]:
+    """Return the files that a data set at this path has or could have.
+
+    Parameters
+    ----------
+    path : str or path
+        A folder, or a repository.
+    """
+    if is_repository(path):
+        return (Path(path),)
+    return tuple(Path(path, f"{table}{form}") for table in TABLES for form in FORMS)
 
 
 def write_dataset(data: DataSet, path: FilePath, parquet: bool = False) -> None:

@@ -78,7 +78,12 @@ class Row:
 
 
 def as_number(text: str) -> float | None:
-    """Return the number that a cell holds, None where it is none."""
+    """Return the number that a cell holds, None where it is none.
+
+    What only Python takes for a number, such as ``1_0``, is none.
+    """
+    if "_" in text or not text.isascii():
+        return None
     try:
         return float(text)
     except ValueError:

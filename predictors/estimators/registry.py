@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Final, NamedTuple, Protocol, Self
 
@@ -65,12 +66,19 @@ def spec(name: str) -> ModelSpec:
     """
     if name not in MODELS:
         raise UnsupportedError(f"model must be one of {', '.join(MODELS)}, got {name!r}")
-    try:
+    with needed_to_fit(name):
         module = import_module(f"dovetail.predictors.estimators.{name}")
+    found: ModelSpec = module.SPEC
+    return found
+
+
+@contextmanager
+def needed_to_fit(name: str) -> Iterator[None]:
+    """Say of an import that fails what to install, unless it is one of Dovetail's own."""
+    try:
+        yield
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("dovetail"):
             raise
         what = f"fitting {name} needs {error.name}"
         raise UnsupportedError(f"{what}: pip install 'dovetail[train]'") from None
-    found: ModelSpec = module.SPEC
-    return found

@@ -240,7 +240,10 @@ def test_same_seed_same_plan(run):
         (["plan", "library:lab", "--time-limit", "-1"], "must be a number of seconds >= 0"),
         (["plan", "library:lab", "--time-limit", "nan"], "must be a number of seconds >= 0"),
         (["plan", "library:lab", "--gap", "1"], "gap must be >= 0 and < 1, got 1.0"),
-        (["plan", "library:lab", "--seed", "1.5"], "invalid int value: '1.5'"),
+        (
+            ["plan", "library:lab", "--seed", "1.5"],
+            "must be a whole number >= 0 and < 4294967296, got '1.5'",
+        ),
         (["plan", "library:first-pairs", "--objective", "energy"], "workloads.A.power_w"),
         (["plan", "library:first-pairs", "--objective", "jct"], "jobs[0].remaining_s"),
         (["plan", "library:gpu-models", "--solver", "matching"], "GPUs of several models"),

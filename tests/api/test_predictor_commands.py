@@ -8,7 +8,9 @@ import sys
 import pytest
 
 from dovetail.cli import main
-from dovetail.instances.datasets import write_dataset
+from dovetail.instances.datasets import Repository, write_dataset
+from dovetail.predictors.model_file import save_model
+from tests.predictors.fitted import simple
 from tests.predictors.measured import measured
 
 
@@ -110,3 +112,72 @@ def test_without_the_extra_it_says_what_to_install(run, folder, monkeypatch):
 def test_show_of_no_model_is_one_line(run, tmp_path):
     status, out, err = run("show", tmp_path / "none")
     assert (status, out, err.count("\n")) == (2, "", 1)
+
+
+def test_the_licence_is_kept_in_the_model(run, folder, tmp_path):
+    model = tmp_path / "lab.dovetail"
+    fitted = ("fit", folder(measured()), "--model", "constant", "-o", model)
+    assert run(*fitted, "--licence", "evaluation only")[0] == 0
+    assert "licence evaluation only" in " ".join(run("show", model)[1].split())
+    told = json.loads(run("show", model, "--json")[1])
+    assert told["about"]["training"]["licence"] == "evaluation only"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("fit", "DATA", "--model", "constant", "-o", "TABLE"),
+        ("report", "DATA", "--models", "constant", "-o", "TABLE"),
+        ("update", "MODEL", "DATA", "-o", "TABLE"),
+        ("fit", "REPOSITORY", "--model", "constant", "-o", "REPOSITORY"),
+        ("report", "DATA", "--model", "MODEL", "-o", "MODEL"),
+    ],
+)
+def test_what_is_read_is_never_overwritten(run, folder, tmp_path, arguments):
+    data = folder(measured())
+    known = {
+        "DATA": data,
+        "TABLE": data / "pairs.csv",
+        "REPOSITORY": tmp_path / "measured.db",
+        "MODEL": tmp_path / "lab.dovetail",
+    }
+    Repository(known["REPOSITORY"]).append(measured().profiles, measured().measurements)
+    save_model(simple(), known["MODEL"])
+    output = known[arguments[-1]]
+    before = output.read_bytes()
+    status, out, err = run(*(known.get(argument, argument) for argument in arguments))
+    assert (status, out) == (2, "")
+    assert err == f"dovetail: {output}: is another file of this command, too\n"
+    assert output.read_bytes() == before
+
+
+@pytest.mark.parametrize("seed", ["-1", "4294967296", "one"])
+def test_a_seed_that_no_library_takes(run, folder, seed):
+    status, out, err = run("evaluate", folder(measured()), "--models", "constant", "--seed", seed)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert f"--seed: must be a whole number >= 0 and < 4294967296, got '{seed}'" in err
+
+
+def test_fit_names_the_path_of_the_data(run, folder, tmp_path):
+    path = folder(measured().replace(measurements=()))
+    status, out, err = run("fit", path, "-o", tmp_path / "none")
+    assert (status, out) == (2, "")
+    assert err == f"dovetail: {path}: measurements: must have at least one measured pair\n"
+
+
+def test_auto_without_the_extra_says_what_to_install(run, folder, tmp_path, monkeypatch):
+    monkeypatch.delitem(sys.modules, "dovetail.predictors.estimators.auto", raising=False)
+    monkeypatch.setitem(sys.modules, "sklearn.base", None)
+    status, out, err = run("fit", folder(measured()), "-o", tmp_path / "none")
+    assert (status, out) == (2, "")
+    assert err.startswith("dovetail: fitting auto needs sklearn")
+    assert "pip install 'dovetail[train]'" in err
+
+
+def test_data_without_any_error_can_be_drawn(run, folder, tmp_path):
+    data = measured()
+    even = [found.replace(slowdown=(1.0, 1.0)) for found in data.measurements]
+    path = folder(data.replace(measurements=tuple(even)))
+    page = tmp_path / "page.html"
+    assert run("report", path, "--models", "constant", "-o", page)[0] == 0
+    assert "nan" not in page.read_text()

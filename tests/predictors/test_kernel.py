@@ -131,3 +131,12 @@ def test_arrays_that_are_missing(name):
     del arrays[name]
     with pytest.raises(InputError, match=f"{name}: is required"):
         Kernel.from_arrays(arrays, 5)
+
+
+def test_one_family_leaves_the_choice_as_it_is():
+    data = synthetic()
+    one = data.replace(profiles=tuple(p.replace(family="one") for p in data.profiles))
+    _, rows = training_rows(one, SPEC.features)
+    fitted = SPEC.build(0).fit(rows.table, rows.slowdown)
+    error = np.abs(fitted.predict(rows.table) - rows.slowdown).mean()
+    assert error < np.abs(rows.slowdown.mean() - rows.slowdown).mean()

@@ -280,3 +280,14 @@ def test_contract_of_predictors(levels, data):
     assert (turned.slowdown[: len(rows)] == turned.slowdown[len(rows) :, ::-1]).all()
     assert (turned.upper[: len(rows)] == turned.upper[len(rows) :, ::-1]).all()
     assert (found.upper >= found.slowdown).all()
+
+
+def test_numbers_that_overflow_stay_within_the_slowdowns_seen():
+    forms = {1e308: linear((1e308, 1e308)), -1e308: linear((-1e308, -1e308))}
+    seen = {}
+    for size, form in forms.items():
+        model = TrainedPredictor({"V100": fit(member(form, "sm_active"), limits=(0.9, 3.0))})
+        pairs = np.array([[0, 1]])
+        workloads = {"a": busy(1.0), "b": busy(1.0)}
+        seen[size] = model.predict(workloads, pairs, np.zeros_like(pairs)).slowdown.tolist()
+    assert seen == {1e308: [[3.0, 3.0]], -1e308: [[0.9, 0.9]]}

@@ -184,3 +184,32 @@ def test_only_the_network_is_searched(data):
 def test_nothing_measured():
     with pytest.raises(InputError, match="must have at least one measured pair"):
         fit(DataSet(name="empty"))
+
+
+@pytest.mark.parametrize(
+    ("of", "rule"),
+    [
+        (lambda slowdown: 1 / slowdown, r"half are at most 0\.\d+, as speeds are"),
+        (lambda slowdown: max(slowdown - 1, 0.01), r"half are at most 0\.\d+, as speeds are"),
+        (lambda slowdown: 100 * slowdown, r"half are at least 1\d\d\.?\d*, as percentages are"),
+    ],
+)
+@pytest.mark.parametrize("model", ["constant", AUTO])
+def test_what_cannot_be_slowdowns_is_refused(data, model, of, rule):
+    changed = tuple(
+        m.replace(slowdown=tuple(map(of, m.slowdown))) for m in data.measurements if not m.failed
+    )
+    with pytest.raises(InputError, match=rf"must be iteration time together / alone; {rule}"):
+        prepared(data.replace(measurements=changed), model)
+
+
+def test_slowdowns_a_little_below_one_are_noise(data):
+    changed = tuple(m.replace(slowdown=(0.97, 0.99)) for m in data.measurements)
+    rows = prepared(data.replace(measurements=changed), "constant").rows
+    assert np.median(rows.slowdown) == pytest.approx(0.98)
+
+
+def test_auto_needs_two_families(data):
+    one = data.replace(profiles=tuple(p.replace(family="one") for p in data.profiles))
+    with pytest.raises(UnsupportedError, match="it needs pairs that lack one, name another model"):
+        fit(one)

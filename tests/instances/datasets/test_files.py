@@ -170,6 +170,19 @@ def test_what_cannot_be_written_is_told(tmp_path):
             "D/profiles.csv: line 3: share: must be a number, got 'half'",
         ),
         (
+            "workload,gpu_model,power_w\na,V100,2_0\n",
+            "D/profiles.csv: line 2: power_w: must be a number, got '2_0'",
+        ),
+        (
+            "workload,gpu_model,power_w\na,V100,\u0661\n",
+            "D/profiles.csv: line 2: power_w: must be a number, got '\u0661'",
+        ),
+        (
+            "",
+            "D/profiles.csv: line 1: must have the columns workload, gpu_model; "
+            "missing: workload, got none",
+        ),
+        (
             "workload,gpu_model,share\na,V100,12.5\n",
             "D/profiles.csv: line 2: share: must be a whole number, got '12.5'",
         ),
