@@ -109,8 +109,8 @@ def test_update_by_hand():
 
 
 def test_bounds_widen_with_bad_news_and_narrow_with_good():
-    one, many = calibrated(), np.full(200, 1.2)
-    where, names = np.full(200, NEW), [f"n{k % 10}" for k in range(200)]
+    one, many = calibrated(), np.full(400, 1.2)
+    where, names = np.full(400, NEW), [f"n{k % 20}" for k in range(400)]
     bad = one.updated(many, many + 0.4, where, names)
     good = one.updated(many, many, where, names)
     assert good.level(NEW, 0.9) < one.level(NEW, 0.9) < bad.level(NEW, 0.9)
