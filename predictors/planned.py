@@ -174,15 +174,17 @@ def all_new(found: Sequence[Table]) -> Table:
 
 
 def draw_rounds(table: Table, draw: np.random.Generator) -> Iterator[Round]:
-    """Draw a round with gangs, then one with a job of one worker for each workload.
+    """Draw a round with gangs, then one of single workers with half to all of the workloads.
 
-    An optimiser picks harder the more co-runners there are to pick from, and the second has all.
-    There is none where nothing was predicted.
+    An optimiser picks harder the more co-runners there are to pick from, so the second is large;
+    not always of all workloads, as it would pick the same few pairs again and again. There is
+    none where nothing was predicted.
     """
     predicted = np.flatnonzero(~np.isnan(table.prediction).all(axis=1))
     if len(predicted):
         yield draw_round(table, draw)
-        yield Round(np.arange(len(predicted)), draw.permutation(predicted))
+        size = round(draw.uniform(0.5, 1) * len(predicted))
+        yield Round(np.arange(size), draw.permutation(predicted)[:size])
 
 
 def draw_round(table: Table, draw: np.random.Generator) -> Round:
