@@ -3,9 +3,10 @@
 The bound of a job is ``prediction + level * spread(prediction)``; the spread grows with the
 prediction and depends on what the model had seen of the pair (``planned.STANDINGS``). One number
 is left to choose, the level. It is chosen by conformal risk control (Angelopoulos, Bates, Fisch,
-Lei and Schuster: *Conformal risk control*, ICLR 2024, theorem 1) with a group of workloads as
-the unit, their family, as workloads of a family err alike, even where both were seen: with the misses ``l_g`` of K groups (the part of a
-group's jobs whose slowdown was above its bound), the smallest level is taken with
+Lei and Schuster: *Conformal risk control*, ICLR 2024, theorem 1) with a family of workloads as
+the unit, as workloads of a family err alike, even where both of a pair were seen: with the misses
+``l_g`` of K families (the part of a family's jobs whose slowdown was above its bound), the
+smallest level is taken with
 
     (l_1 + ... + l_K + worst) / (K + 1) <= 1 - confidence
 
@@ -174,6 +175,7 @@ class Calibration:
     ) -> FloatArray:
         """Return upper bounds, elementwise >= ``slowdown``; NaN stays NaN.
 
+        They are NaN where the data cannot support the confidence, see ``largest_confidence``.
         They never fall when the confidence or the number of workers rises.
 
         Parameters
@@ -186,18 +188,14 @@ class Calibration:
             The promised part of jobs that stay below their bound.
         workers : int
             Workers of the job: the promise is for the slowest of them.
-
-        Raises
-        ------
-        InputError
-            When the data cannot support the confidence for a standing that occurs.
         """
         value, index = np.broadcast_arrays(
             np.asarray(slowdown, dtype=np.float64), np.asarray(standing, dtype=np.int64)
         )
-        level = np.zeros(len(STANDINGS))
-        for found in np.unique(index):
-            level[found] = self.level(int(found), confidence, workers)
+        level = np.full(len(STANDINGS), np.nan)
+        for found in np.unique(index).tolist():
+            if confidence <= self.largest_confidence(found, workers):
+                level[found] = self.level(found, confidence, workers)
         bound: FloatArray = value + level[index] * self.spreads(value, index)
         return bound
 
@@ -385,7 +383,8 @@ class _Tally:
         misses, jobs = self._misses[ways, code], self._jobs[ways, code]
         if not len(ways):
             return Evidence((), *np.zeros((2, len(GANGS), 0, len(_LEVELS))))
-        risk = [Evidence(self._families, *counts).risk(worst) for counts in zip(misses, jobs)]
+        each = zip(misses, jobs, strict=True)
+        risk = [Evidence(self._families, *counts).risk(worst) for counts in each]
         hardest = np.argmax(risk, axis=0)[None, :, None]
         misses, jobs = (np.take_along_axis(c, hardest, axis=0)[0] for c in (misses, jobs))
         scale = _WORTH / np.maximum(jobs, _WORTH)
