@@ -70,6 +70,7 @@ _LEVELS = np.concatenate([np.arange(0, 3, 1 / 16), np.geomspace(3, 24, 16)])
 _STEP = 4  # Neighbouring levels that share the pairs which a gSLA lets be picked,
 _TURNS = 4  # and the rounds in which each of these steps has its turn once.
 _WORTH = 10.0
+_HEAVIEST = 3.0
 
 
 class Evidence(NamedTuple):
@@ -82,8 +83,8 @@ class Evidence(NamedTuple):
     misses : ndarray of float, shape (gang sizes, groups, levels)
         Jobs whose slowdown was above the bound of that level.
     jobs : ndarray of float, shape (gang sizes, groups, levels)
-        Jobs in all. What was simulated counts as at most 10 jobs of a group, so that what is
-        measured later is heard.
+        Jobs in all. What was simulated counts as at most 10 jobs of a group on average, so that
+        what is measured later is heard.
     """
 
     groups: tuple[str, ...]
@@ -93,14 +94,15 @@ class Evidence(NamedTuple):
     def risk(self, worst: float) -> FloatArray:
         """Return the controlled risk, shape (gang sizes, levels).
 
-        A group of fewer than 10 jobs counts for less. Where no job shares, none is broken. The
+        A job counts, so a group that shares more often counts for more, up to threefold, and one
+        of fewer than 10 jobs for less; the group never seen has 10. Where no job shares, none is broken. The
         risk never rises with the level: a level that keeps the promise by luck, below one that
         does not, is not taken.
         """
-        weight = np.minimum(1.0, self.jobs / _WORTH)
+        weight = np.minimum(_HEAVIEST, self.jobs / _WORTH)
         part = np.divide(self.misses, self.jobs, out=np.zeros_like(weight), where=self.jobs > 0)
         total = weight.sum(axis=1).max(axis=1, initial=0.0, keepdims=True)
-        groups = total.max(initial=0.0)
+        groups = min(total.max(initial=0.0), float(len(self.groups)))
         if groups == 0:
             return np.ones(weight.shape[::2])
         mean = (weight * part).sum(axis=1) / np.maximum(total, 1e-12)
@@ -384,11 +386,20 @@ class _Tally:
         if not len(ways):
             return Evidence((), *np.zeros((2, len(GANGS), 0, len(_LEVELS))))
         each = zip(misses, jobs, strict=True)
-        risk = [Evidence(self._families, *counts).risk(worst) for counts in each]
+        risk = [Evidence(self._families, *_scaled(*counts)).risk(worst) for counts in each]
         hardest = np.argmax(risk, axis=0)[None, :, None]
         misses, jobs = (np.take_along_axis(c, hardest, axis=0)[0] for c in (misses, jobs))
-        scale = _WORTH / np.maximum(jobs, _WORTH)
-        return Evidence(self._families, misses * scale, jobs * scale)
+        return Evidence(self._families, *_scaled(misses, jobs))
+
+
+def _scaled(misses: FloatArray, jobs: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the counts, shape (gang sizes, groups, levels), as if of ``_WORTH`` jobs a group.
+
+    The groups keep their parts: one that is picked more often has more of the jobs.
+    """
+    present = np.maximum(1, (jobs > 0).sum(axis=1, keepdims=True))
+    scale = _WORTH / np.maximum(jobs.sum(axis=1, keepdims=True) / present, _WORTH)
+    return misses * scale, jobs * scale
 
 
 def _limits(
