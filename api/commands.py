@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
@@ -276,14 +277,16 @@ def _predicted(
         # What a confidence may be is a matter of the model, everything else of the instance.
         about = options.model if error.path == "confidence" else options.instance
         raise error.at(source_name(about)) from None
-    for unknown in _unknown(instance, predictor, mixed):
+    for unknown in _unknown(instance, predictor, mixed, options.confidence):
         print(f"dovetail: {unknown} stay unknown", file=sys.stderr)
     return made
 
 
-def _unknown(instance: Instance, predictor: str | Predictor, mixed: bool) -> Iterator[str]:
+def _unknown(
+    instance: Instance, predictor: str | Predictor, mixed: bool, confidence: float | None
+) -> Iterator[str]:
     """Yield what the predictor could not predict, workloads up to ten by name."""
-    from dovetail.predictors import missing, unanswered
+    from dovetail.predictors import missing, unanswered, unsupported
 
     lacking = missing(instance, predictor)
     for workload, metrics in islice(lacking.items(), _MOST_TOLD):
@@ -294,6 +297,12 @@ def _unknown(instance: Instance, predictor: str | Predictor, mixed: bool) -> Ite
     if splits:
         shares = ", ".join("/".join(str(p) if p else "no cap" for p in split) for split in splits)
         yield f"the model was not fitted on pairs at {shares}: these"
+    limits = unsupported(instance, predictor, confidence)
+    if limits:
+        kinds = ", ".join(
+            f"{kind} {math.floor(most * 1e4) / 1e4:g}" for kind, most in limits.items()
+        )
+        yield f"the measurements support a confidence of at most: {kinds}: pairs of these"
 
 
 def _write_instance(options: Namespace, instance: Instance) -> None:

@@ -187,7 +187,7 @@ def study(
     confidence: float = 0.9,
     seed: int = 0,
     progress: Callable[[str, int, int], None] | None = None,
-    rounds: int = 4,
+    rounds: int = 8,
 ) -> Studied:
     """Test every model in every setting, and the matchings that its predictions choose.
 

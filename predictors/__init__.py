@@ -1,7 +1,7 @@
 """From profiles and measurements to slowdowns (with upper bounds), throughput and power."""
 
 from dovetail.predictors.analytic import AnalyticPredictor
-from dovetail.predictors.fill import PREDICTORS, missing, predict, unanswered
+from dovetail.predictors.fill import PREDICTORS, missing, predict, unanswered, unsupported
 from dovetail.predictors.model_file import load_model, save_model
 from dovetail.predictors.predictor import UNCAPPED, Prediction, Predictor
 from dovetail.predictors.round_table import RoundTable
@@ -20,4 +20,5 @@ __all__ = [
     "predict",
     "save_model",
     "unanswered",
+    "unsupported",
 ]

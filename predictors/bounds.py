@@ -3,15 +3,16 @@
 The bound of a job is ``prediction + level * spread(prediction)``; the spread grows with the
 prediction and depends on what the model had seen of the pair (``planned.STANDINGS``). One number
 is left to choose, the level. It is chosen by conformal risk control (Angelopoulos, Bates, Fisch,
-Lei and Schuster: *Conformal risk control*, ICLR 2024, theorem 1) with a group of workloads as
-the unit, as workloads of a family err alike: with the misses ``l_g`` of K groups (the part of a
-group's jobs whose slowdown was above its bound), the smallest level is taken with
+Lei and Schuster: *Conformal risk control*, ICLR 2024, theorem 1) with a family of workloads as
+the unit, as workloads of a family err alike, even where both of a pair were seen: with the misses
+``l_g`` of K families (the part of a family's jobs whose slowdown was above its bound), the
+smallest level is taken with
 
     (l_1 + ... + l_K + worst) / (K + 1) <= 1 - confidence
 
 For a further group that is exchangeable with these and misses no more than the part ``worst``
-of its bounds, the expected part of misses is then at most 1 - confidence. A group is a family
-where a workload is new, and the own workload where both are known. With ``worst = 1`` nothing is
+of its bounds, the expected part of misses is then at most 1 - confidence. The group is the
+hidden family, or the job's own where none is. With ``worst = 1`` nothing is
 assumed, and 10 families support no more than 90.9 %; with the default of a quarter they support
 97.7 %. That is the price of few families, and more is refused rather than promised.
 
@@ -33,7 +34,7 @@ here is numbers only.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, NamedTuple, Self
@@ -53,7 +54,8 @@ from dovetail.predictors.planned import (
     Outcome,
     Setting,
     Table,
-    draw_round,
+    all_new,
+    draw_rounds,
     outcome,
     partners,
     tables,
@@ -64,8 +66,11 @@ from dovetail.predictors.rows import Rows
 SETTINGS: Final = (BLIND, Setting(np.inf, 1.0), Setting(1.5, 0.8), Setting(1.2, 0.8))
 """The ways of picking pairs of which each must keep the promise."""
 
-_LEVELS = np.concatenate([np.arange(0, 3, 0.125), np.geomspace(3, 24, 13)])
+_LEVELS = np.concatenate([np.arange(0, 3, 1 / 16), np.geomspace(3, 24, 16)])
+_STEP = 4  # Neighbouring levels that share the pairs which a gSLA lets be picked,
+_TURNS = 4  # and the rounds in which each of these steps has its turn once.
 _WORTH = 10.0
+_HEAVIEST = 3.0
 
 
 class Evidence(NamedTuple):
@@ -74,12 +79,12 @@ class Evidence(NamedTuple):
     Attributes
     ----------
     groups : tuple of str
-        Names of families, or of workloads where both of a pair are known.
+        Names of families.
     misses : ndarray of float, shape (gang sizes, groups, levels)
         Jobs whose slowdown was above the bound of that level.
     jobs : ndarray of float, shape (gang sizes, groups, levels)
-        Jobs in all. What was simulated counts as at most 10 jobs of a group, so that what is
-        measured later is heard.
+        Jobs in all. What was simulated counts as at most 10 jobs of a group on average, so that
+        what is measured later is heard.
     """
 
     groups: tuple[str, ...]
@@ -89,17 +94,21 @@ class Evidence(NamedTuple):
     def risk(self, worst: float) -> FloatArray:
         """Return the controlled risk, shape (gang sizes, levels).
 
-        A group of fewer than 10 jobs counts for less. Where no job shares, none is broken.
+        A job counts, so a group that shares more often counts for more, up to threefold, and one
+        of fewer than 10 jobs for less; the group never seen has 10. Where no job shares, none is broken. The
+        risk never rises with the level: a level that keeps the promise by luck, below one that
+        does not, is not taken.
         """
-        weight = np.minimum(1.0, self.jobs / _WORTH)
+        weight = np.minimum(_HEAVIEST, self.jobs / _WORTH)
         part = np.divide(self.misses, self.jobs, out=np.zeros_like(weight), where=self.jobs > 0)
-        total = weight.sum(axis=1)
-        groups = total.max(initial=0.0)
+        total = weight.sum(axis=1).max(axis=1, initial=0.0, keepdims=True)
+        groups = min(total.max(initial=0.0), float(len(self.groups)))
         if groups == 0:
-            return np.ones_like(total)
+            return np.ones(weight.shape[::2])
         mean = (weight * part).sum(axis=1) / np.maximum(total, 1e-12)
-        found: FloatArray = (groups * mean + worst) / (groups + 1)
-        return found
+        found = (groups * mean + worst) / (groups + 1)
+        falling: FloatArray = np.maximum.accumulate(found[:, ::-1], axis=1)[:, ::-1]
+        return falling
 
 
 @dataclass(frozen=True)
@@ -168,6 +177,7 @@ class Calibration:
     ) -> FloatArray:
         """Return upper bounds, elementwise >= ``slowdown``; NaN stays NaN.
 
+        They are NaN where the data cannot support the confidence, see ``largest_confidence``.
         They never fall when the confidence or the number of workers rises.
 
         Parameters
@@ -180,18 +190,14 @@ class Calibration:
             The promised part of jobs that stay below their bound.
         workers : int
             Workers of the job: the promise is for the slowest of them.
-
-        Raises
-        ------
-        InputError
-            When the data cannot support the confidence for a standing that occurs.
         """
         value, index = np.broadcast_arrays(
             np.asarray(slowdown, dtype=np.float64), np.asarray(standing, dtype=np.int64)
         )
-        level = np.zeros(len(STANDINGS))
-        for found in np.unique(index):
-            level[found] = self.level(int(found), confidence, workers)
+        level = np.full(len(STANDINGS), np.nan)
+        for found in np.unique(index).tolist():
+            if confidence <= self.largest_confidence(found, workers):
+                level[found] = self.level(found, confidence, workers)
         bound: FloatArray = value + level[index] * self.spreads(value, index)
         return bound
 
@@ -214,8 +220,8 @@ class Calibration:
         standing : array of int, shape (jobs,)
             What was known of their pairs when it was predicted.
         groups : sequence of str
-            The new family of each job's pair, its own first; its own workload where both were
-            known. A group never seen before begins with what is measured here.
+            The co-runner's family where only the co-runner was new, else the job's own. A
+            family never seen before begins with what is measured here.
         workers : int
             Workers of the jobs.
         """
@@ -304,68 +310,111 @@ def calibrate(
     """
     found = tables(rows, known, new)
     spread = np.array([_fit_spread(found, code) for code in range(len(STANDINGS))])
-    tally = _Tally(rows, spread, len(settings))
+    tally = _Tally(rows, spread, settings)
     for k, table in enumerate(found):
         draw = np.random.default_rng([seed, k])
-        for _ in range(rounds if k else 4 * rounds):
-            tally.plan(table, settings, draw)
+        for number in range(rounds if k else 4 * rounds):
+            tally.plan(table, number, draw)
+    draw = np.random.default_rng([seed, len(found)])
+    for _ in range(4 * rounds):
+        tally.plan_all_new(found, draw)
     return Calibration(spread, _LEVELS, tally.evidence(worst), worst)
 
 
 class _Tally:
-    """Misses and jobs, shape (settings, standings, gang sizes, groups, levels)."""
+    """Misses and jobs, shape (ways, standings, gang sizes, families, levels).
 
-    def __init__(self, rows: Rows, spread: FloatArray, settings: int) -> None:
+    The ways are the settings among known workloads, then the same where all workloads are new.
+    """
+
+    def __init__(self, rows: Rows, spread: FloatArray, settings: Sequence[Setting]) -> None:
         self._families = tuple(dict.fromkeys(rows.families))
-        self._names = rows.names
         self._spread = spread
-        groups = max(len(self._names), len(self._families))
-        shape = (settings, len(STANDINGS), len(GANGS), groups, len(_LEVELS))
-        self._misses, self._jobs = np.zeros(shape), np.zeros(shape)
+        self._settings = settings
+        shape = (len(STANDINGS), len(GANGS), len(self._families), len(_LEVELS))
+        self._misses, self._jobs = np.zeros((2, 2 * len(settings), *shape))
 
-    def plan(self, table: Table, settings: Sequence[Setting], draw: np.random.Generator) -> None:
-        """Draw a round, pair its jobs in every setting and count what came of them."""
-        jobs = draw_round(table, draw)
-        a, b = np.moveaxis(self._spread[table.standing], 2, 0)
-        spread = a + b * np.maximum(0.0, table.prediction - 1)
-        for k, setting in enumerate(settings):
-            if np.isinf(setting.gsla):
+    def plan(self, table: Table, number: int, draw: np.random.Generator) -> None:
+        """Draw rounds, pair their jobs in every setting and count what came of them."""
+        spread = self._spreads(table)
+        for jobs in draw_rounds(table, draw):
+            for way, setting in enumerate(self._settings):
+                for levels, upper in _limits(table, spread, setting, number):
+                    partner = partners(jobs, table, upper, setting, draw)
+                    self._count(way, levels, table, outcome(jobs, partner, table, spread))
+
+    def plan_all_new(self, found: Sequence[Table], draw: np.random.Generator) -> None:
+        """The same in rounds without known workloads, without a gSLA.
+
+        Of two families, each was hidden once; pairs are picked by the mean of what was predicted
+        then, and each of the two predictions has its bound judged.
+        """
+        table, hidden = all_new(found), found[1:]
+        for jobs in draw_rounds(table, draw):
+            for way, setting in enumerate(self._settings, len(self._settings)):
+                if not np.isinf(setting.gsla):
+                    continue
                 partner = partners(jobs, table, table.prediction, setting, draw)
-                self._count(k, slice(None), table, outcome(jobs, partner, table, spread))
-                continue
-            for level, factor in enumerate(_LEVELS):
-                upper = table.prediction + factor * spread
-                partner = partners(jobs, table, upper, setting, draw)
-                here = slice(level, level + 1)
-                self._count(k, here, table, outcome(jobs, partner, table, spread))
+                for one in hidden:
+                    came = outcome(jobs, partner, one, self._spreads(one))
+                    self._count(way, slice(None), one, came)
 
-    def _count(self, setting: int, levels: slice, table: Table, found: Outcome) -> None:
-        hidden = table.family[np.argmax(table.new)]
-        group = np.where(found.standing == KNOWN, found.workload, hidden)
-        cell = found.standing, np.searchsorted(GANGS, found.workers), group
-        missed = found.needed[:, None] > _LEVELS[None, levels]
-        np.add.at(self._misses[setting, ..., levels], cell, missed)
-        np.add.at(self._jobs[setting, ..., levels], cell, 1.0)
+    def _spreads(self, table: Table) -> FloatArray:
+        a, b = np.moveaxis(self._spread[table.standing], 2, 0)
+        spread: FloatArray = a + b * np.maximum(0.0, table.prediction - 1)
+        return spread
+
+    def _count(self, way: int, levels: slice, table: Table, found: Outcome) -> None:
+        """Count the jobs whose pairs have a hidden workload; all, where none is hidden."""
+        hidden = table.new.any()
+        which = (found.standing != KNOWN) == hidden
+        own = table.family[found.workload[which]]
+        group = np.full(len(own), table.family[np.argmax(table.new)]) if hidden else own
+        cell = found.standing[which], np.searchsorted(GANGS, found.workers[which]), group
+        missed = found.needed[which, None] > _LEVELS[None, levels]
+        np.add.at(self._misses[way, ..., levels], cell, missed)
+        np.add.at(self._jobs[way, ..., levels], cell, 1.0)
 
     def evidence(self, worst: float) -> tuple[Evidence, ...]:
-        """Return the counts of the setting with the largest risk at each level."""
-        return tuple(
-            self._of_worst_setting(code, self._names if code == KNOWN else self._families, worst)
-            for code in range(len(STANDINGS))
-        )
+        """Return the counts of the way with the largest risk at each level."""
+        return tuple(self._of_worst_way(code, worst) for code in range(len(STANDINGS)))
 
-    def _of_worst_setting(self, code: int, groups: tuple[str, ...], worst: float) -> Evidence:
-        each = [
-            Evidence(groups, misses[code, :, : len(groups)], jobs[code, :, : len(groups)])
-            for misses, jobs in zip(self._misses, self._jobs, strict=True)
-        ]
-        hardest = np.argmax([evidence.risk(worst) for evidence in each], axis=0)[None, :, None]
-        misses, jobs = (
-            np.take_along_axis(np.stack(counts), hardest, axis=0)[0]
-            for counts in ([e.misses for e in each], [e.jobs for e in each])
-        )
-        scale = _WORTH / np.maximum(jobs, _WORTH)
-        return Evidence(groups, misses * scale, jobs * scale)
+    def _of_worst_way(self, code: int, worst: float) -> Evidence:
+        # Where no job ever shares, nothing is known; that is no reason to distrust the others.
+        ways = np.flatnonzero(self._jobs[:, code].any(axis=(1, 2, 3)))
+        misses, jobs = self._misses[ways, code], self._jobs[ways, code]
+        if not len(ways):
+            return Evidence((), *np.zeros((2, len(GANGS), 0, len(_LEVELS))))
+        each = zip(misses, jobs, strict=True)
+        risk = [Evidence(self._families, *_scaled(*counts)).risk(worst) for counts in each]
+        hardest = np.argmax(risk, axis=0)[None, :, None]
+        misses, jobs = (np.take_along_axis(c, hardest, axis=0)[0] for c in (misses, jobs))
+        return Evidence(self._families, *_scaled(misses, jobs))
+
+
+def _scaled(misses: FloatArray, jobs: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the counts, shape (gang sizes, groups, levels), as if of ``_WORTH`` jobs a group.
+
+    The groups keep their parts: one that is picked more often has more of the jobs.
+    """
+    present = np.maximum(1, (jobs > 0).sum(axis=1, keepdims=True))
+    scale = _WORTH / np.maximum(jobs.sum(axis=1, keepdims=True) / present, _WORTH)
+    return misses * scale, jobs * scale
+
+
+def _limits(
+    table: Table, spread: FloatArray, setting: Setting, number: int
+) -> Iterator[tuple[slice, FloatArray]]:
+    """Yield bounds that a gSLA is held against, with the levels they are for.
+
+    Without a gSLA all levels pick the same pairs. With one, few levels beside each other are
+    taken to pick those of the lowest of them.
+    """
+    if np.isinf(setting.gsla):
+        yield slice(None), table.prediction
+        return
+    for level in range(number % _TURNS * _STEP, len(_LEVELS), _TURNS * _STEP):
+        yield slice(level, level + _STEP), table.prediction + _LEVELS[level] * spread
 
 
 def _fit_spread(found: Sequence[Table], code: int) -> FloatArray:

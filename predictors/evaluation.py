@@ -18,7 +18,7 @@ import numpy as np
 from dovetail.instances._record import Record
 from dovetail.instances.datasets import DataSet
 from dovetail.instances.errors import UnsupportedError
-from dovetail.predictors.bounds import Calibration, calibrate, standing
+from dovetail.predictors.bounds import calibrate, standing
 from dovetail.predictors.estimators.registry import MODELS, ModelSpec, spec
 from dovetail.predictors.features import Features
 from dovetail.predictors.folds import Fold, HeldOut, workload_folds
@@ -201,7 +201,7 @@ def evaluate(
     confidence: float = 0.9,
     seed: int = 0,
     progress: Progress | None = None,
-    rounds: int = 4,
+    rounds: int = 8,
 ) -> Iterator[Trial | NotApplicable]:
     """Test every model in every setting.
 
@@ -529,7 +529,7 @@ def cross_calibrated(
     known: HeldOut,
     new: HeldOut,
     confidences: Sequence[float],
-    rounds: int = 4,
+    rounds: int = 8,
 ) -> FloatArray:
     """Return upper bounds of held-out predictions, shape (confidences, tests).
 
@@ -561,19 +561,8 @@ def cross_calibrated(
         row = held.row[of_fold]
         kinds = standing(seen[rows.own_workload[row]], seen[rows.other_workload[row]])
         for j, confidence in enumerate(confidences):
-            bounds = _upper(calibration, held.slowdown[of_fold], kinds, confidence)
-            uppers[j, of_fold] = bounds
+            uppers[j, of_fold] = calibration.upper(held.slowdown[of_fold], kinds, confidence)
     return uppers
-
-
-def _upper(
-    calibration: Calibration, slowdown: FloatArray, kinds: IntArray, confidence: float
-) -> FloatArray:
-    upper = np.full(len(slowdown), np.nan)
-    for kind in np.unique(kinds).tolist():
-        if confidence <= calibration.largest_confidence(kind):
-            upper[kinds == kind] = calibration.upper(slowdown[kinds == kind], kind, confidence)
-    return upper
 
 
 class _Inside(NamedTuple):

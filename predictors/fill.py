@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -22,7 +23,7 @@ from dovetail.predictors._combinations import (
 from dovetail.predictors._set_entries import rounded_up, set_entries
 from dovetail.predictors.analytic import AnalyticPredictor
 from dovetail.predictors.fits import Split
-from dovetail.predictors.predictor import FloatArray, Prediction, Predictor
+from dovetail.predictors.predictor import Prediction, Predictor
 from dovetail.predictors.trained import TrainedPredictor
 
 PREDICTORS: Mapping[str, Callable[[], Predictor]] = {"analytic": AnalyticPredictor}
@@ -53,7 +54,9 @@ def predict(
     upward to 1/10,000.
 
     A fitted predictor also gives ``upper`` and, where it was fitted on power, ``power_w``. The
-    bound of a workload is that of its largest gang, which feels the worst of its co-runners.
+    bound of a workload is that of its largest gang, which feels the worst of its co-runners. A
+    pair gets no entry, so that it does not share, where the measurements are too few for a bound
+    at this confidence, see ``unsupported``.
 
     Parameters
     ----------
@@ -76,8 +79,8 @@ def predict(
     Raises
     ------
     InputError
-        When the predictor was not fitted for a GPU model of the cluster, or more than
-        ``MOST_ENTRIES`` would be needed.
+        When the predictor was not fitted for a GPU model of the cluster, more than
+        ``MOST_ENTRIES`` would be needed, or the confidence is too high for any pair.
     UnsupportedError
         When no predictor has this name, or one without bounds is asked for a confidence.
     """
@@ -87,7 +90,10 @@ def predict(
     rows = _limited(unknown_rows(instance, known, gpu_models, mixed))
     carried = {} if previous is None else _carried(instance, previous)
     new = {key: entry for row in rows if (entry := carried.get(key := row.key)) is not None}
-    new |= _predicted([row for row in rows if row.key not in new], model, known)
+    left = [row for row in rows if row.key not in new]
+    if left:
+        _require_support(instance, model)
+    new |= _predicted(left, model, known)
     in_order = (new[row.key] for row in rows if row.key in new)
     filled = instance.replace(slowdowns=(*instance.slowdowns, *in_order))
     if not sets:
@@ -149,6 +155,57 @@ def unanswered(
     fits = [model.fit(gpu_model) for gpu_model in _gpu_models(instance, model)]
     splits = wanted_splits(instance.cluster, mixed)
     return tuple(split for split in splits if not all(fit.answered[split] for fit in fits))
+
+
+def unsupported(
+    instance: Instance, predictor: str | Predictor = "analytic", confidence: float | None = None
+) -> Mapping[str, float]:
+    """Return the kinds of jobs that share with nobody, as the confidence is too high for them.
+
+    Parameters
+    ----------
+    instance : Instance
+        The problem.
+    predictor : str or Predictor
+        A name in ``PREDICTORS``, or any predictor.
+    confidence : float, optional
+        As in ``predict``.
+
+    Returns
+    -------
+    mapping of str to float
+        From the kind in words to the largest confidence that the measurements support.
+
+    Raises
+    ------
+    InputError, UnsupportedError
+        As in ``predict``.
+    """
+    model = _adapted(_chosen(predictor), instance, confidence)
+    if not isinstance(model, TrainedPredictor):
+        return {}
+    kinds = _supported(instance, model)
+    return {kind: most for kind, most in kinds.items() if most < model.confidence}
+
+
+def _supported(instance: Instance, predictor: TrainedPredictor) -> Mapping[str, float]:
+    """Return the largest confidence of each kind of job, the least of the GPU models."""
+    names = [name for name, w in used(instance).items() if not predictor.lacks(name, w)]
+    found: dict[str, float] = {}
+    for gpu_model in _gpu_models(instance, predictor):
+        for kind, most in predictor.supported(names, gpu_model).items():
+            found[kind] = min(most, found.get(kind, most))
+    return found
+
+
+def _require_support(instance: Instance, predictor: Predictor) -> None:
+    """Refuse a confidence at which no job at all could share."""
+    if not isinstance(predictor, TrainedPredictor):
+        return
+    most = max(_supported(instance, predictor).values(), default=1.0)
+    if most < predictor.confidence:
+        rule = f"must be at most {math.floor(most * 1e4) / 1e4:g}, which is what the measurements"
+        raise InputError(f"{rule} can support, got {predictor.confidence:g}", "confidence")
 
 
 def _chosen(predictor: str | Predictor) -> Predictor:
@@ -222,9 +279,10 @@ def _entries(
     rows: Sequence[Row], prediction: Prediction
 ) -> Iterator[tuple[EntryKey, SlowdownEntry]]:
     slowdown = rounded_up(prediction.slowdown)
-    upper = _limits(prediction)
+    upper = None if prediction.upper is None else rounded_up(prediction.upper)
+    known = ~np.isnan(slowdown if upper is None else slowdown + upper).any(axis=1)
     power = None if prediction.power_w is None else prediction.power_w.tolist()
-    for k in np.flatnonzero(~np.isnan(slowdown).any(axis=1)).tolist():
+    for k in np.flatnonzero(known).tolist():
         row = rows[k]
         yield (
             row.key,
@@ -237,10 +295,3 @@ def _entries(
                 gpu_model=row.gpu_model,
             ),
         )
-
-
-def _limits(prediction: Prediction) -> FloatArray | None:
-    """Return the upper bounds; no gSLA is kept against one that could not be given."""
-    if prediction.upper is None:
-        return None
-    return rounded_up(np.where(np.isnan(prediction.upper), np.inf, prediction.upper))

@@ -39,13 +39,12 @@ class Bound(Protocol):
     ) -> FloatArray:
         """Return the bound of each slowdown, for jobs of so many workers.
 
-        ``standing`` says what was known of each pair, see ``bounds.standing``.
-
-        Raises
-        ------
-        InputError
-            When the confidence is more than the data support.
+        ``standing`` says what was known of each pair, see ``bounds.standing``. NaN where the
+        confidence is more than the data support.
         """
+
+    def largest_confidence(self, standing: int, workers: int = 1) -> float:
+        """Return the highest confidence that the data support; 0 where there are none."""
 
     def arrays(self) -> Arrays:
         """Return everything it is made of, as arrays of numbers."""

@@ -8,7 +8,7 @@ from workloads that were measured, pairs them by what was predicted, and tells w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -155,6 +155,38 @@ def _hidden(base: Table, rows: Rows, found: HeldOut) -> Iterator[Table]:
         yield base._replace(prediction=prediction, standing=standing, new=new)
 
 
+def all_new(found: Sequence[Table]) -> Table:
+    """Return what would be predicted if every workload were new, as nearly as is known.
+
+    The mean of what was predicted for a pair whenever a workload of it was hidden.
+
+    Parameters
+    ----------
+    found : sequence of Table
+        As ``tables`` returns them.
+    """
+    each = [np.where(one.standing == KNOWN, np.nan, one.prediction) for one in found]
+    count = np.isfinite(each).sum(axis=0)
+    total = np.nansum(each, axis=0)
+    mean = np.divide(total, count, out=np.full(count.shape, np.nan), where=count > 0)
+    nothing = np.zeros(len(count), dtype=np.bool_)
+    return found[0]._replace(prediction=mean, standing=np.full_like(count, NEW), new=nothing)
+
+
+def draw_rounds(table: Table, draw: np.random.Generator) -> Iterator[Round]:
+    """Draw a round with gangs, then one of single workers with half to all of the workloads.
+
+    An optimiser picks harder the more co-runners there are to pick from, so the second is large;
+    not always of all workloads, as it would pick the same few pairs again and again. There is
+    none where nothing was predicted.
+    """
+    predicted = np.flatnonzero(~np.isnan(table.prediction).all(axis=1))
+    if len(predicted):
+        yield draw_round(table, draw)
+        size = round(draw.uniform(0.5, 1) * len(predicted))
+        yield Round(np.arange(size), draw.permutation(predicted)[:size])
+
+
 def draw_round(table: Table, draw: np.random.Generator) -> Round:
     """Draw jobs of every number of workers in ``GANGS``.
 
@@ -163,10 +195,9 @@ def draw_round(table: Table, draw: np.random.Generator) -> Round:
     """
     size = np.repeat(GANGS, _JOBS_OF)
     measured = ~np.isnan(table.prediction).all(axis=1)
-    workload = _draw_workloads(table, draw, measured & ~table.new, len(size))
-    if (measured & table.new).any():
-        fresh = _draw_workloads(table, draw, measured & table.new, len(size))
-        workload = np.where(draw.random(len(size)) < 0.5, fresh, workload)
+    kinds = [among for among in (measured & ~table.new, measured & table.new) if among.any()]
+    drawn = [_draw_workloads(table, draw, among, len(size)) for among in kinds]
+    workload = np.where(draw.random(len(size)) < 0.5, drawn[0], drawn[-1])
     job = np.repeat(np.arange(len(size)), size)
     return Round(job, workload[job])
 

@@ -6,7 +6,7 @@ numpy runs it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -21,6 +21,8 @@ from dovetail.predictors.about import About
 from dovetail.predictors.bounds import standing
 from dovetail.predictors.features import Features
 from dovetail.predictors.fits import CAPS, MEASURED, NEW, Bound, Member, ModelFit, Split
+from dovetail.predictors.planned import KNOWN, NEW_CO_RUNNER, STANDINGS
+from dovetail.predictors.planned import NEW as NEW_WORKLOAD
 from dovetail.predictors.predictor import BoolArray, FloatArray, IntArray, Prediction
 
 _BLOCK_ROWS = 2**20
@@ -125,6 +127,38 @@ class TrainedPredictor:
         """
         return min((fit.lacks(name, workload) for fit in self.fits.values()), key=len)
 
+    def supported(
+        self, workloads: Collection[str], gpu_model: str | None = None
+    ) -> Mapping[str, float]:
+        """Return the largest confidence of ``upper`` for each kind of job these workloads make.
+
+        Parameters
+        ----------
+        workloads : collection of str
+            Workloads by name, any two of which may share a GPU.
+        gpu_model : str, optional
+            As in ``predict``.
+
+        Returns
+        -------
+        mapping of str to float
+            From what was known of a job's pair, and its workers, in words; nothing from a fit
+            without bounds.
+        """
+        fit = self.fit(gpu_model)
+        if fit.bound is None:
+            return {}
+        new = not set(workloads) <= set(fit.measured)
+        found = {}
+        for name in workloads:
+            known = name in fit.measured
+            workers = self.workers.get(name, 1)
+            beside = (KNOWN, NEW_CO_RUNNER) if new else (KNOWN,)
+            for kind in beside if known else (NEW_WORKLOAD,):
+                words = f"{STANDINGS[kind]} ({workers} worker{'s' * (workers > 1)})"
+                found[words] = fit.bound.largest_confidence(kind, workers)
+        return found
+
     def predict(
         self,
         workloads: Mapping[str, Workload],
@@ -135,7 +169,8 @@ class TrainedPredictor:
         """Predict every row; see ``Predictor.predict`` for the shapes.
 
         Rows at caps outside of what was measured are NaN, and so are those whose workloads lack
-        a feature.
+        a feature. ``upper`` is also NaN where the data do not support the confidence, see
+        ``supported``.
 
         Raises
         ------

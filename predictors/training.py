@@ -27,6 +27,7 @@ from dovetail.predictors.estimators.registry import (
 from dovetail.predictors.features import CODES, Features
 from dovetail.predictors.fits import MEASURED, NEW, Member, ModelFit, Split
 from dovetail.predictors.folds import Fold, HeldOut, family_folds, held_out, random_folds
+from dovetail.predictors.planned import NEW_CO_RUNNER
 from dovetail.predictors.predictor import UNCAPPED, FloatArray, IntArray
 from dovetail.predictors.rows import UNPROFILED, Rows, measured_pairs, training_rows
 from dovetail.predictors.trained import TrainedPredictor
@@ -523,13 +524,8 @@ def _said(predictor: TrainedPredictor, gpu_model: str, data: DataSet, later: Dat
 
 def _groups(rows: Rows, said: _Said) -> list[str]:
     """Return whose luck each row shares: see ``Calibration.updated``."""
-    own = [rows.names[k] for k in rows.own_workload.tolist()]
-    families = (
-        [rows.families[k] for k in side.tolist()]
-        for side in (rows.own_workload, rows.other_workload)
-    )
-    choices = zip(own, *reversed(list(families)), strict=True)
-    return [choice[code] for choice, code in zip(choices, said.standing.tolist(), strict=True)]
+    side = np.where(said.standing == NEW_CO_RUNNER, rows.other_workload, rows.own_workload)
+    return [rows.families[k] for k in side.tolist()]
 
 
 def _outcomes(rows: Rows, said: _Said, confidence: float) -> list[Outcome]:
