@@ -31,17 +31,23 @@ class TrainingData(Record):
 
     @classmethod
     def of(cls, data: DataSet, licence: str | None = None) -> Self:
-        """Describe a data set."""
+        """Describe a data set.
+
+        Raises
+        ------
+        InputError
+            When the licence is not one line of 1 to 200 characters.
+        """
         recorded = chain((p.source for p in data.profiles), (m.source for m in data.measurements))
         sources = sorted({source for source in recorded if source is not None})
-        return cls(
-            name=data.name,
-            sha256=data.fingerprint,
-            profiles=len(data.profiles),
-            measurements=len(data.measurements),
-            sources=tuple(sources),
-            licence=licence,
-        )
+        told = {
+            "name": data.name,
+            "sha256": data.fingerprint,
+            "profiles": len(data.profiles),
+            "measurements": len(data.measurements),
+            "sources": sources,
+        }
+        return cls.from_data(told if licence is None else {**told, "licence": licence})
 
 
 class About(Record):

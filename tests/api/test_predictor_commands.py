@@ -123,6 +123,15 @@ def test_the_licence_is_kept_in_the_model(run, folder, tmp_path):
     assert told["about"]["training"]["licence"] == "evaluation only"
 
 
+@pytest.mark.parametrize("licence", ["", " ", "a" * 201, "two\nlines"])
+def test_a_licence_is_one_line(run, folder, tmp_path, licence):
+    model = tmp_path / "lab.dovetail"
+    status, out, err = run("fit", folder(measured()), "--licence", licence, "-o", model)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert "data: licence: must" in err
+    assert not model.exists()
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
