@@ -18,7 +18,7 @@ from dovetail.predictor_wording import (
     verdict,
 )
 from dovetail.predictors.evaluation import GSLAS, Evaluation
-from dovetail.tables import fact_lines, plain_table
+from dovetail.tables import Fitting, fact_lines, plain_table, row_lines
 
 ERROR_COLUMNS = ("SMAPE", "MAE", "RMSE", "R2", "bias", "under by\n> 0.1", "no\nanswer")
 BOUND_COLUMNS = ("held:\njobs", "held:\npairs", "width", "chosen:\njobs", "chosen:\npairs")
@@ -94,7 +94,9 @@ def _table(
 ) -> Iterator[RenderableType]:
     if not comparison.evaluations:
         return
-    table = plain_table("model", "new to it")
+    table, lines = plain_table(), []
+    for column in ("model", "new to it"):
+        table.add_column(column, no_wrap=True)
     for column in columns:
         table.add_column(column, justify="right", no_wrap=True)
     for k, (each, cells) in enumerate(rows):
@@ -103,8 +105,10 @@ def _table(
         first = k == 0 or comparison.evaluations[k - 1].model != each.model
         names = (each.model if first else "", SETTING_TOLD[each.setting])
         table.add_row(*map(Text, (*names, *cells)), end_section=ends)
+        lines.append((f"{each.model}, new {SETTING_TOLD[each.setting]}", *cells))
     yield Text(f"\n{title}\n", "bold")
-    yield table
+    told = [" ".join(name.split()) for name in columns]
+    yield Fitting(table, row_lines(lines, 1, told), folds=False)
 
 
 def _not_applicable(comparison: Comparison) -> Iterator[RenderableType]:

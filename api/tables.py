@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -47,6 +48,8 @@ WIDTH = 100
 NARROWEST = 80
 """Columns that tables need; with fewer, their rows are told in lines."""
 
+_ANY_WIDTH = 10_000
+
 MOST_GPUS = 60
 MOST_WAITING = 20
 
@@ -57,14 +60,22 @@ SEAT_COLUMNS = ("SM share", "slowdown", "at most", "gSLA", "memory GiB", "")
 
 @dataclass(frozen=True)
 class Fitting:
-    """A table, or its rows as lines where there is no room for the table."""
+    """A table, or its rows as lines where there is no room for the table.
+
+    Where ``folds``, names may fold to make room.
+    """
 
     table: Table
     lines: RenderableType
+    folds: bool = True
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the form that fits."""
-        yield self.table if options.max_width >= NARROWEST else self.lines
+        needed = NARROWEST if self.folds else self._width(console, options)
+        yield self.table if options.max_width >= needed else self.lines
+
+    def _width(self, console: Console, options: ConsoleOptions) -> int:
+        return Measurement.get(console, options.update(max_width=_ANY_WIDTH), self.table).maximum
 
 
 def console() -> Console:
@@ -112,7 +123,7 @@ def gpu_table(laid_out: PlanView) -> RenderableType:
         for k, row in enumerate(cells):
             table.add_row(*map(Text, row), end_section=last and k == len(cells) - 1)
     rows = (row for cells, _ in gpus for row in cells)
-    shown = Fitting(table, _lines(rows, len(GPU_COLUMNS), SEAT_COLUMNS))
+    shown = Fitting(table, row_lines(rows, len(GPU_COLUMNS), SEAT_COLUMNS))
     return Group(Text(), shown, *_left_out(len(laid_out.gpus) - MOST_GPUS, "GPU"))
 
 
@@ -147,7 +158,7 @@ def comparison_table(comparison: Comparison) -> RenderableType:
         table.add_row(*map(Text, row), style="bold" if k == 0 else None)
     objective = comparison.objective
     title = f"\nthe same jobs under simpler rules ({objective}: {better(objective)})\n"
-    return Group(Text(title, "bold"), Fitting(table, _lines(rows, 1, columns)))
+    return Group(Text(title, "bold"), Fitting(table, row_lines(rows, 1, columns)))
 
 
 def explanation_view(story: Explanation) -> RenderableType:
@@ -203,7 +214,9 @@ def _verified(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "verified", verified(plan)
 
 
-def _lines(rows: Iterable[tuple[str, ...]], names: int, columns: Sequence[str]) -> RenderableType:
+def row_lines(
+    rows: Iterable[tuple[str, ...]], names: int, columns: Sequence[str]
+) -> RenderableType:
     """Return a line of the names in each row, and under it its other cells with their columns."""
     lines: list[RenderableType] = []
     for row in rows:

@@ -32,15 +32,9 @@ NonNegative = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0, le=
 Fraction = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0, le=1)]
 Count = Annotated[StrictInt, Field(ge=1, le=1_000_000)]
 Text = Annotated[str, Field(strict=True)]
-Name = Annotated[
-    str,
-    Field(
-        strict=True,
-        min_length=1,
-        max_length=200,
-        pattern=f"^{_IN_NAMES}*{_SEEN_IN_NAMES}{_IN_NAMES}*$",
-    ),
-]
+ONE_LINE = f"^{_IN_NAMES}*{_SEEN_IN_NAMES}{_IN_NAMES}*$"
+"""The pattern of texts that are one line of printable characters, not all blank."""
+Name = Annotated[str, Field(strict=True, min_length=1, max_length=200, pattern=ONE_LINE)]
 Share = Annotated[StrictInt, Field(ge=1, le=100)]
 """A cap on the percentage of a GPU's SMs that a job may use there."""
 

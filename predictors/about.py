@@ -7,11 +7,14 @@ from typing import Annotated, Self
 
 from pydantic import Field, StrictInt
 
-from dovetail.instances._record import FrozenMapping, Name, Number, Record
+from dovetail.instances._record import ONE_LINE, FrozenMapping, Name, Number, Record
 from dovetail.instances.datasets import DataSet
 from dovetail.instances.datasets.records import Date
 
 Sha256 = Annotated[str, Field(strict=True, pattern="^[0-9a-f]{64}$")]
+_Split = Annotated[str, Field(strict=True, min_length=1, max_length=300, pattern=ONE_LINE)]
+"""A GPU model and what was held out there, so longer than a name."""
+
 _Amount = Annotated[StrictInt, Field(ge=0)]
 
 
@@ -31,17 +34,23 @@ class TrainingData(Record):
 
     @classmethod
     def of(cls, data: DataSet, licence: str | None = None) -> Self:
-        """Describe a data set."""
+        """Describe a data set.
+
+        Raises
+        ------
+        InputError
+            When the licence is not one line of 1 to 200 characters.
+        """
         recorded = chain((p.source for p in data.profiles), (m.source for m in data.measurements))
         sources = sorted({source for source in recorded if source is not None})
-        return cls(
-            name=data.name,
-            sha256=data.fingerprint,
-            profiles=len(data.profiles),
-            measurements=len(data.measurements),
-            sources=tuple(sources),
-            licence=licence,
-        )
+        told = {
+            "name": data.name,
+            "sha256": data.fingerprint,
+            "profiles": len(data.profiles),
+            "measurements": len(data.measurements),
+            "sources": sources,
+        }
+        return cls.from_data(told if licence is None else {**told, "licence": licence})
 
 
 class About(Record):
@@ -53,4 +62,4 @@ class About(Record):
 
     created: Date | None = None
     training: TrainingData | None = None
-    held_out: FrozenMapping[Name, FrozenMapping[Name, Number]] = Field({})
+    held_out: FrozenMapping[_Split, FrozenMapping[Name, Number]] = Field({})

@@ -155,13 +155,14 @@ def fit(
     chosen = tuple(gpu_models) if gpu_models else _measured_on(data)
     if not chosen:
         raise InputError("must have at least one measured pair", "measurements", data.name)
+    training = TrainingData.of(data, licence)
     fitted = {
         name: _fitted(prepared(data, model, [name]), data, name, seed, search_s, progress)
         for name in chosen
     }
     about = About(
         created=_now(),
-        training=TrainingData.of(data, licence),
+        training=training,
         held_out={name: errors for one in fitted.values() for name, errors in one.errors.items()},
     )
     return TrainedPredictor({name: one.fit for name, one in fitted.items()}, confidence, about)

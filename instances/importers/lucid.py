@@ -16,7 +16,7 @@ from dovetail.instances.instance import Instance
 
 GPU_MODEL = "RTX 3090"
 MEMORY_MIB = 24576.0
-SOURCE = "Lucid"
+SOURCE = "Lucid (S-Lab-System-Group/Lucid, non-commercial)"
 
 _TYPE = ("model", "dataset", "batchsize", "amp")
 _SOLO = (*_TYPE, "speed", "gpu_util", "gmem_util", "gmem")

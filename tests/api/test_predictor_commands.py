@@ -123,6 +123,15 @@ def test_the_licence_is_kept_in_the_model(run, folder, tmp_path):
     assert told["about"]["training"]["licence"] == "evaluation only"
 
 
+@pytest.mark.parametrize("licence", ["", " ", "a" * 201, "two\nlines"])
+def test_a_licence_is_one_line(run, folder, tmp_path, licence):
+    model = tmp_path / "lab.dovetail"
+    status, out, err = run("fit", folder(measured()), "--licence", licence, "-o", model)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert "data: licence: must" in err
+    assert not model.exists()
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -181,3 +190,9 @@ def test_data_without_any_error_can_be_drawn(run, folder, tmp_path):
     page = tmp_path / "page.html"
     assert run("report", path, "--models", "constant", "-o", page)[0] == 0
     assert "nan" not in page.read_text()
+
+
+def test_the_longest_name_of_a_gpu_model(run, folder, tmp_path):
+    path, model = folder(measured(gpu_models=("G" * 200,))), tmp_path / "lab.dovetail"
+    assert run("fit", path, "--model", "constant", "-o", model)[0] == 0
+    assert run("show", model)[0] == 0

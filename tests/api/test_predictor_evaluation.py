@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from io import StringIO
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from dovetail.instances.datasets import DataSet, Measurement
 from dovetail.predictor_evaluation import (
@@ -17,6 +19,7 @@ from dovetail.predictor_evaluation import (
     study,
     worth,
 )
+from dovetail.predictor_tables import comparison_view
 from dovetail.predictors.rows import training_rows
 from tests.predictors.measured import measured
 
@@ -100,3 +103,15 @@ def test_a_study_has_everything(studied):
     assert 0 < test.greedy <= 1 + 1e-9
     assert all(0 < each.throughput <= 1 + 1e-9 for each in test.models)
     assert type(found).from_data(found.to_data()) == found
+
+
+@pytest.mark.parametrize(("width", "lines"), [(100, False), (99, False), (60, True), (40, True)])
+def test_a_narrow_terminal_cuts_nothing_off(studied, width, lines):
+    out = StringIO()
+    Console(file=out, width=width, highlight=False).print(comparison_view(studied.comparison))
+    text = out.getvalue()
+    assert max(map(len, text.splitlines())) <= width
+    assert "…" not in text
+    words = " ".join(text.split())
+    assert ("new family SMAPE" in words) == lines
+    assert "wrongly accepted" in words
