@@ -184,3 +184,14 @@ def test_only_the_network_is_searched(data):
 def test_nothing_measured():
     with pytest.raises(InputError, match="must have at least one measured pair"):
         fit(DataSet(name="empty"))
+
+
+@pytest.mark.parametrize("model", ["constant", "kernel", "completion"])
+@pytest.mark.parametrize(("families", "each"), [(2, 2), (3, 1), (3, 2)])
+def test_few_workloads_have_bounds_at_the_confidence_of_few(model, families, each):
+    data = synthetic(families, each)
+    bound = fit(data, model).fits[GPU].bound
+    # No bound of the highest level is broken; the family never seen is taken to break a quarter.
+    for kind in range(3):
+        most = bound.largest_confidence(kind)
+        assert most == pytest.approx(1 - 0.25 / (families + 1))
