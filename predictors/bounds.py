@@ -94,10 +94,10 @@ class Evidence(NamedTuple):
     def risk(self, worst: float) -> FloatArray:
         """Return the controlled risk, shape (gang sizes, levels).
 
-        A job counts, so a group that shares more often counts for more, up to threefold, and one
-        of fewer than 10 jobs for less; the group never seen has 10. Where no job shares, none is broken. The
-        risk never rises with the level: a level that keeps the promise by luck, below one that
-        does not, is not taken.
+        Jobs count, so a group that shares more often counts for more, up to threefold, and one
+        of fewer than 10 jobs for less; the group never seen has 10. Where no job shares, none is
+        broken. The risk never rises with the level: a level that keeps the promise by luck, below
+        one that does not, is not taken.
         """
         weight = np.minimum(_HEAVIEST, self.jobs / _WORTH)
         part = np.divide(self.misses, self.jobs, out=np.zeros_like(weight), where=self.jobs > 0)

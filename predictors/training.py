@@ -394,7 +394,7 @@ def _fitted(
         bound=calibrate(rows, known, new, seed=seed),
         power=_power(data, gpu_model, seed),
     )
-    errors = {f"{gpu_model}: random": known, f"{gpu_model}: workload": new}
+    errors = {f"{gpu_model}: random": known, f"{gpu_model}: family": new}
     return _Fitted(fit, {name: _error(rows, held) for name, held in errors.items()})
 
 

@@ -66,7 +66,7 @@ def _pyarrow() -> ModuleType:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        hint = "needs pyarrow: pip install 'dovetail[parquet]'"
+        hint = "needs pyarrow: pip install './dovetail[parquet]'"
         raise UnsupportedError(f"Parquet {hint}") from None
     else:
         return pyarrow  # type: ignore[no-any-return]

@@ -131,7 +131,7 @@ class _Problem:
     def error(self, choice: _Choice) -> float:
         """Return the mean absolute error of slowdowns whose family is left out.
 
-        Infinite where there is one family only, so that no choice beats another.
+        Infinite where no family can be: every row has the only one, or the only two.
         """
         covariance, _ = self._covariance(choice)
         inverse = np.linalg.inv(covariance)
@@ -142,7 +142,7 @@ class _Problem:
             for group in self._groups()
             for residual in [np.linalg.solve(inverse[np.ix_(group, group)], solved[group])]
         ]
-        return float(np.concatenate(found).mean()) if found else float("inf")
+        return float(np.concatenate(found).mean()) if found else np.inf
 
     def solved(self, choice: _Choice) -> Kernel:
         """Return the process fitted to all rows."""

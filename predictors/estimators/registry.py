@@ -81,4 +81,4 @@ def needed_to_fit(name: str) -> Iterator[None]:
         if (error.name or "").startswith("dovetail"):
             raise
         what = f"fitting {name} needs {error.name}"
-        raise UnsupportedError(f"{what}: pip install 'dovetail[train]'") from None
+        raise UnsupportedError(f"{what}: pip install './dovetail[train]'") from None

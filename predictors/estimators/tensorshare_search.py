@@ -168,7 +168,7 @@ def _optuna() -> ModuleType:
         import optuna
     except ModuleNotFoundError:
         what = "searching for a structure needs optuna"
-        raise UnsupportedError(f"{what}: pip install 'dovetail[train]'") from None
+        raise UnsupportedError(f"{what}: pip install './dovetail[train]'") from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     module: ModuleType = optuna
     return module

@@ -106,7 +106,7 @@ def test_without_the_extra_it_says_what_to_install(run, folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.base", None)
     status, out, err = run("evaluate", folder(measured()), "--models", "completion")
     assert (status, out) == (2, "")
-    assert "pip install 'dovetail[train]'" in err
+    assert "pip install './dovetail[train]'" in err
 
 
 def test_show_of_no_model_is_one_line(run, tmp_path):
@@ -180,7 +180,7 @@ def test_auto_without_the_extra_says_what_to_install(run, folder, tmp_path, monk
     status, out, err = run("fit", folder(measured()), "-o", tmp_path / "none")
     assert (status, out) == (2, "")
     assert err.startswith("dovetail: fitting auto needs sklearn")
-    assert "pip install 'dovetail[train]'" in err
+    assert "pip install './dovetail[train]'" in err
 
 
 def test_data_without_any_error_can_be_drawn(run, folder, tmp_path):

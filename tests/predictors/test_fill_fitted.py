@@ -3,13 +3,14 @@
 import itertools
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.instances.instance import Instance
-from dovetail.predictors import missing, predict
+from dovetail.predictors import missing, predict, unsupported
 from dovetail.predictors.sets import set_slowdown
 from dovetail.predictors.trained import TrainedPredictor
 from tests.predictors.fitted import Margin, Spy, fit, linear, member, simple
@@ -72,6 +73,35 @@ def test_a_bound_that_cannot_be_given_lets_no_gsla_pass():
 
     (entry,) = predict(instance(), simple(Nothing())).slowdowns
     assert entry.upper == (1e15, 1e15)
+
+
+class OfKnown(Margin):
+    """Bounds for known workloads up to 0.95, for others none."""
+
+    def largest_confidence(self, standing, workers=1):
+        return 0.0 if standing else 0.95
+
+    def upper(self, slowdown, standing, confidence, workers=1):
+        most = np.where(standing, 0.0, 0.95)
+        return np.where(confidence <= most, slowdown + self.step, np.nan)
+
+
+def test_pairs_without_a_bound_get_no_entry():
+    # a and b were measured, c was not.
+    filled = predict(instance("abc"), simple(OfKnown()))
+    assert [entry.pair for entry in filled.slowdowns] == [("a", "b")]
+    assert unsupported(instance("abc"), simple(OfKnown())) == {
+        "new co-runner (1 worker)": 0.0,
+        "new workload (1 worker)": 0.0,
+    }
+    assert unsupported(instance("ab"), simple(OfKnown())) == {}
+    assert unsupported(instance("ab")) == {}
+
+
+def test_a_confidence_that_supports_no_pair_is_refused():
+    rule = r"^confidence: must be at most 0\.95, .* got 0\.96$"
+    with pytest.raises(InputError, match=rule):
+        predict(instance("abc"), simple(OfKnown()), confidence=0.96)
 
 
 def test_power_is_filled_in():

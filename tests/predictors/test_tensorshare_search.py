@@ -103,5 +103,5 @@ def test_one_family_cannot_be_held_out():
 
 def test_without_optuna(monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(UnsupportedError, match=r"needs optuna: pip install 'dovetail\[train\]'"):
+    with pytest.raises(UnsupportedError, match=r"needs optuna: pip install './dovetail\[train\]'"):
         search(*synthetic(), trials=1)

@@ -213,3 +213,14 @@ def test_auto_needs_two_families(data):
     one = data.replace(profiles=tuple(p.replace(family="one") for p in data.profiles))
     with pytest.raises(UnsupportedError, match="it needs pairs that lack one, name another model"):
         fit(one)
+
+
+@pytest.mark.parametrize("model", ["constant", "kernel", "completion"])
+@pytest.mark.parametrize(("families", "each"), [(2, 2), (3, 1), (3, 2)])
+def test_few_workloads_have_bounds_at_the_confidence_of_few(model, families, each):
+    data = synthetic(families, each)
+    bound = fit(data, model).fits[GPU].bound
+    # No bound of the highest level is broken; the family never seen is taken to break a quarter.
+    for kind in range(3):
+        most = bound.largest_confidence(kind)
+        assert most == pytest.approx(1 - 0.25 / (families + 1))

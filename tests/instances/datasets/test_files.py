@@ -349,4 +349,4 @@ def test_without_pyarrow_the_extra_is_named(tmp_path, monkeypatch, action):
     (tmp_path / "profiles.parquet").write_bytes(b"")
     with pytest.raises(UnsupportedError) as error:
         action(tmp_path)
-    assert str(error.value) == "Parquet needs pyarrow: pip install 'dovetail[parquet]'"
+    assert str(error.value) == "Parquet needs pyarrow: pip install './dovetail[parquet]'"
