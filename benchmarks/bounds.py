@@ -1,7 +1,7 @@
 """How well upper bounds keep their promise on workloads that nothing was fitted to.
 
 Reads ``lucid/`` of ``../shared/data`` beside the checkout (it is no part of the project) and
-prints the figures of ``docs/bounds.md``. Each family of workloads is left out in turn: the model is
+holds bounds against it. Each family of workloads is left out in turn: the model is
 fitted and its bounds are calibrated on the others alone; then the engine plans rounds with jobs
 of the family among known ones, by predictions, and the bounds of the jobs that it lets share
 are held against what was measured. For pairs of known workloads a fifth of the pairs is left out
