@@ -7,7 +7,9 @@ import pytest
 from dovetail.cli import main
 from dovetail.instances.files import read_instance, write_instance
 from dovetail.predictors.model_file import save_model
+from dovetail.predictors.training import fit
 from tests.predictors.fitted import Margin, register, simple
+from tests.predictors.synthetic import GPU, synthetic
 from tests.predictors.test_fill_fitted import SM, instance
 
 BOTH = [(0, 0), (30, 70), (0, 30), (0, 70)]
@@ -173,3 +175,45 @@ def test_a_model_without_bounds_takes_no_confidence(run, files, tmp_path):
     status, _, err = run("predict", problem, "--model", model, "--confidence", "0.9")
     assert status == 2
     assert "this model has no upper bounds" in err
+
+
+def synthetic_instance(path, jobs):
+    """Write an instance of jobs (workload, workers) with the synthetic workloads."""
+    found = synthetic().instance(GPU, 8, memory_mib=16000.0)
+    listed = [
+        {"id": f"j{k}", "workload": workload, "workers": workers}
+        for k, (workload, workers) in enumerate(jobs)
+    ]
+    write_instance(found.replace(jobs=listed, slowdowns=()), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def fitted_model(tmp_path_factory):
+    """Fit a real model with real bounds on synthetic workloads."""
+    path = tmp_path_factory.mktemp("model") / "synthetic.model"
+    save_model(fit(synthetic(), "analytic"), path)
+    return path
+
+
+def test_jobs_whose_promise_cannot_be_kept_share_with_nobody(run, fitted_model, tmp_path):
+    jobs = [("f0 b0", 1), ("f1 b0", 1), ("f2 b0", 8)]
+    problem = synthetic_instance(tmp_path / "problem.json", jobs)
+    status, out, err = run("predict", problem, "--model", fitted_model, "--confidence", "0.9")
+    assert (status, err) == (0, "")
+    assert len(json.loads(out)["slowdowns"]) == 3
+    # Six families, the new one taken to break a quarter: 1 - 0.25 / 7 = 0.9642 at most.
+    status, out, err = run("predict", problem, "--model", fitted_model, "--confidence", "0.99")
+    assert (status, out) == (2, "")
+    assert "confidence: must be" in err
+    assert err.count("\n") == 1
+
+
+def test_what_a_gang_cannot_be_promised_is_told_and_the_rest_is_filled(run, fitted_model, tmp_path):
+    jobs = [("f0 b0", 1), ("f1 b0", 1), ("f2 b0", 64)]
+    problem = synthetic_instance(tmp_path / "problem.json", jobs)
+    status, out, err = run("predict", problem, "--model", fitted_model, "--confidence", "0.95")
+    assert status == 0
+    assert {tuple(e["pair"]) for e in json.loads(out)["slowdowns"]} == {("f0 b0", "f1 b0")}
+    assert "64 workers" in err
+    assert err.count("\n") == 1
