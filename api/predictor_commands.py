@@ -113,7 +113,9 @@ def _data(options: Namespace) -> DataSet:
 def _models(options: Namespace) -> Sequence[str]:
     from dovetail.predictors.training import NAMES
 
-    return tuple(dict.fromkeys(options.models.split(","))) if options.models else NAMES
+    if not options.models:
+        return NAMES
+    return tuple(dict.fromkeys(name.strip() for name in options.models.split(",")))
 
 
 def _settings(data: DataSet, options: Namespace) -> Sequence[Setting]:
@@ -122,7 +124,7 @@ def _settings(data: DataSet, options: Namespace) -> Sequence[Setting]:
     if not options.new:
         several = len(options.gpu_model or data.gpu_models) > 1
         return ("random", "family", "gpu_model") if several else ("random", "family")
-    named = options.new.split(",")
+    named = [name.strip() for name in options.new.split(",")]
     for name in named:
         if name not in SETTINGS:
             raise InputError(f"must be one of {', '.join(SETTINGS)}, got {name!r}", "--new")

@@ -8,9 +8,9 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 from scipy.optimize import linprog
 from scipy.sparse import csr_array, eye_array, hstack, vstack
-from sklearn.base import BaseEstimator, RegressorMixin, clone
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.base import clone
 
+from dovetail.predictors.estimators._coded import CODES, CodedRegressor
 from dovetail.predictors.estimators.coscheml import CoScheML
 from dovetail.predictors.estimators.kernel import KernelRegressor
 from dovetail.predictors.estimators.registry import PairEstimator
@@ -18,7 +18,6 @@ from dovetail.predictors.fits import MEASURED, NEW
 from dovetail.predictors.folds import Fold, HeldOut
 from dovetail.predictors.predictor import BoolArray, FloatArray, IntArray
 
-_CODES = 2
 _RANDOM_FOLDS = 5
 _MOST_FAMILIES = 25
 _KEPT = 0.02
@@ -36,7 +35,7 @@ class Candidate(NamedTuple):
     columns: tuple[int, ...] | None = None
 
 
-class Auto(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+class Auto(CodedRegressor):
     """Choose among models by what they do to workloads that they have not seen.
 
     Every candidate predicts pairs held out in two ways: with all pairs of a family of
@@ -89,18 +88,7 @@ class Auto(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: FloatArray, y: FloatArray) -> Self:  # noqa: N803
         """Try the candidates on held-out rows, weigh them, and fit those that have a weight."""
-        X, y = validate_data(  # noqa: N806
-            self,
-            X,
-            y,
-            dtype=np.float64,
-            y_numeric=True,
-            ensure_all_finite="allow-nan" if self.coded else True,
-            ensure_min_samples=4,
-        )
-        if X.shape[1] % 2:
-            rule = "X must have the same features of both jobs"
-            raise ValueError(f"{rule}, got {X.shape[1]} feature(s)")
+        X, y = self._fitted_on(X, y, least=4)  # noqa: N806
         trial = _Trial(self._chosen(), X, y, self.coded, self.random_state, self.on_fit)
         settings = [trial.held_out(folds) for folds in (trial.family_folds, trial.random_folds)]
         choices = [_choose(tested, y) for tested in settings]
@@ -117,14 +105,7 @@ class Auto(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict(self, X: FloatArray) -> FloatArray:  # noqa: N803
         """Return the slowdown of each row."""
-        check_is_fitted(self)
-        X = validate_data(  # noqa: N806
-            self,
-            X,
-            dtype=np.float64,
-            reset=False,
-            ensure_all_finite="allow-nan" if self.coded else True,
-        )
+        X = self._asked(X)  # noqa: N806
         measured = _measured(X, self.coded)
         found = np.zeros(len(X))
         for k, member in self.fitted_.items():
@@ -142,12 +123,6 @@ class Auto(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         process = KernelRegressor(self.coded, random_state=self.random_state)
         every = None if not self.coded else tuple(range(self.n_features_in_ // 2))
         return forest, Candidate("kernel", process, every)
-
-    def __sklearn_tags__(self) -> Any:  # noqa: ANN401
-        tags = super().__sklearn_tags__()
-        tags.target_tags.positive_only = True
-        tags.input_tags.allow_nan = self.coded
-        return tags
 
 
 class _Tested(NamedTuple):
@@ -181,7 +156,7 @@ class _Trial:
         self._on_fit = on_fit
         halves = np.vstack(np.hsplit(X, 2))
         _, state = np.unique(halves, axis=0, return_inverse=True, equal_nan=True)
-        family = halves[:, -_CODES].astype(np.int64) if coded else state
+        family = halves[:, -CODES].astype(np.int64) if coded else state
         self.family_folds = tuple(_family_folds(family[: len(X)], family[len(X) :]))
         self.random_folds = tuple(_random_folds(state[: len(X)], state[len(X) :], seed))
         self._done = 0
@@ -281,7 +256,7 @@ def _random_folds(own: IntArray, other: IntArray, seed: int) -> Iterator[Fold]:
 def _part(X: FloatArray, candidate: Candidate, coded: bool) -> FloatArray:  # noqa: N803
     """Return the columns that a candidate sees, of both halves."""
     half = X.shape[1] // 2
-    described = range(half - _CODES if coded else half)
+    described = range(half - CODES if coded else half)
     columns = np.array(described if candidate.columns is None else candidate.columns)
     return X[:, np.concatenate([columns, columns + half])]
 

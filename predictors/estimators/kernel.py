@@ -7,14 +7,13 @@ from typing import Any, ClassVar, Final, NamedTuple, Self
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
-from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
+from dovetail.predictors.estimators._coded import CODES, CodedRegressor
 from dovetail.predictors.estimators.registry import ModelSpec
 from dovetail.predictors.forms.kernel import Kernel, alike
 from dovetail.predictors.predictor import FloatArray, IntArray
 
-_CODES = 2
 _LENGTHS: Final = (1.0, 2.0, 3.0, 5.0, 8.0)
 _IDENTITIES: Final = (0.03, 0.1, 0.25, 0.5, 1.0)
 _NOISES: Final = (0.005, 0.02, 0.05, 0.15)
@@ -28,7 +27,7 @@ class _Choice(NamedTuple):
     noise: int
 
 
-class KernelRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+class KernelRegressor(CodedRegressor):
     """Gaussian process regression of the log slowdown, with effects of the workloads themselves.
 
     What two workloads do to each other is in part foretold by their profiles and in part
@@ -73,16 +72,7 @@ class KernelRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: FloatArray, y: FloatArray) -> Self:  # noqa: N803
         """Choose the three numbers and solve for the dual of every row."""
-        X, y = validate_data(  # noqa: N806
-            self,
-            X,
-            y,
-            dtype=np.float64,
-            y_numeric=True,
-            ensure_all_finite="allow-nan" if self.coded else True,
-            ensure_min_samples=2,
-        )
-        _require_halves(X, self.coded)
+        X, y = self._fitted_on(X, y, least=2)  # noqa: N806
         random = np.random.default_rng(self.random_state)
         problem = _Problem(*_some(X, y, self.most_rows, random), coded=self.coded)
         part = _Problem(*_some(X, y, self.searched_rows, random), coded=self.coded)
@@ -91,14 +81,7 @@ class KernelRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict(self, X: FloatArray) -> FloatArray:  # noqa: N803
         """Return the slowdown of each row."""
-        check_is_fitted(self)
-        X = validate_data(  # noqa: N806
-            self,
-            X,
-            dtype=np.float64,
-            reset=False,
-            ensure_all_finite="allow-nan" if self.coded else True,
-        )
+        X = self._asked(X)  # noqa: N806
         rows = np.arange(len(X))
         return self.form_.predict(_stacked(X), rows, rows + len(X))
 
@@ -106,12 +89,6 @@ class KernelRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """Return what was fitted as arrays."""
         check_is_fitted(self)
         return self.form_
-
-    def __sklearn_tags__(self) -> Any:  # noqa: ANN401
-        tags = super().__sklearn_tags__()
-        tags.target_tags.positive_only = True
-        tags.input_tags.allow_nan = self.coded
-        return tags
 
 
 class _Problem:
@@ -121,7 +98,7 @@ class _Problem:
         stacked = _stacked(X)
         self._states, place = np.unique(stacked, axis=0, return_inverse=True, equal_nan=True)
         self._own, self._other = place[: len(X)], place[len(X) :]
-        self._described = self._states.shape[1] - (_CODES if coded else 0)
+        self._described = self._states.shape[1] - (CODES if coded else 0)
         profile = self._states[:, : self._described]
         self._center = profile.mean(axis=0)
         spread = profile.std(axis=0)
@@ -236,14 +213,6 @@ def _some(
 def _stacked(X: FloatArray) -> FloatArray:  # noqa: N803
     """Return all own halves above all co-runners' halves."""
     return np.vstack(np.hsplit(X, 2))
-
-
-def _require_halves(X: FloatArray, coded: bool) -> None:  # noqa: N803
-    columns = X.shape[1]
-    if columns % 2:
-        raise ValueError(f"X must have the same features of both jobs, got {columns} feature(s)")
-    if coded and columns // 2 < _CODES:
-        raise ValueError(f"X must have codes of family and workload, got {columns} feature(s)")
 
 
 def _build(seed: int) -> KernelRegressor:
