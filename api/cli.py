@@ -296,6 +296,18 @@ def _dataset(commands: _Commands) -> None:
         type=float,
         help="memory of a GPU; needed where the memory of workloads is known",
     )
+    instance.add_argument(
+        "--memory-confidence",
+        metavar="C",
+        type=_confidence,
+        help="give workloads the memory that a run stays within with this probability "
+        "(default: the most that was seen)",
+    )
+    instance.add_argument(
+        "--sub-batches",
+        action="store_true",
+        help="let workloads that were timed at several batch sizes start at smaller ones",
+    )
     _output(instance)
 
 

@@ -191,6 +191,14 @@ def dataset_instance(options: Namespace) -> int:
             memory_mib=options.memory_mib,
             gpus_per_node=options.gpus_per_node,
         )
+        if options.memory_confidence is not None:
+            from dovetail.predictors.memory import with_memory
+
+            made = with_memory(made, data, options.gpu_model, options.memory_confidence)
+        if options.sub_batches:
+            from dovetail.predictors.iteration_time import with_sub_batches
+
+            made = with_sub_batches(made, data, options.gpu_model)
     _write_instance(options, made)
     return 0
 

@@ -20,9 +20,9 @@ from typing import Final, NamedTuple
 import numpy as np
 from scipy.optimize import least_squares, linprog, nnls
 
-from dovetail.instances.datasets import SoloProfile
+from dovetail.instances.datasets import DataSet, SoloProfile
 from dovetail.instances.errors import InputError
-from dovetail.instances.instance import Batch, StepTime
+from dovetail.instances.instance import Batch, Instance, StepTime
 from dovetail.predictors.predictor import FloatArray
 
 _MOST_OVERLAP: Final = 100.0
@@ -101,6 +101,39 @@ def fit_batch(profiles: Sequence[SoloProfile]) -> BatchFit:
         time_error=fitted / timed[:, 2] - 1,
         memory_error_mib=fixed_mib + mib_per_sample * marks[:, 0] - marks[:, 1],
     )
+
+
+def with_sub_batches(instance: Instance, data: DataSet, gpu_model: str) -> Instance:
+    """Return the instance with ``batch`` of the workloads that a data set tells enough of.
+
+    These are workloads of which one worker was timed at two batch sizes or more, and whose
+    memory was measured; their jobs may then start at a sub-batch. The others stay as they are.
+
+    Parameters
+    ----------
+    instance : Instance
+        The problem.
+    data : DataSet
+        Its newest profiles count; their throughput must be in iterations/s.
+    gpu_model : str
+        Take the profiles of this GPU model, uncapped ones only.
+    """
+    profiled: dict[str, list[SoloProfile]] = {}
+    for key, profile in data.newest.items():
+        if key.gpu_model == gpu_model and key.batch_size and key.share in (None, 100):
+            profiled.setdefault(key.workload, []).append(profile)
+    workloads = {
+        name: workload.replace(batch=fit_batch(profiled[name]).batch)
+        if _enough(profiled.get(name, ()))
+        else workload
+        for name, workload in instance.workloads.items()
+    }
+    return instance.replace(workloads=workloads)
+
+
+def _enough(profiles: Sequence[SoloProfile]) -> bool:
+    timed = {p.batch_size for p in profiles if p.throughput and p.workers == 1}
+    return len(timed) > 1 and any(p.memory_mib is not None for p in profiles)
 
 
 def _check(profiles: Sequence[SoloProfile]) -> None:

@@ -189,3 +189,22 @@ def test_usage_is_told_of_the_sub_command(run):
     assert status == 2
     assert "the following arguments are required: -o/--output" in err
     assert run()[0] == 2
+
+
+def test_instance_with_margins_and_sub_batches(run, tmp_path):
+    rows = ["w,V100,8,20,1000", "w,V100,16,12,1400", "other,V100,8,5,500"]
+    columns = "workload,gpu_model,batch_size,throughput,memory_mib"
+    (tmp_path / "profiles.csv").write_text("\n".join([columns, *rows]) + "\n")
+    place = tmp_path / "made.yaml"
+    asked = ("--gpu-model", "V100", "--gpus", 2, "--memory-mib", 16000, "-o", place)
+    assert run("instance", tmp_path, *asked)[0] == 0
+    plain = read_instance(place).workloads
+    assert (plain["w"].memory_mib, plain["w"].batch) == (1400, None)
+    more = ("--memory-confidence", "0.95", "--sub-batches")
+    assert run("instance", tmp_path, *asked, *more)[0] == 0
+    made = read_instance(place).workloads
+    assert made["w"].memory_mib > 1400
+    # 0.05 s at 8 and 1/12 s at 16; 1000 and 1400 MiB: 600 + 50 b.
+    assert made["w"].batch.fixed_mib == pytest.approx(600)
+    assert made["w"].batch.step_s.per_sample == pytest.approx((1 / 12 - 1 / 20) / 8)
+    assert made["other"].batch is None

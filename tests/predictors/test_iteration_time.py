@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dovetail.instances.datasets import SoloProfile
+from dovetail.instances.datasets import DataSet, SoloProfile
 from dovetail.instances.errors import InputError
-from dovetail.predictors.iteration_time import fit_batch
+from dovetail.predictors.iteration_time import fit_batch, with_sub_batches
 
 MISO = Path(__file__).resolve().parents[3] / "shared" / "data" / "miso"
 
@@ -132,3 +132,16 @@ def test_measured_iteration_times():
 def rows_of(name):
     with (MISO / name).open(newline="") as file:
         yield from csv.DictReader(file)
+
+
+def test_workloads_that_were_timed_at_two_batch_sizes_may_start_smaller():
+    timed = [profile(10, 0.03, memory_mib=300.0), profile(20, 0.05, memory_mib=500.0)]
+    once = profile(16, 0.1, memory_mib=100.0, workload="once")
+    unmarked = [profile(b, 0.1 * b, workload="unmarked") for b in (1, 2)]
+    capped = [profile(5, 0.5, share=50)]
+    data = DataSet(name="d", profiles=(*timed, once, *unmarked, *capped))
+    made = with_sub_batches(data.instance("g", 1, memory_mib=1000.0), data, "g")
+    assert made.workloads["w"].batch == fit_batch(timed).batch
+    assert made.workloads["w"].batch.allows(10)
+    assert made.workloads["once"].batch is None
+    assert made.workloads["unmarked"].batch is None
