@@ -133,6 +133,7 @@ def _profile(row: Row) -> SoloProfile:
 def _workload(profile: SoloProfile) -> dict[str, object]:
     return {
         "memory_mib": profile.memory_mib,
+        "family": profile.family,
         "metrics": profile.metrics,
         "throughput": {100: profile.throughput},
     }
