@@ -125,13 +125,13 @@ class Case(NamedTuple):
 
 
 def new_families(rows: Rows, model: ModelSpec) -> Iterator[Case]:
-    for family in dict.fromkeys(rows.families):
-        test = rows.of_family(family)
+    for fold in family_folds(rows):
+        test = fold.test
         if test.sum() < FEWEST_ROWS:
             continue
-        train = rows.take(~test)
+        train = rows.take(fold.train)
         known = held_out(model, train, random_folds(train))
-        among_known = HeldOut(np.flatnonzero(~test)[known.row], known.fold, known.slowdown)
+        among_known = HeldOut(np.flatnonzero(fold.train)[known.row], known.fold, known.slowdown)
         found = tables(rows, among_known, predicted(rows, model, test))[1]
         yield Case(made(train, known, model), found, rows.names)
 
@@ -284,8 +284,9 @@ class Tally:
         return "refused" if np.isnan(values).any() else f"{100 * mean:.1f} ({len(values)})"
 
     def width(self, *key: object) -> str:
-        """Return the median of bound / prediction."""
-        return f"{np.nanmedian(self.widths[key]):.3f}" if key in self.widths else "-"
+        """Return the median of bound / prediction, where there is a bound."""
+        found = [width for width in self.widths.get(key, ()) if not np.isnan(width)]
+        return f"{np.median(found):.3f}" if found else "-"
 
 
 def measure_singles(case: Case, number: int, tally: Tally) -> None:

@@ -1,0 +1,30 @@
+"""The benchmark of bounds runs; what it measures is for those who run it."""
+
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+from dovetail.predictors.rows import training_rows
+from tests.predictors.synthetic import synthetic
+
+FILE = Path(__file__).resolve().parents[2] / "benchmarks" / "bounds.py"
+
+
+def test_small_rounds(monkeypatch, tmp_path, capsys):
+    spec = spec_from_file_location("bounds_benchmark", FILE)
+    benchmark = module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, benchmark)
+    spec.loader.exec_module(benchmark)
+    data = synthetic(families=4)
+    monkeypatch.setattr(benchmark, "DATA", tmp_path)
+    monkeypatch.setattr(benchmark, "lucid_rows", lambda made: training_rows(data, made.features)[1])
+    monkeypatch.setattr(benchmark, "JOBS", 6)
+    monkeypatch.setattr(benchmark, "ROUNDS", 1)
+    monkeypatch.setattr(benchmark, "GANG_ROUNDS", 1)
+    monkeypatch.setattr(benchmark, "FEWEST_ROWS", 1)
+    monkeypatch.setattr(sys, "argv", ["bounds.py", "--model", "analytic"])
+    benchmark.main()
+    out = capsys.readouterr().out
+    for promised in ("90%", "95%"):
+        assert f"Promised {promised}: jobs within their bounds" in out
+    assert out.count("corrected") == 2 * (3 + 3 + 1)
