@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -137,6 +138,7 @@ def _studied(options: Namespace, models: Sequence[str]) -> Studied:
     data = _data(options)
     _require_gpu_models(data, options)
     settings = _settings(data, options)
+    _tell_of_pooling(data, options)
     with _about_data(options), counting("testing") as progress:
         return study(
             data,
@@ -147,6 +149,14 @@ def _studied(options: Namespace, models: Sequence[str]) -> Studied:
             options.seed,
             progress,
         )
+
+
+def _tell_of_pooling(data: DataSet, options: Namespace) -> None:
+    """Say that a test of several GPU models at once is harder than what ``fit`` does."""
+    pooled = options.gpu_model or data.gpu_models
+    if len(pooled) > 1:
+        told = f"{len(pooled)} GPU models are tested together, and fit takes each by itself"
+        print(f"dovetail: {told}: --gpu-model {pooled[0]} tests one", file=sys.stderr)
 
 
 @contextmanager
