@@ -39,7 +39,8 @@ def family_folds(rows: Rows) -> Iterator[Fold]:
     The rows of a pair of two families are tested twice.
     """
     numbers = {family: k for k, family in enumerate(dict.fromkeys(rows.families))}
-    yield from _folds_of(rows, np.array([numbers[family] for family in rows.families]))
+    group = np.array([numbers[family] for family in rows.families])
+    yield from group_folds(group[rows.own_workload], group[rows.other_workload])
 
 
 def workload_folds(rows: Rows) -> Iterator[Fold]:
@@ -47,13 +48,18 @@ def workload_folds(rows: Rows) -> Iterator[Fold]:
 
     Other workloads of its family may be seen in training.
     """
-    yield from _folds_of(rows, np.arange(len(rows.names)))
+    yield from group_folds(rows.own_workload, rows.other_workload)
 
 
-def _folds_of(rows: Rows, group: IntArray) -> Iterator[Fold]:
-    """Yield folds that leave out the pairs with a workload of one group."""
-    own, other = group[rows.own_workload], group[rows.other_workload]
-    for one in np.unique(group):
+def group_folds(own: IntArray, other: IntArray) -> Iterator[Fold]:
+    """Yield a fold for each group: tested on the rows that have it on either side.
+
+    Parameters
+    ----------
+    own, other : ndarray of int, shape (rows,)
+        The group of the own and of the co-runner's workload.
+    """
+    for one in np.unique(np.concatenate([own, other])):
         test = np.asarray((own == one) | (other == one))
         if test.any() and not test.all():
             yield Fold(~test, test)

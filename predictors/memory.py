@@ -18,10 +18,8 @@ independent runs, its freedom Welch's. Co-scheML (2021, sections 2 and 5.2) avoi
 out of memory by what was profiled and monitored of both; how it decides is not given there.
 
 Checked on the 1,388 pairs of Lucid (RTX 3090; one mark of each configuration alone, one of each
-pair together): three quarters of the pairs are within 100 MiB of the sum of the marks, 8 % lie
-more than a tenth above it and 1.2 % more than a quarter. The sum stays below its bound at 0.8,
-0.9, 0.95 and 0.99 in 91, 94, 96 and 99.0 % of the pairs, and below the sum of the two bounds,
-which is what ``with_memory`` makes of it, in 93, 97, 99 and 100 %.
+pair together) by ``tests/predictors/test_memory.py``: at 0.8, 0.9, 0.95 and 0.99 the sum of the
+two bounds, which is what ``with_memory`` makes of it, holds for more than these parts.
 """
 
 from __future__ import annotations

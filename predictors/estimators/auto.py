@@ -15,7 +15,7 @@ from dovetail.predictors.estimators.coscheml import CoScheML
 from dovetail.predictors.estimators.kernel import KernelRegressor
 from dovetail.predictors.estimators.registry import PairEstimator
 from dovetail.predictors.fits import MEASURED, NEW
-from dovetail.predictors.folds import Fold, HeldOut
+from dovetail.predictors.folds import Fold, HeldOut, group_folds
 from dovetail.predictors.predictor import BoolArray, FloatArray, IntArray
 
 _RANDOM_FOLDS = 5
@@ -89,14 +89,14 @@ class Auto(CodedRegressor):
     def fit(self, X: FloatArray, y: FloatArray) -> Self:  # noqa: N803
         """Try the candidates on held-out rows, weigh them, and fit those that have a weight."""
         X, y = self._fitted_on(X, y, least=4)  # noqa: N806
-        trial = _Trial(self._chosen(), X, y, self.coded, self.random_state, self.on_fit)
+        self.candidates_ = self._chosen()
+        trial = _Trial(self.candidates_, X, y, self.coded, self.random_state, self.on_fit)
         settings = [trial.held_out(folds) for folds in (trial.family_folds, trial.random_folds)]
         choices = [_choose(tested, y) for tested in settings]
         self.weights_ = np.array([choice.weights for choice in choices])
         self.errors_ = np.array([_errors(tested, y) for tested in settings])
         self.folds_ = trial.family_folds, trial.random_folds
         self.held_out_ = tuple(choice.held_out for choice in choices)
-        self.candidates_ = self._chosen()
         self.fitted_ = {
             k: trial.fitted(k, np.ones(len(y), dtype=np.bool_))
             for k in np.flatnonzero(self.weights_.any(axis=0)).tolist()
@@ -232,14 +232,11 @@ def _weights(predicted: FloatArray, truth: FloatArray) -> FloatArray:
 
 
 def _family_folds(own: IntArray, other: IntArray) -> Iterator[Fold]:
-    """Yield a fold for each family, or for each of a few groups of many families."""
+    """Return a fold for each family, or for each of a few groups of many families."""
     families = np.unique(np.concatenate([own, other]))
     group = np.arange(len(families)) % _MOST_FAMILIES
-    mine, theirs = group[np.searchsorted(families, own)], group[np.searchsorted(families, other)]
-    for one in np.unique(group):
-        test = (mine == one) | (theirs == one)
-        if 0 < test.sum() < len(test):
-            yield Fold(~test, test)
+    mine, theirs = (group[np.searchsorted(families, ends)] for ends in (own, other))
+    return group_folds(mine, theirs)
 
 
 def _random_folds(own: IntArray, other: IntArray, seed: int) -> Iterator[Fold]:
