@@ -1,1 +1,1 @@
-"""From a plan to running processes: nothing yet (the live service comes later)."""
+"""From decisions to running jobs: the round loop, and the pools it drives."""

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from dovetail.formulations.entries import Combination, EntryBook
 from dovetail.instances.instance import Batch, Instance, Job, Workload
@@ -220,14 +221,37 @@ def iteration_time(batch: Batch, sub_batch: int) -> float:
     return (batch.size // sub_batch - 1) * compute + last
 
 
-def _variants(index: int, job: Job, workload: Workload, overhead: float) -> tuple[Variant, ...]:
+class Mode(NamedTuple):
+    """A way to run a workload: at its full batch, or at a smaller one with accumulation.
+
+    Attributes
+    ----------
+    sub_batch : int or None
+        Samples per accumulation step; None where the workload has no batch model.
+    memory_mib : float
+        Need of one worker, the per-process overhead included.
+    stretch : float
+        t(k) / t(0) of Castor's eq. 3.
+    """
+
+    sub_batch: int | None
+    memory_mib: float
+    stretch: float
+
+
+def modes(workload: Workload, overhead_mib: float) -> tuple[Mode, ...]:
+    """Return the ways to run a workload, its full batch first and then each half of the last."""
     batch = workload.batch
-    full = Variant(index, None if batch is None else batch.size, workload.memory_mib + overhead, 1)
+    full = Mode(None if batch is None else batch.size, workload.memory_mib + overhead_mib, 1)
     if batch is None:
         return (full,)
-    smaller = tuple(_at_sub_batch(index, batch, b, overhead) for b in _sub_batches(batch))
-    every = (full, *smaller)
-    if not job.running:
+    return (full, *(_at_sub_batch(batch, size, overhead_mib) for size in _sub_batches(batch)))
+
+
+def _variants(index: int, job: Job, workload: Workload, overhead: float) -> tuple[Variant, ...]:
+    batch = workload.batch
+    every = tuple(Variant(index, *mode) for mode in modes(workload, overhead))
+    if batch is None or not job.running:
         return every
     held = batch.size if job.sub_batch is None else job.sub_batch
     return tuple(variant for variant in every if variant.sub_batch == held)
@@ -242,7 +266,7 @@ def _sub_batches(batch: Batch) -> list[int]:
     return sizes
 
 
-def _at_sub_batch(index: int, batch: Batch, sub_batch: int, overhead: float) -> Variant:
-    memory = batch.fixed_mib + batch.mib_per_sample * sub_batch + overhead
+def _at_sub_batch(batch: Batch, sub_batch: int, overhead_mib: float) -> Mode:
+    memory = batch.fixed_mib + batch.mib_per_sample * sub_batch + overhead_mib
     stretch = iteration_time(batch, sub_batch) / iteration_time(batch, batch.size)
-    return Variant(index, sub_batch, memory, stretch)
+    return Mode(sub_batch, memory, stretch)

@@ -1,0 +1,173 @@
+"""Checks that a history is physically possible, from its stays alone.
+
+Shares no code with the pool: rates are worked out again from who was where and when.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from itertools import pairwise
+
+import numpy as np
+
+from dovetail.executor.simulation.history import History, Stay
+from dovetail.executor.simulation.options import Options
+from dovetail.formulations.rounds import modes
+from dovetail.instances.instance import Instance
+from dovetail.instances.slowdown_table import SlowdownTable
+from dovetail.instances.traces import Trace
+from dovetail.predictors.sets import set_slowdown
+from dovetail.solver.policies import Machines
+
+_RELATIVE = 1e-6
+
+
+def violations(
+    history: History, trace: Trace, world: Instance, options: Options | None = None
+) -> list[str]:
+    """Return what a finished simulation breaks, a line each; empty if nothing.
+
+    - every job ends exactly once, after which it is on no GPU, and never before it arrived;
+    - the work it did is the work it was asked to do, and every stay did what its co-runners
+      allowed;
+    - no GPU holds more jobs, memory or caps at any instant than it may, no gang is on one GPU
+      twice or on two models.
+    """
+    return _Check(history, trace, world, options or Options()).found
+
+
+class _Check:
+    def __init__(self, history: History, trace: Trace, world: Instance, options: Options) -> None:
+        self.found: list[str] = []
+        self._trace = trace
+        self._world = world
+        self._options = options
+        self._machines = Machines(world.cluster)
+        self._truth = SlowdownTable.of(world)
+        self._names = tuple(world.workloads)
+        overhead = world.cluster.per_process_mib
+        self._modes = [modes(w, overhead) for w in world.workloads.values()]
+        self._stays = [stay for stay in history.stays if stay.ending != "out_of_memory"]
+        self._on_gpu: dict[int, list[Stay]] = defaultdict(list)
+        for stay in self._stays:
+            for gpu in stay.gpus:
+                self._on_gpu[gpu].append(stay)
+        self._check_jobs()
+        for gpu, stays in self._on_gpu.items():
+            self._check_gpu(gpu, stays)
+        for stay in self._stays:
+            self._check_progress(stay)
+
+    def _check_jobs(self) -> None:
+        stays: dict[int, list[Stay]] = defaultdict(list)
+        for stay in self._stays:
+            stays[stay.job].append(stay)
+        for number, job in enumerate(self._trace.jobs):
+            mine = sorted(stays[number], key=lambda stay: stay.start_s)
+            if [stay.ending for stay in mine].count("finished") != 1:
+                self.found.append(f"{job.id}: does not end exactly once")
+                continue
+            if mine[-1].ending != "finished":
+                self.found.append(f"{job.id}: runs after its end")
+            if mine[0].start_s < job.arrival_s:
+                self.found.append(f"{job.id}: starts before it arrives")
+            if any(a.end_s > b.start_s for a, b in pairwise(mine)):
+                self.found.append(f"{job.id}: runs twice at a time")
+            done = math.fsum(stay.done_s for stay in mine)
+            if not math.isclose(done, job.duration_s, rel_tol=_RELATIVE):
+                self.found.append(f"{job.id}: did {done} s of work instead of {job.duration_s}")
+            if any(self._odd_gang(stay, job.workers) for stay in mine):
+                self.found.append(f"{job.id}: its gang is not on {job.workers} GPUs of one model")
+
+    def _odd_gang(self, stay: Stay, workers: int) -> bool:
+        models = {self._machines.model[gpu] for gpu in stay.gpus}
+        return len(set(stay.gpus)) != workers or len(stay.gpus) != workers or len(models) > 1
+
+    def _check_gpu(self, gpu: int, stays: list[Stay]) -> None:
+        rules, name = self._world.cluster, self._machines.gpu_ids[gpu]
+        for start, end, present in _segments(stays, -math.inf, math.inf):
+            if end <= start:
+                continue
+            memory = sum(self._mode(stay)[1] for stay in present)
+            caps = sum(_share(stay, gpu) or 0 for stay in present)
+            if len(present) > rules.max_jobs_per_gpu:
+                self.found.append(f"{name}: {len(present)} jobs at {start} s")
+            if memory > self._machines.memory_mib[gpu] * (1 + _RELATIVE):
+                self.found.append(f"{name}: {memory} MiB in use at {start} s")
+            if caps > rules.share_sum:
+                self.found.append(f"{name}: caps sum to {caps} at {start} s")
+
+    def _check_progress(self, stay: Stay) -> None:
+        begin = stay.start_s + stay.delay_s
+        near = {id(other): other for gpu in stay.gpus for other in self._on_gpu[gpu]}
+        near = {k: o for k, o in near.items() if o.start_s < stay.end_s and o.end_s > begin}
+        done = math.fsum(
+            (end - start) * self._rate(stay, present)
+            for start, end, present in _segments(list(near.values()), begin, stay.end_s)
+        )
+        kept_all = stay.ending != "failed"
+        slack = _RELATIVE * max(1.0, done, self._trace.jobs[stay.job].duration_s)
+        if (kept_all and abs(done - stay.done_s) > slack) or stay.done_s > done + slack:
+            name = self._trace.jobs[stay.job].id
+            self.found.append(f"{name}: booked {stay.done_s} s of work and did {done}")
+
+    def _rate(self, stay: Stay, present: list[Stay]) -> float:
+        workload = self._world.workloads[self._trace.jobs[stay.job].workload or ""]
+        model = self._machines.models[self._machines.model[stay.gpus[0]]]
+        slowdown = max(self._slowdown(stay, gpu, present) for gpu in stay.gpus)
+        speed = workload.speed.get(model, 1.0)
+        if len({self._machines.node[gpu] for gpu in stay.gpus}) > 1:
+            speed /= self._options.across_nodes
+        if len({self._machines.rack[gpu] for gpu in stay.gpus}) > 1:
+            speed /= self._options.across_racks
+        return speed / slowdown / self._mode(stay)[2]
+
+    def _slowdown(self, stay: Stay, gpu: int, present: list[Stay]) -> float:
+        beside = [stay, *(o for o in present if o is not stay and gpu in o.gpus)]
+        if len(beside) == 1:
+            throughput = self._workload_throughput(stay)
+            share = _share(stay, gpu)
+            known = share is not None and share in throughput and 100 in throughput
+            return throughput[100] / throughput[share] if known and share else 1.0
+        model = self._machines.model[gpu]
+        pairs = np.ones((len(beside), len(beside)))
+        for i, a in enumerate(beside):
+            for j, b in enumerate(beside):
+                if i != j:
+                    caps = self._truth.caps_place[_share(a, gpu), _share(b, gpu)]
+                    pairs[i, j] = self._truth.slowdown[model, caps, self._place(a), self._place(b)]
+        return float(pairs[0, 1] if len(beside) == 2 else set_slowdown(pairs)[0])
+
+    def _workload_throughput(self, stay: Stay) -> dict[int, float]:
+        return dict(self._world.workloads[self._names[self._place(stay)]].throughput)
+
+    def _place(self, stay: Stay) -> int:
+        return self._truth.place[self._trace.jobs[stay.job].workload or ""]
+
+    def _mode(self, stay: Stay) -> tuple[int | None, float, float]:
+        return self._modes[self._place(stay)][stay.mode]
+
+
+def _share(stay: Stay, gpu: int) -> int | None:
+    return None if stay.shares is None else stay.shares[stay.gpus.index(gpu)]
+
+
+def _segments(stays: list[Stay], begin: float, end: float) -> list[tuple[float, float, list[Stay]]]:
+    """Return the pieces of [begin, end] between which the stays present do not change."""
+    moments = {begin, end}
+    for stay in stays:
+        moments.update(m for m in (stay.start_s, stay.end_s) if begin < m < end)
+    found = []
+    present: list[Stay] = []
+    waiting = sorted(stays, key=lambda stay: stay.start_s)
+    place = 0
+    for start, stop in pairwise(sorted(moments)):
+        present = [stay for stay in present if stay.end_s > start]
+        while place < len(waiting) and waiting[place].start_s <= start:
+            if waiting[place].end_s > start:
+                present.append(waiting[place])
+            place += 1
+        if present:
+            found.append((start, stop, list(present)))
+    return found

@@ -1,0 +1,114 @@
+"""What truly happens on a simulated GPU: slowdowns, crashes and power by who is on it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from dovetail.instances.slowdown_table import SlowdownTable
+from dovetail.predictors.sets import set_slowdown
+from dovetail.solver.policies import Job, Start, State
+
+Member = tuple[int, int | None]
+"""A workload and its share on the GPU."""
+
+_SLACK_MIB = 1e-6
+
+
+class Physics:
+    """The hidden truth of a simulated cluster.
+
+    Parameters
+    ----------
+    state : State
+        Who is where.
+    truth : SlowdownTable
+        The true slowdowns of pairs; those of three and more follow by ``set_slowdown``.
+    """
+
+    def __init__(self, state: State, truth: SlowdownTable) -> None:
+        self._state = state
+        self._truth = truth
+        self._solo: dict[Member, float] = {}
+
+    def slowdown(self, job: Job) -> float:
+        """Return the job slowdown: the largest over its GPUs, times that of its sub-batch."""
+        state = self._state
+        stretch: float = state.modes[job.workload][job.mode].stretch
+        worst = 0.0
+        for k, gpu in enumerate(job.gpus):
+            residents = state.residents[gpu]
+            mine: Member = (job.workload, job.shares[k] if job.shares else None)
+            if len(residents) == 1:
+                worst = max(worst, self._alone(mine))
+            else:
+                others = [_member(other, gpu) for other in residents if other is not job]
+                worst = max(worst, self._beside(gpu, mine, others))
+        return worst * stretch
+
+    def cannot_run(self, start: Start) -> list[tuple[int, Job]]:
+        """Return the (GPU, resident) pairs for which a starting job would run out of memory.
+
+        Where a GPU cannot hold the job even alone, the job itself stands as the resident.
+        """
+        return [
+            (gpu, other)
+            for k, gpu in enumerate(start.gpus)
+            for other in self._obstacles(start, k, gpu)
+        ]
+
+    def power_w(self, gpu: int) -> float:
+        """Return the power of a GPU: 0 if nobody is on it, NaN where it is unknown."""
+        residents = self._state.residents[gpu]
+        if not residents:
+            return 0.0
+        if len(residents) == 1:
+            return self._state.workloads[residents[0].workload].power_w or math.nan
+        if len(residents) > 2:
+            return math.nan
+        (a, x), (b, y) = (_member(job, gpu) for job in residents)
+        caps = self._truth.caps_place.get((x, y))
+        model = self._state.machines.model[gpu]
+        return math.nan if caps is None else float(self._truth.power_w[model, caps, a, b])
+
+    def _obstacles(self, start: Start, k: int, gpu: int) -> list[Job]:
+        state = self._state
+        job = start.job
+        residents = state.residents[gpu]
+        need = state.modes[job.workload][start.mode].memory_mib
+        need += sum(state.needs_mib(other) for other in residents)
+        if need > state.machines.memory_mib[gpu] + _SLACK_MIB:
+            return residents or [job]
+        mine: Member = (job.workload, start.shares[k] if start.shares else None)
+        return [
+            other for other in residents if math.isnan(self._pair(gpu, mine, _member(other, gpu)))
+        ]
+
+    def _alone(self, member: Member) -> float:
+        workload, share = member
+        if share is None:
+            return 1.0
+        if member not in self._solo:
+            throughput = self._state.workloads[workload].throughput
+            known = 100 in throughput and share in throughput
+            self._solo[member] = throughput[100] / throughput[share] if known else 1.0
+        return self._solo[member]
+
+    def _beside(self, gpu: int, mine: Member, others: Sequence[Member]) -> float:
+        if len(others) == 1:
+            return self._pair(gpu, mine, others[0])
+        members = [mine, *others]
+        pairs = [[self._pair(gpu, a, b) if a is not b else 1.0 for b in members] for a in members]
+        return float(set_slowdown(np.array(pairs))[0])
+
+    def _pair(self, gpu: int, mine: Member, other: Member) -> float:
+        caps = self._truth.caps_place.get((mine[1], other[1]))
+        if caps is None:
+            return math.nan
+        return self._truth.rows[self._state.machines.model[gpu]][caps][mine[0]][other[0]]
+
+
+def _member(job: Job, gpu: int) -> Member:
+    return job.workload, job.share_on(gpu)

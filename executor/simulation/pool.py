@@ -1,0 +1,505 @@
+"""The simulated pool: a cluster whose clock jumps from event to event."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from heapq import heappop, heappush
+
+import numpy as np
+
+from dovetail.executor.simulation.history import Ending, History, Outcome, Stay
+from dovetail.executor.simulation.options import Options
+from dovetail.executor.simulation.physics import Physics
+from dovetail.instances.errors import DovetailError, InputError
+from dovetail.instances.instance import Instance
+from dovetail.instances.slowdown_table import SlowdownTable
+from dovetail.instances.traces import Trace, TraceJob
+from dovetail.solver.policies import Decision, Job, Start, State
+
+_FINISH, _WAKE, _FAIL, _REPAIR = range(4)
+_GSLA_SLACK = 1e-9
+
+
+class PolicyError(DovetailError):
+    """A policy asked for what cannot be done, or left jobs waiting for ever."""
+
+
+class SimulatedPool:
+    """Runs the jobs of a trace at their true slowdowns, and shows a policy what it may know.
+
+    Parameters
+    ----------
+    trace : Trace
+        Every job names a workload of ``world``.
+    world : Instance
+        Cluster, workloads and the true slowdowns; its jobs are not read.
+    predicted : SlowdownTable
+        What the policy sees in place of the truth, for the same workloads and models.
+    options : Options
+        The rules of the world.
+
+    Attributes
+    ----------
+    state : State
+        What the policy sees.
+    history : History
+        What has happened.
+
+    Raises
+    ------
+    InputError
+        When a job can never run: its workload is unknown, or it asks for more GPUs of one model
+        with enough memory than there are.
+    """
+
+    def __init__(
+        self, trace: Trace, world: Instance, predicted: SlowdownTable, options: Options
+    ) -> None:
+        self.state = State(world, predicted)
+        self._options = options
+        self._draw = np.random.default_rng(options.seed)
+        self._refuse_hopeless(trace)
+        self._jobs = self._seen_as(trace)
+        truth = SlowdownTable.of(world)
+        self._caps_place = truth.caps_place
+        self._physics = Physics(self.state, truth)
+        metered = any(workload.power_w for workload in self.state.workloads)
+        self._meter = _Meter(self._physics, len(self.state.machines), metered)
+        self.history = History(
+            self._jobs,
+            [Outcome(job.duration_s) for job in trace.jobs],
+            gpus=len(self.state.machines),
+        )
+        self._tracks = [_Track() for _ in self._jobs]
+        self._arrived = 0
+        self._left = len(self._jobs)
+        self._events: list[tuple[float, int, int, int, int]] = []
+        self._order = 0
+        self._pace = 0.0
+        self._due = math.inf
+        for node in range(len(self.state.machines.node_ids)):
+            self._plan_failure(node)
+
+    # The clock.
+
+    def advance(self) -> bool:
+        """Run to the next moment for a decision; False once every job has ended.
+
+        Raises
+        ------
+        PolicyError
+            When jobs wait, nobody runs and nothing will ever happen.
+        """
+        while self._left:
+            at = self._next_event()
+            if self._due <= at and math.isfinite(self._due):
+                self.state.now, self._due = self._due, math.inf
+                return True
+            self._refuse_starvation(at)
+            self.state.now = at
+            if self._process(at) and self._left:
+                if not self._options.round_s:
+                    return True
+                self._due = min(self._due, _next_multiple(at, self._options.round_s))
+        self.history.energy_j = self._meter.energy_j
+        return False
+
+    def _next_event(self) -> float:
+        at = self._events[0][0] if self._events else math.inf
+        if self._arrived < len(self._jobs):
+            return min(at, self._jobs[self._arrived].arrival_s)
+        return at
+
+    def _process(self, at: float) -> bool:
+        """Process all events of one moment; tell whether they call for a decision."""
+        jobs = self._jobs
+        changed = False
+        while self._arrived < len(jobs) and jobs[self._arrived].arrival_s <= at:
+            job = jobs[self._arrived]
+            self.state.pending[job.number] = job
+            self._arrived += 1
+            self.history.events += 1
+            changed = True
+        while self._events and self._events[0][0] <= at:
+            _, _, kind, which, version = heappop(self._events)
+            if self._happens(kind, which, version):
+                self.history.events += 1
+                changed = True
+        return changed
+
+    def _happens(self, kind: int, which: int, version: int) -> bool:
+        """Process one event; False where it was overtaken by others."""
+        if kind == _FINISH:
+            if version != self._tracks[which].version:
+                return False
+            self._finish(self._jobs[which])
+        elif kind == _FAIL:
+            self._fail(which)
+        elif kind == _REPAIR:
+            self._repair(which)
+        return True
+
+    def _push(self, at: float, kind: int, which: int = 0, version: int = 0) -> None:
+        self._order += 1
+        heappush(self._events, (at, self._order, kind, which, version))
+
+    def _finish(self, job: Job) -> None:
+        self._settle(job)
+        job.done_s = self.history.outcomes[job.number].work_s
+        gpus = job.gpus
+        self._leave(job, "finished")
+        self._left -= 1
+        self._rerate(gpus)
+
+    def _fail(self, node: int) -> None:
+        state = self.state
+        state.down.add(node)
+        gpus = state.machines.node_gpus[node]
+        hit = {job.number: job for gpu in gpus for job in state.residents[gpu]}
+        touched = {gpu for job in hit.values() for gpu in job.gpus}
+        for job in hit.values():
+            self._leave(job, "failed")
+        state.idle[node] = []
+        self._rerate(touched)
+        self._push(state.now + self._options.repair_s, _REPAIR, node)
+
+    def _repair(self, node: int) -> None:
+        self.state.down.discard(node)
+        self.state.idle[node] = list(self.state.machines.node_gpus[node])
+        self._plan_failure(node)
+
+    def _plan_failure(self, node: int) -> None:
+        if math.isfinite(self._options.node_mtbf_s):
+            after = self._draw.exponential(self._options.node_mtbf_s)
+            self._push(self.state.now + after, _FAIL, node)
+
+    # Decisions.
+
+    def carry_out(self, decision: Decision, decide_s: float) -> None:
+        """Stop and start jobs.
+
+        Raises
+        ------
+        PolicyError
+            When the decision breaks a rule of the round problem.
+        """
+        touched: set[int] = set()
+        for job in decision.stops:
+            self._refuse(job.phase != "running", f"stops {job.id!r}, which does not run")
+            touched.update(job.gpus)
+            self._leave(job, "stopped")
+        for start in decision.starts:
+            self._check(start)
+            obstacles = self._physics.cannot_run(start)
+            if obstacles:
+                self._crash(start, obstacles)
+            else:
+                self._enter(start)
+                touched.update(start.gpus)
+        self._rerate(touched)
+        if decision.wake_s is not None:
+            self._refuse(decision.wake_s <= self.state.now, "asks to be woken in the past")
+            self._push(decision.wake_s, _WAKE)
+        self._note(decision, decide_s)
+
+    def _check(self, start: Start) -> None:
+        state, machines, job = self.state, self.state.machines, start.job
+        gpus, shares = start.gpus, start.shares or (None,) * job.workers
+        self._refuse(job.phase != "pending", f"starts {job.id!r}, which is {job.phase}")
+        self._refuse(
+            len(set(gpus)) != job.workers or len(gpus) != job.workers,
+            f"gives {job.id!r} {len(set(gpus))} GPUs for {job.workers} workers",
+        )
+        self._refuse(len(shares) != job.workers, f"gives {job.id!r} {len(shares)} shares")
+        self._refuse(
+            len({machines.model[gpu] for gpu in gpus}) > 1, f"mixes GPU models for {job.id!r}"
+        )
+        self._refuse(
+            not 0 <= start.mode < len(state.modes[job.workload]),
+            f"runs {job.id!r} in no known mode",
+        )
+        for gpu, share in zip(gpus, shares, strict=True):
+            self._check_gpu(job, gpu, share)
+
+    def _check_gpu(self, job: Job, gpu: int, share: int | None) -> None:
+        state, rules = self.state, self.state.machines.rules
+        where = f"puts {job.id!r} on {state.machines.gpu_ids[gpu]}"
+        self._refuse(state.machines.node[gpu] in state.down, f"{where}, which is down")
+        residents = state.residents[gpu]
+        self._refuse(len(residents) >= rules.max_jobs_per_gpu, f"{where}, which is full")
+        if share is None:
+            return
+        self._refuse(share not in rules.shares, f"{where} at a share of {share}: none of shares")
+        caps = share + sum(other.share_on(gpu) or 0 for other in residents)
+        self._refuse(caps > rules.share_sum, f"{where}, whose caps then sum to {caps}")
+
+    def _crash(self, start: Start, obstacles: Iterable[tuple[int, Job]]) -> None:
+        """Let a start fail for want of memory; the pool remembers which workloads clash."""
+        state, job, now = self.state, start.job, self.state.now
+        for gpu, other in obstacles:
+            if other is job:
+                self._refuse(True, f"puts {job.id!r} on a GPU with too little memory for it")
+            model = state.machines.model[gpu]
+            state.clashes.add((model, job.workload, other.workload))
+            state.clashes.add((model, other.workload, job.workload))
+        self.history.stays.append(Stay(job.number, now, now, *start[1:], 0.0, 0.0, "out_of_memory"))
+        self._push(now + max(self._options.restart_s, 1.0), _WAKE)
+
+    def _enter(self, start: Start) -> None:
+        """Put a job on its GPUs; the rates are the caller's to renew."""
+        state, job, now = self.state, start.job, self.state.now
+        outcome = self.history.outcomes[job.number]
+        shares_one = any(state.residents[gpu] for gpu in start.gpus)
+        if shares_one and math.isnan(outcome.idle_at_s):
+            outcome.idle_at_s = self._idle_at(job.workers)
+        if math.isnan(outcome.first_start_s):
+            outcome.first_start_s = now
+        del state.pending[job.number]
+        state.running[job.number] = job
+        job.phase = "running"
+        job.gpus, job.shares, job.mode = start.gpus, start.shares, start.mode
+        job.started_s = now
+        job.since_s = now + (self._options.restart_s if job.starts else 0.0)
+        job.starts += 1
+        track = self._tracks[job.number]
+        track.delay_s = job.since_s - now
+        track.done_at_start_s = job.done_s
+        track.settled_s = now
+        track.speed = self._speed(job)
+        for gpu in job.gpus:
+            if not state.residents[gpu]:
+                state.idle[state.machines.node[gpu]].remove(gpu)
+            state.residents[gpu].append(job)
+
+    def _leave(self, job: Job, ending: Ending) -> None:
+        """Take a job off its GPUs; the rates of those who stay are the caller's to renew."""
+        state, now = self.state, self.state.now
+        track, outcome = self._tracks[job.number], self.history.outcomes[job.number]
+        self._settle(job)
+        if ending == "failed":
+            gained = job.done_s - track.done_at_start_s
+            job.done_s -= gained % self._options.checkpoint_s
+        kept = job.done_s - track.done_at_start_s
+        outcome.solo_s += kept / track.speed
+        outcome.held_s += now - job.started_s
+        stay = (job.number, job.started_s, now, job.gpus, job.shares, job.mode)
+        self.history.stays.append(Stay(*stay, track.delay_s, kept, ending))
+        self._pace -= job.rate * job.workers
+        track.version += 1
+        for gpu in job.gpus:
+            state.residents[gpu].remove(job)
+            node = state.machines.node[gpu]
+            if not state.residents[gpu] and node not in state.down:
+                state.idle[node].append(gpu)
+        del state.running[job.number]
+        job.held_s = outcome.held_s
+        job.gpus, job.shares, job.mode, job.rate = (), None, 0, 0.0
+        job.started_s = math.nan
+        job.since_s = job.waiting_since_s = now
+        if ending == "finished":
+            job.phase = "finished"
+            outcome.finish_s = now
+        else:
+            job.phase = "pending"
+            state.pending[job.number] = job
+
+    # Progress.
+
+    def _rerate(self, gpus: Iterable[int]) -> None:
+        """Renew the rates of everyone on the given GPUs, whose residents have changed."""
+        residents, now = self.state.residents, self.state.now
+        affected: dict[int, Job] = {}
+        for gpu in gpus:
+            self._meter.changed(gpu, len(residents[gpu]), now)
+            for job in residents[gpu]:
+                affected[job.number] = job
+        for job in affected.values():
+            self._settle(job)
+            track = self._tracks[job.number]
+            track.slowdown = self._physics.slowdown(job)
+            track.shares = any(len(residents[gpu]) > 1 for gpu in job.gpus)
+            track.company = self._company(job)
+            track.company_since_s = now
+            self._pace -= job.rate * job.workers
+            job.rate = track.speed / track.slowdown
+            self._pace += job.rate * job.workers
+            outcome = self.history.outcomes[job.number]
+            outcome.worst_slowdown = max(outcome.worst_slowdown, track.slowdown)
+            track.version += 1
+            left = max(0.0, outcome.work_s - job.done_s)
+            self._push(max(now, job.since_s) + left / job.rate, _FINISH, job.number, track.version)
+
+    def _settle(self, job: Job) -> None:
+        """Book a running job's progress up to now at the rate it has had."""
+        now = self.state.now
+        track, outcome = self._tracks[job.number], self.history.outcomes[job.number]
+        if now > job.since_s:
+            job.done_s += job.rate * (now - job.since_s)
+            job.since_s = now
+        passed = now - track.settled_s
+        track.settled_s = now
+        if track.shares:
+            outcome.shared_s += passed
+        if track.slowdown > job.gsla * (1 + _GSLA_SLACK):
+            outcome.breach_s += passed
+        if track.company and now - track.company_since_s >= self._options.observe_s:
+            stretch = self.state.modes[job.workload][job.mode].stretch
+            self.state.seen[track.company] = track.slowdown / stretch
+
+    def _company(self, job: Job) -> tuple[int, int, int, int] | None:
+        """Return the pair that a job's slowdown is a measurement of, if it is of just one."""
+        machines, residents = self.state.machines, self.state.residents
+        found = None
+        for gpu in job.gpus:
+            if len(residents[gpu]) != 2:
+                return None
+            other = residents[gpu][0] if residents[gpu][1] is job else residents[gpu][1]
+            caps = self._caps_place[job.share_on(gpu), other.share_on(gpu)]
+            pair = (machines.model[gpu], caps, job.workload, other.workload)
+            if found not in (None, pair):
+                return None
+            found = pair
+        return found
+
+    def _speed(self, job: Job) -> float:
+        """Return the work seconds a second that a job does alone on its GPUs."""
+        machines, options = self.state.machines, self._options
+        speed = self.state.speed[machines.model[job.gpus[0]]][job.workload]
+        if options.across_nodes > 1 and len({machines.node[gpu] for gpu in job.gpus}) > 1:
+            speed /= options.across_nodes
+        if options.across_racks > 1 and len({machines.rack[gpu] for gpu in job.gpus}) > 1:
+            speed /= options.across_racks
+        return speed
+
+    def _idle_at(self, workers: int) -> float:
+        """Return when enough GPUs will be idle if nobody else starts, at present rates."""
+        state, now = self.state, self.state.now
+        ends = {
+            number: max(now, job.since_s)
+            + max(0.0, self.history.outcomes[number].work_s - job.done(now)) / job.rate
+            for number, job in state.running.items()
+            if job.rate
+        }
+        free = [
+            max((ends.get(job.number, math.inf) for job in residents), default=now)
+            for residents in state.residents
+        ]
+        return sorted(free)[workers - 1]
+
+    # Beginning and end.
+
+    def _note(self, decision: Decision, decide_s: float) -> None:
+        series, state = self.history.series, self.state
+        waiting = sum([job.workers for job in state.pending.values()])
+        holding = sum([job.workers for job in state.running.values()])
+        series.time_s.append(state.now)
+        series.pending.append(len(state.pending))
+        series.demanded.append(waiting + holding)
+        series.busy.append(self._meter.busy)
+        series.shared.append(self._meter.shared)
+        series.pace.append(self._pace)
+        series.decide_s.append(decide_s)
+        series.gap.append(decision.proof.gap if decision.proof else math.nan)
+
+    def _seen_as(self, trace: Trace) -> list[Job]:
+        """Return the jobs as the policy sees them: with believed work."""
+        place = {name: k for k, name in enumerate(self.state.names)}
+        error = self._draw.standard_normal(len(trace.jobs)) * self._options.estimate_error
+        return [
+            Job(
+                number=k,
+                id=job.id,
+                workload=place[job.workload or ""],
+                workers=job.workers,
+                work_s=job.duration_s * math.exp(error[k]),
+                arrival_s=job.arrival_s,
+                gsla=math.inf if job.gsla is None else job.gsla,
+                weight=job.weight,
+                latency=job.priority == "latency",
+                tenant=job.tenant or "",
+                waiting_since_s=job.arrival_s,
+            )
+            for k, job in enumerate(trace.jobs)
+        ]
+
+    def _refuse_hopeless(self, trace: Trace) -> None:
+        fitting: dict[str, int] = {}
+        for k, job in enumerate(trace.jobs):
+            if job.workload is None or job.workload not in self.state.instance.workloads:
+                rule = f"must be a workload of the cluster's instance, got {job.workload!r}"
+                raise InputError(rule, f"jobs[{k}].workload", trace.name)
+            most = fitting.setdefault(job.workload, self._most_gpus(job))
+            if job.workers > most:
+                rule = f"must be <= {most} (GPUs of one model that hold it), got {job.workers}"
+                raise InputError(rule, f"jobs[{k}].workers", trace.name)
+
+    def _most_gpus(self, job: TraceJob) -> int:
+        machines = self.state.machines
+        need = self.state.modes[self.state.names.index(job.workload or "")][0].memory_mib
+        count = [0] * len(machines.models)
+        for gpu, model in enumerate(machines.model):
+            count[model] += need <= machines.memory_mib[gpu]
+        return max(count, default=0)
+
+    def _refuse_starvation(self, at: float) -> None:
+        stuck = math.isinf(at)
+        self._refuse(stuck, f"leaves {len(self.state.pending)} jobs waiting for ever")
+
+    def _refuse(self, broken: bool, what: str) -> None:
+        if broken:
+            raise PolicyError(f"the policy {what} (at {self.state.now:.0f} s)")
+
+
+class _Track:
+    """What the pool keeps of a job beside what the policy may see."""
+
+    __slots__ = (
+        "company",
+        "company_since_s",
+        "delay_s",
+        "done_at_start_s",
+        "settled_s",
+        "shares",
+        "slowdown",
+        "speed",
+        "version",
+    )
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.slowdown = 0.0
+        self.speed = 1.0
+        self.shares = False
+        self.company: tuple[int, int, int, int] | None = None
+        self.company_since_s = 0.0
+        self.settled_s = 0.0
+        self.delay_s = 0.0
+        self.done_at_start_s = 0.0
+
+
+class _Meter:
+    """Counts GPUs in use and adds up their energy."""
+
+    def __init__(self, physics: Physics, gpus: int, metered: bool) -> None:
+        self.busy = self.shared = 0
+        self.energy_j = 0.0 if metered else math.nan
+        self._physics = physics
+        self._residents = [0] * gpus
+        self._power_w = [0.0] * gpus
+        self._since_s = [0.0] * gpus
+
+    def changed(self, gpu: int, residents: int, now: float) -> None:
+        """Take note that the residents of a GPU are others now."""
+        before = self._residents[gpu]
+        self._residents[gpu] = residents
+        self.busy += (residents > 0) - (before > 0)
+        self.shared += (residents > 1) - (before > 1)
+        if not math.isnan(self.energy_j):
+            self.energy_j += self._power_w[gpu] * (now - self._since_s[gpu])
+            self._power_w[gpu] = self._physics.power_w(gpu)
+            self._since_s[gpu] = now
+
+
+def _next_multiple(at: float, step: float) -> float:
+    return math.ceil(at / step - 1e-9) * step

@@ -1,0 +1,108 @@
+"""The slowdowns of pairs of workloads as arrays: what a simulation and its policies look up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.instances.instance import Instance, SlowdownEntry
+
+Caps = tuple[int | None, int | None]
+"""The share of a job and that of its co-runner; None = no cap."""
+
+UNCAPPED: Caps = (None, None)
+
+
+@dataclass(frozen=True, eq=False)
+class SlowdownTable:
+    """Slowdowns of every ordered pair of workloads on every GPU model.
+
+    Attributes
+    ----------
+    workloads : tuple of str
+        W names, the last two axes of the arrays.
+    models : tuple of str
+        M GPU models, the first axis.
+    caps : tuple of (int or None, int or None)
+        K combinations of shares, the second axis; the mirror of each is among them, and
+        ``(None, None)`` is the first.
+    slowdown : (M, K, W, W) float
+        Entry ``[m, k, a, b]``: the slowdown of a beside b under ``caps[k]`` = (share of a, share
+        of b); NaN = they may not share.
+    upper : (M, K, W, W) float
+        Upper confidence bounds; the slowdown itself where there is none.
+    power_w : (M, K, W, W) float
+        Power of the shared GPU, NaN where unknown.
+    """
+
+    workloads: tuple[str, ...]
+    models: tuple[str, ...]
+    caps: tuple[Caps, ...]
+    slowdown: NDArray[np.float64]
+    upper: NDArray[np.float64]
+    power_w: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, instance: Instance) -> SlowdownTable:
+        """Return the table of an instance's entries on the GPU models of its cluster.
+
+        Entries of three and more are left out: ``predictors.sets`` builds them from pairs.
+        """
+        models = tuple(dict.fromkeys(place.gpu.model for place in instance.places.values()))
+        return cls.of_entries(tuple(instance.workloads), models, instance.slowdowns)
+
+    @classmethod
+    def of_entries(
+        cls, workloads: tuple[str, ...], models: tuple[str, ...], entries: Sequence[SlowdownEntry]
+    ) -> SlowdownTable:
+        """Return the table of entries, those of all models first and then a model's own."""
+        pairs = [entry for entry in entries if entry.pair is not None]
+        shares = [(e.shares[0], e.shares[1]) for e in pairs]
+        caps = tuple(dict.fromkeys([UNCAPPED, *(c for x, y in shares for c in ((x, y), (y, x)))]))
+        shape = (len(models), len(caps), len(workloads), len(workloads))
+        table = cls(workloads, models, caps, *(np.full(shape, np.nan) for _ in range(3)))
+        for entry in sorted(pairs, key=lambda e: e.gpu_model is not None):
+            table._enter(entry)
+        return table
+
+    def _enter(self, entry: SlowdownEntry) -> None:
+        """Write an entry and its mirror; only while the table is built."""
+        if entry.gpu_model is not None and entry.gpu_model not in self.models:
+            return
+        model = slice(None) if entry.gpu_model is None else self.models.index(entry.gpu_model)
+        a, b = (self.place[name] for name in entry.workloads)
+        x, y = entry.shares
+        mine, theirs = entry.slowdown or (np.nan, np.nan)
+        mine_upper, theirs_upper = entry.upper or (mine, theirs)
+        there, back = self.caps_place[x, y], self.caps_place[y, x]
+        self.slowdown[model, there, a, b], self.slowdown[model, back, b, a] = mine, theirs
+        self.upper[model, there, a, b] = mine_upper
+        self.upper[model, back, b, a] = theirs_upper
+        power = np.nan if entry.power_w is None else entry.power_w
+        self.power_w[model, there, a, b] = self.power_w[model, back, b, a] = power
+
+    @cached_property
+    def place(self) -> dict[str, int]:
+        """The index of each workload."""
+        return {name: k for k, name in enumerate(self.workloads)}
+
+    @cached_property
+    def caps_place(self) -> dict[Caps, int]:
+        """The index of each combination of shares."""
+        return {caps: k for k, caps in enumerate(self.caps)}
+
+    @cached_property
+    def rows(self) -> list[list[list[list[float]]]]:
+        """``slowdown`` as nested lists, which are several times as fast to look one number up."""
+        rows: list[list[list[list[float]]]] = self.slowdown.tolist()
+        return rows
+
+    @cached_property
+    def upper_rows(self) -> list[list[list[list[float]]]]:
+        """``upper`` as nested lists."""
+        rows: list[list[list[list[float]]]] = self.upper.tolist()
+        return rows

@@ -1,0 +1,111 @@
+"""What a trace *is*: jobs with the moment they arrive and the work they bring."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from dovetail.instances.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class TraceJob:
+    """One job of a trace.
+
+    Attributes
+    ----------
+    id : str
+        Its name, different from every other's.
+    arrival_s : float
+        Seconds from the beginning of the trace, >= 0.
+    workers : int
+        GPUs it asks for, >= 1.
+    duration_s : float
+        Seconds it runs alone on a GPU of speed 1, > 0.
+    workload : str or None
+        What it runs; None where the trace does not say.
+    gsla : float or None
+        The largest slowdown its owner accepts, >= 1.
+    weight : float
+        Its weight, >= 0.
+    priority : str
+        ``batch`` or ``latency``.
+    tenant : str or None
+        Whose it is: the user, or the virtual cluster.
+    """
+
+    id: str
+    arrival_s: float
+    workers: int
+    duration_s: float
+    workload: str | None = None
+    gsla: float | None = None
+    weight: float = 1.0
+    priority: Literal["batch", "latency"] = "batch"
+    tenant: str | None = None
+
+    def broken_rule(self) -> tuple[str, str] | None:
+        """Return the field that breaks a rule and the rule; None if all is well."""
+        if not (math.isfinite(self.arrival_s) and self.arrival_s >= 0):
+            return "arrival_s", f"must be a finite number >= 0, got {self.arrival_s}"
+        if self.workers < 1:
+            return "workers", f"must be >= 1, got {self.workers}"
+        if not (math.isfinite(self.duration_s) and self.duration_s > 0):
+            return "duration_s", f"must be a finite number > 0, got {self.duration_s}"
+        if self.gsla is not None and not (math.isfinite(self.gsla) and self.gsla >= 1):
+            return "gsla", f"must be a finite number >= 1, got {self.gsla}"
+        if not (math.isfinite(self.weight) and self.weight >= 0):
+            return "weight", f"must be a finite number >= 0, got {self.weight}"
+        return None
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Jobs in the order of their arrival.
+
+    Attributes
+    ----------
+    name : str
+        What it is called in reports.
+    jobs : tuple of TraceJob
+        Sorted by ``arrival_s``; ids differ.
+
+    Raises
+    ------
+    InputError
+        When a job breaks a rule, with its place in the sorted trace.
+    """
+
+    name: str
+    jobs: tuple[TraceJob, ...]
+
+    @classmethod
+    def of(cls, name: str, jobs: Iterable[TraceJob]) -> Trace:
+        """Return the trace of jobs in any order; those that arrive together keep theirs."""
+        return cls(name, tuple(sorted(jobs, key=lambda job: job.arrival_s)))
+
+    def __post_init__(self) -> None:
+        seen: set[str] = set()
+        before = 0.0
+        for k, job in enumerate(self.jobs):
+            broken = job.broken_rule()
+            if broken:
+                raise InputError(broken[1], f"jobs[{k}].{broken[0]}", self.name)
+            if job.id in seen:
+                raise InputError(f"ids must differ, got {job.id!r} twice", f"jobs[{k}].id")
+            if job.arrival_s < before:
+                raise InputError("jobs must be in order of arrival", f"jobs[{k}].arrival_s")
+            seen.add(job.id)
+            before = job.arrival_s
+
+    def replace(self, jobs: Iterable[TraceJob]) -> Trace:
+        """Return the trace with other jobs."""
+        return dataclasses.replace(self, jobs=tuple(jobs))
+
+    @property
+    def gpu_seconds(self) -> float:
+        """The work of all jobs: workers times duration, summed."""
+        return math.fsum(job.workers * job.duration_s for job in self.jobs)

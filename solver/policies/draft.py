@@ -1,0 +1,129 @@
+"""A decision in the making: what the cluster would look like after the steps so far."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from dovetail.instances.slowdown_table import UNCAPPED
+from dovetail.solver.policies.policy import Decision, RoundProof, Start
+from dovetail.solver.policies.state import Job, State
+
+_SLACK_MIB = 1e-6
+
+
+class Draft:
+    """Starts and stops collected by a policy, on top of a state that stays as it is.
+
+    Parameters
+    ----------
+    state : State
+        The pool at the moment of the decision.
+
+    Attributes
+    ----------
+    idle_count : list of int
+        Idle GPUs of each node after the steps so far.
+    idle_total : int
+        Their sum.
+    """
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.idle_count = [len(gpus) for gpus in state.idle]
+        self.idle_total = sum(self.idle_count)
+        self._starts: list[Start] = []
+        self._stops: list[Job] = []
+        self._changed: dict[int, list[Job]] = {}
+        self._mode: dict[int, int] = {}
+
+    def residents(self, gpu: int) -> list[Job]:
+        """Return the jobs on a GPU after the steps so far."""
+        return self._changed.get(gpu, self.state.residents[gpu])
+
+    def pending(self) -> list[Job]:
+        """Return the jobs that wait after the steps so far."""
+        begun = {start.job.number for start in self._starts}
+        waiting = [*self.state.pending.values(), *self._stops]
+        return [job for job in waiting if job.number not in begun]
+
+    def is_idle(self, gpu: int) -> bool:
+        """Tell whether nobody is on a GPU that is in order."""
+        return not self.residents(gpu) and self.state.machines.node[gpu] not in self.state.down
+
+    def idle_on(self, node: int) -> list[int]:
+        """Return the idle GPUs of a node, in the order of the file."""
+        return [gpu for gpu in self.state.machines.node_gpus[node] if self.is_idle(gpu)]
+
+    def start(
+        self,
+        job: Job,
+        gpus: Sequence[int],
+        shares: tuple[int | None, ...] | None = None,
+        mode: int = 0,
+    ) -> None:
+        """Start a job on the given GPUs."""
+        node = self.state.machines.node
+        for gpu in gpus:
+            before = self.residents(gpu)
+            if not before:
+                self.idle_count[node[gpu]] -= 1
+                self.idle_total -= 1
+            self._changed[gpu] = [*before, job]
+        self._mode[job.number] = mode
+        self._starts.append(Start(job, tuple(gpus), shares, mode))
+
+    def stop(self, job: Job) -> None:
+        """Take a running job off its GPUs."""
+        node = self.state.machines.node
+        for gpu in job.gpus:
+            after = [other for other in self.residents(gpu) if other is not job]
+            if not after:
+                self.idle_count[node[gpu]] += 1
+                self.idle_total += 1
+            self._changed[gpu] = after
+        self._stops.append(job)
+
+    def has_room(self, gpu: int, job: Job, mode: int = 0) -> bool:
+        """Tell whether a job may physically join a GPU.
+
+        A place is left, the memory of all fits, and no pair among them is known to have failed.
+        Says nothing of slowdowns.
+        """
+        state = self.state
+        machines = state.machines
+        if machines.node[gpu] in state.down:
+            return False
+        residents = self.residents(gpu)
+        if len(residents) >= machines.rules.max_jobs_per_gpu:
+            return False
+        need = state.modes[job.workload][mode].memory_mib
+        need += sum(self._needs_mib(other) for other in residents)
+        if need > machines.memory_mib[gpu] + _SLACK_MIB:
+            return False
+        model = machines.model[gpu]
+        return all((model, job.workload, o.workload) not in state.clashes for o in residents)
+
+    def fits_alone(self, job: Job) -> bool:
+        """Tell whether the job's worker fits the memory of an empty GPU of some model."""
+        need = self.state.modes[job.workload][0].memory_mib
+        return need <= max(self.state.machines.memory_mib) + _SLACK_MIB
+
+    def slowdowns(self, gpu: int, job: Job) -> tuple[float, float] | None:
+        """Return the predicted slowdowns, of a job and of the one that is on a GPU, uncapped.
+
+        None where they may not share. Sub-batches are not counted in.
+        """
+        (other,) = self.residents(gpu)
+        model = self.state.machines.model[gpu]
+        rows = self.state.predicted.rows[model][self.state.predicted.caps_place[UNCAPPED]]
+        mine, theirs = rows[job.workload][other.workload], rows[other.workload][job.workload]
+        return None if math.isnan(mine) or math.isnan(theirs) else (mine, theirs)
+
+    def decision(self, wake_s: float | None = None, proof: RoundProof | None = None) -> Decision:
+        """Return what was collected."""
+        return Decision(tuple(self._starts), tuple(self._stops), wake_s, proof)
+
+    def _needs_mib(self, job: Job) -> float:
+        mode = self._mode.get(job.number, job.mode)
+        return self.state.modes[job.workload][mode].memory_mib

@@ -1,0 +1,82 @@
+"""What a policy is and what it answers."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from dovetail.solver.policies.state import Job, State
+
+
+class Start(NamedTuple):
+    """Start a pending job.
+
+    Attributes
+    ----------
+    job : Job
+        A pending job, or one that the same decision stops (a migration).
+    gpus : tuple of int
+        ``job.workers`` different GPUs of one model.
+    shares : tuple of (int or None), or None
+        Its cap on each; None = no caps.
+    mode : int
+        Index into ``State.modes`` of its workload (0 = full batch).
+    """
+
+    job: Job
+    gpus: tuple[int, ...]
+    shares: tuple[int | None, ...] | None = None
+    mode: int = 0
+
+
+class RoundProof(NamedTuple):
+    """What an optimising policy proved of its decision.
+
+    Attributes
+    ----------
+    value, bound, gap : float
+        Of the round's objective; ``gap`` as in a plan, NaN where there is no bound.
+    jobs : int
+        Jobs that took part in the round.
+    """
+
+    value: float
+    bound: float
+    gap: float
+    jobs: int
+
+
+class Decision(NamedTuple):
+    """What to do now.
+
+    Attributes
+    ----------
+    starts : tuple of Start
+        Carried out after the stops, in this order.
+    stops : tuple of Job
+        Running jobs to checkpoint and take off their GPUs; they are pending again.
+    wake_s : float or None
+        The pool's time at which the policy wants to be asked again even if nothing happens.
+    proof : RoundProof or None
+        Where the policy has one.
+    """
+
+    starts: tuple[Start, ...] = ()
+    stops: tuple[Job, ...] = ()
+    wake_s: float | None = None
+    proof: RoundProof | None = None
+
+
+NOTHING = Decision()
+"""Leave everything as it is."""
+
+
+class Policy(Protocol):
+    """Decides who runs where; the same in a simulation and on real GPUs.
+
+    It may keep what it likes between rounds, but reads the world from ``state`` only and never
+    changes it.
+    """
+
+    def decide(self, state: State) -> Decision:
+        """Return what to do at ``state.now``."""
+        ...

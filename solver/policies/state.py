@@ -1,0 +1,218 @@
+"""What a policy sees when it decides: jobs, GPUs, who is where, and what is predicted.
+
+The pool that keeps this state (simulated or real) is the only one to change it; a policy reads
+it and answers with a ``Decision``. Nothing here tells the truth of a simulation: durations and
+slowdowns are what is believed, progress and rates are what any monitor would measure.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+from dovetail.formulations.rounds import Mode, modes
+from dovetail.instances.instance import Cluster, Instance, Workload
+from dovetail.instances.slowdown_table import SlowdownTable
+
+LEAST_REMAINING_S = 1.0
+"""What a job that has outlived its estimate is believed to need still."""
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """A job as its pool knows it.
+
+    Attributes
+    ----------
+    number : int
+        Its place in the order of arrival; what ``State`` finds it by.
+    id, tenant : str
+        Its name and whose it is.
+    workload : int
+        Index into ``State.workloads``.
+    workers : int
+        GPUs it needs, all at once.
+    work_s : float
+        The seconds it is believed to run alone on a GPU of speed 1, in all.
+    arrival_s, gsla, weight : float
+        As in a trace; ``gsla`` is infinite where the owner named none.
+    latency : bool
+        Whether it is latency-critical.
+    phase : str
+        ``pending``, ``running`` or ``finished``.
+    done_s : float
+        The part of its work that was done at ``since_s``.
+    rate : float
+        Seconds of work it does in a second now; 0 unless it runs.
+    since_s : float
+        When ``done_s`` was taken; lies ahead while the job is being restarted.
+    gpus : tuple of int
+        The GPUs it holds, empty unless it runs.
+    shares : tuple of (int or None), or None
+        Its cap on each of them; None = no cap on any.
+    mode : int
+        Which of ``State.modes`` of its workload it runs in: how often its batch is halved.
+    started_s : float
+        When its present stay on GPUs began; NaN unless it runs.
+    held_s : float
+        Seconds it held GPUs in the stays before.
+    starts : int
+        How many times it was started.
+    waiting_since_s : float
+        When it last began to wait.
+    """
+
+    number: int
+    id: str
+    workload: int
+    workers: int
+    work_s: float
+    arrival_s: float
+    gsla: float = math.inf
+    weight: float = 1.0
+    latency: bool = False
+    tenant: str = ""
+    phase: Literal["pending", "running", "finished"] = "pending"
+    done_s: float = 0.0
+    rate: float = 0.0
+    since_s: float = 0.0
+    gpus: tuple[int, ...] = ()
+    shares: tuple[int | None, ...] | None = None
+    mode: int = 0
+    started_s: float = math.nan
+    held_s: float = 0.0
+    starts: int = 0
+    waiting_since_s: float = 0.0
+
+    def done(self, now: float) -> float:
+        """Return the seconds of work done by ``now``."""
+        return self.done_s + self.rate * max(0.0, now - self.since_s)
+
+    def remaining(self, now: float) -> float:
+        """Return the seconds of work it is believed to need still, at least one."""
+        return max(LEAST_REMAINING_S, self.work_s - self.done(now))
+
+    def held(self, now: float) -> float:
+        """Return the seconds it has held GPUs by ``now``."""
+        return self.held_s + (now - self.started_s if self.phase == "running" else 0.0)
+
+    def attained(self, now: float) -> float:
+        """Return its attained service in GPU seconds: GPUs times the time it held them."""
+        return self.workers * self.held(now)
+
+    def waited(self, now: float) -> float:
+        """Return for how long it has been waiting since it arrived or was last stopped."""
+        return now - self.waiting_since_s if self.phase == "pending" else 0.0
+
+    def share_on(self, gpu: int) -> int | None:
+        """Return its cap on one of its GPUs."""
+        return None if self.shares is None else self.shares[self.gpus.index(gpu)]
+
+
+class Machines:
+    """A cluster with its GPUs numbered in the order of the file.
+
+    Attributes
+    ----------
+    rules : Cluster
+        The record: jobs a GPU, shares, reserves.
+    gpu_ids, node_ids : tuple of str
+        Names of the G GPUs and N nodes.
+    node, rack, model : list of int
+        Of each GPU: the index of its node, of its rack (a node without one is its own) and of
+        its model.
+    models : tuple of str
+        Names of the GPU models.
+    memory_mib : list of float
+        Of each GPU, without the part that is kept free.
+    node_gpus : list of range or list of int
+        The GPUs of each node.
+    """
+
+    def __init__(self, rules: Cluster) -> None:
+        self.rules = rules
+        devices = [(n, node, gpu) for n, node in enumerate(rules.nodes) for gpu in node.devices]
+        racks: dict[str, int] = {}
+        self.node_ids = tuple(node.id for node in rules.nodes)
+        self.gpu_ids = tuple(gpu.id for _, _, gpu in devices)
+        self.models = tuple(dict.fromkeys(gpu.model for _, _, gpu in devices))
+        self.node = [n for n, _, _ in devices]
+        self.rack = [
+            racks.setdefault(f"rack {node.rack}" if node.rack else f"node {node.id}", len(racks))
+            for _, node, _ in devices
+        ]
+        self.model = [self.models.index(gpu.model) for _, _, gpu in devices]
+        self.memory_mib = [gpu.memory_mib - rules.reserve_mib for _, _, gpu in devices]
+        self.node_gpus: list[list[int]] = [[] for _ in rules.nodes]
+        for gpu, node in enumerate(self.node):
+            self.node_gpus[node].append(gpu)
+
+    def __len__(self) -> int:
+        return len(self.gpu_ids)
+
+    @cached_property
+    def gpu_place(self) -> dict[str, int]:
+        """The index of each GPU by its name."""
+        return {name: gpu for gpu, name in enumerate(self.gpu_ids)}
+
+
+@dataclass
+class State:
+    """A pool at one moment.
+
+    Attributes
+    ----------
+    instance : Instance
+        Cluster and workloads; its jobs and slowdowns are not read.
+    predicted : SlowdownTable
+        What is believed of pairs; the one place where a policy may learn of slowdowns that it
+        has not seen itself.
+    now : float
+        Seconds since the pool began.
+    pending, running : dict of int to Job
+        By ``Job.number``; ``pending`` in the order in which they began to wait.
+    residents : list of list of Job
+        The jobs on each GPU, in the order in which they came.
+    idle : list of list of int
+        For each node its GPUs with nobody on them that are in order.
+    down : set of int
+        Nodes that have failed.
+    seen : dict
+        (model, caps, workload, other) -> slowdown of the first beside the other as measured on
+        jobs that have run together.
+    clashes : set
+        (model, workload, other), both ways, that ran out of memory or could not run together.
+    """
+
+    instance: Instance
+    predicted: SlowdownTable
+    now: float = 0.0
+    pending: dict[int, Job] = field(default_factory=dict)
+    running: dict[int, Job] = field(default_factory=dict)
+    down: set[int] = field(default_factory=set)
+    seen: dict[tuple[int, int, int, int], float] = field(default_factory=dict)
+    clashes: set[tuple[int, int, int]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.machines = Machines(self.instance.cluster)
+        self.names: tuple[str, ...] = tuple(self.instance.workloads)
+        self.workloads: tuple[Workload, ...] = tuple(self.instance.workloads.values())
+        self.residents: list[list[Job]] = [[] for _ in range(len(self.machines))]
+        self.idle: list[list[int]] = [list(gpus) for gpus in self.machines.node_gpus]
+
+    @cached_property
+    def speed(self) -> list[list[float]]:
+        """Speed of each workload on each GPU model: ``speed[model][workload]``."""
+        models = self.machines.models
+        return [[w.speed.get(model, 1.0) for w in self.workloads] for model in models]
+
+    @cached_property
+    def modes(self) -> list[tuple[Mode, ...]]:
+        """The ways to run each workload, the full batch first; ``Job.mode`` is an index."""
+        return [modes(w, self.machines.rules.per_process_mib) for w in self.workloads]
+
+    def needs_mib(self, job: Job) -> float:
+        """Return the memory of one worker of a running job."""
+        return self.modes[job.workload][job.mode].memory_mib
