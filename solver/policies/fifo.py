@@ -19,7 +19,7 @@ class Fifo:
 
     def decide(self, state: State) -> Decision:
         """Start as many from the head of the queue as fit on idle GPUs."""
-        if not state.pending or not any(state.idle):
+        if not state.pending or not any(state.idle_count):
             return NOTHING
         draft = Draft(state)
         for job in sorted(state.pending.values(), key=lambda job: job.number):

@@ -36,9 +36,9 @@ def _consolidated(
     draft: Draft, counts: Sequence[int], workers: int, model: int | None
 ) -> list[int] | None:
     """Return the GPUs of one model (None: of any) by the idle ones that each node has."""
-    enough = [count for count in counts if count >= workers]
-    if enough:
-        return _idle(draft, counts.index(min(enough)), model)[:workers]
+    fullest = min([count for count in counts if count >= workers], default=None)
+    if fullest is not None:
+        return _idle(draft, counts.index(fullest), model)[:workers]
     if sum(counts) < workers:
         return None
     taken: list[int] = []
