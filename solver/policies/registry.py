@@ -14,7 +14,9 @@ from dovetail.solver.policies.policy import Policy
 
 POLICIES: Final[Mapping[str, str]] = MappingProxyType(
     {
+        "castor": "castor:Castor",
         "fifo": "fifo:Fifo",
+        "sjf-ffs": "sjf_ffs:SjfFfs",
     }
 )
 """Module and class of each policy; modules are imported when a policy is first made."""
