@@ -128,9 +128,7 @@ def _expensive(trace: Trace, policy: str) -> tuple[float, int]:
     gpu = world.cluster.nodes[0].gpus or (world.cluster.nodes[0].gpu,)
     kind = {"model": gpu[0].model, "memory_mib": gpu[0].memory_mib} if gpu[0] else {}
     data = world.model_dump(mode="json")
-    data["cluster"]["nodes"] = [
-        {"id": f"n{k}", "gpu_count": 8, "gpu": kind} for k in range(32)
-    ]
+    data["cluster"]["nodes"] = [{"id": f"n{k}", "gpu_count": 8, "gpu": kind} for k in range(32)]
     names = list(world.workloads)
     jobs = [
         TraceJob(job.id, job.arrival_s, job.workers, job.duration_s, names[k * 7 % len(names)])
@@ -147,9 +145,9 @@ def _timed(trace: Trace, world: Instance, policy: str) -> tuple[float, int]:
 
 
 def _busiest(trace: Trace, jobs: int) -> Trace:
-    from dovetail.instances.traces.filters import at_most_workers, busiest
+    from dovetail.instances.traces.filters import busiest, largest
 
-    return busiest(at_most_workers(trace, 32), jobs)
+    return busiest(largest(trace, 32), jobs)
 
 
 def _heapq(trace: Trace, _: str) -> tuple[float, int]:
