@@ -253,6 +253,7 @@ class SimulatedPool:
         shares_one = any(state.residents[gpu] for gpu in start.gpus)
         if shares_one and math.isnan(outcome.idle_at_s):
             outcome.idle_at_s = self._idle_at(job.workers)
+            outcome.left_s = outcome.work_s - job.done_s
         if math.isnan(outcome.first_start_s):
             outcome.first_start_s = now
         del state.pending[job.number]
@@ -383,9 +384,10 @@ class SimulatedPool:
         }
         free = [
             max((ends.get(job.number, math.inf) for job in residents), default=now)
-            for residents in state.residents
+            for gpu, residents in enumerate(state.residents)
+            if state.machines.node[gpu] not in state.down
         ]
-        return sorted(free)[workers - 1]
+        return sorted(free)[workers - 1] if workers <= len(free) else math.inf
 
     # Beginning and end.
 
