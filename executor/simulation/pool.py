@@ -14,7 +14,7 @@ from dovetail.executor.simulation.physics import Physics
 from dovetail.instances.errors import DovetailError, InputError
 from dovetail.instances.instance import Instance
 from dovetail.instances.slowdown_table import SlowdownTable
-from dovetail.instances.traces import Trace, TraceJob
+from dovetail.instances.traces import Trace
 from dovetail.solver.policies import Decision, Job, Start, State
 
 _FINISH, _WAKE, _FAIL, _REPAIR = range(4)
@@ -76,6 +76,7 @@ class SimulatedPool:
         self._left = len(self._jobs)
         self._events: list[tuple[float, int, int, int, int]] = []
         self._order = 0
+        self._demanded = 0
         self._pace = 0.0
         self._due = math.inf
         for node in range(len(self.state.machines.node_ids)):
@@ -119,6 +120,7 @@ class SimulatedPool:
             job = jobs[self._arrived]
             self.state.pending[job.number] = job
             self._arrived += 1
+            self._demanded += job.workers
             self.history.events += 1
             changed = True
         while self._events and self._events[0][0] <= at:
@@ -150,6 +152,7 @@ class SimulatedPool:
         gpus = job.gpus
         self._leave(job, "finished")
         self._left -= 1
+        self._demanded -= job.workers
         self._rerate(gpus)
 
     def _fail(self, node: int) -> None:
@@ -160,13 +163,13 @@ class SimulatedPool:
         touched = {gpu for job in hit.values() for gpu in job.gpus}
         for job in hit.values():
             self._leave(job, "failed")
-        state.idle[node] = []
+        state.idle_count[node] = 0
         self._rerate(touched)
         self._push(state.now + self._options.repair_s, _REPAIR, node)
 
     def _repair(self, node: int) -> None:
         self.state.down.discard(node)
-        self.state.idle[node] = list(self.state.machines.node_gpus[node])
+        self.state.idle_count[node] = len(self.state.machines.node_gpus[node])
         self._plan_failure(node)
 
     def _plan_failure(self, node: int) -> None:
@@ -270,7 +273,7 @@ class SimulatedPool:
         track.speed = self._speed(job)
         for gpu in job.gpus:
             if not state.residents[gpu]:
-                state.idle[state.machines.node[gpu]].remove(gpu)
+                state.idle_count[state.machines.node[gpu]] -= 1
             state.residents[gpu].append(job)
 
     def _leave(self, job: Job, ending: Ending) -> None:
@@ -292,7 +295,7 @@ class SimulatedPool:
             state.residents[gpu].remove(job)
             node = state.machines.node[gpu]
             if not state.residents[gpu] and node not in state.down:
-                state.idle[node].append(gpu)
+                state.idle_count[node] += 1
         del state.running[job.number]
         job.held_s = outcome.held_s
         job.gpus, job.shares, job.mode, job.rate = (), None, 0, 0.0
@@ -393,11 +396,9 @@ class SimulatedPool:
 
     def _note(self, decision: Decision, decide_s: float) -> None:
         series, state = self.history.series, self.state
-        waiting = sum([job.workers for job in state.pending.values()])
-        holding = sum([job.workers for job in state.running.values()])
         series.time_s.append(state.now)
         series.pending.append(len(state.pending))
-        series.demanded.append(waiting + holding)
+        series.demanded.append(self._demanded)
         series.busy.append(self._meter.busy)
         series.shared.append(self._meter.shared)
         series.pace.append(self._pace)
@@ -431,14 +432,16 @@ class SimulatedPool:
             if job.workload is None or job.workload not in self.state.instance.workloads:
                 rule = f"must be a workload of the cluster's instance, got {job.workload!r}"
                 raise InputError(rule, f"jobs[{k}].workload", trace.name)
-            most = fitting.setdefault(job.workload, self._most_gpus(job))
+            if job.workload not in fitting:
+                fitting[job.workload] = self._most_gpus(job.workload)
+            most = fitting[job.workload]
             if job.workers > most:
                 rule = f"must be <= {most} (GPUs of one model that hold it), got {job.workers}"
                 raise InputError(rule, f"jobs[{k}].workers", trace.name)
 
-    def _most_gpus(self, job: TraceJob) -> int:
+    def _most_gpus(self, workload: str) -> int:
         machines = self.state.machines
-        need = self.state.modes[self.state.names.index(job.workload or "")][0].memory_mib
+        need = self.state.modes[self.state.names.index(workload)][0].memory_mib
         count = [0] * len(machines.models)
         for gpu, model in enumerate(machines.model):
             count[model] += need <= machines.memory_mib[gpu]

@@ -30,7 +30,7 @@ class Draft:
 
     def __init__(self, state: State) -> None:
         self.state = state
-        self.idle_count = [len(gpus) for gpus in state.idle]
+        self.idle_count = list(state.idle_count)
         self.idle_total = sum(self.idle_count)
         self._starts: list[Start] = []
         self._stops: list[Job] = []

@@ -15,6 +15,10 @@ from dovetail.solver.policies.policy import Policy
 POLICIES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "fifo": "fifo:Fifo",
+        "dedicated": "fifo:Fifo",
+        "sjf": "sjf:Sjf",
+        "ssf": "ssf:Ssf",
+        "tiresias": "tiresias:Tiresias",
     }
 )
 """Module and class of each policy; modules are imported when a policy is first made."""

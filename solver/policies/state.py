@@ -175,8 +175,8 @@ class State:
         By ``Job.number``; ``pending`` in the order in which they began to wait.
     residents : list of list of Job
         The jobs on each GPU, in the order in which they came.
-    idle : list of list of int
-        For each node its GPUs with nobody on them that are in order.
+    idle_count : list of int
+        For each node the number of its GPUs with nobody on them; 0 where it is down.
     down : set of int
         Nodes that have failed.
     seen : dict
@@ -200,7 +200,7 @@ class State:
         self.names: tuple[str, ...] = tuple(self.instance.workloads)
         self.workloads: tuple[Workload, ...] = tuple(self.instance.workloads.values())
         self.residents: list[list[Job]] = [[] for _ in range(len(self.machines))]
-        self.idle: list[list[int]] = [list(gpus) for gpus in self.machines.node_gpus]
+        self.idle_count = [len(gpus) for gpus in self.machines.node_gpus]
 
     @cached_property
     def speed(self) -> list[list[float]]:

@@ -1,0 +1,258 @@
+"""The simulated pool on cases that can be followed by hand."""
+
+import math
+from dataclasses import dataclass, field
+
+import pytest
+
+from dovetail.executor.simulation import Options, PolicyError, simulate
+from dovetail.executor.simulation.conservation import violations
+from dovetail.instances.errors import InputError
+from dovetail.instances.instance import Instance
+from dovetail.solver.policies import Decision, Start, policy_named
+from tests.executor.simulation.worlds import finishes, run, trace, world
+
+
+@dataclass
+class Scripted:
+    """Starts and stops jobs at given times: ``starts`` are (time, job, gpus[, shares, mode])."""
+
+    starts: list[tuple]
+    stops: list[tuple] = field(default_factory=list)
+
+    def decide(self, state):
+        jobs = {job.id: job for job in [*state.pending.values(), *state.running.values()]}
+        starts = [Start(jobs[s[1]], *s[2:]) for s in self.starts if s[0] == state.now]
+        stops = [jobs[s[1]] for s in self.stops if s[0] == state.now]
+        later = [s[0] for s in [*self.starts, *self.stops] if s[0] > state.now]
+        return Decision(tuple(starts), tuple(stops), min(later, default=None))
+
+
+SLOW = [("a", "b", 2.0, 1.5)]
+
+
+def test_a_pair_slows_both_until_one_ends():
+    # a runs alone for 10 s (10 of 40 done), beside b at half speed until b ends: b needs
+    # 20 x 1.5 = 30 s and ends at 40, when a has done 10 + 15 = 25; the last 15 alone: 55.
+    jobs = trace((0, 1, 40, "a"), (10, 1, 20, "b"))
+    history = run(jobs, world(1, 1, SLOW), Scripted([(0, "j0", (0,)), (10, "j1", (0,))]))
+    assert finishes(history) == [55, 40]
+    first = history.outcomes[0]
+    assert (first.held_s, first.shared_s, first.worst_slowdown) == (55, 30, 2.0)
+    assert first.solo_s == pytest.approx(40)
+
+
+def test_a_gang_runs_at_the_pace_of_its_slowest_worker():
+    # The gang of two a's shares one of its GPUs: both workers run at half speed while b is
+    # there. b ends at 15, the gang has done 7.5 of 10 and ends at 17.5.
+    jobs = trace((0, 2, 10, "a"), (0, 1, 10, "b"))
+    history = run(jobs, world(1, 2, SLOW), Scripted([(0, "j0", (0, 1)), (0, "j1", (1,))]))
+    assert finishes(history) == [17.5, 15]
+
+
+def test_time_over_the_gsla_is_booked_as_breach():
+    jobs = trace((0, 1, 40, "a", 1.5), (10, 1, 20, "b", 1.5))
+    history = run(jobs, world(1, 1, SLOW), Scripted([(0, "j0", (0,)), (10, "j1", (0,))]))
+    assert [outcome.breach_s for outcome in history.outcomes] == [30, 0]
+
+
+def test_a_stopped_job_keeps_its_work_and_pays_for_its_restart():
+    # 10 of 30 s done, off the GPU from 10 to 50, then 60 s of restoring and 20 s of work.
+    jobs = trace((0, 1, 30, "a"))
+    script = Scripted([(0, "j0", (0,)), (50, "j0", (1,))], [(10, "j0")])
+    history = run(jobs, world(), script, Options(restart_s=60))
+    assert finishes(history) == [130]
+    assert [(s.start_s, s.end_s, s.done_s, s.ending) for s in history.stays] == [
+        (0, 10, 10, "stopped"),
+        (50, 130, 20, "finished"),
+    ]
+    assert history.jobs[0].starts == 2
+    assert history.outcomes[0].held_s == 90
+
+
+def test_a_migration_is_a_stop_and_a_start_in_one_decision():
+    jobs = trace((0, 1, 30, "a"))
+    script = Scripted([(0, "j0", (0,)), (10, "j0", (1,))], [(10, "j0")])
+    assert finishes(run(jobs, world(), script, Options(restart_s=5))) == [35]
+
+
+def test_caps_sub_batches_and_speeds_multiply():
+    # V100 at speed 2; beside b under caps [40, 60]: 1.6; half the batch: t(1) / t(0) with
+    # t_comp(b) = b, no communication: 2 x 4 / 8 = 1, plus fixed 1 s a step: (2 x 5) / 9.
+    instance = world(1, 1, workloads=("b",), shares=[40, 60]).model_dump(mode="json")
+    instance["workloads"]["a"] = {
+        "memory_mib": 15500.0,
+        "speed": {"V100": 2.0},
+        "batch": {
+            "size": 8, "min": 4, "fixed_mib": 100.0, "mib_per_sample": 1000.0,
+            "step_s": {"fixed": 1.0, "per_sample": 1.0},
+        },
+    }  # fmt: skip
+    instance["slowdowns"] = [{"pair": ["a", "b"], "share": [40, 60], "slowdown": [1.6, 1.25]}]
+    where = Instance.from_data(instance)
+    jobs = trace((0, 1, 72, "a"), (0, 1, 400, "b"))
+    script = Scripted([(0, "j0", (0,), (40,), 1), (0, "j1", (0,), (60,))])
+    history = run(jobs, where, script)
+    # 72 / 2 x 1.6 x 10 / 9 = 64. Until then b has done 64 / 1.25 = 51.2; alone at 60 % its
+    # throughput there is unknown, which counts as no slowdown: 64 + 348.8.
+    assert finishes(history) == [64, 412.8]
+
+
+def test_three_on_a_gpu_follow_the_model_of_sets():
+    # Equal jobs that take turns (pair slowdown 2) slow each other by their number.
+    where = world(1, 1, [("a", "a", 2.0, 2.0)], max_jobs_per_gpu=3)
+    jobs = trace((0, 1, 10, "a"), (0, 1, 10, "a"), (0, 1, 10, "a"))
+    script = Scripted([(0, f"j{k}", (0,)) for k in range(3)])
+    assert finishes(run(jobs, where, script)) == [30, 30, 30]
+
+
+def test_a_pair_that_cannot_run_fails_as_it_starts_and_is_remembered():
+    jobs = trace((0, 1, 10, "a"), (0, 1, 10, "b"))
+    script = Scripted([(0, "j0", (0,)), (0, "j1", (0,)), (5, "j1", (1,))])
+    history = run(jobs, world(1, 2), script)
+    assert finishes(history) == [10, 15]
+    assert [stay.ending for stay in history.stays].count("out_of_memory") == 1
+
+
+def test_a_crash_for_want_of_memory_leaves_the_resident_alone():
+    jobs = trace((0, 1, 10, "a"), (0, 1, 10, "b"))
+    where = world(1, 1, SLOW, memory_mib=1500.0)
+    script = Scripted([(0, "j0", (0,)), (0, "j1", (0,)), (10, "j1", (0,))])
+    assert finishes(run(jobs, where, script)) == [10, 20]
+
+
+def test_a_failed_node_costs_the_work_since_the_last_checkpoint():
+    options = Options(node_mtbf_s=1000, repair_s=100, checkpoint_s=30, restart_s=0, seed=3)
+    jobs = trace(*[(0, 1, 2000, "a")] * 4)
+    history = run(jobs, world(2, 2), policy_named("fifo"), options)
+    lost = [stay for stay in history.stays if stay.ending == "failed"]
+    assert lost
+    assert all(stay.done_s % 30 == pytest.approx(0, abs=1e-6) for stay in lost)
+    assert all(stay.end_s - stay.start_s - stay.done_s < 30 for stay in lost)
+
+
+def test_gangs_that_span_nodes_are_slower_if_the_network_is():
+    options = Options(across_nodes=1.25, across_racks=2.0)
+    jobs = trace((0, 2, 10, "a"), (0, 2, 10, "a"))
+    script = Scripted([(0, "j0", (0, 1)), (0, "j1", (2, 4))])
+    history = run(jobs, world(3, 2), script, options)
+    # Nodes without a rack are racks of their own: 10 x 1.25 x 2.
+    assert finishes(history) == [10, 25]
+    assert history.outcomes[1].solo_s == pytest.approx(25)
+
+
+def test_rounds_fall_on_multiples():
+    jobs = trace((1, 1, 10, "a"), (3, 1, 10, "a"), (3, 1, 10, "a"))
+    history = run(jobs, world(1, 2), policy_named("fifo"), Options(round_s=7))
+    # Both starts at 7, ends at 17, the third start at the next multiple.
+    assert finishes(history) == [17, 17, 31]
+
+
+def test_policies_see_durations_with_their_error():
+    options = Options(estimate_error=0.5, seed=1)
+    jobs = trace(*[(0, 1, 100, "a")] * 200)
+    history = run(jobs, world(25, 8), policy_named("fifo"), options)
+    logs = [math.log(job.work_s / 100) for job in history.jobs]
+    assert 0.4 < (sum(x * x for x in logs) / 200) ** 0.5 < 0.6
+    assert set(finishes(history)) == {100}
+
+
+def test_measured_slowdowns_become_known():
+    seen = {}
+
+    class Watching(Scripted):
+        def decide(self, state):
+            seen.update(state.seen)
+            return super().decide(state)
+
+    jobs = trace((0, 1, 400, "a"), (0, 1, 100, "b"))
+    script = Watching([(0, "j0", (0,)), (0, "j1", (0,))])
+    run(jobs, world(1, 1, SLOW), script)
+    assert seen == {(0, 0, 0, 1): 2.0, (0, 0, 1, 0): 1.5}
+
+
+def test_energy_is_the_power_of_whoever_is_there():
+    data = world(1, 1).model_dump(mode="json")
+    data["workloads"] = {
+        "a": {"memory_mib": 1, "power_w": 100.0},
+        "b": {"memory_mib": 1, "power_w": 200.0},
+    }
+    data["slowdowns"] = [{"pair": ["a", "b"], "slowdown": [2.0, 1.5], "power_w": 250.0}]
+    jobs = trace((0, 1, 40, "a"), (10, 1, 20, "b"))
+    script = Scripted([(0, "j0", (0,)), (10, "j1", (0,))])
+    history = run(jobs, Instance.from_data(data), script)
+    assert history.energy_j == pytest.approx(10 * 100 + 30 * 250 + 15 * 100)
+
+
+def test_when_enough_gpus_would_have_been_idle():
+    jobs = trace((0, 1, 40, "a"), (10, 1, 20, "b"))
+    history = run(jobs, world(1, 1, SLOW), Scripted([(0, "j0", (0,)), (10, "j1", (0,))]))
+    assert history.outcomes[1].idle_at_s == 40
+    assert math.isnan(history.outcomes[0].idle_at_s)
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        (Scripted([(0, "j0", (0,))]), "gives 'j0' 1 GPUs for 2 workers"),
+        (Scripted([(0, "j0", (0, 0))]), "gives 'j0' 1 GPUs for 2 workers"),
+        (Scripted([(0, "j0", (0, 1)), (0, "j0", (0, 1))]), "starts 'j0', which is running"),
+        (Scripted([(0, "j0", (0, 1), (50, 50))]), "at a share of 50: none of shares"),
+        (Scripted([(0, "j0", (0, 1), None, 1)]), "runs 'j0' in no known mode"),
+        (Scripted([], [(0, "j0")]), "stops 'j0', which does not run"),
+        (Scripted([]), "leaves 1 jobs waiting for ever"),
+    ],
+)
+def test_a_decision_that_breaks_a_rule_is_refused(script, told):
+    with pytest.raises(PolicyError, match=told):
+        simulate(trace((0, 2, 10, "a")), world(), script)
+
+
+def test_a_full_gpu_takes_nobody():
+    jobs = trace(*[(0, 1, 10, "a")] * 3)
+    script = Scripted([(0, f"j{k}", (0,)) for k in range(3)])
+    with pytest.raises(PolicyError, match=r"puts 'j2' on n0-0, which is full \(at 0 s\)"):
+        simulate(jobs, world(1, 2, [("a", "a", 1.0, 1.0)]), script)
+
+
+@pytest.mark.parametrize(
+    ("job", "told"),
+    [
+        ((0, 3, 10, "a"), r"trace: jobs\[0\].workers: must be <= 2 .*, got 3"),
+        ((0, 1, 10, "c"), r"trace: jobs\[0\].workload: must be a workload .*, got 'c'"),
+    ],
+)
+def test_a_job_that_can_never_run_is_refused_at_once(job, told):
+    with pytest.raises(InputError, match=told):
+        simulate(trace(job), world(), policy_named("fifo"))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "told"),
+    [
+        ("restart_s", -1.0, "restart_s: must be a finite number >= 0, got -1.0"),
+        ("round_s", math.nan, "round_s: must be a finite number >= 0, got nan"),
+        ("across_nodes", 0.5, "across_nodes: must be a finite number >= 1, got 0.5"),
+        ("repair_s", 0.0, "repair_s: must be > 0, got 0.0"),
+    ],
+)
+def test_options_out_of_range(field, value, told):
+    with pytest.raises(InputError) as error:
+        Options(**{field: value})
+    assert str(error.value) == told
+
+
+def test_the_conservation_check_notices_what_is_impossible():
+    jobs = trace((0, 1, 40, "a"), (10, 1, 20, "b"))
+    where = world(1, 1, SLOW)
+    history = run(jobs, where, Scripted([(0, "j0", (0,)), (10, "j1", (0,))]))
+    stays = history.stays
+    history.stays = [stays[0], stays[1]._replace(end_s=50)]
+    assert any("j0: booked 40.0 s of work and did" in v for v in violations(history, jobs, where))
+    history.stays = stays[:1]
+    assert violations(history, jobs, where)[0] == "j0: does not end exactly once"
+    history.stays = [stays[0]._replace(start_s=5), stays[1]]
+    assert "j1: starts before it arrives" in violations(history, jobs, where)
+    where = world(1, 1, SLOW, max_jobs_per_gpu=1)
+    history.stays = stays
+    assert "n0-0: 2 jobs at 10 s" in violations(history, jobs, where)
