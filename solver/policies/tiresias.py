@@ -47,7 +47,6 @@ class Tiresias:
     _queue: Queue = field(init=False, repr=False)
     _began_s: dict[int, float] = field(init=False, repr=False, default_factory=dict)
     _counted: dict[int, tuple[float, float]] = field(init=False, repr=False, default_factory=dict)
-    _asked_s: float = field(init=False, repr=False, default=-math.inf)
 
     def __post_init__(self) -> None:
         for name in ("threshold_gpu_s", "promote"):
@@ -121,17 +120,14 @@ class Tiresias:
                 yield job, since + (job.held_s - held) * (1 + self.promote)
 
     def _wake(self, state: State, kept: set[int], chosen: list[Job]) -> float | None:
-        """Return the next moment at which a job changes its queue, None if known already."""
+        """Return the next moment at which a job changes its queue."""
         now = state.now
         moments = [self._demoted_s(state.running[number], now) for number in kept]
         moments += [self._demoted_s(job, now) for job in chosen]
         if math.isfinite(self.promote):
             moments += [due for _, due in self._starving(state)]
         at = min([moment for moment in moments if moment > now + _INSTANT_S], default=math.inf)
-        if math.isinf(at) or at == self._asked_s:
-            return None
-        self._asked_s = at
-        return at
+        return None if math.isinf(at) else at
 
     @staticmethod
     def _gpus_in_order(state: State) -> list[int]:
