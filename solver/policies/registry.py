@@ -17,6 +17,7 @@ POLICIES: Final[Mapping[str, str]] = MappingProxyType(
         "castor": "castor:Castor",
         "fifo": "fifo:Fifo",
         "sjf-ffs": "sjf_ffs:SjfFfs",
+        "tensorshare": "tensorshare:TensorShare",
     }
 )
 """Module and class of each policy; modules are imported when a policy is first made."""
