@@ -21,6 +21,7 @@ POLICIES: Final[Mapping[str, str]] = MappingProxyType(
         "ssf": "ssf:Ssf",
         "tiresias": "tiresias:Tiresias",
         "sjf-ffs": "sjf_ffs:SjfFfs",
+        "tensorshare": "tensorshare:TensorShare",
     }
 )
 """Module and class of each policy; modules are imported when a policy is first made."""
