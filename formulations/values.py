@@ -32,6 +32,9 @@ Ints = NDArray[np.int64]
 
 LEAST_SENSITIVITY = 0.01
 
+SHORTER_BY = 1e-9
+"""The part by which sharing must shorten a mean completion to count as shorter."""
+
 
 class JobValues:
     """The gains of the jobs of one round under one objective.
@@ -157,12 +160,34 @@ def shortens_mean_completion(
     -------
     (n,) bool
     """
-    shared_end = slowdown * remaining
-    first_end = shared_end.min(axis=1)
-    first = shared_end.argmin(axis=1)
+    shared_mean = mean_completion(slowdown[:, 0], slowdown[:, 1], remaining[:, 0], remaining[:, 1])
     rows = np.arange(len(slowdown))
-    left = remaining[rows, 1 - first] - first_end / slowdown[rows, 1 - first]
-    shared_mean = first_end + left / 2
     leader = np.where(running.any(axis=1), running.argmax(axis=1), remaining.argmin(axis=1))
     sequential_mean = remaining[rows, leader] + remaining[rows, 1 - leader] / 2
-    return np.asarray(shared_mean < sequential_mean * (1 - 1e-9))
+    return np.asarray(shared_mean < sequential_mean * (1 - SHORTER_BY))
+
+
+def mean_completion(
+    slowdown_a: Floats, slowdown_b: Floats, left_a: Floats, left_b: Floats
+) -> Floats:
+    """Return when a pair ends on average if it shares until the first of the two ends.
+
+    Castor (2025), equations 16 to 19 with the sharing begun at once. Arrays of any shapes that
+    broadcast; NaN where a slowdown is.
+
+    Parameters
+    ----------
+    slowdown_a, slowdown_b : float array
+        While they share.
+    left_a, left_b : float array
+        Seconds each still needs alone.
+
+    Returns
+    -------
+    float array
+        Seconds from now.
+    """
+    end_a, end_b = slowdown_a * left_a, slowdown_b * left_b
+    after_a = left_b - end_a / slowdown_b
+    after_b = left_a - end_b / slowdown_a
+    return np.asarray(np.minimum(end_a, end_b) + np.where(end_a <= end_b, after_a, after_b) / 2)

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
+from dovetail.instances._record import ONE_LINE, shown
 from dovetail.instances.errors import InputError
+
+PRIORITIES: Final = ("batch", "latency")
+_NAME: Final = re.compile(ONE_LINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +23,8 @@ class TraceJob:
     Attributes
     ----------
     id : str
-        Its name, different from every other's.
+        Its name, different from every other's. Names (this, ``workload`` and ``tenant``) are one
+        line of printable characters, not all blank.
     arrival_s : float
         Seconds from the beginning of the trace, >= 0.
     workers : int
@@ -49,6 +55,9 @@ class TraceJob:
 
     def broken_rule(self) -> tuple[str, str] | None:
         """Return the field that breaks a rule and the rule; None if all is well."""
+        for field, name in (("id", self.id), ("workload", self.workload), ("tenant", self.tenant)):
+            if name is not None and not _NAME.fullmatch(name):
+                return field, f"must be one line of printable characters, got {shown(name)}"
         if not (math.isfinite(self.arrival_s) and self.arrival_s >= 0):
             return "arrival_s", f"must be a finite number >= 0, got {self.arrival_s}"
         if self.workers < 1:
@@ -59,6 +68,8 @@ class TraceJob:
             return "gsla", f"must be a finite number >= 1, got {self.gsla}"
         if not (math.isfinite(self.weight) and self.weight >= 0):
             return "weight", f"must be a finite number >= 0, got {self.weight}"
+        if self.priority not in PRIORITIES:
+            return "priority", f"must be batch or latency, got {shown(self.priority)}"
         return None
 
 
@@ -72,6 +83,8 @@ class Trace:
         What it is called in reports.
     jobs : tuple of TraceJob
         Sorted by ``arrival_s``; ids differ.
+    notes : tuple of str
+        What a reader should know of it: the jobs that a file has and that were left out, say.
 
     Raises
     ------
@@ -81,11 +94,12 @@ class Trace:
 
     name: str
     jobs: tuple[TraceJob, ...]
+    notes: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, name: str, jobs: Iterable[TraceJob]) -> Trace:
+    def of(cls, name: str, jobs: Iterable[TraceJob], notes: Iterable[str] = ()) -> Trace:
         """Return the trace of jobs in any order; those that arrive together keep theirs."""
-        return cls(name, tuple(sorted(jobs, key=lambda job: job.arrival_s)))
+        return cls(name, tuple(sorted(jobs, key=lambda job: job.arrival_s)), tuple(notes))
 
     def __post_init__(self) -> None:
         seen: set[str] = set()
@@ -102,7 +116,7 @@ class Trace:
             before = job.arrival_s
 
     def replace(self, jobs: Iterable[TraceJob]) -> Trace:
-        """Return the trace with other jobs."""
+        """Return the trace with other jobs, and the same notes."""
         return dataclasses.replace(self, jobs=tuple(jobs))
 
     @property

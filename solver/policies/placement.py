@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 
 from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.state import Job
@@ -13,44 +13,50 @@ def idle_gpus(draft: Draft, job: Job) -> list[int] | None:
 
     Of the models with enough idle GPUs the one on which the job runs fastest is taken. On it the
     gang goes to the node with the fewest idle GPUs that holds it; where none does, to the nodes
-    with the most idle GPUs, which spans the fewest.
+    with the most idle GPUs, which spans the fewest. GPUs with too little memory for the job are
+    passed over.
     """
-    if draft.idle_total < job.workers:
-        return None
-    machines = draft.state.machines
-    if len(machines.models) == 1:
-        return _consolidated(draft, draft.idle_count, job.workers, None)
     speed = draft.state.speed
-    for model in sorted(range(len(machines.models)), key=lambda m: -speed[m][job.workload]):
-        counts = [
-            sum(machines.model[gpu] == model for gpu in draft.idle_on(node)) if count else 0
-            for node, count in enumerate(draft.idle_count)
-        ]
-        found = _consolidated(draft, counts, job.workers, model)
+    models = range(len(draft.state.machines.models))
+    for model in sorted(models, key=lambda m: -speed[m][job.workload]):
+        found = idle_gpus_of(draft, job, job.workers, model)
         if found is not None:
             return found
     return None
 
 
+def idle_gpus_of(draft: Draft, job: Job, count: int, model: int, mode: int = 0) -> list[int] | None:
+    """Return ``count`` idle GPUs of one model for workers of a job, None if there are too few."""
+    if draft.idle_total < count:
+        return None
+    machines = draft.state.machines
+    need = draft.state.modes[job.workload][mode].memory_mib
+    if len(machines.models) == 1 and need <= min(machines.memory_mib):
+        return _consolidated(draft.idle_count, count, draft.idle_on)
+
+    def fitting(node: int) -> list[int]:
+        return [
+            gpu
+            for gpu in draft.idle_on(node)
+            if machines.model[gpu] == model and draft.has_room(gpu, job, mode)
+        ]
+
+    counts = [len(fitting(node)) if idle else 0 for node, idle in enumerate(draft.idle_count)]
+    return _consolidated(counts, count, fitting)
+
+
 def _consolidated(
-    draft: Draft, counts: Sequence[int], workers: int, model: int | None
+    counts: list[int], workers: int, idle_on: Callable[[int], list[int]]
 ) -> list[int] | None:
-    """Return the GPUs of one model (None: of any) by the idle ones that each node has."""
+    """Return GPUs by how many each node has and which these are."""
     fullest = min([count for count in counts if count >= workers], default=None)
     if fullest is not None:
-        return _idle(draft, counts.index(fullest), model)[:workers]
+        return idle_on(counts.index(fullest))[:workers]
     if sum(counts) < workers:
         return None
     taken: list[int] = []
     for node in sorted(range(len(counts)), key=lambda n: -counts[n]):
-        taken += _idle(draft, node, model)
+        taken += idle_on(node)
         if len(taken) >= workers:
             break
     return taken[:workers]
-
-
-def _idle(draft: Draft, node: int, model: int | None) -> list[int]:
-    gpus = draft.idle_on(node)
-    if model is None:
-        return gpus
-    return [gpu for gpu in gpus if draft.state.machines.model[gpu] == model]

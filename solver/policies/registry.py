@@ -14,7 +14,14 @@ from dovetail.solver.policies.policy import Policy
 
 POLICIES: Final[Mapping[str, str]] = MappingProxyType(
     {
+        "castor": "castor:Castor",
         "fifo": "fifo:Fifo",
+        "dedicated": "fifo:Fifo",
+        "sjf": "sjf:Sjf",
+        "ssf": "ssf:Ssf",
+        "tiresias": "tiresias:Tiresias",
+        "sjf-ffs": "sjf_ffs:SjfFfs",
+        "tensorshare": "tensorshare:TensorShare",
     }
 )
 """Module and class of each policy; modules are imported when a policy is first made."""
