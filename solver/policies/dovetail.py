@@ -31,13 +31,14 @@ class Dovetail:
     Jobs that run stay where they are. ``Decision.proof`` is of the jobs that took part in the
     round (``RoundProof.jobs``).
 
-    The wait is bounded. A job that has waited for ``patience_s`` is given the GPUs that are
-    believed to be idle first, unless these are kept for others who have waited for longer; on
-    them nobody starts who is not believed to end in time. So while at most a tenth of the GPUs
-    is kept, a job waits for no longer than ``patience_s`` and until those end that were on its
-    GPUs then or believed to be in time. Where more jobs are overdue than fit into that tenth,
-    they are served one after the other, the one that has waited longest first: with n before it,
-    and D the longest that any job is on GPUs, a job waits for ``patience_s + (n + 1) D`` at most.
+    The wait is bounded. A job that has waited for its patience P (``patience_s`` and
+    ``patience_stretch`` times what it is believed to need) is given the GPUs that are believed to
+    be idle first, unless these are kept for others who have waited for longer; on them nobody
+    starts who is not believed to end in time. So while at most a tenth of the GPUs is kept, a job
+    waits for no longer than P and until those end that were on its GPUs then or believed to be in
+    time. Where more jobs are overdue than fit into that tenth, they are served one after the
+    other, the one that has waited longest first: with n before it, and D the longest that any job
+    is on GPUs, a job waits for P + (n + 1) D at most.
 
     Attributes
     ----------
@@ -50,7 +51,9 @@ class Dovetail:
         until ten pairs have been measured. From then on it is what 9 in 10 of the measured pairs
         would have needed, and at least 1.
     patience_s : float
-        Seconds after which a waiting job is given GPUs; infinite = never.
+        Seconds after which the shortest job is given GPUs; infinite = never.
+    patience_stretch : float
+        How often a job waits for its own time, as believed, in addition.
     window : int
         How many more waiting jobs take part in a round than there are idle GPUs, in the order of
         weighted shortest GPU time.
@@ -66,7 +69,8 @@ class Dovetail:
 
     gpu_price: float = 0.0
     margin: float = 1.5
-    patience_s: float = 1209600.0
+    patience_s: float = 86400.0
+    patience_stretch: float = 10.0
     window: int = 32
     time_limit_s: float = 1.0
     _solver: RoundSolver = field(init=False)
@@ -75,13 +79,20 @@ class Dovetail:
     _asked_s: float | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        least_of = {"gpu_price": 0, "margin": 0, "patience_s": 0, "window": 1, "time_limit_s": 0}
+        least_of = {
+            "gpu_price": 0,
+            "margin": 0,
+            "patience_s": 0,
+            "patience_stretch": 0,
+            "window": 1,
+            "time_limit_s": 0,
+        }
         for name, least in least_of.items():
             value = getattr(self, name)
             if not value >= least or (name in ("gpu_price", "margin") and math.isinf(value)):
                 raise ValueError(f"{name} must be >= {least}, got {value}")
         self._solver = RoundSolver(self.time_limit_s)
-        self._patience = Patience(self.patience_s)
+        self._patience = Patience(self.patience_s, self.patience_stretch)
 
     def decide(self, state: State) -> Decision:
         """Return the starts whose gains sum to the most."""

@@ -28,7 +28,10 @@ class Reservation(NamedTuple):
 
 @dataclass
 class Patience:
-    """Reserves GPUs for jobs that have waited for longer than ``patience_s``.
+    """Reserves GPUs for jobs that have waited too long.
+
+    That is ``patience_s`` and ``stretch`` times what a job is believed to need in all: who comes
+    with much work can be asked to wait for longer.
 
     A reservation stays until its job starts, or one of its nodes fails. Others may start on its
     GPUs only alone or together on idle ones, and if they are believed to end by ``until_s``; so
@@ -36,6 +39,7 @@ class Patience:
     """
 
     patience_s: float
+    stretch: float
     kept: dict[int, Reservation] = field(default_factory=dict, init=False)
 
     def renew(self, state: State, ends: Mapping[int, float]) -> list[tuple[Job, Reservation]]:
@@ -59,14 +63,15 @@ class Patience:
 
     def next_s(self, state: State) -> float | None:
         """Return when the next of the waiting jobs becomes overdue."""
-        moments = [job.waiting_since_s + self.patience_s for job in state.pending.values()]
+        moments = [self._due_s(job) for job in state.pending.values()]
         ahead = min([moment for moment in moments if moment > state.now], default=math.inf)
         return None if math.isinf(ahead) else ahead
 
+    def _due_s(self, job: Job) -> float:
+        return job.waiting_since_s + self.patience_s + self.stretch * job.work_s
+
     def _overdue(self, state: State) -> list[Job]:
-        overdue = [
-            job for job in state.pending.values() if job.waited(state.now) >= self.patience_s
-        ]
+        overdue = [job for job in state.pending.values() if self._due_s(job) <= state.now]
         return sorted(overdue, key=lambda job: (job.waiting_since_s, job.number))
 
     def _reserve(self, state: State, job: Job, ends: Mapping[int, float]) -> Reservation | None:

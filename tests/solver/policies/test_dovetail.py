@@ -109,7 +109,7 @@ def test_patience_bounds_the_wait_of_a_gang():
     jobs = trace(*sorted([(1, 2, 500, "b"), *singles]))
     gang = next(k for k, job in enumerate(jobs.jobs) if job.workers == 2)
     patient = run(jobs, world(gpus=2), policy_named("dovetail:patience_s=inf"))
-    bounded = run(jobs, world(gpus=2), policy_named("dovetail:patience_s=50"))
+    bounded = run(jobs, world(gpus=2), policy_named("dovetail:patience_s=50,patience_stretch=0"))
     assert _first_starts(patient)[gang] >= 1000
     assert _first_starts(bounded)[gang] <= 1 + 50 + 10
 
@@ -118,9 +118,18 @@ def test_reserved_gpus_are_used_by_those_who_end_in_time():
     # j0 holds one GPU until 1,000. The gang j1 is overdue at once, so both GPUs are kept for it
     # from 0 on. j2 ends by 1,000 and may run on the idle one; j3 would not and has to wait.
     jobs = trace((0, 1, 1000, "a"), (1, 2, 10, "b"), (2, 1, 900, "a"), (3, 1, 2000, "a"))
-    history = run(jobs, world(gpus=2), policy_named("dovetail:patience_s=0"))
+    history = run(jobs, world(gpus=2), policy_named("dovetail:patience_s=0,patience_stretch=0"))
     assert _first_starts(history)[1:3] == [1000, 2]
     assert _first_starts(history)[3] >= 1000
+
+
+def test_who_brings_more_work_is_asked_to_wait_for_longer():
+    # The gang needs 500 s and waits for 10 + 0.2 * 500 s before GPUs are kept for it, from 111 on.
+    singles = [(5 * k, 1, 10, "a") for k in range(100)]
+    jobs = trace(*sorted([(1, 2, 500, "b"), *singles]))
+    gang = next(k for k, job in enumerate(jobs.jobs) if job.workers == 2)
+    policy = policy_named("dovetail:patience_s=10,patience_stretch=0.2")
+    assert 111 <= _first_starts(run(jobs, world(gpus=2), policy))[gang] <= 111 + 10
 
 
 def test_a_layout_leaves_idle_gpus_to_others():

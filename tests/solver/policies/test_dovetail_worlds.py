@@ -12,8 +12,8 @@ from tests.executor.simulation.worlds import run, trace
 POLICIES = (
     "dovetail",
     "dovetail:gpu_price=1",
-    "dovetail:patience_s=300",
-    "dovetail:patience_s=0,window=1",
+    "dovetail:patience_s=300,patience_stretch=0",
+    "dovetail:patience_s=0,patience_stretch=0,window=1",
     "dovetail:time_limit_s=0",
 )
 
