@@ -19,6 +19,7 @@ SIMULATED = "simulated: none of this was measured on a GPU"
 HIDDEN = frozenset({"events"})
 
 _PER_CENT = 100.0
+_LEAST_SPREAD = 1e-9
 _TIME_UNITS = (("d", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3))
 
 
@@ -71,7 +72,7 @@ def comparison_view(
     title = ("compared", f"{', '.join(row.policy for row in rows)}")
     parts: list[RenderableType] = [fact_lines(title, *facts.items(), ("", SIMULATED))]
     if rows:
-        spread = "; +- is the standard deviation over seeds" if seeds > 1 else ""
+        spread = "; ±: standard deviation over seeds" if seeds > 1 else ""
         parts += [Text(f"\nmeans ({BEST} best{spread})\n", "bold"), _means(rows)]
     base = next((row for row in rows if row.policy == baseline), None)
     if base is not None and len(rows) > 1:
@@ -105,17 +106,17 @@ def _table(
     cells = [(row.policy, *values) for row, *values in zip(rows, *columns, strict=True)]
     for each in cells:
         table.add_row(*map(Text, each))
-    return Fitting(table, row_lines(cells, 1, [" ".join(head.split()) for head in heads]))
+    lines = [tuple(" ".join(cell.split()) for cell in row) for row in cells]
+    return Fitting(table, row_lines(lines, 1, [" ".join(head.split()) for head in heads]))
 
 
 def _cell(row: PolicyRow, metric: str, scale: float, wins: bool) -> str:
-    """Return mean and spread; the mark stands where it moves no digit of other rows."""
+    """Return the mean, and below it the spread where there is any."""
     mean, spread = row.mean(metric) / scale, row.deviation(metric) / scale
     if math.isnan(mean):
         return NO_FIGURE
-    mark = BEST if wins else ""
-    text = f"{mark}{_figure(mean)}"
-    return text if math.isnan(spread) else f"{text} ±{_figure(spread)}"
+    text = f"{BEST if wins else ''}{_figure(mean)}"
+    return f"{text}\n±{spread:.2g}" if spread > _LEAST_SPREAD * abs(mean) else text
 
 
 def _ratio(value: float) -> str:
