@@ -10,7 +10,7 @@ def test_the_least_interference_first_and_oom_is_foreseen():
     # d beside b is best, so c goes beside a, though it came first.
     slowdown = {("a", "c"): (1.2, 1.4), ("b", "c"): (1.1, 1.1), ("a", "d"): (1.5, 1.5)}
     slowdown["b", "d"] = (1.0, 1.0)
-    where = profiled(dict.fromkeys("abcd", {}), gpus=2, slowdown=slowdown)
+    where = profiled({name: {} for name in "abcd"}, gpus=2, slowdown=slowdown)
     jobs = trace((0, 1, 10, "a"), (0, 1, 10, "b"), (0, 1, 10, "c"), (0, 1, 10, "d"))
     assert companions(run(jobs, where, policy_named("coscheml"))) == {
         0: {2},
@@ -42,7 +42,7 @@ def test_what_was_measured_corrects_the_prediction():
     truth = {("a", "c"): (3.0, 3.0), ("b", "c"): (1.2, 1.2)}
     belief = {("a", "c"): (1.1, 1.1), ("b", "c"): (1.2, 1.2)}
     where, believed = (
-        profiled(dict.fromkeys("abc", {}), gpus=2, slowdown=s) for s in (truth, belief)
+        profiled({name: {} for name in "abc"}, gpus=2, slowdown=s) for s in (truth, belief)
     )
     jobs = trace((0, 1, 100, "a"), (0, 1, 100, "b"), (0, 1, 10, "c"), (31, 1, 10, "c"))
     predicted = SlowdownTable.of(believed)
