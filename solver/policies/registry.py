@@ -20,6 +20,7 @@ POLICIES: Final[Mapping[str, str]] = MappingProxyType(
         "sjf": "sjf:Sjf",
         "ssf": "ssf:Ssf",
         "tiresias": "tiresias:Tiresias",
+        "lucid": "lucid:Lucid",
         "sjf-ffs": "sjf_ffs:SjfFfs",
         "tensorshare": "tensorshare:TensorShare",
     }
