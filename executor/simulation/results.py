@@ -99,20 +99,17 @@ class RunResult:
         InputError
             When it cannot be written, or the folder holds anything but a run.
         """
-        target = Path(folder)
-        beside = target.with_name(f".{target.name}.unfinished")
+        target, beside = Path(folder), _beside(folder)
+        prepare(target)
         try:
-            _refuse_other(target)
-            shutil.rmtree(beside, ignore_errors=True)
-            beside.mkdir(parents=True)
+            beside.mkdir()
             self._write_files(beside)
             shutil.rmtree(target, ignore_errors=True)
             beside.rename(target)
         except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            raise InputError(f"cannot be written: {reason}", "", source_name(folder)) from None
+            raise _unwritten(folder, error) from None
         finally:
-            shutil.rmtree(beside, ignore_errors=True)
+            remove_unfinished(folder)
 
     @classmethod
     def read(cls, folder: str | Path) -> RunResult:
@@ -196,12 +193,41 @@ def _peaks(column: NDArray[np.float64], edges: NDArray[np.int64]) -> NDArray[np.
     return np.array([low + int(column[low:high].argmax()) for low, high in pairwise(edges)])
 
 
-def _refuse_other(target: Path) -> None:
+def prepare(folder: str | Path) -> None:
+    """Make sure that a run can be written as this folder.
+
+    Raises
+    ------
+    InputError
+        When it cannot, or the folder holds anything but a run.
+    """
+    target = Path(folder)
     if target.exists() and not (target / _SUMMARY_FILE).is_file():
         held = not target.is_dir() or any(target.iterdir())
         if held:
             rule = "holds something else than a run: name a new folder"
             raise InputError(rule, "", source_name(target))
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        remove_unfinished(folder)
+        _beside(folder).mkdir()
+        _beside(folder).rmdir()
+    except OSError as error:
+        raise _unwritten(folder, error) from None
+
+
+def remove_unfinished(folder: str | Path) -> None:
+    """Remove what an interrupted `RunResult.write` has left."""
+    shutil.rmtree(_beside(folder), ignore_errors=True)
+
+
+def _beside(folder: str | Path) -> Path:
+    return Path(folder).with_name(f".{Path(folder).name}.unfinished")
+
+
+def _unwritten(folder: str | Path, error: OSError) -> InputError:
+    reason = (error.strerror or str(error)).lower()
+    return InputError(f"cannot be written: {reason}", "", source_name(folder))
 
 
 def _finite(value: float) -> float | None:
