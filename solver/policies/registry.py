@@ -23,6 +23,14 @@ POLICIES: Final[Mapping[str, str]] = MappingProxyType(
         "lucid": "lucid:Lucid",
         "sjf-ffs": "sjf_ffs:SjfFfs",
         "tensorshare": "tensorshare:TensorShare",
+        "random": "random_pairs:RandomPairs",
+        "unaware": "unaware:Unaware",
+        "reactive": "reactive:Reactive",
+        "horus": "horus:Horus",
+        "binpack": "binpack:Binpack",
+        "loadbalance": "loadbalance:LoadBalance",
+        "mystic": "mystic:Mystic",
+        "coscheml": "coscheml:CoScheML",
     }
 )
 """Module and class of each policy; modules are imported when a policy is first made."""
