@@ -21,6 +21,8 @@ POLICIES: Final[Mapping[str, str]] = MappingProxyType(
         "ssf": "ssf:Ssf",
         "tiresias": "tiresias:Tiresias",
         "sjf-ffs": "sjf_ffs:SjfFfs",
+        "lucid": "lucid:Lucid",
+        "tensorshare": "tensorshare:TensorShare",
         "random": "random_pairs:RandomPairs",
         "unaware": "unaware:Unaware",
         "reactive": "reactive:Reactive",
