@@ -62,8 +62,7 @@ def request(options: Namespace) -> Request:
     whole = _read(options.trace, options.format)
     trace = _filtered(whole, options)
     world, world_told = _world(options)
-    spec = options.gsla or _default_gslas(trace)
-    gslas = None if spec == "none" else spec
+    gslas = options.gsla or _default_gslas(trace)
     beliefs = _beliefs(options.beliefs)
     rules = _rules(options)
     if options.sample is not None and options.sample > len(trace.jobs):
@@ -73,14 +72,14 @@ def request(options: Namespace) -> Request:
     with _about("--gsla"):
         Setup(trace.replace(trace.jobs[:1]), world, Draws(gslas)).scenario(0)
     unnamed = sum(job.workload not in world.workloads for job in trace.jobs)
-    without = sum(job.gsla is None for job in trace.jobs) if gslas else 0
+    without = sum(job.gsla is None for job in trace.jobs) if gslas != "none" else 0
     facts = {
         "trace": _trace_told(trace, len(whole.jobs)),
         **_notes(whole),
         "cluster": _cluster_told(world),
         "world": world_told,
         "load": f"{_load(trace, world):.2f} x what the GPUs can do while jobs arrive",
-        "drawn": _drawn_told(unnamed, without, spec, options),
+        "drawn": _drawn_told(unnamed, without, gslas, options),
         "beliefs": _beliefs_told(options.beliefs),
         "rules": _rules_told(rules),
     }
