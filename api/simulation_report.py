@@ -81,6 +81,7 @@ def comparison_page(
             tiles=list(_tiles(groups, pool)),
             facts=[*_facts(groups, pool), *facts.items()],
             groups=groups,
+            opened=_opened(groups),
             tables=tables,
             sizes=size_table(groups),
             distribution=distribution(groups),
@@ -94,6 +95,11 @@ def comparison_page(
             version=__version__,
         )
     )
+
+
+def _opened(groups: Groups) -> tuple[str, ...]:
+    """Return the policies whose details are seen at once: the best and the baseline."""
+    return tuple(group.policy for group in (*groups.best("jct_mean_s")[:1], groups.baseline))
 
 
 def _tiles(groups: Groups, pool: int) -> Iterator[tuple[str, str, str]]:
