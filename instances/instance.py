@@ -220,6 +220,13 @@ class Workload(Record):
     power_w: Positive | None = None
     speed: FrozenMapping[Name, Positive] = Field({})
     batch: Batch | None = None
+    stages_s: Annotated[tuple[NonNegative, ...], Field(min_length=2, max_length=8)] | None = None
+
+    @model_validator(mode="after")
+    def _stages_take_time(self) -> Self:
+        if self.stages_s is not None and not any(self.stages_s):
+            raise rule_broken("stages_s", "an iteration must take some time, got 0")
+        return self
 
 
 class Job(Record):
