@@ -48,7 +48,7 @@ def simulate(options: Namespace) -> int:
     if options.json:
         write_data(_run_data(result, asked.facts), "-")
         return 0
-    from dovetail.simulation_tables import run_view
+    from dovetail.simulation_text import run_view
     from dovetail.tables import console
 
     console().print(run_view(result.policy, result.seed, result.summary, asked.facts))
@@ -92,7 +92,7 @@ def _told(
     if options.json:
         write_data(data, "-")
     else:
-        from dovetail.simulation_tables import comparison_view
+        from dovetail.simulation_text import comparison_view
 
         console().print(comparison_view(rows, baseline, facts))
         for place in filter(None, (options.output, options.report)):

@@ -79,7 +79,7 @@ def request(options: Namespace) -> Request:
         "cluster": _cluster_told(world),
         "world": world_told,
         "load": f"{_load(trace, world):.2f} x what the GPUs can do while jobs arrive",
-        **({"drawn": _drawn_told(unnamed, without, gslas, options)}),
+        "drawn": _drawn_told(unnamed, without, gslas, options),
         "beliefs": _beliefs_told(options.beliefs),
         "rules": _rules_told(rules),
     }

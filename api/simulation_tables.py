@@ -1,150 +1,236 @@
-"""What ``dovetail simulate`` and ``compare`` print: metrics as text for people."""
+"""The tables of a comparison of policies: every cell as it is written."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final, NamedTuple
 
-from rich.console import Group, RenderableType
-from rich.text import Text
+import numpy as np
 
-from dovetail.executor.simulation.metrics import METRICS
-from dovetail.simulation_comparison import PolicyRow, best, gain
-from dovetail.tables import Fitting, fact_lines, plain_table, row_lines
-from dovetail.wording import NO_FIGURE
+from dovetail import simulation_wording as told
+from dovetail.executor.simulation.metrics import METRICS, SIZE_CLASSES
+from dovetail.simulation_groups import Group, Groups
 
-BEST = "*"
-SIMULATED = "simulated: none of this was measured on a GPU"
-HIDDEN = frozenset({"events"})
+LONGEST_WAITS: Final = 10
+"""How many of the jobs that waited longest are listed for each policy."""
 
-_PER_CENT = 100.0
-_TIME_UNITS = (("d", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3))
+TABLES: Final = (
+    (
+        "Time",
+        "How long jobs took and waited",
+        (
+            *("jct_mean_s", "jct_p50_s", "jct_p90_s", "jct_p99_s", "makespan_s"),
+            *("throughput_jobs_h", "queueing_mean_s", "queueing_p90_s", "queueing_max_s"),
+        ),
+    ),
+    (
+        "Sharing and promises",
+        "What sharing cost, and whether gSLAs held",
+        (
+            *("slowdown_mean", "slowdown_p99", "violation_rate", "violation_rate_shared"),
+            *("excess_p50", "excess_p90", "breach_part", "sharing_benefit_mean"),
+            *("sharing_loss_rate", "fairness_p90"),
+        ),
+    ),
+    (
+        "Machines",
+        "What the GPUs did, and how often jobs were interrupted",
+        (
+            *("gpu_time_h", "shared_part", "utilisation", "effective_utilisation", "energy_kwh"),
+            *("preemptions", "failures", "out_of_memory"),
+        ),
+    ),
+)
+"""Title, caption and metrics of each of the main tables."""
+
+SIZE_METRICS: Final = tuple(f"jct_mean_{name}_s" for name in SIZE_CLASSES)
+ROUND_METRICS: Final = ("rounds", "decide_mean_s", "decide_p99_s", "decide_max_s")
+"""What is told of the decisions of every policy, by policy and not with a common unit."""
+
+
+class Cell(NamedTuple):
+    """A mean with its spread over seeds and its multiple of the baseline's."""
+
+    mean: str
+    spread: str
+    ratio: str
+    best: bool
+
+
+class Column(NamedTuple):
+    """Head of a column: the metric, its unit, and which way it gets better."""
+
+    label: str
+    unit: str
+    better: str
 
 
 @dataclass(frozen=True)
-class Column:
-    """A metric in a table of policies: its head, without the unit."""
+class MetricTable:
+    """Policies by metrics; ``rows`` are a policy and a cell for each column.
 
-    metric: str
-    head: str
+    ``absent`` names the metrics that exist for no policy and have no column.
+    """
 
-
-COLUMNS = (
-    Column("jct_mean_s", "JCT\nmean"),
-    Column("jct_p90_s", "JCT\np90"),
-    Column("makespan_s", "make-\nspan"),
-    Column("queueing_mean_s", "queue\nmean"),
-    Column("slowdown_mean", "slow-\ndown"),
-    Column("violation_rate", "gSLA\nbroken"),
-    Column("gpu_time_h", "GPU\ntime"),
-    Column("effective_utilisation", "eff.\nuse"),
-)
+    title: str
+    caption: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Group, tuple[Cell, ...]], ...]
+    absent: tuple[str, ...]
 
 
-def run_view(
-    policy: str, seed: int, metrics: Mapping[str, float], facts: Mapping[str, str]
-) -> RenderableType:
-    """Return what one run came to."""
-    table = plain_table("metric")
-    table.add_column("", justify="right", no_wrap=True)
-    table.add_column("what it is", overflow="fold")
-    above = ""
-    for name, value in metrics.items():
-        if name not in HIDDEN and not math.isnan(value):
-            meaning = METRICS[name].meaning
-            table.add_row(
-                METRICS[name].label, told(name, value), "" if meaning == above else meaning
+class Wait(NamedTuple):
+    """A job that waited long."""
+
+    job: str
+    seed: int
+    workers: int
+    arrival: str
+    waited: str
+    first_start: str
+    jct: str
+
+
+class Rounds(NamedTuple):
+    """What a policy's decisions took and proved; bars in per cent of a logarithmic axis."""
+
+    policy: str
+    rounds: str
+    mean: str
+    p99: str
+    longest: str
+    proven: str
+    optimal: str
+    gap: str
+    from_at: float
+    p99_at: float
+    to_at: float
+
+
+def metric_tables(groups: Groups) -> list[MetricTable]:
+    """Return the main tables; those of which no metric exists are left out."""
+    made = [metric_table(groups, *each) for each in TABLES]
+    return [table for table in made if table.columns]
+
+
+def metric_table(groups: Groups, title: str, caption: str, metrics: Sequence[str]) -> MetricTable:
+    """Return a table of those metrics that exist for some policy."""
+    known = [m for m in metrics if any(math.isfinite(g.mean(m)) for g in groups.every)]
+    columns = [_column(groups, metric) for metric in known]
+    rows = zip(*(cells for _, cells in columns), strict=True)
+    return MetricTable(
+        title,
+        caption,
+        tuple(column for column, _ in columns),
+        tuple(zip(groups.every, rows, strict=False)),
+        tuple(told.label(metric) for metric in metrics if metric not in known),
+    )
+
+
+def size_table(groups: Groups) -> MetricTable:
+    """Return the mean completion time by the number of workers."""
+    return metric_table(groups, "", "Mean JCT by number of workers", SIZE_METRICS)
+
+
+def size_label(metric: str) -> str:
+    """Return which jobs a class of sizes holds."""
+    least, most = SIZE_CLASSES[metric.removeprefix("jct_mean_").removesuffix("_s")]
+    if least == most:
+        return told.workers(least)
+    return f"{least} to {most:g} workers" if math.isfinite(most) else f"{least} workers or more"
+
+
+def longest_waits(group: Group) -> list[Wait]:
+    """Return the jobs that waited longest in the runs of a policy, those that waited at all."""
+    found: list[tuple[float, int, int]] = []
+    for place, run in enumerate(group.runs):
+        waited = np.asarray(run.jobs["queueing_s"], float)
+        top = np.argsort(-waited, kind="stable")[:LONGEST_WAITS]
+        found += [(float(waited[k]), place, int(k)) for k in top if waited[k] > 0]
+    found.sort(key=lambda each: -each[0])
+    return [_wait(group, *each) for each in found[:LONGEST_WAITS]]
+
+
+def round_table(groups: Groups) -> list[Rounds]:
+    """Return what decisions took and proved, a row for each policy."""
+    times = [group.mean(m) for group in groups.every for m in ROUND_METRICS[1:]]
+    known = [t for t in times if math.isfinite(t) and t > 0]
+    low, high = (min(known), max(known)) if known else (1e-3, 1.0)
+    return [_round_row(group, low, max(high, 2 * low)) for group in groups.every]
+
+
+def _column(groups: Groups, metric: str) -> tuple[Column, list[Cell]]:
+    means = [group.mean(metric) for group in groups.every]
+    size, unit = told.scale(metric, means)
+    best = groups.best(metric)
+    base = groups.baseline.mean(metric)
+    cells = []
+    for group, mean in zip(groups.every, means, strict=True):
+        spread, ratio = group.spread(metric) / size, _ratio(mean, base)
+        shown = METRICS[metric].better and group is not groups.baseline and math.isfinite(ratio)
+        cells.append(
+            Cell(
+                told.three_digits(mean / size),
+                f"± {told.three_digits(spread)}" if math.isfinite(spread) else "",
+                f"{told.three_digits(ratio)} ×" if shown else "",
+                group in best,
             )
-            above = meaning
-    head = fact_lines(("policy", f"{policy}, seed {seed}"), *facts.items(), ("", SIMULATED))
-    return Group(head, Text(), table)
+        )
+    label = size_label(metric) if metric in SIZE_METRICS else told.label(metric)
+    return Column(label, unit, METRICS[metric].better), cells
 
 
-def comparison_view(
-    rows: Sequence[PolicyRow],
-    baseline: str,
-    facts: Mapping[str, str],
-) -> RenderableType:
-    """Return policies beside each other: means and spreads, then as a multiple of a baseline."""
-    seeds = max((len(row.runs) for row in rows), default=0)
-    title = ("compared", f"{', '.join(row.policy for row in rows)}")
-    parts: list[RenderableType] = [fact_lines(title, *facts.items(), ("", SIMULATED))]
-    if rows:
-        spread = "; +- is the standard deviation over seeds" if seeds > 1 else ""
-        parts += [Text(f"\nmeans ({BEST} best{spread})\n", "bold"), _means(rows)]
-    base = next((row for row in rows if row.policy == baseline), None)
-    if base is not None and len(rows) > 1:
-        lead = f"\nhow many times better than {baseline} (below 1: worse)\n"
-        parts += [Text(lead, "bold"), _gains(rows, base)]
-    return Group(*parts)
+def _ratio(mean: float, base: float) -> float:
+    return mean / base if math.isfinite(base) and base else math.nan
 
 
-def _means(rows: Sequence[PolicyRow]) -> RenderableType:
-    heads, columns = [], []
-    for column in COLUMNS:
-        unit, scale = _unit(column.metric, [row.mean(column.metric) for row in rows])
-        winners = best(rows, column.metric)
-        heads.append(f"{column.head}\n{unit}")
-        columns.append([_cell(row, column.metric, scale, row.policy in winners) for row in rows])
-    return _table(rows, heads, columns)
+def _wait(group: Group, waited: float, place: int, job: int) -> Wait:
+    run = group.runs[place]
+    return Wait(
+        job=str(run.jobs["job"][job]),
+        seed=run.seed,
+        workers=int(run.jobs["workers"][job]),
+        arrival=told.duration(float(run.jobs["arrival_s"][job])),
+        waited=told.duration(waited),
+        first_start=told.duration(float(run.jobs["first_start_delay_s"][job])),
+        jct=told.duration(float(run.jobs["jct_s"][job])),
+    )
 
 
-def _gains(rows: Sequence[PolicyRow], base: PolicyRow) -> RenderableType:
-    shown = [column for column in COLUMNS if METRICS[column.metric].better]
-    columns = [[_ratio(gain(row, base, column.metric)) for row in rows] for column in shown]
-    return _table(rows, [column.head for column in shown], columns)
+def _round_row(group: Group, low: float, high: float) -> Rounds:
+    mean, p99, longest = (group.mean(metric) for metric in ROUND_METRICS[1:])
+    proven, rounds = sum(group.values("proven_rounds")), sum(group.values("rounds"))
+    optimal = sum(group.values("optimal_rounds"))
+    gaps = [gap for gap in group.values("gap_max") if math.isfinite(gap)]
+    return Rounds(
+        policy=group.policy,
+        rounds=f"{group.mean('rounds'):,.0f}",
+        mean=told.duration(mean),
+        p99=told.duration(p99),
+        longest=told.duration(max(group.values("decide_max_s"))),
+        proven=_part(proven, rounds) if proven else told.NO_FIGURE,
+        optimal=_part(optimal, proven) if proven else told.NO_FIGURE,
+        gap=f"{told.three_digits(100 * max(gaps))} %" if gaps else told.NO_FIGURE,
+        from_at=_log_part(mean, low, high),
+        p99_at=_log_part(p99, low, high),
+        to_at=_log_part(longest, low, high),
+    )
 
 
-def _table(
-    rows: Sequence[PolicyRow], heads: Sequence[str], columns: Sequence[Sequence[str]]
-) -> RenderableType:
-    table = plain_table("policy")
-    for head in heads:
-        table.add_column(head, justify="right", no_wrap=True)
-    cells = [(row.policy, *values) for row, *values in zip(rows, *columns, strict=True)]
-    for each in cells:
-        table.add_row(*map(Text, each))
-    return Fitting(table, row_lines(cells, 1, [" ".join(head.split()) for head in heads]))
+def _part(some: float, of: float) -> str:
+    return f"{told.three_digits(100 * some / of)} %" if of else told.NO_FIGURE
 
 
-def _cell(row: PolicyRow, metric: str, scale: float, wins: bool) -> str:
-    """Return mean and spread; the mark stands where it moves no digit of other rows."""
-    mean, spread = row.mean(metric) / scale, row.deviation(metric) / scale
-    if math.isnan(mean):
-        return NO_FIGURE
-    mark = BEST if wins else ""
-    text = f"{mark}{_figure(mean)}"
-    return text if math.isnan(spread) else f"{text} ±{_figure(spread)}"
+def _log_part(value: float, low: float, high: float) -> float:
+    """Return where a time lies between two others, in per cent."""
+    if not value > low:
+        return 0.0
+    return round(100 * math.log(value / low) / math.log(high / low), 2)
 
 
-def _ratio(value: float) -> str:
-    if math.isnan(value):
-        return NO_FIGURE
-    return "∞" if math.isinf(value) else f"{value:.2f}"
-
-
-def told(metric: str, value: float) -> str:
-    """Return the value of a metric with its unit."""
-    if math.isnan(value):
-        return NO_FIGURE
-    unit, scale = _unit(metric, [value])
-    return f"{_figure(value / scale)} {unit}".rstrip()
-
-
-def _unit(metric: str, values: Sequence[float]) -> tuple[str, float]:
-    """Return the unit to show a metric in, and its size in the metric's own."""
-    unit = METRICS[metric].unit
-    if unit == "part":
-        return "%", 1 / _PER_CENT
-    if unit != "s":
-        return unit, 1.0
-    most = max((abs(value) for value in values if math.isfinite(value)), default=0.0)
-    return next((found for found in _TIME_UNITS if most >= 2 * found[1]), _TIME_UNITS[-1])
-
-
-def _figure(value: float) -> str:
-    """Return three significant digits; of what has more before the point, all of these."""
-    if abs(value) >= 100 or value == int(value):
-        return f"{value:,.0f}"
-    return f"{value:.3g}"
+def absent_metrics(tables: Sequence[MetricTable]) -> Iterator[str]:
+    """Yield the names of what could not be told of any policy."""
+    for table in tables:
+        yield from table.absent
