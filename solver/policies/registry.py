@@ -16,6 +16,7 @@ POLICIES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "castor": "castor:Castor",
         "fifo": "fifo:Fifo",
+        "gavel": "gavel:Gavel",
         "lucid": "lucid:Lucid",
         "sjf-ffs": "sjf_ffs:SjfFfs",
         "tensorshare": "tensorshare:TensorShare",
