@@ -20,6 +20,8 @@ POLICIES: Final[Mapping[str, str]] = MappingProxyType(
         "sjf": "sjf:Sjf",
         "ssf": "ssf:Ssf",
         "tiresias": "tiresias:Tiresias",
+        "gavel": "gavel:Gavel",
+        "lucid": "lucid:Lucid",
         "sjf-ffs": "sjf_ffs:SjfFfs",
         "lucid": "lucid:Lucid",
         "tensorshare": "tensorshare:TensorShare",
