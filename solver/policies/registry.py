@@ -15,6 +15,7 @@ from dovetail.solver.policies.policy import Policy
 POLICIES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "castor": "castor:Castor",
+        "dovetail": "dovetail:Dovetail",
         "fifo": "fifo:Fifo",
         "dedicated": "fifo:Fifo",
         "sjf": "sjf:Sjf",
