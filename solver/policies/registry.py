@@ -24,7 +24,6 @@ POLICIES: Final[Mapping[str, str]] = MappingProxyType(
         "gavel": "gavel:Gavel",
         "lucid": "lucid:Lucid",
         "sjf-ffs": "sjf_ffs:SjfFfs",
-        "lucid": "lucid:Lucid",
         "tensorshare": "tensorshare:TensorShare",
         "random": "random_pairs:RandomPairs",
         "unaware": "unaware:Unaware",
