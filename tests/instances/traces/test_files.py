@@ -83,6 +83,7 @@ def test_gzip_is_unpacked(tmp_path):
         ([OWN, "a,-1,1,60"], "line 2: arrival_s: must be a finite number >= 0, got -1.0"),
         ([OWN, "a,0,1.5,60"], "line 2: workers: must be a whole number, got '1.5'"),
         ([OWN, "a,0,0,60"], "line 2: workers: must be >= 1, got 0"),
+        ([OWN, "a,0,1e9,60"], "line 2: workers: must be <= 1000000, got 1000000000"),
         ([OWN, "a,0,1,0"], "line 2: duration_s: must be a finite number > 0, got 0.0"),
         ([OWN, "a,0,1,nan"], "line 2: duration_s: must be a finite number > 0, got nan"),
         (
@@ -364,6 +365,11 @@ def test_swf(tmp_path):
     )
     assert trace.notes == ("2 of 4 jobs left out: no GPUs or no run time",)
     assert [job.workers for job in read_trace(path).jobs] == [8, 9]
+
+
+def test_an_id_twice_is_told(tmp_path):
+    path = written(tmp_path, "cluster.swf", swf(), swf())
+    assert told(path) == "cluster: jobs[1].id: ids must differ, got 'job-1' twice"
 
 
 @pytest.mark.parametrize(
