@@ -41,7 +41,6 @@ _MORE_LOG_TIMES: Final = (
 )
 _RATIOS: Final = (1.0, 2.0, 5.0, 10.0, 1.5, 3.0, 1.25, 1.75, 1.1, 20.0, 50.0, 100.0, 1000.0)
 _MOST_TICKS: Final = 7
-_CLOSEST: Final = 90
 
 
 @dataclass(frozen=True)
@@ -79,26 +78,29 @@ def time_axis(high_s: float, low_s: float = 0.0) -> Axis:
     return _axis(low_s, high_s, False, ticks, labels)
 
 
-def log_time_axis(low_s: float, high_s: float) -> Axis:
-    """Return a logarithmic axis of time between two positive ends."""
+def log_time_axis(low_s: float, high_s: float, closest: int = 90) -> Axis:
+    """Return a logarithmic axis of time between two positive ends.
+
+    ``closest`` is the least distance of two ticks in units of the plot.
+    """
     low_s, high_s = low_s / 1.05, high_s * 1.05
-    chosen = _spaced((*_LOG_TIMES, *_MORE_LOG_TIMES), low_s, high_s)
+    chosen = _spaced((*_LOG_TIMES, *_MORE_LOG_TIMES), low_s, high_s, closest)
     return _axis(low_s, high_s, True, chosen, [short_time(t) for t in chosen])
 
 
 def ratio_axis(high: float) -> Axis:
     """Return a logarithmic axis of slowdowns from just below 1."""
     low, high = 0.98, max(high, 1.3) * 1.03
-    chosen = _spaced(_RATIOS, low, high)
+    chosen = _spaced(_RATIOS, low, high, 110)
     return _axis(low, high, True, chosen, [f"{t:g}" for t in chosen])
 
 
 def count_axis(high: float) -> Axis:
-    """Return a linear axis of counts from 0 with three or four round steps."""
+    """Return a linear axis of counts from 0 in at most four round steps."""
     high = max(high, 1.0)
     scale = 10 ** math.floor(math.log10(high))
-    steps = [step for step in (0.25 * scale, 0.5 * scale, scale) if step >= 1 or scale < 1] or [1.0]
-    step = next((s for s in steps if high / s <= 4), steps[-1])
+    steps = [part * scale for part in (0.25, 0.5, 1.0, 2.0, 2.5) if part * scale >= 1]
+    step = next(s for s in steps if high / s <= 4)
     ticks = [k * step for k in range(math.floor(high / step + 1e-9) + 1)]
     return _axis(0.0, high, False, ticks, [f"{t:,.4g}" for t in ticks])
 
@@ -175,7 +177,7 @@ def _part(values: FloatArray, low: float, high: float, logarithmic: bool) -> Flo
     return np.clip((values - low) / (high - low), 0.0, 1.0)
 
 
-def _spaced(wanted: Sequence[float], low: float, high: float) -> list[float]:
+def _spaced(wanted: Sequence[float], low: float, high: float, closest: int) -> list[float]:
     """Return those of the wanted ticks that leave room to each other, the first ones first."""
     chosen: list[float] = []
     where: list[float] = []
@@ -183,7 +185,7 @@ def _spaced(wanted: Sequence[float], low: float, high: float) -> list[float]:
         if not low <= tick <= high:
             continue
         at = float(SIDE * _part(np.asarray(tick), low, high, True))
-        if all(abs(at - other) >= _CLOSEST for other in where):
+        if all(abs(at - other) >= closest for other in where):
             chosen.append(tick)
             where.append(at)
     return sorted(chosen)

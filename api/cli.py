@@ -386,7 +386,9 @@ def _compare(commands: _Commands) -> None:
         help="each as in simulate (default: fifo,ssf,castor,dovetail)",
     )
     compare.add_argument(
-        "--baseline", metavar="P", help="tell how many times better than this one (default: first)"
+        "--baseline",
+        metavar="P",
+        help="hold others against this one (default: fifo, or else the first)",
     )
     compare.add_argument(
         "--seeds",

@@ -16,13 +16,13 @@ from typing import Any
 from dovetail.cli import INTERRUPTED
 from dovetail.executor.simulation.campaign import Campaign, Failure, require_possible
 from dovetail.executor.simulation.metrics import METRICS
-from dovetail.executor.simulation.results import RunResult, RunSummary, prepare
+from dovetail.executor.simulation.results import RunResult, prepare
 from dovetail.executor.simulation.run import simulate as simulated
 from dovetail.instances.errors import InputError
 from dovetail.instances.files import source_name, write_data, write_text
 from dovetail.outputs import require_separate
 from dovetail.progress import counting, working
-from dovetail.simulation_comparison import PolicyRow, policy_rows
+from dovetail.simulation_groups import Groups
 from dovetail.simulation_setup import Request, request
 from dovetail.solver.policies import policy_named
 
@@ -79,22 +79,21 @@ def _told(
     """Write and print a finished comparison; return the exit status."""
     from dovetail.tables import console
 
-    runs = campaign.summaries()
-    rows = policy_rows(runs)
-    baseline = options.baseline or options.policies[0]
+    runs = campaign.results(tables=False)
     facts = {**asked.facts, "seeds": ", ".join(map(str, campaign.seeds))}
-    data = _comparison_data(rows, runs, failures, baseline, facts)
+    groups = Groups.of(runs, options.baseline) if runs else None
+    data = _comparison_data(groups, runs, failures, facts)
     if options.output:
         write_text(campaign.folder / "results.csv", _csv(runs))
         write_data(data, campaign.folder / "comparison.json")
-    if options.report and runs:
+    if options.report and groups:
         _write_report(campaign, options, facts)
     if options.json:
         write_data(data, "-")
-    else:
+    elif groups:
         from dovetail.simulation_text import comparison_view
 
-        console().print(comparison_view(rows, baseline, facts))
+        console().print(comparison_view(groups, facts))
         for place in filter(None, (options.output, options.report)):
             print(f"-> {Path(place)}")
     for each in failures:
@@ -106,7 +105,13 @@ def _write_report(campaign: Campaign, options: Namespace, facts: Mapping[str, st
     from dovetail.simulation_report import comparison_page
 
     with working("drawing"):
-        page = comparison_page(list(campaign.results()), campaign.setup.trace.name, facts)
+        page = comparison_page(
+            campaign.results(),
+            campaign.setup.trace.name,
+            facts,
+            campaign.setup.world.cluster,
+            options.baseline,
+        )
     write_text(options.report, page)
 
 
@@ -167,24 +172,23 @@ def _run_data(result: RunResult, facts: Mapping[str, str]) -> dict[str, object]:
 
 
 def _comparison_data(
-    rows: Sequence[PolicyRow],
-    runs: Sequence[RunSummary],
+    groups: Groups | None,
+    runs: Sequence[RunResult],
     failures: Sequence[Failure],
-    baseline: str,
     facts: Mapping[str, str],
 ) -> dict[str, Any]:
     return {
         "simulated": True,
         "facts": dict(facts),
-        "baseline": baseline,
+        "baseline": groups.baseline.policy if groups else None,
         "policies": [
             {
-                "policy": row.policy,
-                "seeds": len(row.runs),
-                "mean": _finite({name: row.mean(name) for name in METRICS}),
-                "deviation": _finite({name: row.deviation(name) for name in METRICS}),
+                "policy": group.policy,
+                "seeds": len(group.runs),
+                "mean": _finite({name: group.mean(name) for name in METRICS}),
+                "deviation": _finite({name: group.spread(name) for name in METRICS}),
             }
-            for row in rows
+            for group in (groups.every if groups else ())
         ],
         "runs": [
             {"policy": run.policy, "seed": run.seed, "metrics": _finite(run.summary)}
@@ -201,7 +205,7 @@ def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
     return {name: value if math.isfinite(value) else None for name, value in metrics.items()}
 
 
-def _csv(runs: Sequence[RunSummary]) -> str:
+def _csv(runs: Sequence[RunResult]) -> str:
     """Return a row for each policy and seed; a metric that does not exist is an empty cell."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

@@ -120,7 +120,8 @@ def distribution(groups: Groups) -> Distribution:
     parts = np.linspace(0.0, 1.0, QUANTILES + 1)
     times = [np.quantile(group.jobs("jct_s"), parts) for group in groups.every]
     low = max(min(float(t[0]) for t in times), 1e-3)
-    x = log_time_axis(low, max(float(t[-1]) for t in times))
+    overlaid = len(times) <= OVERLAID
+    x = log_time_axis(low, max(float(t[-1]) for t in times), 90 if overlaid else 180)
     y = part_axis()
     curves = tuple(
         Curve(
@@ -131,7 +132,7 @@ def distribution(groups: Groups) -> Distribution:
         )
         for k, (group, t) in enumerate(zip(groups.every, times, strict=True))
     )
-    return Distribution(x, y, curves, len(curves) <= OVERLAID)
+    return Distribution(x, y, curves, overlaid)
 
 
 def loads(groups: Groups) -> Loads:

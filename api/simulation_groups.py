@@ -42,7 +42,10 @@ class Group:
     def spread(self, metric: str) -> float:
         """Return the standard deviation over runs; NaN of fewer than two."""
         known = [value for value in self.values(metric) if math.isfinite(value)]
-        return stdev(known) if len(known) > 1 else math.nan
+        if len(known) < 2:
+            return math.nan
+        spread = stdev(known)
+        return spread if spread > _SAME * abs(fmean(known)) else 0.0
 
     def jobs(self, column: str) -> FloatArray:
         """Return a column of the jobs of all runs, one after the other."""
@@ -61,8 +64,8 @@ class Groups:
     baseline: Group
 
     @classmethod
-    def of(cls, runs: Sequence[RunResult]) -> Groups:
-        """Return runs by policy; the baseline is FIFO if it took part, or else the first."""
+    def of(cls, runs: Sequence[RunResult], baseline: str | None = None) -> Groups:
+        """Return runs by policy; the baseline is FIFO, or else the first, where none is named."""
         by_policy: dict[str, list[RunResult]] = {}
         for run in runs:
             by_policy.setdefault(run.policy, []).append(run)
@@ -70,8 +73,8 @@ class Groups:
             Group(policy, tuple(sorted(group, key=lambda run: run.seed)))
             for policy, group in by_policy.items()
         )
-        usual = (group for group in every if group.policy == _USUAL_BASELINE)
-        return cls(every, next(usual, every[0]))
+        wanted = (group for group in every if group.policy == (baseline or _USUAL_BASELINE))
+        return cls(every, next(wanted, every[0]))
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -79,16 +82,19 @@ class Groups:
         return tuple(sorted({run.seed for group in self.every for run in group.runs}))
 
     def best(self, metric: str) -> tuple[Group, ...]:
-        """Return the groups with the best mean; none if a metric has no better, or all are it."""
+        """Return the groups with the best mean.
+
+        None is where a metric has no better, all are equal, or it does not exist for some: nobody
+        is best at the excess of violations beside a policy without violations.
+        """
         better = METRICS[metric].better
         means = [(group, group.mean(metric)) for group in self.every]
-        known = [(group, mean) for group, mean in means if math.isfinite(mean)]
-        if not better or len(known) < 2:
+        if not better or not all(math.isfinite(mean) for _, mean in means):
             return ()
         choose = min if better == "lower" else max
-        top = choose(mean for _, mean in known)
-        found = tuple(g for g, mean in known if math.isclose(mean, top, rel_tol=_SAME))
-        return found if len(found) < len(known) else ()
+        top = choose(mean for _, mean in means)
+        found = tuple(g for g, mean in means if math.isclose(mean, top, rel_tol=_SAME))
+        return found if len(found) < len(means) else ()
 
 
 def leads(group: Group, other: Group, metric: str) -> tuple[int, int]:

@@ -41,6 +41,7 @@ def comparison_page(
     title: str,
     facts: Mapping[str, str],
     cluster: Cluster | None = None,
+    baseline: str | None = None,
 ) -> str:
     """Return a comparison of policies as an HTML page.
 
@@ -48,13 +49,15 @@ def comparison_page(
     ----------
     runs : sequence of RunResult
         Of one trace under one or more policies, with one or more seeds each. Policies are shown
-        in the order in which they first occur; ``fifo``, or else the first, is the baseline.
+        in the order in which they first occur.
     title : str
         What was compared, in a few words.
     facts : mapping of str to str
         What else a reader must know, as label and value: trace, cluster, world, beliefs, options.
     cluster : Cluster, optional
         Names the nodes in the drawing of who was where; without it GPUs are numbered.
+    baseline : str, optional
+        The policy that others are held against; by default ``fifo``, or else the first.
 
     Raises
     ------
@@ -63,7 +66,7 @@ def comparison_page(
     """
     if not runs or not all(len(run.jobs["job"]) for run in runs):
         raise UnsupportedError("a comparison needs at least one run, and jobs in every run")
-    groups = Groups.of(runs)
+    groups = Groups.of(runs, baseline)
     tables = metric_tables(groups)
     pool = max(gpu_count(run) for run in runs)
     return (
@@ -78,6 +81,7 @@ def comparison_page(
             tiles=list(_tiles(groups, pool)),
             facts=[*_facts(groups, pool), *facts.items()],
             groups=groups,
+            opened=_opened(groups),
             tables=tables,
             sizes=size_table(groups),
             distribution=distribution(groups),
@@ -91,6 +95,11 @@ def comparison_page(
             version=__version__,
         )
     )
+
+
+def _opened(groups: Groups) -> tuple[str, ...]:
+    """Return the policies whose details are seen at once: the best and the baseline."""
+    return tuple(group.policy for group in (*groups.best("jct_mean_s")[:1], groups.baseline))
 
 
 def _tiles(groups: Groups, pool: int) -> Iterator[tuple[str, str, str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -71,7 +71,7 @@ class Column(NamedTuple):
 class MetricTable:
     """Policies by metrics; ``rows`` are a policy and a cell for each column.
 
-    ``absent`` names the metrics that exist for no policy and have no column.
+    Without a column: ``absent`` metrics exist for no policy, ``zero`` are 0 for all.
     """
 
     title: str
@@ -79,6 +79,7 @@ class MetricTable:
     columns: tuple[Column, ...]
     rows: tuple[tuple[Group, tuple[Cell, ...]], ...]
     absent: tuple[str, ...]
+    zero: tuple[str, ...]
 
 
 class Wait(NamedTuple):
@@ -116,16 +117,20 @@ def metric_tables(groups: Groups) -> list[MetricTable]:
 
 
 def metric_table(groups: Groups, title: str, caption: str, metrics: Sequence[str]) -> MetricTable:
-    """Return a table of those metrics that exist for some policy."""
-    known = [m for m in metrics if any(math.isfinite(g.mean(m)) for g in groups.every)]
-    columns = [_column(groups, metric) for metric in known]
+    """Return a table of those metrics that tell something of some policy."""
+    means = {metric: [group.mean(metric) for group in groups.every] for metric in metrics}
+    absent = [m for m in metrics if not any(math.isfinite(mean) for mean in means[m])]
+    zero = [m for m in metrics if not any(means[m])]
+    shown = [m for m in metrics if m not in absent and m not in zero]
+    columns = [_column(groups, m, _scale(m, means)) for m in shown]
     rows = zip(*(cells for _, cells in columns), strict=True)
     return MetricTable(
         title,
         caption,
         tuple(column for column, _ in columns),
         tuple(zip(groups.every, rows, strict=False)),
-        tuple(told.label(metric) for metric in metrics if metric not in known),
+        tuple(told.label(metric) for metric in absent),
+        tuple(told.label(metric) for metric in zero),
     )
 
 
@@ -161,9 +166,16 @@ def round_table(groups: Groups) -> list[Rounds]:
     return [_round_row(group, low, max(high, 2 * low)) for group in groups.every]
 
 
-def _column(groups: Groups, metric: str) -> tuple[Column, list[Cell]]:
+def _scale(metric: str, means: Mapping[str, Sequence[float]]) -> tuple[float, str]:
+    """Return the unit of a column: the same for all metrics of a kind, as all of JCT."""
+    kind = metric.partition("_")[0]
+    alike = [value for name in means if name.startswith(f"{kind}_") for value in means[name]]
+    return told.scale(metric, alike)
+
+
+def _column(groups: Groups, metric: str, scale: tuple[float, str]) -> tuple[Column, list[Cell]]:
     means = [group.mean(metric) for group in groups.every]
-    size, unit = told.scale(metric, means)
+    size, unit = scale
     best = groups.best(metric)
     base = groups.baseline.mean(metric)
     cells = []
@@ -228,9 +240,3 @@ def _log_part(value: float, low: float, high: float) -> float:
     if not value > low:
         return 0.0
     return round(100 * math.log(value / low) / math.log(high / low), 2)
-
-
-def absent_metrics(tables: Sequence[MetricTable]) -> Iterator[str]:
-    """Yield the names of what could not be told of any policy."""
-    for table in tables:
-        yield from table.absent

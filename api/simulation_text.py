@@ -6,21 +6,20 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rich.console import Group, RenderableType
+from rich.console import Group as Lines
+from rich.console import RenderableType
 from rich.text import Text
 
 from dovetail.executor.simulation.metrics import METRICS
-from dovetail.simulation_comparison import PolicyRow, best, gain
+from dovetail.simulation_groups import Group, Groups
+from dovetail.simulation_wording import NO_FIGURE, measured, scale, three_digits
 from dovetail.tables import Fitting, fact_lines, plain_table, row_lines
-from dovetail.wording import NO_FIGURE
 
 BEST = "*"
 SIMULATED = "simulated: none of this was measured on a GPU"
 HIDDEN = frozenset({"events"})
 
-_PER_CENT = 100.0
 _LEAST_SPREAD = 1e-9
-_TIME_UNITS = (("d", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3))
 
 
 @dataclass(frozen=True)
@@ -55,50 +54,62 @@ def run_view(
         if name not in HIDDEN and not math.isnan(value):
             meaning = METRICS[name].meaning
             table.add_row(
-                METRICS[name].label, told(name, value), "" if meaning == above else meaning
+                METRICS[name].label, measured(name, value), "" if meaning == above else meaning
             )
             above = meaning
     head = fact_lines(("policy", f"{policy}, seed {seed}"), *facts.items(), ("", SIMULATED))
-    return Group(head, Text(), table)
+    return Lines(head, Text(), table)
 
 
-def comparison_view(
-    rows: Sequence[PolicyRow],
-    baseline: str,
-    facts: Mapping[str, str],
-) -> RenderableType:
+def comparison_view(groups: Groups, facts: Mapping[str, str]) -> RenderableType:
     """Return policies beside each other: means and spreads, then as a multiple of a baseline."""
-    seeds = max((len(row.runs) for row in rows), default=0)
-    title = ("compared", f"{', '.join(row.policy for row in rows)}")
-    parts: list[RenderableType] = [fact_lines(title, *facts.items(), ("", SIMULATED))]
-    if rows:
-        spread = "; ±: standard deviation over seeds" if seeds > 1 else ""
-        parts += [Text(f"\nmeans ({BEST} best{spread})\n", "bold"), _means(rows)]
-    base = next((row for row in rows if row.policy == baseline), None)
-    if base is not None and len(rows) > 1:
-        lead = f"\nhow many times better than {baseline} (below 1: worse)\n"
-        parts += [Text(lead, "bold"), _gains(rows, base)]
-    return Group(*parts)
+    names = ", ".join(group.policy for group in groups.every)
+    spread = "; ±: standard deviation over seeds" if len(groups.seeds) > 1 else ""
+    parts: list[RenderableType] = [
+        fact_lines(("compared", names), *facts.items(), ("", SIMULATED)),
+        Text(f"\nmeans ({BEST} best{spread})\n", "bold"),
+        _means(groups),
+    ]
+    if len(groups.every) > 1:
+        lead = f"\nhow many times better than {groups.baseline.policy} (below 1: worse)\n"
+        parts += [Text(lead, "bold"), _gains(groups)]
+    return Lines(*parts)
 
 
-def _means(rows: Sequence[PolicyRow]) -> RenderableType:
+def _means(groups: Groups) -> RenderableType:
     heads, columns = [], []
     for column in COLUMNS:
-        unit, scale = _unit(column.metric, [row.mean(column.metric) for row in rows])
-        winners = best(rows, column.metric)
+        metric = column.metric
+        size, unit = scale(metric, [group.mean(metric) for group in groups.every])
+        winners = groups.best(metric)
         heads.append(f"{column.head}\n{unit}")
-        columns.append([_cell(row, column.metric, scale, row.policy in winners) for row in rows])
-    return _table(rows, heads, columns)
+        columns.append([_cell(group, metric, size, group in winners) for group in groups.every])
+    return _table(groups.every, heads, columns)
 
 
-def _gains(rows: Sequence[PolicyRow], base: PolicyRow) -> RenderableType:
-    shown = [column for column in COLUMNS if METRICS[column.metric].better]
-    columns = [[_ratio(gain(row, base, column.metric)) for row in rows] for column in shown]
-    return _table(rows, [column.head for column in shown], columns)
+def _gains(groups: Groups) -> RenderableType:
+    columns = [
+        [_ratio(gain(group, groups.baseline, column.metric)) for group in groups.every]
+        for column in COLUMNS
+    ]
+    return _table(groups.every, [column.head for column in COLUMNS], columns)
+
+
+def gain(group: Group, base: Group, metric: str) -> float:
+    """Return how many times better a policy's mean is than a baseline's; above 1 is better.
+
+    Infinite where only the policy's is the best that can be (0); NaN where both are, or where
+    one does not exist.
+    """
+    own, other = group.mean(metric), base.mean(metric)
+    above, below = (other, own) if METRICS[metric].better == "lower" else (own, other)
+    if below == 0:
+        return math.inf if above > 0 else math.nan
+    return above / below
 
 
 def _table(
-    rows: Sequence[PolicyRow], heads: Sequence[str], columns: Sequence[Sequence[str]]
+    rows: Sequence[Group], heads: Sequence[str], columns: Sequence[Sequence[str]]
 ) -> RenderableType:
     table = plain_table("policy")
     for head in heads:
@@ -110,42 +121,16 @@ def _table(
     return Fitting(table, row_lines(lines, 1, [" ".join(head.split()) for head in heads]))
 
 
-def _cell(row: PolicyRow, metric: str, scale: float, wins: bool) -> str:
+def _cell(row: Group, metric: str, size: float, wins: bool) -> str:
     """Return the mean, and below it the spread where there is any."""
-    mean, spread = row.mean(metric) / scale, row.deviation(metric) / scale
+    mean, spread = row.mean(metric) / size, row.spread(metric) / size
     if math.isnan(mean):
         return NO_FIGURE
-    text = f"{BEST if wins else ''}{_figure(mean)}"
-    return f"{text}\n±{spread:.2g}" if spread > _LEAST_SPREAD * abs(mean) else text
+    text = f"{BEST if wins else ''}{three_digits(mean)}"
+    return f"{text}\n±{three_digits(spread)}" if spread > _LEAST_SPREAD * abs(mean) else text
 
 
 def _ratio(value: float) -> str:
     if math.isnan(value):
         return NO_FIGURE
     return "∞" if math.isinf(value) else f"{value:.2f}"
-
-
-def told(metric: str, value: float) -> str:
-    """Return the value of a metric with its unit."""
-    if math.isnan(value):
-        return NO_FIGURE
-    unit, scale = _unit(metric, [value])
-    return f"{_figure(value / scale)} {unit}".rstrip()
-
-
-def _unit(metric: str, values: Sequence[float]) -> tuple[str, float]:
-    """Return the unit to show a metric in, and its size in the metric's own."""
-    unit = METRICS[metric].unit
-    if unit == "part":
-        return "%", 1 / _PER_CENT
-    if unit != "s":
-        return unit, 1.0
-    most = max((abs(value) for value in values if math.isfinite(value)), default=0.0)
-    return next((found for found in _TIME_UNITS if most >= 2 * found[1]), _TIME_UNITS[-1])
-
-
-def _figure(value: float) -> str:
-    """Return three significant digits; of what has more before the point, all of these."""
-    if abs(value) >= 100 or value == int(value):
-        return f"{value:,.0f}"
-    return f"{value:.3g}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from dovetail import simulation_wording as told
@@ -22,6 +22,7 @@ DECISIVE: Final = (
 """What a verdict is passed on."""
 
 _OURS: Final = "dovetail"
+_MOST_NAMES: Final = 3
 
 
 def headline(groups: Groups) -> str:
@@ -35,7 +36,7 @@ def headline(groups: Groups) -> str:
             return f"{only.policy}: jobs take {mean} from arrival to end on average"
         return f"All {every} policies have the same mean job completion time: {mean}"
     mean = told.measured(metric, best[0].mean(metric))
-    names = told.listed([group.policy for group in best])
+    names = _named(best)
     has = "has" if len(best) == 1 else "have"
     return (
         f"{names} {has} the shortest mean job completion time of {every} policies: "
@@ -46,6 +47,13 @@ def headline(groups: Groups) -> str:
 def verdict(groups: Groups) -> list[str]:
     """Return the sentences that follow the headline."""
     return [*_winners(groups), *_ours(groups), *_caution(groups)]
+
+
+def _named(groups: Sequence[Group]) -> str:
+    names = [group.policy for group in groups]
+    if len(names) > _MOST_NAMES:
+        names[_MOST_NAMES - 1 :] = [f"{len(names) - _MOST_NAMES + 1} others"]
+    return told.listed(names)
 
 
 def _against_baseline(groups: Groups, best: Group) -> str:
@@ -62,7 +70,7 @@ def _winners(groups: Groups) -> Iterator[str]:
     for metric in DECISIVE:
         best = groups.best(metric)
         if best:
-            names = told.listed([group.policy for group in best])
+            names = _named(best)
             won.setdefault(names, []).append(told.label(metric))
     for names, metrics in sorted(won.items(), key=lambda item: -len(item[1])):
         yield f"Best at {told.listed(metrics)}: {names}."
@@ -85,9 +93,9 @@ def _behind(groups: Groups, group: Group, metric: str) -> str:
     if not best or group in best or not math.isfinite(group.mean(metric)):
         return ""
     first, seeds = leads(best[0], group, metric)
-    part = f" in {first} of {seeds} seeds" if seeds > 1 else ""
+    part = f", better in {first} of {seeds} seeds" if seeds > 1 else ""
     mine, theirs = (told.measured(metric, each.mean(metric)) for each in (group, best[0]))
-    return f"{told.label(metric)} ({mine}; {best[0].policy} {theirs}, better{part})"
+    return f"{told.label(metric)} ({mine}; {best[0].policy} {theirs}{part})"
 
 
 def _caution(groups: Groups) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import median
 from typing import Final
 
 from dovetail.charts import DAY_S, HOUR_S, MINUTE_S
@@ -30,12 +31,11 @@ def label(name: str) -> str:
     return SHORT_LABELS.get(name, METRICS[name].label)
 
 
-def time_unit(times_s: Sequence[float]) -> tuple[float, str]:
-    """Return the seconds and the name of the unit in which all of these times read well."""
-    most = max((t for t in times_s if math.isfinite(t)), default=0.0)
-    if 0 < most < 1:
+def time_unit(time_s: float) -> tuple[float, str]:
+    """Return the seconds and the name of the unit in which a time reads well."""
+    if 0 < time_s < 1:
         return 1e-3, "ms"
-    fitting = (u for u in _MOST_OF_A_UNIT if most < u[0] * u[1])
+    fitting = (u for u in _MOST_OF_A_UNIT if time_s < u[0] * u[1])
     _, unit, name = next(fitting, (0.0, DAY_S, "d"))
     return unit, name
 
@@ -44,15 +44,16 @@ def duration(time_s: float) -> str:
     """Return a time with its unit and three digits."""
     if not math.isfinite(time_s):
         return NO_FIGURE
-    unit, name = time_unit([time_s])
+    unit, name = time_unit(time_s)
     return f"{three_digits(time_s / unit)} {name}"
 
 
 def scale(name: str, values: Sequence[float]) -> tuple[float, str]:
-    """Return what one unit of a column is, and how it is called; the same for all its values."""
+    """Return what one unit of a metric is in which these values read well, and its name."""
     unit = METRICS[name].unit
     if unit == "s":
-        return time_unit(values)
+        known = [value for value in values if math.isfinite(value) and value > 0]
+        return time_unit(median(known) if known else 0.0)
     return (0.01, "%") if unit == "part" else (1.0, unit)
 
 
@@ -65,13 +66,14 @@ def measured(name: str, value: float) -> str:
 
 
 def three_digits(value: float) -> str:
-    """Return a figure with three significant digits, whole from 100 on, never in powers of ten."""
+    """Return a figure with three significant digits, whole from 100 on, one if small."""
     if not math.isfinite(value):
         return NO_FIGURE
     if value == 0:
         return "0"
-    if abs(value) < 0.0005:
-        return f"{value:.1e}"
+    if abs(value) < 0.001:
+        return f"{value:.1g}"
+    value = float(f"{value:.3g}") if abs(value) < 100 else value
     digits = max(0, 2 - math.floor(math.log10(abs(value))))
     return f"{value:,.{digits}f}"
 

@@ -24,13 +24,7 @@ from typing import NamedTuple
 
 from dovetail.executor.simulation.beliefs import Model
 from dovetail.executor.simulation.pool import SimulatedPool
-from dovetail.executor.simulation.results import (
-    RunResult,
-    RunSummary,
-    prepare,
-    read_summary,
-    remove_unfinished,
-)
+from dovetail.executor.simulation.results import RunResult, prepare, remove_unfinished
 from dovetail.executor.simulation.setup import Scenario, Setup
 from dovetail.instances._syntax import json_text
 from dovetail.instances._version import VERSION
@@ -109,19 +103,15 @@ class Campaign:
     def is_done(self, task: Task) -> bool:
         """Tell whether a run is there."""
         try:
-            return read_summary(self.folder_of(task)).fingerprint == self.fingerprint(task)
+            found = RunResult.read(self.folder_of(task), tables=False)
         except InputError:
             return False
+        return found.fingerprint == self.fingerprint(task)
 
-    def summaries(self) -> list[RunSummary]:
-        """Return the summaries of the runs that are there, policy by policy."""
+    def results(self, tables: bool = True) -> list[RunResult]:
+        """Return the runs that are there, policy by policy; see `RunResult.read`."""
         done = sorted(filter(self.is_done, self.tasks), key=self._policy_first)
-        return [read_summary(self.folder_of(task)) for task in done]
-
-    def results(self) -> Iterator[RunResult]:
-        """Yield the runs that are there, policy by policy."""
-        for task in sorted(filter(self.is_done, self.tasks), key=self._policy_first):
-            yield RunResult.read(self.folder_of(task))
+        return [RunResult.read(self.folder_of(task), tables) for task in done]
 
     def run(self, processes: int = 1, told: Told | None = None) -> list[Failure]:
         """Run what is not there yet; return what failed.

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -112,17 +112,18 @@ class RunResult:
             remove_unfinished(folder)
 
     @classmethod
-    def read(cls, folder: str | Path) -> RunResult:
-        """Read a run that `write` wrote.
+    def read(cls, folder: str | Path, tables: bool = True) -> RunResult:
+        """Read a run that `write` wrote; without its tables they are left empty.
 
         Raises
         ------
         InputError
             When it cannot be read or is something else.
         """
-        about = read_summary(folder)
-        jobs, series, stays = (_read_table(Path(folder), name) for name in _KINDS)
-        return cls(about.policy, about.seed, about.summary, jobs, series, stays, about.fingerprint)
+        place = Path(folder)
+        policy, seed, metrics, fingerprint = _read_summary(place)
+        jobs, series, stays = (_read_table(place, name) if tables else {} for name in _KINDS)
+        return cls(policy, seed, metrics, jobs, series, stays, fingerprint)
 
     def _write_files(self, folder: Path) -> None:
         about = {
@@ -137,24 +138,9 @@ class RunResult:
             _write_table(getattr(self, name), folder / name)
 
 
-class RunSummary(NamedTuple):
-    """A run without its tables: the fields of `RunResult`."""
-
-    policy: str
-    seed: int
-    summary: dict[str, float]
-    fingerprint: str
-
-
-def read_summary(folder: str | Path) -> RunSummary:
-    """Return what is known of a run without its tables.
-
-    Raises
-    ------
-    InputError
-        When there is none.
-    """
-    file = Path(folder) / _SUMMARY_FILE
+def _read_summary(folder: Path) -> tuple[str, int, dict[str, float], str]:
+    """Return policy, seed, metrics and fingerprint."""
+    file = folder / _SUMMARY_FILE
     data = read_data(file)
     if not isinstance(data, dict) or data.get("format") != RUN_FORMAT:
         raise InputError(f"must be {RUN_FORMAT!r}", "format", source_name(file))
@@ -162,7 +148,7 @@ def read_summary(folder: str | Path) -> RunSummary:
     if not (isinstance(metrics, dict) and isinstance(policy, str) and isinstance(seed, int)):
         raise InputError("must hold policy, seed and metrics", "", source_name(file))
     values = {name: _number(metrics.get(name)) for name in METRICS}
-    return RunSummary(policy, seed, values, str(data.get("fingerprint", "")))
+    return policy, seed, values, str(data.get("fingerprint", ""))
 
 
 def _number(value: object) -> float:
