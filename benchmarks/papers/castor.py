@@ -92,7 +92,7 @@ def main() -> None:
     cases = [
         _case(options, trace, world, load) for world in options.worlds for load in options.loads
     ]
-    rows = results(cases, options.policies, options.seeds, options.out, options.workers)
+    rows = results(cases, options, options.seeds)
     for world in options.worlds:
         for load in options.loads:
             mine = [row for row in rows if (row["world"], row["load"]) == (world, f"{load:g}")]

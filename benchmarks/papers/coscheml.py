@@ -65,7 +65,7 @@ def main() -> None:
         for interval in options.intervals
         for workload in range(options.seeds)
     ]
-    rows = results(cases, options.policies, 1, options.out, options.workers)
+    rows = results(cases, options, 1)
     for nodes in options.nodes:
         for interval in options.intervals:
             where = (str(nodes), f"{interval:g}")

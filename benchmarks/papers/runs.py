@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,6 +28,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dovetail.executor.simulation import History, PolicyError
+from dovetail.executor.simulation.conservation import violations
 from dovetail.executor.simulation.metrics import METRICS, job_table, summary
 from dovetail.executor.simulation.setup import Scenario, Setup
 from dovetail.instances.errors import DovetailError
@@ -69,29 +71,29 @@ def common_options(description: str | None, policies: Sequence[str]) -> argparse
     parser.add_argument("--policies", nargs="+", default=list(policies))
     parser.add_argument("--seeds", type=int, default=3, help="how many seeds, from 0")
     parser.add_argument("--workers", type=int, default=2, help="processes")
+    parser.add_argument("--check", action="store_true", help="hold every run against physics")
     parser.add_argument("--out", type=Path, required=True, help="CSV file, gone on with if there")
     return parser
 
 
-def results(
-    cases: Sequence[Case], policies: Sequence[str], seeds: int, out: Path, workers: int
-) -> list[Row]:
+def results(cases: Sequence[Case], options: argparse.Namespace, seeds: int) -> list[Row]:
     """Return a row for every case, policy and seed, those of the file included."""
+    out: Path = options.out
     columns = [*cases[0].labels, *_FIXED, *METRICS, *EXTRA]
     rows = _kept(out, columns)
     done = {_key(row, columns) for row in rows}
+    wanted = {
+        _key({**case.labels, "policy": policy, "seed": str(seed)}, columns): (case, seed, policy)
+        for case in cases
+        for seed in range(seeds)
+        for policy in options.policies
+    }
+    left = [task for key, task in wanted.items() if key not in done]
     with out.open("a", newline="") as file:
         writer = csv.DictWriter(file, columns)
         if not rows:
             writer.writeheader()
-        left = [
-            (case, seed, policy)
-            for case in cases
-            for seed in range(seeds)
-            for policy in policies
-            if _key({**case.labels, "policy": policy, "seed": str(seed)}, columns) not in done
-        ]
-        for k, row in enumerate(_run_all(left, workers), 1):
+        for k, row in enumerate(_run_all(left, options.workers, options.check), 1):
             rows.append(row)
             writer.writerow(row)
             file.flush()
@@ -102,12 +104,6 @@ def results(
                 file=sys.stderr,
                 flush=True,
             )
-    wanted = {
-        _key({**case.labels, "policy": policy, "seed": str(seed)}, columns)
-        for case in cases
-        for seed in range(seeds)
-        for policy in policies
-    }
     return [row for row in rows if _key(row, columns) in wanted]
 
 
@@ -137,9 +133,10 @@ def measured(history: History, scenario: Scenario) -> dict[str, float]:
 
 
 def number(rows: Iterable[Row], metric: str) -> float:
-    """Return the mean of a metric over runs that ended; NaN if there is none."""
-    values = [float(row[metric]) for row in rows if not row["error"]]
-    return fmean(values) if values else float("nan")
+    """Return the mean of a metric over the runs that have it; NaN if there is none."""
+    values = [float(row[metric]) for row in rows]
+    known = [value for value in values if not math.isnan(value)]
+    return fmean(known) if known else math.nan
 
 
 def ratio(rows: Sequence[Row], others: Sequence[Row], metric: str, of: Sequence[str]) -> float:
@@ -154,7 +151,7 @@ def ratio(rows: Sequence[Row], others: Sequence[Row], metric: str, of: Sequence[
         for row in rows
         if not row["error"] and place(row) in base
     ]
-    return fmean(found) if found else float("nan")
+    return fmean(found) if found else math.nan
 
 
 def by_policy(rows: Iterable[Row], policies: Sequence[str]) -> Iterator[tuple[str, list[Row]]]:
@@ -226,18 +223,18 @@ def _kept(out: Path, columns: Sequence[str]) -> list[Row]:
 _Task = tuple[Case, int, str]
 
 
-def _run_all(tasks: Sequence[_Task], workers: int) -> Iterator[Row]:
+def _run_all(tasks: Sequence[_Task], workers: int, check: bool) -> Iterator[Row]:
     """Yield the rows as runs end; a scenario is drawn once for all policies."""
     drawn = _drawn(tasks)
     if workers == 1:
         for labels, scenario, seed, policy in drawn:
-            yield _run(labels, scenario, seed, policy)
+            yield _run(labels, scenario, seed, policy, check)
         return
     # Fresh processes: forked ones may hang in the threads of numerical libraries.
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         pending: set[Future[Row]] = set()
         for task in drawn:
-            pending.add(pool.submit(_run, *task))
+            pending.add(pool.submit(_run, *task, check))
             if len(pending) >= 2 * workers:
                 ended, pending = wait(pending, return_when=FIRST_COMPLETED)
                 yield from (future.result() for future in ended)
@@ -252,7 +249,7 @@ def _drawn(tasks: Sequence[_Task]) -> Iterator[tuple[dict[str, str], Scenario, i
             yield labels, scenario, seed, policy
 
 
-def _run(labels: dict[str, str], scenario: Scenario, seed: int, policy: str) -> Row:
+def _run(labels: dict[str, str], scenario: Scenario, seed: int, policy: str, check: bool) -> Row:
     began = time.perf_counter()
     row = {**labels, "policy": policy, "seed": str(seed), "error": ""}
     try:
@@ -262,4 +259,7 @@ def _run(labels: dict[str, str], scenario: Scenario, seed: int, policy: str) -> 
         return {**row, "wall_s": f"{time.perf_counter() - began:.3f}", **empty, "error": str(error)}
     wall_s = time.perf_counter() - began
     numbers = {name: f"{value:.10g}" for name, value in measured(history, scenario).items()}
+    if check:
+        broken = violations(history, scenario.trace, scenario.world, scenario.options)
+        row["error"] = f"impossible: {broken[0]}, {len(broken)} in all" if broken else ""
     return {**row, "wall_s": f"{wall_s:.3f}", **numbers}

@@ -42,12 +42,16 @@ from runs import (
     results,
 )
 
+from dovetail.executor.simulation import Options
 from dovetail.executor.simulation.beliefs import beliefs_named
 from dovetail.executor.simulation.setup import Draws, Setup
 from dovetail.instances.traces import Trace, read_trace
 from dovetail.instances.traces.filters import clipped, sample
 
-POLICIES = ("dedicated", "unaware", "reactive", "horus", "tensorshare", "dovetail")
+POLICIES = (
+    *("dedicated", "unaware", "reactive", "horus", "horus:most_util=1", "tensorshare"),
+    "dovetail",
+)
 TRACES = {"1494": "trace1", "5755": "trace2", "992": "trace3", "2638": "trace4"}
 MOST_WORKERS = 8
 GSLAS = "uniform:1:2"
@@ -76,7 +80,7 @@ def main() -> None:
         for trace in options.traces
         for case in [_case(options, world, arrivals, trace)]
     ]
-    rows = results(cases, options.policies, options.seeds, options.out, options.workers)
+    rows = results(cases, options, options.seeds)
     for world in options.worlds:
         for arrivals in options.arrivals:
             mine = [row for row in rows if (row["world"], row["arrivals"]) == (world, arrivals)]
@@ -91,6 +95,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--arrivals", nargs="+", default=arrivals, choices=arrivals)
     parser.add_argument("--beliefs", default="noise:0.05")
     parser.add_argument("--nodes", type=int, default=32)
+    parser.add_argument("--restart", type=float, default=60.0, help="s without progress")
     parser.add_argument("--jobs", type=int, help="sample so many: a short form with fewer nodes")
     return parser.parse_args()
 
@@ -103,12 +108,14 @@ def _case(options: argparse.Namespace, world: str, arrivals: str, trace: str) ->
         "nodes": str(options.nodes),
         "jobs_asked": str(options.jobs or "all"),
         "beliefs": options.beliefs,
+        "restart_s": f"{options.restart:g}",
     }
     setup = Setup(
         trace=_trace(options.data, trace, arrivals, options.jobs),
         world=worlds.named(world, options.data, options.nodes),
         draws=Draws(gslas=GSLAS),
         beliefs=beliefs_named(options.beliefs),
+        options=Options(restart_s=options.restart),
     )
     return Case(labels, setup)
 
