@@ -1,7 +1,7 @@
 """Run policies on drawn scenarios in parallel processes; every result is a row of a CSV file.
 
 Shared by the scripts beside it. A run that is in the file already is not run again: a script that
-was stopped goes on where it was.
+was stopped goes on where it was. Runs that failed are tried again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dovetail.executor.simulation import History, PolicyError
+from dovetail.executor.simulation import History
 from dovetail.executor.simulation.conservation import violations
 from dovetail.executor.simulation.metrics import METRICS, job_table, summary
 from dovetail.executor.simulation.setup import Scenario, Setup
@@ -202,14 +202,15 @@ def _key(row: Row, columns: Sequence[str]) -> tuple[str, ...]:
 
 
 def _kept(out: Path, columns: Sequence[str]) -> list[Row]:
-    """Return the whole rows of the file, and drop a last one that was cut short."""
+    """Return the whole rows of runs that ended well, and drop the others from the file."""
     if not out.exists():
         return []
     with out.open(newline="") as file:
         reader = csv.DictReader(file)
         if reader.fieldnames is not None and list(reader.fieldnames) != list(columns):
             raise DovetailError(f"{out}: has other columns; name another file")
-        rows = [row for row in reader if None not in row and None not in row.values()]
+        whole = (row for row in reader if None not in row and None not in row.values())
+        rows = [row for row in whole if not row["error"]]
     beside = out.with_name(f".{out.name}.tmp")
     with beside.open("w", newline="") as file:
         writer = csv.DictWriter(file, columns)
@@ -254,9 +255,11 @@ def _run(labels: dict[str, str], scenario: Scenario, seed: int, policy: str, che
     row = {**labels, "policy": policy, "seed": str(seed), "error": ""}
     try:
         history = scenario.simulate(policy_named(policy))
-    except PolicyError as error:
+    except Exception as error:
+        # One broken policy must not end hours of others.
         empty = dict.fromkeys([*METRICS, *EXTRA], "nan")
-        return {**row, "wall_s": f"{time.perf_counter() - began:.3f}", **empty, "error": str(error)}
+        said = f"{type(error).__name__}: {error}".replace("\n", " ")
+        return {**row, "wall_s": f"{time.perf_counter() - began:.3f}", **empty, "error": said}
     wall_s = time.perf_counter() - began
     numbers = {name: f"{value:.10g}" for name, value in measured(history, scenario).items()}
     if check:
