@@ -11,6 +11,7 @@ import csv
 import math
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import (
     FIRST_COMPLETED,
@@ -32,7 +33,7 @@ from dovetail.executor.simulation.conservation import violations
 from dovetail.executor.simulation.metrics import METRICS, job_table, summary
 from dovetail.executor.simulation.setup import Scenario, Setup
 from dovetail.instances.errors import DovetailError
-from dovetail.solver.policies.registry import policy_named
+from dovetail.solver.policies.registry import POLICIES, policy_named
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 
@@ -68,12 +69,20 @@ def common_options(description: str | None, policies: Sequence[str]) -> argparse
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--data", type=Path, default=DATA, help="folder of the measured data")
-    parser.add_argument("--policies", nargs="+", default=list(policies))
+    parser.add_argument("--policies", nargs="+", default=list(policies), help="or all")
     parser.add_argument("--seeds", type=int, default=3, help="how many seeds, from 0")
     parser.add_argument("--workers", type=int, default=2, help="processes")
     parser.add_argument("--check", action="store_true", help="hold every run against physics")
     parser.add_argument("--out", type=Path, required=True, help="CSV file, gone on with if there")
     return parser
+
+
+def parsed(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Return the options; ``--policies all`` stands for every policy there is."""
+    options = parser.parse_args()
+    if options.policies == ["all"]:
+        options.policies = list(POLICIES)
+    return options
 
 
 def results(cases: Sequence[Case], options: argparse.Namespace, seeds: int) -> list[Row]:
@@ -182,9 +191,9 @@ def print_waits(title: str, rows: Sequence[Row], policies: Sequence[str]) -> Non
         counts = [f"{number(mine, name):.0f}" for name in ("preemptions", "out_of_memory")]
         body.append([policy, *hours, *counts])
     print_table(f"Starvation: {title} (means over runs)", head, body)
-    for row in rows:
-        if row["error"]:
-            print(f"\n{row['policy']}, seed {row['seed']}: {row['error']}")
+    failed = Counter((row["policy"], row["error"]) for row in rows if row["error"])
+    for (policy, error), count in failed.items():
+        print(f"\n{policy} failed in {count} of the runs: {error}")
 
 
 def end_in_one_line(main: Callable[[], None]) -> None:
