@@ -97,7 +97,7 @@ class Promises:
     broken: str
     jobs: int
     violations: int
-    drawn: int
+    left_out: int
 
     @property
     def rate(self) -> str:
@@ -113,6 +113,12 @@ class PromiseDrawings:
     y: Axis
     equal: str
     every: tuple[Promises, ...]
+    most: int = MOST_POINTS
+
+    @property
+    def thinned(self) -> bool:
+        """Whether different points were left out."""
+        return any(each.left_out for each in self.every)
 
 
 def distribution(groups: Groups) -> Distribution:
@@ -241,23 +247,24 @@ def _slowdowns(group: Group) -> tuple[FloatArray, FloatArray]:
 
 def _promises(group: Group, gsla: FloatArray, slowdown: FloatArray, x: Axis, y: Axis) -> Promises:
     violates = slowdown > gsla * (1 + _TOLERANCE)
-    kept = _thin(x.at(gsla[~violates]), y.at(slowdown[~violates]))
-    broken = _thin(x.at(gsla[violates]), y.at(slowdown[violates]))
+    *kept, more_kept = _thin(x.at(gsla[~violates]), y.at(slowdown[~violates]))
+    *broken, more_broken = _thin(x.at(gsla[violates]), y.at(slowdown[violates]))
     return Promises(
         group.policy,
         dots(*kept),
         dots(*broken),
         len(gsla),
         int(violates.sum()),
-        len(kept[0]) + len(broken[0]),
+        more_kept + more_broken,
     )
 
 
-def _thin(x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return points once for each cell of a fine grid, and not too many of them."""
+def _thin(x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray, int]:
+    """Return points once for each cell of a fine grid, and how many are too many to be drawn."""
     step = SIDE / _GRID
     cells = np.unique(np.stack([np.round(x / step), np.round(y / step)], axis=1), axis=0)
-    if len(cells) > MOST_POINTS:
+    left_out = max(0, len(cells) - MOST_POINTS)
+    if left_out:
         chosen = np.random.default_rng(0).choice(len(cells), MOST_POINTS, replace=False)
         cells = cells[np.sort(chosen)]
-    return step * cells[:, 0], step * cells[:, 1]
+    return step * cells[:, 0], step * cells[:, 1], left_out

@@ -126,11 +126,21 @@ def _facts(groups: Groups, pool: int) -> Iterator[tuple[str, str]]:
 
 
 def _definitions(groups: Groups) -> Iterator[tuple[str, str, str]]:
-    """Yield label, unit and meaning of every metric on the page, and whether it exists here."""
-    shown = [metric for _, _, metrics in TABLES for metric in metrics]
-    for metric in (*shown, *SIZE_METRICS[:1]):
-        each = METRICS[metric]
-        label = "JCT by size" if metric in SIZE_METRICS else simulation_wording.label(metric)
-        better = f"{each.better} is better" if each.better else "neither way is better"
-        exists = any(math.isfinite(group.mean(metric)) for group in groups.every)
-        yield label, each.meaning, better if exists else f"{better}; not known in this comparison"
+    """Yield names, meaning and remarks of what the tables show; metrics that mean the same once."""
+    alike: dict[str, list[str]] = {}
+    for metric in (*(m for _, _, metrics in TABLES for m in metrics), *SIZE_METRICS[:1]):
+        alike.setdefault(METRICS[metric].meaning, []).append(metric)
+    for meaning, metrics in alike.items():
+        better = METRICS[metrics[0]].better
+        remark = f"{better} is better" if better else "neither way is better"
+        if not any(math.isfinite(g.mean(m)) for g in groups.every for m in metrics):
+            remark += "; not known in this comparison"
+        names = "JCT by size" if metrics[0] in SIZE_METRICS else _named(metrics)
+        yield names, meaning, remark
+
+
+def _named(metrics: Sequence[str]) -> str:
+    """Return the name of a metric, with the statistics of it that are shown."""
+    thing = METRICS[metrics[0]].label.partition(", ")[0]
+    statistics = [METRICS[metric].label.partition(", ")[2] for metric in metrics]
+    return f"{thing} ({', '.join(statistics)})" if all(statistics) else thing

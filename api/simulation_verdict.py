@@ -34,7 +34,8 @@ def headline(groups: Groups) -> str:
         mean = told.measured(metric, only.mean(metric))
         if every == 1:
             return f"{only.policy}: jobs take {mean} from arrival to end on average"
-        return f"All {every} policies have the same mean job completion time: {mean}"
+        every_one = "Both" if every == 2 else f"All {every}"
+        return f"{every_one} policies have the same mean job completion time: {mean}"
     mean = told.measured(metric, best[0].mean(metric))
     names = _named(best)
     has = "has" if len(best) == 1 else "have"

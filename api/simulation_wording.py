@@ -12,23 +12,14 @@ from dovetail.executor.simulation.metrics import METRICS
 
 NO_FIGURE: Final = "-"
 
-_MOST_OF_A_UNIT: Final = ((120.0, 1.0, "s"), (120.0, MINUTE_S, "min"), (96.0, HOUR_S, "h"))
-
-SHORT_LABELS: Final = {
-    "jct_mean_s": "mean JCT",
-    "jct_p50_s": "median JCT",
-    "jct_p90_s": "p90 JCT",
-    "jct_p99_s": "p99 JCT",
-    "queueing_mean_s": "mean queueing delay",
-    "queueing_max_s": "longest queueing delay",
-    "slowdown_mean": "mean slowdown",
-    "fairness_p90": "p90 finish-time fairness",
-}
+_MOST_OF_A_UNIT: Final = ((90.0, 1.0, "s"), (90.0, MINUTE_S, "min"), (72.0, HOUR_S, "h"))
+_STATISTICS: Final = {"p50": "median"}
 
 
 def label(name: str) -> str:
-    """Return the name of a metric for people."""
-    return SHORT_LABELS.get(name, METRICS[name].label)
+    """Return the name of a metric for people, the statistic first: ``mean JCT``."""
+    thing, _, statistic = METRICS[name].label.partition(", ")
+    return f"{_STATISTICS.get(statistic, statistic)} {thing}".strip()
 
 
 def time_unit(time_s: float) -> tuple[float, str]:
