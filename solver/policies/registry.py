@@ -18,6 +18,7 @@ POLICIES: Final[Mapping[str, str]] = MappingProxyType(
         "fifo": "fifo:Fifo",
         "gavel": "gavel:Gavel",
         "lucid": "lucid:Lucid",
+        "muri": "muri:Muri",
         "sjf-ffs": "sjf_ffs:SjfFfs",
         "tensorshare": "tensorshare:TensorShare",
     }
