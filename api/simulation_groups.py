@@ -64,8 +64,8 @@ class Groups:
     baseline: Group
 
     @classmethod
-    def of(cls, runs: Sequence[RunResult]) -> Groups:
-        """Return runs by policy; the baseline is FIFO if it took part, or else the first."""
+    def of(cls, runs: Sequence[RunResult], baseline: str | None = None) -> Groups:
+        """Return runs by policy; the baseline is FIFO, or else the first, where none is named."""
         by_policy: dict[str, list[RunResult]] = {}
         for run in runs:
             by_policy.setdefault(run.policy, []).append(run)
@@ -73,8 +73,8 @@ class Groups:
             Group(policy, tuple(sorted(group, key=lambda run: run.seed)))
             for policy, group in by_policy.items()
         )
-        usual = (group for group in every if group.policy == _USUAL_BASELINE)
-        return cls(every, next(usual, every[0]))
+        wanted = (group for group in every if group.policy == (baseline or _USUAL_BASELINE))
+        return cls(every, next(wanted, every[0]))
 
     @property
     def seeds(self) -> tuple[int, ...]:

@@ -41,6 +41,7 @@ def comparison_page(
     title: str,
     facts: Mapping[str, str],
     cluster: Cluster | None = None,
+    baseline: str | None = None,
 ) -> str:
     """Return a comparison of policies as an HTML page.
 
@@ -48,13 +49,15 @@ def comparison_page(
     ----------
     runs : sequence of RunResult
         Of one trace under one or more policies, with one or more seeds each. Policies are shown
-        in the order in which they first occur; ``fifo``, or else the first, is the baseline.
+        in the order in which they first occur.
     title : str
         What was compared, in a few words.
     facts : mapping of str to str
         What else a reader must know, as label and value: trace, cluster, world, beliefs, options.
     cluster : Cluster, optional
         Names the nodes in the drawing of who was where; without it GPUs are numbered.
+    baseline : str, optional
+        The policy that others are held against; by default ``fifo``, or else the first.
 
     Raises
     ------
@@ -63,7 +66,7 @@ def comparison_page(
     """
     if not runs or not all(len(run.jobs["job"]) for run in runs):
         raise UnsupportedError("a comparison needs at least one run, and jobs in every run")
-    groups = Groups.of(runs)
+    groups = Groups.of(runs, baseline)
     tables = metric_tables(groups)
     pool = max(gpu_count(run) for run in runs)
     return (

@@ -110,12 +110,12 @@ METRICS: Final[Mapping[str, Metric]] = MappingProxyType(
         **_spread("jct", "JCT", "s", "end less arrival", "mean", "p50", "p90", "p99"),
         **{
             f"jct_mean_{name}_s": Metric(
-                f"JCT, mean, {name.replace('_', '-' if name[0].isdigit() else ' ')} workers",
+                f"JCT, mean, {told} GPUs",
                 "s",
                 "lower",
                 "JCT of jobs of this size",
             )
-            for name in SIZE_CLASSES
+            for name, told in zip(SIZE_CLASSES, ("1", "2-4", "5-8", "> 8"), strict=True)
         },
         "makespan_s": Metric("makespan", "s", "lower", "last end less first arrival"),
         "throughput_jobs_h": Metric("throughput", "jobs/h", "higher", "jobs over makespan"),

@@ -21,6 +21,16 @@ POLICIES: Final[Mapping[str, str]] = MappingProxyType(
         "ssf": "ssf:Ssf",
         "tiresias": "tiresias:Tiresias",
         "sjf-ffs": "sjf_ffs:SjfFfs",
+        "lucid": "lucid:Lucid",
+        "tensorshare": "tensorshare:TensorShare",
+        "random": "random_pairs:RandomPairs",
+        "unaware": "unaware:Unaware",
+        "reactive": "reactive:Reactive",
+        "horus": "horus:Horus",
+        "binpack": "binpack:Binpack",
+        "loadbalance": "loadbalance:LoadBalance",
+        "mystic": "mystic:Mystic",
+        "coscheml": "coscheml:CoScheML",
     }
 )
 """Module and class of each policy; modules are imported when a policy is first made."""

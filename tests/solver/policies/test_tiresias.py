@@ -66,6 +66,7 @@ def test_promotion_does_not_wait_for_another_event():
     # PromoteKnob 2. j0 runs until 10 and is demoted; j1 runs until 19, j2 until 29, when it is
     # demoted, then j3. j0 ran 10 s, so at 30 it has waited 20 s: it is promoted, takes the GPU
     # from j3, which began later, and ends at 35. j3 ends at 43, j2 at 48.
+    jobs = trace((0, 1, 15, "a"), (1, 1, 9, "a"), (2, 1, 15, "a"), (3, 1, 9, "a"))
     options = Options(restart_s=0)
     history = run(
         jobs, world(gpus=1), policy_named("tiresias:threshold_gpu_s=10,promote=2"), options
