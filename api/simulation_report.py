@@ -79,7 +79,7 @@ def comparison_page(
             headline=headline(groups),
             verdict=verdict(groups),
             tiles=list(_tiles(groups, pool)),
-            facts=[*_facts(groups, pool), *facts.items()],
+            facts={**dict(_facts(groups, pool)), **facts},
             groups=groups,
             opened=_opened(groups),
             tables=tables,

@@ -230,6 +230,18 @@ def test_seeds_are_compared_one_by_one(tiny):
     assert groups.baseline.policy == "a"
 
 
+def test_missing_runs_are_said(several):
+    runs = [r for r in several[0] if (r.policy, r.seed) != ("sjf", 2)]
+    told = " ".join(verdict(Groups.of(runs)))
+    assert "sjf has only 1 of 2 runs: its means are over fewer seeds." in told
+
+
+def test_what_the_caller_tells_replaces_what_the_runs_tell(tiny):
+    page = Page(comparison_page(tiny, "two jobs", {"seeds": "none drawn"}))
+    assert "none drawn" in page.text["facts"]
+    assert page.text["facts"].count("seeds") == 1
+
+
 def test_points_above_the_line_are_counted_and_drawn(tiny, several):
     found = promises(Groups.of(tiny))
     assert [(each.jobs, each.violations) for each in found.every] == [(2, 0), (2, 1)]
