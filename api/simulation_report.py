@@ -31,8 +31,8 @@ from dovetail.simulation_tables import (
 from dovetail.simulation_verdict import headline, verdict
 
 SIMULATED: Final = (
-    "This is a simulation: no job ran on a GPU, and nothing here was measured on one. "
-    "Policies see predictions; jobs progress at the true slowdowns of the simulated world."
+    "This is a simulation: no job ran on a GPU. Policies see predictions; jobs progress at the "
+    "slowdowns of the simulated world. Where those come from stands under “what was compared”."
 )
 
 
