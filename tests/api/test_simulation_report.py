@@ -390,7 +390,14 @@ def test_figures_have_three_digits(value, told):
 
 @pytest.mark.parametrize(
     ("time_s", "told"),
-    [(0.0123, "12.3 ms"), (60, "60.0 s"), (5000, "83.3 min"), (7200, "2.00 h"), (864000, "10.0 d")],
+    [
+        (0.0123, "12.3 ms"),
+        (2.5e-5, "25.0 µs"),
+        (60, "60.0 s"),
+        (5000, "83.3 min"),
+        (7200, "2.00 h"),
+        (864000, "10.0 d"),
+    ],
 )
 def test_times_have_a_fitting_unit(time_s, told):
     assert duration(time_s) == told
