@@ -14,11 +14,17 @@ from dovetail.solver.policies.policy import Policy
 
 POLICIES: Final[Mapping[str, str]] = MappingProxyType(
     {
+        "castor": "castor:Castor",
+        "dovetail": "dovetail:Dovetail",
         "fifo": "fifo:Fifo",
         "dedicated": "fifo:Fifo",
         "sjf": "sjf:Sjf",
         "ssf": "ssf:Ssf",
         "tiresias": "tiresias:Tiresias",
+        "gavel": "gavel:Gavel",
+        "lucid": "lucid:Lucid",
+        "sjf-ffs": "sjf_ffs:SjfFfs",
+        "tensorshare": "tensorshare:TensorShare",
         "random": "random_pairs:RandomPairs",
         "unaware": "unaware:Unaware",
         "reactive": "reactive:Reactive",

@@ -46,7 +46,6 @@ class Tiresias:
     _queue: Queue = field(init=False, repr=False)
     _began_s: dict[int, float] = field(init=False, repr=False, default_factory=dict)
     _counted: dict[int, tuple[float, float]] = field(init=False, repr=False, default_factory=dict)
-    _asked_s: float = field(init=False, repr=False, default=-math.inf)
 
     def __post_init__(self) -> None:
         for name in ("threshold_gpu_s", "promote"):
@@ -130,12 +129,9 @@ class Tiresias:
         return soonest
 
     def _wake(self, now: float, moments: list[float]) -> float | None:
-        """Return the next moment at which a job changes its queue, None if asked for already."""
+        """Return the next moment at which a job changes its queue."""
         at = min([moment for moment in moments if moment > now + _INSTANT_S], default=math.inf)
-        if math.isinf(at) or at == self._asked_s:
-            return None
-        self._asked_s = at
-        return at
+        return None if math.isinf(at) else at
 
     @staticmethod
     def _gpus_in_order(state: State) -> list[int]:

@@ -1,0 +1,110 @@
+import pytest
+
+from dovetail.instances.instance import Instance
+from dovetail.instances.slowdown_table import SlowdownTable
+from dovetail.solver.policies import policy_named
+from tests.executor.simulation.worlds import finishes, run, trace, world
+
+
+def with_batch(where: Instance, memory_mib: dict[str, float]) -> Instance:
+    """Return a world whose workloads fill memory with 8 samples at 1 s and 1 s each."""
+    data = where.to_data()
+    for name, memory in memory_mib.items():
+        data["workloads"][name] = {
+            "memory_mib": memory,
+            "batch": {
+                "size": 8,
+                "min": 1,
+                "fixed_mib": 0.0,
+                "mib_per_sample": memory / 8,
+                "step_s": {"fixed": 1.0, "per_sample": 1.0},
+            },
+        }
+    return Instance.from_data(data)
+
+
+def test_a_short_job_joins_a_long_one():
+    # At 1, a has 99 s left and b needs 10. One by one: (99 + 109) / 2 = 104. At once: b ends
+    # after 12 s, a has 89 left then: (12 + 101) / 2 = 56.5. So b joins: it ends at 13, a at 102.
+    where = world(gpus=1, slowdowns=[("a", "b", 1.2, 1.2)])
+    history = run(trace((0, 1, 100, "a"), (1, 1, 10, "b")), where, policy_named("castor"))
+    assert finishes(history) == [102, 13]
+
+
+def test_a_long_job_waits_where_sharing_slows_the_short_one_too_much():
+    # At 90, a has 10 s left and b needs 100. One by one: (10 + 110) / 2 = 60. At once a takes
+    # 20 s, in which b does 10 of its 100: (20 + 110) / 2 = 65. So b waits for a.
+    where = world(gpus=1, slowdowns=[("a", "b", 2.0, 2.0)])
+    jobs = trace((0, 1, 100, "a"), (90, 1, 100, "b"))
+    assert finishes(run(jobs, where, policy_named("castor"))) == [100, 200]
+    # The baseline does not ask: a ends at 110, b has 90 left then.
+    assert finishes(run(jobs, where, policy_named("sjf-ffs"))) == [110, 200]
+
+
+def test_the_host_with_the_earliest_mean_completion_is_chosen():
+    # c takes 15 s beside a and 11 s beside b, both of which have the same time left.
+    where = world(
+        gpus=2,
+        slowdowns=[("a", "c", 1.5, 1.5), ("b", "c", 1.1, 1.1)],
+        workloads=("a", "b", "c"),
+    )
+    jobs = trace((0, 1, 100, "a"), (0, 1, 100, "b"), (0, 1, 10, "c"))
+    # Shortest first: c gets a GPU to itself at once, and so does a; b joins nobody (no entry
+    # with a) but c: at once (11 + 11 + 90) / 2 < (10 + 10 + 100) / 2. It ends at 11 + 90.
+    assert finishes(run(jobs, where, policy_named("castor"))) == [100, 101, 11]
+    later = trace((0, 1, 100, "a"), (0, 1, 100, "b"), (1, 1, 10, "c"))
+    # c joins b at 1 and ends at 12; b has done 1 + 10 then and ends at 101.
+    assert finishes(run(later, where, policy_named("castor"))) == [100, 101, 12]
+
+
+def test_a_gang_shares_some_gpus_and_takes_idle_ones_last():
+    # Two of four GPUs are held by a's, one by b (no entry with c), one is idle. The gang of
+    # three c's takes the two a's and the idle GPU. It runs at 1.25 on all: 12.5 s from 1.
+    where = world(
+        gpus=4, slowdowns=[("a", "c", 1.25, 1.25)], workloads=("a", "b", "c"), memory_mib=2000.0
+    )
+    jobs = trace((0, 1, 100, "a"), (0, 1, 100, "b"), (0, 1, 100, "a"), (1, 3, 10, "c"))
+    history = run(jobs, where, policy_named("castor"))
+    assert history.stays[0].gpus == (0, 2, 3)
+    # Each a is slowed by c for 12.5 s, in which it does 10: 102.5.
+    assert finishes(history) == [102.5, 100, 102.5, 13.5]
+
+
+def test_gangs_that_may_only_share_as_a_whole_do():
+    where = world(gpus=2, slowdowns=[("a", "b", 1.25, 1.25)], gang_sharing="whole")
+    jobs = trace((0, 2, 100, "a"), (1, 1, 10, "b"), (1, 2, 40, "b"))
+    # The single b may not join half a gang, and waits for idle GPUs. The gang of b's takes 50 s
+    # from 1; a does 40 of its work in them and ends at 110, when the single b starts.
+    assert finishes(run(jobs, where, policy_named("castor"))) == [110, 120, 51]
+
+
+def test_a_job_accumulates_gradients_to_fit_beside_another():
+    # b needs 8,000 MiB and finds 4,000 beside a: half the batch. An iteration of 8 samples
+    # takes 9 s, two of 4 take 10: its 9 s of work take 10 s times 1.2 = 12 s. a does 10 in them.
+    where = world(gpus=1, slowdowns=[("a", "b", 1.2, 1.2)])
+    where = with_batch(where, {"a": 12000.0, "b": 8000.0})
+    jobs = trace((0, 1, 100, "a"), (1, 1, 9, "b"))
+    for name in ("castor", "sjf-ffs"):
+        history = run(jobs, where, policy_named(name))
+        assert history.stays[0].mode == 1
+        assert finishes(history) == [102, 13]
+    alone = run(jobs, where, policy_named("castor:sub_batch=false"))
+    assert finishes(alone) == [100, 109]
+
+
+def test_a_pair_that_ran_out_of_memory_is_not_tried_again():
+    # The world knows no slowdown of a beside b, the belief does: the first try fails, and b
+    # then waits until a ends. One try is one stay that is out of memory.
+    where, belief = world(gpus=1), world(gpus=1, slowdowns=[("a", "b", 1.1, 1.1)])
+    jobs = trace((0, 1, 500, "a"), (1, 1, 10, "b"))
+    for name in ("castor", "sjf-ffs"):
+        history = run(jobs, where, policy_named(name), predicted=SlowdownTable.of(belief))
+        assert [stay.ending for stay in history.stays].count("out_of_memory") == 1
+        assert finishes(history) == [500, 510]
+
+
+@pytest.mark.parametrize("name", ["castor", "sjf-ffs"])
+def test_nobody_joins_where_one_job_a_gpu_is_the_rule(name):
+    where = world(gpus=1, slowdowns=[("a", "b", 1.1, 1.1)], max_jobs_per_gpu=1)
+    jobs = trace((0, 1, 100, "a"), (1, 1, 10, "b"))
+    assert finishes(run(jobs, where, policy_named(name))) == [100, 110]
