@@ -7,6 +7,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.formulations.entries import EntryBook
 from dovetail.formulations.groups import Groups, idle_counts, list_groups
 from dovetail.formulations.integer_program import RoundProgram, build
 from dovetail.formulations.pair_graph import PairGraph
@@ -28,6 +29,8 @@ class Problem:
         The instance.
     objective : str
         Name of the objective.
+    book : EntryBook, optional
+        Of an earlier round, see ``Round``.
 
     Raises
     ------
@@ -35,8 +38,10 @@ class Problem:
         When the instance lacks a field that the objective needs.
     """
 
-    def __init__(self, instance: Instance, objective: ObjectiveName) -> None:
-        self.round = Round(instance)
+    def __init__(
+        self, instance: Instance, objective: ObjectiveName, book: EntryBook | None = None
+    ) -> None:
+        self.round = Round(instance, book)
         self.values = JobValues(self.round, objective)
 
     @cached_property

@@ -13,11 +13,12 @@ from typing import TypeGuard
 
 import numpy as np
 
+from dovetail.formulations.entries import EntryBook
 from dovetail.formulations.groups import idle_counts
 from dovetail.formulations.placement import place
 from dovetail.formulations.problems import Problem
 from dovetail.instances._record import listed
-from dovetail.instances.checker import CheckReport, check
+from dovetail.instances.checker import CheckReport, check, with_claims
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.files import write_text
 from dovetail.instances.instance import Instance
@@ -92,6 +93,8 @@ class Result:
     prices : RoundPrices or None
         What the next round may begin with, where the solver left it (``matching`` under
         ``throughput`` and ``jct``).
+    book : EntryBook or None
+        What is known of the slowdowns, for a next round with the same ones.
     """
 
     status: Status
@@ -103,6 +106,7 @@ class Result:
     runtime_s: float
     proof: Proof | None = None
     prices: RoundPrices | None = None
+    book: EntryBook | None = None
 
 
 def solve(
@@ -114,6 +118,7 @@ def solve(
     seed: int = 0,
     preempt: bool = False,
     previous: Result | None = None,
+    explain: bool = True,
 ) -> Result:
     """Return the best plan for an instance, with its proof.
 
@@ -136,8 +141,12 @@ def solve(
         Make running jobs pending again, so that they may move or wait.
     previous : Result, optional
         Of the last round under this objective, whose jobs may be others in part. Its prices are
-        where the search begins, which saves time; value and bound are the same without it, but
-        of plans of equal value another one may come.
+        where the search begins, which saves time, and what it knows of slowdowns is used again
+        where the instance is its own with other jobs (``Instance.with_jobs``). Value and bound
+        are the same without it, but of plans of equal value another one may come.
+    explain : bool
+        Say of every job that waits why (``Plan.waiting``). In large rounds that takes most of
+        the time; a scheduler goes without, and ``explain`` tells it of a job when asked.
 
     Raises
     ------
@@ -154,9 +163,10 @@ def solve(
     prices = previous and previous.prices and previous.prices.of(instance, objective)
     limits = Limits.of(time_limit, gap, seed, prices or None)
     chosen = solver_named(solver) if isinstance(solver, str) else solver
-    problem = Problem(instance.preempted() if preempt else instance, objective)
+    book = previous.book if previous else None
+    problem = Problem(instance.preempted() if preempt else instance, objective, book)
     choice = chosen.solve(problem, limits)
-    return _Outcome(problem, choice, limits, preempt, started).result()
+    return _Outcome(problem, choice, limits, preempt, explain, started).result()
 
 
 def _check_arguments(
@@ -184,7 +194,13 @@ class _Outcome:
     """Turns a choice of groups into a checked result."""
 
     def __init__(
-        self, problem: Problem, choice: Choice, limits: Limits, preempt: bool, started: float
+        self,
+        problem: Problem,
+        choice: Choice,
+        limits: Limits,
+        preempt: bool,
+        explain: bool,
+        started: float,
     ) -> None:
         self._problem = problem
         self._instance = problem.round.instance
@@ -192,6 +208,7 @@ class _Outcome:
         self._choice = choice
         self._limits = limits
         self._preempt = preempt
+        self._explain = explain
         self._started = started
 
     def result(self) -> Result:
@@ -200,7 +217,7 @@ class _Outcome:
         report = self._report(plan)
         if report.valid:
             plan = self._told(plan, report)
-            report = self._report(plan)
+            report = with_claims(report, self._instance, plan)
         if not report.valid:
             return self._nothing_starts(report)
         return self._result(plan)
@@ -244,12 +261,13 @@ class _Outcome:
             ),
         )
         optimal = gap is not None and gap <= OPTIMAL_GAP
+        told = self._explain
         return plan.replace(
             objective=objective,
             status="optimal" if optimal else "feasible",
             stopped=self._stopped(gap),
             notes=(*plan.notes, *report.warnings),
-            waiting=reasons(self._instance, plan.assignments, values.objective),
+            waiting=reasons(self._problem, plan.assignments) if told else (),
         )
 
     def _stopped(self, gap: float | None) -> Stopped:
@@ -291,6 +309,7 @@ class _Outcome:
             runtime,
             self._choice.proof,
             self._round_prices(),
+            self._problem.round.entries,
         )
 
 

@@ -99,7 +99,7 @@ class _Check:
                 self.found.append(f"{name}: caps sum to {caps} at {start} s")
 
     def _check_progress(self, stay: Stay) -> None:
-        begin = stay.start_s + stay.delay_s
+        begin = min(stay.start_s + stay.delay_s, stay.end_s)
         near = {id(other): other for gpu in stay.gpus for other in self._on_gpu[gpu]}
         near = {k: o for k, o in near.items() if o.start_s < stay.end_s and o.end_s > begin}
         done = math.fsum(

@@ -67,8 +67,10 @@ class Outcome:
     solo_s : float
         Seconds its kept work would have taken alone on the GPUs it ran on.
     idle_at_s : float
-        When it first shared a GPU: the time at which enough GPUs would have been idle for it, had
-        nobody else started; NaN if it never did.
+        Of the moment when it first started beside another: the time at which enough GPUs would
+        have been idle for it, had nobody else started; NaN if it never did.
+    left_s : float
+        Seconds of work it had left at that moment; NaN likewise.
     """
 
     work_s: float
@@ -80,6 +82,7 @@ class Outcome:
     breach_s: float = 0.0
     solo_s: float = 0.0
     idle_at_s: float = float("nan")
+    left_s: float = float("nan")
 
 
 def _doubles() -> array[float]:

@@ -18,6 +18,7 @@ from dovetail.instances.traces import Trace
 from dovetail.solver.policies import Decision, Job, Start, State
 
 _FINISH, _WAKE, _FAIL, _REPAIR = range(4)
+_ALWAYS = -1
 _GSLA_SLACK = 1e-9
 
 
@@ -76,11 +77,17 @@ class SimulatedPool:
         self._left = len(self._jobs)
         self._events: list[tuple[float, int, int, int, int]] = []
         self._order = 0
+        self._wish = 0
         self._demanded = 0
         self._pace = 0.0
         self._due = math.inf
         for node in range(len(self.state.machines.node_ids)):
             self._plan_failure(node)
+
+    @property
+    def ended(self) -> int:
+        """How many jobs have ended."""
+        return len(self._jobs) - self._left
 
     # The clock.
 
@@ -136,6 +143,8 @@ class SimulatedPool:
             if version != self._tracks[which].version:
                 return False
             self._finish(self._jobs[which])
+        elif kind == _WAKE:
+            return version in (_ALWAYS, self._wish)
         elif kind == _FAIL:
             self._fail(which)
         elif kind == _REPAIR:
@@ -201,9 +210,10 @@ class SimulatedPool:
                 self._enter(start)
                 touched.update(start.gpus)
         self._rerate(touched)
+        self._wish += 1
         if decision.wake_s is not None:
             self._refuse(decision.wake_s <= self.state.now, "asks to be woken in the past")
-            self._push(decision.wake_s, _WAKE)
+            self._push(decision.wake_s, _WAKE, version=self._wish)
         self._note(decision, decide_s)
 
     def _check(self, start: Start) -> None:
@@ -247,7 +257,7 @@ class SimulatedPool:
             state.clashes.add((model, job.workload, other.workload))
             state.clashes.add((model, other.workload, job.workload))
         self.history.stays.append(Stay(job.number, now, now, *start[1:], 0.0, 0.0, "out_of_memory"))
-        self._push(now + max(self._options.restart_s, 1.0), _WAKE)
+        self._push(now + max(self._options.restart_s, 1.0), _WAKE, version=_ALWAYS)
 
     def _enter(self, start: Start) -> None:
         """Put a job on its GPUs; the rates are the caller's to renew."""
@@ -256,6 +266,7 @@ class SimulatedPool:
         shares_one = any(state.residents[gpu] for gpu in start.gpus)
         if shares_one and math.isnan(outcome.idle_at_s):
             outcome.idle_at_s = self._idle_at(job.workers)
+            outcome.left_s = outcome.work_s - job.done_s
         if math.isnan(outcome.first_start_s):
             outcome.first_start_s = now
         del state.pending[job.number]
@@ -386,9 +397,10 @@ class SimulatedPool:
         }
         free = [
             max((ends.get(job.number, math.inf) for job in residents), default=now)
-            for residents in state.residents
+            for gpu, residents in enumerate(state.residents)
+            if state.machines.node[gpu] not in state.down
         ]
-        return sorted(free)[workers - 1]
+        return sorted(free)[workers - 1] if workers <= len(free) else math.inf
 
     # Beginning and end.
 

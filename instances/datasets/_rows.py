@@ -86,7 +86,7 @@ PAIR_REQUIRED = ("workload_1", "slowdown_1", "workload_2", "slowdown_2", "gpu_mo
 
 def profiles_of(table: Table) -> Iterator[SoloProfile]:
     """Yield the profile of each row."""
-    columns = _known(table, PROFILE_COLUMNS, PROFILE_REQUIRED)
+    columns = known_columns(table, PROFILE_COLUMNS, PROFILE_REQUIRED)
     for row in table.rows:
         yield _record(SoloProfile, row, _profile_data(row, columns), columns)
 
@@ -95,7 +95,7 @@ def _profile_data(row: Row, columns: Iterable[Column]) -> dict[str, object]:
     data: dict[str, object] = {}
     nested: dict[str, dict[str, object]] = {}
     for column in columns:
-        value = _value(row, column)
+        value = cell_value(row, column)
         if value is None:
             continue
         field, _, name = column.path.partition(".")
@@ -108,7 +108,7 @@ def _profile_data(row: Row, columns: Iterable[Column]) -> dict[str, object]:
 
 def measurements_of(table: Table) -> Iterator[Measurement]:
     """Yield the measurement of each row."""
-    columns = _known(table, pair_columns(max(2, _most(table.header))), PAIR_REQUIRED)
+    columns = known_columns(table, pair_columns(max(2, _most(table.header))), PAIR_REQUIRED)
     for row in table.rows:
         yield _record(Measurement, row, _measurement_data(row, columns), columns)
 
@@ -122,7 +122,7 @@ def _most(header: Sequence[str]) -> int:
 
 
 def _measurement_data(row: Row, columns: Iterable[Column]) -> dict[str, object]:
-    cells = {column.path: _value(row, column) for column in columns}
+    cells = {column.path: cell_value(row, column) for column in columns}
     width = _width(row, cells)
     failed = _failed(row)
     for k in range(width):
@@ -162,7 +162,7 @@ def _failed(row: Row) -> bool:
     return status == "failed"
 
 
-def _value(row: Row, column: Column) -> Cell:
+def cell_value(row: Row, column: Column) -> Cell:
     """Return the value of a cell, None where it is empty."""
     text = row.values[column.name]
     if not text or column.kind is str:
@@ -186,7 +186,9 @@ def _record(kind: type[_R], row: Row, data: Mapping[str, object], columns: Itera
         raise row.broken(names.get(error.path, error.path), error.rule) from None
 
 
-def _known(table: Table, columns: Iterable[Column], required: Sequence[str]) -> tuple[Column, ...]:
+def known_columns(
+    table: Table, columns: Iterable[Column], required: Sequence[str]
+) -> tuple[Column, ...]:
     """Return the columns of the header; an unknown, repeated or missing one is refused."""
     by_name = {column.name: column for column in columns}
     rule = _broken_header(table.header, by_name, required)

@@ -122,7 +122,7 @@ def write_dataset(data: DataSet, path: FilePath, parquet: bool = False) -> None:
         _place(folder, "profiles", form): _profile_table(data),
         _place(folder, "pairs", form): _pair_table(data),
     }
-    packed = parquet_bytes if parquet else _csv_bytes
+    packed = parquet_bytes if parquet else csv_bytes
     contents = {place: packed(columns, rows) for place, (columns, rows) in tables.items()}
     _make(folder)
     for place, content in contents.items():
@@ -172,7 +172,8 @@ def _table(path: Path) -> Table:
     return Table(source_name(path), "line 1", header, rows)
 
 
-def _csv_bytes(columns: Sequence[Column], rows: Iterable[Mapping[str, Cell]]) -> bytes:
+def csv_bytes(columns: Sequence[Column], rows: Iterable[Mapping[str, Cell]]) -> bytes:
+    """Return the content of a file with these rows."""
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(column.name for column in columns)

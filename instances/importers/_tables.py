@@ -51,11 +51,11 @@ class Row:
             raise self.broken(column, f"must be > 0, got {shown(self.values[column])}")
         return number
 
-    def count(self, column: str) -> int:
-        """Return the value of a column that must hold a whole number >= 1."""
+    def count(self, column: str, least: int = 1) -> int:
+        """Return the value of a column that must hold a whole number >= ``least``."""
         number = self.number(column)
-        if number < 1 or number != int(number):
-            raise self.broken(column, f"must be a whole number >= 1, got {number:g}")
+        if number < least or number != int(number):
+            raise self.broken(column, f"must be a whole number >= {least}, got {number:g}")
         return int(number)
 
     def fraction(self, column: str) -> float:

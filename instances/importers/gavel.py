@@ -151,6 +151,17 @@ def gavel_data(throughputs: str) -> DataSet:
     )
 
 
+def solo_throughputs(throughputs: str, device: str) -> dict[tuple[str, int], float]:
+    """Return the measured solo iterations/s of one device, by job type and number of GPUs.
+
+    Raises
+    ------
+    InputError
+        With file and place of the first value that breaks a rule.
+    """
+    return _Table(throughputs, device, _device(throughputs, device)).solo()
+
+
 class _Table:
     """The part of the published file that belongs to one device."""
 
@@ -201,6 +212,10 @@ class _Table:
                 if (other, mine, rates[::-1]) not in seen:
                     seen.add((mine, other, rates))
                     yield self._measurement(mine, other, rates)
+
+    def solo(self) -> dict[tuple[str, int], float]:
+        """Return the iterations/s of each type and gang size that ran alone."""
+        return {(job_type, gpus): rate for (job_type, gpus), rate in self._solo.items() if rate > 0}
 
     def rate(self, gang: _Gang) -> float:
         """Return the measured solo iterations/s, 0 where there are none."""

@@ -1,5 +1,27 @@
 """Traces: the jobs that arrive at a cluster over time, as others recorded them or as drawn."""
 
+from dovetail.instances.traces._muri import Stages, muri_stages
+from dovetail.instances.traces.draws import with_gslas, with_workloads
+from dovetail.instances.traces.files import KINDS, read_trace, write_trace
+from dovetail.instances.traces.filters import FILTERS, filtered
+from dovetail.instances.traces.library import library_trace, library_world, trace_names
+from dovetail.instances.traces.synthetic import synthetic
 from dovetail.instances.traces.trace import Trace, TraceJob
 
-__all__ = ["Trace", "TraceJob"]
+__all__ = [
+    "FILTERS",
+    "KINDS",
+    "Stages",
+    "Trace",
+    "TraceJob",
+    "filtered",
+    "library_trace",
+    "library_world",
+    "muri_stages",
+    "read_trace",
+    "synthetic",
+    "trace_names",
+    "with_gslas",
+    "with_workloads",
+    "write_trace",
+]

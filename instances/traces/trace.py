@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
+from dovetail.instances._record import ONE_LINE, shown
 from dovetail.instances.errors import InputError
+
+PRIORITIES: Final = ("batch", "latency")
+_MOST_WORKERS: Final = 1_000_000
+_NAME: Final = re.compile(ONE_LINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +24,8 @@ class TraceJob:
     Attributes
     ----------
     id : str
-        Its name, different from every other's.
+        Its name, different from every other's. Names (this, ``workload`` and ``tenant``) are one
+        line of printable characters, not all blank.
     arrival_s : float
         Seconds from the beginning of the trace, >= 0.
     workers : int
@@ -49,16 +56,23 @@ class TraceJob:
 
     def broken_rule(self) -> tuple[str, str] | None:
         """Return the field that breaks a rule and the rule; None if all is well."""
+        for field, name in (("id", self.id), ("workload", self.workload), ("tenant", self.tenant)):
+            if name is not None and not _NAME.fullmatch(name):
+                return field, f"must be one line of printable characters, got {shown(name)}"
         if not (math.isfinite(self.arrival_s) and self.arrival_s >= 0):
             return "arrival_s", f"must be a finite number >= 0, got {self.arrival_s}"
         if self.workers < 1:
             return "workers", f"must be >= 1, got {self.workers}"
+        if self.workers > _MOST_WORKERS:
+            return "workers", f"must be <= {_MOST_WORKERS}, got {shown(self.workers)}"
         if not (math.isfinite(self.duration_s) and self.duration_s > 0):
             return "duration_s", f"must be a finite number > 0, got {self.duration_s}"
         if self.gsla is not None and not (math.isfinite(self.gsla) and self.gsla >= 1):
             return "gsla", f"must be a finite number >= 1, got {self.gsla}"
         if not (math.isfinite(self.weight) and self.weight >= 0):
             return "weight", f"must be a finite number >= 0, got {self.weight}"
+        if self.priority not in PRIORITIES:
+            return "priority", f"must be batch or latency, got {shown(self.priority)}"
         return None
 
 
@@ -72,6 +86,8 @@ class Trace:
         What it is called in reports.
     jobs : tuple of TraceJob
         Sorted by ``arrival_s``; ids differ.
+    notes : tuple of str
+        What a reader should know of it: the jobs that a file has and that were left out, say.
 
     Raises
     ------
@@ -81,11 +97,12 @@ class Trace:
 
     name: str
     jobs: tuple[TraceJob, ...]
+    notes: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, name: str, jobs: Iterable[TraceJob]) -> Trace:
+    def of(cls, name: str, jobs: Iterable[TraceJob], notes: Iterable[str] = ()) -> Trace:
         """Return the trace of jobs in any order; those that arrive together keep theirs."""
-        return cls(name, tuple(sorted(jobs, key=lambda job: job.arrival_s)))
+        return cls(name, tuple(sorted(jobs, key=lambda job: job.arrival_s)), tuple(notes))
 
     def __post_init__(self) -> None:
         seen: set[str] = set()
@@ -95,14 +112,18 @@ class Trace:
             if broken:
                 raise InputError(broken[1], f"jobs[{k}].{broken[0]}", self.name)
             if job.id in seen:
-                raise InputError(f"ids must differ, got {job.id!r} twice", f"jobs[{k}].id")
+                raise InputError(
+                    f"ids must differ, got {job.id!r} twice", f"jobs[{k}].id", self.name
+                )
             if job.arrival_s < before:
-                raise InputError("jobs must be in order of arrival", f"jobs[{k}].arrival_s")
+                raise InputError(
+                    "jobs must be in order of arrival", f"jobs[{k}].arrival_s", self.name
+                )
             seen.add(job.id)
             before = job.arrival_s
 
     def replace(self, jobs: Iterable[TraceJob]) -> Trace:
-        """Return the trace with other jobs."""
+        """Return the trace with other jobs, and the same notes."""
         return dataclasses.replace(self, jobs=tuple(jobs))
 
     @property

@@ -35,7 +35,7 @@ class Draft:
         self._starts: list[Start] = []
         self._stops: list[Job] = []
         self._changed: dict[int, list[Job]] = {}
-        self._mode: dict[int, int] = {}
+        self._started: dict[int, Start] = {}
 
     def residents(self, gpu: int) -> list[Job]:
         """Return the jobs on a GPU after the steps so far."""
@@ -43,9 +43,8 @@ class Draft:
 
     def pending(self) -> list[Job]:
         """Return the jobs that wait after the steps so far."""
-        begun = {start.job.number for start in self._starts}
         waiting = [*self.state.pending.values(), *self._stops]
-        return [job for job in waiting if job.number not in begun]
+        return [job for job in waiting if job.number not in self._started]
 
     def is_idle(self, gpu: int) -> bool:
         """Tell whether nobody is on a GPU that is in order."""
@@ -70,8 +69,8 @@ class Draft:
                 self.idle_count[node[gpu]] -= 1
                 self.idle_total -= 1
             self._changed[gpu] = [*before, job]
-        self._mode[job.number] = mode
         self._starts.append(Start(job, tuple(gpus), shares, mode))
+        self._started[job.number] = self._starts[-1]
 
     def stop(self, job: Job) -> None:
         """Take a running job off its GPUs."""
@@ -104,6 +103,10 @@ class Draft:
         model = machines.model[gpu]
         return all((model, job.workload, o.workload) not in state.clashes for o in residents)
 
+    def capped(self, gpu: int) -> int:
+        """Return the sum of the caps on a GPU after the steps so far."""
+        return sum(self._share(job, gpu) or 0 for job in self.residents(gpu))
+
     def fits_alone(self, job: Job) -> bool:
         """Tell whether the job's worker fits the memory of an empty GPU of some model."""
         need = self.state.modes[job.workload][0].memory_mib
@@ -125,5 +128,11 @@ class Draft:
         return Decision(tuple(self._starts), tuple(self._stops), wake_s, proof)
 
     def _needs_mib(self, job: Job) -> float:
-        mode = self._mode.get(job.number, job.mode)
-        return self.state.modes[job.workload][mode].memory_mib
+        start = self._started.get(job.number)
+        return self.state.modes[job.workload][start.mode if start else job.mode].memory_mib
+
+    def _share(self, job: Job, gpu: int) -> int | None:
+        start = self._started.get(job.number)
+        if start is None:
+            return job.share_on(gpu)
+        return start.shares[start.gpus.index(gpu)] if start.shares else None

@@ -55,7 +55,8 @@ class Decision(NamedTuple):
     stops : tuple of Job
         Running jobs to checkpoint and take off their GPUs; they are pending again.
     wake_s : float or None
-        The pool's time at which the policy wants to be asked again even if nothing happens.
+        The pool's time at which the policy wants to be asked again even if nothing happens; it
+        replaces that of the decision before.
     proof : RoundProof or None
         Where the policy has one.
     """

@@ -1,0 +1,305 @@
+"""What policies believe of slowdowns: the truth, the truth with errors, or predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
+from dovetail.instances.errors import InputError, UnsupportedError
+from dovetail.instances.instance import Instance, Workload
+from dovetail.instances.slowdown_table import SlowdownTable
+from dovetail.predictors import TrainedPredictor, load_model
+from dovetail.predictors.predictor import UNCAPPED
+
+_Q90: Final = 1.2815515655446004
+"""The 90 % quantile of the normal distribution."""
+
+_CONFIDENCE: Final = 0.9
+
+
+class Beliefs(Protocol):
+    """What is believed of a world."""
+
+    def of(self, world: Instance, seed: int) -> SlowdownTable:
+        """Return the believed slowdowns, with the axes of the world's true ones.
+
+        Parameters
+        ----------
+        world : Instance
+            With the true slowdowns.
+        seed : int
+            Of everything random.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Exact:
+    """The truth."""
+
+    def of(self, world: Instance, seed: int) -> SlowdownTable:
+        """Return the true slowdowns."""
+        return SlowdownTable.of(world)
+
+
+@dataclass(frozen=True)
+class Noise:
+    """The truth times a log-normal error, one for each ordered pair of workloads.
+
+    A pair has the same error on every GPU model and at every caps, as a predictor that misjudges a
+    workload does so everywhere. The upper bound is the belief times the 90 % quantile of the
+    error, so that 90 % of all pairs keep it. Which pairs cannot share is known.
+
+    Parameters
+    ----------
+    sigma : float
+        Standard deviation of the natural logarithm of the error, >= 0.
+
+    Raises
+    ------
+    InputError
+        When it is out of range.
+    """
+
+    sigma: float
+
+    def __post_init__(self) -> None:
+        _check(0 <= self.sigma <= 10, f"must be between 0 and 10, got {self.sigma}", "sigma")
+
+    def of(self, world: Instance, seed: int) -> SlowdownTable:
+        """Return the slowdowns with their errors."""
+        truth = SlowdownTable.of(world)
+        count = len(truth.workloads)
+        draw = np.random.default_rng(seed)
+        believed = truth.slowdown * np.exp(self.sigma * draw.standard_normal((count, count)))
+        return replace(truth, slowdown=believed, upper=believed * np.exp(self.sigma * _Q90))
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Measurements of a part of the pairs, and a model fitted on these that predicts the rest.
+
+    A pair is measured on all GPU models and at all caps or not at all. Of a pair that is not,
+    nothing is known, not even whether it can run. Upper bounds are the predictor's at 90 % for
+    jobs of one GPU, and of measured pairs the measurement itself.
+
+    Parameters
+    ----------
+    model : str
+        One of ``predictors.training.NAMES``; fitting needs the extra ``train``.
+    part : float
+        The part of the pairs that were measured, in (0, 1).
+    families : bool
+        Measured are all pairs within a part of the families of workloads instead, so that what is
+        left out was never seen at all: new workloads.
+
+    Raises
+    ------
+    InputError
+        When the part is out of range.
+    """
+
+    model: str
+    part: float
+    families: bool = False
+
+    def __post_init__(self) -> None:
+        _check(0 < self.part < 1, f"must be > 0 and < 1, got {self.part}", "part")
+
+    def of(self, world: Instance, seed: int) -> SlowdownTable:
+        """Return what was measured, and predictions of the rest."""
+        from dovetail.predictors.training import fit
+
+        truth = SlowdownTable.of(world)
+        draw = np.random.default_rng(seed)
+        pick = _within_families if self.families else _among_pairs
+        measured = pick(world, truth, self.part, draw)
+        data = _data_set(world, truth, measured)
+        predictor = fit(data, self.model, truth.models, _CONFIDENCE, seed % 2**32)
+        predicted = _predicted(predictor, world, truth)
+        return replace(
+            predicted,
+            slowdown=np.where(measured, truth.slowdown, predicted.slowdown),
+            upper=np.where(measured, truth.upper, predicted.upper),
+        )
+
+
+@dataclass(frozen=True)
+class Model:
+    """Predictions of a fitted model; nothing is known by measurement.
+
+    Parameters
+    ----------
+    path : str
+        A model file, as ``dovetail train`` writes it.
+    """
+
+    path: str
+
+    def of(self, world: Instance, seed: int) -> SlowdownTable:
+        """Return the predictions."""
+        return _predicted(load_model(self.path), world, SlowdownTable.of(world))
+
+
+def beliefs_named(text: str) -> Beliefs:
+    """Return beliefs from their name.
+
+    Parameters
+    ----------
+    text : str
+        ``exact``, ``noise:SIGMA``, ``held-out:MODEL:PART``, ``held-out:MODEL:PART:families`` or
+        ``model:FILE``.
+
+    Raises
+    ------
+    InputError
+        When a number is out of range.
+    UnsupportedError
+        When there are none of this name.
+    """
+    name, _, rest = text.partition(":")
+    try:
+        return _KINDS[name](rest)
+    except (KeyError, ValueError):
+        known = "exact, noise:SIGMA, held-out:MODEL:PART[:families], model:FILE"
+        raise UnsupportedError(f"beliefs must be one of {known}, got {text!r}") from None
+
+
+def _exact(rest: str) -> Beliefs:
+    if rest:
+        raise ValueError(rest)
+    return Exact()
+
+
+def _held_out(rest: str) -> Beliefs:
+    model, part, *families = rest.split(":")
+    if families not in ([], ["families"]):
+        raise ValueError(rest)
+    return HeldOut(model, float(part), bool(families))
+
+
+def _model(rest: str) -> Beliefs:
+    if not rest:
+        raise ValueError(rest)
+    return Model(rest)
+
+
+_KINDS: Final[dict[str, Callable[[str], Beliefs]]] = {
+    "exact": _exact,
+    "noise": lambda rest: Noise(float(rest)),
+    "held-out": _held_out,
+    "model": _model,
+}
+
+
+def _check(holds: bool, rule: str, path: str) -> None:
+    if not holds:
+        raise InputError(rule, path)
+
+
+_Pairs = NDArray[np.bool_]
+
+
+def _entered(world: Instance, truth: SlowdownTable) -> _Pairs:
+    """Return which pairs have an entry, whatever it says."""
+    found = np.zeros((len(truth.workloads),) * 2, dtype=np.bool_)
+    for entry in world.slowdowns:
+        if entry.pair is not None:
+            a, b = (truth.place[name] for name in entry.pair)
+            found[a, b] = found[b, a] = True
+    return found
+
+
+def _among_pairs(
+    world: Instance, truth: SlowdownTable, part: float, draw: np.random.Generator
+) -> _Pairs:
+    first, second = np.nonzero(np.triu(_entered(world, truth)))
+    chosen = draw.permutation(len(first))[: round(part * len(first))]
+    found = np.zeros((len(truth.workloads),) * 2, dtype=np.bool_)
+    found[first[chosen], second[chosen]] = found[second[chosen], first[chosen]] = True
+    return found
+
+
+def _within_families(
+    world: Instance, truth: SlowdownTable, part: float, draw: np.random.Generator
+) -> _Pairs:
+    family = [workload.family or name for name, workload in world.workloads.items()]
+    names = sorted(set(family))
+    chosen = {names[k] for k in draw.permutation(len(names))[: round(part * len(names))]}
+    known = np.array([name in chosen for name in family])
+    found: _Pairs = _entered(world, truth) & known & known[:, np.newaxis]
+    return found
+
+
+def _data_set(world: Instance, truth: SlowdownTable, measured: _Pairs) -> DataSet:
+    """Return the solo profiles of a world, and what was measured of its pairs."""
+    profiles = (
+        profile
+        for model in truth.models
+        for name, workload in world.workloads.items()
+        for profile in _profiles(name, workload, model)
+    )
+    return DataSet(
+        name=world.name,
+        profiles=tuple(profiles),
+        measurements=tuple(_measurements(world, truth, measured)),
+    )
+
+
+def _profiles(name: str, workload: Workload, model: str) -> Iterator[SoloProfile]:
+    yield SoloProfile(
+        workload=name,
+        gpu_model=model,
+        family=workload.family,
+        batch_size=workload.batch.size if workload.batch else None,
+        metrics=workload.metrics,
+        metrics_variance=workload.metrics_variance,
+        throughput=workload.throughput.get(100),
+        power_w=workload.power_w,
+        memory_mib=workload.memory_mib or None,
+        memory_mean_mib=workload.memory_mean_mib,
+    )
+    for share in sorted(({*workload.throughput} | {*workload.metrics_by_share}) - {100}):
+        yield SoloProfile(
+            workload=name,
+            gpu_model=model,
+            share=share,
+            metrics=workload.metrics_by_share.get(share),
+            throughput=workload.throughput.get(share),
+        )
+
+
+def _measurements(world: Instance, truth: SlowdownTable, measured: _Pairs) -> Iterator[Measurement]:
+    for entry in world.slowdowns:
+        if entry.pair is None:
+            continue
+        a, b = (truth.place[name] for name in entry.pair)
+        on = truth.models if entry.gpu_model is None else (entry.gpu_model,)
+        for model in on if measured[a, b] else ():
+            if model in truth.models:
+                yield Measurement(
+                    workloads=entry.pair,
+                    gpu_model=model,
+                    share=entry.share,
+                    slowdown=entry.slowdown,
+                    power_w=entry.power_w,
+                )
+
+
+def _predicted(predictor: TrainedPredictor, world: Instance, truth: SlowdownTable) -> SlowdownTable:
+    """Return predictions of every pair that has an entry; of no other is the truth known."""
+    splits = [(x or UNCAPPED, y or UNCAPPED) for x, y in truth.caps]
+    slowdown, upper = np.full_like(truth.slowdown, np.nan), np.full_like(truth.upper, np.nan)
+    unknown = ~_entered(world, truth)
+    for m, model in enumerate(truth.models):
+        table = predictor.predict_table(world.workloads, splits, model)
+        believed = table.slowdown.astype(np.float64).transpose(2, 0, 1)
+        bounds = believed if table.upper is None else table.upper.transpose(2, 0, 1)
+        slowdown[m], upper[m] = believed, np.where(np.isnan(bounds), np.inf, bounds)
+    slowdown[:, :, unknown] = upper[:, :, unknown] = np.nan
+    return replace(truth, slowdown=slowdown, upper=np.where(np.isnan(slowdown), np.nan, upper))

@@ -1,0 +1,441 @@
+"""What a simulation came to: the metrics of the field, each by its published definition.
+
+`METRICS` names them all, with unit, which way is better and meaning; formulas and sources are in
+``docs/metrics.md``. In short, for a job with arrival a, first start f, end e, workers w:
+
+- **JCT** (job completion time) e - a; **makespan**: the last end less the first arrival;
+- **held time**: its time on GPUs, from each start until it ends or is taken off;
+- **queueing delay**: JCT less held time, so waiting after a preemption counts (Castor, section
+  9.2); **first-start delay** f - a;
+- **solo time**: what its work takes alone on the GPUs that it ran on, without interruption;
+- **slowdown**: held time over solo time, which is TensorShare's delta taken over the whole
+  execution (section 4.1). Restores and work lost in failures are part of the held time and not
+  of the solo time: they count as slowdown. Waiting does not;
+- **gSLA violation**: the slowdown is above the job's gSLA; **excess** 100 (slowdown - gSLA) /
+  gSLA in per cent over violating jobs; **breach**: time in which the slowdown of the moment was
+  above the gSLA;
+- **GPU time**: summed over GPUs, the time with somebody on them (TensorShare, sections 2.2, 4.1);
+  a GPU that is shared counts once. **Utilisation** is its part of all GPUs over the makespan.
+  **Effective utilisation** puts the sum of w x solo time in place of it: the part of the cluster
+  that would be busy if the same work had run alone; sharing can lift it above 1;
+- **sharing benefit** of a job that started beside another: the JCT it would have had by waiting
+  for enough idle GPUs, nobody else starting, over its JCT (Castor, equation 24);
+- **finish-time fairness** rho: JCT over solo time x contention, the JCT in a 1/contention share
+  of the cluster (Themis, NSDI 2020, section 3). Contention is the GPUs that all unfinished jobs
+  ask for over the GPUs there are, at least 1, averaged over the job's stay in the system.
+
+A metric that does not exist, as the gSLA violation rate of jobs without gSLAs, is NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from operator import attrgetter
+from types import MappingProxyType
+from typing import Any, Final, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.executor.simulation.history import History, Stay
+from dovetail.instances.traces import Trace
+
+Table = dict[str, NDArray[Any]]
+"""Columns of equal length by name."""
+
+Floats = NDArray[np.float64]
+
+SERIES_COLUMNS: Final = (
+    "time_s",
+    "pending",
+    "demanded",
+    "busy",
+    "shared",
+    "pace",
+    "decide_s",
+    "gap",
+)
+SIZE_CLASSES: Final[Mapping[str, tuple[int, float]]] = MappingProxyType(
+    {"1": (1, 1), "2_4": (2, 4), "5_8": (5, 8), "over_8": (9, np.inf)}
+)
+"""Classes of jobs by their least and most workers."""
+
+_TOLERANCE = 1e-6
+"""Rounding of a slowdown that is exactly the gSLA is no violation."""
+_OUTCOME = attrgetter(
+    *("first_start_s", "finish_s", "work_s", "solo_s", "held_s"),
+    *("shared_s", "worst_slowdown", "breach_s", "idle_at_s", "left_s"),
+)
+_OPTIMAL_GAP = 1e-9
+_HOUR_S = 3600.0
+_KWH_J = 3.6e6
+
+
+class Metric(NamedTuple):
+    """What is known of a metric.
+
+    Attributes
+    ----------
+    label : str
+        Its name for people.
+    unit : str
+        ``s``, ``h``, ``%``, ...; empty for a ratio or a number. A ``part`` is 0..1.
+    better : str
+        ``lower`` or ``higher``; empty where neither is.
+    meaning : str
+        One line.
+    """
+
+    label: str
+    unit: str
+    better: Literal["lower", "higher", ""]
+    meaning: str
+
+
+def _spread(name: str, label: str, unit: str, meaning: str, *kinds: str) -> dict[str, Metric]:
+    """Return a metric's mean, percentiles and maximum, lower being better."""
+    names = {"mean": "mean", "max": "largest", "p999": "p99.9"}
+    suffix = "_s" if unit == "s" else ""
+    return {
+        f"{name}_{kind}{suffix}": Metric(
+            f"{label}, {names.get(kind, kind)}", unit, "lower", meaning
+        )
+        for kind in kinds
+    }
+
+
+METRICS: Final[Mapping[str, Metric]] = MappingProxyType(
+    {
+        "jobs": Metric("jobs", "", "", "jobs of the trace, all of which ended"),
+        **_spread("jct", "JCT", "s", "end less arrival", "mean", "p50", "p90", "p99"),
+        **{
+            f"jct_mean_{name}_s": Metric(
+                f"JCT, mean, {told} GPUs",
+                "s",
+                "lower",
+                "JCT of jobs of this size",
+            )
+            for name, told in zip(SIZE_CLASSES, ("1", "2-4", "5-8", "> 8"), strict=True)
+        },
+        "makespan_s": Metric("makespan", "s", "lower", "last end less first arrival"),
+        "throughput_jobs_h": Metric("throughput", "jobs/h", "higher", "jobs over makespan"),
+        **_spread("queueing", "queueing delay", "s", "JCT less held time", "mean", "p90", "max"),
+        **_spread(
+            "first_start",
+            "first-start delay",
+            "s",
+            "first start less arrival",
+            "mean",
+            "p90",
+            "max",
+        ),
+        **_spread(
+            "slowdown",
+            "slowdown",
+            "",
+            "held time over solo time; restores and lost work count",
+            "mean",
+            "p90",
+            "p99",
+            "max",
+        ),
+        "violation_rate": Metric(
+            "gSLA violation rate", "part", "lower", "of jobs with a gSLA: slowdown above it"
+        ),
+        "violation_rate_shared": Metric(
+            "gSLA violation rate of jobs that shared",
+            "part",
+            "lower",
+            "of jobs with a gSLA that shared a GPU: slowdown above it",
+        ),
+        **_spread(
+            "excess",
+            "gSLA excess ratio",
+            "%",
+            "100 (slowdown - gSLA) / gSLA of violating jobs",
+            "p50",
+            "p90",
+            "p999",
+        ),
+        "breach_part": Metric(
+            "time in breach",
+            "part",
+            "lower",
+            "of the held time of jobs with a gSLA: slowdown of the moment above it",
+        ),
+        "gpu_time_h": Metric("GPU time", "h", "lower", "sum over GPUs of the time in use"),
+        "shared_part": Metric("shared GPU time", "part", "", "of GPU time: with two jobs or more"),
+        "utilisation": Metric("utilisation", "part", "higher", "GPU time over GPUs x makespan"),
+        "effective_utilisation": Metric(
+            "effective utilisation",
+            "",
+            "higher",
+            "sum of workers x solo time over GPUs x makespan",
+        ),
+        "energy_kwh": Metric("energy", "kWh", "lower", "of GPUs in use, where power is known"),
+        "energy_per_job_kwh": Metric("energy a job", "kWh", "lower", "energy over jobs"),
+        "sharing_benefit_mean": Metric(
+            "sharing benefit, mean",
+            "",
+            "higher",
+            "JCT by waiting for idle GPUs over JCT, of jobs that started beside another",
+        ),
+        "sharing_loss_rate": Metric(
+            "sharing that did not pay", "part", "lower", "of the same jobs: benefit below 1"
+        ),
+        **_spread(
+            "fairness",
+            "finish-time fairness",
+            "",
+            "JCT over solo time x mean contention (Themis's rho)",
+            "mean",
+            "p90",
+            "max",
+        ),
+        "preemptions": Metric("preemptions", "", "lower", "times a policy took a job off its GPUs"),
+        "failures": Metric("failures", "", "", "times a node's failure took a job off its GPUs"),
+        "out_of_memory": Metric(
+            "out-of-memory starts", "", "lower", "starts that failed for want of memory"
+        ),
+        "rounds": Metric("rounds", "", "", "decisions asked of the policy"),
+        **_spread(
+            "decide", "time a decision", "s", "real time of the policy", "mean", "p99", "max"
+        ),
+        "proven_rounds": Metric("rounds with a proven gap", "", "", "of the rounds"),
+        "optimal_rounds": Metric("rounds proven optimal", "", "", "of the rounds: gap 0"),
+        "gap_max": Metric("proven gap, largest", "", "lower", "of the rounds with one"),
+        "events": Metric("events", "", "", "arrivals, ends, failures, wake-ups"),
+    }
+)
+"""Every metric of `summary`, in the order of its keys."""
+
+
+def summary(history: History, trace: Trace) -> dict[str, float]:
+    """Return the metrics of a finished simulation, by the names of `METRICS`.
+
+    Parameters
+    ----------
+    history : History
+        Of a run in which every job ended.
+    trace : Trace
+        The jobs that it ran.
+    """
+    jobs = job_table(history, trace)
+    found: dict[str, float] = {"jobs": len(trace.jobs)}
+    found |= _times(jobs)
+    found |= _gslas(jobs)
+    found |= _use(history, jobs)
+    found |= _sharing(jobs)
+    found |= _endings(history.stays)
+    found |= _rounds(history)
+    found["events"] = history.events
+    return {name: float(found[name]) for name in METRICS}
+
+
+def job_table(history: History, trace: Trace) -> Table:
+    """Return a row for each job, in the order of the trace.
+
+    Columns: ``job``, ``tenant``, ``workload`` (text), ``workers``, ``weight``, ``gsla`` (NaN:
+    none), ``arrival_s``, ``first_start_s``, ``finish_s``, ``work_s`` (alone at speed 1),
+    ``solo_s``, ``held_s``, ``jct_s``, ``queueing_s``, ``first_start_delay_s``, ``slowdown``,
+    ``worst_slowdown``, ``shared_s``, ``breach_s``, ``starts``, ``sharing_benefit`` (NaN: never
+    started beside another) and ``fairness``.
+    """
+    given = trace.jobs
+    arrival = np.array([job.arrival_s for job in given])
+    workers = np.array([job.workers for job in given], dtype=np.int64)
+    first, finish, work, solo, held, shared, worst, breach, idle_at, left = _columns(
+        [_OUTCOME(outcome) for outcome in history.outcomes], 10
+    )
+    jct = finish - arrival
+    waited = idle_at - arrival + left * solo / work
+    contention = _contention(arrival, finish, workers, history.gpus)
+    return {
+        "job": np.array([job.id for job in given], dtype=np.str_),
+        "tenant": np.array([job.tenant or "" for job in given], dtype=np.str_),
+        "workload": np.array([job.workload or "" for job in given], dtype=np.str_),
+        "workers": workers,
+        "weight": np.array([job.weight for job in given], dtype=np.float64),
+        "gsla": np.array([job.gsla or np.nan for job in given], dtype=np.float64),
+        "arrival_s": arrival,
+        "first_start_s": first,
+        "finish_s": finish,
+        "work_s": work,
+        "solo_s": solo,
+        "held_s": held,
+        "jct_s": jct,
+        # Sums of many stays can fall short of their whole by a rounding.
+        "queueing_s": np.maximum(jct - held, 0.0),
+        "first_start_delay_s": first - arrival,
+        "slowdown": held / solo,
+        "worst_slowdown": worst,
+        "shared_s": shared,
+        "breach_s": breach,
+        "starts": np.array([job.starts for job in history.jobs], dtype=np.int64),
+        "sharing_benefit": np.where(np.isfinite(waited), waited / jct, np.nan),
+        "fairness": jct / (solo * contention),
+    }
+
+
+def series_table(history: History) -> Table:
+    """Return a row for each round: the columns of `Series`."""
+    return {name: np.array(getattr(history.series, name)) for name in SERIES_COLUMNS}
+
+
+def stay_table(history: History) -> Table:
+    """Return a row for each worker of each stay, in the order in which the stays ended.
+
+    Columns: ``stay`` and ``job`` (numbers; the job's is its row in `job_table`), ``gpu``,
+    ``share`` (NaN: no cap), ``mode``, ``start_s``, ``end_s``, ``delay_s``, ``done_s``, and
+    ``ending`` (text).
+    """
+    stays = history.stays
+    width = np.array([len(stay.gpus) for stay in stays], dtype=np.int64)
+    shares = [share for stay in stays for share in stay.shares or (None,) * len(stay.gpus)]
+    start, end, delay, done = _columns(
+        [(stay.start_s, stay.end_s, stay.delay_s, stay.done_s) for stay in stays], 4
+    )
+    return {
+        "stay": np.repeat(np.arange(len(stays)), width),
+        "job": np.repeat(np.array([stay.job for stay in stays], dtype=np.int64), width),
+        "gpu": np.array([gpu for stay in stays for gpu in stay.gpus], dtype=np.int64),
+        "share": np.array([np.nan if s is None else s for s in shares], dtype=np.float64),
+        "mode": np.repeat(np.array([stay.mode for stay in stays], dtype=np.int64), width),
+        "start_s": np.repeat(start, width),
+        "end_s": np.repeat(end, width),
+        "delay_s": np.repeat(delay, width),
+        "done_s": np.repeat(done, width),
+        "ending": np.repeat(np.array([stay.ending for stay in stays], dtype=np.str_), width),
+    }
+
+
+def _columns(rows: list[tuple[float, ...]], width: int) -> list[Floats]:
+    return list(np.array(rows, dtype=np.float64).reshape(-1, width).T)
+
+
+def _times(jobs: Table) -> dict[str, float]:
+    jct, workers = jobs["jct_s"], jobs["workers"]
+    found = _told("jct", jct, "_s", "mean", "p50", "p90", "p99")
+    for name, (least, most) in SIZE_CLASSES.items():
+        found[f"jct_mean_{name}_s"] = _mean(jct[(workers >= least) & (workers <= most)])
+    found["makespan_s"] = _span(jobs)
+    found["throughput_jobs_h"] = jct.size / found["makespan_s"] * _HOUR_S
+    found |= _told("queueing", jobs["queueing_s"], "_s", "mean", "p90", "max")
+    first_start = jobs["first_start_delay_s"]
+    found |= _told("first_start", first_start, "_s", "mean", "p90", "max")
+    return found | _told("slowdown", jobs["slowdown"], "", "mean", "p90", "p99", "max")
+
+
+def _gslas(jobs: Table) -> dict[str, float]:
+    slowdown, gsla, held = (jobs[name] for name in ("slowdown", "gsla", "held_s"))
+    asked = np.isfinite(gsla)
+    violates = slowdown > gsla * (1 + _TOLERANCE)
+    excess = 100 * (slowdown - gsla) / gsla
+    shared = jobs["shared_s"] > 0
+    held_asked = held[asked].sum()
+    return {
+        "violation_rate": _mean(violates[asked]),
+        "violation_rate_shared": _mean(violates[asked & shared]),
+        **_told("excess", excess[violates], "", "p50", "p90", "p999"),
+        "breach_part": jobs["breach_s"][asked].sum() / held_asked if held_asked else np.nan,
+    }
+
+
+def _use(history: History, jobs: Table) -> dict[str, float]:
+    busy_s, shared_s = _occupied(history)
+    capacity_s = history.gpus * _span(jobs)
+    work_s = float((jobs["workers"] * jobs["solo_s"]).sum())
+    kwh = history.energy_j / _KWH_J
+    return {
+        "gpu_time_h": busy_s / _HOUR_S,
+        "shared_part": shared_s / busy_s if busy_s else np.nan,
+        "utilisation": busy_s / capacity_s,
+        "effective_utilisation": work_s / capacity_s,
+        "energy_kwh": kwh,
+        "energy_per_job_kwh": kwh / len(history.jobs) if history.jobs else np.nan,
+    }
+
+
+def _occupied(history: History) -> tuple[float, float]:
+    """Return the seconds with somebody on a GPU, and with several, summed over GPUs."""
+    stays = stay_table(history)
+    gpu = np.tile(stays["gpu"], 2)
+    time = np.concatenate([stays["start_s"], stays["end_s"]])
+    step = np.repeat([1, -1], stays["gpu"].size)
+    order = np.lexsort((time, gpu))
+    # On every GPU as many leave as come: from one to the next the count is 0 again.
+    present = np.cumsum(step[order])[:-1]
+    passed = np.diff(time[order])
+    return float(passed[present > 0].sum()), float(passed[present > 1].sum())
+
+
+def _sharing(jobs: Table) -> dict[str, float]:
+    benefit = jobs["sharing_benefit"]
+    benefit = benefit[np.isfinite(benefit)]
+    return {
+        "sharing_benefit_mean": _mean(benefit),
+        "sharing_loss_rate": _mean(benefit < 1 - _TOLERANCE),
+        **_told("fairness", jobs["fairness"], "", "mean", "p90", "max"),
+    }
+
+
+def _contention(arrival: Floats, finish: Floats, workers: NDArray[np.int64], gpus: int) -> Floats:
+    """Return the mean over each job's time in the system of the GPUs asked for over those there.
+
+    What is asked for changes with arrivals and ends only; its integral is linear between them.
+    """
+    if not arrival.size:
+        return arrival
+    time = np.concatenate([arrival, finish])
+    order = np.argsort(time, kind="stable")
+    asked = np.cumsum(np.concatenate([workers, -workers])[order])
+    contention = np.maximum(1.0, asked / gpus)[:-1]
+    time = time[order]
+    total = np.concatenate([[0.0], np.cumsum(contention * np.diff(time))])
+    passed = np.interp(finish, time, total) - np.interp(arrival, time, total)
+    return np.asarray(passed / (finish - arrival), dtype=np.float64)
+
+
+def _endings(stays: list[Stay]) -> dict[str, float]:
+    endings = [stay.ending for stay in stays]
+    return {
+        "preemptions": endings.count("stopped"),
+        "failures": endings.count("failed"),
+        "out_of_memory": endings.count("out_of_memory"),
+    }
+
+
+def _rounds(history: History) -> dict[str, float]:
+    decide_s, gap = np.array(history.series.decide_s), np.array(history.series.gap)
+    proven = gap[~np.isnan(gap)]
+    return {
+        "rounds": decide_s.size,
+        **_told("decide", decide_s, "_s", "mean", "p99", "max"),
+        "proven_rounds": proven.size,
+        "optimal_rounds": int((proven <= _OPTIMAL_GAP).sum()),
+        "gap_max": _statistic(proven, "max"),
+    }
+
+
+def _span(jobs: Table) -> float:
+    finish, arrival = jobs["finish_s"], jobs["arrival_s"]
+    return float(finish.max() - arrival.min()) if finish.size else np.nan
+
+
+def _told(name: str, values: Floats, suffix: str, *kinds: str) -> dict[str, float]:
+    return {f"{name}_{kind}{suffix}": _statistic(values, kind) for kind in kinds}
+
+
+def _statistic(values: Floats, kind: str) -> float:
+    """Return the mean, the largest or a percentile (linear between values); NaN of nothing."""
+    if not values.size:
+        return np.nan
+    if kind == "mean":
+        return float(values.mean())
+    if kind == "max":
+        return float(values.max())
+    return float(np.percentile(values, 99.9 if kind == "p999" else int(kind[1:])))
+
+
+def _mean(values: NDArray[Any]) -> float:
+    return float(np.mean(values)) if values.size else np.nan

@@ -1,0 +1,286 @@
+"""A finished run on disk: a folder with its metrics and its tables."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import math
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from itertools import pairwise
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.executor.simulation.history import History
+from dovetail.executor.simulation.metrics import (
+    METRICS,
+    Table,
+    job_table,
+    series_table,
+    stay_table,
+    summary,
+)
+from dovetail.instances._syntax import json_text
+from dovetail.instances.errors import InputError
+from dovetail.instances.files import read_bytes, read_data, source_name
+from dovetail.instances.traces import Trace
+
+RUN_FORMAT: Final = "dovetail-run/1"
+MOST_POINTS: Final = 4000
+"""Rounds that the series of a run keep at most."""
+
+_SUMMARY_FILE = "summary.json"
+_KINDS: Final[Mapping[str, Mapping[str, type]]] = MappingProxyType(
+    {
+        "jobs": {"job": str, "tenant": str, "workload": str, "workers": int, "starts": int},
+        "series": {},
+        "stays": {"stay": int, "job": int, "gpu": int, "mode": int, "ending": str},
+    }
+)
+"""The columns of each table that do not hold floats."""
+
+
+@dataclass(frozen=True, eq=False)
+class RunResult:
+    """A trace run under a policy.
+
+    Attributes
+    ----------
+    policy : str
+        As it was named, with its options.
+    seed : int
+        Of everything random in the run.
+    summary : dict of str to float
+        See `metrics.summary`.
+    jobs, series, stays : dict of str to array
+        See `metrics.job_table`, ``series_table`` (thinned, see `thinned`) and ``stay_table``.
+    fingerprint : str
+        What tells the run from others: equal ones give equal results. Empty if not known.
+    """
+
+    policy: str
+    seed: int
+    summary: dict[str, float]
+    jobs: Table
+    series: Table
+    stays: Table
+    fingerprint: str = ""
+
+    @classmethod
+    def of(
+        cls, policy: str, seed: int, history: History, trace: Trace, fingerprint: str = ""
+    ) -> RunResult:
+        """Return the result of a finished simulation."""
+        return cls(
+            policy,
+            seed,
+            summary(history, trace),
+            job_table(history, trace),
+            thinned(series_table(history)),
+            stay_table(history),
+            fingerprint,
+        )
+
+    def write(self, folder: str | Path) -> None:
+        """Write the run as a folder, in place of one that is there; whole or not at all.
+
+        ``summary.json``, and ``jobs``, ``series`` and ``stays`` as Parquet where pyarrow is
+        installed, else as packed CSV.
+
+        Raises
+        ------
+        InputError
+            When it cannot be written, or the folder holds anything but a run.
+        """
+        target, beside = Path(folder), _beside(folder)
+        prepare(target)
+        try:
+            beside.mkdir()
+            self._write_files(beside)
+            shutil.rmtree(target, ignore_errors=True)
+            beside.rename(target)
+        except OSError as error:
+            raise _unwritten(folder, error) from None
+        finally:
+            remove_unfinished(folder)
+
+    @classmethod
+    def read(cls, folder: str | Path, tables: bool = True) -> RunResult:
+        """Read a run that `write` wrote; without its tables they are left empty.
+
+        Raises
+        ------
+        InputError
+            When it cannot be read or is something else.
+        """
+        place = Path(folder)
+        policy, seed, metrics, fingerprint = _read_summary(place)
+        jobs, series, stays = (_read_table(place, name) if tables else {} for name in _KINDS)
+        return cls(policy, seed, metrics, jobs, series, stays, fingerprint)
+
+    def _write_files(self, folder: Path) -> None:
+        about = {
+            "format": RUN_FORMAT,
+            "policy": self.policy,
+            "seed": self.seed,
+            "fingerprint": self.fingerprint,
+            "metrics": {name: _finite(value) for name, value in self.summary.items()},
+        }
+        (folder / _SUMMARY_FILE).write_text(json_text(about))
+        for name in _KINDS:
+            _write_table(getattr(self, name), folder / name)
+
+
+def _read_summary(folder: Path) -> tuple[str, int, dict[str, float], str]:
+    """Return policy, seed, metrics and fingerprint."""
+    file = folder / _SUMMARY_FILE
+    data = read_data(file)
+    if not isinstance(data, dict) or data.get("format") != RUN_FORMAT:
+        raise InputError(f"must be {RUN_FORMAT!r}", "format", source_name(file))
+    metrics, policy, seed = (data.get(name) for name in ("metrics", "policy", "seed"))
+    if not (isinstance(metrics, dict) and isinstance(policy, str) and isinstance(seed, int)):
+        raise InputError("must hold policy, seed and metrics", "", source_name(file))
+    values = {name: _number(metrics.get(name)) for name in METRICS}
+    return policy, seed, values, str(data.get("fingerprint", ""))
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) else math.nan
+
+
+def thinned(table: Table, most: int = MOST_POINTS) -> Table:
+    """Return a series with at most ``most`` rows that shows the same picture.
+
+    Rows are taken in stretches of equal length. Of each the last stays, and for each column the
+    one with the smallest and the one with the largest value: no peak is lost.
+    """
+    rows = len(next(iter(table.values())))
+    if rows <= most:
+        return table
+    edges = np.linspace(0, rows, max(1, most // (2 * len(table) + 1)) + 1).astype(np.int64)
+    kept = [edges[1:] - 1]
+    for column in table.values():
+        # A row without a value is no peak of either kind.
+        kept.append(_peaks(np.nan_to_num(column, nan=-np.inf), edges))
+        kept.append(_peaks(np.nan_to_num(-column, nan=-np.inf), edges))
+    chosen = np.unique(np.concatenate(kept))
+    return {name: column[chosen] for name, column in table.items()}
+
+
+def _peaks(column: NDArray[np.float64], edges: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the row of the largest value of each stretch."""
+    return np.array([low + int(column[low:high].argmax()) for low, high in pairwise(edges)])
+
+
+def prepare(folder: str | Path) -> None:
+    """Make sure that a run can be written as this folder.
+
+    Raises
+    ------
+    InputError
+        When it cannot, or the folder holds anything but a run.
+    """
+    target = Path(folder)
+    if target.exists() and not (target / _SUMMARY_FILE).is_file():
+        held = not target.is_dir() or any(target.iterdir())
+        if held:
+            rule = "holds something else than a run: name a new folder"
+            raise InputError(rule, "", source_name(target))
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        remove_unfinished(folder)
+        _beside(folder).mkdir()
+        _beside(folder).rmdir()
+    except OSError as error:
+        raise _unwritten(folder, error) from None
+
+
+def remove_unfinished(folder: str | Path) -> None:
+    """Remove what an interrupted `RunResult.write` has left."""
+    shutil.rmtree(_beside(folder), ignore_errors=True)
+
+
+def _beside(folder: str | Path) -> Path:
+    return Path(folder).with_name(f".{Path(folder).name}.unfinished")
+
+
+def _unwritten(folder: str | Path, error: OSError) -> InputError:
+    reason = (error.strerror or str(error)).lower()
+    return InputError(f"cannot be written: {reason}", "", source_name(folder))
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _write_table(table: Table, path: Path) -> None:
+    if find_spec("pyarrow"):
+        import pyarrow
+        from pyarrow import parquet
+
+        parquet.write_table(pyarrow.table(table), path.with_suffix(".parquet"), compression="zstd")
+        return
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(table)
+    writer.writerows(zip(*(_cells(column) for column in table.values()), strict=True))
+    path.with_suffix(".csv.gz").write_bytes(gzip.compress(text.getvalue().encode(), mtime=0))
+
+
+def _cells(column: NDArray[Any]) -> Sequence[object]:
+    """Return a column for CSV, NaN as an empty cell."""
+    values: list[object] = column.tolist()
+    if column.dtype.kind != "f":
+        return values
+    return ["" if empty else value for value, empty in zip(values, np.isnan(column), strict=True)]
+
+
+def _read_table(folder: Path, name: str) -> Table:
+    packed = folder / f"{name}.parquet"
+    if packed.is_file():
+        return _read_parquet(packed)
+    return _read_csv(folder / f"{name}.csv.gz", name)
+
+
+def _read_parquet(file: Path) -> Table:
+    if not find_spec("pyarrow"):
+        hint = "needs pyarrow: pip install 'dovetail[parquet]'"
+        raise InputError(hint, "", source_name(file))
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        table = parquet.read_table(file)
+    except (OSError, pyarrow.ArrowException) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"cannot be read: {reason}", "", source_name(file)) from None
+    return {name: _typed(table[name].to_numpy(zero_copy_only=False)) for name in table.column_names}
+
+
+def _typed(column: NDArray[Any]) -> NDArray[Any]:
+    return column.astype(np.str_) if column.dtype.kind == "O" else column
+
+
+def _read_csv(file: Path, name: str) -> Table:
+    try:
+        head, *rows = csv.reader(io.StringIO(read_bytes(file).decode()))
+        columns = zip(*rows, strict=True) if rows else ([] for _ in head)
+        return {
+            column: _parsed(cells, _KINDS[name].get(column, float))
+            for column, cells in zip(head, columns, strict=True)
+        }
+    except ValueError as error:
+        raise InputError(f"must be the table of a run: {error}", "", source_name(file)) from None
+
+
+def _parsed(cells: Sequence[str], kind: type) -> NDArray[Any]:
+    if kind is float:
+        return np.array([float(cell or "nan") for cell in cells], dtype=np.float64)
+    return np.array([kind(cell) for cell in cells], dtype=np.str_ if kind is str else np.int64)

@@ -1,0 +1,215 @@
+"""Worlds to simulate in: a cluster, workloads, and how much they truly slow each other down.
+
+A world is an instance whose jobs nobody reads. Its slowdowns were measured, or come from the
+synthetic contention model of ``instances.generate``, which policies never see. Two workloads
+without an entry, or with ``slowdown: null``, may not share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from dovetail.instances._record import listed, shown
+from dovetail.instances.datasets import DataSet, read_dataset
+from dovetail.instances.datasets.repository import is_repository
+from dovetail.instances.errors import InputError
+from dovetail.instances.files import FilePath, read_instance
+from dovetail.instances.generate import MODELS, generate
+from dovetail.instances.instance import Cluster, GpuModel, Instance, Node, Workload
+
+_SPLITS: Final = (10, 20, 30, 40, 50, 60, 70, 80, 90)
+_NODE_GPUS: Final = 8
+"""GPUs of a node of ``generate``: its nodes take the models in turn."""
+
+
+def read_source(path: FilePath) -> Instance | DataSet:
+    """Return what ``world_of`` makes a world from.
+
+    Parameters
+    ----------
+    path : str or path
+        A data set, which is a folder or a repository, or an instance, which is any other file.
+
+    Raises
+    ------
+    InputError
+        When it cannot be read or breaks a rule of its format.
+    """
+    if Path(path).is_dir() or is_repository(path):
+        return read_dataset(path)
+    return read_instance(path)
+
+
+def synthetic_world(
+    workloads: int,
+    nodes: int,
+    gpus_per_node: int = 8,
+    gpu_models: Sequence[str] = ("V100",),
+    *,
+    splits: bool = False,
+    seed: int = 0,
+) -> Instance:
+    """Return a world of the synthetic contention model; nothing in it is measured.
+
+    Parameters
+    ----------
+    workloads : int
+        Number of different workloads, with metrics, throughput by share, memory and power.
+    nodes, gpus_per_node : int
+        Size of the cluster; the models are taken in turn by the nodes.
+    gpu_models : sequence of str
+        Keys of ``instances.generate.MODELS``; the first has speed 1.
+    splits : bool
+        Whether there are caps, 10 to 90 % of the SMs, beside sharing without caps.
+    seed : int
+        Of the model.
+
+    Raises
+    ------
+    InputError
+        When an argument is out of its range.
+    """
+    made = generate(
+        1,
+        seed=seed,
+        gpus=_NODE_GPUS * len(gpu_models),
+        workloads=workloads,
+        shares=_SPLITS if splits else (),
+        gpu_models=gpu_models,
+    )
+    named = made.replace(name=f"synthetic-{workloads}-seed-{seed}")
+    return world_of(named, nodes, gpus_per_node, gpu_models)
+
+
+def world_of(
+    source: DataSet | Instance,
+    nodes: int | None = None,
+    gpus_per_node: int = 8,
+    gpu_models: Sequence[str] | None = None,
+    *,
+    workloads: Sequence[str] | None = None,
+    memory_mib: float | None = None,
+) -> Instance:
+    """Return a world with the workloads and the slowdowns of a data set or an instance.
+
+    Parameters
+    ----------
+    source : DataSet or Instance
+        Where slowdowns come from. Those of a data set are averages, as in
+        ``DataSet.instance``; the speed of a workload on a model is its solo throughput there over
+        that on the first of ``gpu_models``.
+    nodes : int, optional
+        Nodes of the cluster. By default an instance keeps its own, and a data set has one for
+        each GPU model.
+    gpus_per_node : int
+        GPUs of each node.
+    gpu_models : sequence of str, optional
+        Models of the source, taken in turn by the nodes; by default those of the instance, or the
+        first of the data set.
+    workloads : sequence of str, optional
+        The workloads to take; by default all that are profiled on every model.
+    memory_mib : float, optional
+        Memory of the GPUs of a data set; by default that of the model in
+        ``instances.generate.MODELS``.
+
+    Returns
+    -------
+    Instance
+        Without jobs.
+
+    Raises
+    ------
+    InputError
+        When a model or a workload is not in the source, a number is out of range, or the memory
+        of a GPU model is unknown and needed.
+    """
+    whole = source if isinstance(source, Instance) else _of_data(source, gpu_models, memory_mib)
+    taken = _only(whole, workloads)
+    if nodes is None and isinstance(source, Instance) and gpu_models is None:
+        return taken
+    kinds = _kinds(taken)
+    chosen = tuple(gpu_models or kinds)
+    for name in chosen:
+        if name not in kinds:
+            raise InputError(f"must be one of {listed(kinds)}, got {shown(name)}", "gpu_models")
+    count = len(chosen) if nodes is None else nodes
+    cluster = _cluster(taken.cluster, [kinds[name] for name in chosen], count, gpus_per_node)
+    return taken.replace(cluster=cluster)
+
+
+def _cluster(rules: Cluster, kinds: Sequence[GpuModel], nodes: int, gpus_per_node: int) -> Cluster:
+    for name, count in (("nodes", nodes), ("gpus_per_node", gpus_per_node)):
+        if count < 1:
+            raise InputError(f"must be >= 1, got {count}", name)
+    made = [
+        Node(id=f"n{k}", gpu_count=gpus_per_node, gpu=kinds[k % len(kinds)]) for k in range(nodes)
+    ]
+    return rules.replace(nodes=tuple(made))
+
+
+def _kinds(instance: Instance) -> dict[str, GpuModel]:
+    """Return the GPU models of an instance by name, in the order of the file."""
+    found: dict[str, GpuModel] = {}
+    for place in instance.places.values():
+        gpu = place.gpu
+        known = GpuModel(model=gpu.model, memory_mib=gpu.memory_mib, sms=gpu.sms)
+        found.setdefault(gpu.model, known)
+    return found
+
+
+def _only(instance: Instance, names: Sequence[str] | None) -> Instance:
+    """Return the instance without jobs, and without other workloads and their entries."""
+    taken = tuple(instance.workloads) if names is None else tuple(names)
+    for k, name in enumerate(taken):
+        if name not in instance.workloads:
+            known = listed(instance.workloads)
+            raise InputError(f"must be one of {known}, got {shown(name)}", f"workloads[{k}]")
+    entries = tuple(e for e in instance.slowdowns if set(e.workloads) <= set(taken))
+    kept = {name: instance.workloads[name] for name in taken}
+    return instance.replace(jobs=(), workloads=kept, slowdowns=entries)
+
+
+def _of_data(data: DataSet, gpu_models: Sequence[str] | None, memory_mib: float | None) -> Instance:
+    """Return a data set as an instance with one GPU of each model."""
+    models = tuple(gpu_models or data.gpu_models[:1])
+    found = [_on_model(data, model, memory_mib) for model in models]
+    first = found[0]
+    names = [name for name in first.workloads if len(models) == 1 or _ran_on_all(name, found)]
+    cluster = first.cluster.replace(
+        max_jobs_per_gpu=max(one.cluster.max_jobs_per_gpu for one in found),
+        shares=tuple(sorted({share for one in found for share in one.cluster.shares})),
+        nodes=tuple(one.cluster.nodes[0].replace(id=f"n{k}") for k, one in enumerate(found)),
+    )
+    entries = (entry for one in found for entry in one.slowdowns)
+    return Instance(
+        name="-".join([data.name, *models]),
+        cluster=cluster,
+        workloads={name: _on_models(name, models, found) for name in names},
+        jobs=(),
+        slowdowns=tuple(entry for entry in entries if set(entry.workloads) <= set(names)),
+    )
+
+
+def _on_model(data: DataSet, model: str, memory_mib: float | None) -> Instance:
+    known = {name.upper(): gpu.memory_mib for name, (gpu, _) in MODELS.items()}
+    memory = known.get(model.upper()) if memory_mib is None else memory_mib
+    return data.instance(model, 1, memory_mib=memory)
+
+
+def _ran_on_all(name: str, found: Sequence[Instance]) -> bool:
+    known = (one.workloads.get(name) for one in found)
+    return all(workload is not None and 100 in workload.throughput for workload in known)
+
+
+def _on_models(name: str, models: Sequence[str], found: Sequence[Instance]) -> Workload:
+    """Return a workload as on the first model, with its speed on each relative to that one."""
+    on = [one.workloads[name] for one in found]
+    if len(on) == 1:
+        return on[0]
+    reference = on[0].throughput[100]
+    return on[0].replace(
+        memory_mib=max(workload.memory_mib for workload in on),
+        speed={m: w.throughput[100] / reference for m, w in zip(models, on, strict=True)},
+    )

@@ -1,0 +1,87 @@
+"""The four traces published with Muri (SIGCOMM 2022): parts of Philly with eight models drawn.
+
+Source: the repository ``Rivendile/Muri``. All times are in ms. ``iteration_time`` is that of one
+iteration alone, with the stages overlapping as they do. ``resource_time_0``, ``_1`` and ``_2`` are
+how long one iteration holds, in this order, storage and CPU (loading and preparing data, or the
+environment of reinforcement learning), the GPU, and the network (exchanging gradients). Both depend
+on the model and on the number of GPUs, and on nothing else.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from dovetail.instances.files import FilePath
+from dovetail.instances.importers._tables import Row, read_csv
+from dovetail.instances.traces._left_out import left_out
+from dovetail.instances.traces.trace import Trace, TraceJob
+
+JOB_COLUMNS: Final = ("job_id", "num_gpu", "submit_time", "model_name", "duration")
+_RESOURCES: Final = ("resource_time_0", "resource_time_1", "resource_time_2")
+_STAGE_COLUMNS: Final = ("num_gpu", "model_name", "iteration_time", *_RESOURCES)
+_MS: Final = 1000
+
+
+class Stages(NamedTuple):
+    """One iteration of a model on a number of GPUs, in seconds.
+
+    Attributes
+    ----------
+    iteration_s : float
+        The whole iteration alone.
+    load_s, compute_s, network_s : float
+        How long it holds storage and CPU, the GPU, and the network. The sum may be more than
+        ``iteration_s`` where stages overlap, or less.
+    """
+
+    iteration_s: float
+    load_s: float
+    compute_s: float
+    network_s: float
+
+
+def read_muri(path: Path, name: str) -> Trace:
+    """Return the trace; workloads are the models."""
+    rows = list(read_csv(path, JOB_COLUMNS))
+    jobs = [job for job in map(_job, rows) if job is not None]
+    return Trace.of(name, jobs, left_out(len(rows) - len(jobs), len(rows)))
+
+
+def _job(row: Row) -> TraceJob | None:
+    duration_s, workers = row.number("duration") / _MS, row.count("num_gpu", least=0)
+    if duration_s == 0 or workers == 0:
+        return None
+    return TraceJob(
+        id=f"job-{row.text('job_id')}",
+        arrival_s=row.number("submit_time") / _MS,
+        workers=workers,
+        duration_s=duration_s,
+        workload=row.text("model_name"),
+    )
+
+
+def muri_stages(path: FilePath) -> dict[tuple[str, int], Stages]:
+    """Return the stages of each (model, number of GPUs) of one of Muri's traces.
+
+    Parameters
+    ----------
+    path : str or path
+        One of ``trace1.csv`` to ``trace4.csv``, plain or ``.gz``.
+
+    Raises
+    ------
+    InputError
+        With file, line and column of the first value that breaks a rule, or of a second row of
+        one model and number of GPUs that says otherwise.
+    """
+    found: dict[tuple[str, int], Stages] = {}
+    for row in read_csv(str(path), _STAGE_COLUMNS):
+        key = (row.text("model_name"), row.count("num_gpu"))
+        stages = Stages(
+            row.positive("iteration_time") / _MS, *(row.number(name) / _MS for name in _RESOURCES)
+        )
+        if found.setdefault(key, stages) != stages:
+            rule = f"must be as in the other rows of {key[0]} on {key[1]} GPUs"
+            raise row.broken("iteration_time or resource_time", rule)
+    return found

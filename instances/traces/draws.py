@@ -1,0 +1,151 @@
+"""What a trace does not say, drawn: workloads and gSLAs.
+
+What is drawn for a job depends on the seed and on its place in the trace, and not on what the
+other jobs already have; workloads and gSLAs come from streams of their own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.instances._record import shown
+from dovetail.instances.errors import InputError
+from dovetail.instances.traces._streams import stream
+from dovetail.instances.traces.trace import Trace, TraceJob
+
+_Draw = Callable[[np.random.Generator, int], NDArray[np.float64]]
+
+
+def with_workloads(
+    trace: Trace, names: Sequence[str], seed: int, weights: Sequence[float] | None = None
+) -> Trace:
+    """Return the trace with a workload drawn for each job that has none.
+
+    Parameters
+    ----------
+    trace : Trace
+        Jobs that name a workload keep it.
+    names : sequence of str
+        What to draw from.
+    seed : int
+        Of the draw, >= 0.
+    weights : sequence of float, optional
+        How often each name is drawn, relative to the others; by default all alike.
+
+    Raises
+    ------
+    InputError
+        When there is nothing to draw from, or the weights do not fit.
+    """
+    if not names:
+        raise InputError("must name at least one workload", "workloads")
+    odds = None if weights is None else _odds(names, weights)
+    drawn = stream(seed, "workload").choice(len(names), len(trace.jobs), p=odds)
+    return trace.replace(
+        job if job.workload is not None else dataclasses.replace(job, workload=names[k])
+        for job, k in zip(trace.jobs, drawn.tolist(), strict=True)
+    )
+
+
+def _odds(names: Sequence[str], weights: Sequence[float]) -> NDArray[np.float64]:
+    odds = np.array(weights, dtype=np.float64)
+    if odds.shape != (len(names),) or not (np.isfinite(odds) & (odds >= 0)).all() or not odds.any():
+        rule = f"must be {len(names)} finite numbers >= 0, not all 0"
+        raise InputError(rule, "workload weights")
+    odds /= odds.sum()
+    return odds
+
+
+def with_gslas(trace: Trace, spec: str, seed: int) -> Trace:
+    """Return the trace with a gSLA drawn for each job that has none.
+
+    Parameters
+    ----------
+    trace : Trace
+        Jobs that have a gSLA keep it.
+    spec : str
+        ``none`` (nothing is drawn), ``fixed:1.5``, ``uniform:1:2`` (from 1 to 2) or
+        ``choice:1.2,1.5,2`` (one of these); with ``@PART`` behind it a job gets one with
+        probability ``PART`` only: ``uniform:1:2@0.5``.
+    seed : int
+        Of the draw, >= 0.
+
+    Raises
+    ------
+    InputError
+        When the text is none of these.
+    """
+    if spec == "none":
+        return trace
+    told = _Spec.of(spec)
+    values = told.draw(stream(seed, "gsla"), len(trace.jobs))
+    gets = stream(seed, "gsla part").random(len(trace.jobs)) < told.part
+    return trace.replace(_with_gslas(trace.jobs, values, gets))
+
+
+def _with_gslas(
+    jobs: Sequence[TraceJob], values: NDArray[np.float64], gets: NDArray[np.bool_]
+) -> Iterator[TraceJob]:
+    for job, value, got in zip(jobs, values.tolist(), gets.tolist(), strict=True):
+        yield dataclasses.replace(job, gsla=value) if got and job.gsla is None else job
+
+
+class _Spec(NamedTuple):
+    """How gSLAs are drawn, and the part of the jobs that get one."""
+
+    draw: _Draw
+    part: float
+
+    @classmethod
+    def of(cls, text: str) -> _Spec:
+        what, at, part = text.partition("@")
+        kind, _, rest = what.partition(":")
+        draw = _DRAWS[kind](rest) if kind in _DRAWS else None
+        odds = _numbers(part, "@") if at else [1.0]
+        if draw is None or len(odds) != 1 or not 0 <= odds[0] <= 1:
+            forms = "none, fixed:1.5, uniform:1:2, choice:1.2,1.5,2 (>= 1; @0.5 for a part)"
+            raise InputError(f"must be like one of {forms}, got {shown(text)}", "gsla")
+        return cls(draw, odds[0])
+
+
+def _fixed(text: str) -> _Draw | None:
+    values = _gslas(text, ":")
+    return None if len(values) != 1 else lambda draw, count: np.full(count, values[0])
+
+
+def _uniform(text: str) -> _Draw | None:
+    ends = _gslas(text, ":")
+    if len(ends) != 2 or ends[0] > ends[1]:
+        return None
+    return lambda draw, count: draw.uniform(ends[0], ends[1], count)
+
+
+def _choice(text: str) -> _Draw | None:
+    values = _gslas(text, ",")
+    return None if not values else lambda draw, count: draw.choice(values, count)
+
+
+_DRAWS: dict[str, Callable[[str], _Draw | None]] = {
+    "fixed": _fixed,
+    "uniform": _uniform,
+    "choice": _choice,
+}
+
+
+def _gslas(text: str, separator: str) -> list[float]:
+    """Return the numbers of a text, none where one of them is no gSLA."""
+    numbers = _numbers(text, separator)
+    return numbers if all(1 <= number < math.inf for number in numbers) else []
+
+
+def _numbers(text: str, separator: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(separator)]
+    except ValueError:
+        return []

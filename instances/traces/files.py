@@ -1,0 +1,112 @@
+"""Reading traces in the formats of others and our own; writing our own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final, Literal, get_args
+
+from dovetail.instances._record import listed, shown
+from dovetail.instances.errors import InputError
+from dovetail.instances.files import FilePath, write_bytes
+from dovetail.instances.importers._tables import read_text
+from dovetail.instances.importers.gavel import TRACE
+from dovetail.instances.traces import _muri, _philly, _swf, _table
+from dovetail.instances.traces._gavel import read_gavel
+from dovetail.instances.traces.trace import Trace
+
+Kind = Literal["csv", "parquet", "philly", "gavel", "muri", "swf"]
+KINDS: Final = get_args(Kind)
+_BY_ENDING: Final[dict[str, Kind]] = {".parquet": "parquet", ".trace": "gavel", ".swf": "swf"}
+
+
+def read_trace(
+    path: FilePath,
+    kind: str | None = None,
+    *,
+    throughputs: FilePath | None = None,
+    gpu_model: str = "v100",
+    cores_per_gpu: int = 1,
+) -> Trace:
+    """Read a trace from a file.
+
+    Parameters
+    ----------
+    path : str or path
+        The file; unpacked where its name ends in ``.gz``.
+    kind : {"csv", "parquet", "philly", "gavel", "muri", "swf"}, optional
+        Its format; by default told by its name (``.parquet``, ``.trace``, ``.swf``) or by what
+        its first line looks like.
+    throughputs : str or path, optional
+        Of ``gavel``: the file ``simulation_throughputs.json``; by default that in the folder of
+        the trace or the one above.
+    gpu_model : str
+        Of ``gavel``: the GPU model of that file on which durations are those of jobs alone.
+    cores_per_gpu : int
+        Of ``swf``: how many processors make one GPU, rounded up.
+
+    Returns
+    -------
+    Trace
+        Named after its file. Jobs of no GPUs or no duration are left out; ``notes`` says how many.
+
+    Raises
+    ------
+    InputError
+        With file, line and column of the first value that breaks a rule.
+    UnsupportedError
+        For Parquet without the extra that reads it.
+    """
+    place = Path(path)
+    name = place.name.split(".")[0] or "trace"
+    match _kind(place) if kind is None else kind:
+        case "csv":
+            return _table.read_csv_trace(place, name)
+        case "parquet":
+            return _table.read_parquet_trace(place, name)
+        case "philly":
+            return _philly.read_philly(place, name)
+        case "gavel":
+            return read_gavel(place, name, throughputs, gpu_model)
+        case "muri":
+            return _muri.read_muri(place, name)
+        case "swf":
+            return _swf.read_swf(place, name, cores_per_gpu)
+    raise InputError(f"must be one of {listed(KINDS)}, got {shown(kind)}", "kind")
+
+
+def write_trace(path: FilePath, trace: Trace) -> None:
+    """Write a trace to a file from which `read_trace` reads the same jobs.
+
+    Parameters
+    ----------
+    path : str or path
+        Parquet for ``.parquet``, CSV for other names; packed where it ends in ``.gz``. The file
+        appears whole or not at all.
+    trace : Trace
+        What to write. Its name and notes are not written: a trace is called after its file.
+
+    Raises
+    ------
+    InputError
+        When the file cannot be written.
+    UnsupportedError
+        For Parquet without the extra that writes it.
+    """
+    packed = _table.parquet_of if Path(path).suffix == ".parquet" else _table.csv_of
+    write_bytes(path, packed(trace))
+
+
+def _kind(path: Path) -> Kind:
+    """Return the format by the ending of the name, or else by the first line."""
+    ending = Path(path.name.lower().removesuffix(".gz")).suffix
+    if ending in _BY_ENDING:
+        return _BY_ENDING[ending]
+    first = read_text(path).lstrip().partition("\n")[0]
+    columns = {cell.strip() for cell in first.split(",")}
+    if columns.issuperset(_philly.COLUMNS):
+        return "philly"
+    if columns.issuperset(_muri.JOB_COLUMNS):
+        return "muri"
+    if first.startswith(";") or len(first.split()) == len(_swf.FIELDS):
+        return "swf"
+    return "gavel" if first.count("\t") == len(TRACE) - 1 else "csv"

@@ -1,0 +1,214 @@
+"""Parts and variants of a trace. Each function returns a new one; arrivals keep their times.
+
+Raises: every function raises ``InputError`` when an argument is out of its range.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.instances._record import listed, shown
+from dovetail.instances.errors import InputError
+from dovetail.instances.traces._streams import stream
+from dovetail.instances.traces.trace import Trace, TraceJob
+
+
+def window(trace: Trace, from_s: float, to_s: float) -> Trace:
+    """Return the jobs that arrive at ``from_s`` or later and before ``to_s``."""
+    if not 0 <= from_s < to_s:
+        raise InputError(f"must be 0 <= from < to, got {from_s:g} and {to_s:g}", "window")
+    return _those(trace, lambda job: from_s <= job.arrival_s < to_s)
+
+
+def busiest(trace: Trace, jobs: int) -> Trace:
+    """Return the ``jobs`` consecutive arrivals that offer the largest load.
+
+    The load is what they ask for, in GPU seconds, over the time from the first of them to the
+    last. Of equal loads (all that arrive at once have an infinite one) the larger demand counts,
+    then the earlier arrival.
+    """
+    _check_count(trace, jobs, "busiest")
+    arrival_s = _arrivals(trace)
+    demand = np.array([job.workers * job.duration_s for job in trace.jobs])
+    before = np.concatenate([[0.0], np.cumsum(demand)])
+    gpu_s = before[jobs:] - before[:-jobs]
+    span_s = arrival_s[jobs - 1 :] - arrival_s[: len(arrival_s) - jobs + 1]
+    load = np.divide(gpu_s, span_s, out=np.full_like(gpu_s, math.inf), where=span_s > 0)
+    start = int(np.lexsort((np.arange(len(load)), -gpu_s, -load))[0])
+    return trace.replace(trace.jobs[start : start + jobs])
+
+
+def busiest_period(trace: Trace, length_s: float) -> Trace:
+    """Return the jobs of the period of ``length_s`` with the most arrivals, the first of equals.
+
+    A period begins with an arrival and ends before ``length_s`` have passed. Pollux (OSDI 2021,
+    section 5.1) and those after it sample the jobs of the busiest eight hours.
+    """
+    _check_above_0(length_s, "busiest_period")
+    if not trace.jobs:
+        return trace
+    arrival_s = _arrivals(trace)
+    ends = np.searchsorted(arrival_s, arrival_s + length_s)
+    start = int(np.argmax(ends - np.arange(len(ends))))
+    return trace.replace(trace.jobs[start : int(ends[start])])
+
+
+def sample(trace: Trace, jobs: int, seed: int) -> Trace:
+    """Return ``jobs`` of the jobs, drawn without replacement."""
+    _check_count(trace, jobs, "sample")
+    drawn = stream(seed, "sample").choice(len(trace.jobs), jobs, replace=False)
+    return trace.replace(trace.jobs[k] for k in sorted(drawn.tolist()))
+
+
+def at_load(trace: Trace, factor: float) -> Trace:
+    """Return the trace with every gap between arrivals divided by ``factor``."""
+    _check_above_0(factor, "load factor")
+    first_s = _first(trace)
+    return trace.replace(
+        _with_arrival(job, first_s + (job.arrival_s - first_s) / factor) for job in trace.jobs
+    )
+
+
+def from_zero(trace: Trace) -> Trace:
+    """Return the trace shifted so that its first job arrives at 0."""
+    first_s = _first(trace)
+    return trace.replace(_with_arrival(job, job.arrival_s - first_s) for job in trace.jobs)
+
+
+def largest(trace: Trace, workers: int) -> Trace:
+    """Return the jobs of at most ``workers`` GPUs."""
+    _check_above_0(workers, "largest gang")
+    return _those(trace, lambda job: job.workers <= workers)
+
+
+def clipped(trace: Trace, workers: int) -> Trace:
+    """Return the trace with larger gangs cut to ``workers`` GPUs; their durations stay."""
+    _check_above_0(workers, "largest gang")
+    return trace.replace(
+        dataclasses.replace(job, workers=min(workers, job.workers)) for job in trace.jobs
+    )
+
+
+def tenants(trace: Trace, names: Collection[str]) -> Trace:
+    """Return the jobs of some tenants."""
+    known = dict.fromkeys(job.tenant for job in trace.jobs if job.tenant is not None)
+    for name in names:
+        if name not in known:
+            raise InputError(f"must be one of {listed(known, 20)}, got {shown(name)}", "tenants")
+    return _those(trace, lambda job: job.tenant in names)
+
+
+def with_durations(trace: Trace, factor: float) -> Trace:
+    """Return the trace with every duration multiplied by ``factor``."""
+    _check_above_0(factor, "duration factor")
+    return trace.replace(
+        dataclasses.replace(job, duration_s=job.duration_s * factor) for job in trace.jobs
+    )
+
+
+def at_most(trace: Trace, duration_s: float) -> Trace:
+    """Return the trace with longer durations cut to ``duration_s``."""
+    _check_above_0(duration_s, "longest duration")
+    return trace.replace(
+        dataclasses.replace(job, duration_s=min(duration_s, job.duration_s)) for job in trace.jobs
+    )
+
+
+def filtered(trace: Trace, filters: Iterable[str], seed: int = 0) -> Trace:
+    """Return the trace after filters that are given as texts, in their order.
+
+    Parameters
+    ----------
+    trace : Trace
+        What to begin with.
+    filters : iterable of str
+        ``window:FROM_S:TO_S``, ``busiest:JOBS``, ``busiest_period:SECONDS``, ``sample:JOBS``,
+        ``load:FACTOR``, ``from_zero``, ``largest:GPUS``, ``clipped:GPUS``, ``tenants:A,B``,
+        ``durations:FACTOR``, ``at_most:SECONDS``.
+    seed : int
+        Of ``sample``.
+
+    Raises
+    ------
+    InputError
+        When a text is none of these, or an argument is out of its range.
+    """
+    for text in filters:
+        trace = _applied(trace, text, seed)
+    return trace
+
+
+_Numbers = Sequence[float]
+_BY_NAME: dict[str, tuple[int, Callable[[Trace, _Numbers, int], Trace]]] = {
+    "window": (2, lambda trace, given, _: window(trace, given[0], given[1])),
+    "busiest": (1, lambda trace, given, _: busiest(trace, _whole(given[0], "busiest"))),
+    "busiest_period": (1, lambda trace, given, _: busiest_period(trace, given[0])),
+    "sample": (1, lambda trace, given, seed: sample(trace, _whole(given[0], "sample"), seed)),
+    "load": (1, lambda trace, given, _: at_load(trace, given[0])),
+    "from_zero": (0, lambda trace, given, _: from_zero(trace)),
+    "largest": (1, lambda trace, given, _: largest(trace, _whole(given[0], "largest gang"))),
+    "clipped": (1, lambda trace, given, _: clipped(trace, _whole(given[0], "largest gang"))),
+    "durations": (1, lambda trace, given, _: with_durations(trace, given[0])),
+    "at_most": (1, lambda trace, given, _: at_most(trace, given[0])),
+}
+FILTERS = (*_BY_NAME, "tenants")
+"""The names of the filters that `filtered` knows."""
+
+
+def _applied(trace: Trace, text: str, seed: int) -> Trace:
+    name, *given = text.split(":")
+    if name == "tenants":
+        return tenants(trace, text.partition(":")[2].split(","))
+    if name not in _BY_NAME:
+        raise InputError(f"must be one of {listed(FILTERS, 20)}, got {shown(text)}", "filter")
+    count, function = _BY_NAME[name]
+    return function(trace, _numbers(name, given, count, text), seed)
+
+
+def _numbers(name: str, given: Sequence[str], count: int, text: str) -> list[float]:
+    wanted = ("no numbers", "1 number", "2 numbers")[count]
+    rule = f"{name} takes {wanted}, got {shown(text)}"
+    if len(given) != count:
+        raise InputError(rule, "filter")
+    try:
+        return [float(each) for each in given]
+    except ValueError:
+        raise InputError(rule, "filter") from None
+
+
+def _whole(number: float, name: str) -> int:
+    if not number.is_integer():
+        raise InputError(f"must be a whole number, got {number:g}", name)
+    return int(number)
+
+
+def _those(trace: Trace, wanted: Callable[[TraceJob], bool]) -> Trace:
+    return trace.replace(job for job in trace.jobs if wanted(job))
+
+
+def _with_arrival(job: TraceJob, arrival_s: float) -> TraceJob:
+    return dataclasses.replace(job, arrival_s=arrival_s)
+
+
+def _first(trace: Trace) -> float:
+    return trace.jobs[0].arrival_s if trace.jobs else 0.0
+
+
+def _arrivals(trace: Trace) -> NDArray[np.float64]:
+    return np.array([job.arrival_s for job in trace.jobs])
+
+
+def _check_count(trace: Trace, jobs: int, name: str) -> None:
+    if not 1 <= jobs <= len(trace.jobs):
+        rule = f"must be between 1 and the {len(trace.jobs)} jobs of the trace, got {jobs}"
+        raise InputError(rule, name, trace.name)
+
+
+def _check_above_0(value: float, name: str) -> None:
+    if not 0 < value < math.inf:
+        raise InputError(f"must be a finite number > 0, got {value:g}", name)

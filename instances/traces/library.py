@@ -1,0 +1,75 @@
+"""Traces shipped with the package, each with a world to run it in. All are synthetic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+from dovetail.instances._record import Name, Record, Text, listed, shown
+from dovetail.instances._syntax import parse_yaml
+from dovetail.instances.errors import InputError
+from dovetail.instances.files import read_instance
+from dovetail.instances.instance import Instance
+from dovetail.instances.traces.files import read_trace
+from dovetail.instances.traces.trace import Trace
+
+__all__ = ["Entry", "library_trace", "library_world", "manifest", "trace_names"]
+
+
+class Entry(Record):
+    """What the manifest says of a shipped trace; ``world`` is the instance for its jobs."""
+
+    title: Text
+    source: Text
+    world: Name
+
+
+class _Manifest(Record):
+    traces: Mapping[str, Entry]
+
+
+@cache
+def manifest() -> Mapping[str, Entry]:
+    """Return the entry of every shipped trace by its name."""
+    data = parse_yaml(_file("manifest.yaml").read_text(encoding="utf-8"))
+    return _Manifest.from_data(data, "manifest.yaml").traces
+
+
+def trace_names() -> tuple[str, ...]:
+    """Return the names of the shipped traces, in the order of the manifest."""
+    return tuple(manifest())
+
+
+def library_trace(name: str) -> Trace:
+    """Return a shipped trace.
+
+    Raises
+    ------
+    InputError
+        When there is none of that name.
+    """
+    _entry(name)
+    return read_trace(_file(f"{name}.csv"))
+
+
+def library_world(name: str) -> Instance:
+    """Return the world of a shipped trace: cluster, workloads and slowdowns, no jobs.
+
+    Raises
+    ------
+    InputError
+        When there is no trace of that name.
+    """
+    return read_instance(_file(f"{_entry(name).world}.yaml"))
+
+
+def _entry(name: str) -> Entry:
+    if name not in manifest():
+        raise InputError(f"must be one of {listed(manifest())}, got {shown(name)}", "library")
+    return manifest()[name]
+
+
+def _file(name: str) -> Path:
+    return Path(str(files("dovetail.instances.traces").joinpath("shipped", name)))

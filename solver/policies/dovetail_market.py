@@ -1,0 +1,332 @@
+"""What every start that is possible now is worth, in seconds of completion time.
+
+A job that waits is believed to start when the queue's layout says, alone. Starting it in some
+way now is worth what that costs, less what the way costs: the weighted completion of the job,
+the delay of those it joins, and the seconds for which GPUs are held, at their price
+(``dovetail_prices``). Completions of two jobs that share follow both phases: until the first of
+them ends, and after it (Castor, 2025, equations 16 to 19).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.solver.policies.dovetail_prices import Ask, Prices, layout
+from dovetail.solver.policies.dovetail_ways import Seat, WayBook, Ways, seat_on
+from dovetail.solver.policies.state import Job, State
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+_GSLA_SLACK = 1e-9
+
+_FAR_S = 3600.0
+"""How far off the next chance of a job is taken to be where no running job's end brings one."""
+
+Kind = tuple[int, float]
+"""GPU model and memory: what makes empty GPUs interchangeable."""
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """GPUs that a running job has to itself and that are alike.
+
+    Attributes
+    ----------
+    job : Job
+        The running job.
+    kind : (int, float)
+        Of the GPUs.
+    gpus : list of int
+        Where another may join it.
+    ways : Ways
+        How every workload may.
+    """
+
+    job: Job
+    kind: Kind
+    gpus: list[int]
+    ways: Ways
+
+
+class Market:
+    """The jobs that wait, the places there are, and what each is worth to each.
+
+    Parameters
+    ----------
+    state : State
+        The pool.
+    book : WayBook
+        How workloads may share.
+    gpu_price : float
+        Seconds of completion that a second of a GPU is worth at least.
+    window : int
+        How many of the waiting jobs take part in the round: the first in the order of weighted
+        shortest GPU time.
+
+    Attributes
+    ----------
+    jobs : list of Job
+        The n waiting jobs that take part, in that order.
+    rest : list of Job
+        The other waiting jobs.
+    idle : dict of Kind to int
+        Idle GPUs of each kind.
+    sites : list of Site
+        Where jobs may join running ones.
+    """
+
+    def __init__(self, state: State, book: WayBook, gpu_price: float, window: int) -> None:
+        self._state = state
+        self.gpu_price = gpu_price
+        self._book = book
+        self.idle, self._busy_s = _idle_and_busy(state)
+        queue = _queue(state)
+        self.jobs = queue[:window]
+        self.rest = queue[window:]
+        self._seconds = [job.remaining(state.now) / _best_speed(state, job) for job in queue]
+        self._lay_out(queue, gpu_price)
+        count = len(self.jobs)
+        self.workers = np.array([job.workers for job in self.jobs], dtype=np.int64)
+        self._names = [job.workload for job in self.jobs]
+        self._workload = np.array([job.workload for job in self.jobs], dtype=np.int64)
+        self._weight = np.array([job.weight for job in self.jobs], dtype=np.float64)
+        self._gsla = np.array([job.gsla for job in self.jobs]) + _GSLA_SLACK
+        self._work = np.array([job.remaining(state.now) for job in self.jobs], dtype=np.float64)
+        seconds = np.array(self._seconds[:count], dtype=np.float64)
+        self.waiting = self._cost(self._start_s[:count] + seconds, self._start_s[:count])
+        self.sites = self._sites()
+
+    def _lay_out(self, queue: Sequence[Job], gpu_price: float) -> None:
+        asks = [
+            Ask(job.workers, seconds, job.weight)
+            for job, seconds in zip(queue, self._seconds, strict=True)
+        ]
+        idle = sum(self.idle.values())
+        starts = layout([0.0] * idle + self._busy_s, asks)
+        self.prices = Prices(starts, asks, gpu_price)
+        self.starts_now = np.array([start <= 0 for start in starts[: len(self.jobs)]], dtype=bool)
+        chance = [
+            start if start > 0 else self._next_chance(ask)
+            for start, ask in zip(starts, asks, strict=True)
+        ]
+        self._start_s = np.array(chance, dtype=np.float64)
+
+    def _next_chance(self, ask: Ask) -> float:
+        """Return when enough GPUs become idle for a job that lets those pass that are idle."""
+        if ask.workers <= len(self._busy_s):
+            return max(1.0, self._busy_s[ask.workers - 1])
+        return _FAR_S + ask.seconds
+
+    @property
+    def nobody_waits(self) -> bool:
+        """Whether idle GPUs suffice for all and a GPU costs nothing."""
+        return self.gpu_price == 0 and not self.rest and bool(self.starts_now.all())
+
+    @property
+    def most_starts(self) -> int:
+        """The most jobs that can start in a round."""
+        return len(self.sites) + 2 * sum(self.idle.values())
+
+    def pair_seats(self, kind: Kind, other: int, job: int, way: int) -> tuple[Seat, Seat]:
+        """Return the seats of newcomer and other in one of the ways of ``pairs``."""
+        names = self._names
+        ways = self._book.beside(*kind, names[other], self._book.seats_of(names[other]))
+        return ways.seats[names[job]][way]
+
+    def _cost(self, end: Floats, start: Floats | float = 0.0) -> Floats:
+        """Return what jobs cost that hold their GPUs from ``start`` to ``end``."""
+        held = self.prices.until(end) - self.prices.until(start)
+        return np.asarray(self._weight * end + self.workers * held)
+
+    def alone(self, kind: Kind) -> Floats:
+        """Return the (n,) gains of starting alone on idle GPUs of a kind; NaN = cannot."""
+        state, (model, memory) = self._state, kind
+        speed = np.array(state.speed[model])[self._workload]
+        gain = self.waiting - self._cost(self._work / speed)
+        need = np.array([modes[0].memory_mib for modes in state.modes])[self._workload]
+        gain[(need > memory) | (self.workers > self.idle[kind])] = np.nan
+        return gain
+
+    def pairs(self, kind: Kind) -> tuple[Floats, Ints]:
+        """Return the (n, n) gains of two that start together on idle GPUs, and in which way.
+
+        Row and column: the other and the newcomer of the way. NaN = they may not.
+        """
+        state, book, (model, memory) = self._state, self._book, kind
+        ways = {o: book.beside(model, memory, o, book.seats_of(o)) for o in set(self._names)}
+        cost = _stacked([ways[o] for o in self._names], self._workload)
+        mine, mine_upper, mine_after, theirs, theirs_upper, theirs_after = cost
+        seconds = self._work / np.array(state.speed[model])[self._workload]
+        own, other = _newcomers, _others
+        mine_s, theirs_s = _ends(
+            (mine, mine_after, own(seconds)), (theirs, theirs_after, other(seconds))
+        )
+        total = own(self._weight) * mine_s + other(self._weight) * theirs_s
+        total += own(self.workers) * self.prices.until(np.maximum(mine_s, theirs_s))
+        gain = own(self.waiting) + other(self.waiting) - total
+        refused = (mine_upper > own(self._gsla)) | (theirs_upper > other(self._gsla))
+        refused |= (own(self.workers) != other(self.workers)) | (
+            own(self.workers) > self.idle[kind]
+        )
+        gain[refused | np.eye(len(self.jobs), dtype=bool)[:, :, None]] = np.nan
+        return _best_way(gain)
+
+    def joins(self) -> tuple[Floats, Ints]:
+        """Return the (sites, n) gains of joining a site with all workers, and in which way."""
+        if not self.sites:
+            none = np.zeros((0, len(self.jobs)))
+            return none, none.astype(np.int64)
+        cost = _stacked([site.ways for site in self.sites], self._workload)
+        mine, mine_upper, mine_after, theirs, theirs_upper, theirs_after = cost
+        speed = np.array([self._state.speed[site.kind[0]] for site in self.sites])
+        seconds = (self._work / speed[:, self._workload])[:, :, None]
+        hosts = _Hosts.of(self._state, self.sites)
+        own, other = _newcomers, _others
+        now, partly = other(hosts.slowdown), other(hosts.partly)
+        together = np.where(
+            partly, np.maximum(now, theirs), theirs * np.maximum(1.0, now / theirs_after)
+        )
+        mine_s, theirs_s = _ends((mine, mine_after, seconds), (together, now, other(hosts.left_s)))
+        until, alone_s = self.prices.until, other(hosts.left_s) * now
+        total = own(self._weight) * mine_s + other(hosts.weight) * (theirs_s - alone_s)
+        total += other(hosts.workers) * (until(theirs_s) - until(alone_s))
+        total += own(self.workers) * (until(np.maximum(mine_s, theirs_s)) - until(theirs_s))
+        gain = own(self.waiting) - total
+        refused = (mine_upper > own(self._gsla)) | (own(self.workers) > other(hosts.room))
+        refused |= np.maximum(theirs_upper, np.where(partly, now, 0.0)) > other(hosts.gsla)
+        gain[refused] = np.nan
+        return _best_way(gain)
+
+    def _sites(self) -> list[Site]:
+        """Return where running jobs have GPUs to themselves that another may join."""
+        state = self._state
+        if state.machines.rules.max_jobs_per_gpu < 2 or not self.jobs:
+            return []
+        return [site for job in state.running.values() for site in self._sites_of(job)]
+
+    def _sites_of(self, job: Job) -> list[Site]:
+        state, machines = self._state, self._state.machines
+        alike: dict[tuple[Kind, int | None], list[int]] = defaultdict(list)
+        for gpu in job.gpus:
+            if len(state.residents[gpu]) == 1:
+                kind = machines.model[gpu], machines.memory_mib[gpu]
+                alike[kind, job.share_on(gpu)].append(gpu)
+        return [
+            Site(job, kind, gpus, self._book.beside(*kind, job.workload, (seat_on(job, gpus[0]),)))
+            for (kind, _), gpus in alike.items()
+        ]
+
+
+class _Hosts(NamedTuple):
+    """The running jobs of the sites, one entry a site.
+
+    ``left_s``: seconds each needs alone; ``slowdown``: its present one, all told; ``partly``:
+    whether it shares already; ``room``: GPUs that it has to itself at the site.
+    """
+
+    left_s: Floats
+    slowdown: Floats
+    partly: Floats
+    weight: Floats
+    workers: Floats
+    gsla: Floats
+    room: Floats
+
+    @classmethod
+    def of(cls, state: State, sites: Sequence[Site]) -> _Hosts:
+        rows = [_host(state, site) for site in sites]
+        left, slowdown, partly, weight, workers, gsla, room = np.array(rows).T
+        return cls(left, slowdown, partly > 0, weight, workers, gsla, room)
+
+
+def _host(state: State, site: Site) -> tuple[float, ...]:
+    job = site.job
+    speed = state.speed[site.kind[0]][job.workload]
+    partly = any(len(state.residents[gpu]) > 1 for gpu in job.gpus)
+    return (
+        job.remaining(state.now) / speed,
+        speed / job.rate,
+        float(partly),
+        job.weight,
+        job.workers,
+        job.gsla + _GSLA_SLACK,
+        len(site.gpus),
+    )
+
+
+def _newcomers(of_job: Floats | Ints) -> Floats:
+    """Shape (n,) numbers of newcomers for arrays of (others, newcomers, ways)."""
+    return np.asarray(of_job)[None, :, None]
+
+
+def _others(of_job: Floats | Ints) -> Floats:
+    return np.asarray(of_job)[:, None, None]
+
+
+def _stacked(ways: Sequence[Ways], workload: Ints) -> Floats:
+    """Return the (6, others, newcomers, K) costs, padded with NaN to equally many ways."""
+    most = max(way.cost.shape[2] for way in ways)
+    stacked = np.full((len(ways), 6, len(workload), most), np.nan)
+    for k, way in enumerate(ways):
+        stacked[k, :, :, : way.cost.shape[2]] = way.cost[:, workload]
+    return np.moveaxis(stacked, 1, 0)
+
+
+_Phases = tuple[Floats, Floats, Floats]
+"""Slowdown while both run, slowdown afterwards, seconds needed alone."""
+
+
+def _ends(mine: _Phases, theirs: _Phases) -> tuple[Floats, Floats]:
+    """Return when each of two ends that share from now until the first of them ends."""
+    first, second = mine[0] * mine[2], theirs[0] * theirs[2]
+    mine_left = np.maximum(0.0, mine[2] - second / mine[0])
+    theirs_left = np.maximum(0.0, theirs[2] - first / theirs[0])
+    return (
+        np.where(first <= second, first, second + mine_left * mine[1]),
+        np.where(second <= first, second, first + theirs_left * theirs[1]),
+    )
+
+
+def _best_way(gain: Floats) -> tuple[Floats, Ints]:
+    """Return the best of the ways, the last axis, and which it is."""
+    way = np.where(np.isnan(gain), -np.inf, gain).argmax(axis=2)
+    return np.take_along_axis(gain, way[:, :, None], axis=2)[:, :, 0], way
+
+
+def _queue(state: State) -> list[Job]:
+    """Return the waiting jobs in the order of weighted shortest GPU time."""
+
+    def gpu_time(job: Job) -> float:
+        return job.remaining(state.now) * job.workers / max(job.weight, 1e-9)
+
+    return sorted(state.pending.values(), key=lambda job: (gpu_time(job), job.number))
+
+
+def _best_speed(state: State, job: Job) -> float:
+    return max(speed[job.workload] for speed in state.speed)
+
+
+def _idle_and_busy(state: State) -> tuple[dict[Kind, int], list[float]]:
+    """Return the idle GPUs of each kind, and the seconds until each busy one is idle, sorted."""
+    machines, now = state.machines, state.now
+    idle: dict[Kind, int] = defaultdict(int)
+    ends = {job.number: believed_end(job, now) - now for job in state.running.values()}
+    busy = []
+    for gpu, residents in enumerate(state.residents):
+        if residents:
+            busy.append(max([ends[job.number] for job in residents]))
+        elif machines.node[gpu] not in state.down:
+            idle[machines.model[gpu], machines.memory_mib[gpu]] += 1
+    return idle, sorted(busy)
+
+
+def believed_end(job: Job, now: float) -> float:
+    """Return when a running job is believed to end if nobody comes or goes."""
+    return max(now, job.since_s) + job.remaining(now) / job.rate

@@ -1,0 +1,91 @@
+"""What a GPU is worth at every moment ahead: the price that the waiting jobs would pay.
+
+The queue is laid out on the GPUs as they are believed to become idle, in the order of weighted
+shortest GPU time. With w the weight of a job, p its GPUs and r its seconds, a job that starts at
+t on this schedule is where it should be if a GPU costs
+
+    price(t) = w / p + price(t + r)
+
+a second: what starting a moment earlier saves the job itself, and those that use its GPUs after
+it. These are dual prices of the time-indexed program for weighted completion times (Sousa and
+Wolsey, *Mathematical Programming* 54, 1992) along the schedule. Where nobody waits the price is
+0, or what the operator says.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Floats = NDArray[np.float64]
+
+
+class Ask(NamedTuple):
+    """What a waiting job asks for: ``workers`` GPUs for ``seconds``, at a ``weight``."""
+
+    workers: int
+    seconds: float
+    weight: float
+
+
+class Prices:
+    """The price of a GPU as a function of time, seconds from now.
+
+    Parameters
+    ----------
+    starts : sequence of float
+        When each waiting job starts on the schedule.
+    asks : sequence of Ask
+        These jobs.
+    floor : float
+        The least price, which holds for ever.
+    """
+
+    def __init__(self, starts: Sequence[float], asks: Sequence[Ask], floor: float = 0.0) -> None:
+        self._floor = floor
+        queue = sorted((t, k) for k, t in enumerate(starts) if t > 0)
+        times = [t for t, _ in queue]
+        price = [0.0] * (len(queue) + 1)
+        for place in range(len(queue) - 1, -1, -1):
+            start, k = queue[place]
+            after = price[bisect_left(times, start + asks[k].seconds)]
+            price[place] = max(price[place + 1], asks[k].weight / asks[k].workers + after)
+        self._times = np.array([0.0, *times])
+        paid = np.array(price[:-1]) * np.diff(self._times)
+        self._paid = np.concatenate(([0.0], np.cumsum(paid)))
+
+    def until(self, seconds: ArrayLike) -> Floats:
+        """Return what a GPU costs from now until so many seconds ahead."""
+        at = np.asarray(seconds, dtype=np.float64)
+        return np.asarray(np.interp(at, self._times, self._paid) + self._floor * at)
+
+
+def layout(free_s: Sequence[float], asks: Sequence[Ask]) -> list[float]:
+    """Return when each job would start if all ran alone, in the order given.
+
+    Parameters
+    ----------
+    free_s : sequence of float
+        Seconds until each GPU is believed to be idle, in ascending order.
+    asks : sequence of Ask
+        The jobs; a job takes the GPUs that become idle last among those that are in time for
+        it, so that others may run on the rest before.
+    """
+    free = list(free_s)
+    starts = []
+    for ask in asks:
+        if ask.workers > len(free):
+            starts.append(free[-1] if free else 0.0)
+            continue
+        start = free[ask.workers - 1]
+        last = bisect_right(free, start)
+        del free[last - ask.workers : last]
+        end = start + ask.seconds
+        place = bisect_left(free, end)
+        free[place:place] = [end] * ask.workers
+        starts.append(start)
+    return starts

@@ -1,0 +1,68 @@
+"""The waiting jobs in the order of a policy, without sorting all of them at every event."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Callable, Iterator
+
+from dovetail.solver.policies.state import Job, State
+
+Key = tuple[float, ...]
+"""What a queue is sorted by, the smallest first; ends with the job's number."""
+
+
+class Queue:
+    """The pending jobs, sorted by a key that stays the same while a job waits.
+
+    Parameters
+    ----------
+    key : callable
+        The key of a job that begins to wait; it is asked once, and again by ``renew``.
+    """
+
+    def __init__(self, key: Callable[[Job], Key]) -> None:
+        self._key = key
+        self._sorted: list[tuple[Key, int]] = []
+        self._entered: dict[int, tuple[Key, int]] = {}
+
+    def entries(self, state: State) -> Iterator[tuple[Key, Job]]:
+        """Yield the pending jobs with their keys, in order."""
+        self._take_in(state)
+        pending, entered = state.pending, self._entered
+        for key, starts in self._sorted:
+            number = int(key[-1])
+            if number in pending and entered[number] == (key, starts):
+                yield key, pending[number]
+
+    def jobs(self, state: State) -> Iterator[Job]:
+        """Yield the pending jobs in order."""
+        return (job for _, job in self.entries(state))
+
+    def renew(self, job: Job) -> None:
+        """Put a pending job in the place that its key gives it now."""
+        entry = self._key(job), job.starts
+        if self._entered.get(job.number) != entry:
+            self._entered[job.number] = entry
+            insort(self._sorted, entry)
+
+    def _take_in(self, state: State) -> None:
+        """Enter the jobs that began to wait since the last time: the last ones of ``pending``."""
+        for job in reversed(state.pending.values()):
+            known = self._entered.get(job.number)
+            if known is not None and known[1] == job.starts:
+                break
+            self.renew(job)
+        if len(self._sorted) > 2 * len(state.pending) + 64:
+            self._forget(state)
+
+    def _forget(self, state: State) -> None:
+        """Drop the entries of jobs that wait no more."""
+        entered = self._entered
+        waiting = [entered[number] for number in state.pending]
+        self._entered = dict(zip(state.pending, waiting, strict=True))
+        self._sorted = sorted(waiting)
+
+
+def by_arrival(job: Job) -> Key:
+    """Sort in the order of arrival."""
+    return (job.number,)

@@ -1,0 +1,154 @@
+"""Tiresias: discretised least attained service, preemptive, without knowing durations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from heapq import merge
+from operator import itemgetter
+
+from dovetail.solver.policies.draft import Draft
+from dovetail.solver.policies.placement import idle_gpus
+from dovetail.solver.policies.policy import NOTHING, Decision
+from dovetail.solver.policies.queues import Key, Queue
+from dovetail.solver.policies.state import Job, State
+
+_INSTANT_S = 1e-6
+
+
+@dataclass
+class Tiresias:
+    """Two queues by attained service (GPUs times seconds held); the high one goes first.
+
+    Source: Gu et al., Tiresias, NSDI 2019, section 3.2 (Discretized 2D-LAS with K = 2). A job
+    enters the high queue and leaves it when its service reaches the threshold. Inside a queue
+    jobs stand in the order of their first start, those that never ran behind them by arrival, so
+    nobody preempts within a queue. GPUs are handed out from the head of the high queue to the end
+    of the low one; who does not fit is passed over, who runs and gets none is preempted.
+
+    A job that has waited longer than ``promote`` times as long as it ran, both since it first ran
+    or was last promoted, goes back to the high queue, its service counted from zero.
+
+    Deviations: gangs are placed by the fewest nodes; the paper's consolidation by the skew of a
+    model's tensors needs data that traces lack. Decisions fall on events, not every few seconds.
+
+    Parameters
+    ----------
+    threshold_gpu_s : float
+        Attained service in GPU seconds at which a job is demoted (> 0); 3,250 is the first limit
+        of the authors' public simulator.
+    promote : float
+        PromoteKnob (> 0); infinite = nobody is promoted, which is that simulator's ``dlas-gpu``.
+    """
+
+    threshold_gpu_s: float = 3250.0
+    promote: float = math.inf
+    _queue: Queue = field(init=False, repr=False)
+    _began_s: dict[int, float] = field(init=False, repr=False, default_factory=dict)
+    _counted: dict[int, tuple[float, float]] = field(init=False, repr=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("threshold_gpu_s", "promote"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be > 0, got {getattr(self, name):g}")
+        self._queue = Queue(lambda job: self._key(job, job.waiting_since_s))
+
+    def decide(self, state: State) -> Decision:
+        """Give the GPUs to the head of the two queues; preempt whoever gets none."""
+        if not state.pending:
+            return NOTHING
+        if math.isfinite(self.promote):
+            self._promote(state)
+        kept, chosen = self._hand_out(state)
+        draft = Draft(state)
+        for job in [job for job in state.running.values() if job.number not in kept]:
+            draft.stop(job)
+        for job in chosen:
+            gpus = idle_gpus(draft, job)
+            if gpus is not None:
+                self._began_s.setdefault(job.number, state.now)
+                draft.start(job, gpus)
+        return draft.decision(self._wake(state, kept, chosen))
+
+    def _hand_out(self, state: State) -> tuple[set[int], list[Job]]:
+        """Return the running jobs that stay, by number, and the pending ones to start."""
+        free = self._gpus_in_order(state)
+        kept: set[int] = set()
+        chosen = []
+        for _, job in merge(self._running(state), self._queue.entries(state), key=itemgetter(0)):
+            model = _model_for(state, job, free)
+            if model is None:
+                continue
+            free[model] -= job.workers
+            if job.gpus:
+                kept.add(job.number)
+            else:
+                chosen.append(job)
+            if not any(free):
+                break
+        return kept, chosen
+
+    def _running(self, state: State) -> list[tuple[Key, Job]]:
+        return sorted((self._key(job, state.now), job) for job in state.running.values())
+
+    def _key(self, job: Job, now: float) -> Key:
+        low = self._demoted_s(job, now) <= now + _INSTANT_S
+        return low, self._began_s.get(job.number, math.inf), job.number
+
+    def _demoted_s(self, job: Job, now: float) -> float:
+        """Return when a job that runs, or that would start now, reaches the threshold."""
+        before = job.held_s - self._counted.get(job.number, (0.0, 0.0))[1]
+        since = job.started_s if job.gpus else now
+        return since + self.threshold_gpu_s / job.workers - before
+
+    def _promote(self, state: State) -> None:
+        for job, due in self._starving(state):
+            if due <= state.now + _INSTANT_S:
+                self._counted[job.number] = (state.now, job.held_s)
+                self._queue.renew(job)
+
+    def _starving(self, state: State) -> Iterator[tuple[Job, float]]:
+        """Yield the pending jobs of the low queue and when they are to be promoted.
+
+        A job that ran for t since the moment r has waited p * t when t + p * t have passed.
+        """
+        for job in state.pending.values():
+            if job.starts and self._key(job, job.waiting_since_s)[0]:
+                began = self._began_s.get(job.number, job.arrival_s)
+                since, held = self._counted.get(job.number, (began, 0.0))
+                yield job, since + (job.held_s - held) * (1 + self.promote)
+
+    def _wake(self, state: State, kept: set[int], chosen: list[Job]) -> float | None:
+        """Return the next moment at which a job changes its queue."""
+        now = state.now
+        moments = [self._demoted_s(state.running[number], now) for number in kept]
+        moments += [self._demoted_s(job, now) for job in chosen]
+        if math.isfinite(self.promote):
+            moments += [due for _, due in self._starving(state)]
+        at = min([moment for moment in moments if moment > now + _INSTANT_S], default=math.inf)
+        return None if math.isinf(at) else at
+
+    @staticmethod
+    def _gpus_in_order(state: State) -> list[int]:
+        machines = state.machines
+        free = [0] * len(machines.models)
+        for gpu, model in enumerate(machines.model):
+            free[model] += machines.node[gpu] not in state.down
+        return free
+
+
+def _model_for(state: State, job: Job, free: list[int]) -> int | None:
+    """Return the GPU model that a running job is on, the fastest for another; None if too few."""
+    if job.gpus:
+        own = state.machines.model[job.gpus[0]]
+        return own if free[own] >= job.workers else None
+    enough = [m for m, count in enumerate(free) if count >= job.workers and _holds(state, m, job)]
+    return max(enough, key=lambda m: (state.speed[m][job.workload], -m), default=None)
+
+
+def _holds(state: State, model: int, job: Job) -> bool:
+    need = state.modes[job.workload][0].memory_mib
+    machines = state.machines
+    fitting = [need <= machines.memory_mib[g] for g, m in enumerate(machines.model) if m == model]
+    return sum(fitting) >= job.workers

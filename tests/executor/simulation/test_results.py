@@ -1,0 +1,129 @@
+import math
+
+import numpy as np
+import pytest
+
+from dovetail.executor.simulation import results
+from dovetail.executor.simulation.results import RunResult, thinned
+from dovetail.instances.errors import InputError
+from dovetail.solver.policies import policy_named
+from tests.executor.simulation.worlds import run, trace, world
+
+JOBS = trace((0, 1, 10, "a", 1.5), (1, 2, 7.3, "b"), (2.25, 1, 4, "a"), tenant="me, too")
+
+
+@pytest.fixture(scope="module")
+def result():
+    return RunResult.of("fifo", 3, run(JOBS, world(gpus=2), policy_named("fifo")), JOBS, "f1")
+
+
+@pytest.fixture(params=["csv", "parquet"])
+def kind(request, monkeypatch):
+    if request.param == "parquet":
+        pytest.importorskip("pyarrow")
+    else:
+        monkeypatch.setattr(results, "find_spec", lambda name: None)
+    return request.param
+
+
+def same(one, other):
+    assert list(one) == list(other)
+    for name in one:
+        assert one[name].dtype.kind == other[name].dtype.kind, name
+        np.testing.assert_array_equal(one[name], other[name])
+
+
+def test_reads_what_it_wrote(result, kind, tmp_path):
+    result.write(tmp_path / "run")
+    found = RunResult.read(tmp_path / "run")
+    assert (found.policy, found.seed, found.fingerprint) == ("fifo", 3, "f1")
+    assert list(found.summary) == list(result.summary)
+    np.testing.assert_array_equal(list(found.summary.values()), list(result.summary.values()))
+    for name in ("jobs", "series", "stays"):
+        same(getattr(found, name), getattr(result, name))
+    files = {path.name for path in (tmp_path / "run").iterdir()}
+    ending = "parquet" if kind == "parquet" else "csv.gz"
+    assert files == {"summary.json", *(f"{n}.{ending}" for n in ("jobs", "series", "stays"))}
+
+
+def test_takes_the_place_of_a_run_and_of_nothing_else(result, kind, tmp_path):
+    result.write(tmp_path / "run")
+    result.write(tmp_path / "run")
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter1.tex").write_text("mine")
+    with pytest.raises(InputError, match="holds something else than a run"):
+        result.write(tmp_path / "thesis")
+    assert (tmp_path / "thesis" / "chapter1.tex").read_text() == "mine"
+
+
+def test_what_is_interrupted_leaves_nothing(result, tmp_path, monkeypatch):
+    def interrupted(table, path):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(results, "_write_table", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        result.write(tmp_path / "run")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_summary_can_be_read_without_the_tables(result, tmp_path):
+    result.write(tmp_path / "run")
+    about = RunResult.read(tmp_path / "run", tables=False)
+    assert about.jobs == about.series == about.stays == {}
+    assert about.summary["jct_mean_s"] == result.summary["jct_mean_s"]
+    assert math.isnan(about.summary["energy_kwh"])
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("{}", "format: must be 'dovetail-run/1'"),
+        ('{"format": "dovetail-run/1"}', "must hold policy, seed and metrics"),
+        ("{", "is not valid JSON"),
+    ],
+)
+def test_a_broken_summary_is_told(text, rule, tmp_path):
+    (tmp_path / "summary.json").write_text(text)
+    with pytest.raises(InputError, match=rule):
+        RunResult.read(tmp_path)
+
+
+def test_broken_tables_are_told(result, kind, tmp_path):
+    result.write(tmp_path / "run")
+    table = next((tmp_path / "run").glob("jobs.*"))
+    table.write_bytes(b"job,workers\nj0,many\n")
+    with pytest.raises(InputError, match="jobs"):
+        RunResult.read(tmp_path / "run")
+
+
+def test_a_folder_that_cannot_be_written_is_told(result, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be written"):
+        result.write(tmp_path / "file" / "run")
+
+
+def test_parquet_without_pyarrow_is_told(result, tmp_path, monkeypatch):
+    pytest.importorskip("pyarrow")
+    result.write(tmp_path / "run")
+    monkeypatch.setattr(results, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"pip install 'dovetail\[parquet\]'"):
+        RunResult.read(tmp_path / "run")
+
+
+def test_thinning_keeps_every_peak_and_the_order():
+    draw = np.random.default_rng(2)
+    table = {"time_s": np.arange(50_000.0), "busy": draw.random(50_000)}
+    table["gap"] = np.full(50_000, np.nan)
+    table["busy"][31_234], table["busy"][777] = 9.0, -9.0
+    table["gap"][40_001] = 0.5
+    few = thinned(table, 1000)
+    assert len(few["time_s"]) <= 1000
+    assert (np.diff(few["time_s"]) > 0).all()
+    assert few["time_s"][[0, -1]].tolist() == [0, 49_999]
+    assert (few["busy"].max(), few["busy"].min(), np.nanmax(few["gap"])) == (9.0, -9.0, 0.5)
+
+
+def test_a_short_series_is_left_as_it_is():
+    table = {"time_s": np.arange(5.0)}
+    assert thinned(table, 5) is table
