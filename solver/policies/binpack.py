@@ -26,9 +26,11 @@ class Binpack:
 
     def decide(self, state: State) -> Decision:
         """Start every waiting job that fits, packed as densely as memory allows."""
+        if not state.pending:
+            return NOTHING
         draft = Draft(state)
         rooms = Rooms(draft)
-        if not state.pending or not rooms:
+        if not rooms:
             return NOTHING
 
         def fullest(job: Job) -> list[int] | None:

@@ -35,9 +35,11 @@ def pair_up(state: State, cost: Cost) -> Decision:
     cost : callable
         Of a waiting job beside residents. It must not fall as more jobs join a GPU.
     """
+    if not state.pending:
+        return NOTHING
     draft = Draft(state)
     rooms = Rooms(draft)
-    if not state.pending or not rooms:
+    if not rooms:
         return NOTHING
     groups = waiting_groups(state)
     if draft.idle_total:

@@ -50,10 +50,10 @@ class Horus:
 
     def decide(self, state: State) -> Decision:
         """Start as many from the head of the queue as find a place."""
+        if not state.pending:
+            return NOTHING
         draft = Draft(state)
         rooms = Rooms(draft)
-        if not state.pending or not rooms:
-            return NOTHING
         for job in self._queue.jobs(state):
             gpus = idle_gpus(draft, job)
             if gpus is None:

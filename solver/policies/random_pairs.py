@@ -37,10 +37,10 @@ class RandomPairs:
 
     def decide(self, state: State) -> Decision:
         """Start jobs in random order, on idle GPUs if there are enough, else on random ones."""
+        if not state.pending:
+            return NOTHING
         draft = Draft(state)
         rooms = Rooms(draft)
-        if not state.pending or not rooms:
-            return NOTHING
         for job in self._queue.jobs(state):
             gpus = idle_gpus(draft, job) or self._any(draft, rooms, job)
             if gpus is None:
