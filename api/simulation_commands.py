@@ -96,9 +96,18 @@ def _told(
         console().print(comparison_view(groups, facts))
         for place in filter(None, (options.output, options.report)):
             print(f"-> {Path(place)}")
-    for each in failures:
-        print(f"dovetail: failed: {each.task}: {each.reason}", file=sys.stderr)
+    _tell_failures(failures)
     return 1 if failures else 0
+
+
+def _tell_failures(failures: Sequence[Failure]) -> None:
+    """Tell a policy that failed in one line for all seeds in which it did so alike."""
+    seeds: dict[tuple[str, str], list[int]] = {}
+    for each in failures:
+        seeds.setdefault((each.task.policy, each.reason), []).append(each.task.seed)
+    for (policy, reason), failed in seeds.items():
+        which = f"seed{'s' if len(failed) > 1 else ''} {', '.join(map(str, failed))}"
+        print(f"dovetail: failed: {policy}, {which}: {reason}", file=sys.stderr)
 
 
 def _write_report(campaign: Campaign, options: Namespace, facts: Mapping[str, str]) -> None:

@@ -208,15 +208,16 @@ def bad_policies(monkeypatch):
 
 def test_a_policy_that_fails_is_told_and_the_others_go_on(run, small, bad_policies):
     policies = "never,fifo,broken"
-    status, out, err = run("compare", *small, "--policies", policies, "--jobs", 1, "-o", "out")
+    many = ("--policies", policies, "--seeds", 2, "-o", "out")
+    status, out, err = run("compare", *small, *many, *ONE)
     assert status == 1
     assert err.splitlines() == [
-        "dovetail: failed: never, seed 0: the policy leaves 3 jobs waiting for ever (at 10 s)",
-        "dovetail: failed: broken, seed 0: the policy gives 'j1' 1 GPUs for 2 workers (at 0 s)",
+        "dovetail: failed: never, seeds 0, 1: the policy leaves 3 jobs waiting for ever (at 10 s)",
+        "dovetail: failed: broken, seeds 0, 1: the policy gives 'j1' 1 GPUs for 2 workers (at 0 s)",
     ]
     assert "fifo" in out
     data = json.loads(Path("out/comparison.json").read_text())
-    assert [each["policy"] for each in data["failed"]] == ["never", "broken"]
+    assert [each["policy"] for each in data["failed"]] == ["never", "broken"] * 2
 
 
 def test_a_policy_that_fails_alone_is_one_line(run, small, bad_policies):
@@ -312,7 +313,8 @@ def test_a_mistake_is_told_before_anything_is_run(run, small, arguments, message
 
 @pytest.mark.parametrize("command", ["simulate", "compare"])
 def test_a_folder_that_cannot_be_written_is_told(run, small, command):
-    status, out, err = run(command, *small, "-o", "/proc/out")
+    policy = "--policy" if command == "simulate" else "--policies"
+    status, out, err = run(command, *small, policy, "fifo", "-o", "/proc/out")
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert "/proc/out" in err
     assert "cannot be written" in err
