@@ -72,7 +72,6 @@ class Load:
     busy: str
     shared: str
     longest_queue: int
-    busiest: int
     ends: str
 
 
@@ -127,7 +126,7 @@ def distribution(groups: Groups) -> Distribution:
     times = [np.quantile(group.jobs("jct_s"), parts) for group in groups.every]
     low = max(min(float(t[0]) for t in times), 1e-3)
     overlaid = len(times) <= OVERLAID
-    x = log_time_axis(low, max(float(t[-1]) for t in times), 90 if overlaid else 180)
+    x = log_time_axis(low, max(float(t[-1]) for t in times), 90 if overlaid else 150)
     y = part_axis()
     curves = tuple(
         Curve(
@@ -167,7 +166,6 @@ def loads(groups: Groups) -> Loads:
                 busy=area(*stretches(at, machines.at(binned(moments, used, edges)))),
                 shared=area(*stretches(at, machines.at(binned(moments, several, edges)))),
                 longest_queue=round(float(queued[1].max(initial=0.0))),
-                busiest=round(float(used.max(initial=0.0))),
                 ends=told.duration(float(run.jobs["finish_s"].max())),
             )
             for run, mean, queued, (moments, used, several) in zip(

@@ -51,10 +51,6 @@ class Group:
         """Return a column of the jobs of all runs, one after the other."""
         return np.concatenate([np.asarray(run.jobs[column], float) for run in self.runs])
 
-    def rounds(self, column: str) -> FloatArray:
-        """Return a column of the rounds of all runs, one after the other."""
-        return np.concatenate([np.asarray(run.series[column], float) for run in self.runs])
-
 
 @dataclass(frozen=True)
 class Groups:

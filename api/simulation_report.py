@@ -31,8 +31,8 @@ from dovetail.simulation_tables import (
 from dovetail.simulation_verdict import headline, verdict
 
 SIMULATED: Final = (
-    "This is a simulation: no job ran on a GPU, and nothing here was measured on one. "
-    "Policies see predictions; jobs progress at the true slowdowns of the simulated world."
+    "This is a simulation: no job ran on a GPU. Policies see predictions; jobs progress at the "
+    "slowdowns of the simulated world. Where those come from stands under “what was compared”."
 )
 
 
@@ -79,7 +79,7 @@ def comparison_page(
             headline=headline(groups),
             verdict=verdict(groups),
             tiles=list(_tiles(groups, pool)),
-            facts=[*_facts(groups, pool), *facts.items()],
+            facts={**dict(_facts(groups, pool)), **facts},
             groups=groups,
             opened=_opened(groups),
             tables=tables,

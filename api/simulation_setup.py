@@ -18,7 +18,14 @@ from dovetail.instances._record import listed
 from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.instances.files import source_name
 from dovetail.instances.instance import Instance
-from dovetail.instances.traces import Trace, library_trace, library_world, read_trace, trace_names
+from dovetail.instances.traces import (
+    KINDS,
+    Trace,
+    library_trace,
+    library_world,
+    read_trace,
+    trace_names,
+)
 from dovetail.instances.traces.filters import at_load, busiest, from_zero, largest, window
 from dovetail.wording import number
 
@@ -93,10 +100,16 @@ def _read(source: str, kind: str | None) -> Trace:
     if source.startswith(LIBRARY):
         trace = library_trace(source.removeprefix(LIBRARY))
     else:
-        trace = read_trace(source, kind)
+        trace = _read_file(source, kind)
     if not trace.jobs:
         raise InputError("must have at least one job, got none", "", source_name(source))
     return trace
+
+
+def _read_file(source: str, kind: str | None) -> Trace:
+    if kind is not None and kind not in KINDS:
+        raise InputError(f"must be one of {listed(KINDS)}, got {kind!r}", "--format")
+    return read_trace(source, kind)
 
 
 def _filtered(trace: Trace, options: Namespace) -> Trace:
@@ -111,7 +124,7 @@ def _filtered(trace: Trace, options: Namespace) -> Trace:
             trace = busiest(trace, options.busiest)
     if not trace.jobs:
         raise InputError("must leave at least one job, left none", "--window, --max-workers")
-    if options.load:
+    if options.load is not None:
         with _about("--load"):
             trace = at_load(trace, options.load)
     return from_zero(trace)

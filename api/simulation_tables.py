@@ -46,8 +46,6 @@ TABLES: Final = (
 """Title, caption and metrics of each of the main tables."""
 
 SIZE_METRICS: Final = tuple(f"jct_mean_{name}_s" for name in SIZE_CLASSES)
-ROUND_METRICS: Final = ("rounds", "decide_mean_s", "decide_p99_s", "decide_max_s")
-"""What is told of the decisions of every policy, by policy and not with a common unit."""
 
 
 class Cell(NamedTuple):
@@ -160,10 +158,15 @@ def longest_waits(group: Group) -> list[Wait]:
 
 def round_table(groups: Groups) -> list[Rounds]:
     """Return what decisions took and proved, a row for each policy."""
-    times = [group.mean(m) for group in groups.every for m in ROUND_METRICS[1:]]
-    known = [t for t in times if math.isfinite(t) and t > 0]
+    known = [t for group in groups.every for t in _decision_times(group) if t > 0]
     low, high = (min(known), max(known)) if known else (1e-3, 1.0)
     return [_round_row(group, low, max(high, 2 * low)) for group in groups.every]
+
+
+def _decision_times(group: Group) -> tuple[float, float, float]:
+    """Return mean and 99th percentile, means over runs, and the longest of all runs."""
+    longest = max(group.values("decide_max_s"))
+    return group.mean("decide_mean_s"), group.mean("decide_p99_s"), longest
 
 
 def _scale(metric: str, means: Mapping[str, Sequence[float]]) -> tuple[float, str]:
@@ -212,7 +215,7 @@ def _wait(group: Group, waited: float, place: int, job: int) -> Wait:
 
 
 def _round_row(group: Group, low: float, high: float) -> Rounds:
-    mean, p99, longest = (group.mean(metric) for metric in ROUND_METRICS[1:])
+    mean, p99, longest = _decision_times(group)
     proven, rounds = sum(group.values("proven_rounds")), sum(group.values("rounds"))
     optimal = sum(group.values("optimal_rounds"))
     gaps = [gap for gap in group.values("gap_max") if math.isfinite(gap)]
@@ -221,7 +224,7 @@ def _round_row(group: Group, low: float, high: float) -> Rounds:
         rounds=f"{group.mean('rounds'):,.0f}",
         mean=told.duration(mean),
         p99=told.duration(p99),
-        longest=told.duration(max(group.values("decide_max_s"))),
+        longest=told.duration(longest),
         proven=_part(proven, rounds) if proven else told.NO_FIGURE,
         optimal=_part(optimal, proven) if proven else told.NO_FIGURE,
         gap=f"{told.three_digits(100 * max(gaps))} %" if gaps else told.NO_FIGURE,

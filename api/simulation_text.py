@@ -80,11 +80,18 @@ def _means(groups: Groups) -> RenderableType:
     heads, columns = [], []
     for column in COLUMNS:
         metric = column.metric
-        size, unit = scale(metric, [group.mean(metric) for group in groups.every])
+        size, unit = scale(metric, _alike(groups, metric))
         winners = groups.best(metric)
         heads.append(f"{column.head}\n{unit}")
         columns.append([_cell(group, metric, size, group in winners) for group in groups.every])
     return _table(groups.every, heads, columns)
+
+
+def _alike(groups: Groups, metric: str) -> list[float]:
+    """Return the means of all columns of a kind, as all of JCT, which have one unit."""
+    kind = metric.partition("_")[0]
+    kin = [column.metric for column in COLUMNS if column.metric.partition("_")[0] == kind]
+    return [group.mean(name) for name in kin for group in groups.every]
 
 
 def _gains(groups: Groups) -> RenderableType:

@@ -25,7 +25,7 @@ def label(name: str) -> str:
 def time_unit(time_s: float) -> tuple[float, str]:
     """Return the seconds and the name of the unit in which a time reads well."""
     if 0 < time_s < 1:
-        return 1e-3, "ms"
+        return (1e-3, "ms") if time_s >= 1e-3 else (1e-6, "µs")
     fitting = (u for u in _MOST_OF_A_UNIT if time_s < u[0] * u[1])
     _, unit, name = next(fitting, (0.0, DAY_S, "d"))
     return unit, name

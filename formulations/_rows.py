@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Self
 
 import numpy as np
@@ -59,6 +59,8 @@ class Seatings:
 
     Attributes
     ----------
+    index : (s,) int
+        Where each stands among all.
     gpu_class : (s,) int
         The class of the GPU.
     first, count : (s, size) int
@@ -74,6 +76,7 @@ class Seatings:
         Power of the GPU, NaN where unknown.
     """
 
+    index: Ints
     gpu_class: Ints
     first: Ints
     count: Ints
@@ -88,6 +91,37 @@ class Seatings:
     def rows(self) -> Ints:
         """In how many ways the places of each can be taken, before any rule, (s,)."""
         return np.asarray(self.count.prod(axis=1))
+
+    @property
+    def families(self) -> Ints:
+        """The order in which seatings of the same jobs on the same GPUs stand together, (s,)."""
+        return np.argsort(self._family, kind="stable")
+
+    @property
+    def _family(self) -> Ints:
+        return packed(np.column_stack([self.gpu_class, self.first]))
+
+    def alike(self) -> tuple[Ints, Ints]:
+        """Return the first of all that seat the same jobs on the same GPUs, and all of them.
+
+        Returns
+        -------
+        first : (f,) int
+            The first seating of each family.
+        nth : (k, f) int
+            The first, second, ... seating of each family, -1 where it has no more.
+        """
+        _, first, family = np.unique(self._family, return_index=True, return_inverse=True)
+        order = np.argsort(family, kind="stable")
+        size = np.bincount(family)
+        nth = np.full((int(size.max(initial=0)), len(size)), -1, dtype=np.int64)
+        rank = np.arange(len(order)) - np.repeat(np.cumsum(size) - size, size)
+        nth[rank, family[order]] = order
+        return first, nth
+
+    def numbered(self) -> Seatings:
+        """Return the seatings, their index counted anew."""
+        return replace(self, index=np.arange(len(self.gpu_class)))
 
     def product(self) -> tuple[Ints, Ints]:
         """Return every way to take the places: the seating of each row, and its pool places."""
@@ -121,14 +155,20 @@ def in_chunks(seatings: Seatings, rows_at_once: int = ROWS_AT_ONCE) -> Iterator[
         first = last
 
 
-def distinct_in_order(job: Ints, twin: Bools) -> Bools:
-    """Tell which rows hold distinct jobs, those in twin places in the order of their index."""
+def distinct(job: Ints) -> Bools:
+    """Tell which rows hold distinct jobs."""
     keep = np.ones(len(job), dtype=bool)
     for k in range(job.shape[1]):
         for before in range(k):
             keep &= job[:, before] != job[:, k]
-        if k:
-            keep &= ~twin[:, k] | (job[:, k - 1] < job[:, k])
+    return keep
+
+
+def in_order(job: Ints, twin: Bools) -> Bools:
+    """Tell in which rows jobs in twin places come in the order of their index."""
+    keep = np.ones(len(job), dtype=bool)
+    for k in range(1, job.shape[1]):
+        keep &= ~twin[:, k] | (job[:, k - 1] < job[:, k])
     return keep
 
 

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from dovetail.formulations._rows import (
     Rows,
     Seatings,
-    distinct_in_order,
+    distinct,
     in_chunks,
+    in_order,
     joined_floats,
     joined_ints,
     packed,
@@ -160,11 +161,15 @@ class _Lister:
         self.job = np.array([v.job for v in self.variants], dtype=np.int64)
         self.memory = np.array([v.memory_mib for v in self.variants])
         self.stretch = np.array([v.stretch for v in self.variants])
-        self.gsla = np.array([np.inf if j.gsla is None else j.gsla for j in jobs])
+        self.stretched = bool((self.stretch != 1).any())
+        gsla = np.array([np.inf if j.gsla is None else j.gsla for j in jobs])
+        self.accepted = gsla * (1 + GSLA_TOLERANCE)
         self.latency = np.array([j.priority == "latency" for j in jobs], dtype=bool)
         self.workers = np.array([j.workers for j in jobs], dtype=np.int64)
         self.pending = np.array([not j.running for j in jobs], dtype=bool)
         self.first_of_job = np.searchsorted(self.job, np.arange(len(compiled.jobs)))
+        remaining = [j.remaining_s for j in compiled.jobs]
+        self.remaining = np.array(remaining, dtype=np.float64)
         models = compiled.models
         self.model = np.array([models.index(c.model) for c in compiled.classes], dtype=np.int64)
         self.room = np.array([c.memory_mib for c in compiled.classes]) + MEMORY_TOLERANCE_MIB
@@ -250,12 +255,13 @@ class _Lister:
                         np.tile(able, len(classes)),
                     )
                     by_size[template.share.shape[1]].append(seatings)
-        return [Seatings.joined(parts) for _, parts in sorted(by_size.items())]
+        return [Seatings.joined(parts).numbered() for _, parts in sorted(by_size.items())]
 
     def _joining(self, classes: Ints, residents: Ints, template: Template, row: Ints) -> Seatings:
         """Return the seatings of rows of a template, on these classes beside these variants."""
         free = template.free[row]
         return Seatings(
+            index=np.arange(len(row)),
             gpu_class=classes,
             first=np.concatenate([residents, self.starts[free]], axis=1),
             count=np.concatenate([np.ones_like(residents), self.counts[free]], axis=1),
@@ -300,7 +306,7 @@ class _Lister:
         ]
         variant = np.array([row[0] for row in found], dtype=np.int64)
         alone = np.array([row[2] for row in found], dtype=np.float64)
-        keep = alone <= self.gsla[variant] * (1 + GSLA_TOLERANCE)
+        keep = alone <= self.accepted[variant]
         keep &= self.memory[variant] <= self.room[index]
         return Rows(
             np.full(len(found), index, dtype=np.int64),
@@ -312,42 +318,98 @@ class _Lister:
 
     def _together(self, seatings: Seatings) -> Rows:
         """Return the groups of two or more jobs that some best plan may need."""
-        return self._undominated(Rows.joined([self._allowed(s) for s in in_chunks(seatings)]))
+        found = [self._seated(part) for part in in_chunks(seatings.take(seatings.families))]
+        rows = Rows.joined([rows for rows, _ in found])
+        # In the order of the seatings, so that it does not depend on the chunks.
+        order = np.argsort(np.concatenate([index for _, index in found]), kind="stable")
+        return self._undominated(self._ordered(rows.take(order)))
 
-    def _allowed(self, seatings: Seatings) -> Rows:
-        """Return the rows of the seatings that break no rule, their members ordered by job."""
-        seating, place = seatings.product()
+    def _seated(self, seatings: Seatings) -> tuple[Rows, Ints]:
+        """Return rows of the seatings that break no rule, and the index of the seating of each.
+
+        Ways to seat the same jobs are gone through one after the other. Of jobs of one GPU only
+        the way of the largest gain is kept; of others all, for ``_undominated`` to choose from.
+        """
+        first, at = seatings.alike()
+        family, place = seatings.take(first).product()
         variant = self.pool[place]
-        keep = distinct_in_order(self.job[variant], seatings.twin[seating])
-        gpu_class = seatings.gpu_class[seating]
+        gpu_class = seatings.gpu_class[first][family]
+        keep = distinct(self.job[variant])
         keep &= self.memory[variant].sum(axis=1) <= self.room[gpu_class]
         if self.round.instance.cluster.gang_sharing == "whole":
             keep &= (self.workers[variant] == self.workers[variant[:, :1]]).all(axis=1)
-        seating, variant = seating[keep], variant[keep]
-        bound = np.where(self.latency[variant], seatings.tail[seating], seatings.upper[seating])
-        stretch = self.stretch[variant]
-        rows = Rows(
-            gpu_class[keep],
+        family, variant = family[keep], variant[keep]
+        several = np.asarray((self.workers[variant] > 1).any(axis=1) | self.values.ratio)
+        best, chosen = np.full(len(family), -np.inf), np.full(len(family), -1)
+        every: list[tuple[Ints, Ints]] = []
+        for nth in at:
+            row, seating, gain = self._allowed(seatings, nth[family], variant)
+            more = ~several[row] & (gain > best[row])
+            best[row[more]], chosen[row[more]] = gain[more], seating[more]
+            every.append((row[several[row]], seating[several[row]]))
+        single = np.flatnonzero(chosen >= 0)
+        row = np.concatenate([single, *(row for row, _ in every)])
+        seating = np.concatenate([chosen[single], *(seating for _, seating in every)])
+        index = seatings.index[seating]
+        order = np.lexsort((row, index))
+        rows = self._rows(seatings, seating[order], variant[row[order]])
+        return rows, index[order]
+
+    def _allowed(
+        self, seatings: Seatings, seating: Ints, variant: Ints
+    ) -> tuple[Ints, Ints, Floats]:
+        """Return the rows that break no rule, their seatings, and the sum of their gains.
+
+        Parameters
+        ----------
+        seatings : Seatings
+            The seatings.
+        seating : (n,) int
+            That of each row, -1 for none.
+        variant : (n, size) int
+            Who takes its places.
+        """
+        keep = seating >= 0
+        for k, of_place in enumerate(variant.T):
+            keep &= self._accepted(seatings, k, seating, of_place)
+        row = np.flatnonzero(keep)
+        seating, variant = seating[row], variant[row]
+        found = self._rows(seatings, seating, variant)
+        keep = in_order(self.job[variant], seatings.twin[seating])
+        if self.values.objective == "jct":
+            keep &= self._shortens(found)
+        return row[keep], seating[keep], self._gain(found.take(keep)).sum(axis=1)
+
+    def _accepted(
+        self, seatings: Seatings, place: int, seating: Ints, variant: Ints
+    ) -> NDArray[np.bool_]:
+        """Tell whether the job in one place accepts its bound there, for each row."""
+        bound = seatings.upper[:, place].take(seating)
+        if self.latency.any():
+            tail = seatings.tail[:, place].take(seating)
+            bound = np.where(self.latency.take(variant), tail, bound)
+        if self.stretched:
+            bound *= self.stretch.take(variant)
+        return np.asarray(bound <= self.accepted.take(variant))
+
+    def _rows(self, seatings: Seatings, seating: Ints, variant: Ints) -> Rows:
+        return Rows(
+            seatings.gpu_class[seating],
             variant,
             seatings.share[seating],
-            seatings.slowdown[seating] * stretch,
+            seatings.slowdown[seating] * self.stretch[variant],
             seatings.power_w[seating],
         )
-        keep = (bound * stretch <= self.gsla[variant] * (1 + GSLA_TOLERANCE)).all(axis=1)
-        if self.values.objective == "jct":
-            keep &= self._shortens(rows)
-        return self._ordered(rows.take(keep))
 
     def _shortens(self, rows: Rows) -> NDArray[np.bool_]:
         job = self.job[rows.variant]
         if job.shape[1] > 2:
             return np.zeros(len(job), dtype=bool)
-        jobs = self.round.jobs
-        remaining = np.array([j.remaining_s for j in jobs], dtype=np.float64)
-        running = np.array([j.running for j in jobs], dtype=bool)
-        return shortens_mean_completion(rows.slowdown, remaining[job], running[job])
+        running = ~self.pending[rows.variant]
+        return shortens_mean_completion(rows.slowdown, self.remaining[job], running)
 
     def _ordered(self, rows: Rows) -> Rows:
+        """Return the rows with their members in the order of the jobs."""
         order = np.argsort(self.job[rows.variant], axis=1)
         return Rows(
             rows.gpu_class,

@@ -21,7 +21,7 @@
     const [unit, name] = UNITS.find(([each]) => step >= each) || [1, "s"];
     const made = [];
     for (let k = Math.ceil(low / step - 1e-9); k * step <= low + span * (1 + 1e-9); k++) {
-      const text = document.createElementNS("http:/" + "/www.w3.org/2000/svg", "text");
+      const text = document.createElementNS(every[0].namespaceURI, "text");
       text.setAttribute("x", `${100 * (k * step - low) / span}%`);
       text.setAttribute("y", "15");
       text.setAttribute("text-anchor", "middle");

@@ -15,7 +15,7 @@
   paper's are up to 8 GPUs in 66 % of the jobs and 16 or 32 in the rest; sizes are drawn so: 1, 2,
   4 or 8 and 16 or 32, each as likely. ``--gangs recorded`` keeps those of the trace.
 - Pairs: the paper measured its own on A6000. Ours are Lucid's on RTX 3090, an Ampere GPU, too;
-  their interference is mild (mean slowdown 1.09). ``--worlds v100`` takes Gavel's, which
+  their interference is mild (mean slowdown 1.09). World ``v100`` takes Gavel's, which
   is harsh (1.9). Neither has memory or iteration times by batch size, so no policy splits batches.
 - The Venus trace is not public in what we have: Philly only. Pollux needs gradient noise: left out.
 """
@@ -37,6 +37,7 @@ from runs import (
     common_options,
     end_in_one_line,
     number,
+    parsed,
     print_table,
     print_waits,
     results,
@@ -102,11 +103,11 @@ def main() -> None:
 def _options() -> argparse.Namespace:
     parser = common_options(__doc__, POLICIES)
     parser.add_argument("--loads", type=float, nargs="+", default=list(LOADS))
-    parser.add_argument("--worlds", nargs="+", default=["rtx3090"], choices=worlds.NAMES)
+    parser.add_argument("--worlds", nargs="+", default=["rtx3090", "v100"], choices=worlds.NAMES)
     parser.add_argument("--gangs", default="paper", choices=["paper", "recorded"])
     parser.add_argument("--beliefs", default="noise:0.065", help="table of section 6: 0.06-0.07")
     parser.add_argument("--jobs", type=int, default=240, help="at load 1")
-    return parser.parse_args()
+    return parsed(parser)
 
 
 def _trace(data: Path) -> Trace:

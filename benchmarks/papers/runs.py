@@ -1,7 +1,7 @@
 """Run policies on drawn scenarios in parallel processes; every result is a row of a CSV file.
 
 Shared by the scripts beside it. A run that is in the file already is not run again: a script that
-was stopped goes on where it was.
+was stopped goes on where it was. Runs that failed are tried again.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import csv
 import math
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import (
     FIRST_COMPLETED,
@@ -27,12 +28,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dovetail.executor.simulation import History, PolicyError
+from dovetail.executor.simulation import History
 from dovetail.executor.simulation.conservation import violations
 from dovetail.executor.simulation.metrics import METRICS, job_table, summary
 from dovetail.executor.simulation.setup import Scenario, Setup
 from dovetail.instances.errors import DovetailError
-from dovetail.solver.policies.registry import policy_named
+from dovetail.solver.policies.registry import POLICIES, policy_named
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 
@@ -68,12 +69,20 @@ def common_options(description: str | None, policies: Sequence[str]) -> argparse
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--data", type=Path, default=DATA, help="folder of the measured data")
-    parser.add_argument("--policies", nargs="+", default=list(policies))
+    parser.add_argument("--policies", nargs="+", default=list(policies), help="or all")
     parser.add_argument("--seeds", type=int, default=3, help="how many seeds, from 0")
     parser.add_argument("--workers", type=int, default=2, help="processes")
     parser.add_argument("--check", action="store_true", help="hold every run against physics")
     parser.add_argument("--out", type=Path, required=True, help="CSV file, gone on with if there")
     return parser
+
+
+def parsed(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Return the options; ``--policies all`` stands for every policy there is."""
+    options = parser.parse_args()
+    if options.policies == ["all"]:
+        options.policies = list(POLICIES)
+    return options
 
 
 def results(cases: Sequence[Case], options: argparse.Namespace, seeds: int) -> list[Row]:
@@ -182,9 +191,9 @@ def print_waits(title: str, rows: Sequence[Row], policies: Sequence[str]) -> Non
         counts = [f"{number(mine, name):.0f}" for name in ("preemptions", "out_of_memory")]
         body.append([policy, *hours, *counts])
     print_table(f"Starvation: {title} (means over runs)", head, body)
-    for row in rows:
-        if row["error"]:
-            print(f"\n{row['policy']}, seed {row['seed']}: {row['error']}")
+    failed = Counter((row["policy"], row["error"]) for row in rows if row["error"])
+    for (policy, error), count in failed.items():
+        print(f"\n{policy} failed in {count} of the runs: {error}")
 
 
 def end_in_one_line(main: Callable[[], None]) -> None:
@@ -202,14 +211,15 @@ def _key(row: Row, columns: Sequence[str]) -> tuple[str, ...]:
 
 
 def _kept(out: Path, columns: Sequence[str]) -> list[Row]:
-    """Return the whole rows of the file, and drop a last one that was cut short."""
+    """Return the whole rows of runs that ended well, and drop the others from the file."""
     if not out.exists():
         return []
     with out.open(newline="") as file:
         reader = csv.DictReader(file)
         if reader.fieldnames is not None and list(reader.fieldnames) != list(columns):
             raise DovetailError(f"{out}: has other columns; name another file")
-        rows = [row for row in reader if None not in row and None not in row.values()]
+        whole = (row for row in reader if None not in row and None not in row.values())
+        rows = [row for row in whole if not row["error"]]
     beside = out.with_name(f".{out.name}.tmp")
     with beside.open("w", newline="") as file:
         writer = csv.DictWriter(file, columns)
@@ -254,9 +264,11 @@ def _run(labels: dict[str, str], scenario: Scenario, seed: int, policy: str, che
     row = {**labels, "policy": policy, "seed": str(seed), "error": ""}
     try:
         history = scenario.simulate(policy_named(policy))
-    except PolicyError as error:
+    except Exception as error:
+        # One broken policy must not end hours of others.
         empty = dict.fromkeys([*METRICS, *EXTRA], "nan")
-        return {**row, "wall_s": f"{time.perf_counter() - began:.3f}", **empty, "error": str(error)}
+        said = f"{type(error).__name__}: {error}".replace("\n", " ")
+        return {**row, "wall_s": f"{time.perf_counter() - began:.3f}", **empty, "error": said}
     wall_s = time.perf_counter() - began
     numbers = {name: f"{value:.10g}" for name, value in measured(history, scenario).items()}
     if check:

@@ -36,6 +36,7 @@ from runs import (
     common_options,
     end_in_one_line,
     number,
+    parsed,
     print_table,
     print_waits,
     ratio,
@@ -97,7 +98,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--nodes", type=int, default=32)
     parser.add_argument("--restart", type=float, default=60.0, help="s without progress")
     parser.add_argument("--jobs", type=int, help="sample so many: a short form with fewer nodes")
-    return parser.parse_args()
+    return parsed(parser)
 
 
 def _case(options: argparse.Namespace, world: str, arrivals: str, trace: str) -> Case:

@@ -16,7 +16,13 @@ from scipy.sparse import csr_array, hstack, vstack
 
 from dovetail.instances.slowdown_table import UNCAPPED
 from dovetail.solver.policies.policy import NOTHING, Decision
-from dovetail.solver.policies.rearrange import Group, rearranged
+from dovetail.solver.policies.rearrange import (
+    Group,
+    alone_on,
+    gpus_by_model,
+    memory_by_model,
+    rearranged,
+)
 from dovetail.solver.policies.state import Job, State
 
 Floats = NDArray[np.float64]
@@ -93,6 +99,8 @@ class Gavel:
     _next_s: float = field(default=-math.inf, init=False, repr=False)
     _owed: dict[Combination, float] = field(default_factory=dict, init=False, repr=False)
     _received: dict[Combination, int] = field(default_factory=dict, init=False, repr=False)
+    _solved_for: object = field(default=None, init=False, repr=False)
+    _last: Mapping[Combination, float] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.objective not in _OBJECTIVES:
@@ -102,13 +110,13 @@ class Gavel:
 
     def decide(self, state: State) -> Decision:
         """Begin a new round if the last one is over."""
+        if state.now < self._next_s or not (state.running or state.pending):
+            return NOTHING
         everyone = [*state.running.values(), *state.pending.values()]
         jobs = sorted(everyone, key=lambda job: job.number)
-        if state.now < self._next_s or not jobs:
-            return NOTHING
         self._next_s = state.now + self.round_s
         kinds = self._by_kind(state, jobs)
-        self._owe(self._shares(state, kinds))
+        self._owe(self._shares_again(state, kinds))
         draft = rearranged(state, self._round(state, kinds))
         return draft.decision(wake_s=self._next_s)
 
@@ -126,12 +134,24 @@ class Gavel:
             return -job.remaining(state.now), job.number
         return job.held(state.now), job.number
 
+    def _shares_again(
+        self, state: State, kinds: Mapping[Kind, Sequence[Job]]
+    ) -> Mapping[Combination, float]:
+        """Return the shares, those of the last round if the program is still the same."""
+        if self.objective == "makespan":
+            return self._shares(state, kinds)
+        counts = sorted((kind, len(same)) for kind, same in kinds.items())
+        facts = (counts, gpus_by_model(state), len(state.clashes), id(state.predicted))
+        if self._solved_for != facts:
+            self._solved_for, self._last = facts, self._shares(state, kinds)
+        return self._last
+
     def _shares(
         self, state: State, kinds: Mapping[Kind, Sequence[Job]]
     ) -> dict[Combination, float]:
         """Return how many of each combination should run at a time, on average."""
         found = combinations(state, kinds, self.space_sharing)
-        gpus = _gpus(state)
+        gpus = gpus_by_model(state)
         equal = {kind: _equal_speed(state, kind, gpus) for kind in kinds}
         value = [
             math.fsum(v * k.workers / equal[k] for k, v in zip(c.kinds, c.speeds, strict=True))
@@ -156,7 +176,7 @@ class Gavel:
         self._received = {c: self._received.get(c, 0) for c in shares}
 
     def _round(self, state: State, kinds: dict[Kind, list[Job]]) -> list[Group]:
-        left = _gpus(state)
+        left = gpus_by_model(state)
         heap = [self._entry(place, c) for place, c in enumerate(self._owed)]
         heapify(heap)
         groups = []
@@ -170,7 +190,9 @@ class Gavel:
             left[c.model] -= c.kinds[0].workers
             self._received[c] += 1
             heappush(heap, self._entry(place, c))
-        return groups + _alone(state, kinds, left)
+        waiting = [job for same in kinds.values() for job in same]
+        waiting.sort(key=lambda job: (job.held(state.now), job.number))
+        return groups + alone_on(state, waiting, left)
 
     def _entry(self, place: int, c: Combination) -> tuple[float, int, Combination]:
         return -self._owed[c] / (self._received[c] + 1), place, c
@@ -182,7 +204,7 @@ def combinations(
     """Return the jobs alone and the pairs that may run on each GPU model."""
     found = []
     pairs = pairs and state.machines.rules.max_jobs_per_gpu > 1
-    for model, (least, most) in enumerate(_memory(state)):
+    for model, (least, most) in enumerate(memory_by_model(state)):
         speed = state.speed[model]
         fitting = [kind for kind in kinds if _needs(state, kind) <= most]
         found += [Combination(model, (kind,), (speed[kind.workload],)) for kind in fitting]
@@ -257,40 +279,8 @@ def _most(gain: Floats, matrix: csr_array, bound: Floats) -> Floats:
     return np.asarray(found.x, dtype=np.float64)
 
 
-def _alone(state: State, kinds: Mapping[Kind, list[Job]], left: list[int]) -> list[Group]:
-    """Let the jobs that nobody chose have the GPUs that are left."""
-    groups = []
-    waiting = [job for same in kinds.values() for job in same]
-    memory = _memory(state)
-    for job in sorted(waiting, key=lambda job: (job.held(state.now), job.number)):
-        need = state.modes[job.workload][0].memory_mib
-        models = [m for m, free in enumerate(left) if free >= job.workers and need <= memory[m][1]]
-        if models:
-            model = max(models, key=lambda m: state.speed[m][job.workload])
-            left[model] -= job.workers
-            groups.append(Group((job,), model))
-    return groups
-
-
 def _needs(state: State, kind: Kind) -> float:
     return state.modes[kind.workload][0].memory_mib
-
-
-def _gpus(state: State) -> list[int]:
-    """Return the number of GPUs of each model that are in order."""
-    machines = state.machines
-    count = [0] * len(machines.models)
-    for gpu, model in enumerate(machines.model):
-        count[model] += machines.node[gpu] not in state.down
-    return count
-
-
-def _memory(state: State) -> list[tuple[float, float]]:
-    """Return the least and the most memory of the GPUs of each model."""
-    found: list[list[float]] = [[] for _ in state.machines.models]
-    for model, memory in zip(state.machines.model, state.machines.memory_mib, strict=True):
-        found[model].append(memory)
-    return [(min(memory), max(memory)) for memory in found]
 
 
 def _equal_speed(state: State, kind: Kind, gpus: Sequence[int]) -> float:

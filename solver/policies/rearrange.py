@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -20,24 +21,23 @@ class Group(NamedTuple):
 def rearranged(state: State, groups: Sequence[Group]) -> Draft:
     """Return the draft in which exactly these groups run, with few jobs moved.
 
-    A group stays where its first member that may stay runs, if that is on its model; its others
-    join there. Running jobs that are in no group, or belong elsewhere, are stopped. A group for
-    which the right GPUs are not idle (a member needs more memory than they have) is left out.
+    A group stays where the first of its members runs that is on the right model, unless an
+    earlier group stays there; its others join it. All other running jobs are stopped. A member
+    that does not fit where its group is, and a group for which too few GPUs are idle, waits.
     """
     draft = Draft(state)
-    seats = [_seat(group) for group in groups]
+    seats = _seats(state, groups)
     staying = {
         job.number
         for group, seat in zip(groups, seats, strict=True)
         for job in group.jobs
-        if seat is not None and job.phase == "running" and set(job.gpus) == set(seat)
+        if seat and job.gpus == seat
     }
     for job in list(state.running.values()):
         if job.number not in staying:
             draft.stop(job)
     for group, seat in zip(groups, seats, strict=True):
-        if seat is not None:
-            _join(draft, [job for job in group.jobs if job.number not in staying], seat)
+        _join(draft, [job for job in group.jobs if job.number not in staying], seat)
     for group, seat in zip(groups, seats, strict=True):
         first, *others = group.jobs
         gpus = None if seat else idle_gpus_of(draft, first, first.workers, group.model)
@@ -47,12 +47,54 @@ def rearranged(state: State, groups: Sequence[Group]) -> Draft:
     return draft
 
 
-def _seat(group: Group) -> tuple[int, ...] | None:
-    """Return the GPUs on which a member of a group runs already."""
-    return next((job.gpus for job in group.jobs if job.gpus and job.mode == 0), None)
+def alone_on(state: State, jobs: Sequence[Job], left: list[int]) -> list[Group]:
+    """Return groups of one for the first jobs that fit on what is left of each GPU model.
 
-
-def _join(draft: Draft, jobs: Sequence[Job], gpus: tuple[int, ...]) -> None:
+    ``left`` is brought up to date.
+    """
+    groups = []
+    memory = memory_by_model(state)
     for job in jobs:
-        if all(draft.has_room(gpu, job) for gpu in gpus):
+        need = state.modes[job.workload][0].memory_mib
+        models = [m for m, free in enumerate(left) if free >= job.workers and need <= memory[m][1]]
+        if models:
+            model = max(models, key=lambda m: state.speed[m][job.workload])
+            left[model] -= job.workers
+            groups.append(Group((job,), model))
+    return groups
+
+
+def gpus_by_model(state: State) -> list[int]:
+    """Return the number of GPUs of each model that are in order."""
+    machines = state.machines
+    count = [0] * len(machines.models)
+    for gpu, model in enumerate(machines.model):
+        count[model] += machines.node[gpu] not in state.down
+    return count
+
+
+def memory_by_model(state: State) -> list[tuple[float, float]]:
+    """Return the least and the most memory of the GPUs of each model in MiB."""
+    least, most = [math.inf] * len(state.machines.models), [0.0] * len(state.machines.models)
+    for model, memory in zip(state.machines.model, state.machines.memory_mib, strict=True):
+        least[model], most[model] = min(least[model], memory), max(most[model], memory)
+    return list(zip(least, most, strict=True))
+
+
+def _seats(state: State, groups: Sequence[Group]) -> list[tuple[int, ...]]:
+    """Return the GPUs on which each group stays, none where it has to move."""
+    model = state.machines.model
+    taken: set[int] = set()
+    seats = []
+    for group in groups:
+        held = [job.gpus for job in group.jobs if job.gpus and model[job.gpus[0]] == group.model]
+        seat = next((gpus for gpus in held if taken.isdisjoint(gpus)), ())
+        taken.update(seat)
+        seats.append(seat)
+    return seats
+
+
+def _join(draft: Draft, jobs: Sequence[Job], gpus: Sequence[int]) -> None:
+    for job in jobs:
+        if gpus and all(draft.has_room(gpu, job) for gpu in gpus):
             draft.start(job, gpus)

@@ -23,6 +23,7 @@ POLICIES: Final[Mapping[str, str]] = MappingProxyType(
         "tiresias": "tiresias:Tiresias",
         "gavel": "gavel:Gavel",
         "lucid": "lucid:Lucid",
+        "muri": "muri:Muri",
         "sjf-ffs": "sjf_ffs:SjfFfs",
         "tensorshare": "tensorshare:TensorShare",
         "random": "random_pairs:RandomPairs",

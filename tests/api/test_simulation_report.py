@@ -230,6 +230,18 @@ def test_seeds_are_compared_one_by_one(tiny):
     assert groups.baseline.policy == "a"
 
 
+def test_missing_runs_are_said(several):
+    runs = [r for r in several[0] if (r.policy, r.seed) != ("sjf", 2)]
+    told = " ".join(verdict(Groups.of(runs)))
+    assert "sjf has only 1 of 2 runs: its means are over fewer seeds." in told
+
+
+def test_what_the_caller_tells_replaces_what_the_runs_tell(tiny):
+    page = Page(comparison_page(tiny, "two jobs", {"seeds": "none drawn"}))
+    assert "none drawn" in page.text["facts"]
+    assert page.text["facts"].count("seeds") == 1
+
+
 def test_points_above_the_line_are_counted_and_drawn(tiny, several):
     found = promises(Groups.of(tiny))
     assert [(each.jobs, each.violations) for each in found.every] == [(2, 0), (2, 1)]
@@ -378,7 +390,14 @@ def test_figures_have_three_digits(value, told):
 
 @pytest.mark.parametrize(
     ("time_s", "told"),
-    [(0.0123, "12.3 ms"), (60, "60.0 s"), (5000, "83.3 min"), (7200, "2.00 h"), (864000, "10.0 d")],
+    [
+        (0.0123, "12.3 ms"),
+        (2.5e-5, "25.0 µs"),
+        (60, "60.0 s"),
+        (5000, "83.3 min"),
+        (7200, "2.00 h"),
+        (864000, "10.0 d"),
+    ],
 )
 def test_times_have_a_fitting_unit(time_s, told):
     assert duration(time_s) == told

@@ -75,7 +75,7 @@ def test_a_workload_of_coscheml_has_every_application_twice():
     need("lucid")
     import coscheml
 
-    world = coscheml._world(DATA, 3)
+    world = coscheml._world("rtx3090", DATA, 3)
     jobs = coscheml.workload_of(world, 30.0, 4).jobs
     assert [job.arrival_s for job in jobs] == [30.0 * k for k in range(24)]
     names = [job.workload for job in jobs]
