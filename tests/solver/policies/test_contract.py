@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from tests.executor.simulation.worlds import run
 WORKLOADS = ("a", "b", "c", "d", "e")
 MODELS = {"V100": 16000.0, "A100": 40000.0}
 SEEDS = (0, 1, 2)
+PAGE = Path(__file__).parents[3] / "docs" / "policies.md"
 
 
 def _slowdowns(draw):
@@ -135,3 +137,9 @@ def test_what_is_alone_in_the_world_runs_at_full_speed(name):
     (stay,) = history.stays
     assert stay.start_s == 5.0
     assert stay.end_s in (pytest.approx(105.0), pytest.approx(5.0 + 100.0 / speed))
+
+
+def test_every_policy_is_in_the_documentation():
+    rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
+    told = {name.strip(" `") for row in rows for name in row.split("|")[1].split(",")}
+    assert set(POLICIES) <= told
