@@ -87,7 +87,8 @@ def _told(
         write_text(campaign.folder / "results.csv", _csv(runs))
         write_data(data, campaign.folder / "comparison.json")
     if options.report and groups:
-        _write_report(campaign, options, facts)
+        failed = {"failed": "; ".join(_failures_told(failures))} if failures else {}
+        _write_report(campaign, options, {**facts, **failed})
     if options.json:
         write_data(data, "-")
     elif groups:
@@ -96,18 +97,19 @@ def _told(
         console().print(comparison_view(groups, facts))
         for place in filter(None, (options.output, options.report)):
             print(f"-> {Path(place)}")
-    _tell_failures(failures)
+    for line in _failures_told(failures):
+        print(f"dovetail: failed: {line}", file=sys.stderr)
     return 1 if failures else 0
 
 
-def _tell_failures(failures: Sequence[Failure]) -> None:
-    """Tell a policy that failed in one line for all seeds in which it did so alike."""
+def _failures_told(failures: Sequence[Failure]) -> Iterator[str]:
+    """Yield a line for each policy that failed, for all seeds in which it did so alike."""
     seeds: dict[tuple[str, str], list[int]] = {}
     for each in failures:
         seeds.setdefault((each.task.policy, each.reason), []).append(each.task.seed)
     for (policy, reason), failed in seeds.items():
         which = f"seed{'s' if len(failed) > 1 else ''} {', '.join(map(str, failed))}"
-        print(f"dovetail: failed: {policy}, {which}: {reason}", file=sys.stderr)
+        yield f"{policy}, {which}: {reason}"
 
 
 def _write_report(campaign: Campaign, options: Namespace, facts: Mapping[str, str]) -> None:

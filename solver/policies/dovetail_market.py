@@ -9,8 +9,9 @@ them ends, and after it (Castor, 2025, equations 16 to 19).
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 
 from dovetail.solver.policies.dovetail_prices import Ask, Prices, layout
 from dovetail.solver.policies.dovetail_ways import Seat, WayBook, Ways, seat_on
+from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.state import Job, State
 
 Floats = NDArray[np.float64]
@@ -29,8 +31,23 @@ _GSLA_SLACK = 1e-9
 _FAR_S = 3600.0
 """How far off the next chance of a job is taken to be where no running job's end brings one."""
 
-Kind = tuple[int, float]
-"""GPU model and memory: what makes empty GPUs interchangeable."""
+
+class Kind(NamedTuple):
+    """What makes idle GPUs interchangeable.
+
+    Attributes
+    ----------
+    model : int
+        GPU model.
+    memory_mib : float
+        Memory.
+    until_s : float
+        When whoever is on it must have ended, as believed; infinite unless it is reserved.
+    """
+
+    model: int
+    memory_mib: float
+    until_s: float = math.inf
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,15 +77,19 @@ class Market:
 
     Parameters
     ----------
-    state : State
-        The pool.
+    draft : Draft
+        The pool and what is decided already.
     book : WayBook
         How workloads may share.
+    ends : mapping
+        When running jobs are believed to end, by number.
+    reserved : mapping
+        GPUs kept for others, and until when.
     gpu_price : float
         Seconds of completion that a second of a GPU is worth at least.
     window : int
-        How many of the waiting jobs take part in the round: the first in the order of weighted
-        shortest GPU time.
+        How many more of the waiting jobs take part in the round than there are idle GPUs: the
+        first in the order of weighted shortest GPU time.
 
     Attributes
     ----------
@@ -76,18 +97,30 @@ class Market:
         The n waiting jobs that take part, in that order.
     rest : list of Job
         The other waiting jobs.
-    idle : dict of Kind to int
+    idle : dict of Kind to list of int
         Idle GPUs of each kind.
     sites : list of Site
         Where jobs may join running ones.
     """
 
-    def __init__(self, state: State, book: WayBook, gpu_price: float, window: int) -> None:
-        self._state = state
+    def __init__(
+        self,
+        draft: Draft,
+        book: WayBook,
+        ends: Mapping[int, float],
+        reserved: Mapping[int, float],
+        gpu_price: float,
+        window: int,
+    ) -> None:
+        self._draft = draft
+        self._state = state = draft.state
         self.gpu_price = gpu_price
         self._book = book
-        self.idle, self._busy_s = _idle_and_busy(state)
-        queue = _queue(state)
+        self._reserved = reserved
+        self.idle = _idle(draft, reserved)
+        self._busy_s = _busy(draft, ends)
+        window += sum(map(len, self.idle.values()))
+        queue = _queue(draft)
         self.jobs = queue[:window]
         self.rest = queue[window:]
         self._seconds = [job.remaining(state.now) / _best_speed(state, job) for job in queue]
@@ -108,8 +141,9 @@ class Market:
             Ask(job.workers, seconds, job.weight)
             for job, seconds in zip(queue, self._seconds, strict=True)
         ]
-        idle = sum(self.idle.values())
-        starts = layout([0.0] * idle + self._busy_s, asks)
+        idle = sum(map(len, self.idle.values()))
+        pace = _pace(self._state, len(self._busy_s))
+        starts = [t / pace for t in layout([0.0] * idle + self._busy_s, asks)]
         self.prices = Prices(starts, asks, gpu_price)
         self.starts_now = np.array([start <= 0 for start in starts[: len(self.jobs)]], dtype=bool)
         chance = [
@@ -132,13 +166,16 @@ class Market:
     @property
     def most_starts(self) -> int:
         """The most jobs that can start in a round."""
-        return len(self.sites) + 2 * sum(self.idle.values())
+        return len(self.sites) + 2 * sum(map(len, self.idle.values()))
 
     def pair_seats(self, kind: Kind, other: int, job: int, way: int) -> tuple[Seat, Seat]:
         """Return the seats of newcomer and other in one of the ways of ``pairs``."""
-        names = self._names
-        ways = self._book.beside(*kind, names[other], self._book.seats_of(names[other]))
-        return ways.seats[names[job]][way]
+        return self._beside(kind, self._names[other]).seats[self._names[job]][way]
+
+    def _beside(self, kind: Kind, other: int) -> Ways:
+        """Return how every workload may start together with another on idle GPUs."""
+        book = self._book
+        return book.beside(kind.model, kind.memory_mib, other, book.seats_of(other))
 
     def _cost(self, end: Floats, start: Floats | float = 0.0) -> Floats:
         """Return what jobs cost that hold their GPUs from ``start`` to ``end``."""
@@ -147,11 +184,12 @@ class Market:
 
     def alone(self, kind: Kind) -> Floats:
         """Return the (n,) gains of starting alone on idle GPUs of a kind; NaN = cannot."""
-        state, (model, memory) = self._state, kind
-        speed = np.array(state.speed[model])[self._workload]
-        gain = self.waiting - self._cost(self._work / speed)
+        state = self._state
+        seconds = self._work / np.array(state.speed[kind.model])[self._workload]
+        gain = self.waiting - self._cost(seconds)
         need = np.array([modes[0].memory_mib for modes in state.modes])[self._workload]
-        gain[(need > memory) | (self.workers > self.idle[kind])] = np.nan
+        refused = (need > kind.memory_mib) | (self.workers > len(self.idle[kind]))
+        gain[refused | (seconds > kind.until_s - state.now)] = np.nan
         return gain
 
     def pairs(self, kind: Kind) -> tuple[Floats, Ints]:
@@ -159,11 +197,10 @@ class Market:
 
         Row and column: the other and the newcomer of the way. NaN = they may not.
         """
-        state, book, (model, memory) = self._state, self._book, kind
-        ways = {o: book.beside(model, memory, o, book.seats_of(o)) for o in set(self._names)}
+        ways = {o: self._beside(kind, o) for o in set(self._names)}
         cost = _stacked([ways[o] for o in self._names], self._workload)
         mine, mine_upper, mine_after, theirs, theirs_upper, theirs_after = cost
-        seconds = self._work / np.array(state.speed[model])[self._workload]
+        seconds = self._work / np.array(self._state.speed[kind.model])[self._workload]
         own, other = _newcomers, _others
         mine_s, theirs_s = _ends(
             (mine, mine_after, own(seconds)), (theirs, theirs_after, other(seconds))
@@ -173,8 +210,9 @@ class Market:
         gain = own(self.waiting) + other(self.waiting) - total
         refused = (mine_upper > own(self._gsla)) | (theirs_upper > other(self._gsla))
         refused |= (own(self.workers) != other(self.workers)) | (
-            own(self.workers) > self.idle[kind]
+            own(self.workers) > len(self.idle[kind])
         )
+        refused |= np.maximum(mine_s, theirs_s) > kind.until_s - self._state.now
         gain[refused | np.eye(len(self.jobs), dtype=bool)[:, :, None]] = np.nan
         return _best_way(gain)
 
@@ -215,11 +253,16 @@ class Market:
         state, machines = self._state, self._state.machines
         alike: dict[tuple[Kind, int | None], list[int]] = defaultdict(list)
         for gpu in job.gpus:
-            if len(state.residents[gpu]) == 1:
-                kind = machines.model[gpu], machines.memory_mib[gpu]
+            if len(state.residents[gpu]) == 1 and gpu not in self._reserved:
+                kind = Kind(machines.model[gpu], machines.memory_mib[gpu])
                 alike[kind, job.share_on(gpu)].append(gpu)
         return [
-            Site(job, kind, gpus, self._book.beside(*kind, job.workload, (seat_on(job, gpus[0]),)))
+            Site(
+                job,
+                kind,
+                gpus,
+                self._book.beside(*kind[:2], job.workload, (seat_on(job, gpus[0]),)),
+            )
             for (kind, _), gpus in alike.items()
         ]
 
@@ -300,33 +343,64 @@ def _best_way(gain: Floats) -> tuple[Floats, Ints]:
     return np.take_along_axis(gain, way[:, :, None], axis=2)[:, :, 0], way
 
 
-def _queue(state: State) -> list[Job]:
+def _queue(draft: Draft) -> list[Job]:
     """Return the waiting jobs in the order of weighted shortest GPU time."""
 
     def gpu_time(job: Job) -> float:
-        return job.remaining(state.now) * job.workers / max(job.weight, 1e-9)
+        return job.remaining(draft.state.now) * job.workers / max(job.weight, 1e-9)
 
-    return sorted(state.pending.values(), key=lambda job: (gpu_time(job), job.number))
+    return sorted(draft.pending(), key=lambda job: (gpu_time(job), job.number))
 
 
 def _best_speed(state: State, job: Job) -> float:
     return max(speed[job.workload] for speed in state.speed)
 
 
-def _idle_and_busy(state: State) -> tuple[dict[Kind, int], list[float]]:
-    """Return the idle GPUs of each kind, and the seconds until each busy one is idle, sorted."""
-    machines, now = state.machines, state.now
-    idle: dict[Kind, int] = defaultdict(int)
-    ends = {job.number: believed_end(job, now) - now for job in state.running.values()}
-    busy = []
-    for gpu, residents in enumerate(state.residents):
-        if residents:
-            busy.append(max([ends[job.number] for job in residents]))
-        elif machines.node[gpu] not in state.down:
-            idle[machines.model[gpu], machines.memory_mib[gpu]] += 1
-    return idle, sorted(busy)
+def _idle(draft: Draft, reserved: Mapping[int, float]) -> dict[Kind, list[int]]:
+    machines = draft.state.machines
+    idle: dict[Kind, list[int]] = defaultdict(list)
+    for node, count in enumerate(draft.idle_count):
+        for gpu in draft.idle_on(node) if count else ():
+            until = reserved.get(gpu, math.inf)
+            idle[Kind(machines.model[gpu], machines.memory_mib[gpu], until)].append(gpu)
+    return dict(idle)
 
 
-def believed_end(job: Job, now: float) -> float:
-    """Return when a running job is believed to end if nobody comes or goes."""
-    return max(now, job.since_s) + job.remaining(now) / job.rate
+def _busy(draft: Draft, ends: Mapping[int, float]) -> list[float]:
+    """Return the seconds until each busy GPU is believed to be idle, in ascending order."""
+    now = draft.state.now
+    held = [draft.residents(gpu) for gpu in range(len(draft.state.machines))]
+    return sorted([max([ends[job.number] for job in jobs]) - now for jobs in held if jobs])
+
+
+def _pace(state: State, busy: int) -> float:
+    """Return the work that a busy GPU does, in that of a GPU with one job; at least 1.
+
+    Those who wait will share as those who run do, so the queue moves that much faster.
+    """
+    work = sum([job.workers * job.rate for job in state.running.values()])
+    return max(1.0, work / busy) if busy else 1.0
+
+
+def believed_ends(state: State) -> dict[int, float]:
+    """Return when each running job is believed to end if nobody comes, by number.
+
+    Once its last co-runner has ended, a job runs as fast as alone.
+    """
+    now = state.now
+    at_pace = {
+        job.number: max(now, job.since_s) + job.remaining(now) / job.rate
+        for job in state.running.values()
+    }
+    return {job.number: _end(state, job, at_pace) for job in state.running.values()}
+
+
+def _end(state: State, job: Job, at_pace: Mapping[int, float]) -> float:
+    end, begun = at_pace[job.number], max(state.now, job.since_s)
+    others = [o for gpu in job.gpus for o in state.residents[gpu] if o is not job]
+    last = max([at_pace[other.number] for other in others], default=end)
+    if not begun < last < end:
+        return end
+    speed = state.speed[state.machines.model[job.gpus[0]]][job.workload]
+    left = job.remaining(state.now) - job.rate * (last - begun)
+    return last + max(0.0, left) / max(speed, job.rate)

@@ -18,7 +18,7 @@ import math
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +45,7 @@ class Option(NamedTuple):
         How many of these.
     workers : int
         GPUs that each of its jobs takes.
-    detail : object
+    detail : any
         What the caller needs to carry it out.
     """
 
@@ -55,7 +55,7 @@ class Option(NamedTuple):
     kind: Hashable
     gpus: int
     workers: int
-    detail: object = None
+    detail: Any = None
 
 
 class Chosen(NamedTuple):
@@ -102,7 +102,9 @@ class RoundSolver:
         )
         self._kept = graph.place, found.prices
         chosen = graph.chosen(found.mate)
-        value = math.fsum(option.gain for option in chosen)
+        if found.status != "optimal":
+            chosen = max(chosen, _greedily(options, idle), key=_value)
+        value = _value(chosen)
         return Chosen(chosen, value, max(found.bound, value))
 
     def _previous(self, place: dict[int, int]) -> Prices | None:

@@ -107,9 +107,7 @@ class WayBook:
             for mode, share in product(range(len(self._state.modes[workload])), self._shares)
         ]
 
-    def _ways(
-        self, model: int, memory_mib: float, other: int, seats: tuple[Seat, ...]
-    ) -> Ways:
+    def _ways(self, model: int, memory_mib: float, other: int, seats: tuple[Seat, ...]) -> Ways:
         found = [
             self._least(self._pairings(model, memory_mib, workload, other, seats))
             for workload in range(len(self._state.workloads))

@@ -99,6 +99,8 @@ class Gavel:
     _next_s: float = field(default=-math.inf, init=False, repr=False)
     _owed: dict[Combination, float] = field(default_factory=dict, init=False, repr=False)
     _received: dict[Combination, int] = field(default_factory=dict, init=False, repr=False)
+    _solved_for: object = field(default=None, init=False, repr=False)
+    _last: Mapping[Combination, float] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.objective not in _OBJECTIVES:
@@ -108,13 +110,13 @@ class Gavel:
 
     def decide(self, state: State) -> Decision:
         """Begin a new round if the last one is over."""
+        if state.now < self._next_s or not (state.running or state.pending):
+            return NOTHING
         everyone = [*state.running.values(), *state.pending.values()]
         jobs = sorted(everyone, key=lambda job: job.number)
-        if state.now < self._next_s or not jobs:
-            return NOTHING
         self._next_s = state.now + self.round_s
         kinds = self._by_kind(state, jobs)
-        self._owe(self._shares(state, kinds))
+        self._owe(self._shares_again(state, kinds))
         draft = rearranged(state, self._round(state, kinds))
         return draft.decision(wake_s=self._next_s)
 
@@ -131,6 +133,18 @@ class Gavel:
         if self.objective == "makespan":
             return -job.remaining(state.now), job.number
         return job.held(state.now), job.number
+
+    def _shares_again(
+        self, state: State, kinds: Mapping[Kind, Sequence[Job]]
+    ) -> Mapping[Combination, float]:
+        """Return the shares, those of the last round if the program is still the same."""
+        if self.objective == "makespan":
+            return self._shares(state, kinds)
+        counts = sorted((kind, len(same)) for kind, same in kinds.items())
+        facts = (counts, gpus_by_model(state), len(state.clashes), id(state.predicted))
+        if self._solved_for != facts:
+            self._solved_for, self._last = facts, self._shares(state, kinds)
+        return self._last
 
     def _shares(
         self, state: State, kinds: Mapping[Kind, Sequence[Job]]

@@ -106,10 +106,10 @@ class Muri:
 
     def decide(self, state: State) -> Decision:
         """Begin a new round if the last one is over."""
-        everyone = [*state.running.values(), *state.pending.values()]
-        if state.now < self._next_s or not everyone:
+        if state.now < self._next_s or not (state.running or state.pending):
             return NOTHING
         self._next_s = state.now + self.round_s
+        everyone = [*state.running.values(), *state.pending.values()]
         queue = sorted(everyone, key=lambda job: (self._rank(state, job), job.number))
         draft = rearranged(state, _round(state, queue))
         return draft.decision(wake_s=self._next_s)

@@ -208,7 +208,7 @@ def bad_policies(monkeypatch):
 
 def test_a_policy_that_fails_is_told_and_the_others_go_on(run, small, bad_policies):
     policies = "never,fifo,broken"
-    many = ("--policies", policies, "--seeds", 2, "-o", "out")
+    many = ("--policies", policies, "--seeds", 2, "-o", "out", "--report", "page.html")
     status, out, err = run("compare", *small, *many, *ONE)
     assert status == 1
     assert err.splitlines() == [
@@ -218,6 +218,7 @@ def test_a_policy_that_fails_is_told_and_the_others_go_on(run, small, bad_polici
     assert "fifo" in out
     data = json.loads(Path("out/comparison.json").read_text())
     assert [each["policy"] for each in data["failed"]] == ["never", "broken"] * 2
+    assert "never, seeds 0, 1: the policy leaves 3 jobs" in Path("page.html").read_text()
 
 
 def test_a_policy_that_fails_alone_is_one_line(run, small, bad_policies):

@@ -1,0 +1,94 @@
+"""The bound on waits: whoever has waited too long gets GPUs that nobody else may keep.
+
+EASY backfilling (Lifka, *The ANL/IBM SP scheduling system*, 1995) for every overdue job instead
+of the first in the queue only, the one that has waited longest first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from dovetail.solver.policies.state import Job, State
+
+
+class Reservation(NamedTuple):
+    """GPUs kept for a job, and when they are believed to be idle, all of them."""
+
+    gpus: tuple[int, ...]
+    until_s: float
+
+
+@dataclass
+class Patience:
+    """Reserves GPUs for jobs that have waited for longer than ``patience_s``.
+
+    A reservation stays until its job starts, or one of its nodes fails. Others may start on its
+    GPUs only alone or together on idle ones, and if they are believed to end by ``until_s``; so
+    from then on the GPUs drain, whatever the beliefs were worth.
+    """
+
+    patience_s: float
+    kept: dict[int, Reservation] = field(default_factory=dict, init=False)
+
+    def renew(self, state: State, ends: Mapping[int, float]) -> list[tuple[Job, Reservation]]:
+        """Return the reservations by now, the one that has waited longest first.
+
+        ``ends`` are the moments at which running jobs are believed to end, by number.
+        """
+        node, down = state.machines.node, state.down
+        self.kept = {
+            number: kept
+            for number, kept in self.kept.items()
+            if number in state.pending and not any(node[gpu] in down for gpu in kept.gpus)
+        }
+        for job in self._overdue(state):
+            if job.number not in self.kept:
+                reservation = self._reserve(state, job, ends)
+                if reservation is None:
+                    break
+                self.kept[job.number] = reservation
+        return [(state.pending[number], kept) for number, kept in self.kept.items()]
+
+    def next_s(self, state: State) -> float | None:
+        """Return when the next of the waiting jobs becomes overdue."""
+        moments = [job.waiting_since_s + self.patience_s for job in state.pending.values()]
+        ahead = min([moment for moment in moments if moment > state.now], default=math.inf)
+        return None if math.isinf(ahead) else ahead
+
+    def _overdue(self, state: State) -> list[Job]:
+        overdue = [
+            job for job in state.pending.values() if job.waited(state.now) >= self.patience_s
+        ]
+        return sorted(overdue, key=lambda job: (job.waiting_since_s, job.number))
+
+    def _reserve(self, state: State, job: Job, ends: Mapping[int, float]) -> Reservation | None:
+        """Return the GPUs of one model that are believed to be idle first; None = too few."""
+        taken = {gpu for kept in self.kept.values() for gpu in kept.gpus}
+        best: Reservation | None = None
+        for model in range(len(state.machines.models)):
+            free = sorted(
+                (
+                    max([ends[other.number] for other in state.residents[gpu]], default=state.now),
+                    gpu,
+                )
+                for gpu in _usable(state, job, model)
+                if gpu not in taken
+            )[: job.workers]
+            if len(free) == job.workers and (best is None or free[-1][0] < best.until_s):
+                best = Reservation(tuple(gpu for _, gpu in free), free[-1][0])
+        return best
+
+
+def _usable(state: State, job: Job, model: int) -> Sequence[int]:
+    machines = state.machines
+    need = state.modes[job.workload][0].memory_mib
+    return [
+        gpu
+        for gpu in range(len(machines))
+        if machines.model[gpu] == model
+        and machines.memory_mib[gpu] >= need
+        and machines.node[gpu] not in state.down
+    ]
