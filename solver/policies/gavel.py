@@ -110,8 +110,10 @@ class Gavel:
 
     def decide(self, state: State) -> Decision:
         """Begin a new round if the last one is over."""
-        if state.now < self._next_s or not (state.running or state.pending):
+        if not (state.running or state.pending):
             return NOTHING
+        if state.now < self._next_s:
+            return Decision(wake_s=self._next_s)
         everyone = [*state.running.values(), *state.pending.values()]
         jobs = sorted(everyone, key=lambda job: job.number)
         self._next_s = state.now + self.round_s
