@@ -170,6 +170,12 @@ def by_policy(rows: Iterable[Row], policies: Sequence[str]) -> Iterator[tuple[st
         yield policy, list(group)
 
 
+def label(policy: str, rows: Sequence[Row]) -> str:
+    """Return the name of a policy for a table, with a note if some of its runs failed."""
+    ended = sum(not row["error"] for row in rows)
+    return policy if ended == len(rows) else f"{policy} ({ended} of {len(rows)} runs)"
+
+
 def print_table(title: str, head: Sequence[str], body: Iterable[Sequence[str]]) -> None:
     """Print a table as Markdown."""
     print(f"\n### {title}\n")
@@ -189,7 +195,7 @@ def print_waits(title: str, rows: Sequence[Row], policies: Sequence[str]) -> Non
             for name in ("queueing_mean_s", "wait_p99_s", "queueing_max_s")
         ]
         counts = [f"{number(mine, name):.0f}" for name in ("preemptions", "out_of_memory")]
-        body.append([policy, *hours, *counts])
+        body.append([label(policy, mine), *hours, *counts])
     print_table(f"Starvation: {title} (means over runs)", head, body)
     failed = Counter((row["policy"], row["error"]) for row in rows if row["error"])
     for (policy, error), count in failed.items():
