@@ -132,7 +132,7 @@ def test_tensorshare_in_a_tiny_form_and_again_from_its_file(tmp_path):
 def test_castor_and_coscheml_in_tiny_forms(tmp_path):
     need("philly")
     need("lucid")
-    small = ["--seeds", "1", "--workers", "1", "--check"]
+    small = ["--worlds", "rtx3090", "--seeds", "1", "--workers", "1", "--check"]
     out = tmp_path / "castor.csv"
     few = ["--jobs", "20", "--loads", "1", "--policies", "fifo", "sjf", "--out", str(out)]
     done = run("castor.py", *few, *small)
