@@ -78,10 +78,18 @@ def common_options(description: str | None, policies: Sequence[str]) -> argparse
 
 
 def parsed(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """Return the options; ``--policies all`` stands for every policy there is."""
+    """Return the options; ``--policies all`` stands for every policy there is.
+
+    Raises
+    ------
+    UnsupportedError
+        When there is no such policy or option of one.
+    """
     options = parser.parse_args()
     if options.policies == ["all"]:
         options.policies = list(POLICIES)
+    for policy in options.policies:
+        policy_named(policy)
     return options
 
 

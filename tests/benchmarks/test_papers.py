@@ -154,6 +154,15 @@ def test_data_that_are_not_there_are_told_in_one_line(tmp_path):
     assert not out.exists()
 
 
+def test_an_unknown_policy_is_refused_before_anything_runs(tmp_path):
+    out = tmp_path / "out.csv"
+    done = run("castor.py", "--policies", "fifo", "magic", "--out", str(out))
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "policy must be one of" in done.stderr
+    assert not out.exists()
+
+
 def test_a_file_of_another_script_is_not_written_over(tmp_path):
     import runs
 
