@@ -20,6 +20,7 @@ from dovetail.solver.policies.rearrange import (
     Group,
     alone_on,
     gpus_by_model,
+    is_settled,
     memory_by_model,
     rearranged,
 )
@@ -75,7 +76,8 @@ class Muri:
     of its members. As in the artifact, jobs that together make less progress than one of them
     alone are no group. Nor are jobs of which no slowdown is predicted, that were seen to fail
     together, or that do not fit in memory. GPUs that are left go to single jobs by priority.
-    Between the ends of rounds nobody starts or stops.
+    Between the ends of rounds nobody starts or stops; while everyone runs alone on GPUs of one
+    model, the next round begins when something happens.
 
     The matching takes some milliseconds for hundreds of jobs with the extra ``fast``, and
     seconds without.
@@ -113,8 +115,9 @@ class Muri:
         self._next_s = state.now + self.round_s
         everyone = [*state.running.values(), *state.pending.values()]
         queue = sorted(everyone, key=lambda job: (self._rank(state, job), job.number))
-        draft = rearranged(state, _round(state, queue))
-        return draft.decision(wake_s=self._next_s)
+        groups = _round(state, queue)
+        wake_s = None if is_settled(state, groups) else self._next_s
+        return rearranged(state, groups).decision(wake_s)
 
     def _rank(self, state: State, job: Job) -> float:
         if self.priority == "srsf":
