@@ -15,6 +15,7 @@ from dovetail.executor.simulation.setup import Draws, Setup
 from dovetail.executor.simulation.worlds import read_source, synthetic_world, world_of
 from dovetail.instances import library
 from dovetail.instances._record import listed
+from dovetail.instances.datasets import DataSet
 from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.instances.files import source_name
 from dovetail.instances.instance import Instance
@@ -25,6 +26,7 @@ from dovetail.instances.traces import (
     library_world,
     read_trace,
     trace_names,
+    with_gslas,
 )
 from dovetail.instances.traces.filters import at_load, busiest, from_zero, largest, window
 from dovetail.simulation_wording import duration
@@ -38,6 +40,7 @@ DEFAULT_GPUS_PER_NODE = 8
 DEFAULT_GPU_MODEL = "V100"
 DEFAULT_GSLAS = "uniform:1:2"
 """As TensorShare draws them (section 4.1)."""
+_BELIEFS_TOLD = {"exact": "the true slowdowns: no policy ever errs in its predictions"}
 
 
 @dataclass(frozen=True)
@@ -69,32 +72,38 @@ def request(options: Namespace) -> Request:
     """
     whole = _read(options.trace, options.format)
     trace = _filtered(whole, options)
-    world, world_told = _world(options)
-    gslas = options.gsla or _default_gslas(trace)
-    beliefs = _beliefs(options.beliefs)
-    rules = _rules(options)
-    if options.sample is not None and options.sample > len(trace.jobs):
-        rule = f"must be <= {len(trace.jobs)} (jobs that there are), got {options.sample}"
-        raise InputError(rule, "--sample")
-    setup = Setup(trace, world, Draws(gslas, (), options.sample), beliefs, rules)
-    with _about("--gsla"):
-        Setup(trace.replace(trace.jobs[:1]), world, Draws(gslas)).scenario(0)
-    unnamed = sum(job.workload not in world.workloads for job in trace.jobs)
-    without = sum(job.gsla is None for job in trace.jobs) if gslas != "none" else 0
+    source, world = _world(options)
+    draws = Draws(options.gsla or _default_gslas(trace), (), options.sample)
+    _check_draws(trace, draws)
+    setup = Setup(trace, world, draws, _beliefs(options.beliefs), _rules(options))
+    drawn = _drawn_told(setup)
     facts = {
         "trace": _trace_told(trace, len(whole.jobs)),
-        **_notes(whole),
+        "note": "; ".join(whole.notes),
         "cluster": _cluster_told(world),
-        "world": world_told,
+        "world": _world_told(source, world),
         "load": f"{_load(trace, world):.2f} x what the GPUs can do while jobs arrive",
-        "drawn": _drawn_told(unnamed, without, gslas, options),
-        "beliefs": _beliefs_told(options.beliefs),
-        "rules": _rules_told(rules),
+        "drawn": drawn,
+        "beliefs": _BELIEFS_TOLD.get(options.beliefs, options.beliefs),
+        "rules": _rules_told(setup.options),
     }
-    chance = unnamed or without or options.sample or rules.estimate_error
-    fails = math.isfinite(rules.node_mtbf_s)
-    draws = bool(chance) or fails or not isinstance(beliefs, Exact | Model)
-    return Request(setup, {name: told for name, told in facts.items() if told}, draws)
+    chance = bool(drawn) or _errs_or_fails(setup)
+    return Request(setup, {name: told for name, told in facts.items() if told}, chance)
+
+
+def _check_draws(trace: Trace, draws: Draws) -> None:
+    with _about("--gsla"):
+        with_gslas(trace.replace(trace.jobs[:1]), draws.gslas, 0)
+    if draws.jobs is not None and draws.jobs > len(trace.jobs):
+        rule = f"must be <= {len(trace.jobs)} (jobs that there are), got {draws.jobs}"
+        raise InputError(rule, "--sample")
+
+
+def _errs_or_fails(setup: Setup) -> bool:
+    """Tell whether a seed draws errors or failures."""
+    rules = setup.options
+    certain = isinstance(setup.beliefs, Exact | Model)
+    return not certain or rules.estimate_error > 0 or math.isfinite(rules.node_mtbf_s)
 
 
 def _read(source: str, kind: str | None) -> Trace:
@@ -140,28 +149,34 @@ def _about(flag: str) -> Iterator[None]:
         raise InputError(error.rule, flag) from None
 
 
-def _world(options: Namespace) -> tuple[Instance, str]:
-    """Return the world, and where its slowdowns come from."""
-    given = (options.nodes, options.gpus_per_node, options.gpu_model)
+def _world(options: Namespace) -> tuple[str | None, Instance]:
+    """Return where the slowdowns come from (None: nowhere) and the world."""
+    source = options.world or _own_world(options.trace)
+    models = tuple(options.gpu_model.split(",")) if options.gpu_model else None
     nodes = options.nodes or DEFAULT_NODES
     gpus_per_node = options.gpus_per_node or DEFAULT_GPUS_PER_NODE
-    models = tuple((options.gpu_model or "").split(",")) if options.gpu_model else None
-    source = options.world or _own_world(options.trace)
     if source is None:
-        with _about("--nodes, --gpus-per-node, --gpu-model"):
-            world = synthetic_world(
+        with _about_world(""):
+            made = synthetic_world(
                 SYNTHETIC_WORKLOADS, nodes, gpus_per_node, models or (DEFAULT_GPU_MODEL,)
             )
-        return world, f"synthetic, {SYNTHETIC_WORKLOADS} workloads: nothing in it was measured"
+        return None, made
     found = _source(source)
-    keeps_cluster = isinstance(found, Instance) and not any(given)
-    with _about_world(source):
+    asks = options.nodes or options.gpus_per_node or models
+    keeps_cluster = isinstance(found, Instance) and not asks
+    with _about_world(source_name(source)):
         world = world_of(found, None if keeps_cluster else nodes, gpus_per_node, models)
     if not world.workloads:
         raise InputError("must have at least one workload, got none", "--world", source)
-    pairs = sum(entry.pair is not None for entry in world.slowdowns)
+    return source, world
+
+
+def _world_told(source: str | None, world: Instance) -> str:
     workloads = number(len(world.workloads), "workload")
-    return world, f"{source}: {workloads}, {pairs:,} slowdowns of pairs"
+    if source is None:
+        return f"synthetic, {workloads}: nothing in it was measured"
+    pairs = sum(entry.pair is not None for entry in world.slowdowns)
+    return f"{source}: {workloads}, {pairs:,} slowdowns of pairs"
 
 
 def _own_world(trace: str) -> str | None:
@@ -169,23 +184,20 @@ def _own_world(trace: str) -> str | None:
     return trace if trace.startswith(LIBRARY) else None
 
 
-def _source(source: str) -> Instance:
+def _source(source: str) -> Instance | DataSet:
     if not source.startswith(LIBRARY):
-        return read_source(source)  # type: ignore[return-value]
+        return read_source(source)
     name = source.removeprefix(LIBRARY)
     return library_world(name) if name in trace_names() else library.load(name)
 
 
 @contextmanager
 def _about_world(source: str) -> Iterator[None]:
+    """Name option and file in errors that know the argument only."""
+    flags = {"nodes": "--nodes", "gpus_per_node": "--gpus-per-node", "gpu_models": "--gpu-model"}
     try:
         yield
     except InputError as error:
-        flags = {
-            "nodes": "--nodes",
-            "gpus_per_node": "--gpus-per-node",
-            "gpu_models": "--gpu-model",
-        }
         raise InputError(error.rule, flags.get(error.path, error.path), source) from None
 
 
@@ -229,11 +241,6 @@ def _trace_told(trace: Trace, whole: int) -> str:
     return f"{trace.name}: {jobs}{part}, {hours}, arriving over {span}"
 
 
-def _notes(trace: Trace) -> dict[str, str]:
-    notes: tuple[str, ...] = getattr(trace, "notes", ())
-    return {"note": "; ".join(notes)} if notes else {}
-
-
 def _cluster_told(world: Instance) -> str:
     cluster = world.cluster
     models = chain.from_iterable((gpu.model for gpu in node.devices) for node in cluster.nodes)
@@ -247,21 +254,19 @@ def _load(trace: Trace, world: Instance) -> float:
     return trace.gpu_seconds / (len(world.places) * span_s) if span_s else math.inf
 
 
-def _drawn_told(unnamed: int, without: int, gslas: str, options: Namespace) -> str:
+def _drawn_told(setup: Setup) -> str:
     """Return what the trace does not say and seeds draw."""
+    jobs, draws = setup.trace.jobs, setup.draws
+    unnamed = sum(job.workload not in setup.world.workloads for job in jobs)
+    without = sum(job.gsla is None for job in jobs) if draws.gslas != "none" else 0
     told = []
-    if options.sample:
-        told.append(f"a sample of {number(options.sample, 'job')}")
+    if draws.jobs:
+        told.append(f"a sample of {number(draws.jobs, 'job')}")
     if unnamed:
         told.append(f"workloads of {number(unnamed, 'job')}")
     if without:
-        told.append(f"gSLAs of {number(without, 'job')} ({gslas})")
+        told.append(f"gSLAs of {number(without, 'job')} ({draws.gslas})")
     return ", ".join(told)
-
-
-def _beliefs_told(text: str) -> str:
-    known = {"exact": "the true slowdowns: no policy ever errs in its predictions"}
-    return known.get(text, text)
 
 
 def _rules_told(rules: Options) -> str:
