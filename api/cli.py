@@ -451,7 +451,9 @@ def _simulated(command: _Parser) -> None:
     )
     world.add_argument("--gpus-per-node", metavar="N", type=_count, help="default: 8, or likewise")
     world.add_argument(
-        "--gpu-model", metavar="M,...", help="taken in turn by nodes; default: V100, or likewise"
+        "--gpu-model",
+        metavar="M,...",
+        help="taken in turn by nodes; default: V100, a data set's first, or likewise",
     )
     world.add_argument(
         "--restart",

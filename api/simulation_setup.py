@@ -82,7 +82,7 @@ def request(options: Namespace) -> Request:
         "note": "; ".join(whole.notes),
         "cluster": _cluster_told(world),
         "world": _world_told(source, world),
-        "load": f"{_load(trace, world):.2f} x what the GPUs can do while jobs arrive",
+        "load": _load_told(trace, world),
         "drawn": drawn,
         "beliefs": _BELIEFS_TOLD.get(options.beliefs, options.beliefs),
         "rules": _rules_told(setup.options),
@@ -249,9 +249,12 @@ def _cluster_told(world: Instance) -> str:
     return f"{gpus} ({kinds}) in {number(len(cluster.nodes), 'node')}"
 
 
-def _load(trace: Trace, world: Instance) -> float:
-    span_s = trace.jobs[-1].arrival_s - trace.jobs[0].arrival_s
-    return trace.gpu_seconds / (len(world.places) * span_s) if span_s else math.inf
+def _load_told(trace: Trace, world: Instance) -> str:
+    span_s = trace.jobs[-1].arrival_s
+    if not span_s:
+        return "all jobs arrive at once"
+    load = trace.gpu_seconds / (len(world.places) * span_s)
+    return f"{load:.2f} x what the GPUs can do while jobs arrive"
 
 
 def _drawn_told(setup: Setup) -> str:

@@ -343,6 +343,7 @@ def test_part_of_a_trace_is_taken_before_the_load(run, small):
     assert data["metrics"]["jobs"] == 1
     assert data["metrics"]["makespan_s"] == pytest.approx(30)
     assert "1 job of 3" in data["facts"]["trace"]
+    assert data["facts"]["load"] == "all jobs arrive at once"
 
 
 def test_gslas_of_a_trace_that_has_some_are_left_alone(run, small):
