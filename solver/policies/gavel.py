@@ -20,6 +20,7 @@ from dovetail.solver.policies.rearrange import (
     Group,
     alone_on,
     gpus_by_model,
+    is_settled,
     memory_by_model,
     rearranged,
 )
@@ -67,8 +68,9 @@ class Gavel:
     The first two leave some shares open; of their optima one with much throughput is taken (the
     throughput counts a thousandth). Each round goes to the combinations of the largest share
     owed over rounds received. GPUs that are left then go to waiting jobs alone, those that held
-    GPUs for the shortest time first. Between the ends of rounds nobody starts or
-    stops: a job that arrives waits for the next round.
+    GPUs for the shortest time first. Between the ends of rounds nobody starts or stops: a job
+    that arrives waits for the next round. While everyone runs alone on GPUs of one model, the
+    next round begins when something happens.
 
     To stay quick with thousands of jobs, jobs of one workload, workers and weight are one kind
     with one share, which its jobs take in turns, the least held first. For ``max-min`` and
@@ -119,8 +121,9 @@ class Gavel:
         self._next_s = state.now + self.round_s
         kinds = self._by_kind(state, jobs)
         self._owe(self._shares_again(state, kinds))
-        draft = rearranged(state, self._round(state, kinds))
-        return draft.decision(wake_s=self._next_s)
+        groups = self._round(state, kinds)
+        wake_s = None if is_settled(state, groups) else self._next_s
+        return rearranged(state, groups).decision(wake_s)
 
     def _by_kind(self, state: State, jobs: Sequence[Job]) -> dict[Kind, list[Job]]:
         """Return the jobs of each kind, those that come last first."""

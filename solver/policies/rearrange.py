@@ -47,6 +47,12 @@ def rearranged(state: State, groups: Sequence[Group]) -> Draft:
     return draft
 
 
+def is_settled(state: State, groups: Sequence[Group]) -> bool:
+    """Tell whether everyone runs alone on GPUs of one model: no round could do better."""
+    jobs = len(state.running) + len(state.pending)
+    return len(groups) == jobs and len(state.machines.models) == 1
+
+
 def alone_on(state: State, jobs: Sequence[Job], left: list[int]) -> list[Group]:
     """Return groups of one for the first jobs that fit on what is left of each GPU model.
 
