@@ -95,8 +95,9 @@ def _told(
         from dovetail.simulation_text import comparison_view
 
         console().print(comparison_view(groups, facts))
-        for place in filter(None, (options.output, options.report)):
-            print(f"-> {Path(place)}")
+        written = [f"-> {Path(place)}" for place in (options.output, options.report) if place]
+        if written:
+            print("", *written, sep="\n")
     for line in _failures_told(failures):
         print(f"dovetail: failed: {line}", file=sys.stderr)
     return 1 if failures else 0

@@ -27,6 +27,7 @@ from dovetail.instances.traces import (
     trace_names,
 )
 from dovetail.instances.traces.filters import at_load, busiest, from_zero, largest, window
+from dovetail.simulation_wording import duration
 from dovetail.wording import number
 
 LIBRARY = "library:"
@@ -224,8 +225,8 @@ def _trace_told(trace: Trace, whole: int) -> str:
     jobs = number(len(trace.jobs), "job")
     part = "" if len(trace.jobs) == whole else f" of {whole:,}"
     hours = f"{trace.gpu_seconds / HOUR_S:,.0f} GPU hours of work"
-    days = trace.jobs[-1].arrival_s / HOUR_S / 24
-    return f"{trace.name}: {jobs}{part}, {hours}, arriving over {days:.3g} days"
+    span = duration(trace.jobs[-1].arrival_s)
+    return f"{trace.name}: {jobs}{part}, {hours}, arriving over {span}"
 
 
 def _notes(trace: Trace) -> dict[str, str]:

@@ -45,13 +45,15 @@ def scale(name: str, values: Sequence[float]) -> tuple[float, str]:
     if unit == "s":
         known = [value for value in values if math.isfinite(value) and value > 0]
         return time_unit(median(known) if known else 0.0)
-    return (0.01, "%") if unit == "part" else (1.0, unit)
+    return {"part": (0.01, "%"), "number": (1.0, "")}.get(unit, (1.0, unit))
 
 
 def measured(name: str, value: float) -> str:
     """Return a metric's value with its unit."""
     if not math.isfinite(value):
         return NO_FIGURE
+    if METRICS[name].unit == "number" and value == int(value):
+        return f"{value:,.0f}"
     size, unit = scale(name, [value])
     return f"{three_digits(value / size)} {unit}".strip()
 

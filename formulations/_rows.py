@@ -15,6 +15,9 @@ Bools = NDArray[np.bool_]
 
 ROWS_AT_ONCE = 2_000_000
 
+ROWS_IN_TIME = 200_000
+"""Rows between two looks at the clock, all ways to seat the same jobs counted: some 10 ms."""
+
 _LARGEST_KEY = 2**62
 
 
@@ -92,10 +95,22 @@ class Seatings:
         """In how many ways the places of each can be taken, before any rule, (s,)."""
         return np.asarray(self.count.prod(axis=1))
 
-    @property
-    def families(self) -> Ints:
-        """The order in which seatings of the same jobs on the same GPUs stand together, (s,)."""
-        return np.argsort(self._family, kind="stable")
+    def families(self, promise: Floats | None = None) -> Ints:
+        """Return an order in which seatings of the same jobs on the same GPUs stand together.
+
+        Parameters
+        ----------
+        promise : (s,) float, optional
+            Families with the most promising seating come first.
+        """
+        names, family = np.unique(self._family, return_inverse=True)
+        if promise is not None:
+            best = np.full(len(names), -np.inf)
+            np.maximum.at(best, family, promise)
+            rank = np.empty(len(names), dtype=np.int64)
+            rank[np.argsort(-best, kind="stable")] = np.arange(len(names))
+            family = rank[family]
+        return np.argsort(family, kind="stable")
 
     @property
     def _family(self) -> Ints:

@@ -8,6 +8,8 @@ another group of the same jobs equals or beats in every respect.
 
 from __future__ import annotations
 
+import math
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.formulations._rows import (
+    ROWS_IN_TIME,
     Rows,
     Seatings,
     distinct,
@@ -67,6 +70,9 @@ class Groups:
         Power of the GPU; NaN where unknown.
     variants : tuple of Variant
         What ``variant`` counts.
+    complete : bool
+        Whether none is missing that some best plan may need; False where the time was up. Then
+        the best choice of these groups is a plan, but bounds nothing.
     """
 
     round: Round
@@ -78,6 +84,7 @@ class Groups:
     slowdown: Floats
     power_w: Floats
     variants: tuple[Variant, ...]
+    complete: bool = True
 
     def __len__(self) -> int:
         return len(self.gpu_class)
@@ -104,8 +111,11 @@ class Groups:
         return range(int(self.start[group]), int(self.start[group + 1]))
 
 
-def list_groups(compiled: Round, values: JobValues) -> Groups:
-    """Return every group that some best plan may need.
+def list_groups(compiled: Round, values: JobValues, deadline: float = math.inf) -> Groups:
+    """Return every group that some best plan may need, or what was listed in time.
+
+    Under a deadline the combinations that slow jobs least come first; jobs alone and residents
+    that nobody joins are always listed.
 
     Parameters
     ----------
@@ -113,8 +123,10 @@ def list_groups(compiled: Round, values: JobValues) -> Groups:
         The instance.
     values : JobValues
         The objective, which says when one group beats another.
+    deadline : float
+        When to stop, on the clock of ``time.monotonic``.
     """
-    return _Lister(compiled, values).groups()
+    return _Lister(compiled, values, deadline).groups()
 
 
 def list_chosen(compiled: Round, values: JobValues, pairs: Ints, shares: Ints) -> Groups:
@@ -153,9 +165,11 @@ def member_gains(groups: Groups, values: JobValues) -> Floats:
 
 
 class _Lister:
-    def __init__(self, compiled: Round, values: JobValues) -> None:
+    def __init__(self, compiled: Round, values: JobValues, deadline: float = math.inf) -> None:
         self.round = compiled
         self.values = values
+        self.deadline = deadline
+        self.complete = True
         self.variants = tuple(v for variants in compiled.variants for v in variants)
         jobs = [compiled.jobs[v.job] for v in self.variants]
         self.job = np.array([v.job for v in self.variants], dtype=np.int64)
@@ -318,11 +332,23 @@ class _Lister:
 
     def _together(self, seatings: Seatings) -> Rows:
         """Return the groups of two or more jobs that some best plan may need."""
-        found = [self._seated(part) for part in in_chunks(seatings.take(seatings.families))]
+        found = [self._seated(part) for part in self._in_time(seatings)]
         rows = Rows.joined([rows for rows, _ in found])
         # In the order of the seatings, so that it does not depend on the chunks.
         order = np.argsort(np.concatenate([index for _, index in found]), kind="stable")
         return self._undominated(self._ordered(rows.take(order)))
+
+    def _in_time(self, seatings: Seatings) -> Iterator[Seatings]:
+        """Yield the seatings in pieces, one at least, until the deadline."""
+        if self.deadline == math.inf:
+            yield from in_chunks(seatings.take(seatings.families()))
+            return
+        promising = seatings.take(seatings.families((1 / seatings.slowdown).sum(axis=1)))
+        for k, part in enumerate(in_chunks(promising, ROWS_IN_TIME)):
+            if k and time.monotonic() > self.deadline:
+                self.complete = False
+                return
+            yield part
 
     def _seated(self, seatings: Seatings) -> tuple[Rows, Ints]:
         """Return rows of the seatings that break no rule, and the index of the seating of each.
@@ -467,6 +493,7 @@ class _Lister:
             slowdown=joined_floats([p.slowdown.ravel() for p in parts])[member],
             power_w=joined_floats([p.power_w for p in parts])[order],
             variants=self.variants,
+            complete=self.complete,
         )
 
 

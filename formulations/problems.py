@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from functools import cached_property
 
 import numpy as np
@@ -19,6 +21,9 @@ from dovetail.instances.plan import ObjectiveName
 
 Ints = NDArray[np.int64]
 
+_LISTING = 0.3
+"""The part of the time left that listing the groups may take: solving them takes longer."""
+
 
 class Problem:
     """The round problem of an instance under an objective; each form is made when asked for.
@@ -31,6 +36,9 @@ class Problem:
         Name of the objective.
     book : EntryBook, optional
         Of an earlier round, see ``Round``.
+    deadline : float
+        When the answer is due, on the clock of ``time.monotonic``. Listing the groups takes a
+        part of the time left; the others are then missing (``Groups.complete``).
 
     Raises
     ------
@@ -39,15 +47,22 @@ class Problem:
     """
 
     def __init__(
-        self, instance: Instance, objective: ObjectiveName, book: EntryBook | None = None
+        self,
+        instance: Instance,
+        objective: ObjectiveName,
+        book: EntryBook | None = None,
+        deadline: float = math.inf,
     ) -> None:
         self.round = Round(instance, book)
         self.values = JobValues(self.round, objective)
+        self._deadline = deadline
 
     @cached_property
     def groups(self) -> Groups:
         """The candidate groups."""
-        return list_groups(self.round, self.values)
+        now = time.monotonic()
+        deadline = now + _LISTING * (self._deadline - now)
+        return list_groups(self.round, self.values, deadline)
 
     @cached_property
     def tables(self) -> PairTables | None:

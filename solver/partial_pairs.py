@@ -140,7 +140,7 @@ class _Stages:
         # Of Dinkelbach's differences the optimum is 0: gaps are measured against their terms.
         scale = max(abs(self._sum(best, worth, 0 * cost)), float(cost @ best))
         factor = FIRST_FACTOR
-        while True:
+        while not self._limits.passed:
             multiplier = power_of_two(factor * largest / typical) or 1.0
             offset = multiplier * self._weight
             graph = WorkerGraph(self._groups, worth + multiplier * self._whole, cost)
@@ -152,6 +152,7 @@ class _Stages:
             if found.stopped != "complete" or factor >= LARGEST_FACTOR:
                 return Maximum(best, bound, found.stopped)
             factor *= RAISE
+        return Maximum(best, bound, "time_limit")
 
     def _placed(self, counts: Ints) -> float:
         """Return the placed weight of a choice, in whole units."""

@@ -6,7 +6,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement
 from pathlib import Path
 from typing import TypeGuard
@@ -17,6 +17,7 @@ from dovetail.formulations.entries import EntryBook
 from dovetail.formulations.groups import idle_counts
 from dovetail.formulations.placement import place
 from dovetail.formulations.problems import Problem
+from dovetail.formulations.scores import gain_ceiling
 from dovetail.instances._record import listed
 from dovetail.instances.checker import CheckReport, check, with_claims
 from dovetail.instances.errors import UnsupportedError
@@ -164,9 +165,25 @@ def solve(
     limits = Limits.of(time_limit, gap, seed, prices or None)
     chosen = solver_named(solver) if isinstance(solver, str) else solver
     book = previous.book if previous else None
-    problem = Problem(instance.preempted() if preempt else instance, objective, book)
-    choice = chosen.solve(problem, limits)
+    pending = instance.preempted() if preempt else instance
+    problem = Problem(pending, objective, book, limits.deadline)
+    choice = _bounded(problem, chosen.solve(problem, limits))
     return _Outcome(problem, choice, limits, preempt, explain, started).result()
+
+
+def _bounded(problem: Problem, choice: Choice) -> Choice:
+    """Return a choice with bounds that hold where groups are missing."""
+    values = problem.values
+    if choice.groups_of(problem).complete:
+        return choice
+    most = math.inf if values.two_stage else gain_ceiling(problem.round, values)
+    return replace(
+        choice,
+        bound=max(choice.value, most),
+        weight_bound=float(values.weight.sum()),
+        stopped="time_limit",
+        proof=None,
+    )
 
 
 def _check_arguments(

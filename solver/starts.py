@@ -18,8 +18,7 @@ Ints = NDArray[np.int64]
 
 def start_counts(problem: Problem, limits: Limits) -> Ints:
     """Return the better of greedy's choice of groups and the best one in pairs of equals."""
-    # A plan comes back even where the time is up: greedy is let finish.
-    greedy = greedy_counts(problem, Limits(seed=limits.seed))
+    greedy = greedy_counts(problem, limits)
     if limits.passed:
         return greedy
     try:

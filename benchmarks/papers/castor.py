@@ -36,6 +36,7 @@ from runs import (
     by_policy,
     common_options,
     end_in_one_line,
+    label,
     number,
     parsed,
     print_table,
@@ -157,7 +158,7 @@ def _print(title: str, rows: list[Row], policies: Sequence[str], load: float) ->
         )
         compared = [f"{own} ({theirs})" for own, theirs in zip(ours, paper, strict=True)]
         lower = 1 - castor / number(mine, "jct_mean_s")
-        body.append([policy, *compared, hours["makespan"], f"{100 * lower:.0f} %"])
+        body.append([label(policy, mine), *compared, hours["makespan"], f"{100 * lower:.0f} %"])
     print_table(f"Castor 9.4: {title}; ours (paper's)", head, body)
     print_waits(title, rows, policies)
 

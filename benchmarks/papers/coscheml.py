@@ -31,6 +31,7 @@ from runs import (
     by_policy,
     common_options,
     end_in_one_line,
+    label,
     number,
     parsed,
     print_table,
@@ -145,7 +146,7 @@ def _print(title: str, rows: list[Row], policies: Sequence[str]) -> None:
         higher = 100 * (number(own, "speedup_mean") / number(mine, "speedup_mean") - 1)
         body.append(
             [
-                policy,
+                label(policy, mine),
                 f"{number(mine, 'makespan_s') / 60:.1f}",
                 f"{number(mine, 'jct_mean_s') / 60:.1f}",
                 f"{number(mine, 'speedup_mean'):.3f}",

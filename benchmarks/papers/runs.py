@@ -78,10 +78,18 @@ def common_options(description: str | None, policies: Sequence[str]) -> argparse
 
 
 def parsed(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """Return the options; ``--policies all`` stands for every policy there is."""
+    """Return the options; ``--policies all`` stands for every policy there is.
+
+    Raises
+    ------
+    UnsupportedError
+        When there is no such policy or option of one.
+    """
     options = parser.parse_args()
     if options.policies == ["all"]:
         options.policies = list(POLICIES)
+    for policy in options.policies:
+        policy_named(policy)
     return options
 
 
@@ -170,6 +178,12 @@ def by_policy(rows: Iterable[Row], policies: Sequence[str]) -> Iterator[tuple[st
         yield policy, list(group)
 
 
+def label(policy: str, rows: Sequence[Row]) -> str:
+    """Return the name of a policy for a table, with a note if some of its runs failed."""
+    ended = sum(not row["error"] for row in rows)
+    return policy if ended == len(rows) else f"{policy} ({ended} of {len(rows)} runs)"
+
+
 def print_table(title: str, head: Sequence[str], body: Iterable[Sequence[str]]) -> None:
     """Print a table as Markdown."""
     print(f"\n### {title}\n")
@@ -189,7 +203,7 @@ def print_waits(title: str, rows: Sequence[Row], policies: Sequence[str]) -> Non
             for name in ("queueing_mean_s", "wait_p99_s", "queueing_max_s")
         ]
         counts = [f"{number(mine, name):.0f}" for name in ("preemptions", "out_of_memory")]
-        body.append([policy, *hours, *counts])
+        body.append([label(policy, mine), *hours, *counts])
     print_table(f"Starvation: {title} (means over runs)", head, body)
     failed = Counter((row["policy"], row["error"]) for row in rows if row["error"])
     for (policy, error), count in failed.items():

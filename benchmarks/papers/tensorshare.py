@@ -35,6 +35,7 @@ from runs import (
     by_policy,
     common_options,
     end_in_one_line,
+    label,
     number,
     parsed,
     print_table,
@@ -151,7 +152,9 @@ def _print(title: str, rows: list[Row], policies: Sequence[str]) -> None:
         )
         compared = [f"{own} ({theirs})" for own, theirs in zip(ours, paper, strict=True)]
         jct = f"{number(mine, 'jct_mean_s') / 3600:.4g}"
-        body.append([policy, *compared, jct, f"{100 * number(mine, 'shared_part'):.0f}"])
+        body.append(
+            [label(policy, mine), *compared, jct, f"{100 * number(mine, 'shared_part'):.0f}"]
+        )
     print_table(f"TensorShare 4.3: {title}; ours (paper's)", head, body)
     print_waits(title, rows, policies)
 

@@ -146,6 +146,12 @@ class Market:
         starts = [t / pace for t in layout([0.0] * idle + self._busy_s, asks)]
         self.prices = Prices(starts, asks, gpu_price)
         self.starts_now = np.array([start <= 0 for start in starts[: len(self.jobs)]], dtype=bool)
+        last = max(
+            [start + ask.seconds for start, ask in zip(starts, asks, strict=True)], default=0.0
+        )
+        latest = max([last, *self._busy_s[-1:]]) * (1 + _GSLA_SLACK)
+        self._last_s = latest if self.gpu_price == 0 else math.inf
+        self._claimed_s = min([start for start in starts if start > 0], default=0.0)
         chance = [
             start if start > 0 else self._next_chance(ask)
             for start, ask in zip(starts, asks, strict=True)
@@ -177,7 +183,17 @@ class Market:
         book = self._book
         return book.beside(kind.model, kind.memory_mib, other, book.seats_of(other))
 
-    def _cost(self, end: Floats, start: Floats | float = 0.0) -> Floats:
+    def _from_idle(self, end: Floats) -> Floats:
+        """Return the price of an idle GPU until ``end``.
+
+        Those who could use it now compete for it in this round. Others pay for it only from when
+        the next of them would start.
+        """
+        before = np.minimum(end, self._claimed_s)
+        later = self.prices.until(end) - self.prices.until(before)
+        return np.asarray(later + self.gpu_price * before)
+
+    def _cost(self, end: Floats, start: Floats) -> Floats:
         """Return what jobs cost that hold their GPUs from ``start`` to ``end``."""
         held = self.prices.until(end) - self.prices.until(start)
         return np.asarray(self._weight * end + self.workers * held)
@@ -186,7 +202,7 @@ class Market:
         """Return the (n,) gains of starting alone on idle GPUs of a kind; NaN = cannot."""
         state = self._state
         seconds = self._work / np.array(state.speed[kind.model])[self._workload]
-        gain = self.waiting - self._cost(seconds)
+        gain = self.waiting - self._weight * seconds - self.workers * self._from_idle(seconds)
         need = np.array([modes[0].memory_mib for modes in state.modes])[self._workload]
         refused = (need > kind.memory_mib) | (self.workers > len(self.idle[kind]))
         gain[refused | (seconds > kind.until_s - state.now)] = np.nan
@@ -206,13 +222,13 @@ class Market:
             (mine, mine_after, own(seconds)), (theirs, theirs_after, other(seconds))
         )
         total = own(self._weight) * mine_s + other(self._weight) * theirs_s
-        total += own(self.workers) * self.prices.until(np.maximum(mine_s, theirs_s))
+        total += own(self.workers) * self._from_idle(np.maximum(mine_s, theirs_s))
         gain = own(self.waiting) + other(self.waiting) - total
         refused = (mine_upper > own(self._gsla)) | (theirs_upper > other(self._gsla))
         refused |= (own(self.workers) != other(self.workers)) | (
             own(self.workers) > len(self.idle[kind])
         )
-        refused |= np.maximum(mine_s, theirs_s) > kind.until_s - self._state.now
+        refused |= np.maximum(mine_s, theirs_s) > min(kind.until_s - self._state.now, self._last_s)
         gain[refused | np.eye(len(self.jobs), dtype=bool)[:, :, None]] = np.nan
         return _best_way(gain)
 
@@ -239,6 +255,7 @@ class Market:
         gain = own(self.waiting) - total
         refused = (mine_upper > own(self._gsla)) | (own(self.workers) > other(hosts.room))
         refused |= np.maximum(theirs_upper, np.where(partly, now, 0.0)) > other(hosts.gsla)
+        refused |= np.maximum(mine_s, theirs_s) > self._last_s
         gain[refused] = np.nan
         return _best_way(gain)
 

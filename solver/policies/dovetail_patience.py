@@ -14,6 +14,12 @@ from typing import NamedTuple
 from dovetail.solver.policies.state import Job, State
 
 
+_MOST_RESERVED = 0.25
+"""Part of the GPUs that may be reserved at a time, unless the first job alone needs more.
+
+Else a cluster that is overloaded for long would come to serve first come first."""
+
+
 class Reservation(NamedTuple):
     """GPUs kept for a job, and when they are believed to be idle, all of them."""
 
@@ -67,6 +73,8 @@ class Patience:
     def _reserve(self, state: State, job: Job, ends: Mapping[int, float]) -> Reservation | None:
         """Return the GPUs of one model that are believed to be idle first; None = too few."""
         taken = {gpu for kept in self.kept.values() for gpu in kept.gpus}
+        if taken and len(taken) + job.workers > _MOST_RESERVED * len(state.machines):
+            return None
         best: Reservation | None = None
         for model in range(len(state.machines.models)):
             free = sorted(

@@ -132,7 +132,7 @@ def test_tensorshare_in_a_tiny_form_and_again_from_its_file(tmp_path):
 def test_castor_and_coscheml_in_tiny_forms(tmp_path):
     need("philly")
     need("lucid")
-    small = ["--seeds", "1", "--workers", "1", "--check"]
+    small = ["--worlds", "rtx3090", "--seeds", "1", "--workers", "1", "--check"]
     out = tmp_path / "castor.csv"
     few = ["--jobs", "20", "--loads", "1", "--policies", "fifo", "sjf", "--out", str(out)]
     done = run("castor.py", *few, *small)
@@ -151,6 +151,15 @@ def test_data_that_are_not_there_are_told_in_one_line(tmp_path):
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert "cannot be read" in done.stderr
+    assert not out.exists()
+
+
+def test_an_unknown_policy_is_refused_before_anything_runs(tmp_path):
+    out = tmp_path / "out.csv"
+    done = run("castor.py", "--policies", "fifo", "magic", "--out", str(out))
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "policy must be one of" in done.stderr
     assert not out.exists()
 
 

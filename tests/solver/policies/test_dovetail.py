@@ -1,0 +1,212 @@
+"""Dovetail's own policy on cases worked out by hand, and its round solver against enumeration."""
+
+import dataclasses
+import math
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from dovetail.executor.simulation import Options
+from dovetail.instances.slowdown_table import SlowdownTable
+from dovetail.solver.policies import policy_named
+from dovetail.solver.policies.dovetail_prices import Ask, Prices, layout
+from dovetail.solver.policies.dovetail_round import Option, RoundSolver, fits
+from tests.executor.simulation.worlds import finishes, run, trace, world
+
+
+def _gpus(history):
+    """Return the GPUs of each job's first stay."""
+    first = {}
+    for stay in sorted(history.stays, key=lambda stay: stay.start_s):
+        first.setdefault(stay.job, stay.gpus)
+    return [first[number] for number in range(len(first))]
+
+
+def _first_starts(history):
+    return [round(outcome.first_start_s, 6) for outcome in history.outcomes]
+
+
+def test_partners_are_chosen_together():
+    # x and y run alone for 1,000 s. p and q come: p fits best beside x, but q may share with x
+    # only, so p goes to y. Whoever serves the shorter p first puts it beside x, and q waits.
+    slowdowns = [("p", "x", 1.1, 1.1), ("p", "y", 1.2, 1.1), ("q", "x", 1.1, 1.1)]
+    where = world(gpus=2, slowdowns=slowdowns, workloads=("x", "y", "p", "q"))
+    jobs = trace((0, 1, 1000, "x"), (0, 1, 1000, "y"), (10, 1, 20, "p"), (10, 1, 30, "q"))
+    history = run(jobs, where, policy_named("dovetail"))
+    x, y, p, q = _gpus(history)
+    assert (p, q) == (y, x)
+    greedy = run(jobs, where, policy_named("castor"))
+    assert _gpus(greedy)[2] == _gpus(greedy)[0]
+    assert np.nanmax(history.series.gap) <= 1e-6
+
+
+@pytest.mark.parametrize(("needs", "finish"), [(10, [10, 110]), (1000, [1100, 201])])
+def test_a_job_waits_where_that_ends_both_earlier(needs, finish):
+    # Both are slowed to half. At 1, a has run for a second and b comes, which needs 100. Beside
+    # an a that needs 9 s still, a would end at 19 and b at 19 + 91; one after the other, a at 10
+    # and b at 110: b waits. An a that needs 999 s would keep b waiting until 1,000; sharing, b
+    # ends at 201 and a at 201 + 899.
+    where = world(gpus=1, slowdowns=[("a", "b", 2.0, 2.0)])
+    jobs = trace((0, 1, needs, "a"), (1, 1, 100, "b"))
+    assert finishes(run(jobs, where, policy_named("dovetail"))) == finish
+
+
+def test_the_upper_bound_keeps_the_gsla():
+    # Beside a, b is believed to slow to 1.2, and surely to no more than 1.6; it accepts 1.5.
+    where = world(gpus=1, slowdowns=[("a", "b", 1.2, 1.2)])
+    jobs = trace((0, 1, 1000, "a"), (0, 1, 100, "b", 1.5))
+    table = SlowdownTable.of(where)
+    history = run(jobs, where, policy_named("dovetail"), predicted=table)
+    assert history.outcomes[1].shared_s > 0
+    unsure = dataclasses.replace(table, upper=table.slowdown + 0.4)
+    history = run(jobs, where, policy_named("dovetail"), predicted=unsure)
+    assert history.outcomes[1].shared_s == 0
+
+
+def test_a_running_job_keeps_its_gsla():
+    where = world(gpus=1, slowdowns=[("a", "b", 1.2, 1.2)])
+    jobs = trace((0, 1, 1000, "a", 1.1), (1, 1, 100, "b"))
+    assert run(jobs, where, policy_named("dovetail")).outcomes[1].shared_s == 0
+
+
+def test_what_was_measured_overrides_what_was_predicted():
+    # Predicted at 1.1 each, truly 4. The first b learns it; the second, beside the same a, waits.
+    where = world(gpus=1, slowdowns=[("a", "b", 4.0, 4.0)])
+    believed = SlowdownTable.of(world(gpus=1, slowdowns=[("a", "b", 1.1, 1.1)]))
+    jobs = trace((0, 1, 2000, "a"), (10, 1, 100, "b"), (600, 1, 1000, "b"))
+    history = run(jobs, where, policy_named("dovetail"), Options(observe_s=60), believed)
+    first, second = history.outcomes[1], history.outcomes[2]
+    assert first.first_start_s == 10
+    assert second.first_start_s == history.outcomes[0].finish_s
+
+
+def test_sharing_beside_idle_gpus_is_a_matter_of_their_price():
+    # Two jobs of 100 s on two GPUs. Alone they cost 200 s and 200 GPU seconds; together, at a
+    # slowdown of 1.1, 220 s and 110 GPU seconds. The second is cheaper from a price of 20 / 90.
+    where = world(gpus=2, slowdowns=[("a", "b", 1.1, 1.1)])
+    jobs = trace((0, 1, 100, "a"), (0, 1, 100, "b"))
+    assert finishes(run(jobs, where, policy_named("dovetail"))) == [100, 100]
+    assert finishes(run(jobs, where, policy_named("dovetail:gpu_price=0.2"))) == [100, 100]
+    assert finishes(run(jobs, where, policy_named("dovetail:gpu_price=0.3"))) == [110, 110]
+
+
+def test_no_sharing_pushes_out_the_end_of_the_last_job():
+    # Beside b, a would end at 1,010 instead of 1,000; on the idle GPU from 200 on, b delays
+    # nobody, and 210 s are the latest that it could be told otherwise.
+    where = world(gpus=2, slowdowns=[("a", "b", 1.1, 1.0)])
+    jobs = trace((0, 1, 1000, "a"), (0, 1, 200, "a"), (100, 1, 100, "b"))
+    history = run(jobs, where, policy_named("dovetail"))
+    assert max(finishes(history)) == 1000
+
+
+def test_patience_bounds_the_wait_of_a_gang():
+    # Singles of 10 s come every 5 s for 1,000 s and keep both GPUs from being idle at once. The
+    # gang comes at 1. With a patience of 50 s, GPUs are kept from 51 on, and the singles on them
+    # need 10 s more at most. Singles are served first otherwise: they need less GPU time.
+    singles = [(5 * k, 1, 10, "a") for k in range(200)]
+    jobs = trace(*sorted([(1, 2, 500, "b"), *singles]))
+    gang = next(k for k, job in enumerate(jobs.jobs) if job.workers == 2)
+    patient = run(jobs, world(gpus=2), policy_named("dovetail:patience_s=inf"))
+    bounded = run(jobs, world(gpus=2), policy_named("dovetail:patience_s=50"))
+    assert _first_starts(patient)[gang] >= 1000
+    assert _first_starts(bounded)[gang] <= 1 + 50 + 10
+
+
+def test_reserved_gpus_are_used_by_those_who_end_in_time():
+    # j0 holds one GPU until 1,000. The gang j1 is overdue at once, so both GPUs are kept for it
+    # from 0 on. j2 ends by 1,000 and may run on the idle one; j3 would not and has to wait.
+    jobs = trace((0, 1, 1000, "a"), (1, 2, 10, "b"), (2, 1, 900, "a"), (3, 1, 2000, "a"))
+    history = run(jobs, world(gpus=2), policy_named("dovetail:patience_s=0"))
+    assert _first_starts(history)[1:3] == [1000, 2]
+    assert _first_starts(history)[3] >= 1000
+
+
+def test_a_layout_leaves_idle_gpus_to_others():
+    # GPUs free at 0, 5 and 9. The gang of two starts at 5 on the first two; then one is free at
+    # 9 and two at 25: the single starts at 9.
+    assert layout([0.0, 5.0, 9.0], [Ask(2, 20.0, 1.0), Ask(1, 3.0, 1.0)]) == [5.0, 9.0]
+
+
+def test_prices_are_what_starting_earlier_saves():
+    # One GPU, idle at 10; jobs of 2 s and 3 s start at 10 and 12. Until 10 a second costs both
+    # a second; from 10 to 12 the last one; after that nobody.
+    prices = Prices([10.0, 12.0], [Ask(1, 2.0, 1.0), Ask(1, 3.0, 1.0)])
+    assert prices.until([10.0, 12.0, 99.0]).tolist() == [20.0, 22.0, 22.0]
+    floor = Prices([], [], floor=0.5)
+    assert float(floor.until(10.0)) == 5.0
+
+
+def _optimum(options, idle):
+    every = (c for n in range(len(options) + 1) for c in combinations(options, n))
+    return max(sum(o.gain for o in chosen) for chosen in every if fits(chosen, idle))
+
+
+def _random_round(rng, gangs):
+    """Return up to 11 options on 5 waiting jobs, 3 hosts and two idle GPUs."""
+    size = rng.choice([1, 2], 5) if gangs else np.ones(5, dtype=int)
+    options = []
+    for _ in range(11):
+        job, other = rng.choice(5, 2, replace=False)
+        workers = int(size[job])
+        gain = float(rng.integers(1, 20))
+        what = rng.integers(3)
+        if what == 0:
+            options.append(Option(gain, (int(job),), (), 0, workers, workers))
+        elif what == 1 and size[job] == size[other]:
+            options.append(Option(gain, (int(job), int(other)), (), 0, workers, workers))
+        else:
+            host = 10 + int(rng.integers(3))
+            options.append(Option(gain, (int(job),), (host,), None, 0, workers))
+    return options
+
+
+@pytest.mark.parametrize("gangs", [False, True])
+def test_rounds_are_solved_to_the_optimum(gangs):
+    rng = np.random.default_rng(0)
+    for _ in range(40):
+        options, idle = _random_round(rng, gangs), {0: 2}
+        chosen = RoundSolver().solve(options, idle)
+        assert fits(chosen.options, idle)
+        assert chosen.value == pytest.approx(_optimum(options, idle))
+        assert chosen.bound == pytest.approx(chosen.value, rel=1e-6)
+
+
+@pytest.mark.parametrize("gangs", [False, True])
+def test_out_of_time_a_round_still_has_an_answer_and_a_bound(gangs):
+    rng = np.random.default_rng(1)
+    for _ in range(20):
+        options, idle = _random_round(rng, gangs), {0: 2}
+        chosen = RoundSolver(time_limit_s=0.0).solve(options, idle)
+        assert fits(chosen.options, idle)
+        assert chosen.value <= _optimum(options, idle) + 1e-6
+        assert _optimum(options, idle) <= chosen.bound + 1e-6
+
+
+def test_two_may_start_together_in_a_burst():
+    # Four jobs of 100 s come at once to one GPU; two at a time at 1.2 take 120 s a pair, which
+    # ends all by 240 instead of 400.
+    where = world(gpus=1, slowdowns=[("a", "a", 1.2, 1.2)])
+    jobs = trace(*[(0, 1, 100, "a")] * 4)
+    assert sorted(finishes(run(jobs, where, policy_named("dovetail")))) == [120, 120, 240, 240]
+
+
+def test_shares_are_set_where_they_help():
+    # Uncapped, b slows a to 3; at 70 to 30 both run at 1.2. An a that runs uncapped keeps that.
+    data = world(gpus=1, shares=[30, 70]).model_dump(mode="json", exclude_none=True)
+    data["slowdowns"] = [
+        {"pair": ["a", "b"], "slowdown": [3.0, 3.0]},
+        {"pair": ["a", "b"], "share": [70, 30], "slowdown": [1.2, 1.2]},
+    ]
+    where = type(world()).from_data(data)
+    jobs = trace((0, 1, 100, "a"), (0, 1, 100, "b"))
+    history = run(jobs, where, policy_named("dovetail"))
+    assert finishes(history) == [120, 120]
+    assert {stay.shares for stay in history.stays} == {(70,), (30,)}
+
+
+def test_only_what_is_known_may_share():
+    jobs = trace((0, 1, 100, "a"), (0, 1, 100, "b"))
+    history = run(jobs, world(gpus=1), policy_named("dovetail"))
+    assert sorted(finishes(history)) == [100, 200]
+    assert all(math.isnan(gap) or gap <= 1e-6 for gap in history.series.gap)
