@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import is_
+from typing import TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,8 @@ from dovetail.instances.instance import Instance, SlowdownEntry
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+
+T = TypeVar("T")
 
 Member = tuple[str, int | None]
 """A workload and its share on the GPU."""
@@ -131,6 +134,7 @@ class EntryBook:
         self._known: dict[str, Sequence[Combination]] = {}
         self._known_with: dict[str, Mapping[Member, Sequence[Combination]]] = {}
         self._found: dict[tuple[str, tuple[Member, ...]], Combination | None] = {}
+        self._made: dict[str, object] = {}
         self._templates: dict[tuple[str, tuple[Member, ...]], Sequence[Template]] = {}
 
     def holds_for(self, instance: Instance) -> bool:
@@ -169,6 +173,12 @@ class EntryBook:
                     index[each].append(known)
             self._known_with[model] = index
         return self._known_with[model].get(member, ())
+
+    def once(self, name: str, make: Callable[[], T]) -> T:
+        """Return what is made of the entries; it is made at the first call with this name."""
+        if name not in self._made:
+            self._made[name] = make()
+        return cast("T", self._made[name])
 
     def templates(self, model: str, held: tuple[Member, ...]) -> Sequence[Template]:
         """Return the combinations in which others may join on a GPU model, a template a size.

@@ -53,11 +53,11 @@ class ArraySolver:
         """Return the best choice of groups within the limits; never worse than greedy's."""
         start = start_counts(problem, limits)
         if limits.passed:  # the program would be written down for nothing
-            return _unsearched(problem, start, self.name)
+            return unsearched(problem, start, self.name)
         return _Stages(problem, start, self.backend, limits).run()
 
 
-def _unsearched(problem: Problem, counts: Ints, solver: str) -> Choice:
+def unsearched(problem: Problem, counts: Ints, solver: str) -> Choice:
     """Return a choice for which there was no time to look for a better one."""
     most = ceiling(problem.groups, problem.values)
     value = score(problem.groups, problem.values, counts).value(problem.values)

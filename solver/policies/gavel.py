@@ -68,9 +68,9 @@ class Gavel:
     The first two leave some shares open; of their optima one with much throughput is taken (the
     throughput counts a thousandth). Each round goes to the combinations of the largest share
     owed over rounds received. GPUs that are left then go to waiting jobs alone, those that held
-    GPUs for the shortest time first. Between the ends of rounds nobody starts or
-    stops: a job that arrives waits for the next round. While everyone runs alone on GPUs of
-    one model, the next round begins when something happens.
+    GPUs for the shortest time first. Between the ends of rounds nobody starts or stops: a job
+    that arrives waits for the next round. While everyone runs alone on GPUs of one model, the
+    next round begins when something happens.
 
     To stay quick with thousands of jobs, jobs of one workload, workers and weight are one kind
     with one share, which its jobs take in turns, the least held first. For ``max-min`` and

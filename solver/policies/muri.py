@@ -29,6 +29,7 @@ from dovetail.solver.policies.state import Job, State
 RESOURCES: Final = 4
 """Storage, CPU, GPU and network; also the most jobs of a group."""
 
+_REMEMBERED: Final = 64
 _PRIORITIES: Final = ("srsf", "2d-las")
 
 Jobs = tuple[Job, ...]
@@ -99,6 +100,7 @@ class Muri:
     priority: str = "srsf"
     round_s: float = 360.0
     _next_s: float = field(default=-math.inf, init=False, repr=False)
+    _efficiency: _Efficiency | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.priority not in _PRIORITIES:
@@ -115,7 +117,9 @@ class Muri:
         self._next_s = state.now + self.round_s
         everyone = [*state.running.values(), *state.pending.values()]
         queue = sorted(everyone, key=lambda job: (self._rank(state, job), job.number))
-        groups = _round(state, queue)
+        if self._efficiency is None or self._efficiency.is_outdated(state):
+            self._efficiency = _Efficiency(state)
+        groups = _round(state, queue, self._efficiency)
         wake_s = None if is_settled(state, groups) else self._next_s
         return rearranged(state, groups).decision(wake_s)
 
@@ -160,11 +164,10 @@ def interleaved_s(busy_s: Sequence[Sequence[float]]) -> float:
     return min(map(steps_s, permutations(range(1, RESOURCES), len(others))))
 
 
-def _round(state: State, queue: Sequence[Job]) -> list[Group]:
+def _round(state: State, queue: Sequence[Job], efficiency: _Efficiency) -> list[Group]:
     """Return the groups of a round, given the jobs in the order of priority."""
     gpus = gpus_by_model(state)
     most = min(RESOURCES, state.machines.rules.max_jobs_per_gpu)
-    efficiency = _Efficiency(state)
     groups = _merged(_candidates(queue, sum(gpus), most), sum(gpus), most, efficiency)
     place = {job.number: k for k, job in enumerate(queue)}
     placed = []
@@ -219,24 +222,9 @@ def _matched(
     workers: int, groups: Sequence[Jobs], most: int, efficiency: _Efficiency
 ) -> list[tuple[float, int, Jobs, Jobs]]:
     """Return the pairs of a most efficient matching, with what each loses."""
-    kinds = [_kinds(jobs) for jobs in groups]
-    distinct = list(dict.fromkeys(kinds))
-    table = np.full((len(distinct), len(distinct)), np.nan)
-    for i, a in enumerate(distinct):
-        for j, b in enumerate(distinct[: i + 1]):
-            if len(a) + len(b) <= most:
-                table[i, j] = table[j, i] = efficiency.of(tuple(sorted(a + b)))
-    index = {kind: k for k, kind in enumerate(distinct)}
-    which = np.array([index[kind] for kind in kinds], dtype=np.int64)
-    value = table[np.ix_(which, which)]
-    if len(groups) < 2 or np.isnan(value).all():
-        return []
-    mate = match_pairs(value, np.zeros(len(groups))).mate
-    return [
-        ((1 - value[a, b]) * workers, workers, groups[a], groups[b])
-        for a, b in enumerate(mate.tolist())
-        if a < b
-    ]
+    ordered = sorted(groups, key=_kinds)
+    pairs = efficiency.matching(tuple(map(_kinds, ordered)), most)
+    return [((1 - value) * workers, workers, ordered[a], ordered[b]) for a, b, value in pairs]
 
 
 def _kinds(jobs: Jobs) -> tuple[int, ...]:
@@ -244,13 +232,45 @@ def _kinds(jobs: Jobs) -> tuple[int, ...]:
 
 
 class _Efficiency:
-    """The efficiency of groups by their workloads."""
+    """The efficiency of groups by their workloads; remembers what it was asked before."""
 
     def __init__(self, state: State) -> None:
         self._state = state
         self._stages = [stages(workload) for workload in state.workloads]
         self._memory = memory_by_model(state)
         self._found: dict[tuple[int, ...], Mapping[int, float]] = {}
+        self._matchings: dict[tuple[tuple[int, ...], ...], list[tuple[int, int, float]]] = {}
+        self._facts = (len(state.clashes), state.predicted)
+
+    def is_outdated(self, state: State) -> bool:
+        """Tell whether pairs were seen to fail, or are believed otherwise, since it was made."""
+        return self._facts[0] != len(state.clashes) or self._facts[1] is not state.predicted
+
+    def matching(
+        self, groups: tuple[tuple[int, ...], ...], most: int
+    ) -> list[tuple[int, int, float]]:
+        """Return the pairs of a matching of most total efficiency, and the efficiency of each."""
+        if groups not in self._matchings:
+            if len(self._matchings) >= _REMEMBERED:
+                self._matchings.clear()
+            self._matchings[groups] = self._matched(groups, most)
+        return self._matchings[groups]
+
+    def _matched(
+        self, groups: tuple[tuple[int, ...], ...], most: int
+    ) -> list[tuple[int, int, float]]:
+        distinct = {kinds: k for k, kinds in enumerate(dict.fromkeys(groups))}
+        table = np.full((len(distinct), len(distinct)), np.nan)
+        for a, i in distinct.items():
+            for b, j in distinct.items():
+                if len(a) + len(b) <= most:
+                    table[i, j] = self.of(tuple(sorted(a + b)))
+        which = np.array([distinct[kinds] for kinds in groups], dtype=np.int64)
+        value = table[np.ix_(which, which)]
+        if len(groups) < 2 or np.isnan(value).all():
+            return []
+        mate = match_pairs(value, np.zeros(len(groups))).mate.tolist()
+        return [(a, b, float(value[a, b])) for a, b in enumerate(mate) if a < b]
 
     def of(self, kinds: tuple[int, ...]) -> float:
         """Return the efficiency on the best GPU model, NaN where they are no group on any."""
