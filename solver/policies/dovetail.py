@@ -2,21 +2,63 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
-from dovetail.solver.policies.dovetail_market import Market, believed_ends
+from dovetail.solver.policies.dovetail_market import Market
+from dovetail.solver.policies.dovetail_outlook import believed_ends
 from dovetail.solver.policies.dovetail_patience import Patience
 from dovetail.solver.policies.dovetail_round import Chosen, RoundSolver
 from dovetail.solver.policies.dovetail_starts import carry_out, starts
 from dovetail.solver.policies.dovetail_ways import WayBook
 from dovetail.solver.policies.draft import Draft
+from dovetail.solver.policies.placement import idle_gpus
 from dovetail.solver.policies.policy import NOTHING, Decision, RoundProof
 from dovetail.solver.policies.state import State
 
 
 @dataclass
 class Dovetail:
-    """TODO"""
+    """Choose all starts of a round together, by the completion time that each is worth.
+
+    Every start that is possible now has a value in seconds of completion time
+    (``dovetail_market``): alone on idle GPUs, two together on these, or beside a running job.
+    Where GPUs are short, their price is what the waiting jobs would pay (``dovetail_prices``). The
+    best choice of starts is then found with proof (``dovetail_round``). What was measured on
+    running pairs overrides what is predicted, gSLAs are checked against upper bounds, and no
+    sharing is begun that is believed to end later than the last job would without it.
+
+    Jobs that run stay where they are. ``Decision.proof`` is of the jobs that took part in the
+    round (``RoundProof.jobs``).
+
+    The wait is bounded. A job that has waited for ``patience_s`` is given the GPUs that are
+    believed to be idle first, unless these are kept for others who have waited for longer; on
+    them nobody starts who is not believed to end in time. So while at most a quarter of the GPUs
+    is kept, a job waits for no longer than ``patience_s`` and until those end that were on its
+    GPUs then or believed to be in time. Where more jobs are overdue than fit into that quarter,
+    they are served one after the other, the one that has waited longest first: with n before it,
+    and D the longest that any job is on GPUs, a job waits for ``patience_s + (n + 1) D`` at most.
+
+    Attributes
+    ----------
+    gpu_price : float
+        Seconds of completion time that a second of a GPU is worth where nobody waits for it. 0:
+        jobs run alone while GPUs are idle. Higher: they share where that saves enough GPU time,
+        and more of them may end later than the last would have.
+    patience_s : float
+        Seconds after which a waiting job is given GPUs; infinite = never.
+    window : int
+        How many more waiting jobs take part in a round than there are idle GPUs, in the order of
+        weighted shortest GPU time.
+    time_limit_s : float
+        Seconds for the search in a round, after which the best choice so far is taken with its
+        bound.
+
+    Raises
+    ------
+    ValueError
+        When an option is out of range.
+    """
 
     gpu_price: float = 0.0
     patience_s: float = 86400.0
@@ -28,6 +70,15 @@ class Dovetail:
     _asked_s: float | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
+        for name, least in (
+            ("gpu_price", 0),
+            ("patience_s", 0),
+            ("time_limit_s", 0),
+            ("window", 1),
+        ):
+            value = getattr(self, name)
+            if not value >= least or (name == "gpu_price" and math.isinf(value)):
+                raise ValueError(f"{name} must be >= {least}, got {value}")
         self._solver = RoundSolver(self.time_limit_s)
         self._patience = Patience(self.patience_s)
 
@@ -43,6 +94,8 @@ class Dovetail:
         chosen = self._solver.solve(list(starts(market)), idle)
         for option in chosen.options:
             carry_out(option.detail, draft, market)
+        if draft.idle_total == len(state.machines):
+            _start_first(draft, market)
         return draft.decision(self._wake(state), _proof(chosen, market))
 
     def _ways(self, state: State) -> WayBook:
@@ -70,6 +123,15 @@ class Dovetail:
             return None
         self._asked_s = due
         return due
+
+
+def _start_first(draft: Draft, market: Market) -> None:
+    """Start the first job that fits, whatever it is worth: nothing else would ever happen."""
+    for job in market.jobs:
+        gpus = idle_gpus(draft, job)
+        if gpus is not None:
+            draft.start(job, gpus)
+            return
 
 
 def _proof(chosen: Chosen, market: Market) -> RoundProof:

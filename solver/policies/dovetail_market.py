@@ -18,6 +18,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.solver.policies.dovetail_outlook import (
+    Kind,
+    best_speed,
+    busy_seconds,
+    idle_by_kind,
+    pace_of,
+    queue_of,
+)
 from dovetail.solver.policies.dovetail_prices import Ask, Prices, layout
 from dovetail.solver.policies.dovetail_ways import Seat, WayBook, Ways, seat_on
 from dovetail.solver.policies.draft import Draft
@@ -30,24 +38,6 @@ _GSLA_SLACK = 1e-9
 
 _FAR_S = 3600.0
 """How far off the next chance of a job is taken to be where no running job's end brings one."""
-
-
-class Kind(NamedTuple):
-    """What makes idle GPUs interchangeable.
-
-    Attributes
-    ----------
-    model : int
-        GPU model.
-    memory_mib : float
-        Memory.
-    until_s : float
-        When whoever is on it must have ended, as believed; infinite unless it is reserved.
-    """
-
-    model: int
-    memory_mib: float
-    until_s: float = math.inf
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,13 +107,13 @@ class Market:
         self.gpu_price = gpu_price
         self._book = book
         self._reserved = reserved
-        self.idle = _idle(draft, reserved)
-        self._busy_s = _busy(draft, ends)
+        self.idle = idle_by_kind(draft, reserved)
+        self._busy_s = busy_seconds(draft, ends)
         window += sum(map(len, self.idle.values()))
-        queue = _queue(draft)
+        queue = queue_of(draft)
         self.jobs = queue[:window]
         self.rest = queue[window:]
-        self._seconds = [job.remaining(state.now) / _best_speed(state, job) for job in queue]
+        self._seconds = [job.remaining(state.now) / best_speed(state, job) for job in queue]
         self._lay_out(queue, gpu_price)
         count = len(self.jobs)
         self.workers = np.array([job.workers for job in self.jobs], dtype=np.int64)
@@ -142,7 +132,7 @@ class Market:
             for job, seconds in zip(queue, self._seconds, strict=True)
         ]
         idle = sum(map(len, self.idle.values()))
-        pace = _pace(self._state, len(self._busy_s))
+        pace = pace_of(self._state, len(self._busy_s))
         starts = [t / pace for t in layout([0.0] * idle + self._busy_s, asks)]
         self.prices = Prices(starts, asks, gpu_price)
         self.starts_now = np.array([start <= 0 for start in starts[: len(self.jobs)]], dtype=bool)
@@ -206,7 +196,7 @@ class Market:
         need = np.array([modes[0].memory_mib for modes in state.modes])[self._workload]
         refused = (need > kind.memory_mib) | (self.workers > len(self.idle[kind]))
         gain[refused | (seconds > kind.until_s - state.now)] = np.nan
-        return gain
+        return np.asarray(gain)
 
     def pairs(self, kind: Kind) -> tuple[Floats, Ints]:
         """Return the (n, n) gains of two that start together on idle GPUs, and in which way.
@@ -264,13 +254,18 @@ class Market:
         state = self._state
         if state.machines.rules.max_jobs_per_gpu < 2 or not self.jobs:
             return []
-        return [site for job in state.running.values() for site in self._sites_of(job)]
+        return [
+            site
+            for job in state.running.values()
+            if self._reserved.keys().isdisjoint(job.gpus)
+            for site in self._sites_of(job)
+        ]
 
     def _sites_of(self, job: Job) -> list[Site]:
         state, machines = self._state, self._state.machines
         alike: dict[tuple[Kind, int | None], list[int]] = defaultdict(list)
         for gpu in job.gpus:
-            if len(state.residents[gpu]) == 1 and gpu not in self._reserved:
+            if len(state.residents[gpu]) == 1:
                 kind = Kind(machines.model[gpu], machines.memory_mib[gpu])
                 alike[kind, job.share_on(gpu)].append(gpu)
         return [
@@ -323,11 +318,11 @@ def _host(state: State, site: Site) -> tuple[float, ...]:
 
 def _newcomers(of_job: Floats | Ints) -> Floats:
     """Shape (n,) numbers of newcomers for arrays of (others, newcomers, ways)."""
-    return np.asarray(of_job)[None, :, None]
+    return np.asarray(of_job, dtype=np.float64)[None, :, None]
 
 
 def _others(of_job: Floats | Ints) -> Floats:
-    return np.asarray(of_job)[:, None, None]
+    return np.asarray(of_job, dtype=np.float64)[:, None, None]
 
 
 def _stacked(ways: Sequence[Ways], workload: Ints) -> Floats:
@@ -358,66 +353,3 @@ def _best_way(gain: Floats) -> tuple[Floats, Ints]:
     """Return the best of the ways, the last axis, and which it is."""
     way = np.where(np.isnan(gain), -np.inf, gain).argmax(axis=2)
     return np.take_along_axis(gain, way[:, :, None], axis=2)[:, :, 0], way
-
-
-def _queue(draft: Draft) -> list[Job]:
-    """Return the waiting jobs in the order of weighted shortest GPU time."""
-
-    def gpu_time(job: Job) -> float:
-        return job.remaining(draft.state.now) * job.workers / max(job.weight, 1e-9)
-
-    return sorted(draft.pending(), key=lambda job: (gpu_time(job), job.number))
-
-
-def _best_speed(state: State, job: Job) -> float:
-    return max(speed[job.workload] for speed in state.speed)
-
-
-def _idle(draft: Draft, reserved: Mapping[int, float]) -> dict[Kind, list[int]]:
-    machines = draft.state.machines
-    idle: dict[Kind, list[int]] = defaultdict(list)
-    for node, count in enumerate(draft.idle_count):
-        for gpu in draft.idle_on(node) if count else ():
-            until = reserved.get(gpu, math.inf)
-            idle[Kind(machines.model[gpu], machines.memory_mib[gpu], until)].append(gpu)
-    return dict(idle)
-
-
-def _busy(draft: Draft, ends: Mapping[int, float]) -> list[float]:
-    """Return the seconds until each busy GPU is believed to be idle, in ascending order."""
-    now = draft.state.now
-    held = [draft.residents(gpu) for gpu in range(len(draft.state.machines))]
-    return sorted([max([ends[job.number] for job in jobs]) - now for jobs in held if jobs])
-
-
-def _pace(state: State, busy: int) -> float:
-    """Return the work that a busy GPU does, in that of a GPU with one job; at least 1.
-
-    Those who wait will share as those who run do, so the queue moves that much faster.
-    """
-    work = sum([job.workers * job.rate for job in state.running.values()])
-    return max(1.0, work / busy) if busy else 1.0
-
-
-def believed_ends(state: State) -> dict[int, float]:
-    """Return when each running job is believed to end if nobody comes, by number.
-
-    Once its last co-runner has ended, a job runs as fast as alone.
-    """
-    now = state.now
-    at_pace = {
-        job.number: max(now, job.since_s) + job.remaining(now) / job.rate
-        for job in state.running.values()
-    }
-    return {job.number: _end(state, job, at_pace) for job in state.running.values()}
-
-
-def _end(state: State, job: Job, at_pace: Mapping[int, float]) -> float:
-    end, begun = at_pace[job.number], max(state.now, job.since_s)
-    others = [o for gpu in job.gpus for o in state.residents[gpu] if o is not job]
-    last = max([at_pace[other.number] for other in others], default=end)
-    if not begun < last < end:
-        return end
-    speed = state.speed[state.machines.model[job.gpus[0]]][job.workload]
-    left = job.remaining(state.now) - job.rate * (last - begun)
-    return last + max(0.0, left) / max(speed, job.rate)

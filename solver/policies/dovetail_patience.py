@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from dovetail.solver.policies.state import Job, State
 
-
 _MOST_RESERVED = 0.25
 """Part of the GPUs that may be reserved at a time, unless the first job alone needs more.
 
@@ -88,6 +87,10 @@ class Patience:
             if len(free) == job.workers and (best is None or free[-1][0] < best.until_s):
                 best = Reservation(tuple(gpu for _, gpu in free), free[-1][0])
         return best
+
+
+def _idle_at(state: State, gpu: int, ends: Mapping[int, float]) -> float:
+    return max([ends[job.number] for job in state.residents[gpu]], default=state.now)
 
 
 def _usable(state: State, job: Job, model: int) -> Sequence[int]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -79,7 +79,7 @@ class RoundSolver:
     time_limit_s: float = math.inf
     _kept: tuple[dict[int, int], Prices] | None = field(default=None, init=False)
 
-    def solve(self, options: Sequence[Option], idle: dict[Hashable, int]) -> Chosen:
+    def solve(self, options: Sequence[Option], idle: Mapping[Any, int]) -> Chosen:
         """Return the best starts within the idle GPUs of each kind."""
         at_once = _best_of_each(options, idle)
         if at_once is not None:
@@ -88,7 +88,7 @@ class RoundSolver:
             return self._matched(options, idle)
         return _programmed(options, idle, self.time_limit_s)
 
-    def _matched(self, options: Sequence[Option], idle: dict[Hashable, int]) -> Chosen:
+    def _matched(self, options: Sequence[Option], idle: Mapping[Any, int]) -> Chosen:
         graph = _Graph(options)
         kind = next((option.kind for option in options if option.kind is not None), None)
         found = match_pairs(
@@ -114,7 +114,7 @@ class RoundSolver:
         return prices.reindexed(np.array([before.get(job, -1) for job in place], dtype=np.int64))
 
 
-def _best_of_each(options: Sequence[Option], idle: dict[Hashable, int]) -> Chosen | None:
+def _best_of_each(options: Sequence[Option], idle: Mapping[Any, int]) -> Chosen | None:
     """Return every job's best start if these exclude each other nowhere, else None.
 
     A start of two jobs counts half for each, so the sum of all jobs' best is a bound.
@@ -132,7 +132,7 @@ def _best_of_each(options: Sequence[Option], idle: dict[Hashable, int]) -> Chose
     return Chosen(chosen, math.fsum(option.gain for option in chosen), bound)
 
 
-def fits(options: Sequence[Option], idle: dict[Hashable, int]) -> bool:
+def fits(options: Sequence[Option], idle: Mapping[Any, int]) -> bool:
     """Tell whether no two options exclude each other."""
     jobs = [job for option in options for job in (*option.jobs, *option.hosts)]
     if len(set(jobs)) < len(jobs):
@@ -185,9 +185,7 @@ class _Graph:
         return [self._options[pair] for pair in ends if pair in self._options]
 
 
-def _programmed(
-    options: Sequence[Option], idle: dict[Hashable, int], time_limit_s: float
-) -> Chosen:
+def _programmed(options: Sequence[Option], idle: Mapping[Any, int], time_limit_s: float) -> Chosen:
     """Return what HiGHS finds, or where the time was too short what is taken greedily."""
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import csr_array
@@ -196,16 +194,15 @@ def _programmed(
     rows, columns, counts = np.array(entries).T
     gains = np.array([option.gain for option in options])
     scale = 1000.0 / gains.max()
-    limited = {} if math.isinf(time_limit_s) else {"time_limit": time_limit_s}
     answer = milp(
         -gains * scale,
-        integrality=np.ones(len(options)),
+        integrality=np.ones(len(options), dtype=np.int64),
         bounds=Bounds(0, 1),
         constraints=LinearConstraint(
             csr_array((counts, (rows, columns)), shape=(len(limits), len(options))),
             ub=np.array(limits),
         ),
-        options={"mip_rel_gap": 0.0, **limited},
+        options={"mip_rel_gap": 0.0, "time_limit": time_limit_s},
     )
     chosen = _greedily(options, idle)
     if answer.x is not None:
@@ -218,7 +215,7 @@ def _programmed(
 
 
 def _rows(
-    options: Sequence[Option], idle: dict[Hashable, int]
+    options: Sequence[Option], idle: Mapping[Any, int]
 ) -> tuple[list[tuple[int, int, int]], list[float]]:
     """Return (row, column, coefficient) of the program and the limit of each row."""
     limits: dict[Hashable, float] = {}
@@ -236,7 +233,7 @@ def _rows(
     return [(place[row], column, count) for row, column, count in entries], list(limits.values())
 
 
-def _greedily(options: Sequence[Option], idle: dict[Hashable, int]) -> list[Option]:
+def _greedily(options: Sequence[Option], idle: Mapping[Any, int]) -> list[Option]:
     taken: set[int] = set()
     left = dict(idle)
     chosen = []

@@ -1,0 +1,94 @@
+"""How the pool looks to a policy that thinks ahead: who waits, what is idle and what will be."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from dovetail.solver.policies.draft import Draft
+from dovetail.solver.policies.state import Job, State
+
+
+class Kind(NamedTuple):
+    """What makes idle GPUs interchangeable.
+
+    Attributes
+    ----------
+    model : int
+        GPU model.
+    memory_mib : float
+        Memory.
+    until_s : float
+        When whoever is on it must have ended, as believed; infinite unless it is reserved.
+    """
+
+    model: int
+    memory_mib: float
+    until_s: float = math.inf
+
+
+def queue_of(draft: Draft) -> list[Job]:
+    """Return the waiting jobs in the order of weighted shortest GPU time."""
+
+    def gpu_time(job: Job) -> float:
+        return job.remaining(draft.state.now) * job.workers / max(job.weight, 1e-9)
+
+    return sorted(draft.pending(), key=lambda job: (gpu_time(job), job.number))
+
+
+def best_speed(state: State, job: Job) -> float:
+    """Return the speed of a job on the GPU model that suits it best."""
+    return max(speed[job.workload] for speed in state.speed)
+
+
+def idle_by_kind(draft: Draft, reserved: Mapping[int, float]) -> dict[Kind, list[int]]:
+    """Return the idle GPUs of each kind; ``reserved`` are those kept for others until when."""
+    machines = draft.state.machines
+    idle: dict[Kind, list[int]] = defaultdict(list)
+    for node, count in enumerate(draft.idle_count):
+        for gpu in draft.idle_on(node) if count else ():
+            until = reserved.get(gpu, math.inf)
+            idle[Kind(machines.model[gpu], machines.memory_mib[gpu], until)].append(gpu)
+    return dict(idle)
+
+
+def busy_seconds(draft: Draft, ends: Mapping[int, float]) -> list[float]:
+    """Return the seconds until each busy GPU is believed to be idle, in ascending order."""
+    now = draft.state.now
+    held = [draft.residents(gpu) for gpu in range(len(draft.state.machines))]
+    return sorted([max([ends[job.number] for job in jobs]) - now for jobs in held if jobs])
+
+
+def pace_of(state: State, busy: int) -> float:
+    """Return the work that a busy GPU does, in that of a GPU with one job; at least 1.
+
+    Those who wait will share as those who run do, so the queue moves that much faster.
+    """
+    work = sum([job.workers * job.rate for job in state.running.values()])
+    return max(1.0, work / busy) if busy else 1.0
+
+
+def believed_ends(state: State) -> dict[int, float]:
+    """Return when each running job is believed to end if nobody comes, by number.
+
+    Once its last co-runner has ended, a job runs as fast as alone.
+    """
+    now = state.now
+    at_pace = {
+        job.number: max(now, job.since_s) + job.remaining(now) / job.rate
+        for job in state.running.values()
+    }
+    return {job.number: _end(state, job, at_pace) for job in state.running.values()}
+
+
+def _end(state: State, job: Job, at_pace: Mapping[int, float]) -> float:
+    end, begun = at_pace[job.number], max(state.now, job.since_s)
+    others = [o for gpu in job.gpus for o in state.residents[gpu] if o is not job]
+    last = max([at_pace[other.number] for other in others], default=end)
+    if not begun < last < end:
+        return end
+    speed = state.speed[state.machines.model[job.gpus[0]]][job.workload]
+    left = job.remaining(state.now) - job.rate * (last - begun)
+    return last + max(0.0, left) / max(speed, job.rate)
