@@ -26,7 +26,7 @@ class Reactive:
     al., OSDI 2018, section 3.2): jobs are packed without a prediction, their progress is
     monitored, and a packing that does harm is undone. Neither says which job goes. Here it is
     the one that came last among those that share a GPU with the violated one; it is queued again
-    and does not meet these jobs for a while. It may start elsewhere at once.
+    and does not meet these jobs again. It may start elsewhere at once.
 
     A violation is a measured slowdown (speed alone on that GPU model over present progress) above
     the job's gSLA; jobs without one are never violated. A gang that spans nodes is compared with
@@ -37,11 +37,12 @@ class Reactive:
     observe_s : float
         Seconds for which jobs run together before their slowdown counts as measured (> 0).
     apart_s : float
-        Seconds for which a paused job is kept from those it was paused for (>= 0).
+        Seconds for which a paused job is kept from those it was paused for (>= 0); infinite = for good,
+        as Gandiva remembers a packing that did harm.
     """
 
     observe_s: float = 60.0
-    apart_s: float = 3600.0
+    apart_s: float = math.inf
     _queue: Queue = field(init=False, repr=False, default_factory=partial(Queue, by_arrival))
     _apart: dict[tuple[int, int], float] = field(init=False, repr=False, default_factory=dict)
 
