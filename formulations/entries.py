@@ -45,6 +45,8 @@ class Combination:
 
     def stretched(self, factors: Sequence[float]) -> Combination:
         """Return the combination with every member's values multiplied by its factor."""
+        if all(factor == 1 for factor in factors):
+            return self
 
         def times(values: tuple[float, ...]) -> tuple[float, ...]:
             return tuple(v * f for v, f in zip(values, factors, strict=True))

@@ -66,14 +66,26 @@ class Greedy:
         )
 
 
-def greedy_counts(problem: Problem, limits: Limits, rule: Rule = "best") -> Ints:
-    """Return how often each group is taken; jobs that the time did not reach wait."""
+def greedy_counts(problem: Problem, limits: Limits, rule: Rule = "best", at_least: int = 0) -> Ints:
+    """Return how often each group is taken; jobs that the time did not reach wait.
+
+    Parameters
+    ----------
+    problem : Problem
+        The round.
+    limits : Limits
+        When to stop.
+    rule : str
+        How a job takes its GPUs.
+    at_least : int
+        The first jobs of the queue, so many, are reached whatever the time is.
+    """
     seats = _Seats(problem)
     pick = _Pick(problem, seats, rule, random.Random(limits.seed))
     jobs = problem.round.jobs
     pending = [k for k, job in enumerate(jobs) if not job.running]
-    for job in sorted(pending, key=lambda k: jobs[k].arrival_s):
-        if limits.passed:
+    for k, job in enumerate(sorted(pending, key=lambda k: jobs[k].arrival_s)):
+        if k >= at_least and limits.passed:
             break
         for offer, number in pick.for_job(job):
             seats.take(offer, number)

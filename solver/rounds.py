@@ -40,6 +40,8 @@ from dovetail.solver.registry import Solver, solver_named
 from dovetail.solver.stages import with_weight
 from dovetail.solver.tie_break import Placed, placed
 
+_NOT_ALL_LISTED = "the time was up before all groups were listed: the bound is a rough one"
+
 
 @dataclass(frozen=True)
 class RoundPrices:
@@ -182,6 +184,7 @@ def _bounded(problem: Problem, choice: Choice) -> Choice:
         bound=max(choice.value, most),
         weight_bound=float(values.weight.sum()),
         stopped="time_limit",
+        note="; ".join(filter(None, (choice.note, _NOT_ALL_LISTED))),
         proof=None,
     )
 

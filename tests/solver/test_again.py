@@ -171,6 +171,7 @@ def test_an_answer_in_no_time_is_valid_and_honest(monkeypatch, objective, kind):
     assert check(instance, late.plan).valid
     assert (late.status, late.stopped) == ("feasible", "time_limit")
     assert late.proof is None
+    assert any("before all groups were listed" in note for note in late.plan.notes)
     if objective in ("throughput", "jct"):
         assert late.bound is not None
         assert late.objective <= best.objective + 1e-9 <= late.bound + 1e-6
