@@ -246,6 +246,9 @@ class Market:
         refused = (mine_upper > own(self._gsla)) | (own(self.workers) > other(hosts.room))
         refused |= np.maximum(theirs_upper, np.where(partly, now, 0.0)) > other(hosts.gsla)
         refused |= np.maximum(mine_s, theirs_s) > self._last_s
+        if self._state.machines.rules.gang_sharing == "whole":
+            refused |= own(self.workers) != other(hosts.room)
+            refused |= other(hosts.workers) != other(hosts.room)
         gain[refused] = np.nan
         return _best_way(gain)
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from dovetail.solver.policies.state import Job, State
 
-_MOST_RESERVED = 0.25
+_MOST_RESERVED = 0.1
 """Part of the GPUs that may be reserved at a time, unless the first job alone needs more.
 
 Else a cluster that is overloaded for long would come to serve first come first."""

@@ -21,6 +21,18 @@ Floats = NDArray[np.float64]
 
 _SLACK_MIB = 1e-6
 
+_KEPT = 0.9
+"""The part of the measured slowdowns that bounds with the margin would have kept."""
+
+_ENOUGH = 10
+"""Measured slowdowns from which on they tell the margin."""
+
+_LEAST_EXCESS = 0.02
+"""Predicted bounds closer to 1 than this say nothing of a factor."""
+
+_NEWS = 0.05
+"""The relative change of the margin for which everything is looked up anew."""
+
 
 class Seat(NamedTuple):
     """How a job runs on a GPU: its cap there and its mode."""
@@ -73,10 +85,15 @@ class WayBook:
     ----------
     state : State
         The pool, whose predictions and measurements are read.
+    margin : float
+        What the excess over 1 of predicted upper bounds is multiplied by before anything has
+        been measured; afterwards the factor that the measured pairs would have needed.
     """
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, margin: float = 1.0) -> None:
         self._state = state
+        self._margin = margin
+        self._measured: list[float] = []
         self._kept: dict[tuple[int, float, int, tuple[Seat, ...]], Ways] = {}
         self._read = (0, 0)
         rules = state.machines.rules
@@ -86,12 +103,26 @@ class WayBook:
         """Forget what measurements since the last call have shown to be otherwise."""
         seen, clashes = self._read
         state = self._state
+        self._learn(list(islice(state.seen, seen, None)))
         touched = {pair[2:] for pair in islice(state.seen, seen, None)}
         if len(state.clashes) != clashes:
             touched.update(pair[1:] for pair in state.clashes)
         self._read = len(state.seen), len(state.clashes)
         others = {workload for pair in touched for workload in pair}
         self._kept = {key: ways for key, ways in self._kept.items() if key[2] not in others}
+
+    def _learn(self, pairs: Sequence[tuple[int, int, int, int]]) -> None:
+        """Let the margin follow from how far the measured slowdowns are above their bounds."""
+        for model, caps, workload, other in pairs:
+            excess = self._state.predicted.upper_rows[model][caps][workload][other] - 1
+            if excess > _LEAST_EXCESS:
+                seen = self._state.seen[model, caps, workload, other]
+                self._measured.append((seen - 1) / excess)
+        if pairs and len(self._measured) >= _ENOUGH:
+            margin = max(1.0, float(np.quantile(self._measured, _KEPT)))
+            if abs(margin - self._margin) > _NEWS * self._margin:
+                self._margin = margin
+                self._kept.clear()
 
     def beside(self, model: int, memory_mib: float, other: int, seats: Sequence[Seat]) -> Ways:
         """Return how every workload may run beside ``other``, which takes one of ``seats``."""
@@ -161,6 +192,7 @@ class WayBook:
             return seen, seen
         slowdown = table.rows[model][place][workload][other]
         upper = table.upper_rows[model][place][workload][other]
+        upper = 1 + max(upper - 1, (upper - 1) * self._margin)
         return None if math.isnan(slowdown) else (slowdown, max(slowdown, upper))
 
     def _alone(self, workload: int, share: int | None) -> float:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from dovetail.executor.simulation import Options
+from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.slowdown_table import SlowdownTable
 from dovetail.solver.policies import policy_named
 from dovetail.solver.policies.dovetail_prices import Ask, Prices, layout
@@ -205,8 +206,45 @@ def test_shares_are_set_where_they_help():
     assert {stay.shares for stay in history.stays} == {(70,), (30,)}
 
 
+@pytest.mark.parametrize(("sharing", "starts"), [("partial", [0, 1, 1]), ("whole", [0, 1000, 1])])
+def test_gangs_share_as_the_cluster_lets_them(sharing, starts):
+    # A gang of two may be joined by a single of 100 s on one GPU, or only by a gang of two.
+    slowdowns = [("a", "b", 1.1, 1.1), ("a", "a", 1.1, 1.1)]
+    where = world(gpus=2, slowdowns=slowdowns, gang_sharing=sharing)
+    single = run(trace((0, 2, 1000, "a"), (1, 1, 100, "b")), where, policy_named("dovetail"))
+    gang = run(trace((0, 2, 1000, "a"), (1, 2, 100, "a")), where, policy_named("dovetail"))
+    found = [*_first_starts(single), _first_starts(gang)[1]]
+    assert found == starts
+
+
 def test_only_what_is_known_may_share():
     jobs = trace((0, 1, 100, "a"), (0, 1, 100, "b"))
     history = run(jobs, world(gpus=1), policy_named("dovetail"))
     assert sorted(finishes(history)) == [100, 200]
     assert all(math.isnan(gap) or gap <= 1e-6 for gap in history.series.gap)
+
+
+def test_the_margin_is_learnt_from_what_was_measured():
+    # Pairs are slowed by twice as much above 1 as predicted: 1.4 in place of 1.2. b accepts 1.35.
+    # With nothing measured the margin of 1.5 lets it share (1 + 0.2 * 1.5); with ten pairs
+    # measured, all at 2, it is 2, and a bound of 1.4 is too much even for a pair never seen.
+    names = tuple(f"w{k}" for k in range(12))
+    truth = [(a, b, 1.4, 1.4) for k, a in enumerate(names) for b in names[k:]]
+    where = world(gpus=8, slowdowns=truth, workloads=names)
+    table = SlowdownTable.of(where)
+    believed = dataclasses.replace(
+        table, slowdown=(1 + table.slowdown) / 2, upper=(1 + table.upper) / 2
+    )
+    teachers = [(0, 1, 2000, names[k]) for k in range(8)]
+    teachers += [(1, 1, 100, names[k]) for k in range(4, 12)]
+    late = (1500, 1, 10, names[11], 1.35)
+    alone = run(trace(*teachers[:8], late), where, policy_named("dovetail"), predicted=believed)
+    assert alone.outcomes[-1].shared_s > 0
+    taught = run(trace(*teachers, late), where, policy_named("dovetail"), predicted=believed)
+    assert taught.outcomes[-1].shared_s == 0
+
+
+@pytest.mark.parametrize("option", ["gpu_price=-1", "window=0", "patience_s=-1", "margin=nan"])
+def test_options_have_ranges(option):
+    with pytest.raises(UnsupportedError, match="must be >="):
+        policy_named(f"dovetail:{option}")
