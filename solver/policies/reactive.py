@@ -37,8 +37,8 @@ class Reactive:
     observe_s : float
         Seconds for which jobs run together before their slowdown counts as measured (> 0).
     apart_s : float
-        Seconds for which a paused job is kept from those it was paused for (>= 0); infinite = for good,
-        as Gandiva remembers a packing that did harm.
+        Seconds for which a paused job is kept from those it was paused for (>= 0); infinite =
+        for good, as Gandiva remembers a packing that did harm.
     """
 
     observe_s: float = 60.0
