@@ -115,6 +115,8 @@ def parser() -> argparse.ArgumentParser:
         _dataset,
         _generate,
         _library,
+        _simulate,
+        _compare,
     ):
         add(commands)
     return top
@@ -354,6 +356,162 @@ def _library(commands: _Commands) -> None:
     library = _command(commands, "library", "List the shipped instances, or write one.")
     library.add_argument("name", metavar="NAME", nargs="?", help="write this one; else list all")
     _output(library)
+
+
+def _simulate(commands: _Commands) -> None:
+    text = "Simulate a trace of jobs under a policy."
+    simulate = _command(commands, "simulate", text, "simulate", "simulation_commands")
+    _simulated(simulate)
+    simulate.add_argument(
+        "--policy",
+        metavar="P",
+        default="dovetail",
+        help="NAME or NAME:OPTION=VALUE,... (default: dovetail)",
+    )
+    simulate.add_argument("--seed", metavar="N", type=_seed, default=0, help="of all that is drawn")
+    simulate.add_argument(
+        "-o", "--output", metavar="FOLDER", help="keep metrics, jobs, series and stays here"
+    )
+
+
+def _compare(commands: _Commands) -> None:
+    text = "Compare policies on a trace of jobs, simulated."
+    compare = _command(commands, "compare", text, "compare", "simulation_commands")
+    _simulated(compare)
+    compare.add_argument(
+        "--policies",
+        metavar="P,P,...",
+        type=_policies,
+        default="fifo,ssf,castor,dovetail",
+        help="each as in simulate (default: fifo,ssf,castor,dovetail)",
+    )
+    compare.add_argument(
+        "--baseline",
+        metavar="P",
+        help="hold others against this one (default: fifo, or else the first)",
+    )
+    compare.add_argument(
+        "--seeds",
+        metavar="N",
+        type=_count,
+        help="run each so often (default: 3; 1 where nothing is drawn)",
+    )
+    compare.add_argument("--seed", metavar="N", type=_seed, default=0, help="the first of them")
+    compare.add_argument(
+        "-o",
+        "--output",
+        metavar="FOLDER",
+        help="keep every run here; what is there already is not run again",
+    )
+    compare.add_argument("--report", metavar="FILE.html", help="write a page for people")
+    compare.add_argument(
+        "--jobs",
+        metavar="N",
+        type=_count,
+        default=os.cpu_count() or 1,
+        help="runs at a time, a process each (default: one for each core)",
+    )
+
+
+def _simulated(command: _Parser) -> None:
+    """Add what is common to ``simulate`` and ``compare``."""
+    command.add_argument("trace", metavar="TRACE", help="trace file, or library:NAME")
+    command.add_argument(
+        "--format", metavar="F", help="of the trace: csv, parquet, philly, gavel, muri or swf"
+    )
+    jobs = command.add_argument_group("which jobs")
+    jobs.add_argument(
+        "--window", metavar="FROM:TO", type=_window, help="those that arrive between, in hours"
+    )
+    jobs.add_argument(
+        "--max-workers", metavar="N", type=_count, help="those of at most so many GPUs"
+    )
+    jobs.add_argument(
+        "--busiest", metavar="N", type=_count, help="so many in a row that ask for most"
+    )
+    jobs.add_argument("--sample", metavar="N", type=_count, help="so many, drawn by each seed")
+    jobs.add_argument(
+        "--load", metavar="F", type=float, help="divide the time between arrivals by this"
+    )
+    jobs.add_argument(
+        "--gsla",
+        metavar="D",
+        help="of jobs without: none, fixed:1.5, uniform:1:2, ... "
+        "(default: uniform:1:2 if no job has one, else none)",
+    )
+    world = command.add_argument_group("the world")
+    world.add_argument(
+        "--world",
+        metavar="W",
+        help="true slowdowns: instance file, data set or library:NAME (default: the shipped "
+        "trace's own, else a synthetic one)",
+    )
+    world.add_argument(
+        "--nodes", metavar="N", type=_count, help="default: 32, or the instance's own"
+    )
+    world.add_argument("--gpus-per-node", metavar="N", type=_count, help="default: 8, or likewise")
+    world.add_argument(
+        "--gpu-model",
+        metavar="M,...",
+        help="taken in turn by nodes; default: V100, a data set's first, or likewise",
+    )
+    world.add_argument(
+        "--restart",
+        metavar="SECONDS",
+        type=float,
+        default=60.0,
+        help="to restore a job that ran before (default: 60)",
+    )
+    world.add_argument(
+        "--mtbf", metavar="HOURS", type=float, help="mean time between failures of a node"
+    )
+    world.add_argument(
+        "--repair", metavar="HOURS", type=float, default=1.0, help="of a failed node (default: 1)"
+    )
+    policies = command.add_argument_group("what policies know")
+    policies.add_argument(
+        "--beliefs",
+        metavar="B",
+        default="exact",
+        help="slowdowns as predicted: exact, noise:SIGMA, held-out:MODEL:PART or model:FILE "
+        "(default: exact)",
+    )
+    policies.add_argument(
+        "--estimate-error",
+        metavar="SIGMA",
+        type=float,
+        default=0.0,
+        help="of run times: standard deviation of their logarithm (default: 0)",
+    )
+    policies.add_argument(
+        "--round",
+        metavar="SECONDS",
+        type=float,
+        default=0.0,
+        help="between decisions (default: 0, whenever something happens)",
+    )
+
+
+def _policies(text: str) -> tuple[str, ...]:
+    """Split policies at commas, but not between the options of one."""
+    found: list[str] = []
+    for part in text.split(","):
+        name, equals, _ = part.partition("=")
+        if found and equals and ":" not in name:
+            found[-1] += f",{part}"
+        elif part.strip():
+            found.append(part.strip())
+    if not found:
+        raise argparse.ArgumentTypeError(f"must name at least one policy, got {text!r}")
+    return tuple(dict.fromkeys(found))
+
+
+def _window(text: str) -> tuple[float, float]:
+    try:
+        start, end = map(float, text.split(":"))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be FROM:TO in hours, got {text!r}") from None
+    return start, end
 
 
 def _predictor(command: _Parser, text: str) -> None:

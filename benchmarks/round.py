@@ -192,7 +192,7 @@ class _Laps:
             (table_pairs, "match_pairs", "matching"),
             (exact_pairs, "best_of_tables", "chosen groups"),
             (rounds, "placed", "GPUs"),
-            (rounds, "check", "check of the plan (twice)"),
+            (rounds, "check", "check of the plan"),
             (rounds, "reasons", "reasons of waiting jobs"),
         ):
             setattr(module, function, self._timed(name, getattr(module, function)))

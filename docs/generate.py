@@ -75,6 +75,8 @@ FIELDS: Mapping[type[Record], Mapping[str, str]] = {
         "speed": "Speed on a GPU model relative to the others; 1 where not given.",
         "batch": "Memory and iteration time by batch size. Its presence allows gradient "
         "accumulation.",
+        "stages_s": "How long one iteration holds each resource in turn, s: storage and CPU, the "
+        "GPU, the network (Muri's stages). The same resources in every workload.",
     },
     instances.Metrics: {
         "sm_active": "DCGM's SM activity.",

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
-
-from dovetail.formulations.entries import Combination
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -17,12 +15,17 @@ Bools = NDArray[np.bool_]
 
 ROWS_AT_ONCE = 2_000_000
 
+ROWS_IN_TIME = 200_000
+"""Rows between two looks at the clock, all ways to seat the same jobs counted: some 10 ms."""
+
+_LARGEST_KEY = 2**62
+
 
 @dataclass(frozen=True)
 class Rows:
-    """Groups of one size on one class: members as columns, arrays of (n, size); power (n,)."""
+    """Groups of one size: members as columns, arrays of (n, size); class and power (n,)."""
 
-    gpu_class: int
+    gpu_class: Ints
     variant: Ints
     share: Ints
     slowdown: Floats
@@ -34,7 +37,7 @@ class Rows:
     def take(self, which: Ints | Bools) -> Rows:
         """Return the named rows."""
         return Rows(
-            self.gpu_class,
+            self.gpu_class[which],
             self.variant[which],
             self.share[which],
             self.slowdown[which],
@@ -45,7 +48,7 @@ class Rows:
     def joined(cls, parts: Sequence[Self]) -> Rows:
         """Return the rows of all parts (at least one), in their order."""
         return Rows(
-            parts[0].gpu_class,
+            np.concatenate([part.gpu_class for part in parts]),
             np.concatenate([part.variant for part in parts]),
             np.concatenate([part.share for part in parts]),
             np.concatenate([part.slowdown for part in parts]),
@@ -54,43 +57,90 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Seating:
-    """A known combination, for each place the range of the pool whose variants may take it.
+class Seatings:
+    """Ways to seat jobs on a GPU, a row each: a known combination and who may take its places.
 
-    ``twin`` marks the places that nothing tells apart from the place before them.
+    Attributes
+    ----------
+    index : (s,) int
+        Where each stands among all.
+    gpu_class : (s,) int
+        The class of the GPU.
+    first, count : (s, size) int
+        For each place the range of the pool whose variants may take it.
+    twin : (s, size) bool
+        Places that nothing tells apart from the place before them.
+    share : (s, size) int
+        The cap of each place, 0 where there is none.
+    slowdown, upper, tail : (s, size) float
+        Slowdown of each place, and what the gSLA of a job there is checked against, of priority
+        ``batch`` and ``latency``.
+    power_w : (s,) float
+        Power of the GPU, NaN where unknown.
     """
 
-    known: Combination
-    ranges: tuple[range, ...]
-    twin: tuple[bool, ...]
+    index: Ints
+    gpu_class: Ints
+    first: Ints
+    count: Ints
+    twin: Bools
+    share: Ints
+    slowdown: Floats
+    upper: Floats
+    tail: Floats
+    power_w: Floats
 
     @property
-    def rows(self) -> int:
-        """How many ways there are to take the places, before any rule."""
-        product = 1
-        for places in self.ranges:
-            product *= len(places)
-        return product
+    def rows(self) -> Ints:
+        """In how many ways the places of each can be taken, before any rule, (s,)."""
+        return np.asarray(self.count.prod(axis=1))
 
+    def families(self, promise: Floats | None = None) -> Ints:
+        """Return an order in which seatings of the same jobs on the same GPUs stand together.
 
-class Seatings:
-    """Seatings of one size as arrays of (number of seatings, size), a row each."""
+        Parameters
+        ----------
+        promise : (s,) float, optional
+            Families with the most promising seating come first.
+        """
+        names, family = np.unique(self._family, return_inverse=True)
+        if promise is not None:
+            best = np.full(len(names), -np.inf)
+            np.maximum.at(best, family, promise)
+            rank = np.empty(len(names), dtype=np.int64)
+            rank[np.argsort(-best, kind="stable")] = np.arange(len(names))
+            family = rank[family]
+        return np.argsort(family, kind="stable")
 
-    def __init__(self, seatings: Sequence[Seating]) -> None:
-        known = [s.known for s in seatings]
-        self.first = np.array([[r.start for r in s.ranges] for s in seatings], dtype=np.int64)
-        self.count = np.array([[len(r) for r in s.ranges] for s in seatings], dtype=np.int64)
-        self.twin = np.array([s.twin for s in seatings], dtype=bool)
-        self.share = np.array([[p or 0 for _, p in k.members] for k in known], dtype=np.int64)
-        self.slowdown = np.array([k.slowdown for k in known])
-        self.upper = np.array([k.bounds([False] * len(k.members)) for k in known])
-        self.tail = np.array([k.bounds([True] * len(k.members)) for k in known])
-        power = [np.nan if k.power_w is None else k.power_w for k in known]
-        self.power_w = np.array(power, dtype=np.float64)
+    @property
+    def _family(self) -> Ints:
+        return packed(np.column_stack([self.gpu_class, self.first]))
+
+    def alike(self) -> tuple[Ints, Ints]:
+        """Return the first of all that seat the same jobs on the same GPUs, and all of them.
+
+        Returns
+        -------
+        first : (f,) int
+            The first seating of each family.
+        nth : (k, f) int
+            The first, second, ... seating of each family, -1 where it has no more.
+        """
+        _, first, family = np.unique(self._family, return_index=True, return_inverse=True)
+        order = np.argsort(family, kind="stable")
+        size = np.bincount(family)
+        nth = np.full((int(size.max(initial=0)), len(size)), -1, dtype=np.int64)
+        rank = np.arange(len(order)) - np.repeat(np.cumsum(size) - size, size)
+        nth[rank, family[order]] = order
+        return first, nth
+
+    def numbered(self) -> Seatings:
+        """Return the seatings, their index counted anew."""
+        return replace(self, index=np.arange(len(self.gpu_class)))
 
     def product(self) -> tuple[Ints, Ints]:
         """Return every way to take the places: the seating of each row, and its pool places."""
-        rows = self.count.prod(axis=1)
+        rows = self.rows
         seating = np.repeat(np.arange(len(rows)), rows)
         rest = np.arange(len(seating)) - np.repeat(np.cumsum(rows) - rows, rows)
         places = np.empty((len(seating), self.count.shape[1]), dtype=np.int64)
@@ -99,51 +149,68 @@ class Seatings:
             places[:, k] = self.first[seating, k] + digit
         return seating, places
 
+    def take(self, which: Ints | Bools | slice) -> Seatings:
+        """Return the named seatings."""
+        return Seatings(*(getattr(self, f.name)[which] for f in fields(self)))
 
-def in_chunks(seatings: Sequence[Seating]) -> Iterator[Seatings]:
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Seatings:
+        """Return the seatings of all parts (at least one, all of one size), in their order."""
+        return Seatings(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(cls)))
+
+
+def in_chunks(seatings: Seatings, rows_at_once: int = ROWS_AT_ONCE) -> Iterator[Seatings]:
     """Yield the seatings in pieces that keep the arrays of their rows small."""
-    piece: list[Seating] = []
-    rows = 0
-    for seating in seatings:
-        if piece and rows + seating.rows > ROWS_AT_ONCE:
-            yield Seatings(piece)
-            piece, rows = [], 0
-        piece.append(seating)
-        rows += seating.rows
-    if piece:
-        yield Seatings(piece)
+    total = np.cumsum(seatings.rows)
+    first = 0
+    while first < len(total):
+        before = total[first - 1] if first else 0
+        last = max(first + 1, int(np.searchsorted(total, before + rows_at_once, side="right")))
+        yield seatings.take(slice(first, last))
+        first = last
 
 
-def distinct_in_order(job: Ints, twin: Bools) -> Bools:
-    """Tell which rows hold distinct jobs, those in twin places in the order of their index."""
+def distinct(job: Ints) -> Bools:
+    """Tell which rows hold distinct jobs."""
     keep = np.ones(len(job), dtype=bool)
     for k in range(job.shape[1]):
         for before in range(k):
             keep &= job[:, before] != job[:, k]
-        if k:
-            keep &= ~twin[:, k] | (job[:, k - 1] < job[:, k])
+    return keep
+
+
+def in_order(job: Ints, twin: Bools) -> Bools:
+    """Tell in which rows jobs in twin places come in the order of their index."""
+    keep = np.ones(len(job), dtype=bool)
+    for k in range(1, job.shape[1]):
+        keep &= ~twin[:, k] | (job[:, k - 1] < job[:, k])
     return keep
 
 
 def packed(columns: Ints) -> Ints:
-    """Return one number a row, equal exactly where the rows are equal."""
+    """Return one number a row of whole numbers >= 0, equal exactly where the rows are equal."""
     key = columns[:, 0]
+    values = int(key.max(initial=0)) + 1
     for column in columns.T[1:]:
-        _, key = np.unique(key, return_inverse=True)
-        key = key * (int(column.max()) + 1) + column
+        span = int(column.max(initial=0)) + 1
+        if values * span >= _LARGEST_KEY:
+            _, key = np.unique(key, return_inverse=True)
+            values = len(key)
+        key = key * span + column
+        values *= span
     return key
 
 
 def pareto(key: Ints, criteria: Sequence[Floats]) -> Ints:
     """Return the rows that no other row of the same key equals or beats in all criteria.
 
-    Of rows that equal each other in all, the first stays. Smaller is better.
+    Of rows that equal each other in all, the first stays. Smaller is better; keys are >= 0.
     """
     order = np.lexsort((*reversed(criteria), key))
     key = key[order]
     sorted_criteria = [c[order] for c in criteria]
     if len(criteria) == 1:
-        return np.sort(order[np.r_[True, key[1:] != key[:-1]]])
+        return np.sort(order[np.diff(key, prepend=-1) != 0])
     # Sorted by the criteria in turn, a row can only be beaten by one that stands before it.
     beaten = np.zeros(len(key), dtype=bool)
     shift = 1

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import is_
+from typing import TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dovetail.instances.instance import Instance, SlowdownEntry
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+T = TypeVar("T")
 
 Member = tuple[str, int | None]
 """A workload and its share on the GPU."""
@@ -34,6 +45,8 @@ class Combination:
 
     def stretched(self, factors: Sequence[float]) -> Combination:
         """Return the combination with every member's values multiplied by its factor."""
+        if all(factor == 1 for factor in factors):
+            return self
 
         def times(values: tuple[float, ...]) -> tuple[float, ...]:
             return tuple(v * f for v, f in zip(values, factors, strict=True))
@@ -64,6 +77,52 @@ class Combination:
         )
 
 
+@dataclass(frozen=True)
+class Template:
+    """Known combinations of one size with the same first members, as arrays.
+
+    Attributes
+    ----------
+    free : (s, size - held) int
+        Index of the workload of each place that is free.
+    twin : (s, size) bool
+        Free places that nothing tells apart from the place before them.
+    share : (s, size) int
+        The cap of each place, 0 where there is none.
+    slowdown, upper, tail : (s, size) float
+        Slowdown of each place, and what the gSLA of a job there is checked against, of priority
+        ``batch`` and ``latency``.
+    power_w : (s,) float
+        Power of the GPU, NaN where unknown.
+    """
+
+    free: Ints
+    twin: Bools
+    share: Ints
+    slowdown: Floats
+    upper: Floats
+    tail: Floats
+    power_w: Floats
+
+    @classmethod
+    def of(cls, known: Sequence[Combination], held: int, place: Mapping[str, int]) -> Template:
+        """Return the template of combinations (at least one) whose first ``held`` are there."""
+        size = len(known[0].members)
+        names = [[place[name] for name, _ in k.members[held:]] for k in known]
+        share = [[cap or 0 for _, cap in k.members] for k in known]
+        twin = [[j > held and k.members[j] == k.members[j - 1] for j in range(size)] for k in known]
+        power = [np.nan if k.power_w is None else k.power_w for k in known]
+        return cls(
+            free=np.array(names, dtype=np.int64),
+            twin=np.array(twin, dtype=bool),
+            share=np.array(share, dtype=np.int64),
+            slowdown=np.array([k.slowdown for k in known]),
+            upper=np.array([k.bounds([False] * size) for k in known]),
+            tail=np.array([k.bounds([True] * size) for k in known]),
+            power_w=np.array(power, dtype=np.float64),
+        )
+
+
 class EntryBook:
     """The slowdown entries of an instance by GPU model.
 
@@ -76,14 +135,30 @@ class EntryBook:
         self._by_key = instance.entries
         self._known: dict[str, Sequence[Combination]] = {}
         self._known_with: dict[str, Mapping[Member, Sequence[Combination]]] = {}
+        self._found: dict[tuple[str, tuple[Member, ...]], Combination | None] = {}
+        self._made: dict[str, object] = {}
+        self._templates: dict[tuple[str, tuple[Member, ...]], Sequence[Template]] = {}
+
+    def holds_for(self, instance: Instance) -> bool:
+        """Tell whether another instance has these entries, and the rules by which they are read."""
+        mine = self._instance
+        return instance is mine or (
+            _same(instance.slowdowns, mine.slowdowns)
+            and instance.cluster == mine.cluster
+            and tuple(instance.workloads) == tuple(mine.workloads)
+        )
 
     def find(self, model: str, members: Sequence[Member]) -> Combination | None:
         """Return the known combination of the members on a GPU model, None if there is none."""
-        key = _key(members)
-        entry = self._by_key.get((model, key)) or self._by_key.get((None, key))
-        if entry is None or entry.slowdown is None:
-            return None
-        return _combination(entry).reordered(members)
+        asked = model, tuple(members)
+        if asked not in self._found:
+            key = _key(members)
+            entry = self._by_key.get((model, key)) or self._by_key.get((None, key))
+            if entry is None or entry.slowdown is None:
+                self._found[asked] = None
+            else:
+                self._found[asked] = _combination(entry).reordered(members)
+        return self._found[asked]
 
     def known(self, model: str) -> Sequence[Combination]:
         """Return every combination that may run on a GPU model."""
@@ -100,6 +175,51 @@ class EntryBook:
                     index[each].append(known)
             self._known_with[model] = index
         return self._known_with[model].get(member, ())
+
+    def once(self, name: str, make: Callable[[], T]) -> T:
+        """Return what is made of the entries; it is made at the first call with this name."""
+        if name not in self._made:
+            self._made[name] = make()
+        return cast("T", self._made[name])
+
+    def templates(self, model: str, held: tuple[Member, ...]) -> Sequence[Template]:
+        """Return the combinations in which others may join on a GPU model, a template a size.
+
+        Parameters
+        ----------
+        model : str
+            The GPU model.
+        held : tuple of (str, int or None)
+            Who is there already; they come first in the templates.
+        """
+        if (model, held) not in self._templates:
+            by_size: dict[int, list[Combination]] = {}
+            for known in self.known_with(model, held[0]) if held else self.known(model):
+                if (seated := self._beside(held, known)) is not None:
+                    by_size.setdefault(len(known.members), []).append(seated)
+            place = {name: k for k, name in enumerate(self._instance.workloads)}
+            self._templates[model, held] = tuple(
+                Template.of(found, len(held), place) for _, found in sorted(by_size.items())
+            )
+        return self._templates[model, held]
+
+    def _beside(self, held: Sequence[Member], known: Combination) -> Combination | None:
+        """Return a combination with those who are there first; None where nobody may join so."""
+        cluster = self._instance.cluster
+        free = list(known.members)
+        for member in held:
+            if member not in free:
+                return None
+            free.remove(member)
+        if (
+            not free
+            or len(known.members) > cluster.max_jobs_per_gpu
+            or sum(share or 0 for _, share in known.members) > cluster.share_sum
+            or any(share is not None and share not in cluster.shares for _, share in free)
+        ):
+            return None
+        free.sort(key=lambda member: (member[0], member[1] or 0))
+        return known.reordered([*held, *free])
 
     def together(self, model: str, names: Sequence[str]) -> Iterator[SlowdownEntry]:
         """Yield the entries of some workloads, at any shares, that may run on a GPU model."""
@@ -137,6 +257,11 @@ class EntryBook:
             overridden = where is None and (model, key) in self._by_key
             if where in (None, model) and not overridden and entry.slowdown is not None:
                 yield _combination(entry)
+
+
+def _same(entries: Sequence[SlowdownEntry], others: Sequence[SlowdownEntry]) -> bool:
+    """Tell whether these are the same records; equal ones that were read twice do not count."""
+    return entries is others or (len(entries) == len(others) and all(map(is_, entries, others)))
 
 
 def _key(members: Sequence[Member]) -> tuple[tuple[str, int], ...]:

@@ -8,29 +8,31 @@ another group of the same jobs equals or beats in every respect.
 
 from __future__ import annotations
 
+import math
+import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.formulations._rows import (
+    ROWS_IN_TIME,
     Rows,
-    Seating,
     Seatings,
-    distinct_in_order,
+    distinct,
     in_chunks,
+    in_order,
     joined_floats,
     joined_ints,
     packed,
     pareto,
 )
-from dovetail.formulations.entries import Combination
+from dovetail.formulations.entries import Combination, Member, Template
 from dovetail.formulations.rounds import (
     GSLA_TOLERANCE,
     MEMORY_TOLERANCE_MIB,
-    GpuClass,
     Resident,
     Round,
     Variant,
@@ -68,6 +70,9 @@ class Groups:
         Power of the GPU; NaN where unknown.
     variants : tuple of Variant
         What ``variant`` counts.
+    complete : bool
+        Whether none is missing that some best plan may need; False where the time was up. Then
+        the best choice of these groups is a plan, but bounds nothing.
     """
 
     round: Round
@@ -79,6 +84,7 @@ class Groups:
     slowdown: Floats
     power_w: Floats
     variants: tuple[Variant, ...]
+    complete: bool = True
 
     def __len__(self) -> int:
         return len(self.gpu_class)
@@ -105,8 +111,11 @@ class Groups:
         return range(int(self.start[group]), int(self.start[group + 1]))
 
 
-def list_groups(compiled: Round, values: JobValues) -> Groups:
-    """Return every group that some best plan may need.
+def list_groups(compiled: Round, values: JobValues, deadline: float = math.inf) -> Groups:
+    """Return every group that some best plan may need, or what was listed in time.
+
+    Under a deadline the combinations that slow jobs least come first; jobs alone and residents
+    that nobody joins are always listed.
 
     Parameters
     ----------
@@ -114,8 +123,10 @@ def list_groups(compiled: Round, values: JobValues) -> Groups:
         The instance.
     values : JobValues
         The objective, which says when one group beats another.
+    deadline : float
+        When to stop, on the clock of ``time.monotonic``.
     """
-    return _Lister(compiled, values).groups()
+    return _Lister(compiled, values, deadline).groups()
 
 
 def list_chosen(compiled: Round, values: JobValues, pairs: Ints, shares: Ints) -> Groups:
@@ -154,123 +165,151 @@ def member_gains(groups: Groups, values: JobValues) -> Floats:
 
 
 class _Lister:
-    def __init__(self, compiled: Round, values: JobValues) -> None:
+    def __init__(self, compiled: Round, values: JobValues, deadline: float = math.inf) -> None:
         self.round = compiled
         self.values = values
+        self.deadline = deadline
+        self.complete = True
         self.variants = tuple(v for variants in compiled.variants for v in variants)
         jobs = [compiled.jobs[v.job] for v in self.variants]
         self.job = np.array([v.job for v in self.variants], dtype=np.int64)
         self.memory = np.array([v.memory_mib for v in self.variants])
         self.stretch = np.array([v.stretch for v in self.variants])
-        self.gsla = np.array([np.inf if j.gsla is None else j.gsla for j in jobs])
+        self.stretched = bool((self.stretch != 1).any())
+        gsla = np.array([np.inf if j.gsla is None else j.gsla for j in jobs])
+        self.accepted = gsla * (1 + GSLA_TOLERANCE)
         self.latency = np.array([j.priority == "latency" for j in jobs], dtype=bool)
         self.workers = np.array([j.workers for j in jobs], dtype=np.int64)
         self.pending = np.array([not j.running for j in jobs], dtype=bool)
-        self.index = {variant: k for k, variant in enumerate(self.variants)}
-        self.shares = {None, *compiled.instance.cluster.shares}
-        self.pool, self.ranges = self._pool()
+        self.first_of_job = np.searchsorted(self.job, np.arange(len(compiled.jobs)))
+        remaining = [j.remaining_s for j in compiled.jobs]
+        self.remaining = np.array(remaining, dtype=np.float64)
+        models = compiled.models
+        self.model = np.array([models.index(c.model) for c in compiled.classes], dtype=np.int64)
+        self.room = np.array([c.memory_mib for c in compiled.classes]) + MEMORY_TOLERANCE_MIB
+        self.pool, self.starts, self.counts = self._pool()
 
     def groups(self) -> Groups:
-        return self._flattened(
-            [
-                self._undominated(rows)
-                for index, gpu_class in enumerate(self.round.classes)
-                for rows in self._on_class(index, gpu_class)
-                if len(rows)
-            ]
-        )
+        return self._flattened([*self._least(), *map(self._together, self._seatings())])
 
     def chosen(self, pairs: Ints, shares: Ints) -> Groups:
-        by_class: dict[int, list[Seating]] = defaultdict(list)
+        """Jobs have one variant each."""
         place = {c.residents: k for k, c in enumerate(self.round.classes)}
+        classes, jobs, known = [], [], []
         for members, held in zip(pairs.tolist(), shares.tolist(), strict=True):
             order = sorted(zip(members, held, strict=True), key=lambda m: self.pending[m[0]])
             job, share = order[0]
             resident = Resident(self.variants[job], share or None)
-            index = place[() if self.pending[job] else (resident,)]
-            by_class[index].append(self._seating(self.round.classes[index].model, order))
-        return self._flattened(
-            [
-                self._undominated(rows)
-                for index, gpu_class in enumerate(self.round.classes)
-                for rows in (
-                    self._least(index, gpu_class),
-                    *(self._allowed(index, gpu_class, s) for s in in_chunks(by_class[index])),
-                )
-                if len(rows)
-            ]
+            classes.append(place[() if self.pending[job] else (resident,)])
+            jobs.append([job for job, _ in order])
+            known.append(self._known(classes[-1], order))
+        if not known:
+            return self._flattened(self._least())
+        seatings = self._joining(
+            np.array(classes, dtype=np.int64),
+            np.array(jobs, dtype=np.int64),
+            Template.of(known, 2, {}),
+            np.arange(len(known)),
         )
+        return self._flattened([*self._least(), self._together(seatings)])
 
-    def _seating(self, model: str, members: Sequence[tuple[int, int]]) -> Seating:
-        """Return the seating of two jobs at their shares; jobs have one variant each."""
-        names = [(self.round.jobs[job].workload, share or None) for job, share in members]
-        known = self.round.entries.find(model, names)
+    def _known(self, index: int, members: Sequence[tuple[int, int]]) -> Combination:
+        """Return what is known of jobs at their shares on a class."""
+        names = tuple((self.round.jobs[job].workload, share or None) for job, share in members)
+        known = self.round.entries.find(self.round.classes[index].model, names)
         if known is None:
             raise AssertionError("a chosen pair has a known slowdown")
-        return Seating(known, tuple(range(job, job + 1) for job, _ in members), (False, False))
+        return known
 
-    def _least(self, index: int, gpu_class: GpuClass) -> Rows:
-        """Return the groups of a class without anybody joining anybody."""
-        if gpu_class.residents:
-            return self._untouched(index, gpu_class)
-        return self._alone(index, gpu_class)
+    def _least(self) -> Iterator[Rows]:
+        """Yield the groups without anybody joining anybody."""
+        by_size: dict[int, list[int]] = defaultdict(list)
+        for index, gpu_class in enumerate(self.round.classes):
+            by_size[len(gpu_class.residents)].append(index)
+        for size, classes in sorted(by_size.items()):
+            if size:
+                yield self._undominated(self._untouched(classes))
+            else:
+                yield from (self._undominated(self._alone(index)) for index in classes)
 
-    def _pool(self) -> tuple[Ints, Mapping[str, range]]:
-        """Return all variants followed by the pending ones, by workload; and their ranges."""
-        by_workload: dict[str, list[int]] = {}
-        for k in np.flatnonzero(self.pending).tolist():
-            by_workload.setdefault(self.round.jobs[self.job[k]].workload, []).append(k)
-        pool = list(range(len(self.variants)))
-        ranges = {}
-        for workload, found in by_workload.items():
-            ranges[workload] = range(len(pool), len(pool) + len(found))
-            pool += found
-        return np.array(pool, dtype=np.int64), ranges
+    def _pool(self) -> tuple[Ints, Ints, Ints]:
+        """Return all variants followed by the pending ones, by workload; and where each begins.
 
-    def _on_class(self, index: int, gpu_class: GpuClass) -> Iterator[Rows]:
-        """Yield all groups of a class by the number of their jobs."""
-        yield self._least(index, gpu_class)
-        if gpu_class.open:
-            for combinations in self._by_size(gpu_class):
-                yield self._together(index, gpu_class, combinations)
+        Start and number of its pending variants are by the index of the workload.
+        """
+        place = {name: k for k, name in enumerate(self.round.instance.workloads)}
+        workload = np.array([place[job.workload] for job in self.round.jobs], dtype=np.int64)
+        pending = np.flatnonzero(self.pending)
+        of = workload[self.job[pending]]
+        pool = np.concatenate(
+            [np.arange(len(self.variants)), pending[np.argsort(of, kind="stable")]]
+        )
+        counts = np.bincount(of, minlength=len(place)).astype(np.int64)
+        starts = len(self.variants) + np.cumsum(counts) - counts
+        return pool.astype(np.int64), starts, counts
 
-    def _by_size(self, gpu_class: GpuClass) -> Sequence[Sequence[Combination]]:
-        """Return the combinations that leave a place beside the residents, by their size."""
-        cluster = self.round.instance.cluster
-        by_size: dict[int, list[Combination]] = {}
-        for known in self._known_with(gpu_class):
-            size = len(known.members)
-            shares = sum(share or 0 for _, share in known.members)
-            if (
-                len(gpu_class.residents) < size <= cluster.max_jobs_per_gpu
-                and shares <= cluster.share_sum
-            ):
-                by_size.setdefault(size, []).append(known)
-        return list(by_size.values())
+    def _seatings(self) -> Sequence[Seatings]:
+        """Return all ways for jobs to join others, by the number of jobs."""
+        alike: dict[tuple[str, tuple[Member, ...]], list[int]] = defaultdict(list)
+        for index, gpu_class in enumerate(self.round.classes):
+            if gpu_class.open:
+                members = tuple((self._workload(r), r.share) for r in gpu_class.residents)
+                alike[gpu_class.model, members].append(index)
+        by_size: dict[int, list[Seatings]] = defaultdict(list)
+        for (model, held), classes in alike.items():
+            residents = self._residents(classes)
+            for template in self.round.entries.templates(model, held):
+                able = np.flatnonzero((self.counts[template.free] > 0).all(axis=1))
+                if len(able):
+                    holder = np.repeat(np.arange(len(classes)), len(able))
+                    seatings = self._joining(
+                        np.array(classes, dtype=np.int64)[holder],
+                        residents[holder],
+                        template,
+                        np.tile(able, len(classes)),
+                    )
+                    by_size[template.share.shape[1]].append(seatings)
+        return [Seatings.joined(parts).numbered() for _, parts in sorted(by_size.items())]
 
-    def _known_with(self, gpu_class: GpuClass) -> Sequence[Combination]:
-        """Return the combinations on the class's model, those with its first resident."""
-        entries = self.round.entries
-        if not gpu_class.residents:
-            return entries.known(gpu_class.model)
-        resident = gpu_class.residents[0]
-        member = (self.round.jobs[resident.variant.job].workload, resident.share)
-        return entries.known_with(gpu_class.model, member)
-
-    def _untouched(self, index: int, gpu_class: GpuClass) -> Rows:
-        """Return the one group of the residents of a class that nobody joins."""
-        residents = gpu_class.residents
-        gpu = gpu_class.gpus[0]
-        slowdown = self.round.resident_slowdowns(gpu)
-        return Rows(
-            index,
-            np.array([[self.index[r.variant] for r in residents]], dtype=np.int64),
-            np.array([[r.share or NO_SHARE for r in residents]], dtype=np.int64),
-            np.array([slowdown]),
-            np.array([_or_nan(self.round.resident_power(gpu))]),
+    def _joining(self, classes: Ints, residents: Ints, template: Template, row: Ints) -> Seatings:
+        """Return the seatings of rows of a template, on these classes beside these variants."""
+        free = template.free[row]
+        return Seatings(
+            index=np.arange(len(row)),
+            gpu_class=classes,
+            first=np.concatenate([residents, self.starts[free]], axis=1),
+            count=np.concatenate([np.ones_like(residents), self.counts[free]], axis=1),
+            twin=template.twin[row],
+            share=template.share[row],
+            slowdown=template.slowdown[row],
+            upper=template.upper[row],
+            tail=template.tail[row],
+            power_w=template.power_w[row],
         )
 
-    def _alone(self, index: int, gpu_class: GpuClass) -> Rows:
+    def _workload(self, resident: Resident) -> str:
+        return self.round.jobs[resident.variant.job].workload
+
+    def _residents(self, classes: Sequence[int]) -> Ints:
+        """Return the variants of the residents of classes with as many each, a row a class."""
+        # A running job has one variant.
+        jobs = [[r.variant.job for r in self.round.classes[k].residents] for k in classes]
+        return self.first_of_job[np.array(jobs, dtype=np.int64).reshape(len(classes), -1)]
+
+    def _untouched(self, classes: Sequence[int]) -> Rows:
+        """Return the one group of the residents that nobody joins of each of the classes."""
+        held = [self.round.classes[k] for k in classes]
+        alone = [self.round.resident_slowdowns(c.gpus[0]) for c in held]
+        power = [_or_nan(self.round.resident_power(c.gpus[0])) for c in held]
+        return Rows(
+            np.array(classes, dtype=np.int64),
+            self._residents(classes),
+            np.array([[r.share or NO_SHARE for r in c.residents] for c in held], dtype=np.int64),
+            np.array(alone, dtype=np.float64),
+            np.array(power, dtype=np.float64),
+        )
+
+    def _alone(self, index: int) -> Rows:
         """Return the groups of one job, uncapped or (with ``start_capped``) at a share."""
         found = [
             (k, share or NO_SHARE, slowdown, _or_nan(self.round.workload(job).power_w))
@@ -281,77 +320,122 @@ class _Lister:
         ]
         variant = np.array([row[0] for row in found], dtype=np.int64)
         alone = np.array([row[2] for row in found], dtype=np.float64)
-        keep = alone <= self.gsla[variant] * (1 + GSLA_TOLERANCE)
-        keep &= self.memory[variant] <= gpu_class.memory_mib + MEMORY_TOLERANCE_MIB
+        keep = alone <= self.accepted[variant]
+        keep &= self.memory[variant] <= self.room[index]
         return Rows(
-            index,
+            np.full(len(found), index, dtype=np.int64),
             variant[:, None],
             np.array([row[1] for row in found], dtype=np.int64)[:, None],
             alone[:, None],
             np.array([row[3] for row in found], dtype=np.float64),
         ).take(keep)
 
-    def _together(
-        self, index: int, gpu_class: GpuClass, combinations: Sequence[Combination]
-    ) -> Rows:
-        """Return the groups of two or more jobs: the residents and whoever may join them."""
-        seatings = [s for known in combinations for s in self._seatings(gpu_class, known)]
-        nobody = np.empty((0, len(combinations[0].members)))
-        none = Rows(index, nobody.astype(np.int64), nobody.astype(np.int64), nobody, nobody[:, 0])
-        found = [self._allowed(index, gpu_class, chunk) for chunk in in_chunks(seatings)]
-        return Rows.joined([none, *found])
+    def _together(self, seatings: Seatings) -> Rows:
+        """Return the groups of two or more jobs that some best plan may need."""
+        found = [self._seated(part) for part in self._in_time(seatings)]
+        rows = Rows.joined([rows for rows, _ in found])
+        # In the order of the seatings, so that it does not depend on the chunks.
+        order = np.argsort(np.concatenate([index for _, index in found]), kind="stable")
+        return self._undominated(self._ordered(rows.take(order)))
 
-    def _seatings(self, gpu_class: GpuClass, known: Combination) -> Iterator[Seating]:
-        """Yield the combination with the residents in their places, if it has those places."""
-        free = list(known.members)
-        held = [(self.round.jobs[r.variant.job].workload, r.share) for r in gpu_class.residents]
-        for member in held:
-            if member not in free:
-                return
-            free.remove(member)
-        if any(share not in self.shares or workload not in self.ranges for workload, share in free):
+    def _in_time(self, seatings: Seatings) -> Iterator[Seatings]:
+        """Yield the seatings in pieces, one at least, until the deadline."""
+        if self.deadline == math.inf:
+            yield from in_chunks(seatings.take(seatings.families()))
             return
-        free.sort(key=lambda member: (member[0], member[1] or NO_SHARE))
-        places = [self.index[r.variant] for r in gpu_class.residents]
-        yield Seating(
-            known.reordered([*held, *free]),
-            (*(range(k, k + 1) for k in places), *(self.ranges[name] for name, _ in free)),
-            (*(False for _ in held), *(k > 0 and free[k] == free[k - 1] for k in range(len(free)))),
-        )
+        promising = seatings.take(seatings.families((1 / seatings.slowdown).sum(axis=1)))
+        for k, part in enumerate(in_chunks(promising, ROWS_IN_TIME)):
+            if k and time.monotonic() > self.deadline:
+                self.complete = False
+                return
+            yield part
 
-    def _allowed(self, index: int, gpu_class: GpuClass, seatings: Seatings) -> Rows:
-        """Return the rows of all seatings that break no rule, their members ordered by job."""
-        seating, place = seatings.product()
+    def _seated(self, seatings: Seatings) -> tuple[Rows, Ints]:
+        """Return rows of the seatings that break no rule, and the index of the seating of each.
+
+        Ways to seat the same jobs are gone through one after the other. Of jobs of one GPU only
+        the way of the largest gain is kept; of others all, for ``_undominated`` to choose from.
+        """
+        first, at = seatings.alike()
+        family, place = seatings.take(first).product()
         variant = self.pool[place]
-        keep = distinct_in_order(self.job[variant], seatings.twin[seating])
-        keep &= self.memory[variant].sum(axis=1) <= gpu_class.memory_mib + MEMORY_TOLERANCE_MIB
+        gpu_class = seatings.gpu_class[first][family]
+        keep = distinct(self.job[variant])
+        keep &= self.memory[variant].sum(axis=1) <= self.room[gpu_class]
         if self.round.instance.cluster.gang_sharing == "whole":
             keep &= (self.workers[variant] == self.workers[variant[:, :1]]).all(axis=1)
-        seating, variant = seating[keep], variant[keep]
-        bound = np.where(self.latency[variant], seatings.tail[seating], seatings.upper[seating])
-        stretch = self.stretch[variant]
-        rows = Rows(
-            index,
+        family, variant = family[keep], variant[keep]
+        several = np.asarray((self.workers[variant] > 1).any(axis=1) | self.values.ratio)
+        best, chosen = np.full(len(family), -np.inf), np.full(len(family), -1)
+        every: list[tuple[Ints, Ints]] = []
+        for nth in at:
+            row, seating, gain = self._allowed(seatings, nth[family], variant)
+            more = ~several[row] & (gain > best[row])
+            best[row[more]], chosen[row[more]] = gain[more], seating[more]
+            every.append((row[several[row]], seating[several[row]]))
+        single = np.flatnonzero(chosen >= 0)
+        row = np.concatenate([single, *(row for row, _ in every)])
+        seating = np.concatenate([chosen[single], *(seating for _, seating in every)])
+        index = seatings.index[seating]
+        order = np.lexsort((row, index))
+        rows = self._rows(seatings, seating[order], variant[row[order]])
+        return rows, index[order]
+
+    def _allowed(
+        self, seatings: Seatings, seating: Ints, variant: Ints
+    ) -> tuple[Ints, Ints, Floats]:
+        """Return the rows that break no rule, their seatings, and the sum of their gains.
+
+        Parameters
+        ----------
+        seatings : Seatings
+            The seatings.
+        seating : (n,) int
+            That of each row, -1 for none.
+        variant : (n, size) int
+            Who takes its places.
+        """
+        keep = seating >= 0
+        for k, of_place in enumerate(variant.T):
+            keep &= self._accepted(seatings, k, seating, of_place)
+        row = np.flatnonzero(keep)
+        seating, variant = seating[row], variant[row]
+        found = self._rows(seatings, seating, variant)
+        keep = in_order(self.job[variant], seatings.twin[seating])
+        if self.values.objective == "jct":
+            keep &= self._shortens(found)
+        return row[keep], seating[keep], self._gain(found.take(keep)).sum(axis=1)
+
+    def _accepted(
+        self, seatings: Seatings, place: int, seating: Ints, variant: Ints
+    ) -> NDArray[np.bool_]:
+        """Tell whether the job in one place accepts its bound there, for each row."""
+        bound = seatings.upper[:, place].take(seating)
+        if self.latency.any():
+            tail = seatings.tail[:, place].take(seating)
+            bound = np.where(self.latency.take(variant), tail, bound)
+        if self.stretched:
+            bound *= self.stretch.take(variant)
+        return np.asarray(bound <= self.accepted.take(variant))
+
+    def _rows(self, seatings: Seatings, seating: Ints, variant: Ints) -> Rows:
+        return Rows(
+            seatings.gpu_class[seating],
             variant,
             seatings.share[seating],
-            seatings.slowdown[seating] * stretch,
+            seatings.slowdown[seating] * self.stretch[variant],
             seatings.power_w[seating],
         )
-        keep = (bound * stretch <= self.gsla[variant] * (1 + GSLA_TOLERANCE)).all(axis=1)
-        if self.values.objective == "jct":
-            keep &= self._shortens(rows)
-        return self._ordered(rows.take(keep))
 
     def _shortens(self, rows: Rows) -> NDArray[np.bool_]:
         job = self.job[rows.variant]
         if job.shape[1] > 2:
             return np.zeros(len(job), dtype=bool)
-        jobs = self.round.jobs
-        remaining = np.array([j.remaining_s for j in jobs], dtype=np.float64)
-        running = np.array([j.running for j in jobs], dtype=bool)
-        return shortens_mean_completion(rows.slowdown, remaining[job], running[job])
+        running = ~self.pending[rows.variant]
+        return shortens_mean_completion(rows.slowdown, self.remaining[job], running)
 
     def _ordered(self, rows: Rows) -> Rows:
+        """Return the rows with their members in the order of the jobs."""
         order = np.argsort(self.job[rows.variant], axis=1)
         return Rows(
             rows.gpu_class,
@@ -370,28 +454,46 @@ class _Lister:
         """
         gang = self.workers[rows.variant] > 1
         job = self.job[rows.variant]
-        model = self.round.classes[rows.gpu_class].model
-        gain = self.values.gain(job.ravel(), rows.slowdown.ravel(), model).reshape(job.shape)
-        criteria = [-np.where(gang, 0.0, gain).sum(axis=1)]
+        criteria = [-np.where(gang, 0.0, self._gain(rows)).sum(axis=1)]
         criteria += [c for c in np.where(gang, rows.slowdown, 0.0).T if c.any()]
         if self.values.ratio:
             criteria.append(rows.power_w)
         alike = np.where(gang, len(self.round.jobs) + rows.variant, job)
-        return rows.take(pareto(packed(alike), criteria))
+        key = packed(np.column_stack([rows.gpu_class, alike]))
+        return rows.take(pareto(key, criteria))
 
-    def _flattened(self, parts: Sequence[Rows]) -> Groups:
+    def _gain(self, rows: Rows) -> Floats:
+        """Return the gain of each member at its slowdown."""
+        job = self.job[rows.variant]
+        gain = np.empty(job.shape)
+        for index, name in enumerate(self.round.models):
+            here = self.model[rows.gpu_class] == index
+            found = self.values.gain(job[here].ravel(), rows.slowdown[here].ravel(), name)
+            gain[here] = found.reshape(-1, job.shape[1])
+        return gain
+
+    def _flattened(self, parts: Iterable[Rows]) -> Groups:
+        """Return the rows as groups, class by class and in their order within a class."""
+        parts = list(parts)
         sizes = joined_ints([np.full(len(p), p.variant.shape[1]) for p in parts])
-        variant = joined_ints([p.variant.ravel() for p in parts])
+        gpu_class = joined_ints([p.gpu_class for p in parts])
+        order = np.argsort(gpu_class, kind="stable")
+        before = (np.cumsum(sizes) - sizes)[order]
+        sizes = sizes[order]
+        start = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        member = np.arange(start[-1]) + np.repeat(before - start[:-1], sizes)
+        variant = joined_ints([p.variant.ravel() for p in parts])[member]
         return Groups(
             round=self.round,
-            gpu_class=joined_ints([np.full(len(p), p.gpu_class) for p in parts]),
-            start=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
+            gpu_class=gpu_class[order],
+            start=start,
             variant=variant,
             job=self.job[variant],
-            share=joined_ints([p.share.ravel() for p in parts]),
-            slowdown=joined_floats([p.slowdown.ravel() for p in parts]),
-            power_w=joined_floats([p.power_w for p in parts]),
+            share=joined_ints([p.share.ravel() for p in parts])[member],
+            slowdown=joined_floats([p.slowdown.ravel() for p in parts])[member],
+            power_w=joined_floats([p.power_w for p in parts])[order],
             variants=self.variants,
+            complete=self.complete,
         )
 
 

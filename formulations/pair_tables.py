@@ -96,8 +96,8 @@ def pair_tables(compiled: Round, values: JobValues) -> PairTables | None:
     """
     if values.ratio or values.objective == "jct" or not _in_plain_pairs(compiled):
         return None
-    number = {name: k for k, name in enumerate(dict.fromkeys(j.workload for j in compiled.jobs))}
-    known = _known(compiled, number)
+    number = {name: k for k, name in enumerate(compiled.instance.workloads)}
+    known = compiled.entries.once("pair tables", lambda: _known(compiled, number))
     if not 1 <= len(known.shares) <= MOST_SPLITS:
         return None
     jobs = compiled.jobs
@@ -164,11 +164,7 @@ class _Known:
 
 
 def _known(compiled: Round, number: Mapping[str, int]) -> _Known:
-    entries = [
-        entry
-        for entry in compiled.entries.pairs(compiled.models[0])
-        if entry.pair and entry.pair[0] in number and entry.pair[1] in number
-    ]
+    entries = compiled.entries.pairs(compiled.models[0])
     pairs = [(number[a], number[b]) for a, b in (entry.pair for entry in entries if entry.pair)]
     first, second = _columns(pairs, np.int64)
     share = _columns([_capped(entry.share) for entry in entries], np.int64)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import time
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.formulations.entries import EntryBook
 from dovetail.formulations.groups import Groups, idle_counts, list_groups
 from dovetail.formulations.integer_program import RoundProgram, build
 from dovetail.formulations.pair_graph import PairGraph
@@ -18,6 +21,9 @@ from dovetail.instances.plan import ObjectiveName
 
 Ints = NDArray[np.int64]
 
+_LISTING = 0.3
+"""The part of the time left that listing the groups may take: solving them takes longer."""
+
 
 class Problem:
     """The round problem of an instance under an objective; each form is made when asked for.
@@ -28,6 +34,11 @@ class Problem:
         The instance.
     objective : str
         Name of the objective.
+    book : EntryBook, optional
+        Of an earlier round, see ``Round``.
+    deadline : float
+        When the answer is due, on the clock of ``time.monotonic``. Listing the groups takes a
+        part of the time left; the others are then missing (``Groups.complete``).
 
     Raises
     ------
@@ -35,14 +46,23 @@ class Problem:
         When the instance lacks a field that the objective needs.
     """
 
-    def __init__(self, instance: Instance, objective: ObjectiveName) -> None:
-        self.round = Round(instance)
+    def __init__(
+        self,
+        instance: Instance,
+        objective: ObjectiveName,
+        book: EntryBook | None = None,
+        deadline: float = math.inf,
+    ) -> None:
+        self.round = Round(instance, book)
         self.values = JobValues(self.round, objective)
+        self._deadline = deadline
 
     @cached_property
     def groups(self) -> Groups:
         """The candidate groups."""
-        return list_groups(self.round, self.values)
+        now = time.monotonic()
+        deadline = now + _LISTING * (self._deadline - now)
+        return list_groups(self.round, self.values, deadline)
 
     @cached_property
     def tables(self) -> PairTables | None:

@@ -8,7 +8,7 @@ residents) form a *class*; formulations count GPUs of a class and never name one
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -82,14 +82,20 @@ class Round:
     ----------
     instance : Instance
         Running jobs stay where they are; preempt before if they should not.
+    book : EntryBook, optional
+        Of an earlier round; used where it holds for this one too, so that nothing of what it
+        knows is worked out again.
     """
 
-    def __init__(self, instance: Instance) -> None:
+    def __init__(self, instance: Instance, book: EntryBook | None = None) -> None:
         self.instance = instance
         self.jobs: Sequence[Job] = instance.jobs
-        self.entries = EntryBook(instance)
+        self.entries = book if book and book.holds_for(instance) else EntryBook(instance)
+        overhead = instance.cluster.per_process_mib
+        used = {job.workload: instance.workloads[job.workload] for job in instance.jobs}
+        ways = {name: modes(workload, overhead) for name, workload in used.items()}
         self.variants: tuple[tuple[Variant, ...], ...] = tuple(
-            _variants(k, job, instance.workloads[job.workload], instance.cluster.per_process_mib)
+            _variants(k, job, used[job.workload].batch, ways[job.workload])
             for k, job in enumerate(instance.jobs)
         )
 
@@ -123,9 +129,9 @@ class Round:
         for gpu, place in self.instance.places.items():
             residents = self.residents.get(gpu, ())
             members[place.gpu.model, place.gpu.memory_mib - reserve, residents].append(gpu)
-        closed = self._closed_gpus()
+        closed = self._closed_gpus([gpus[0] for (_, _, held), gpus in members.items() if held])
         return tuple(
-            GpuClass(model, memory, residents, tuple(gpus), gpus[0] not in closed)
+            GpuClass(model, memory, residents, tuple(gpus), closed.isdisjoint(gpus))
             for (model, memory, residents), gpus in members.items()
         )
 
@@ -185,18 +191,24 @@ class Round:
         latency = [self.jobs[r.variant.job].priority == "latency" for r in residents]
         return known.bounds(latency) if known else None
 
-    def _closed_gpus(self) -> set[str]:
-        """Return the GPUs that nobody may join: broken already, or of a job over its gSLA."""
-        closed = {gpu for gpu in self.residents if self._broken(gpu)}
+    def _closed_gpus(self, held: Iterable[str]) -> set[str]:
+        """Return the GPUs that nobody may join: broken already, or of a job over its gSLA.
+
+        ``held`` has one GPU of each class with residents.
+        """
+        closed: set[str] = set()
         over: set[int] = set()
-        for gpu, residents in self.residents.items():
-            for resident, bound in zip(residents, self._bounds(gpu) or (), strict=False):
+        for gpu in held:
+            bounds = self._bounds(gpu)
+            if bounds is None or self._overfull(gpu):
+                closed.add(gpu)
+            for resident, bound in zip(self.residents[gpu], bounds or (), strict=False):
                 gsla = self.jobs[resident.variant.job].gsla
                 if gsla is not None and bound > gsla * (1 + GSLA_TOLERANCE):
                     over.add(resident.variant.job)
         return closed.union(*(self.jobs[k].gpus or () for k in over))
 
-    def _broken(self, gpu: str) -> bool:
+    def _overfull(self, gpu: str) -> bool:
         cluster = self.instance.cluster
         residents = self.residents[gpu]
         memory = sum(r.variant.memory_mib for r in residents) + cluster.reserve_mib
@@ -204,7 +216,6 @@ class Round:
         return (
             memory > self.instance.places[gpu].gpu.memory_mib + MEMORY_TOLERANCE_MIB
             or capped > cluster.share_sum
-            or self._bounds(gpu) is None
         )
 
 
@@ -248,9 +259,10 @@ def modes(workload: Workload, overhead_mib: float) -> tuple[Mode, ...]:
     return (full, *(_at_sub_batch(batch, size, overhead_mib) for size in _sub_batches(batch)))
 
 
-def _variants(index: int, job: Job, workload: Workload, overhead: float) -> tuple[Variant, ...]:
-    batch = workload.batch
-    every = tuple(Variant(index, *mode) for mode in modes(workload, overhead))
+def _variants(
+    index: int, job: Job, batch: Batch | None, ways: Sequence[Mode]
+) -> tuple[Variant, ...]:
+    every = tuple(Variant(index, *mode) for mode in ways)
     if batch is None or not job.running:
         return every
     held = batch.size if job.sub_batch is None else job.sub_batch

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.formulations.groups import Groups, member_gains
+from dovetail.formulations.rounds import Round, Variant
 from dovetail.formulations.values import JobValues
 
 Ints = NDArray[np.int64]
@@ -66,7 +69,7 @@ def ceiling(groups: Groups, values: JobValues) -> Score:
     possible = np.isfinite(best).any(axis=1)
     return Score(
         weight=float(values.weight[possible].sum()),
-        gain=_lagrangean_bound(groups, best[possible], np.flatnonzero(possible)),
+        gain=_lagrangean_bound(groups.round, best[possible], np.flatnonzero(possible)),
         power_w=_least_power(groups) if values.ratio else np.nan,
     )
 
@@ -79,9 +82,62 @@ def _best_gains(groups: Groups, values: JobValues) -> Floats:
     return np.maximum.accumulate(best[:, ::-1], axis=1)[:, ::-1]
 
 
-def _lagrangean_bound(groups: Groups, best: Floats, job: Ints) -> float:
-    jobs = groups.round.jobs
-    gpus = len(groups.round.instance.places)
+def gain_ceiling(compiled: Round, values: JobValues) -> float:
+    """Return a bound on the gain of every choice, from slowdowns alone: no group is listed.
+
+    The Lagrangean bound of ``ceiling`` where every job is slowed as little as its workload ever
+    is beside as many others, whoever they are.
+    """
+    least = _least_slowdowns(compiled)
+    best = np.full((len(compiled.jobs), compiled.instance.cluster.max_jobs_per_gpu), -np.inf)
+    every = np.arange(len(compiled.jobs))
+    for model, slowdown in least.items():
+        for column in range(best.shape[1]):
+            gain = values.gain(every, slowdown[:, column], model)
+            known = np.isfinite(slowdown[:, column])
+            best[known, column] = np.maximum(best[known, column], gain[known])
+    best = np.maximum.accumulate(best[:, ::-1], axis=1)[:, ::-1]
+    running = np.array([job.running for job in compiled.jobs], dtype=bool)
+    best[running] = best[running].max(axis=1, keepdims=True)
+    possible = np.isfinite(best).any(axis=1)
+    return _lagrangean_bound(compiled, best[possible], np.flatnonzero(possible))
+
+
+def _least_slowdowns(compiled: Round) -> dict[str, Floats]:
+    """Return by model the least slowdown of each job in groups of 1, 2, ... jobs, inf for none.
+
+    Running jobs keep what they have, which may be known of nobody else.
+    """
+    size = compiled.instance.cluster.max_jobs_per_gpu
+    stretch = np.array([min(v.stretch for v in variants) for variants in compiled.variants])
+    alone = np.array([_least_alone(compiled, variants) for variants in compiled.variants])
+    for gpu_class in compiled.classes:
+        if gpu_class.residents:
+            kept = compiled.resident_slowdowns(gpu_class.gpus[0])
+            for resident, slowdown in zip(gpu_class.residents, kept, strict=True):
+                job = resident.variant.job
+                alone[job] = min(alone[job], slowdown)
+    found = {}
+    for model in compiled.models:
+        of_workload: dict[str, Floats] = defaultdict(lambda: np.full(size, np.inf))
+        for known in compiled.entries.known(model):
+            if (others := len(known.members) - 1) < size:
+                for (name, _), slowdown in zip(known.members, known.slowdown, strict=True):
+                    of_workload[name][others] = min(of_workload[name][others], slowdown)
+        least = np.array([of_workload[job.workload] for job in compiled.jobs]).reshape(-1, size)
+        found[model] = least * stretch[:, None]
+        found[model][:, 0] = np.minimum(found[model][:, 0], alone)
+    return found
+
+
+def _least_alone(compiled: Round, variants: Sequence[Variant]) -> float:
+    alone = (compiled.alone(v, share) for v in variants for share in compiled.shares_alone)
+    return min(slowdown for slowdown in alone if slowdown is not None)
+
+
+def _lagrangean_bound(compiled: Round, best: Floats, job: Ints) -> float:
+    jobs = compiled.jobs
+    gpus = len(compiled.instance.places)
     workers = np.array([jobs[k].workers for k in job], dtype=np.float64)
     running = np.array([jobs[k].running for k in job], dtype=bool)
     share = workers[:, None] / np.arange(1, best.shape[1] + 1)

@@ -8,7 +8,7 @@ from math import isclose
 
 from dovetail.instances._check_facts import Occupancy, Violation
 from dovetail.instances._record import listed
-from dovetail.instances.instance import jobs_of
+from dovetail.instances.instance import Instance, jobs_of
 from dovetail.instances.plan import Assignment, ObjectiveName, ObjectiveValue, Plan
 
 CLAIM_TOLERANCE = 1e-6
@@ -26,7 +26,7 @@ def false_claims(
     for assignment in assigned.values():
         yield from _assignment(after, assignment)
     if plan.waiting:
-        yield from _waiting(after, plan, assigned)
+        yield from false_waiting(after.instance, plan)
 
 
 def false_objective(
@@ -81,10 +81,11 @@ def _co_runners(
         yield _false(f"{rule}; recomputed: {listed(others) or 'none'}", f"job {job}")
 
 
-def _waiting(after: Occupancy, plan: Plan, assigned: dict[str, Assignment]) -> Iterator[Violation]:
+def false_waiting(instance: Instance, plan: Plan) -> Iterator[Violation]:
     """Yield where ``waiting`` is not exactly the pending jobs without an assignment."""
     listed_jobs = Counter(waiting.job for waiting in plan.waiting)
-    expected = {job.id for job in jobs_of(after.instance, "pending") if job.id not in assigned}
+    assigned = {assignment.job for assignment in plan.assignments}
+    expected = {job.id for job in jobs_of(instance, "pending") if job.id not in assigned}
     for job, times in listed_jobs.items():
         if job not in expected:
             yield _false("listed as waiting, but it is no pending job left over", f"job {job}")

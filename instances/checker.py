@@ -6,7 +6,12 @@ another's, and holds it against the definitions of the formats.
 
 from __future__ import annotations
 
-from dovetail.instances._check_claims import false_claims, false_objective, false_status
+from dovetail.instances._check_claims import (
+    false_claims,
+    false_objective,
+    false_status,
+    false_waiting,
+)
 from dovetail.instances._check_facts import Occupancy, Violation
 from dovetail.instances._check_reading import read_plan, running_jobs
 from dovetail.instances._check_rules import broken_rules, existing_breaches
@@ -16,7 +21,7 @@ from dovetail.instances.instance import Instance
 from dovetail.instances.plan import ObjectiveName, Plan
 from dovetail.instances.requirements import require_fields
 
-__all__ = ["CheckReport", "Violation", "check"]
+__all__ = ["CheckReport", "Violation", "check", "with_claims"]
 
 
 class CheckReport(Record):
@@ -116,3 +121,25 @@ def check(instance: Instance, plan: Plan, objective: ObjectiveName | None = None
         racks_spanned=racks,
         gpus_used=len(after.gpus),
     )
+
+
+def with_claims(report: CheckReport, instance: Instance, plan: Plan) -> CheckReport:
+    """Add to a report what is wrong with claims that the plan has made since.
+
+    So a plan that is checked, given the value found and checked again, is read only once.
+
+    Parameters
+    ----------
+    report : CheckReport
+        Of the same plan without objective, status and waiting jobs.
+    instance : Instance
+        The round that the plan answers, preempted before if it preempts.
+    plan : Plan
+        The plan with them. Its objective is the report's.
+    """
+    violations = [*report.violations, *false_status(plan)]
+    if plan.objective is not None:
+        violations += false_objective(plan.objective, report.value, report.placed_weight)
+    if plan.waiting:
+        violations += false_waiting(instance, plan)
+    return report.model_copy(update={"violations": tuple(violations), "valid": not violations})

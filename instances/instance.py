@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Annotated, Final, Literal, NamedTuple, Self
 
@@ -21,6 +21,7 @@ from pydantic import (
     WithJsonSchema,
     model_validator,
 )
+from pydantic_core import PydanticCustomError
 
 from dovetail.instances._record import (
     Count,
@@ -37,6 +38,7 @@ from dovetail.instances._record import (
     rule_broken,
     shown,
 )
+from dovetail.instances.errors import InputError
 
 INSTANCE_FORMAT: Final = "dovetail-instance/1"
 
@@ -220,6 +222,13 @@ class Workload(Record):
     power_w: Positive | None = None
     speed: FrozenMapping[Name, Positive] = Field({})
     batch: Batch | None = None
+    stages_s: Annotated[tuple[NonNegative, ...], Field(min_length=2, max_length=8)] | None = None
+
+    @model_validator(mode="after")
+    def _stages_take_time(self) -> Self:
+        if self.stages_s is not None and not any(self.stages_s):
+            raise rule_broken("stages_s", "an iteration must take some time, got 0")
+        return self
 
 
 class Job(Record):
@@ -362,11 +371,14 @@ class Instance(Record):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        self._check_jobs()
+        self._check_entries()
+        return self
+
+    def _check_jobs(self) -> None:
         _refuse_repeats("jobs[{}].id", [job.id for job in self.jobs], "job ids must differ")
         self._check_workloads()
         self._check_running()
-        self._check_entries()
-        return self
 
     def _check_workloads(self) -> None:
         for k, job in enumerate(self.jobs):
@@ -437,10 +449,30 @@ class Instance(Record):
         """Every job by its id, in the order of the file."""
         return FrozenDict((job.id, job) for job in self.jobs)
 
+    def with_jobs(self, jobs: Iterable[Job]) -> Self:
+        """Return the instance with other jobs, for the next round on the same cluster.
+
+        Cluster, workloads and slowdowns are kept with all that is known of them; only what
+        concerns the jobs is checked.
+
+        Raises
+        ------
+        InputError
+            When the jobs do not fit each other or the instance.
+        """
+        changed = self.model_copy(update={"jobs": tuple(jobs)})
+        changed.__dict__.pop("jobs_by_id", None)
+        try:
+            changed._check_jobs()
+        except PydanticCustomError as error:
+            context = error.context or {}
+            raise InputError(context["rule"], context["path"]) from None
+        return changed
+
     def preempted(self) -> Instance:
         """Return the instance with its running jobs pending again (``--preempt``)."""
         fresh = {"state": "pending", "gpus": None, "share": None, "sub_batch": None}
-        return self.replace(jobs=tuple(job.model_copy(update=fresh) for job in self.jobs))
+        return self.with_jobs(job.model_copy(update=fresh) for job in self.jobs)
 
 
 def _refuse_repeats(path: str, values: tuple[object, ...] | list[str], rule: str) -> None:

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dovetail.formulations.problems import Problem
 from dovetail.formulations.rounds import Round
 from dovetail.formulations.values import JobValues
 from dovetail.instances._record import Name, Record, Text, listed, shown
@@ -67,23 +68,19 @@ class Explanation(Record):
     remedies: tuple[Remedy, ...] = ()
 
 
-def reasons(
-    instance: Instance, assignments: Sequence[Assignment], objective: ObjectiveName
-) -> tuple[Waiting, ...]:
+def reasons(problem: Problem, assignments: Sequence[Assignment]) -> tuple[Waiting, ...]:
     """Return why each job that is not placed waits, in the order of the instance.
 
     Parameters
     ----------
-    instance : Instance
+    problem : Problem
         The round; preempted before if running jobs may move.
     assignments : sequence of Assignment
         A valid plan for it.
-    objective : str
-        What the plan was made for.
     """
-    compiled = Round(instance)
-    finder = Finder(compiled, assignments, jct=objective == "jct")
-    wording = Wording(finder, JobValues(compiled, objective))
+    compiled = problem.round
+    finder = Finder(compiled, assignments, jct=problem.values.objective == "jct")
+    wording = Wording(finder, problem.values)
     waiting = [k for k in range(len(compiled.jobs)) if k not in finder.sites.gpus_of]
     first: dict[tuple[object, ...], int] = {}
     for k in waiting:

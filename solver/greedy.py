@@ -18,7 +18,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.formulations.groups import member_gains
+from dovetail.formulations.groups import Groups, member_gains
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.scores import ceiling, score
 from dovetail.solver.answers import Choice, Limits
@@ -66,14 +66,26 @@ class Greedy:
         )
 
 
-def greedy_counts(problem: Problem, limits: Limits, rule: Rule = "best") -> Ints:
-    """Return how often each group is taken; jobs that the time did not reach wait."""
+def greedy_counts(problem: Problem, limits: Limits, rule: Rule = "best", at_least: int = 0) -> Ints:
+    """Return how often each group is taken; jobs that the time did not reach wait.
+
+    Parameters
+    ----------
+    problem : Problem
+        The round.
+    limits : Limits
+        When to stop.
+    rule : str
+        How a job takes its GPUs.
+    at_least : int
+        The first jobs of the queue, so many, are reached whatever the time is.
+    """
     seats = _Seats(problem)
     pick = _Pick(problem, seats, rule, random.Random(limits.seed))
     jobs = problem.round.jobs
     pending = [k for k, job in enumerate(jobs) if not job.running]
-    for job in sorted(pending, key=lambda k: jobs[k].arrival_s):
-        if limits.passed:
+    for k, job in enumerate(sorted(pending, key=lambda k: jobs[k].arrival_s)):
+        if k >= at_least and limits.passed:
             break
         for offer, number in pick.for_job(job):
             seats.take(offer, number)
@@ -120,7 +132,9 @@ class _Seats:
         self._gain: list[float] = member_gains(groups, problem.values).tolist()
         self._class = groups.gpu_class.tolist()
         self._positions = _positions_by_job(groups.job, len(jobs))
-        self._group = groups.group_of_member.tolist()
+        self._partner = _partners(groups)
+        self._alone = np.zeros(len(jobs), dtype=np.int64)
+        self._group = groups.group_of_member
         self._free = [0 if c.residents else len(c.gpus) for c in problem.round.classes]
         self._number: dict[_Seat, int] = {}
         self._taken: dict[_Seat, int] = {}
@@ -131,9 +145,11 @@ class _Seats:
                 self._sit(self._seat(group), group, len(problem.round.classes[gpu_class].gpus))
 
     def offers(self, job: int) -> Iterator[_Offer]:
-        """Yield every group that the job can make now."""
-        for position in self._positions[job]:
-            group = self._group[position]
+        """Yield every group that the job can make now; in pairs only with who is alone."""
+        positions = self._positions[job]
+        partner = self._partner[positions]
+        for position in positions[(partner < 0) | (self._alone[partner] > 0)].tolist():
+            group = int(self._group[position])
             seat = self._seat(group, without=position)
             free = self._number.get(seat, 0) if seat[1] else self._free[seat[0]]
             if free:
@@ -198,9 +214,13 @@ class _Seats:
         self._number[seat] = self._number.get(seat, 0) + number
         for job, _ in seat[1]:
             self._of_job[job].add(seat)
+        if len(seat[1]) == 1:
+            self._alone[seat[1][0][0]] += number
 
     def _leave(self, seat: _Seat, number: int) -> None:
         self._number[seat] -= number
+        if len(seat[1]) == 1:
+            self._alone[seat[1][0][0]] -= number
         if not self._number[seat]:
             del self._number[seat], self._taken[seat]
             for job, _ in seat[1]:
@@ -293,7 +313,15 @@ class _Pick:
         return best_worth, [(ranked[k], best.count(k)) for k in sorted(set(best))]
 
 
-def _positions_by_job(job: Ints, jobs: int) -> list[list[int]]:
+def _positions_by_job(job: Ints, jobs: int) -> list[Ints]:
     order = np.argsort(job, kind="stable")
     ends = np.searchsorted(job[order], np.arange(jobs + 1))
-    return [order[ends[k] : ends[k + 1]].tolist() for k in range(jobs)]
+    return [order[ends[k] : ends[k + 1]] for k in range(jobs)]
+
+
+def _partners(groups: Groups) -> Ints:
+    """Return the other job of each member of a pair; -1 in groups of other sizes, (m,)."""
+    partner = np.full(len(groups.job), -1)
+    first = groups.start[:-1][groups.sizes == 2]
+    partner[first], partner[first + 1] = groups.job[first + 1], groups.job[first]
+    return partner

@@ -18,7 +18,7 @@ from dovetail.solver.gang_search import Found, GangSearch
 from dovetail.solver.lexicographic import FIRST_FACTOR, LARGEST_FACTOR, RAISE, WEIGHT_BITS
 from dovetail.solver.pairing import Prices
 from dovetail.solver.ratio import Maximum, best_ratio
-from dovetail.solver.stages import ArraySolver
+from dovetail.solver.stages import ArraySolver, unsearched
 from dovetail.solver.starts import paired_counts
 from dovetail.solver.whole import power_of_two, whole_weights
 
@@ -47,7 +47,10 @@ def best_partial_sharing(problem: Problem, limits: Limits) -> Choice:
     UnsupportedError
         Where the round is of another kind.
     """
-    stages = _Stages(problem, limits)
+    start = paired_counts(problem, limits)
+    if limits.passed:  # the workers' graph would be made for nothing
+        return unsearched(problem, start, MATCHING)
+    stages = _Stages(problem, start, limits)
     if not problem.values.two_stage:
         return stages.one()
     choice = stages.two()
@@ -61,13 +64,13 @@ def best_partial_sharing(problem: Problem, limits: Limits) -> Choice:
 
 
 class _Stages:
-    def __init__(self, problem: Problem, limits: Limits) -> None:
+    def __init__(self, problem: Problem, start: Ints, limits: Limits) -> None:
         self._groups = problem.groups
         self._values = problem.values
         self._limits = limits
         self._gain = member_gains(problem.groups, problem.values)
         self._graph = WorkerGraph(problem.groups, self._gain)
-        self._start = paired_counts(problem, limits)
+        self._start = start
         whole, self._scale = whole_weights(problem.values.weight, 2**WEIGHT_BITS)
         self._whole = whole[problem.groups.job]
 
@@ -140,7 +143,7 @@ class _Stages:
         # Of Dinkelbach's differences the optimum is 0: gaps are measured against their terms.
         scale = max(abs(self._sum(best, worth, 0 * cost)), float(cost @ best))
         factor = FIRST_FACTOR
-        while True:
+        while not self._limits.passed:
             multiplier = power_of_two(factor * largest / typical) or 1.0
             offset = multiplier * self._weight
             graph = WorkerGraph(self._groups, worth + multiplier * self._whole, cost)
@@ -152,6 +155,7 @@ class _Stages:
             if found.stopped != "complete" or factor >= LARGEST_FACTOR:
                 return Maximum(best, bound, found.stopped)
             factor *= RAISE
+        return Maximum(best, bound, "time_limit")
 
     def _placed(self, counts: Ints) -> float:
         """Return the placed weight of a choice, in whole units."""

@@ -6,18 +6,20 @@ import math
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement
 from pathlib import Path
 from typing import TypeGuard
 
 import numpy as np
 
+from dovetail.formulations.entries import EntryBook
 from dovetail.formulations.groups import idle_counts
 from dovetail.formulations.placement import place
 from dovetail.formulations.problems import Problem
+from dovetail.formulations.scores import gain_ceiling
 from dovetail.instances._record import listed
-from dovetail.instances.checker import CheckReport, check
+from dovetail.instances.checker import CheckReport, check, with_claims
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.files import write_text
 from dovetail.instances.instance import Instance
@@ -37,6 +39,8 @@ from dovetail.solver.plans import assignments, nodes_spanned
 from dovetail.solver.registry import Solver, solver_named
 from dovetail.solver.stages import with_weight
 from dovetail.solver.tie_break import Placed, placed
+
+_NOT_ALL_LISTED = "the time was up before all groups were listed: the bound is a rough one"
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,8 @@ class Result:
     prices : RoundPrices or None
         What the next round may begin with, where the solver left it (``matching`` under
         ``throughput`` and ``jct``).
+    book : EntryBook or None
+        What is known of the slowdowns, for a next round with the same ones.
     """
 
     status: Status
@@ -103,6 +109,7 @@ class Result:
     runtime_s: float
     proof: Proof | None = None
     prices: RoundPrices | None = None
+    book: EntryBook | None = None
 
 
 def solve(
@@ -114,6 +121,7 @@ def solve(
     seed: int = 0,
     preempt: bool = False,
     previous: Result | None = None,
+    explain: bool = True,
 ) -> Result:
     """Return the best plan for an instance, with its proof.
 
@@ -136,8 +144,12 @@ def solve(
         Make running jobs pending again, so that they may move or wait.
     previous : Result, optional
         Of the last round under this objective, whose jobs may be others in part. Its prices are
-        where the search begins, which saves time; value and bound are the same without it, but
-        of plans of equal value another one may come.
+        where the search begins, which saves time, and what it knows of slowdowns is used again
+        where the instance is its own with other jobs (``Instance.with_jobs``). Value and bound
+        are the same without it, but of plans of equal value another one may come.
+    explain : bool
+        Say of every job that waits why (``Plan.waiting``). In large rounds that takes most of
+        the time; a scheduler goes without, and ``explain`` tells it of a job when asked.
 
     Raises
     ------
@@ -154,9 +166,27 @@ def solve(
     prices = previous and previous.prices and previous.prices.of(instance, objective)
     limits = Limits.of(time_limit, gap, seed, prices or None)
     chosen = solver_named(solver) if isinstance(solver, str) else solver
-    problem = Problem(instance.preempted() if preempt else instance, objective)
-    choice = chosen.solve(problem, limits)
-    return _Outcome(problem, choice, limits, preempt, started).result()
+    book = previous.book if previous else None
+    pending = instance.preempted() if preempt else instance
+    problem = Problem(pending, objective, book, limits.deadline)
+    choice = _bounded(problem, chosen.solve(problem, limits))
+    return _Outcome(problem, choice, limits, preempt, explain, started).result()
+
+
+def _bounded(problem: Problem, choice: Choice) -> Choice:
+    """Return a choice with bounds that hold where groups are missing."""
+    values = problem.values
+    if choice.groups_of(problem).complete:
+        return choice
+    most = math.inf if values.two_stage else gain_ceiling(problem.round, values)
+    return replace(
+        choice,
+        bound=max(choice.value, most),
+        weight_bound=float(values.weight.sum()),
+        stopped="time_limit",
+        note="; ".join(filter(None, (choice.note, _NOT_ALL_LISTED))),
+        proof=None,
+    )
 
 
 def _check_arguments(
@@ -184,7 +214,13 @@ class _Outcome:
     """Turns a choice of groups into a checked result."""
 
     def __init__(
-        self, problem: Problem, choice: Choice, limits: Limits, preempt: bool, started: float
+        self,
+        problem: Problem,
+        choice: Choice,
+        limits: Limits,
+        preempt: bool,
+        explain: bool,
+        started: float,
     ) -> None:
         self._problem = problem
         self._instance = problem.round.instance
@@ -192,6 +228,7 @@ class _Outcome:
         self._choice = choice
         self._limits = limits
         self._preempt = preempt
+        self._explain = explain
         self._started = started
 
     def result(self) -> Result:
@@ -200,7 +237,7 @@ class _Outcome:
         report = self._report(plan)
         if report.valid:
             plan = self._told(plan, report)
-            report = self._report(plan)
+            report = with_claims(report, self._instance, plan)
         if not report.valid:
             return self._nothing_starts(report)
         return self._result(plan)
@@ -244,12 +281,13 @@ class _Outcome:
             ),
         )
         optimal = gap is not None and gap <= OPTIMAL_GAP
+        told = self._explain
         return plan.replace(
             objective=objective,
             status="optimal" if optimal else "feasible",
             stopped=self._stopped(gap),
             notes=(*plan.notes, *report.warnings),
-            waiting=reasons(self._instance, plan.assignments, values.objective),
+            waiting=reasons(self._problem, plan.assignments) if told else (),
         )
 
     def _stopped(self, gap: float | None) -> Stopped:
@@ -291,6 +329,7 @@ class _Outcome:
             runtime,
             self._choice.proof,
             self._round_prices(),
+            self._problem.round.entries,
         )
 
 

@@ -51,15 +51,26 @@ class ArraySolver:
 
     def solve(self, problem: Problem, limits: Limits) -> Choice:
         """Return the best choice of groups within the limits; never worse than greedy's."""
-        return _Stages(problem, self.backend, limits).run()
+        start = start_counts(problem, limits)
+        if limits.passed:  # the program would be written down for nothing
+            return unsearched(problem, start, self.name)
+        return _Stages(problem, start, self.backend, limits).run()
+
+
+def unsearched(problem: Problem, counts: Ints, solver: str) -> Choice:
+    """Return a choice for which there was no time to look for a better one."""
+    most = ceiling(problem.groups, problem.values)
+    value = score(problem.groups, problem.values, counts).value(problem.values)
+    bound = math.inf if problem.values.two_stage else max(most.gain, value)
+    return Choice(counts, value, bound, most.weight, "time_limit", solver)
 
 
 class _Stages:
-    def __init__(self, problem: Problem, backend: Backend, limits: Limits) -> None:
+    def __init__(self, problem: Problem, start: Ints, backend: Backend, limits: Limits) -> None:
         self._values = problem.values
         self._groups = problem.groups
         self._round = problem.program
-        self._start = problem.program.solution(start_counts(problem, limits))
+        self._start = problem.program.solution(start)
         self._most = ceiling(problem.groups, problem.values)
         self._backend = backend
         self._limits = limits

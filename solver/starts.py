@@ -16,10 +16,13 @@ from dovetail.solver.greedy import greedy_counts
 Ints = NDArray[np.int64]
 
 
+_AT_LEAST = 100
+"""Jobs that greedy goes through even where the time is up, so that a plan starts some."""
+
+
 def start_counts(problem: Problem, limits: Limits) -> Ints:
     """Return the better of greedy's choice of groups and the best one in pairs of equals."""
-    # A plan comes back even where the time is up: greedy is let finish.
-    greedy = greedy_counts(problem, Limits(seed=limits.seed))
+    greedy = greedy_counts(problem, limits, at_least=_AT_LEAST)
     if limits.passed:
         return greedy
     try:

@@ -15,6 +15,7 @@ from dovetail.instances.instance import Instance, Workload
 from dovetail.instances.slowdown_table import SlowdownTable
 from dovetail.predictors import TrainedPredictor, load_model
 from dovetail.predictors.predictor import UNCAPPED
+from dovetail.predictors.training import NAMES, fit
 
 _Q90: Final = 1.2815515655446004
 """The 90 % quantile of the normal distribution."""
@@ -102,6 +103,8 @@ class HeldOut:
     ------
     InputError
         When the part is out of range.
+    UnsupportedError
+        When no model has this name.
     """
 
     model: str
@@ -109,12 +112,12 @@ class HeldOut:
     families: bool = False
 
     def __post_init__(self) -> None:
+        if self.model not in NAMES:
+            raise UnsupportedError(f"model must be one of {', '.join(NAMES)}, got {self.model!r}")
         _check(0 < self.part < 1, f"must be > 0 and < 1, got {self.part}", "part")
 
     def of(self, world: Instance, seed: int) -> SlowdownTable:
         """Return what was measured, and predictions of the rest."""
-        from dovetail.predictors.training import fit
-
         truth = SlowdownTable.of(world)
         draw = np.random.default_rng(seed)
         pick = _within_families if self.families else _among_pairs

@@ -79,7 +79,7 @@ class Metric(NamedTuple):
     label : str
         Its name for people.
     unit : str
-        ``s``, ``h``, ``%``, ...; empty for a ratio or a number. A ``part`` is 0..1.
+        ``s``, ``h``, ``%``, ...; empty for a ratio. A ``part`` is 0..1, a ``number`` is counted.
     better : str
         ``lower`` or ``higher``; empty where neither is.
     meaning : str
@@ -106,16 +106,18 @@ def _spread(name: str, label: str, unit: str, meaning: str, *kinds: str) -> dict
 
 METRICS: Final[Mapping[str, Metric]] = MappingProxyType(
     {
-        "jobs": Metric("jobs", "", "", "jobs of the trace, all of which ended"),
+        "jobs": Metric("jobs", "number", "", "jobs of the trace, all of which ended"),
         **_spread("jct", "JCT", "s", "end less arrival", "mean", "p50", "p90", "p99"),
         **{
             f"jct_mean_{name}_s": Metric(
-                f"JCT, mean, {name.replace('_', '-' if name[0].isdigit() else ' ')} workers",
+                f"JCT, mean, {told}",
                 "s",
                 "lower",
                 "JCT of jobs of this size",
             )
-            for name in SIZE_CLASSES
+            for name, told in zip(
+                SIZE_CLASSES, ("1 GPU", "2-4 GPUs", "5-8 GPUs", "> 8 GPUs"), strict=True
+            )
         },
         "makespan_s": Metric("makespan", "s", "lower", "last end less first arrival"),
         "throughput_jobs_h": Metric("throughput", "jobs/h", "higher", "jobs over makespan"),
@@ -192,19 +194,23 @@ METRICS: Final[Mapping[str, Metric]] = MappingProxyType(
             "p90",
             "max",
         ),
-        "preemptions": Metric("preemptions", "", "lower", "times a policy took a job off its GPUs"),
-        "failures": Metric("failures", "", "", "times a node's failure took a job off its GPUs"),
-        "out_of_memory": Metric(
-            "out-of-memory starts", "", "lower", "starts that failed for want of memory"
+        "preemptions": Metric(
+            "preemptions", "number", "lower", "times a policy took a job off its GPUs"
         ),
-        "rounds": Metric("rounds", "", "", "decisions asked of the policy"),
+        "failures": Metric(
+            "failures", "number", "", "times a node's failure took a job off its GPUs"
+        ),
+        "out_of_memory": Metric(
+            "out-of-memory starts", "number", "lower", "starts that failed for want of memory"
+        ),
+        "rounds": Metric("rounds", "number", "", "decisions asked of the policy"),
         **_spread(
             "decide", "time a decision", "s", "real time of the policy", "mean", "p99", "max"
         ),
-        "proven_rounds": Metric("rounds with a proven gap", "", "", "of the rounds"),
-        "optimal_rounds": Metric("rounds proven optimal", "", "", "of the rounds: gap 0"),
+        "proven_rounds": Metric("rounds with a proven gap", "number", "", "of the rounds"),
+        "optimal_rounds": Metric("rounds proven optimal", "number", "", "of the rounds: gap 0"),
         "gap_max": Metric("proven gap, largest", "", "lower", "of the rounds with one"),
-        "events": Metric("events", "", "", "arrivals, ends, failures, wake-ups"),
+        "events": Metric("events", "number", "", "arrivals, ends, failures, wake-ups"),
     }
 )
 """Every metric of `summary`, in the order of its keys."""

@@ -84,6 +84,11 @@ class SimulatedPool:
         for node in range(len(self.state.machines.node_ids)):
             self._plan_failure(node)
 
+    @property
+    def ended(self) -> int:
+        """How many jobs have ended."""
+        return len(self._jobs) - self._left
+
     # The clock.
 
     def advance(self) -> bool:

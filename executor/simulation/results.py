@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,33 +99,31 @@ class RunResult:
         InputError
             When it cannot be written, or the folder holds anything but a run.
         """
-        target = Path(folder)
-        beside = target.with_name(f".{target.name}.unfinished")
+        target, beside = Path(folder), _beside(folder)
+        prepare(target)
         try:
-            _refuse_other(target)
-            shutil.rmtree(beside, ignore_errors=True)
-            beside.mkdir(parents=True)
+            beside.mkdir()
             self._write_files(beside)
             shutil.rmtree(target, ignore_errors=True)
             beside.rename(target)
         except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            raise InputError(f"cannot be written: {reason}", "", source_name(folder)) from None
+            raise _unwritten(folder, error) from None
         finally:
-            shutil.rmtree(beside, ignore_errors=True)
+            remove_unfinished(folder)
 
     @classmethod
-    def read(cls, folder: str | Path) -> RunResult:
-        """Read a run that `write` wrote.
+    def read(cls, folder: str | Path, tables: bool = True) -> RunResult:
+        """Read a run that `write` wrote; without its tables they are left empty.
 
         Raises
         ------
         InputError
             When it cannot be read or is something else.
         """
-        about = read_summary(folder)
-        jobs, series, stays = (_read_table(Path(folder), name) for name in _KINDS)
-        return cls(about.policy, about.seed, about.summary, jobs, series, stays, about.fingerprint)
+        place = Path(folder)
+        policy, seed, metrics, fingerprint = _read_summary(place)
+        jobs, series, stays = (_read_table(place, name) if tables else {} for name in _KINDS)
+        return cls(policy, seed, metrics, jobs, series, stays, fingerprint)
 
     def _write_files(self, folder: Path) -> None:
         about = {
@@ -140,24 +138,9 @@ class RunResult:
             _write_table(getattr(self, name), folder / name)
 
 
-class RunSummary(NamedTuple):
-    """A run without its tables: the fields of `RunResult`."""
-
-    policy: str
-    seed: int
-    summary: dict[str, float]
-    fingerprint: str
-
-
-def read_summary(folder: str | Path) -> RunSummary:
-    """Return what is known of a run without its tables.
-
-    Raises
-    ------
-    InputError
-        When there is none.
-    """
-    file = Path(folder) / _SUMMARY_FILE
+def _read_summary(folder: Path) -> tuple[str, int, dict[str, float], str]:
+    """Return policy, seed, metrics and fingerprint."""
+    file = folder / _SUMMARY_FILE
     data = read_data(file)
     if not isinstance(data, dict) or data.get("format") != RUN_FORMAT:
         raise InputError(f"must be {RUN_FORMAT!r}", "format", source_name(file))
@@ -165,7 +148,7 @@ def read_summary(folder: str | Path) -> RunSummary:
     if not (isinstance(metrics, dict) and isinstance(policy, str) and isinstance(seed, int)):
         raise InputError("must hold policy, seed and metrics", "", source_name(file))
     values = {name: _number(metrics.get(name)) for name in METRICS}
-    return RunSummary(policy, seed, values, str(data.get("fingerprint", "")))
+    return policy, seed, values, str(data.get("fingerprint", ""))
 
 
 def _number(value: object) -> float:
@@ -196,12 +179,41 @@ def _peaks(column: NDArray[np.float64], edges: NDArray[np.int64]) -> NDArray[np.
     return np.array([low + int(column[low:high].argmax()) for low, high in pairwise(edges)])
 
 
-def _refuse_other(target: Path) -> None:
+def prepare(folder: str | Path) -> None:
+    """Make sure that a run can be written as this folder.
+
+    Raises
+    ------
+    InputError
+        When it cannot, or the folder holds anything but a run.
+    """
+    target = Path(folder)
     if target.exists() and not (target / _SUMMARY_FILE).is_file():
         held = not target.is_dir() or any(target.iterdir())
         if held:
             rule = "holds something else than a run: name a new folder"
             raise InputError(rule, "", source_name(target))
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        remove_unfinished(folder)
+        _beside(folder).mkdir()
+        _beside(folder).rmdir()
+    except OSError as error:
+        raise _unwritten(folder, error) from None
+
+
+def remove_unfinished(folder: str | Path) -> None:
+    """Remove what an interrupted `RunResult.write` has left."""
+    shutil.rmtree(_beside(folder), ignore_errors=True)
+
+
+def _beside(folder: str | Path) -> Path:
+    return Path(folder).with_name(f".{Path(folder).name}.unfinished")
+
+
+def _unwritten(folder: str | Path, error: OSError) -> InputError:
+    reason = (error.strerror or str(error)).lower()
+    return InputError(f"cannot be written: {reason}", "", source_name(folder))
 
 
 def _finite(value: float) -> float | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -16,6 +15,8 @@ from dovetail.executor.simulation.run import simulate
 from dovetail.instances.instance import Instance
 from dovetail.instances.slowdown_table import SlowdownTable
 from dovetail.instances.traces import Trace
+from dovetail.instances.traces.draws import with_gslas, with_workloads
+from dovetail.instances.traces.filters import sample
 from dovetail.solver.policies import Policy
 
 _STREAMS: Final = ("jobs", "workloads", "gslas", "beliefs", "options")
@@ -27,15 +28,15 @@ class Draws:
 
     Attributes
     ----------
-    gslas : str or None
-        Distribution of the gSLAs, as in ``instances.traces.with_gslas``; None = as in the trace.
+    gslas : str
+        gSLAs of the jobs that have none, as in ``instances.traces.draws.with_gslas``.
     workloads : tuple of str
         What jobs may run that name no workload of the world, each as likely; empty = any of it.
     jobs : int or None
         How many jobs to sample from the trace; None = all.
     """
 
-    gslas: str | None = None
+    gslas: str = "none"
     workloads: tuple[str, ...] = ()
     jobs: int | None = None
 
@@ -116,9 +117,7 @@ class Setup:
             trace = sample(trace, self.draws.jobs, seeds["jobs"])
         names = self.draws.workloads or tuple(self.world.workloads)
         trace = with_workloads(self._known(trace), names, seeds["workloads"])
-        if self.draws.gslas is not None:
-            trace = with_gslas(trace, self.draws.gslas, seeds["gslas"])
-        return trace
+        return with_gslas(trace, self.draws.gslas, seeds["gslas"])
 
     def _known(self, trace: Trace) -> Trace:
         """Return the trace without the workloads that this world does not have."""
@@ -130,33 +129,3 @@ class Setup:
 
 def _seed_of(seed: int, stream: int) -> int:
     return int(np.random.SeedSequence([seed, stream]).generate_state(1)[0])
-
-
-def sample(trace: Trace, jobs: int, seed: int) -> Trace:
-    """Return the trace with so many of its jobs."""
-    chosen = np.random.default_rng(seed).permutation(len(trace.jobs))[:jobs]
-    return trace.replace(trace.jobs[k] for k in np.sort(chosen))
-
-
-def with_workloads(trace: Trace, names: Sequence[str], seed: int) -> Trace:
-    """Return the trace with a workload for every job that has none."""
-    drawn = np.random.default_rng(seed).integers(len(names), size=len(trace.jobs))
-    return trace.replace(
-        dataclasses.replace(job, workload=job.workload or names[k])
-        for job, k in zip(trace.jobs, drawn.tolist(), strict=True)
-    )
-
-
-def with_gslas(trace: Trace, spec: str, seed: int) -> Trace:
-    """Return the trace with gSLAs: ``none``, ``fixed:GSLA`` or ``uniform:LOW:HIGH``."""
-    kind, *numbers = spec.split(":")
-    values = [float(number) for number in numbers]
-    draw = np.random.default_rng(seed)
-    gslas: list[float | None] = [None] * len(trace.jobs)
-    if kind == "uniform":
-        gslas = draw.uniform(values[0], values[1], len(trace.jobs)).tolist()
-    elif kind == "fixed":
-        gslas = [values[0]] * len(trace.jobs)
-    return trace.replace(
-        dataclasses.replace(job, gsla=gsla) for job, gsla in zip(trace.jobs, gslas, strict=True)
-    )

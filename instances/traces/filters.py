@@ -167,13 +167,18 @@ def _applied(trace: Trace, text: str, seed: int) -> Trace:
     if name not in _BY_NAME:
         raise InputError(f"must be one of {listed(FILTERS, 20)}, got {shown(text)}", "filter")
     count, function = _BY_NAME[name]
+    return function(trace, _numbers(name, given, count, text), seed)
+
+
+def _numbers(name: str, given: Sequence[str], count: int, text: str) -> list[float]:
+    wanted = ("no numbers", "1 number", "2 numbers")[count]
+    rule = f"{name} takes {wanted}, got {shown(text)}"
     if len(given) != count:
-        raise InputError(f"{name} takes {count} numbers, got {shown(text)}", "filter")
+        raise InputError(rule, "filter")
     try:
-        numbers = [float(each) for each in given]
+        return [float(each) for each in given]
     except ValueError:
-        raise InputError(f"{name} takes {count} numbers, got {shown(text)}", "filter") from None
-    return function(trace, numbers, seed)
+        raise InputError(rule, "filter") from None
 
 
 def _whole(number: float, name: str) -> int:

@@ -13,6 +13,7 @@ from dovetail.instances._record import ONE_LINE, shown
 from dovetail.instances.errors import InputError
 
 PRIORITIES: Final = ("batch", "latency")
+_MOST_WORKERS: Final = 1_000_000
 _NAME: Final = re.compile(ONE_LINE)
 
 
@@ -62,6 +63,8 @@ class TraceJob:
             return "arrival_s", f"must be a finite number >= 0, got {self.arrival_s}"
         if self.workers < 1:
             return "workers", f"must be >= 1, got {self.workers}"
+        if self.workers > _MOST_WORKERS:
+            return "workers", f"must be <= {_MOST_WORKERS}, got {shown(self.workers)}"
         if not (math.isfinite(self.duration_s) and self.duration_s > 0):
             return "duration_s", f"must be a finite number > 0, got {self.duration_s}"
         if self.gsla is not None and not (math.isfinite(self.gsla) and self.gsla >= 1):
@@ -109,9 +112,13 @@ class Trace:
             if broken:
                 raise InputError(broken[1], f"jobs[{k}].{broken[0]}", self.name)
             if job.id in seen:
-                raise InputError(f"ids must differ, got {job.id!r} twice", f"jobs[{k}].id")
+                raise InputError(
+                    f"ids must differ, got {job.id!r} twice", f"jobs[{k}].id", self.name
+                )
             if job.arrival_s < before:
-                raise InputError("jobs must be in order of arrival", f"jobs[{k}].arrival_s")
+                raise InputError(
+                    "jobs must be in order of arrival", f"jobs[{k}].arrival_s", self.name
+                )
             seen.add(job.id)
             before = job.arrival_s
 

@@ -76,7 +76,6 @@ class Dovetail:
     _solver: RoundSolver = field(init=False)
     _patience: Patience = field(init=False)
     _book: WayBook | None = field(default=None, init=False)
-    _asked_s: float | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         least_of = {
@@ -129,12 +128,8 @@ class Dovetail:
         return reserved
 
     def _wake(self, state: State) -> float | None:
-        """Return the moment at which the next job becomes overdue, once."""
-        due = self._patience.next_s(state)
-        if due == self._asked_s:
-            return None
-        self._asked_s = due
-        return due
+        """Return the moment at which the next job becomes overdue."""
+        return self._patience.next_s(state)
 
 
 def _start_first(draft: Draft, market: Market) -> None:

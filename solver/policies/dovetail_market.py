@@ -13,6 +13,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -103,7 +104,7 @@ class Market:
         window: int,
     ) -> None:
         self._draft = draft
-        self._state = state = draft.state
+        self.state = state = draft.state
         self.gpu_price = gpu_price
         self._book = book
         self._reserved = reserved
@@ -119,8 +120,8 @@ class Market:
         self.workers = np.array([job.workers for job in self.jobs], dtype=np.int64)
         self._names = [job.workload for job in self.jobs]
         self._workload = np.array([job.workload for job in self.jobs], dtype=np.int64)
-        self._weight = np.array([job.weight for job in self.jobs], dtype=np.float64)
-        self._gsla = np.array([job.gsla for job in self.jobs]) + _GSLA_SLACK
+        self.weight = np.array([job.weight for job in self.jobs], dtype=np.float64)
+        self.gsla = np.array([job.gsla for job in self.jobs]) + _GSLA_SLACK
         self._work = np.array([job.remaining(state.now) for job in self.jobs], dtype=np.float64)
         seconds = np.array(self._seconds[:count], dtype=np.float64)
         self.waiting = self._cost(self._start_s[:count] + seconds, self._start_s[:count])
@@ -132,7 +133,7 @@ class Market:
             for job, seconds in zip(queue, self._seconds, strict=True)
         ]
         idle = sum(map(len, self.idle.values()))
-        pace = pace_of(self._state, len(self._busy_s))
+        pace = pace_of(self.state, len(self._busy_s))
         starts = [t / pace for t in layout([0.0] * idle + self._busy_s, asks)]
         self.prices = Prices(starts, asks, gpu_price)
         self.starts_now = np.array([start <= 0 for start in starts[: len(self.jobs)]], dtype=bool)
@@ -140,7 +141,7 @@ class Market:
             [start + ask.seconds for start, ask in zip(starts, asks, strict=True)], default=0.0
         )
         latest = max([last, *self._busy_s[-1:]]) * (1 + _GSLA_SLACK)
-        self._last_s = latest if self.gpu_price == 0 else math.inf
+        self.last_s = latest if self.gpu_price == 0 else math.inf
         self._claimed_s = min([start for start in starts if start > 0], default=0.0)
         chance = [
             start if start > 0 else self._next_chance(ask)
@@ -164,6 +165,16 @@ class Market:
         """The most jobs that can start in a round."""
         return len(self.sites) + 2 * sum(map(len, self.idle.values()))
 
+    @cached_property
+    def hosts(self) -> Hosts:
+        """The running jobs of the sites."""
+        return Hosts.of(self.state, self.sites)
+
+    def seconds(self, job: int, place: Site | Kind) -> float:
+        """Return the seconds that a job needs alone on GPUs of a place."""
+        kind = place if isinstance(place, Kind) else place.kind
+        return float(self._work[job] / self.state.speed[kind.model][self._names[job]])
+
     def pair_seats(self, kind: Kind, other: int, job: int, way: int) -> tuple[Seat, Seat]:
         """Return the seats of newcomer and other in one of the ways of ``pairs``."""
         return self._beside(kind, self._names[other]).seats[self._names[job]][way]
@@ -173,7 +184,7 @@ class Market:
         book = self._book
         return book.beside(kind.model, kind.memory_mib, other, book.seats_of(other))
 
-    def _from_idle(self, end: Floats) -> Floats:
+    def from_idle(self, end: Floats) -> Floats:
         """Return the price of an idle GPU until ``end``.
 
         Those who could use it now compete for it in this round. Others pay for it only from when
@@ -186,13 +197,13 @@ class Market:
     def _cost(self, end: Floats, start: Floats) -> Floats:
         """Return what jobs cost that hold their GPUs from ``start`` to ``end``."""
         held = self.prices.until(end) - self.prices.until(start)
-        return np.asarray(self._weight * end + self.workers * held)
+        return np.asarray(self.weight * end + self.workers * held)
 
     def alone(self, kind: Kind) -> Floats:
         """Return the (n,) gains of starting alone on idle GPUs of a kind; NaN = cannot."""
-        state = self._state
+        state = self.state
         seconds = self._work / np.array(state.speed[kind.model])[self._workload]
-        gain = self.waiting - self._weight * seconds - self.workers * self._from_idle(seconds)
+        gain = self.waiting - self.weight * seconds - self.workers * self.from_idle(seconds)
         need = np.array([modes[0].memory_mib for modes in state.modes])[self._workload]
         refused = (need > kind.memory_mib) | (self.workers > len(self.idle[kind]))
         gain[refused | (seconds > kind.until_s - state.now)] = np.nan
@@ -206,19 +217,19 @@ class Market:
         ways = {o: self._beside(kind, o) for o in set(self._names)}
         cost = _stacked([ways[o] for o in self._names], self._workload)
         mine, mine_upper, mine_after, theirs, theirs_upper, theirs_after = cost
-        seconds = self._work / np.array(self._state.speed[kind.model])[self._workload]
+        seconds = self._work / np.array(self.state.speed[kind.model])[self._workload]
         own, other = _newcomers, _others
         mine_s, theirs_s = _ends(
             (mine, mine_after, own(seconds)), (theirs, theirs_after, other(seconds))
         )
-        total = own(self._weight) * mine_s + other(self._weight) * theirs_s
-        total += own(self.workers) * self._from_idle(np.maximum(mine_s, theirs_s))
+        total = own(self.weight) * mine_s + other(self.weight) * theirs_s
+        total += own(self.workers) * self.from_idle(np.maximum(mine_s, theirs_s))
         gain = own(self.waiting) + other(self.waiting) - total
-        refused = (mine_upper > own(self._gsla)) | (theirs_upper > other(self._gsla))
+        refused = (mine_upper > own(self.gsla)) | (theirs_upper > other(self.gsla))
         refused |= (own(self.workers) != other(self.workers)) | (
             own(self.workers) > len(self.idle[kind])
         )
-        refused |= np.maximum(mine_s, theirs_s) > min(kind.until_s - self._state.now, self._last_s)
+        refused |= np.maximum(mine_s, theirs_s) > min(kind.until_s - self.state.now, self.last_s)
         gain[refused | np.eye(len(self.jobs), dtype=bool)[:, :, None]] = np.nan
         return _best_way(gain)
 
@@ -229,9 +240,9 @@ class Market:
             return none, none.astype(np.int64)
         cost = _stacked([site.ways for site in self.sites], self._workload)
         mine, mine_upper, mine_after, theirs, theirs_upper, theirs_after = cost
-        speed = np.array([self._state.speed[site.kind[0]] for site in self.sites])
+        speed = np.array([self.state.speed[site.kind[0]] for site in self.sites])
         seconds = (self._work / speed[:, self._workload])[:, :, None]
-        hosts = _Hosts.of(self._state, self.sites)
+        hosts = self.hosts
         own, other = _newcomers, _others
         now, partly = other(hosts.slowdown), other(hosts.partly)
         together = np.where(
@@ -239,14 +250,14 @@ class Market:
         )
         mine_s, theirs_s = _ends((mine, mine_after, seconds), (together, now, other(hosts.left_s)))
         until, alone_s = self.prices.until, other(hosts.left_s) * now
-        total = own(self._weight) * mine_s + other(hosts.weight) * (theirs_s - alone_s)
+        total = own(self.weight) * mine_s + other(hosts.weight) * (theirs_s - alone_s)
         total += other(hosts.workers) * (until(theirs_s) - until(alone_s))
         total += own(self.workers) * (until(np.maximum(mine_s, theirs_s)) - until(theirs_s))
         gain = own(self.waiting) - total
-        refused = (mine_upper > own(self._gsla)) | (own(self.workers) > other(hosts.room))
+        refused = (mine_upper > own(self.gsla)) | (own(self.workers) > other(hosts.room))
         refused |= np.maximum(theirs_upper, np.where(partly, now, 0.0)) > other(hosts.gsla)
-        refused |= np.maximum(mine_s, theirs_s) > self._last_s
-        if self._state.machines.rules.gang_sharing == "whole":
+        refused |= np.maximum(mine_s, theirs_s) > self.last_s
+        if self.state.machines.rules.gang_sharing == "whole":
             refused |= own(self.workers) != other(hosts.room)
             refused |= other(hosts.workers) != other(hosts.room)
         gain[refused] = np.nan
@@ -254,7 +265,7 @@ class Market:
 
     def _sites(self) -> list[Site]:
         """Return where running jobs have GPUs to themselves that another may join."""
-        state = self._state
+        state = self.state
         if state.machines.rules.max_jobs_per_gpu < 2 or not self.jobs:
             return []
         return [
@@ -265,7 +276,7 @@ class Market:
         ]
 
     def _sites_of(self, job: Job) -> list[Site]:
-        state, machines = self._state, self._state.machines
+        state, machines = self.state, self.state.machines
         alike: dict[tuple[Kind, int | None], list[int]] = defaultdict(list)
         for gpu in job.gpus:
             if len(state.residents[gpu]) == 1:
@@ -282,7 +293,7 @@ class Market:
         ]
 
 
-class _Hosts(NamedTuple):
+class Hosts(NamedTuple):
     """The running jobs of the sites, one entry a site.
 
     ``left_s``: seconds each needs alone; ``slowdown``: its present one, all told; ``partly``:
@@ -298,7 +309,8 @@ class _Hosts(NamedTuple):
     room: Floats
 
     @classmethod
-    def of(cls, state: State, sites: Sequence[Site]) -> _Hosts:
+    def of(cls, state: State, sites: Sequence[Site]) -> Hosts:
+        """Return the numbers of the jobs of some sites."""
         rows = [_host(state, site) for site in sites]
         left, slowdown, partly, weight, workers, gsla, room = np.array(rows).T
         return cls(left, slowdown, partly > 0, weight, workers, gsla, room)

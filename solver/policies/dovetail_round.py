@@ -146,7 +146,9 @@ def fits(options: Sequence[Option], idle: Mapping[Any, int]) -> bool:
 def _is_matching(options: Sequence[Option]) -> bool:
     kinds = {option.kind for option in options if option.kind is not None}
     beside = [option for option in options if option.hosts]
-    return len(kinds) <= 1 and all(o.gpus == 0 and o.workers == 1 for o in beside)
+    return len(kinds) <= 1 and all(
+        o.gpus == 0 and o.workers == 1 and len(o.hosts) == 1 for o in beside
+    )
 
 
 class _Graph:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from dovetail.solver.policies.dovetail_market import Market, Site
 from dovetail.solver.policies.dovetail_outlook import Kind
 from dovetail.solver.policies.dovetail_round import Option
+from dovetail.solver.policies.dovetail_spread import Spread, spreads
 from dovetail.solver.policies.dovetail_ways import Seat
 from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.state import Job
@@ -44,10 +45,14 @@ def starts(market: Market) -> Iterator[Option]:
     for kind in market.idle:
         yield from _on_idle(market, kind)
     yield from _beside(market)
+    yield from spreads(market)
 
 
-def carry_out(detail: OnIdle | Beside, draft: Draft, market: Market) -> None:
+def carry_out(detail: OnIdle | Beside | Spread, draft: Draft, market: Market) -> None:
     """Enter a start that was chosen into the decision."""
+    if isinstance(detail, Spread):
+        _carry_out_spread(detail, draft, market)
+        return
     if isinstance(detail, Beside):
         gpus = _together(draft, detail.site.gpus, detail.job.workers)
         _start(draft, detail.job, detail.seat, gpus)
@@ -56,6 +61,19 @@ def carry_out(detail: OnIdle | Beside, draft: Draft, market: Market) -> None:
     gpus = _together(draft, idle, detail.jobs[0].workers)
     for job, seat in zip(detail.jobs, detail.seats, strict=True):
         _start(draft, job, seat, gpus)
+
+
+def _carry_out_spread(detail: Spread, draft: Draft, market: Market) -> None:
+    gpus: list[int] = []
+    shares: list[int | None] = []
+    for place, seat, count in detail.parts:
+        held = place.gpus if isinstance(place, Site) else market.idle[place]
+        free = [gpu for gpu in held if isinstance(place, Site) or draft.is_idle(gpu)]
+        gpus += _together(draft, free, count)
+        shares += [seat.share] * count
+    capped = any(share is not None for share in shares)
+    mode = detail.parts[0][1].mode
+    draft.start(detail.job, gpus, tuple(shares) if capped else None, mode)
 
 
 def _start(draft: Draft, job: Job, seat: Seat, gpus: Sequence[int]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice, product
 from typing import NamedTuple
 
@@ -76,6 +76,20 @@ class Ways:
 
     cost: Floats
     seats: list[list[tuple[Seat, Seat]]]
+    _in_mode: dict[tuple[int, int], tuple[Way, Seat] | None] = field(default_factory=dict)
+
+    def in_mode(self, workload: int, mode: int) -> tuple[Way, Seat] | None:
+        """Return the way that slows a workload least in one of its modes, None if there is none."""
+        key = workload, mode
+        if key not in self._in_mode:
+            of_mode = [k for k, (seat, _) in enumerate(self.seats[workload]) if seat.mode == mode]
+            best = min(of_mode, key=lambda k: float(self.cost[0, workload, k]), default=None)
+            self._in_mode[key] = (
+                None
+                if best is None
+                else (Way(*self.cost[:, workload, best].tolist()), self.seats[workload][best][0])
+            )
+        return self._in_mode[key]
 
 
 class WayBook:

@@ -28,11 +28,9 @@ class Queue:
     def entries(self, state: State) -> Iterator[tuple[Key, Job]]:
         """Yield the pending jobs with their keys, in order."""
         self._take_in(state)
-        pending, entered = state.pending, self._entered
-        for key, starts in self._sorted:
-            number = int(key[-1])
-            if number in pending and entered[number] == (key, starts):
-                yield key, pending[number]
+        for entry in self._sorted:
+            if self._waits(state, entry):
+                yield entry[0], state.pending[int(entry[0][-1])]
 
     def jobs(self, state: State) -> Iterator[Job]:
         """Yield the pending jobs in order."""
@@ -52,11 +50,19 @@ class Queue:
             if known is not None and known[1] == job.starts:
                 break
             self.renew(job)
+        gone = 0
+        while gone < len(self._sorted) and not self._waits(state, self._sorted[gone]):
+            gone += 1
+        del self._sorted[:gone]
         if len(self._sorted) > 2 * len(state.pending) + 64:
             self._forget(state)
 
+    def _waits(self, state: State, entry: tuple[Key, int]) -> bool:
+        number = int(entry[0][-1])
+        return number in state.pending and self._entered[number] == entry
+
     def _forget(self, state: State) -> None:
-        """Drop the entries of jobs that wait no more."""
+        """Drop the entries of jobs that wait no more, wherever they stand."""
         entered = self._entered
         waiting = [entered[number] for number in state.pending]
         self._entered = dict(zip(state.pending, waiting, strict=True))

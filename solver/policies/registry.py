@@ -21,8 +21,19 @@ POLICIES: Final[Mapping[str, str]] = MappingProxyType(
         "sjf": "sjf:Sjf",
         "ssf": "ssf:Ssf",
         "tiresias": "tiresias:Tiresias",
+        "gavel": "gavel:Gavel",
+        "lucid": "lucid:Lucid",
+        "muri": "muri:Muri",
         "sjf-ffs": "sjf_ffs:SjfFfs",
         "tensorshare": "tensorshare:TensorShare",
+        "random": "random_pairs:RandomPairs",
+        "unaware": "unaware:Unaware",
+        "reactive": "reactive:Reactive",
+        "horus": "horus:Horus",
+        "binpack": "binpack:Binpack",
+        "loadbalance": "loadbalance:LoadBalance",
+        "mystic": "mystic:Mystic",
+        "coscheml": "coscheml:CoScheML",
     }
 )
 """Module and class of each policy; modules are imported when a policy is first made."""

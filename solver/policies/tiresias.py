@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from heapq import merge
 from operator import itemgetter
@@ -58,18 +57,21 @@ class Tiresias:
         """Give the GPUs to the head of the two queues; preempt whoever gets none."""
         if not state.pending:
             return NOTHING
-        if math.isfinite(self.promote):
-            self._promote(state)
+        starving_s = self._promote(state)
         kept, chosen = self._hand_out(state)
         draft = Draft(state)
-        for job in [job for job in state.running.values() if job.number not in kept]:
+        stopped = [job for job in state.running.values() if job.number not in kept]
+        for job in stopped:
             draft.stop(job)
         for job in chosen:
             gpus = idle_gpus(draft, job)
             if gpus is not None:
                 self._began_s.setdefault(job.number, state.now)
                 draft.start(job, gpus)
-        return draft.decision(self._wake(state, kept, chosen))
+        holding = [*(state.running[number] for number in kept), *chosen]
+        moments = [self._demoted_s(job, state.now) for job in holding]
+        moments += [self._promoted_s(job, state.now) for job in stopped]
+        return draft.decision(self._wake(state.now, [*moments, starving_s]))
 
     def _hand_out(self, state: State) -> tuple[set[int], list[Job]]:
         """Return the running jobs that stay, by number, and the pending ones to start."""
@@ -102,30 +104,32 @@ class Tiresias:
         since = job.started_s if job.gpus else now
         return since + self.threshold_gpu_s / job.workers - before
 
-    def _promote(self, state: State) -> None:
-        for job, due in self._starving(state):
-            if due <= state.now + _INSTANT_S:
-                self._counted[job.number] = (state.now, job.held_s)
-                self._queue.renew(job)
+    def _promoted_s(self, job: Job, now: float) -> float:
+        """Return when a job of the low queue that waits from now on, or does so, is promoted.
 
-    def _starving(self, state: State) -> Iterator[tuple[Job, float]]:
-        """Yield the pending jobs of the low queue and when they are to be promoted.
-
-        A job that ran for t since the moment r has waited p * t when t + p * t have passed.
+        One that ran for t since the moment r has waited p * t when t + p * t have passed.
         """
+        began = self._began_s.get(job.number, job.arrival_s)
+        since, held = self._counted.get(job.number, (began, 0.0))
+        return since + (job.held(now) - held) * (1 + self.promote)
+
+    def _promote(self, state: State) -> float:
+        """Promote the jobs that have waited for too long; return when the next one will have."""
+        soonest = math.inf
+        if math.isinf(self.promote):
+            return soonest
         for job in state.pending.values():
             if job.starts and self._key(job, job.waiting_since_s)[0]:
-                began = self._began_s.get(job.number, job.arrival_s)
-                since, held = self._counted.get(job.number, (began, 0.0))
-                yield job, since + (job.held_s - held) * (1 + self.promote)
+                due = self._promoted_s(job, state.now)
+                if due > state.now + _INSTANT_S:
+                    soonest = min(soonest, due)
+                else:
+                    self._counted[job.number] = (state.now, job.held_s)
+                    self._queue.renew(job)
+        return soonest
 
-    def _wake(self, state: State, kept: set[int], chosen: list[Job]) -> float | None:
+    def _wake(self, now: float, moments: list[float]) -> float | None:
         """Return the next moment at which a job changes its queue."""
-        now = state.now
-        moments = [self._demoted_s(state.running[number], now) for number in kept]
-        moments += [self._demoted_s(job, now) for job in chosen]
-        if math.isfinite(self.promote):
-            moments += [due for _, due in self._starving(state)]
         at = min([moment for moment in moments if moment > now + _INSTANT_S], default=math.inf)
         return None if math.isinf(at) else at
 

@@ -18,7 +18,7 @@ from dovetail.solver.rounds import solve
 from tests.api import samples
 from tests.data import small
 
-VOID = {"meta", "link"}
+VOID = {"meta", "link", "input"}
 SECTIONS = {"where", "slowdowns", "waiting", "comparison", "settings"}
 
 

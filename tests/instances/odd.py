@@ -36,6 +36,7 @@ def _workload():
             "throughput": st.dictionaries(shares, positive, max_size=3),
             "speed": st.dictionaries(names, positive, max_size=3),
             "power_w": _maybe(positive),
+            "stages_s": _maybe(st.lists(positive, min_size=2, max_size=4)),
             "metrics": st.fixed_dictionaries({}, optional={"sm_active": st.floats(0, 1)}),
         },
     )

@@ -175,6 +175,21 @@ INSTANCE = [
         "workloads.resnet.throughput.50: must be >= 1e-09, got 0",
     ),
     (
+        "workloads.resnet.stages_s",
+        [0, 0.0],
+        "workloads.resnet.stages_s: an iteration must take some time, got 0",
+    ),
+    (
+        "workloads.resnet.stages_s",
+        [0.1, -0.2],
+        "workloads.resnet.stages_s[1]: must be >= 0, got -0.2",
+    ),
+    (
+        "workloads.resnet.stages_s",
+        [0.1],
+        "workloads.resnet.stages_s: must have 2 or more items, got 1",
+    ),
+    (
         "workloads.resnet.speed.K80",
         -0.2,
         "workloads.resnet.speed.K80: must be >= 1e-09, got -0.2",

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dovetail.formulations.problems import Problem
 from dovetail.instances import library
 from dovetail.instances.checker import check
 from dovetail.instances.errors import InputError
@@ -453,7 +454,7 @@ def test_every_waiting_job_has_a_reason_and_every_remedy_holds(
     instance = random_instance(draw, Shape(jobs=6, gpus=4))
     plan = optimum(instance, objective).plan if best else Plan(assignments=())
     running = plan_of(instance, *(a for a in plan.assignments if a.start), objective=objective)
-    found = reasons(instance, running.assignments, objective)
+    found = reasons(Problem(instance, objective), running.assignments)
     placed = {row.job for row in running.assignments}
     assert [waiting.job for waiting in found] == [
         job.id for job in instance.jobs if job.id not in placed
@@ -471,7 +472,7 @@ def test_every_waiting_job_has_a_reason_and_every_remedy_holds(
 def test_a_job_of_the_best_plan_waits_only_where_it_must(draw: Random, objective: ObjectiveName):
     instance = random_instance(draw, Shape(jobs=6, gpus=4))
     plan = optimum(instance, objective).plan
-    found = reasons(instance, plan.assignments, objective)
+    found = reasons(Problem(instance, objective), plan.assignments)
     assert not [waiting.reason for waiting in found if "better plan" in waiting.reason]
 
 
@@ -505,6 +506,6 @@ def test_a_thousand_waiting_jobs_are_told_at_once():
     instance = generate(1500, gpus=400, workloads=26, gangs=False, running=0.27)
     running = plan_of(instance).assignments
     started = time.process_time()
-    found = reasons(instance, running, "throughput")
+    found = reasons(Problem(instance, "throughput"), running)
     assert (len(running), len(found)) == (400, 1100)
     assert time.process_time() - started < 10

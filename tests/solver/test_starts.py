@@ -41,3 +41,11 @@ def test_without_time_the_start_is_greedy():
     problem = Problem(generate(30), "slowdown")
     late = Limits(deadline=time.monotonic())
     assert (start_counts(problem, late) == greedy_counts(problem, Limits())).all()
+
+
+def test_without_time_the_start_reaches_the_first_hundred_jobs():
+    # All may start, each alone: only those that were not reached wait.
+    problem = Problem(generate(130, gpus=200, gangs=False, workloads=5), "throughput")
+    counts = start_counts(problem, Limits(deadline=time.monotonic()))
+    assert score(problem.groups, problem.values, counts).weight == 100
+    assert (greedy_counts(problem, Limits(deadline=time.monotonic())) == 0).all()

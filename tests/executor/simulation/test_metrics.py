@@ -1,4 +1,5 @@
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -191,3 +192,8 @@ def test_agrees_with_the_series_on_the_time_that_gpus_are_in_use():
     time = np.append(series["time_s"], job_table(history, jobs)["finish_s"].max())
     assert found["gpu_time_h"] * 3600 == pytest.approx((series["busy"] * np.diff(time)).sum())
     assert found["utilisation"] == pytest.approx(found["effective_utilisation"])
+
+
+def test_every_metric_is_in_the_documentation():
+    page = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text(encoding="utf-8")
+    assert [name for name in METRICS if f"`{name}`" not in page] == []

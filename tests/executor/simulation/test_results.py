@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dovetail.executor.simulation import results
-from dovetail.executor.simulation.results import RunResult, read_summary, thinned
+from dovetail.executor.simulation.results import RunResult, thinned
 from dovetail.instances.errors import InputError
 from dovetail.solver.policies import policy_named
 from tests.executor.simulation.worlds import run, trace, world
@@ -69,7 +69,8 @@ def test_what_is_interrupted_leaves_nothing(result, tmp_path, monkeypatch):
 
 def test_a_summary_can_be_read_without_the_tables(result, tmp_path):
     result.write(tmp_path / "run")
-    about = read_summary(tmp_path / "run")
+    about = RunResult.read(tmp_path / "run", tables=False)
+    assert about.jobs == about.series == about.stays == {}
     assert about.summary["jct_mean_s"] == result.summary["jct_mean_s"]
     assert math.isnan(about.summary["energy_kwh"])
 
@@ -85,7 +86,7 @@ def test_a_summary_can_be_read_without_the_tables(result, tmp_path):
 def test_a_broken_summary_is_told(text, rule, tmp_path):
     (tmp_path / "summary.json").write_text(text)
     with pytest.raises(InputError, match=rule):
-        read_summary(tmp_path)
+        RunResult.read(tmp_path)
 
 
 def test_broken_tables_are_told(result, kind, tmp_path):

@@ -126,6 +126,11 @@ def test_numbers_of_beliefs_must_be_in_range(text, path):
         beliefs_named(text)
 
 
+def test_beliefs_of_an_unknown_model_are_refused_before_anything_runs():
+    with pytest.raises(UnsupportedError, match="one of constant"):
+        beliefs_named("held-out:magic:0.5")
+
+
 def test_exact_beliefs_are_the_truth():
     made = synthetic_world(4, 1, splits=True)
     truth = SlowdownTable.of(made)
@@ -149,6 +154,7 @@ def test_noise_is_log_normal_the_same_at_all_caps_and_bounded_at_nine_in_ten():
 
 
 def test_held_out_knows_the_measured_part_and_predicts_the_rest():
+    pytest.importorskip("sklearn", reason="the extra train is not installed")
     made = synthetic_world(8, 1, splits=True)
     truth = SlowdownTable.of(made)
     believed = HeldOut("constant", 0.5).of(made, 3)
@@ -164,6 +170,7 @@ def test_held_out_knows_the_measured_part_and_predicts_the_rest():
 
 
 def test_held_out_families_are_never_seen():
+    pytest.importorskip("sklearn", reason="the extra train is not installed")
     made = synthetic_world(8, 1)
     believed = HeldOut("analytic", 0.5, families=True).of(made, 3)
     truth = SlowdownTable.of(made)
@@ -175,6 +182,7 @@ def test_held_out_families_are_never_seen():
 
 
 def test_held_out_does_not_know_which_pairs_fail_and_never_tells_of_unmeasured_ones():
+    pytest.importorskip("sklearn", reason="the extra train is not installed")
     given = synthetic_world(6, 1)
     failed, absent = given.slowdowns[1], given.slowdowns[2]
     entries = tuple(
@@ -192,6 +200,7 @@ def test_held_out_does_not_know_which_pairs_fail_and_never_tells_of_unmeasured_o
 
 
 def test_beliefs_of_a_saved_model(tmp_path):
+    pytest.importorskip("sklearn", reason="the extra train is not installed")
     made = world_of(data("v100"), 1)
     predictor = fit(data("v100"), "constant")
     save_model(predictor, tmp_path / "tiny.model")

@@ -1,0 +1,283 @@
+"""From the options of ``dovetail simulate`` and ``compare`` to what is simulated."""
+
+from __future__ import annotations
+
+import math
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain
+
+from dovetail.executor.simulation.beliefs import Beliefs, Exact, Model, beliefs_named
+from dovetail.executor.simulation.options import Options
+from dovetail.executor.simulation.setup import Draws, Setup
+from dovetail.executor.simulation.worlds import read_source, synthetic_world, world_of
+from dovetail.instances import library
+from dovetail.instances._record import listed
+from dovetail.instances.datasets import DataSet
+from dovetail.instances.errors import InputError, UnsupportedError
+from dovetail.instances.files import source_name
+from dovetail.instances.instance import Instance
+from dovetail.instances.traces import (
+    KINDS,
+    Trace,
+    library_trace,
+    library_world,
+    read_trace,
+    trace_names,
+    with_gslas,
+)
+from dovetail.instances.traces.filters import at_load, busiest, from_zero, largest, window
+from dovetail.simulation_wording import duration
+from dovetail.wording import number
+
+LIBRARY = "library:"
+HOUR_S = 3600.0
+SYNTHETIC_WORKLOADS = 32
+DEFAULT_NODES = 32
+DEFAULT_GPUS_PER_NODE = 8
+DEFAULT_GPU_MODEL = "V100"
+DEFAULT_GSLAS = "uniform:1:2"
+"""As TensorShare draws them (section 4.1)."""
+_BELIEFS_TOLD = {"exact": "the true slowdowns: no policy ever errs in its predictions"}
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked for: a setup, and what a reader should know of it.
+
+    Attributes
+    ----------
+    setup : Setup
+        What is simulated.
+    facts : dict of str to str
+        What it is, in words, for tables and reports.
+    draws : bool
+        Whether another seed draws anything else.
+    """
+
+    setup: Setup
+    facts: Mapping[str, str]
+    draws: bool
+
+
+def request(options: Namespace) -> Request:
+    """Return what the options ask for.
+
+    Raises
+    ------
+    InputError, UnsupportedError
+        Naming the option or the file.
+    """
+    whole = _read(options.trace, options.format)
+    trace = _filtered(whole, options)
+    source, world = _world(options)
+    draws = Draws(options.gsla or _default_gslas(trace), (), options.sample)
+    _check_draws(trace, draws)
+    setup = Setup(trace, world, draws, _beliefs(options.beliefs), _rules(options))
+    drawn = _drawn_told(setup)
+    facts = {
+        "trace": _trace_told(trace, len(whole.jobs)),
+        "note": "; ".join(whole.notes),
+        "cluster": _cluster_told(world),
+        "world": _world_told(source, world),
+        "load": _load_told(trace, world),
+        "drawn": drawn,
+        "beliefs": _BELIEFS_TOLD.get(options.beliefs, options.beliefs),
+        "rules": _rules_told(setup.options),
+    }
+    chance = bool(drawn) or _errs_or_fails(setup)
+    return Request(setup, {name: told for name, told in facts.items() if told}, chance)
+
+
+def _check_draws(trace: Trace, draws: Draws) -> None:
+    with _about("--gsla"):
+        with_gslas(trace.replace(trace.jobs[:1]), draws.gslas, 0)
+    if draws.jobs is not None and draws.jobs > len(trace.jobs):
+        rule = f"must be <= {len(trace.jobs)} (jobs that there are), got {draws.jobs}"
+        raise InputError(rule, "--sample")
+
+
+def _errs_or_fails(setup: Setup) -> bool:
+    """Tell whether a seed draws errors or failures."""
+    rules = setup.options
+    certain = isinstance(setup.beliefs, Exact | Model)
+    return not certain or rules.estimate_error > 0 or math.isfinite(rules.node_mtbf_s)
+
+
+def _read(source: str, kind: str | None) -> Trace:
+    if source.startswith(LIBRARY):
+        trace = library_trace(source.removeprefix(LIBRARY))
+    else:
+        trace = _read_file(source, kind)
+    if not trace.jobs:
+        raise InputError("must have at least one job, got none", "", source_name(source))
+    return trace
+
+
+def _read_file(source: str, kind: str | None) -> Trace:
+    if kind is not None and kind not in KINDS:
+        raise InputError(f"must be one of {listed(KINDS)}, got {kind!r}", "--format")
+    return read_trace(source, kind)
+
+
+def _filtered(trace: Trace, options: Namespace) -> Trace:
+    """Return the part of the trace that is asked for, from 0 on."""
+    if options.window:
+        with _about("--window"):
+            trace = window(trace, *(hours * HOUR_S for hours in options.window))
+    if options.max_workers:
+        trace = largest(trace, options.max_workers)
+    if options.busiest:
+        with _about("--busiest"):
+            trace = busiest(trace, options.busiest)
+    if not trace.jobs:
+        raise InputError("must leave at least one job, left none", "--window, --max-workers")
+    if options.load is not None:
+        with _about("--load"):
+            trace = at_load(trace, options.load)
+    return from_zero(trace)
+
+
+@contextmanager
+def _about(flag: str) -> Iterator[None]:
+    """Name the option in errors that know the rule only."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(error.rule, flag) from None
+
+
+def _world(options: Namespace) -> tuple[str | None, Instance]:
+    """Return where the slowdowns come from (None: nowhere) and the world."""
+    source = options.world or _own_world(options.trace)
+    models = tuple(options.gpu_model.split(",")) if options.gpu_model else None
+    nodes = options.nodes or DEFAULT_NODES
+    gpus_per_node = options.gpus_per_node or DEFAULT_GPUS_PER_NODE
+    if source is None:
+        with _about_world(""):
+            made = synthetic_world(
+                SYNTHETIC_WORKLOADS, nodes, gpus_per_node, models or (DEFAULT_GPU_MODEL,)
+            )
+        return None, made
+    found = _source(source)
+    asks = options.nodes or options.gpus_per_node or models
+    keeps_cluster = isinstance(found, Instance) and not asks
+    with _about_world(source_name(source)):
+        world = world_of(found, None if keeps_cluster else nodes, gpus_per_node, models)
+    if not world.workloads:
+        raise InputError("must have at least one workload, got none", "--world", source)
+    return source, world
+
+
+def _world_told(source: str | None, world: Instance) -> str:
+    workloads = number(len(world.workloads), "workload")
+    if source is None:
+        return f"synthetic, {workloads}: nothing in it was measured"
+    pairs = sum(entry.pair is not None for entry in world.slowdowns)
+    return f"{source}: {workloads}, {pairs:,} slowdowns of pairs"
+
+
+def _own_world(trace: str) -> str | None:
+    """Return the world that a shipped trace was made for."""
+    return trace if trace.startswith(LIBRARY) else None
+
+
+def _source(source: str) -> Instance | DataSet:
+    if not source.startswith(LIBRARY):
+        return read_source(source)
+    name = source.removeprefix(LIBRARY)
+    return library_world(name) if name in trace_names() else library.load(name)
+
+
+@contextmanager
+def _about_world(source: str) -> Iterator[None]:
+    """Name option and file in errors that know the argument only."""
+    flags = {"nodes": "--nodes", "gpus_per_node": "--gpus-per-node", "gpu_models": "--gpu-model"}
+    try:
+        yield
+    except InputError as error:
+        raise InputError(error.rule, flags.get(error.path, error.path), source) from None
+
+
+def _default_gslas(trace: Trace) -> str:
+    return "none" if any(job.gsla is not None for job in trace.jobs) else DEFAULT_GSLAS
+
+
+def _beliefs(text: str) -> Beliefs:
+    try:
+        return beliefs_named(text)
+    except (InputError, UnsupportedError) as error:
+        raise InputError(str(error), "--beliefs") from None
+
+
+def _rules(options: Namespace) -> Options:
+    flags = {
+        "round_s": "--round",
+        "restart_s": "--restart",
+        "node_mtbf_s": "--mtbf",
+        "repair_s": "--repair",
+        "estimate_error": "--estimate-error",
+    }
+    mtbf_s = math.inf if options.mtbf is None else options.mtbf * HOUR_S
+    try:
+        return Options(
+            round_s=options.round,
+            restart_s=options.restart,
+            node_mtbf_s=mtbf_s,
+            repair_s=options.repair * HOUR_S,
+            estimate_error=options.estimate_error,
+        )
+    except InputError as error:
+        raise InputError(error.rule, flags.get(error.path, error.path)) from None
+
+
+def _trace_told(trace: Trace, whole: int) -> str:
+    jobs = number(len(trace.jobs), "job")
+    part = "" if len(trace.jobs) == whole else f" of {whole:,}"
+    hours = f"{trace.gpu_seconds / HOUR_S:,.0f} GPU hours of work"
+    span = duration(trace.jobs[-1].arrival_s)
+    return f"{trace.name}: {jobs}{part}, {hours}, arriving over {span}"
+
+
+def _cluster_told(world: Instance) -> str:
+    cluster = world.cluster
+    models = chain.from_iterable((gpu.model for gpu in node.devices) for node in cluster.nodes)
+    kinds = listed(dict.fromkeys(models))
+    gpus = number(len(world.places), "GPU")
+    return f"{gpus} ({kinds}) in {number(len(cluster.nodes), 'node')}"
+
+
+def _load_told(trace: Trace, world: Instance) -> str:
+    span_s = trace.jobs[-1].arrival_s
+    if not span_s:
+        return "all jobs arrive at once"
+    load = trace.gpu_seconds / (len(world.places) * span_s)
+    return f"{load:.2f} x what the GPUs can do while jobs arrive"
+
+
+def _drawn_told(setup: Setup) -> str:
+    """Return what the trace does not say and seeds draw."""
+    jobs, draws = setup.trace.jobs, setup.draws
+    unnamed = sum(job.workload not in setup.world.workloads for job in jobs)
+    without = sum(job.gsla is None for job in jobs) if draws.gslas != "none" else 0
+    told = []
+    if draws.jobs:
+        told.append(f"a sample of {number(draws.jobs, 'job')}")
+    if unnamed:
+        told.append(f"workloads of {number(unnamed, 'job')}")
+    if without:
+        told.append(f"gSLAs of {number(without, 'job')} ({draws.gslas})")
+    return ", ".join(told)
+
+
+def _rules_told(rules: Options) -> str:
+    told = ["decisions at every event" if not rules.round_s else f"rounds of {rules.round_s:g} s"]
+    told.append(f"restore {rules.restart_s:g} s")
+    if math.isfinite(rules.node_mtbf_s):
+        hours, repair = rules.node_mtbf_s / HOUR_S, rules.repair_s / HOUR_S
+        told.append(f"a node fails every {hours:g} h and is back after {repair:g} h")
+    if rules.estimate_error:
+        told.append(f"run times known to an error of {rules.estimate_error:g} (log)")
+    return ", ".join(told)

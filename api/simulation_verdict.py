@@ -1,0 +1,127 @@
+"""Who did best at what in a comparison, in sentences, and where Dovetail did not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from dovetail import simulation_wording as told
+from dovetail.simulation_groups import Group, Groups, leads
+
+DECISIVE: Final = (
+    "jct_mean_s",
+    "jct_p99_s",
+    "makespan_s",
+    "queueing_mean_s",
+    "violation_rate",
+    "gpu_time_h",
+    "fairness_p90",
+    "energy_kwh",
+)
+"""What a verdict is passed on."""
+
+_OURS: Final = "dovetail"
+_MOST_NAMES: Final = 3
+
+
+def headline(groups: Groups) -> str:
+    """Return who has the shortest mean completion time, and by how much."""
+    metric = "jct_mean_s"
+    best, every = groups.best(metric), len(groups.every)
+    if not best:
+        only = groups.every[0]
+        mean = told.measured(metric, only.mean(metric))
+        if every == 1:
+            return f"{only.policy}: jobs take {mean} from arrival to end on average"
+        every_one = "Both" if every == 2 else f"All {every}"
+        return f"{every_one} policies have the same mean job completion time: {mean}"
+    mean = told.measured(metric, best[0].mean(metric))
+    names = _named(best)
+    has = "has" if len(best) == 1 else "have"
+    return (
+        f"{names} {has} the shortest mean job completion time of {every} policies: "
+        f"{mean}{_against_baseline(groups, best[0])}"
+    )
+
+
+def verdict(groups: Groups) -> list[str]:
+    """Return the sentences that follow the headline."""
+    return [*_winners(groups), *_ours(groups), *_caution(groups)]
+
+
+def _named(groups: Sequence[Group]) -> str:
+    names = [group.policy for group in groups]
+    if len(names) > _MOST_NAMES:
+        names[_MOST_NAMES - 1 :] = [f"{len(names) - _MOST_NAMES + 1} others"]
+    return told.listed(names)
+
+
+def _against_baseline(groups: Groups, best: Group) -> str:
+    base = groups.baseline
+    if base is best:
+        return ", the baseline itself"
+    ratio = best.mean("jct_mean_s") / base.mean("jct_mean_s")
+    return f", {told.apart(ratio)} than {base.policy}"
+
+
+def _winners(groups: Groups) -> Iterator[str]:
+    """Yield a sentence for each set of policies that is best at something."""
+    won: dict[str, list[str]] = {}
+    for metric in DECISIVE:
+        best = groups.best(metric)
+        if best:
+            names = _named(best)
+            won.setdefault(names, []).append(told.label(metric))
+    for names, metrics in sorted(won.items(), key=lambda item: -len(item[1])):
+        yield f"Best at {told.listed(metrics)}: {names}."
+
+
+def _ours(groups: Groups) -> Iterator[str]:
+    """Yield what Dovetail is not best at, and by how much others lead."""
+    for group in groups.every:
+        if group.policy.partition(":")[0] != _OURS:
+            continue
+        behind = [text for metric in DECISIVE if (text := _behind(groups, group, metric))]
+        if behind:
+            yield f"{group.policy} is not the best at {told.listed(behind)}."
+        elif len(groups.every) > 1:
+            yield f"Nobody is better than {group.policy} at any of these."
+
+
+def _behind(groups: Groups, group: Group, metric: str) -> str:
+    best = groups.best(metric)
+    if not best or group in best or not math.isfinite(group.mean(metric)):
+        return ""
+    first, seeds = leads(best[0], group, metric)
+    part = f", better in {first} of {seeds} seeds" if seeds > 1 else ""
+    mine, theirs = (told.measured(metric, each.mean(metric)) for each in (group, best[0]))
+    return f"{told.label(metric)} ({mine}; {best[0].policy} {theirs}{part})"
+
+
+def _caution(groups: Groups) -> Iterator[str]:
+    """Yield what keeps the figures from saying more than they do."""
+    best = groups.best("jct_mean_s")
+    for group in groups.every:
+        if len(group.runs) < len(groups.seeds):
+            yield (
+                f"{group.policy} has only {len(group.runs)} of {len(groups.seeds)} runs: its "
+                "means are over fewer seeds."
+            )
+    if len(groups.seeds) == 1:
+        yield "One seed only: small differences may be chance."
+        return
+    if len(best) != 1:
+        return
+    others = [group for group in groups.every if group is not best[0]]
+    second = min(others, key=lambda group: _or_last(group.mean("jct_mean_s")))
+    first, seeds = leads(best[0], second, "jct_mean_s")
+    gap = told.apart(best[0].mean("jct_mean_s") / second.mean("jct_mean_s"))
+    yield (
+        f"In mean JCT {best[0].policy} beats the next, {second.policy}, in {first} of {seeds} "
+        f"seeds ({gap} on average)."
+    )
+
+
+def _or_last(value: float) -> float:
+    return value if math.isfinite(value) else math.inf

@@ -1,0 +1,294 @@
+"""Gavel: heterogeneity-aware time shares by linear programs, carried out in rounds."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import LinearConstraint, milp
+from scipy.sparse import csr_array, hstack, vstack
+
+from dovetail.instances.slowdown_table import UNCAPPED
+from dovetail.solver.policies.policy import NOTHING, Decision
+from dovetail.solver.policies.rearrange import (
+    Group,
+    alone_on,
+    gpus_by_model,
+    is_settled,
+    memory_by_model,
+    rearranged,
+)
+from dovetail.solver.policies.state import Job, State
+
+Floats = NDArray[np.float64]
+
+_OBJECTIVES: Final = ("max-min", "makespan", "throughput")
+_PARTNERS: Final = 16
+_TIE: Final = 1e-3
+_LEAST_SHARE: Final = 1e-6
+
+
+class Kind(NamedTuple):
+    """What makes jobs alike for the program: workload, workers and weight."""
+
+    workload: int
+    workers: int
+    weight: float
+
+
+class Combination(NamedTuple):
+    """One job, or two that share all their GPUs, on a GPU model, with their speeds there."""
+
+    model: int
+    kinds: tuple[Kind, ...]
+    speeds: tuple[float, ...]
+
+
+@dataclass
+class Gavel:
+    """Time shares of jobs and pairs on each GPU model by a linear program, then rounds.
+
+    Source: Narayanan et al., "Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning
+    Workloads" (OSDI 2020): section 3 and 4 for the programs, 3.1 for space sharing, 5 for the
+    rounds. With the share X of the time of each combination k of jobs on each GPU model j and
+    the throughput T, each job m runs at T(m, X) = sum of T[m, k, j] X[k, j], where no job has
+    more than all of the time and no model more GPUs than there are. The objectives:
+
+    - ``max-min`` (least attained service): the largest smallest T(m, X) workers / (weight
+      T(m, equal)), equal shares of all models being the measure;
+    - ``makespan``: the least largest remaining work / T(m, X);
+    - ``throughput``: the largest sum of T(m, X) workers / T(m, equal).
+
+    The first two leave some shares open; of their optima one with much throughput is taken (the
+    throughput counts a thousandth). Each round goes to the combinations of the largest share
+    owed over rounds received. GPUs that are left then go to waiting jobs alone, those that held
+    GPUs for the shortest time first. Between the ends of rounds nobody starts or stops: a job
+    that arrives waits for the next round. While everyone runs alone on GPUs of one model, the
+    next round begins when something happens.
+
+    To stay quick with thousands of jobs, jobs of one workload, workers and weight are one kind
+    with one share, which its jobs take in turns, the least held first. For ``max-min`` and
+    ``throughput`` the optimum is the same, since such jobs are interchangeable and the programs
+    are convex; for ``makespan`` it is a relaxation in which the work of a kind is pooled, and
+    the job with the most work left comes first. Pairs are of kinds of equal workers (the paper's
+    rule), that fit in memory, with a slowdown predicted and not seen to fail, and together
+    faster than one after the other; each kind proposes its 16 best of each model.
+
+    Attributes
+    ----------
+    objective : str
+        ``max-min``, ``makespan`` or ``throughput``.
+    space_sharing : bool
+        Whether pairs are in the program.
+    round_s : float
+        The length of a round in seconds; the paper's is six minutes.
+
+    Raises
+    ------
+    ValueError
+        When an option is out of range.
+    """
+
+    objective: str = "max-min"
+    space_sharing: bool = True
+    round_s: float = 360.0
+    _next_s: float = field(default=-math.inf, init=False, repr=False)
+    _owed: dict[Combination, float] = field(default_factory=dict, init=False, repr=False)
+    _received: dict[Combination, int] = field(default_factory=dict, init=False, repr=False)
+    _solved_for: object = field(default=None, init=False, repr=False)
+    _last: Mapping[Combination, float] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.objective not in _OBJECTIVES:
+            raise ValueError(f"objective must be one of {_OBJECTIVES}, got {self.objective!r}")
+        if not 0 < self.round_s < math.inf:
+            raise ValueError(f"round_s must be a finite number > 0, got {self.round_s}")
+
+    def decide(self, state: State) -> Decision:
+        """Begin a new round if the last one is over."""
+        if not (state.running or state.pending):
+            return NOTHING
+        if state.now < self._next_s:
+            return Decision(wake_s=self._next_s)
+        everyone = [*state.running.values(), *state.pending.values()]
+        jobs = sorted(everyone, key=lambda job: job.number)
+        self._next_s = state.now + self.round_s
+        kinds = self._by_kind(state, jobs)
+        self._owe(self._shares_again(state, kinds))
+        groups = self._round(state, kinds)
+        wake_s = None if is_settled(state, groups) else self._next_s
+        return rearranged(state, groups).decision(wake_s)
+
+    def _by_kind(self, state: State, jobs: Sequence[Job]) -> dict[Kind, list[Job]]:
+        """Return the jobs of each kind, those that come last first."""
+        kinds: dict[Kind, list[Job]] = defaultdict(list)
+        for job in jobs:
+            kinds[Kind(job.workload, job.workers, job.weight)].append(job)
+        for same in kinds.values():
+            same.sort(key=lambda job: self._turn(state, job), reverse=True)
+        return kinds
+
+    def _turn(self, state: State, job: Job) -> tuple[float, int]:
+        if self.objective == "makespan":
+            return -job.remaining(state.now), job.number
+        return job.held(state.now), job.number
+
+    def _shares_again(
+        self, state: State, kinds: Mapping[Kind, Sequence[Job]]
+    ) -> Mapping[Combination, float]:
+        """Return the shares, those of the last round if the program is still the same."""
+        if self.objective == "makespan":
+            return self._shares(state, kinds)
+        counts = sorted((kind, len(same)) for kind, same in kinds.items())
+        facts = (counts, gpus_by_model(state), len(state.clashes), id(state.predicted))
+        if self._solved_for != facts:
+            self._solved_for, self._last = facts, self._shares(state, kinds)
+        return self._last
+
+    def _shares(
+        self, state: State, kinds: Mapping[Kind, Sequence[Job]]
+    ) -> dict[Combination, float]:
+        """Return how many of each combination should run at a time, on average."""
+        found = combinations(state, kinds, self.space_sharing)
+        gpus = gpus_by_model(state)
+        equal = {kind: _equal_speed(state, kind, gpus) for kind in kinds}
+        value = [
+            math.fsum(v * k.workers / equal[k] for k, v in zip(c.kinds, c.speeds, strict=True))
+            for c in found
+        ]
+        need = [self._need(state, kind, same, equal[kind]) for kind, same in kinds.items()]
+        count = {kind: len(same) for kind, same in kinds.items()}
+        shares = _solved(found, count, gpus, need, np.array(value))
+        return {c: share for c, share in zip(found, shares, strict=True) if share > _LEAST_SHARE}
+
+    def _need(self, state: State, kind: Kind, same: Sequence[Job], equal: float) -> float:
+        """Return what the progress of a kind is measured by."""
+        if self.objective == "makespan":
+            return math.fsum(job.remaining(state.now) for job in same)
+        if self.objective == "throughput":
+            return 0.0
+        return len(same) * kind.weight * equal / kind.workers
+
+    def _owe(self, shares: Mapping[Combination, float]) -> None:
+        """Add a round to what combinations are owed; forget those that are no longer wanted."""
+        self._owed = {c: self._owed.get(c, 0.0) + share for c, share in shares.items()}
+        self._received = {c: self._received.get(c, 0) for c in shares}
+
+    def _round(self, state: State, kinds: dict[Kind, list[Job]]) -> list[Group]:
+        left = gpus_by_model(state)
+        heap = [self._entry(place, c) for place, c in enumerate(self._owed)]
+        heapify(heap)
+        groups = []
+        while heap:
+            _, place, c = heappop(heap)
+            wanted = {kind: c.kinds.count(kind) for kind in c.kinds}
+            enough = all(len(kinds[kind]) >= number for kind, number in wanted.items())
+            if not enough or left[c.model] < c.kinds[0].workers:
+                continue
+            groups.append(Group(tuple(kinds[kind].pop() for kind in c.kinds), c.model))
+            left[c.model] -= c.kinds[0].workers
+            self._received[c] += 1
+            heappush(heap, self._entry(place, c))
+        waiting = [job for same in kinds.values() for job in same]
+        waiting.sort(key=lambda job: (job.held(state.now), job.number))
+        return groups + alone_on(state, waiting, left)
+
+    def _entry(self, place: int, c: Combination) -> tuple[float, int, Combination]:
+        return -self._owed[c] / (self._received[c] + 1), place, c
+
+
+def combinations(
+    state: State, kinds: Mapping[Kind, Sequence[Job]], pairs: bool
+) -> list[Combination]:
+    """Return the jobs alone and the pairs that may run on each GPU model."""
+    found = []
+    pairs = pairs and state.machines.rules.max_jobs_per_gpu > 1
+    for model, (least, most) in enumerate(memory_by_model(state)):
+        speed = state.speed[model]
+        fitting = [kind for kind in kinds if _needs(state, kind) <= most]
+        found += [Combination(model, (kind,), (speed[kind.workload],)) for kind in fitting]
+        if pairs:
+            found += _pairs(state, fitting, {k: len(kinds[k]) for k in fitting}, model, least)
+    return found
+
+
+def _pairs(
+    state: State, kinds: Sequence[Kind], count: Mapping[Kind, int], model: int, memory: float
+) -> list[Combination]:
+    rows = state.predicted.rows[model][state.predicted.caps_place[UNCAPPED]]
+    speed = state.speed[model]
+    offers: dict[Kind, list[tuple[float, Combination]]] = defaultdict(list)
+    for k, a in enumerate(kinds):
+        for b in kinds[k:]:
+            if a.workers != b.workers or (a == b and count[a] < 2):
+                continue
+            if _needs(state, a) + _needs(state, b) > memory:
+                continue
+            if (model, a.workload, b.workload) in state.clashes:
+                continue
+            mine, theirs = rows[a.workload][b.workload], rows[b.workload][a.workload]
+            together = 1 / mine + 1 / theirs
+            if together > 1:
+                speeds = speed[a.workload] / mine, speed[b.workload] / theirs
+                pair = (-together, Combination(model, (a, b), speeds))
+                offers[a].append(pair)
+                offers[b].append(pair)
+    best = (sorted(offered)[:_PARTNERS] for offered in offers.values())
+    return list(dict.fromkeys(pair for chosen in best for _, pair in chosen))
+
+
+def _solved(
+    found: Sequence[Combination],
+    count: Mapping[Kind, int],
+    gpus: Sequence[int],
+    need: Sequence[float],
+    value: Floats,
+) -> Floats:
+    """Solve the program: the share of each combination.
+
+    Variables: the shares, and the smallest progress. Rows: the time of each kind, the GPUs of
+    each model, and the progress of each kind, at least its need times the smallest. Where no
+    kind has a need, the value of the shares alone counts.
+    """
+    place = {kind: k for k, kind in enumerate(count)}
+    member = [(place[kind], k) for k, c in enumerate(found) for kind in c.kinds]
+    speed = [v for c in found for v in c.speeds]
+    rows, columns = np.array(member).T
+    shape = (len(place), len(found))
+    time = csr_array((np.ones(len(rows)), (rows, columns)), shape=shape)
+    pace = csr_array((speed, (rows, columns)), shape=shape)
+    models = [c.model for c in found]
+    taken = csr_array(
+        ([float(c.kinds[0].workers) for c in found], (models, range(len(found)))),
+        shape=(len(gpus), len(found)),
+    )
+    limits = vstack([time, taken])
+    bound = np.array([*count.values(), *gpus], dtype=np.float64)
+    if not any(need):
+        return _most(value, limits, bound)
+    needs = csr_array(np.array(need)[:, None] / max(need))
+    matrix = vstack([hstack([limits, csr_array((len(bound), 1))]), hstack([-pace, needs])])
+    gain = np.append(_TIE * value / max(1, sum(gpus)), float(len(need)))
+    return _most(gain, matrix, np.append(bound, np.zeros(len(need))))[:-1]
+
+
+def _most(gain: Floats, matrix: csr_array, bound: Floats) -> Floats:
+    """Maximise gain x over x >= 0 with matrix x <= bound; HiGHS, without integer variables."""
+    found = milp(-gain, constraints=LinearConstraint(matrix, ub=bound))
+    return np.asarray(found.x, dtype=np.float64)
+
+
+def _needs(state: State, kind: Kind) -> float:
+    return state.modes[kind.workload][0].memory_mib
+
+
+def _equal_speed(state: State, kind: Kind, gpus: Sequence[int]) -> float:
+    """Return a job's speed if it has the same share of every GPU."""
+    speeds = [state.speed[model][kind.workload] for model in range(len(gpus))]
+    return float(np.average(speeds, weights=gpus)) if sum(gpus) else 1.0

@@ -1,0 +1,322 @@
+"""Muri: groups of jobs whose stages use different resources at different times."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations, permutations
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from dovetail.formulations.rounds import iteration_time
+from dovetail.instances.instance import Workload
+from dovetail.instances.slowdown_table import UNCAPPED
+from dovetail.solver.pairing.matching import match_pairs
+from dovetail.solver.policies.policy import NOTHING, Decision
+from dovetail.solver.policies.rearrange import (
+    Group,
+    alone_on,
+    gpus_by_model,
+    is_settled,
+    memory_by_model,
+    rearranged,
+)
+from dovetail.solver.policies.state import Job, State
+
+RESOURCES: Final = 4
+"""Storage, CPU, GPU and network; also the most jobs of a group."""
+
+_REMEMBERED: Final = 64
+_PRIORITIES: Final = ("srsf", "2d-las")
+
+Jobs = tuple[Job, ...]
+
+
+class Stages(NamedTuple):
+    """One iteration of a workload alone.
+
+    Attributes
+    ----------
+    iteration_s : float
+        How long it takes.
+    busy_s : tuple of 4 float
+        How long it holds storage, CPU, GPU and network, one after the other.
+    """
+
+    iteration_s: float
+    busy_s: tuple[float, ...]
+
+
+@dataclass
+class Muri:
+    """Interleave the jobs of highest priority, as many to a GPU as are needed to fit them in.
+
+    Source: Zhao et al., "Multi-Resource Interleaving for Deep Learning Training" (SIGCOMM 2022):
+    section 4.1 for the efficiency of a group, 4.2 for the rounds of matching, Algorithm 1; and
+    the simulator of its artifact. The jobs of highest priority are taken that would fit if every
+    GPU held the most jobs. While they ask for more GPUs than there are, jobs and groups of
+    equally many workers are paired by a matching of the largest total efficiency, and the pairs
+    that lose least, (1 - efficiency) workers, are merged. Groups get GPUs in the order of their
+    best member. The time of an iteration of a group whose members take the four resources in
+    turn is the least, over their orders, of the sum over the steps of the longest stage of each;
+    its efficiency is the part of the resources' time that is used.
+
+    What the stages of a workload are taken from:
+
+    - the iteration: Castor's eq. 3 where it has a batch, else 1 s for all alike;
+    - storage: 0, since no field tells; CPU: ``cpu_util`` times the iteration;
+    - GPU: ``gpu_util``, else ``sm_active``, times the iteration, else ``step_s`` of the batch;
+    - network: ``comm_s`` of the batch.
+
+    A group in which a workload has neither a GPU metric nor a batch is reckoned by the predicted
+    slowdowns instead, which multiply where more than two share; each member then counts as busy
+    for the whole of its iteration. An iteration of a group takes at least as long as the longest
+    of its members. As in the artifact, jobs that together make less progress than one of them
+    alone are no group. Nor are jobs of which no slowdown is predicted, that were seen to fail
+    together, or that do not fit in memory. GPUs that are left go to single jobs by priority.
+    Between the ends of rounds nobody starts or stops; while everyone runs alone on GPUs of one
+    model, the next round begins when something happens.
+
+    The matching takes some milliseconds for hundreds of jobs with the extra ``fast``, and
+    seconds without.
+
+    Attributes
+    ----------
+    priority : str
+        ``srsf``: the least remaining seconds times workers first (Muri-S); ``2d-las``: the least
+        attained service first, for unknown durations (Muri-L).
+    round_s : float
+        The seconds between decisions; the paper's are six minutes.
+
+    Raises
+    ------
+    ValueError
+        When an option is out of range.
+    """
+
+    priority: str = "srsf"
+    round_s: float = 360.0
+    _next_s: float = field(default=-math.inf, init=False, repr=False)
+    _efficiency: _Efficiency | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.priority not in _PRIORITIES:
+            raise ValueError(f"priority must be one of {_PRIORITIES}, got {self.priority!r}")
+        if not 0 < self.round_s < math.inf:
+            raise ValueError(f"round_s must be a finite number > 0, got {self.round_s}")
+
+    def decide(self, state: State) -> Decision:
+        """Begin a new round if the last one is over."""
+        if not (state.running or state.pending):
+            return NOTHING
+        if state.now < self._next_s:
+            return Decision(wake_s=self._next_s)
+        self._next_s = state.now + self.round_s
+        everyone = [*state.running.values(), *state.pending.values()]
+        queue = sorted(everyone, key=lambda job: (self._rank(state, job), job.number))
+        if self._efficiency is None or self._efficiency.is_outdated(state):
+            self._efficiency = _Efficiency(state)
+        groups = _round(state, queue, self._efficiency)
+        wake_s = None if is_settled(state, groups) else self._next_s
+        return rearranged(state, groups).decision(wake_s)
+
+    def _rank(self, state: State, job: Job) -> float:
+        if self.priority == "srsf":
+            return job.remaining(state.now) * job.workers
+        return job.attained(state.now)
+
+
+def stages(workload: Workload) -> Stages | None:
+    """Return the stages of a workload; None where nothing tells of its use of the GPU."""
+    batch, metrics = workload.batch, workload.metrics
+    whole = iteration_time(batch, batch.size) if batch else 1.0
+    network = batch.comm_s if batch else 0.0
+    use = None
+    if metrics:
+        use = metrics.sm_active if metrics.gpu_util is None else metrics.gpu_util
+    if use is not None:
+        gpu = use * whole
+    elif batch:
+        gpu = batch.step_s.fixed + batch.step_s.per_sample * batch.size
+    else:
+        return None
+    cpu = ((metrics.cpu_util if metrics else None) or 0.0) * whole
+    return Stages(whole, (0.0, cpu, gpu, network))
+
+
+def interleaved_s(busy_s: Sequence[Sequence[float]]) -> float:
+    """Return the time of an iteration of a group of at most four.
+
+    Each member has a place of its own among four. In step i the member at place p is at its
+    stage i - p, and a step takes as long as the longest stage in it; the places are those for
+    which the four steps take the least time.
+    """
+    first, *others = busy_s
+    steps = range(RESOURCES)
+
+    def steps_s(places: Sequence[int]) -> float:
+        placed = [(0, first), *zip(places, others, strict=True)]
+        return math.fsum(max(stage[(i - p) % RESOURCES] for p, stage in placed) for i in steps)
+
+    return min(map(steps_s, permutations(range(1, RESOURCES), len(others))))
+
+
+def _round(state: State, queue: Sequence[Job], efficiency: _Efficiency) -> list[Group]:
+    """Return the groups of a round, given the jobs in the order of priority."""
+    gpus = gpus_by_model(state)
+    most = min(RESOURCES, state.machines.rules.max_jobs_per_gpu)
+    groups = _merged(_candidates(queue, sum(gpus), most), sum(gpus), most, efficiency)
+    place = {job.number: k for k, job in enumerate(queue)}
+    placed = []
+    for jobs in sorted(groups, key=lambda jobs: min(place[job.number] for job in jobs)):
+        if len(jobs) == 1:
+            placed += alone_on(state, jobs, gpus)
+            continue
+        models = [m for m in efficiency.models(_kinds(jobs)) if gpus[m] >= jobs[0].workers]
+        if models:
+            model = max(models, key=lambda m: state.speed[m][jobs[0].workload])
+            gpus[model] -= jobs[0].workers
+            placed.append(Group(jobs, model))
+    running = {job.number for group in placed for job in group.jobs}
+    return placed + alone_on(state, [job for job in queue if job.number not in running], gpus)
+
+
+def _candidates(queue: Sequence[Job], gpus: int, most: int) -> dict[int, list[Jobs]]:
+    """Return by workers the first jobs that would fit if every GPU held the most."""
+    waiting: dict[int, list[Job]] = defaultdict(list)
+    for job in queue:
+        waiting[job.workers].append(job)
+    taken: dict[int, int] = defaultdict(int)
+    rank = {job.number: k for same in waiting.values() for k, job in enumerate(same)}
+    for job in queue:
+        workers = job.workers
+        if rank[job.number] >= taken[workers] and workers <= gpus:
+            gpus -= workers
+            taken[workers] += most
+    return {w: [(job,) for job in same[: taken[w]]] for w, same in waiting.items()}
+
+
+def _merged(
+    groups: dict[int, list[Jobs]], gpus: int, most: int, efficiency: _Efficiency
+) -> list[Jobs]:
+    """Merge groups of equally many workers until all fit on the GPUs, or nothing is to merge."""
+    excess = sum(workers * len(same) for workers, same in groups.items()) - gpus
+    while excess > 0:
+        merges = [m for w, same in groups.items() for m in _matched(w, same, most, efficiency)]
+        if not merges:
+            break
+        done: set[Jobs] = set()
+        for _, workers, a, b in sorted(merges, key=lambda merge: merge[0]):
+            if excess > 0:
+                groups[workers].append(a + b)
+                done |= {a, b}
+                excess -= workers
+        groups = {w: [jobs for jobs in same if jobs not in done] for w, same in groups.items()}
+    return [jobs for same in groups.values() for jobs in same]
+
+
+def _matched(
+    workers: int, groups: Sequence[Jobs], most: int, efficiency: _Efficiency
+) -> list[tuple[float, int, Jobs, Jobs]]:
+    """Return the pairs of a most efficient matching, with what each loses."""
+    ordered = sorted(groups, key=_kinds)
+    pairs = efficiency.matching(tuple(map(_kinds, ordered)), most)
+    return [((1 - value) * workers, workers, ordered[a], ordered[b]) for a, b, value in pairs]
+
+
+def _kinds(jobs: Jobs) -> tuple[int, ...]:
+    return tuple(sorted(job.workload for job in jobs))
+
+
+class _Efficiency:
+    """The efficiency of groups by their workloads; remembers what it was asked before."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._stages = [stages(workload) for workload in state.workloads]
+        self._memory = memory_by_model(state)
+        self._found: dict[tuple[int, ...], Mapping[int, float]] = {}
+        self._matchings: dict[tuple[tuple[int, ...], ...], list[tuple[int, int, float]]] = {}
+        self._facts = (len(state.clashes), state.predicted)
+
+    def is_outdated(self, state: State) -> bool:
+        """Tell whether pairs were seen to fail, or are believed otherwise, since it was made."""
+        return self._facts[0] != len(state.clashes) or self._facts[1] is not state.predicted
+
+    def matching(
+        self, groups: tuple[tuple[int, ...], ...], most: int
+    ) -> list[tuple[int, int, float]]:
+        """Return the pairs of a matching of most total efficiency, and the efficiency of each."""
+        if groups not in self._matchings:
+            if len(self._matchings) >= _REMEMBERED:
+                self._matchings.clear()
+            self._matchings[groups] = self._matched(groups, most)
+        return self._matchings[groups]
+
+    def _matched(
+        self, groups: tuple[tuple[int, ...], ...], most: int
+    ) -> list[tuple[int, int, float]]:
+        distinct = {kinds: k for k, kinds in enumerate(dict.fromkeys(groups))}
+        table = np.full((len(distinct), len(distinct)), np.nan)
+        for a, i in distinct.items():
+            for b, j in distinct.items():
+                if len(a) + len(b) <= most:
+                    table[i, j] = self.of(tuple(sorted(a + b)))
+        which = np.array([distinct[kinds] for kinds in groups], dtype=np.int64)
+        value = table[np.ix_(which, which)]
+        if len(groups) < 2 or np.isnan(value).all():
+            return []
+        mate = match_pairs(value, np.zeros(len(groups))).mate.tolist()
+        return [(a, b, float(value[a, b])) for a, b in enumerate(mate) if a < b]
+
+    def of(self, kinds: tuple[int, ...]) -> float:
+        """Return the efficiency on the best GPU model, NaN where they are no group on any."""
+        return max(self._by_model(kinds).values(), default=math.nan)
+
+    def models(self, kinds: tuple[int, ...]) -> list[int]:
+        """Return the GPU models on which they are a group."""
+        return list(self._by_model(kinds))
+
+    def _by_model(self, kinds: tuple[int, ...]) -> Mapping[int, float]:
+        if kinds not in self._found:
+            models = range(len(self._memory))
+            values = {m: self._on(m, kinds) for m in models if self._may_share(m, kinds)}
+            self._found[kinds] = {m: v for m, v in values.items() if v is not None}
+        return self._found[kinds]
+
+    def _may_share(self, model: int, kinds: tuple[int, ...]) -> bool:
+        state = self._state
+        need = sum(state.modes[kind][0].memory_mib for kind in kinds)
+        return need <= self._memory[model][0] and all(
+            (model, a, b) not in state.clashes and not math.isnan(self._slowdown(model, a, b))
+            for a, b in combinations(kinds, 2)
+        )
+
+    def _on(self, model: int, kinds: tuple[int, ...]) -> float | None:
+        """Return the efficiency on a model, None if sharing is slower than taking turns."""
+        found = [self._stages[kind] for kind in kinds]
+        if any(stage is None for stage in found):
+            paces = self._predicted(model, kinds)
+            busy = [1.0] * len(kinds)
+        else:
+            known = [stage for stage in found if stage is not None]
+            longest = max(stage.iteration_s for stage in known)
+            whole = max(longest, interleaved_s([stage.busy_s for stage in known]))
+            paces = [stage.iteration_s / whole for stage in known]
+            busy = [math.fsum(stage.busy_s) / stage.iteration_s for stage in known]
+        if math.fsum(paces) < 1:
+            return None
+        return math.fsum(p * b for p, b in zip(paces, busy, strict=True)) / RESOURCES
+
+    def _predicted(self, model: int, kinds: tuple[int, ...]) -> list[float]:
+        return [
+            1 / math.prod(self._slowdown(model, a, b) for j, b in enumerate(kinds) if j != i)
+            for i, a in enumerate(kinds)
+        ]
+
+    def _slowdown(self, model: int, a: int, b: int) -> float:
+        predicted = self._state.predicted
+        return predicted.rows[model][predicted.caps_place[UNCAPPED]][a][b]

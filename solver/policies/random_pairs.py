@@ -1,0 +1,62 @@
+"""Random order and random co-runners: the floor of all comparisons."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from dovetail.solver.policies.draft import Draft
+from dovetail.solver.policies.placement import idle_gpus
+from dovetail.solver.policies.policy import NOTHING, Decision
+from dovetail.solver.policies.queues import Key, Queue
+from dovetail.solver.policies.rooms import Rooms
+from dovetail.solver.policies.state import Job, State
+
+
+@dataclass
+class RandomPairs:
+    """Draw lots for the order; a job that finds no idle GPUs joins random jobs that leave room.
+
+    Source: none; what a method must beat to be worth anything. The first job that fits nowhere
+    holds up those behind it. A gang joins random GPUs of one model, one by one.
+
+    Parameters
+    ----------
+    seed : int
+        Of all draws.
+    """
+
+    seed: int = 0
+    _random: random.Random = field(init=False, repr=False)
+    _queue: Queue = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._random = random.Random(self.seed)
+        self._queue = Queue(self._lot)
+
+    def decide(self, state: State) -> Decision:
+        """Start jobs in random order, on idle GPUs if there are enough, else on random ones."""
+        if not state.pending:
+            return NOTHING
+        draft = Draft(state)
+        rooms = Rooms(draft)
+        for job in self._queue.jobs(state):
+            gpus = idle_gpus(draft, job) or self._any(draft, rooms, job)
+            if gpus is None:
+                break
+            rooms.start(job, gpus)
+        return draft.decision()
+
+    def _lot(self, job: Job) -> Key:
+        return self._random.random(), job.number
+
+    def _any(self, draft: Draft, rooms: Rooms, job: Job) -> list[int] | None:
+        model = draft.state.machines.model
+        by_model: dict[int, list[int]] = defaultdict(list)
+        for alike in rooms.open_to(job):
+            by_model[model[alike[0]]] += alike
+        enough = [gpus for gpus in by_model.values() if len(gpus) >= job.workers]
+        if not enough:
+            return None
+        return self._random.sample(self._random.choice(enough), job.workers)

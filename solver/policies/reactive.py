@@ -1,0 +1,129 @@
+"""Reactive GPU sharing: share first, and take a job off again when it turns out to be bad."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from heapq import merge
+
+from dovetail.solver.policies.draft import Draft
+from dovetail.solver.policies.policy import Decision
+from dovetail.solver.policies.queues import Queue, by_arrival
+from dovetail.solver.policies.state import Job, State
+from dovetail.solver.policies.unaware import start_spread
+
+_SLACK = 1e-9
+_INSTANT_S = 1e-6
+
+
+@dataclass
+class Reactive:
+    """As unaware sharing, and a job is paused where a gSLA is seen to be violated.
+
+    Source: "reactive GPU sharing" of TensorShare (FGCS 2026, section 4.1) after Gandiva (Xiao et
+    al., OSDI 2018, section 3.2): jobs are packed without a prediction, their progress is
+    monitored, and a packing that does harm is undone. Neither says which job goes. Here it is
+    the one that came last among those that share a GPU with the violated one; it is queued again
+    and does not meet these jobs again. It may start elsewhere at once.
+
+    A violation is a measured slowdown (speed alone on that GPU model over present progress) above
+    the job's gSLA; jobs without one are never violated. A gang that spans nodes is compared with
+    its speed on one node.
+
+    Parameters
+    ----------
+    observe_s : float
+        Seconds for which jobs run together before their slowdown counts as measured (> 0).
+    apart_s : float
+        Seconds for which a paused job is kept from those it was paused for (>= 0); infinite =
+        for good, as Gandiva remembers a packing that did harm.
+    """
+
+    observe_s: float = 60.0
+    apart_s: float = math.inf
+    _queue: Queue = field(init=False, repr=False, default_factory=partial(Queue, by_arrival))
+    _apart: dict[tuple[int, int], float] = field(init=False, repr=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.observe_s > 0:
+            raise ValueError(f"observe_s must be > 0, got {self.observe_s:g}")
+        if not self.apart_s >= 0:
+            raise ValueError(f"apart_s must be >= 0, got {self.apart_s:g}")
+
+    def decide(self, state: State) -> Decision:
+        """Pause where a gSLA is violated, then start from the head of the queue."""
+        draft = Draft(state)
+        paused = self._pause(draft)
+        if paused or state.pending:
+            waiting = merge(paused, self._queue.jobs(state), key=lambda job: job.number)
+            start_spread(draft, waiting, partial(self._may_join, draft))
+        return draft.decision(self._wake(draft))
+
+    def _pause(self, draft: Draft) -> list[Job]:
+        """Stop one job beside every violated one and return them by number."""
+        state = draft.state
+        paused: dict[int, Job] = {}
+        for job, since in _companies(state):
+            if since + self.observe_s > state.now + _INSTANT_S or not _violated(state, job):
+                continue
+            others = _beside(state, job)
+            if paused.keys().isdisjoint([job.number, *others]):
+                last = max([job, *others.values()], key=lambda o: (o.started_s, o.number))
+                self._keep_apart(last, _beside(state, last), state.now)
+                draft.stop(last)
+                paused[last.number] = last
+        return [paused[number] for number in sorted(paused)]
+
+    def _keep_apart(self, job: Job, others: dict[int, Job], now: float) -> None:
+        for other in others:
+            self._apart[job.number, other] = self._apart[other, job.number] = now + self.apart_s
+
+    def _may_join(self, draft: Draft, job: Job, gpu: int) -> bool:
+        now = draft.state.now
+        return all(
+            self._apart.get((job.number, other.number), -math.inf) <= now
+            for other in draft.residents(gpu)
+        )
+
+    def _wake(self, draft: Draft) -> float | None:
+        """Return when the next company will have been observed for long enough."""
+        now = draft.state.now
+        begun = [since for _, since in _companies(draft.state)]
+        starts = draft.decision().starts
+        if any(len(draft.residents(gpu)) > 1 for start in starts for gpu in start.gpus):
+            begun.append(now)
+        moments = [since + self.observe_s for since in begun]
+        return min([at for at in moments if at > now + _INSTANT_S], default=None)
+
+
+def _companies(state: State) -> Iterator[tuple[Job, float]]:
+    """Yield the jobs with a gSLA that share, and since when with whom they share now."""
+    for job in state.running.values():
+        if math.isfinite(job.gsla):
+            others = _beside(state, job)
+            if others:
+                yield (
+                    job,
+                    max([_under_way_s(other, state.now) for other in (job, *others.values())]),
+                )
+
+
+def _under_way_s(job: Job, now: float) -> float:
+    """Return since when a job runs, or from when if it is being restored."""
+    return job.since_s if job.since_s > now else job.started_s
+
+
+def _beside(state: State, job: Job) -> dict[int, Job]:
+    return {
+        other.number: other
+        for gpu in job.gpus
+        for other in state.residents[gpu]
+        if other is not job
+    }
+
+
+def _violated(state: State, job: Job) -> bool:
+    alone = state.speed[state.machines.model[job.gpus[0]]][job.workload]
+    return alone / job.rate > job.gsla * (1 + _SLACK)

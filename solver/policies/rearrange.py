@@ -1,0 +1,106 @@
+"""From who shall run with whom to the stops and starts that bring it about."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from dovetail.solver.policies.draft import Draft
+from dovetail.solver.policies.placement import idle_gpus_of
+from dovetail.solver.policies.state import Job, State
+
+
+class Group(NamedTuple):
+    """Jobs of equally many workers that share all their GPUs, of one model."""
+
+    jobs: tuple[Job, ...]
+    model: int
+
+
+def rearranged(state: State, groups: Sequence[Group]) -> Draft:
+    """Return the draft in which exactly these groups run, with few jobs moved.
+
+    A group stays where the first of its members runs that is on the right model, unless an
+    earlier group stays there; its others join it. All other running jobs are stopped. A member
+    that does not fit where its group is, and a group for which too few GPUs are idle, waits.
+    """
+    draft = Draft(state)
+    seats = _seats(state, groups)
+    staying = {
+        job.number
+        for group, seat in zip(groups, seats, strict=True)
+        for job in group.jobs
+        if seat and job.gpus == seat
+    }
+    for job in list(state.running.values()):
+        if job.number not in staying:
+            draft.stop(job)
+    for group, seat in zip(groups, seats, strict=True):
+        _join(draft, [job for job in group.jobs if job.number not in staying], seat)
+    for group, seat in zip(groups, seats, strict=True):
+        first, *others = group.jobs
+        gpus = None if seat else idle_gpus_of(draft, first, first.workers, group.model)
+        if gpus is not None:
+            draft.start(first, gpus)
+            _join(draft, others, tuple(gpus))
+    return draft
+
+
+def is_settled(state: State, groups: Sequence[Group]) -> bool:
+    """Tell whether everyone runs alone on GPUs of one model: no round could do better."""
+    jobs = len(state.running) + len(state.pending)
+    return len(groups) == jobs and len(state.machines.models) == 1
+
+
+def alone_on(state: State, jobs: Sequence[Job], left: list[int]) -> list[Group]:
+    """Return groups of one for the first jobs that fit on what is left of each GPU model.
+
+    ``left`` is brought up to date.
+    """
+    groups = []
+    memory = memory_by_model(state)
+    for job in jobs:
+        need = state.modes[job.workload][0].memory_mib
+        models = [m for m, free in enumerate(left) if free >= job.workers and need <= memory[m][1]]
+        if models:
+            model = max(models, key=lambda m: state.speed[m][job.workload])
+            left[model] -= job.workers
+            groups.append(Group((job,), model))
+    return groups
+
+
+def gpus_by_model(state: State) -> list[int]:
+    """Return the number of GPUs of each model that are in order."""
+    machines = state.machines
+    count = [0] * len(machines.models)
+    for gpu, model in enumerate(machines.model):
+        count[model] += machines.node[gpu] not in state.down
+    return count
+
+
+def memory_by_model(state: State) -> list[tuple[float, float]]:
+    """Return the least and the most memory of the GPUs of each model in MiB."""
+    least, most = [math.inf] * len(state.machines.models), [0.0] * len(state.machines.models)
+    for model, memory in zip(state.machines.model, state.machines.memory_mib, strict=True):
+        least[model], most[model] = min(least[model], memory), max(most[model], memory)
+    return list(zip(least, most, strict=True))
+
+
+def _seats(state: State, groups: Sequence[Group]) -> list[tuple[int, ...]]:
+    """Return the GPUs on which each group stays, none where it has to move."""
+    model = state.machines.model
+    taken: set[int] = set()
+    seats = []
+    for group in groups:
+        held = [job.gpus for job in group.jobs if job.gpus and model[job.gpus[0]] == group.model]
+        seat = next((gpus for gpus in held if taken.isdisjoint(gpus)), ())
+        taken.update(seat)
+        seats.append(seat)
+    return seats
+
+
+def _join(draft: Draft, jobs: Sequence[Job], gpus: Sequence[int]) -> None:
+    for job in jobs:
+        if gpus and all(draft.has_room(gpu, job) for gpu in gpus):
+            draft.start(job, gpus)

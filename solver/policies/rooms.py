@@ -1,0 +1,137 @@
+"""Where one job more may go: GPUs grouped by who is on them, so that alike ones are asked once."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from heapq import nsmallest
+
+from dovetail.solver.policies.draft import Draft
+from dovetail.solver.policies.state import Job
+
+Kind = tuple[float, ...]
+Cost = Callable[[Job, Sequence[Job], int], float]
+"""Of a job beside the given residents of a GPU; infinite = not there."""
+
+
+class Rooms:
+    """The GPUs of a draft on which a place is left.
+
+    Gangs share in part: their workers are placed GPU by GPU, beside different co-runners if need
+    be, all on one GPU model.
+
+    Parameters
+    ----------
+    draft : Draft
+        All starts go through ``start`` from here on.
+    """
+
+    def __init__(self, draft: Draft) -> None:
+        self._draft = draft
+        self._kinds: dict[Kind, list[int]] = {}
+        self._fits: dict[tuple[int, Kind], bool] = {}
+        for gpu in range(len(draft.state.machines)):
+            self._add(gpu)
+
+    def __bool__(self) -> bool:
+        return any(self._kinds.values())
+
+    def open_to(self, job: Job) -> Iterator[list[int]]:
+        """Yield the GPUs that a job may physically join, alike ones together."""
+        for kind, gpus in self._kinds.items():
+            if not gpus:
+                continue
+            place = job.workload, kind
+            if place not in self._fits:
+                self._fits[place] = self._draft.has_room(gpus[0], job)
+            if self._fits[place]:
+                yield gpus
+
+    def cheapest(self, job: Job, cost: Cost) -> tuple[float, list[int]] | None:
+        """Return the GPUs that cost a whole gang least and what its dearest GPU costs.
+
+        Of two models that cost the same the one on which the job is faster is taken. ``cost``
+        may depend on what the residents run, not on who they are.
+        """
+        state = self._draft.state
+        priced: dict[int, list[tuple[float, int, list[int]]]] = defaultdict(list)
+        for gpus in self.open_to(job):
+            price = cost(job, self._draft.residents(gpus[0]), gpus[0])
+            if price < math.inf:
+                priced[state.machines.model[gpus[0]]].append((price, gpus[0], gpus))
+        offers = []
+        for model, kinds in priced.items():
+            chosen = _first(sorted(kinds), job.workers)
+            if chosen is not None:
+                offers.append((chosen[0], -state.speed[model][job.workload], model, chosen[1]))
+        best = min(offers, default=None)
+        return None if best is None else (best[0], best[3])
+
+    def start(self, job: Job, gpus: Sequence[int]) -> None:
+        """Start a job and keep count of the places."""
+        for gpu in gpus:
+            self._kinds[self._kind(gpu)].remove(gpu)
+        self._draft.start(job, gpus)
+        for gpu in gpus:
+            self._add(gpu)
+
+    def _add(self, gpu: int) -> None:
+        machines = self._draft.state.machines
+        if machines.node[gpu] in self._draft.state.down:
+            return
+        if len(self._draft.residents(gpu)) < machines.rules.max_jobs_per_gpu:
+            self._kinds.setdefault(self._kind(gpu), []).append(gpu)
+
+    def _kind(self, gpu: int) -> Kind:
+        machines = self._draft.state.machines
+        residents = [x for job in self._draft.residents(gpu) for x in (job.workload, job.mode)]
+        return machines.model[gpu], machines.memory_mib[gpu], *residents
+
+
+def by_node(
+    draft: Draft,
+    job: Job,
+    gpus: Sequence[int],
+    node_cost: Callable[[int], float],
+    gpu_cost: Callable[[int], float],
+) -> list[int] | None:
+    """Return GPUs for a whole gang, on the cheapest node that holds all of it.
+
+    Where none does, on several nodes, the cheapest first. Inside a node the cheapest GPUs.
+    """
+    machines = draft.state.machines
+    places: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for gpu in gpus:
+        places[machines.model[gpu], machines.node[gpu]].append(gpu)
+    costs = {node: node_cost(node) for _, node in places}
+    ranked = sorted(places, key=lambda place: (costs[place[1]], place[1]))
+    for place in ranked:
+        if len(places[place]) >= job.workers:
+            return _cheap(places[place], job.workers, gpu_cost)
+    for model in sorted({model for model, _ in places}):
+        wide = [
+            gpu
+            for place in ranked
+            if place[0] == model
+            for gpu in _cheap(places[place], job.workers, gpu_cost)
+        ]
+        if len(wide) >= job.workers:
+            return wide[: job.workers]
+    return None
+
+
+def _first(
+    kinds: Sequence[tuple[float, int, list[int]]], workers: int
+) -> tuple[float, list[int]] | None:
+    """Return the first GPUs of kinds in order of their price, and the highest price among them."""
+    taken: list[int] = []
+    for price, _, gpus in kinds:
+        taken += gpus[: workers - len(taken)]
+        if len(taken) == workers:
+            return price, taken
+    return None
+
+
+def _cheap(gpus: Sequence[int], count: int, cost: Callable[[int], float]) -> list[int]:
+    return nsmallest(count, gpus, key=lambda gpu: (cost(gpu), gpu))

@@ -1,0 +1,455 @@
+"""``dovetail simulate`` and ``dovetail compare``: what they print, keep, resume and refuse."""
+
+import csv
+import json
+import math
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from dovetail.cli import main, parser
+from dovetail.executor.simulation.metrics import METRICS
+from dovetail.executor.simulation.results import RunResult
+from dovetail.instances.traces import library_trace
+from dovetail.simulation_groups import Groups
+from dovetail.simulation_text import gain
+from dovetail.solver.policies import POLICIES, Decision, Start, registry
+
+DAY = "library:lab-day"
+ONE = ("--jobs", 1)
+"""Without processes, which take a second or two to start."""
+WORLD = """
+format: dovetail-instance/1
+name: small
+cluster:
+  nodes: [{id: n0, gpu_count: 2, gpu: {model: V100, memory_mib: 16000}}]
+workloads: {a: {memory_mib: 1000}, b: {memory_mib: 1000}}
+jobs: []
+slowdowns: [{pair: [a, b], slowdown: [1.5, 1.2]}]
+"""
+TRACE = """id,arrival_s,workers,duration_s,workload,gsla
+j0,0,1,100,a,1.2
+j1,0,2,50,b,
+j2,10,1,30,a,
+"""
+
+
+@pytest.fixture
+def run(capsys):
+    """Run a command in this process; return status, output and errors."""
+
+    def call(*arguments):
+        try:
+            status = main([str(argument) for argument in arguments])
+        except SystemExit as stop:
+            status = stop.code
+        return status, *capsys.readouterr()
+
+    return call
+
+
+@pytest.fixture
+def small(tmp_path, monkeypatch):
+    """A trace that can be followed by hand, and its world."""
+    monkeypatch.chdir(tmp_path)
+    Path("trace.csv").write_text(TRACE)
+    Path("world.yaml").write_text(WORLD)
+    return "trace.csv", "--world", "world.yaml"
+
+
+def test_a_run_is_told_by_its_metrics(run, small):
+    # FIFO on two GPUs: j0 from 0 to 100, j1 (both GPUs) from 100 to 150, j2 from 150 to 180.
+    status, out, err = run("simulate", *small, "--policy", "fifo")
+    assert (status, err) == (0, "")
+    assert "simulated: none of this was measured on a GPU" in out
+    assert all(len(line) <= 100 for line in out.splitlines())
+    shown = {line[:26].strip(): line for line in out.splitlines()}
+    # (100 + 150 + 170) / 3 = 140 s.
+    assert "2.33 min" in shown["JCT, mean"]
+    assert "3.00 min" in shown["makespan"]
+    assert "gSLA violation rate" in shown
+    assert "sharing benefit, mean" not in shown
+
+
+def test_the_machines_form_says_the_same(run, small):
+    status, out, _ = run("simulate", *small, "--policy", "fifo", "--json")
+    data = json.loads(out)
+    assert status == 0
+    assert data["simulated"] is True
+    assert data["metrics"]["jct_mean_s"] == pytest.approx(140)
+    assert data["metrics"]["sharing_benefit_mean"] is None
+    assert list(data["metrics"]) == list(METRICS)
+    assert "world.yaml" in data["facts"]["world"]
+
+
+def test_a_run_is_kept(run, small):
+    assert run("simulate", *small, "--policy", "ssf", "-o", "kept")[0] == 0
+    kept = RunResult.read("kept")
+    assert (kept.policy, kept.seed) == ("ssf", 0)
+    assert kept.jobs["job"].tolist() == ["j0", "j1", "j2"]
+    assert run("simulate", *small, "--policy", "fifo", "-o", "kept")[0] == 0
+    assert RunResult.read("kept").policy == "fifo"
+
+
+def test_policies_stand_beside_each_other(run, small):
+    status, out, err = run(
+        "compare",
+        *small,
+        "--policies",
+        "fifo,ssf,castor",
+        "-o",
+        "out",
+        "--report",
+        "page.html",
+        *ONE,
+    )
+    assert (status, err) == (0, "")
+    assert all(len(line) <= 100 for line in out.splitlines())
+    assert "how many times better than fifo" in out
+    assert "*" in out
+    with open("out/results.csv") as file:
+        rows = list(csv.DictReader(file))
+    # Nothing is drawn: one seed says it all.
+    assert [(row["policy"], row["seed"]) for row in rows] == [
+        (p, "0") for p in ("fifo", "ssf", "castor")
+    ]
+    assert float(rows[0]["jct_mean_s"]) == pytest.approx(140)
+    assert rows[0]["sharing_benefit_mean"] == ""
+    page = Path("page.html").read_text()
+    assert "castor" in page
+    data = json.loads(Path("out/comparison.json").read_text())
+    assert data["baseline"] == "fifo"
+    assert [each["policy"] for each in data["policies"]] == ["fifo", "ssf", "castor"]
+    assert data["policies"][0]["mean"]["jct_mean_s"] == pytest.approx(140)
+    assert data["failed"] == []
+
+
+def test_seeds_draw_what_the_trace_does_not_say(run, tmp_path):
+    trace = tmp_path / "t.csv"
+    rows = [f"j{k},{20 * k},1,{100 + 7 * k}" for k in range(30)]
+    trace.write_text("\n".join(["id,arrival_s,workers,duration_s", *rows]) + "\n")
+    size = ("--nodes", 1, "--gpus-per-node", 4)
+    status, out, _ = run("compare", trace, "--policies", "castor", *size, "--json", *ONE)
+    data = json.loads(out)
+    assert status == 0
+    assert [each["seed"] for each in data["runs"]] == [0, 1, 2]
+    means = [each["metrics"]["jct_mean_s"] for each in data["runs"]]
+    assert len(set(means)) == 3
+    assert data["policies"][0]["mean"]["jct_mean_s"] == pytest.approx(sum(means) / 3)
+    assert "workloads of 30 jobs, gSLAs of 30 jobs (uniform:1:2)" in data["facts"]["drawn"]
+    assert "nothing in it was measured" in data["facts"]["world"]
+
+
+def test_the_same_in_processes_and_without(run, tmp_path):
+    common = ("compare", DAY, "--policies", "fifo,castor", "--seeds", 2, "--beliefs", "noise:0.2")
+    found = []
+    for jobs in (1, 2):
+        assert run(*common, "--jobs", jobs, "-o", tmp_path / str(jobs), "--json")[0] == 0
+        kept = sorted((tmp_path / str(jobs) / "runs").iterdir())
+        found.append([(path.name, RunResult.read(path)) for path in kept])
+    for (name, one), (other_name, other) in zip(*found, strict=True):
+        assert name == other_name
+        assert (one.jobs["finish_s"] == other.jobs["finish_s"]).all()
+
+
+def test_what_is_there_is_not_run_again(run, small, monkeypatch):
+    assert run("compare", *small, "--policies", "fifo,ssf", "-o", "out", *ONE)[0] == 0
+    before = {path.name: path.stat().st_mtime_ns for path in Path("out/runs").iterdir()}
+    assert run("compare", *small, "--policies", "ssf,sjf,fifo", "-o", "out", *ONE)[0] == 0
+    after = {path.name: path.stat().st_mtime_ns for path in Path("out/runs").iterdir()}
+    assert before.items() <= after.items()
+    assert len(after) == 3
+    with open("out/results.csv") as file:
+        assert [row["policy"] for row in csv.DictReader(file)] == ["ssf", "sjf", "fifo"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("--restart", "10"),
+        ("--seed", "1"),
+        ("--gsla", "fixed:1.5"),
+        ("--beliefs", "noise:0.1"),
+        ("--load", "2"),
+        ("--nodes", "2"),
+    ],
+)
+def test_what_is_there_of_another_setup_does_not_count(run, small, change):
+    assert run("compare", *small, "--policies", "ssf", "-o", "out")[0] == 0
+    assert run("compare", *small, "--policies", "ssf", "-o", "out", "--seeds", 1, *change)[0] == 0
+    assert len(list(Path("out/runs").iterdir())) == 2
+
+
+class Never:
+    """Starts nobody."""
+
+    def decide(self, state):
+        return Decision()
+
+
+class Broken:
+    """Puts every job on GPU 0, as if it had one worker."""
+
+    def decide(self, state):
+        return Decision(starts=tuple(Start(job, (0,)) for job in state.pending.values()))
+
+
+@pytest.fixture
+def bad_policies(monkeypatch):
+    named = {"never": Never, "broken": Broken}
+    old = registry.policy_class
+    monkeypatch.setattr(registry, "POLICIES", {**POLICIES, "never": "", "broken": ""})
+    monkeypatch.setattr(registry, "policy_class", lambda name: named.get(name) or old(name))
+
+
+def test_a_policy_that_fails_is_told_and_the_others_go_on(run, small, bad_policies):
+    policies = "never,fifo,broken"
+    many = ("--policies", policies, "--seeds", 2, "-o", "out", "--report", "page.html")
+    status, out, err = run("compare", *small, *many, *ONE)
+    assert status == 1
+    assert err.splitlines() == [
+        "dovetail: failed: never, seeds 0, 1: the policy leaves 3 jobs waiting for ever (at 10 s)",
+        "dovetail: failed: broken, seeds 0, 1: the policy gives 'j1' 1 GPUs for 2 workers (at 0 s)",
+    ]
+    assert "fifo" in out
+    data = json.loads(Path("out/comparison.json").read_text())
+    assert [each["policy"] for each in data["failed"]] == ["never", "broken"] * 2
+    assert "never, seeds 0, 1: the policy leaves 3 jobs" in Path("page.html").read_text()
+
+
+def test_a_policy_that_fails_alone_is_one_line(run, small, bad_policies):
+    status, _, err = run("simulate", *small, "--policy", "never")
+    assert status == 2
+    assert err == "dovetail: the policy leaves 3 jobs waiting for ever (at 10 s)\n"
+    assert run("compare", *small, "--policies", "never", "--report", "page.html")[0] == 1
+    assert not Path("page.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--policy", "best"), "policy must be one of"),
+        (("--policy", "castor:x=1"), "policy 'castor' has no option 'x': its options are"),
+        (("--policy", "tiresias:promote"), "an option is written NAME=VALUE, got 'promote'"),
+        (("--gsla", "uniform:0:2"), "--gsla: must be like one of none, fixed:1.5"),
+        (("--beliefs", "hope"), "--beliefs: beliefs must be one of exact, noise:SIGMA"),
+        (("--beliefs", "noise:-1"), "--beliefs: "),
+        (("--beliefs", "model:absent.json"), "absent.json: cannot be read"),
+        (("--round", "-1"), "--round: must be a finite number >= 0, got -1.0"),
+        (("--restart", "nan"), "--restart: must be a finite number >= 0, got nan"),
+        (("--mtbf", "0"), "--mtbf: must be > 0, got 0.0"),
+        (("--repair", "-2"), "--repair: must be > 0"),
+        (("--estimate-error", "-1"), "--estimate-error: must be a finite number >= 0"),
+        (("--window", "2"), "argument --window: must be FROM:TO in hours, got '2'"),
+        (("--window", "5:2"), "--window: must be 0 <= from < to"),
+        (("--window", "50:60"), "must leave at least one job"),
+        (("--busiest", "9"), "--busiest: must be between 1 and the 3 jobs of the trace, got 9"),
+        (("--sample", "9"), "--sample: must be <= 3 (jobs that there are), got 9"),
+        (("--load", "0"), "--load: must be a finite number > 0, got 0"),
+        (("--load", "nan"), "--load: must be a finite number > 0, got nan"),
+        (("--nodes", "0"), "argument --nodes: must be a whole number >= 1, got '0'"),
+        (("--gpu-model", "A100"), "world.yaml: --gpu-model: must be one of V100, got 'A100'"),
+        (("--format", "excel"), "--format: must be one of csv, parquet"),
+        (("--gpus-per-node", "1", "--nodes", "1"), "jobs[1].workers: must be <= 1"),
+        (("-o", "trace.csv"), "trace.csv: holds something else than a run"),
+        (("-o", "trace.csv/out"), "cannot be written"),
+    ],
+)
+def test_a_mistake_is_one_line(run, small, arguments, message):
+    status, out, err = run("simulate", *small, *("--policy", "fifo"), *arguments)
+    assert (status, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "trace: cannot be read: No such file or directory"),
+        ("", "must have the columns id, arrival_s"),
+        ("id,arrival_s,workers,duration_s\n", "must have at least one job, got none"),
+        ("id,arrival_s,workers,duration_s\na,0,none,3\n", "line 2"),
+        ("id,arrival_s,workers,duration_s\na,0,1,-3\n", "duration_s"),
+        ("\x00\x01", "trace"),
+    ],
+)
+def test_a_broken_trace_is_one_line(run, tmp_path, monkeypatch, text, message):
+    monkeypatch.chdir(tmp_path)
+    if text is not None:
+        Path("trace").write_text(text)
+    status, out, err = run("simulate", "trace", "--policy", "fifo")
+    assert (status, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--policies", "fifo,best"), "policy must be one of"),
+        (("--policies", ","), "argument --policies: must name at least one policy, got ','"),
+        (("--baseline", "ssf"), "--baseline: must be one of --policies (fifo), got 'ssf'"),
+        (("-o", "world.yaml"), "world.yaml: is another file of this command, too"),
+        (("-o", "full"), "full: --output: holds something else than a comparison"),
+        (("-o", "full/thesis.tex"), "full/thesis.tex: --output: must be a folder, got a file"),
+        (("--report", "absent/page.html"), "absent/page.html: --report: must be in a folder that"),
+        (("--report", "trace.csv"), "trace.csv: is another file of this command, too"),
+        (("--gpus-per-node", "1", "--nodes", "1"), "jobs[1].workers: must be <= 1"),
+        (("--jobs", "0"), "argument --jobs: must be a whole number >= 1, got '0'"),
+    ],
+)
+def test_a_mistake_is_told_before_anything_is_run(run, small, arguments, message):
+    Path("full").mkdir()
+    Path("full/thesis.tex").write_text("mine")
+    status, out, err = run("compare", *small, *("--policies", "fifo"), *arguments)
+    assert (status, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1
+    assert [path.name for path in Path("full").iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize("command", ["simulate", "compare"])
+def test_a_folder_that_cannot_be_written_is_told(run, small, command):
+    policy = "--policy" if command == "simulate" else "--policies"
+    status, out, err = run(command, *small, policy, "fifo", "-o", "/proc/out")
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert "/proc/out" in err
+    assert "cannot be written" in err
+
+
+@pytest.mark.parametrize(
+    ("text", "policies"),
+    [
+        ("fifo,ssf", ("fifo", "ssf")),
+        ("tiresias:a=1,b=2,fifo", ("tiresias:a=1,b=2", "fifo")),
+        ("a:x=1,b:y=2,z=3", ("a:x=1", "b:y=2,z=3")),
+        ("fifo, ssf,fifo", ("fifo", "ssf")),
+    ],
+)
+def test_policies_are_split_at_the_right_commas(text, policies):
+    options = parser().parse_args(["compare", "t.csv", "--policies", text])
+    assert options.policies == policies
+
+
+def test_part_of_a_trace_is_taken_before_the_load(run, small):
+    # Window: j2 and nobody else. Its time to arrive counts from the first that is left.
+    status, out, _ = run("simulate", *small, "--policy", "fifo", "--window", "0.002:1", "--json")
+    data = json.loads(out)
+    assert status == 0
+    assert data["metrics"]["jobs"] == 1
+    assert data["metrics"]["makespan_s"] == pytest.approx(30)
+    assert "1 job of 3" in data["facts"]["trace"]
+    assert data["facts"]["load"] == "all jobs arrive at once"
+
+
+def test_gslas_of_a_trace_that_has_some_are_left_alone(run, small):
+    _, out, _ = run("simulate", *small, "--policy", "fifo", "--json")
+    assert "drawn" not in json.loads(out)["facts"]
+    _, out, _ = run("simulate", *small, "--policy", "fifo", "--json", "--gsla", "fixed:2")
+    assert json.loads(out)["facts"]["drawn"] == "gSLAs of 2 jobs (fixed:2)"
+
+
+def test_a_shipped_trace_brings_its_world(run):
+    status, out, _ = run("simulate", DAY, "--policy", "castor", "--json")
+    data = json.loads(out)
+    assert status == 0
+    assert data["metrics"]["jobs"] == len(library_trace("lab-day").jobs)
+    assert data["facts"]["world"].startswith(DAY)
+
+
+def result(policy, seed=0, **metrics):
+    summary = dict.fromkeys(METRICS, math.nan) | metrics
+    return RunResult(policy, seed, summary, {}, {}, {})
+
+
+def test_how_many_times_better():
+    runs = [
+        result("one", jct_mean_s=100.0, throughput_jobs_h=2.0, violation_rate=0.5),
+        result("two", jct_mean_s=50.0, throughput_jobs_h=3.0, violation_rate=0.0),
+    ]
+    one, two = Groups.of(runs).every
+    assert gain(two, one, "jct_mean_s") == 2
+    assert gain(two, one, "throughput_jobs_h") == 1.5
+    assert gain(two, one, "violation_rate") == math.inf
+    assert gain(one, two, "violation_rate") == 0
+    assert math.isnan(gain(two, two, "violation_rate"))
+    assert math.isnan(gain(one, two, "energy_kwh"))
+
+
+def start(*arguments):
+    """Start the installed program; SIGINT reaches it even if it is ignored here."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "dovetail.cli", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+
+
+def wait_for_a_run(process, folder):
+    runs = folder / "runs"
+    for _ in range(600):
+        if runs.is_dir() and any(not p.name.startswith(".") for p in runs.iterdir()):
+            return
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    pytest.fail("no run in 30 s")
+
+
+def children(pid):
+    found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True)
+    return [int(line) for line in found.stdout.split()]
+
+
+def alive(pid):
+    state = Path(f"/proc/{pid}/stat")
+    return state.exists() and state.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_an_interrupted_comparison_goes_on_where_it_stopped(tmp_path, number):
+    # lab-week takes a moment under Tiresias; 60 runs of it outlast the first by far.
+    folder, seeds = tmp_path / "out", 60
+    week = ("compare", "library:lab-week", "--policies", "tiresias", "--estimate-error", "0.5")
+    process = start(*week, "--seeds", seeds, "--jobs", 2, "-o", folder)
+    wait_for_a_run(process, folder)
+    helpers = children(process.pid)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=20)
+    for _ in range(100):
+        if not any(map(alive, helpers)):
+            break
+        time.sleep(0.05)
+    assert not any(map(alive, helpers))
+    done = {p for p in (folder / "runs").iterdir() if not p.name.startswith(".")}
+    assert 0 < len(done) < seeds
+    for path in done:
+        RunResult.read(path)
+    if number == signal.SIGINT:
+        assert process.returncode == 130
+        told = f"interrupted: the same command goes on after {len(done)} of {seeds} runs"
+        assert err == f"dovetail: {told}\n"
+        assert set((folder / "runs").iterdir()) == done
+    stamps = {path: path.stat().st_mtime_ns for path in done}
+    few = len(done) + 1
+    again = start(*week, "--seeds", few, "--jobs", 2, "-o", folder)
+    out, err = again.communicate(timeout=60)
+    assert (again.returncode, err) == (0, "")
+    assert "tiresias" in out
+    assert {path: path.stat().st_mtime_ns for path in done} == stamps
+    with open(folder / "results.csv") as file:
+        assert len(list(csv.DictReader(file))) == few
+
+
+def test_help_does_not_load_the_simulator():
+    code = (
+        "import sys; from dovetail.cli import parser; parser();"
+        "print([m for m in sys.modules if 'numpy' in m or 'simulation' in m])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -1,0 +1,90 @@
+import dataclasses
+
+import pytest
+
+from dovetail.executor.simulation import Options
+from dovetail.executor.simulation.beliefs import Model, Noise
+from dovetail.executor.simulation.campaign import Campaign, Task, require_possible
+from dovetail.executor.simulation.setup import Draws, Setup
+from dovetail.instances.errors import InputError, UnsupportedError
+from tests.executor.simulation.worlds import trace, world
+
+JOBS = trace((0, 1, 10, "a"), (1, 2, 5, "b"))
+PAIR = [("a", "b", 1.5, 1.2)]
+SETUP = Setup(JOBS, world(gpus=2, slowdowns=PAIR))
+
+
+def campaign(setup, tmp_path, policies=("fifo", "ssf"), seeds=(0, 1)):
+    return Campaign(setup, policies, seeds, tmp_path)
+
+
+def test_runs_every_policy_for_every_seed_and_nothing_twice(tmp_path):
+    told = []
+    runs = campaign(SETUP, tmp_path)
+    assert runs.run(told=lambda *step: told.append(step)) == []
+    assert told == [
+        ("fifo, seed 0", 1, 4),
+        ("ssf, seed 0", 2, 4),
+        ("fifo, seed 1", 3, 4),
+        ("ssf, seed 1", 4, 4),
+    ]
+    # fifo: 10, and 10 to 15 for both GPUs. JCT 10 and 14.
+    assert [(r.policy, r.seed, r.summary["jct_mean_s"]) for r in runs.results(tables=False)][
+        :2
+    ] == [
+        ("fifo", 0, 12),
+        ("fifo", 1, 12),
+    ]
+    again = []
+    more = campaign(SETUP, tmp_path, ("fifo", "sjf"), (1, 2))
+    assert more.run(told=lambda *step: again.append(step)) == []
+    assert [step for step, _, _ in again] == ["sjf, seed 1", "fifo, seed 2", "sjf, seed 2"]
+    assert [done for _, done, _ in again] == [2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"trace": trace((0, 1, 10, "a"), (1, 2, 6, "b"))},
+        {"world": world(gpus=3, slowdowns=PAIR)},
+        {"world": world(gpus=2, slowdowns=[("a", "b", 1.5, 1.25)])},
+        {"draws": Draws("fixed:1.5")},
+        {"beliefs": Noise(0.1)},
+        {"options": Options(restart_s=5.0)},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_whatever_decides_the_outcome_is_in_the_fingerprint(tmp_path, change):
+    other = dataclasses.replace(SETUP, **change)
+    task = Task("fifo", 0)
+    prints = [campaign(setup, tmp_path).fingerprint(task) for setup in (SETUP, other, SETUP)]
+    assert prints[0] == prints[2] != prints[1]
+
+
+def test_a_model_counts_by_what_is_in_its_file(tmp_path):
+    file = tmp_path / "model.json"
+    prints = []
+    for text in ("{}", '{"a": 1}'):
+        file.write_text(text)
+        setup = dataclasses.replace(SETUP, beliefs=Model(str(file)))
+        prints.append(campaign(setup, tmp_path).fingerprint(Task("fifo", 0)))
+    assert prints[0] != prints[1]
+
+
+def test_names_of_folders_are_plain_and_differ(tmp_path):
+    runs = campaign(SETUP, tmp_path)
+    names = ["tiresias:promote=2", "tiresias:promote=3", "../up", "x" * 300]
+    folders = {runs.folder_of(Task(name, 0)) for name in names}
+    assert len(folders) == 4
+    assert all(folder.parent == tmp_path / "runs" and len(folder.name) < 120 for folder in folders)
+
+
+def test_what_cannot_be_run_is_refused_before_anything_is(tmp_path):
+    with pytest.raises(UnsupportedError, match="policy must be one of"):
+        campaign(SETUP, tmp_path, ("fifo", "best")).run()
+    large = dataclasses.replace(SETUP, trace=trace((0, 1, 10, "a"), (0, 3, 10, "a")))
+    with pytest.raises(InputError, match=r"jobs\[1\].workers"):
+        campaign(large, tmp_path).run()
+    with pytest.raises(InputError, match=r"jobs\[1\].workers"):
+        require_possible(large.scenario(0))
+    assert not list((tmp_path / "runs").glob("*"))

@@ -1,0 +1,411 @@
+"""Traces in files: small ones by hand, broken ones one by one, round trips, the published ones."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from importlib.util import find_spec
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dovetail.instances.errors import InputError
+from dovetail.instances.traces import Trace, TraceJob, muri_stages, read_trace, write_trace
+from tests.instances.odd import names
+
+PHILLY = "timestamp,duration,num_gpus,gpu_time,cluster"
+MURI = (
+    "job_id,num_gpu,submit_time,iterations,model_name,batch_size,duration,interval,"
+    "iteration_time,resource_time_0,resource_time_1,resource_time_2,priority"
+)
+OWN = "id,arrival_s,workers,duration_s"
+
+needs_pyarrow = pytest.mark.skipif(
+    find_spec("pyarrow") is None, reason="pyarrow is not installed (extra parquet)"
+)
+
+
+def written(folder, name, *lines):
+    path = folder / name
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def told(path, **options):
+    """Return what is said of a file that breaks a rule, without its folder."""
+    with pytest.raises(InputError) as error:
+        read_trace(path, **options)
+    return str(error.value).replace(f"{path.parent}/", "")
+
+
+# --- our own columns
+
+
+def test_own_columns_in_any_order_with_defaults(tmp_path):
+    path = written(
+        tmp_path,
+        "mine.csv",
+        "workers,id,arrival_s,duration_s,gsla,priority,weight,workload,tenant",
+        "2,b,30,100.5,1.5,latency,2,bert,ann",
+        "1,a,0,60,,,,,",
+    )
+    trace = read_trace(path)
+    assert trace.name == "mine"
+    assert trace.notes == ()
+    assert trace.jobs == (
+        TraceJob("a", 0.0, 1, 60.0),
+        TraceJob("b", 30.0, 2, 100.5, "bert", 1.5, 2.0, "latency", "ann"),
+    )
+
+
+def test_gzip_is_unpacked(tmp_path):
+    path = tmp_path / "mine.csv.gz"
+    path.write_bytes(gzip.compress(f"{OWN}\na,0,1,60\n".encode()))
+    assert read_trace(path).jobs == (TraceJob("a", 0.0, 1, 60.0),)
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ([f"{OWN},gslo"], "line 1: unknown column 'gslo', did you mean gsla?"),
+        ([f"{OWN},colour"], "line 1: unknown column 'colour'"),
+        ([f"{OWN},id"], "line 1: column 'id' is there twice"),
+        (
+            ["id,arrival_s,workers"],
+            "line 1: must have the columns id, arrival_s, workers, duration_s; missing: duration_s,"
+            " got id, arrival_s, workers",
+        ),
+        ([OWN, "a,0,1"], "line 2: must have 4 fields, got 3"),
+        ([OWN, ",0,1,60"], "line 2: id: must not be empty"),
+        ([OWN, "a,0,,60"], "line 2: workers: must not be empty"),
+        ([OWN, "a,soon,1,60"], "line 2: arrival_s: must be a number, got 'soon'"),
+        ([OWN, "a,-1,1,60"], "line 2: arrival_s: must be a finite number >= 0, got -1.0"),
+        ([OWN, "a,0,1.5,60"], "line 2: workers: must be a whole number, got '1.5'"),
+        ([OWN, "a,0,0,60"], "line 2: workers: must be >= 1, got 0"),
+        ([OWN, "a,0,1e9,60"], "line 2: workers: must be <= 1000000, got 1000000000"),
+        ([OWN, "a,0,1,0"], "line 2: duration_s: must be a finite number > 0, got 0.0"),
+        ([OWN, "a,0,1,nan"], "line 2: duration_s: must be a finite number > 0, got nan"),
+        (
+            [OWN, "a,0,1,60", "a,1,1,60"],
+            "line 3: id: ids must differ, got 'a' in line 2 too",
+        ),
+        ([f"{OWN},gsla", "a,0,1,60,0.9"], "line 2: gsla: must be a finite number >= 1, got 0.9"),
+        (
+            [f"{OWN},weight", "a,0,1,60,-1"],
+            "line 2: weight: must be a finite number >= 0, got -1.0",
+        ),
+        (
+            [f"{OWN},priority", "a,0,1,60,high"],
+            "line 2: priority: must be batch or latency, got 'high'",
+        ),
+        (
+            [f"{OWN},tenant", "a,0,1,60,\x07"],
+            "line 2: tenant: must be one line of printable characters, got '\\x07'",
+        ),
+    ],
+)
+def test_a_broken_own_file_is_told_with_line_and_column(tmp_path, lines, message):
+    assert told(written(tmp_path, "mine.csv", *lines)) == f"mine.csv: {message}"
+
+
+def test_a_missing_file_is_told(tmp_path):
+    assert told(tmp_path / "none.csv") == "none.csv: cannot be read: No such file or directory"
+
+
+def test_an_unknown_kind_is_told(tmp_path):
+    path = written(tmp_path, "mine.csv", OWN)
+    rule = "must be one of csv, parquet, philly, gavel, muri, swf, got 'xls'"
+    assert told(path, kind="xls") == f"kind: {rule}"
+
+
+finite = st.floats(min_value=0, allow_infinity=False, allow_nan=False)
+jobs = st.builds(
+    TraceJob,
+    id=names,
+    arrival_s=finite,
+    workers=st.integers(1, 10**6),
+    duration_s=st.floats(min_value=0, exclude_min=True, allow_infinity=False),
+    workload=st.none() | names,
+    gsla=st.none() | st.floats(min_value=1, allow_infinity=False),
+    weight=finite,
+    priority=st.sampled_from(["batch", "latency"]),
+    tenant=st.none() | names,
+)
+traces = st.lists(jobs, max_size=4, unique_by=lambda job: job.id).map(
+    lambda each: Trace.of("odd", each)
+)
+ENDINGS = ["csv", "csv.gz", pytest.param("parquet", marks=needs_pyarrow)]
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(trace=traces)
+def test_what_is_written_is_read_back_equal(ending, trace, tmp_path):
+    path = tmp_path / f"odd.{ending}"
+    write_trace(path, trace)
+    kind = "parquet" if ending == "parquet" else "csv"
+    assert read_trace(path) == read_trace(path, kind=kind) == trace
+
+
+def test_columns_at_their_default_are_not_written(tmp_path):
+    path = tmp_path / "mine.csv"
+    write_trace(path, Trace("mine", (TraceJob("a", 0.0, 1, 60.0, tenant="ann"),)))
+    assert path.read_text() == f"{OWN},tenant\na,0.0,1,60.0,ann\n"
+
+
+@needs_pyarrow
+def test_a_broken_parquet_file_is_told_with_row_and_column(tmp_path):
+    import pyarrow
+    from pyarrow import parquet
+
+    path = tmp_path / "mine.parquet"
+    columns = {"id": ["a"], "arrival_s": [0.0], "workers": [1], "duration_s": [-2.0]}
+    parquet.write_table(pyarrow.table(columns), path)
+    rule = "duration_s: must be a finite number > 0, got -2.0"
+    assert told(path) == f"mine.parquet: row 1: {rule}"
+    path.write_bytes(b"id")
+    assert told(path).startswith("mine.parquet: must be a Parquet file: ")
+
+
+# --- Philly: sorted by the time of submission, which begins the trace
+
+
+def test_philly(tmp_path):
+    path = written(
+        tmp_path,
+        "jobs.csv",
+        PHILLY,
+        "2017-10-09 00:01:00,66.0,2,132.0,vc-b",
+        "2017-10-08 23:59:30,10.5,1,10.5,vc-a",
+        "2017-10-09 00:00:00,0.0,1,0.0,vc-a",
+        "2017-10-09 00:00:10,5,0,0.0,vc-a",
+    )
+    trace = read_trace(path)
+    # 23:59:30 to 00:01:00 are 90 s.
+    assert trace.jobs == (
+        TraceJob("job-3", 0.0, 1, 10.5, tenant="vc-a"),
+        TraceJob("job-2", 90.0, 2, 66.0, tenant="vc-b"),
+    )
+    assert trace.notes == ("2 of 4 jobs left out: no GPUs or no run time",)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (
+            "yesterday,66,1,66,vc",
+            "timestamp: must be a time like 2017-10-09 07:01:55, got 'yesterday'",
+        ),
+        (
+            "2017-10-09 07:01:55+00:00,66,1,66,vc",
+            "timestamp: must be a time like 2017-10-09 07:01:55, got '2017-10-09 07:01:55+00:00'",
+        ),
+        ("2017-10-09 07:01:55,-1,1,66,vc", "duration: must be a finite number >= 0, got '-1'"),
+        ("2017-10-09 07:01:55,66,1.5,66,vc", "num_gpus: must be a whole number >= 0, got 1.5"),
+        ("2017-10-09 07:01:55,66,1,66,", "cluster: must not be empty"),
+    ],
+)
+def test_a_broken_philly_file_is_told(tmp_path, row, message):
+    assert told(written(tmp_path, "jobs.csv", PHILLY, row)) == f"jobs.csv: line 2: {message}"
+
+
+def test_philly_without_a_column_is_told(tmp_path):
+    path = written(tmp_path, "jobs.csv", "timestamp,duration,num_gpus")
+    rule = "must have the columns timestamp, duration, num_gpus, cluster; missing: cluster"
+    assert (
+        told(path, kind="philly") == f"jobs.csv: line 1: {rule}, got timestamp, duration, num_gpus"
+    )
+
+
+# --- Gavel: "a" does 10 it/s alone, and 16 on two GPUs; "b" 4, and was not measured on two
+
+DEVICE = {"('a', 1)": {"null": 10.0}, "('a', 2)": {"null": 16.0}, "('b', 1)": {"null": 4.0}}
+
+
+def throughputs(folder):
+    path = folder / "simulation_throughputs.json"
+    path.write_text(json.dumps({"v100": DEVICE, "k80": {"('a', 1)": {"null": 5.0}}}))
+    return path
+
+
+def gavel_row(job_type="a", steps="100", arrival="0", gpus="1"):
+    return "\t".join([job_type, "cmd", "-n", "1", steps, arrival, gpus])
+
+
+def test_gavel_takes_durations_from_throughputs_in_the_folder_above(tmp_path):
+    throughputs(tmp_path)
+    (tmp_path / "traces").mkdir()
+    path = written(
+        tmp_path / "traces",
+        "some.trace",
+        gavel_row(),
+        gavel_row(steps="320", arrival="5.5", gpus="2"),
+        gavel_row("b", steps="8", arrival="7", gpus="2"),
+    )
+    trace = read_trace(path)
+    assert trace.jobs == (
+        TraceJob("job-1", 0.0, 1, 10.0, "a"),  # 100 / 10
+        TraceJob("job-2", 5.5, 2, 20.0, "a"),  # 320 / 16
+        TraceJob("job-3", 7.0, 2, 2.0, "b"),  # 8 / 4, the rate of one GPU
+    )
+    assert trace.notes == (
+        "1 of 3 jobs are gangs whose throughput was not measured on v100: "
+        "their durations take that of one GPU",
+    )
+
+
+def test_gavel_on_another_gpu_model(tmp_path):
+    path = written(tmp_path, "rows.txt", gavel_row())
+    rates = throughputs(tmp_path)
+    slow = read_trace(path, throughputs=rates, gpu_model="k80")
+    assert slow.jobs == (TraceJob("job-1", 0.0, 1, 20.0, "a"),)
+    assert slow.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (
+            gavel_row("c"),
+            "line 1: job type: must be one with a throughput on one GPU (a, b), got 'c'",
+        ),
+        (gavel_row(steps="0"), "line 1: total steps: must be > 0, got '0'"),
+        (gavel_row(arrival="-3"), "line 1: arrival s: must be a finite number >= 0, got '-3'"),
+        (gavel_row(gpus="0"), "line 1: GPUs: must be a whole number >= 1, got 0"),
+        ("a\tb", "line 1: must have 7 fields, got 2"),
+    ],
+)
+def test_a_broken_gavel_trace_is_told(tmp_path, row, message):
+    throughputs(tmp_path)
+    assert told(written(tmp_path, "some.trace", row)) == f"some.trace: {message}"
+
+
+def test_gavel_needs_throughputs(tmp_path):
+    path = written(tmp_path, "some.trace", gavel_row())
+    rule = "needs simulation_throughputs.json of Gavel beside it or in the folder above"
+    assert told(path) == f"some.trace: {rule}, or given as throughputs"
+    assert "simulation_throughputs.json: device: must be one of v100, k80, got 'a100'" in told(
+        path, throughputs=throughputs(tmp_path), gpu_model="a100"
+    )
+
+
+# --- Muri: milliseconds
+
+
+def test_muri(tmp_path):
+    path = written(
+        tmp_path,
+        "trace9.csv",
+        MURI,
+        "7,4,1500,10,bert,4,1900,1500,190,0.5,163,18,1",
+        "8,1,2000,20,vgg16,16,2140,500,107,117,68,0,0",
+        "9,1,2500,0,vgg16,16,0,500,107,117,68,0,0",
+    )
+    trace = read_trace(path)
+    assert trace.jobs == (
+        TraceJob("job-7", 1.5, 4, 1.9, "bert"),
+        TraceJob("job-8", 2.0, 1, 2.14, "vgg16"),
+    )
+    assert trace.notes == ("1 of 3 jobs left out: no GPUs or no run time",)
+    assert muri_stages(path) == {
+        ("bert", 4): (0.19, 0.0005, 0.163, 0.018),
+        ("vgg16", 1): (0.107, 0.117, 0.068, 0.0),
+    }
+
+
+def test_a_broken_muri_trace_is_told(tmp_path):
+    path = written(tmp_path, "t.csv", MURI, "7,4,1500,10,,4,1900,1500,190,0.5,163,18,1")
+    assert told(path) == "t.csv: line 2: model_name: must not be empty"
+    path = written(tmp_path, "t.csv", MURI, "7,4,soon,10,bert,4,1900,1500,190,0.5,163,18,1")
+    assert told(path) == "t.csv: line 2: submit_time: must be a number, got 'soon'"
+
+
+def test_stages_that_contradict_each_other_are_told(tmp_path):
+    path = written(
+        tmp_path,
+        "t.csv",
+        MURI,
+        "7,4,1500,10,bert,4,1900,1500,190,0.5,163,18,1",
+        "8,4,1500,10,bert,4,1900,1500,190,0.5,164,18,1",
+    )
+    rule = "iteration_time or resource_time: must be as in the other rows of bert on 4 GPUs"
+    with pytest.raises(InputError, match=f"t.csv: line 3: {rule}$"):
+        muri_stages(path)
+
+
+# --- SWF: job, submit, wait, run, allocated, CPU, memory, requested, ..., user is the 12th
+
+
+def swf(job=1, submit=0, run=60, allocated=8, requested=8, user=3):
+    return f"{job} {submit} 9 {run} {allocated} -1 -1 {requested} -1 -1 1 {user} 1 1 1 1 -1 -1"
+
+
+def test_swf(tmp_path):
+    path = written(
+        tmp_path,
+        "cluster.swf",
+        "; Version: 2.2",
+        ";",
+        swf(),
+        "",
+        swf(2, 30, 0.5, -1, 9, -1),
+        swf(3, 31, -1),
+        swf(4, 32, 60, 0, -1),
+    )
+    trace = read_trace(path, cores_per_gpu=4)
+    # 8 cores are 2 GPUs, 9 cores 3.
+    assert trace.jobs == (
+        TraceJob("job-1", 0.0, 2, 60.0, tenant="user-3"),
+        TraceJob("job-2", 30.0, 3, 0.5),
+    )
+    assert trace.notes == ("2 of 4 jobs left out: no GPUs or no run time",)
+    assert [job.workers for job in read_trace(path).jobs] == [8, 9]
+
+
+def test_an_id_twice_is_told(tmp_path):
+    path = written(tmp_path, "cluster.swf", swf(), swf())
+    assert told(path) == "cluster: jobs[1].id: ids must differ, got 'job-1' twice"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("1 2 3", "line 2: must have 18 fields, got 3"),
+        (swf(run="x"), "line 2: run time: must be a number >= 0, or -1 for unknown, got 'x'"),
+        (swf(run=-2), "line 2: run time: must be a number >= 0, or -1 for unknown, got '-2'"),
+        (swf(submit=-1), "line 2: submit time: must be a finite number >= 0, got '-1'"),
+        (swf(job="x"), "line 2: job number: must be a number, got 'x'"),
+    ],
+)
+def test_a_broken_swf_file_is_told(tmp_path, line, message):
+    assert told(written(tmp_path, "cluster.swf", "; c", line)) == f"cluster.swf: {message}"
+
+
+def test_a_gpu_has_at_least_one_core(tmp_path):
+    path = written(tmp_path, "cluster.swf", swf())
+    assert told(path, cores_per_gpu=0) == "cores_per_gpu: must be >= 1, got 0"
+
+
+# --- told by what is in the file
+
+
+def test_the_format_is_told_by_the_first_line(tmp_path):
+    throughputs(tmp_path)
+    contents = {
+        "job-2": f"{PHILLY}\n2017-10-09 00:01:00,66.0,2,132.0,vc\n",
+        "job-7": f"{MURI}\n7,4,1500,10,bert,4,1900,1500,190,0.5,163,18,1\n",
+        "job-1": f"; a comment\n{swf()}\n",
+        "job-5": f"{swf(5)}\n",
+        "a": f"\n{OWN}\na,0,1,60\n",
+    }
+    for name, content in contents.items():
+        path = tmp_path / "jobs.txt"
+        path.write_text(content)
+        assert [job.id for job in read_trace(path).jobs] == [name]
+    path.write_text(gavel_row() + "\n")
+    assert [job.workload for job in read_trace(path).jobs] == ["a"]
