@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dovetail.solver.policies.dovetail_market import Market
 from dovetail.solver.policies.dovetail_outlook import believed_ends
 from dovetail.solver.policies.dovetail_patience import Patience
-from dovetail.solver.policies.dovetail_round import Chosen, RoundSolver
+from dovetail.solver.policies.dovetail_round import Chosen, Option, RoundSolver
 from dovetail.solver.policies.dovetail_starts import carry_out, starts
 from dovetail.solver.policies.dovetail_ways import WayBook
 from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.placement import idle_gpus
 from dovetail.solver.policies.policy import NOTHING, Decision, RoundProof
 from dovetail.solver.policies.state import State
+
+_AGAIN_S = 1.0
+"""Seconds after which gangs that lost a host to another start are looked at again."""
 
 
 @dataclass
@@ -102,12 +106,16 @@ class Dovetail:
         reserved = self._serve_overdue(draft, ends)
         market = Market(draft, self._ways(state), ends, reserved, self.gpu_price, self.window)
         idle = {kind: len(gpus) for kind, gpus in market.idle.items()}
-        chosen = self._solver.solve(list(starts(market)), idle)
+        options = list(starts(market))
+        chosen = self._solver.solve(options, idle)
         for option in chosen.options:
             carry_out(option.detail, draft, market)
         if draft.idle_total == len(state.machines):
             _start_first(draft, market)
-        return draft.decision(self._wake(state), _proof(chosen, market))
+        wake_s = self._wake(state)
+        if _left_over(options, chosen):
+            wake_s = state.now + _AGAIN_S
+        return draft.decision(wake_s, _proof(chosen, market))
 
     def _ways(self, state: State) -> WayBook:
         if self._book is None:
@@ -130,6 +138,14 @@ class Dovetail:
     def _wake(self, state: State) -> float | None:
         """Return the moment at which the next job becomes overdue."""
         return self._patience.next_s(state)
+
+
+def _left_over(options: Sequence[Option], chosen: Chosen) -> bool:
+    """Tell whether a start was chosen that may have kept a gang from its hosts."""
+    begun = {job for option in chosen.options for job in option.jobs}
+    return bool(begun) and any(
+        len(option.hosts) > 1 and begun.isdisjoint(option.jobs) for option in options
+    )
 
 
 def _start_first(draft: Draft, market: Market) -> None:

@@ -24,7 +24,6 @@ from dovetail.solver.policies.dovetail_outlook import (
     best_speed,
     busy_seconds,
     idle_by_kind,
-    pace_of,
     queue_of,
 )
 from dovetail.solver.policies.dovetail_prices import Ask, Prices, layout
@@ -133,8 +132,7 @@ class Market:
             for job, seconds in zip(queue, self._seconds, strict=True)
         ]
         idle = sum(map(len, self.idle.values()))
-        pace = pace_of(self.state, len(self._busy_s))
-        starts = [t / pace for t in layout([0.0] * idle + self._busy_s, asks)]
+        starts = layout([0.0] * idle + self._busy_s, asks)
         self.prices = Prices(starts, asks, gpu_price)
         self.starts_now = np.array([start <= 0 for start in starts[: len(self.jobs)]], dtype=bool)
         last = max(

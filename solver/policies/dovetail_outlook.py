@@ -61,15 +61,6 @@ def busy_seconds(draft: Draft, ends: Mapping[int, float]) -> list[float]:
     return sorted([max([ends[job.number] for job in jobs]) - now for jobs in held if jobs])
 
 
-def pace_of(state: State, busy: int) -> float:
-    """Return the work that a busy GPU does, in that of a GPU with one job; at least 1.
-
-    Those who wait will share as those who run do, so the queue moves that much faster.
-    """
-    work = sum([job.workers * job.rate for job in state.running.values()])
-    return max(1.0, work / busy) if busy else 1.0
-
-
 def believed_ends(state: State) -> dict[int, float]:
     """Return when each running job is believed to end if nobody comes, by number.
 

@@ -10,22 +10,27 @@ options it has; another choice of hosts might still be better.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.solver.policies.dovetail_market import Hosts, Market, Site
+from dovetail.solver.policies.dovetail_market import Market, Site
 from dovetail.solver.policies.dovetail_outlook import Kind
 from dovetail.solver.policies.dovetail_round import Option
 from dovetail.solver.policies.dovetail_ways import Seat
 from dovetail.solver.policies.state import Job
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 _LIMITS = 8
 """How many limits on the slowdown are tried for a gang."""
+
+_GANGS = 16
+"""How many gangs are looked at in a round: the first of the queue."""
 
 
 class Spread(NamedTuple):
@@ -38,173 +43,193 @@ class Spread(NamedTuple):
     parts: tuple[tuple[Site | Kind, Seat, int], ...]
 
 
-class _Offers(NamedTuple):
-    """What m hosts, running jobs or a kind of idle GPUs, offer to a gang.
+@dataclass(frozen=True, eq=False)
+class _Hosts:
+    """Where jobs of one workload may get GPUs of one model in one mode, m places.
 
-    ``mine`` and ``theirs``: slowdown of the gang and of the host while they share, ``now`` that
-    of the host as it is; ``left_s``: seconds the host needs alone, ``room``: GPUs. An idle kind
-    is a host that needs no more and weighs nothing.
+    Attributes
+    ----------
+    where : list of (Site or Kind, Seat)
+        The places and the seat there. Idle GPUs stand as a host that has ended already.
+    mine, mine_upper : (m,) float
+        Slowdown of the newcomer there and its bound.
+    theirs, theirs_upper, now : (m,) float
+        Slowdown of the host while they share, its bound, and its present slowdown.
+    left_s, weight, workers, room, gsla : (m,) float
+        Of the host: seconds it needs alone, weight, GPUs it holds, GPUs it can share, gSLA.
     """
 
     where: list[tuple[Site | Kind, Seat]]
     mine: Floats
+    mine_upper: Floats
     theirs: Floats
+    theirs_upper: Floats
     now: Floats
     left_s: Floats
     weight: Floats
     workers: Floats
     room: Floats
+    gsla: Floats
+
+    def only(self, chosen: Ints) -> _Hosts:
+        """Return some of the places, in the order given."""
+        arrays = [getattr(self, name)[chosen] for name in _ARRAYS]
+        return _Hosts([self.where[k] for k in chosen.tolist()], *arrays)
+
+    def end_s(self, gang_s: Floats | float) -> Floats:
+        """Return when the hosts end if a gang is beside them until ``gang_s``."""
+        done = gang_s / self.theirs
+        return np.where(
+            done >= self.left_s,
+            self.left_s * self.theirs,
+            gang_s + (self.left_s - done) * self.now,
+        )
+
+
+_ARRAYS = tuple(_Hosts.__annotations__)[1:]
 
 
 def spreads(market: Market) -> Iterator[Option]:
     """Return for each gang the best start found beside several running jobs."""
-    rules = market.state.machines.rules
-    if rules.gang_sharing == "whole" or len(market.sites) < 1:
+    if market.state.machines.rules.gang_sharing == "whole" or not market.sites:
         return
-    for j, job in enumerate(market.jobs):
-        if job.workers == 1:
-            continue
-        found = [
-            option
-            for model in dict.fromkeys(site.kind.model for site in market.sites)
-            for mode in range(len(market.state.modes[job.workload]))
-            for option in _best(market, j, _offers(market, j, model, mode))
-        ]
+    models = tuple(dict.fromkeys(site.kind.model for site in market.sites))
+    known: dict[tuple[int, int, int], _Hosts | None] = {}
+    gangs = [j for j, job in enumerate(market.jobs) if job.workers > 1]
+    for j in gangs[:_GANGS]:
+        workload = market.jobs[j].workload
+        found: list[Option] = []
+        for model in models:
+            for mode in range(len(market.state.modes[workload])):
+                key = workload, model, mode
+                if key not in known:
+                    known[key] = _hosts(market, *key)
+                found += _best(market, j, known[key])
         if found:
             yield max(found, key=lambda option: option.gain)
 
 
-def _offers(market: Market, j: int, model: int, mode: int) -> _Offers | None:
-    """Return the hosts of one model that the gang may join in a mode within all gSLAs."""
-    job, state = market.jobs[j], market.state
-    hosts, gsla = market.hosts, market.gsla[j]
-    rows: list[tuple[float, ...]] = []
-    where: list[tuple[Site | Kind, Seat]] = []
-    joined: set[int] = set()
-    for s, site in enumerate(market.sites):
-        if site.kind.model != model or site.job.number in joined:
-            continue
-        found = site.ways.in_mode(job.workload, mode)
-        if found is None:
-            continue
-        way, seat = found
-        now, partly = hosts.slowdown[s], hosts.partly[s]
-        if way.mine_upper > gsla or max(way.theirs_upper, now if partly else 0) > hosts.gsla[s]:
-            continue
-        joined.add(site.job.number)
-        theirs = max(now, way.theirs) if partly else way.theirs * max(1, now / way.theirs_after)
-        where.append((site, seat))
-        rows.append((way.mine, theirs, now, *_load(hosts, s)))
-    stretch, memory = state.modes[job.workload][mode].stretch, state.modes[job.workload][mode]
-    for kind, gpus in market.idle.items():
-        if (
-            kind.model == model
-            and math.isinf(kind.until_s)
-            and memory.memory_mib <= kind.memory_mib
-        ):
-            where.append((kind, Seat(None, mode)))
-            rows.append((stretch, 1.0, 1.0, 0.0, 0.0, 0.0, len(gpus)))
-            break
+def _hosts(market: Market, workload: int, model: int, mode: int) -> _Hosts | None:
+    rows = [*_running(market, workload, model, mode), *_idle(market, workload, model, mode)]
     if not rows:
         return None
-    return _Offers(where, *np.array(rows, dtype=np.float64).T)
+    return _Hosts([where for where, _ in rows], *np.array([row for _, row in rows]).T)
 
 
-def _load(hosts: Hosts, s: int) -> tuple[float, float, float, float]:
-    return hosts.left_s[s], hosts.weight[s], hosts.workers[s], hosts.room[s]
+_Row = tuple[tuple[Site | Kind, Seat], tuple[float, ...]]
 
 
-def _best(market: Market, j: int, offers: _Offers | None) -> Iterator[Option]:
-    """Yield the best start at any of the limits, if it gains something."""
-    if offers is None or offers.room.sum() < market.jobs[j].workers:
+def _running(market: Market, workload: int, model: int, mode: int) -> Iterator[_Row]:
+    hosts = market.hosts
+    joined: set[int] = set()
+    for s, site in enumerate(market.sites):
+        found = site.ways.in_mode(workload, mode) if site.kind.model == model else None
+        if found is None or site.job.number in joined:
+            continue
+        joined.add(site.job.number)
+        way, seat = found
+        now = float(hosts.slowdown[s])
+        if hosts.partly[s]:
+            theirs, bound = max(now, way.theirs), max(now, way.theirs_upper)
+        else:
+            theirs, bound = way.theirs * max(1.0, now / way.theirs_after), way.theirs_upper
+        of_host = (hosts.left_s, hosts.weight, hosts.workers, hosts.room, hosts.gsla)
+        numbers = (way.mine, way.mine_upper, theirs, bound, now, *(x[s] for x in of_host))
+        yield (site, seat), numbers
+
+
+def _idle(market: Market, workload: int, model: int, mode: int) -> Iterator[_Row]:
+    """Yield the largest kind of idle GPUs of a model that holds the workload."""
+    how = market.state.modes[workload][mode]
+    kinds = [
+        kind
+        for kind in market.idle
+        if kind.model == model and math.isinf(kind.until_s) and how.memory_mib <= kind.memory_mib
+    ]
+    if kinds:
+        kind = max(kinds, key=lambda kind: len(market.idle[kind]))
+        room = len(market.idle[kind])
+        numbers = (how.stretch, how.stretch, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, room, math.inf)
+        yield (kind, Seat(None, mode)), numbers
+
+
+def _best(market: Market, j: int, hosts: _Hosts | None) -> Iterator[Option]:
+    """Yield the start within the best of the limits, if it gains something."""
+    if hosts is None:
         return
-    limits = np.unique(offers.mine)
+    fits = (hosts.mine_upper <= market.gsla[j]) & (hosts.theirs_upper <= hosts.gsla)
+    if hosts.room[fits].sum() < market.jobs[j].workers:
+        return
+    hosts = hosts.only(np.flatnonzero(fits))
+    seconds = market.seconds(j, hosts.where[0][0])
+    chosen, count = _cheapest(market, hosts, market.jobs[j], seconds)
+    if len(chosen) < 2:
+        return
+    taken = hosts.only(chosen)
+    latest = float(taken.mine.max()) * seconds
+    cost, late = _costs(market, taken, latest, count)
+    gain = market.waiting[j] - market.weight[j] * _end(taken, latest, seconds) - cost.sum()
+    if gain > 0 and not late.any():
+        yield _option(market.jobs[j], float(gain), taken, count)
+
+
+def _cheapest(market: Market, hosts: _Hosts, job: Job, seconds: float) -> tuple[Ints, Ints]:
+    """Return the hosts within the best limit on the slowdown, and how many GPUs of each."""
+    limits = np.unique(hosts.mine)
     if len(limits) > _LIMITS:
         limits = limits[np.linspace(0, len(limits) - 1, _LIMITS).round().astype(int)]
-    found = [_within(market, j, offers, limit) for limit in limits.tolist()]
-    gain, taken = max(found, key=lambda one: one[0])
-    if gain > 0 and len(taken) > 1:
-        yield _option(market.jobs[j], gain, offers, taken)
-
-
-def _within(
-    market: Market, j: int, offers: _Offers, limit: float
-) -> tuple[float, list[tuple[int, int]]]:
-    """Return the gain of the cheapest hosts within a limit, and these with their GPUs."""
-    workers = market.jobs[j].workers
-    seconds = market.seconds(j, offers.where[0][0])
-    cost, late = _costs(market, offers, limit * seconds, workers)
-    usable = (offers.mine <= limit) & ~late
-    each = np.where(usable, cost / np.minimum(offers.room, workers), np.inf)
-    taken: list[tuple[int, int]] = []
-    missing = workers
-    for k in np.argsort(each, kind="stable").tolist():
-        if not usable[k] or missing == 0:
-            break
-        count = min(int(offers.room[k]), missing)
-        taken.append((k, count))
-        missing -= count
-    if missing:
-        return -math.inf, []
-    chosen = [k for k, _ in taken]
-    pace = float(offers.mine[chosen].max())
-    cost, late = _costs(market, offers, pace * seconds, np.array([c for _, c in taken]), chosen)
-    end = _end(offers, chosen, pace * seconds, seconds)
-    gain = market.waiting[j] - market.weight[j] * end - float(cost.sum())
-    return float(gain), taken
+    workers, weight = job.workers, job.weight
+    most = np.minimum(hosts.room, workers)
+    cost, late = _costs(market, hosts, limits[:, None] * seconds, most)
+    each = np.where((hosts.mine <= limits[:, None]) & ~late, cost / most, np.inf)
+    order = np.argsort(each, axis=1, kind="stable")
+    room = np.where(np.isfinite(each), most, 0.0)
+    before = np.cumsum(np.take_along_axis(room, order, axis=1), axis=1)
+    before -= np.take_along_axis(room, order, axis=1)
+    count = np.clip(workers - before, 0.0, np.take_along_axis(room, order, axis=1))
+    price = np.nan_to_num(np.take_along_axis(each, order, axis=1), posinf=0.0)
+    total = (count * price).sum(axis=1) + weight * limits * seconds
+    total[count.sum(axis=1) < workers] = np.inf
+    best = int(total.argmin())
+    if math.isinf(total[best]):
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    used = count[best] > 0
+    return order[best][used], count[best][used].astype(np.int64)
 
 
 def _costs(
-    market: Market,
-    offers: _Offers,
-    end_s: float,
-    most: int | NDArray[np.int64],
-    which: Sequence[int] | slice = slice(None),
+    market: Market, hosts: _Hosts, gang_s: Floats | float, count: Floats | Ints
 ) -> tuple[Floats, NDArray[np.bool_]]:
-    """Return what each host costs if the gang is there until ``end_s``, and who ends too late.
+    """Return what each host costs if a gang is there until ``gang_s``, and whether that is late.
 
     Its own delay, its GPUs for as long, and those it gives for as long as the gang outlasts it.
     """
-    left, now, theirs = offers.left_s[which], offers.now[which], offers.theirs[which]
-    host_end = _host_end(left, now, theirs, end_s)
-    alone_s = left * now
     until = market.prices.until
-    count = np.minimum(offers.room[which], most)
-    cost = offers.weight[which] * (host_end - alone_s)
-    cost += offers.workers[which] * (until(host_end) - until(alone_s))
-    longer = np.maximum(host_end, end_s)
-    idle = left == 0
-    held = np.where(idle, market.from_idle(longer), until(longer) - until(host_end))
+    ends = hosts.end_s(gang_s)
+    alone = hosts.left_s * hosts.now
+    longer = np.maximum(ends, gang_s)
+    cost = hosts.weight * (ends - alone) + hosts.workers * (until(ends) - until(alone))
+    held = np.where(hosts.workers > 0, until(longer) - until(ends), market.from_idle(longer))
     return cost + count * held, longer > market.last_s
 
 
-def _host_end(left: Floats, now: Floats, theirs: Floats, end_s: float) -> Floats:
-    """Return when hosts end whose slowdown is ``theirs`` until the gang's end, then ``now``."""
-    done = end_s / theirs
-    return np.where(done >= left, left * theirs, end_s + (left - done) * now)
+def _end(hosts: _Hosts, latest: float, seconds: float) -> float:
+    """Return when a gang ends: as its hosts end, its slowest worker gets faster."""
+    ends = np.where(hosts.workers > 0, hosts.end_s(latest), np.inf)
+    order = np.argsort(ends, kind="stable")
+    paces = np.maximum.accumulate(hosts.mine[order][::-1])[::-1]
+    at = done = 0.0
+    for pace, end in zip(paces.tolist(), ends[order].tolist(), strict=True):
+        if done + (end - at) / pace >= seconds:
+            return float(at + (seconds - done) * pace)
+        done += (end - at) / pace
+        at = end
+    return float(at + seconds - done)
 
 
-def _end(offers: _Offers, chosen: Sequence[int], latest: float, seconds: float) -> float:
-    """Return when the gang ends: as hosts end, its slowest worker gets faster."""
-    ends = _host_end(offers.left_s, offers.now, offers.theirs, latest)
-    idle = offers.left_s == 0
-    order = sorted(chosen, key=lambda k: math.inf if idle[k] else ends[k])
-    at = 0.0
-    done = 0.0
-    alone = 1.0
-    for place, k in enumerate(order):
-        pace = float(max(offers.mine[order[place:]]))
-        until = math.inf if idle[k] else float(ends[k])
-        if done + (until - at) / pace >= seconds:
-            return at + (seconds - done) * pace
-        done += (until - at) / pace
-        at = until
-    return at + (seconds - done) * alone
-
-
-def _option(job: Job, gain: float, offers: _Offers, taken: Sequence[tuple[int, int]]) -> Option:
-    parts = tuple((*offers.where[k], count) for k, count in taken)
-    hosts = tuple(place.job.number for place, _, _ in parts if isinstance(place, Site))
-    kinds = [(place, count) for place, _, count in parts if isinstance(place, Kind)]
-    kind, count = kinds[0] if kinds else (None, 0)
-    return Option(gain, (job.number,), hosts, kind, count, job.workers, Spread(job, parts))
+def _option(job: Job, gain: float, hosts: _Hosts, count: Ints) -> Option:
+    parts = tuple((*where, n) for where, n in zip(hosts.where, count.tolist(), strict=True))
+    numbers = tuple(place.job.number for place, _, _ in parts if isinstance(place, Site))
+    kinds = [(place, n) for place, _, n in parts if isinstance(place, Kind)]
+    kind, gpus = kinds[0] if kinds else (None, 0)
+    return Option(gain, (job.number,), numbers, kind, gpus, job.workers, Spread(job, parts))
