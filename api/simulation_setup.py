@@ -21,6 +21,7 @@ from dovetail.instances.instance import Instance
 from dovetail.instances.traces import (
     KINDS,
     Trace,
+    TraceJob,
     library_trace,
     library_world,
     read_trace,
@@ -79,15 +80,16 @@ def request(options: Namespace) -> Request:
     setup = Setup(trace, world, Draws(gslas, (), options.sample), beliefs, rules)
     with _about("--gsla"):
         Setup(trace.replace(trace.jobs[:1]), world, Draws(gslas)).scenario(0)
-    unnamed = sum(job.workload not in world.workloads for job in trace.jobs)
+    unnamed = sum(not _is_known(job, world) for job in trace.jobs)
+    foreign = sum(job.workload is not None for job in trace.jobs if not _is_known(job, world))
     without = sum(job.gsla is None for job in trace.jobs) if gslas != "none" else 0
     facts = {
         "trace": _trace_told(trace, len(whole.jobs)),
         **_notes(whole),
         "cluster": _cluster_told(world),
         "world": world_told,
-        "load": f"{_load(trace, world):.2f} x what the GPUs can do while jobs arrive",
-        "drawn": _drawn_told(unnamed, without, gslas, options),
+        "load": _load_told(trace, world, options.sample),
+        "drawn": _drawn_told(unnamed, foreign, without, gslas, options),
         "beliefs": _beliefs_told(options.beliefs),
         "rules": _rules_told(rules),
     }
@@ -224,7 +226,8 @@ def _rules(options: Namespace) -> Options:
 def _trace_told(trace: Trace, whole: int) -> str:
     jobs = number(len(trace.jobs), "job")
     part = "" if len(trace.jobs) == whole else f" of {whole:,}"
-    hours = f"{trace.gpu_seconds / HOUR_S:,.0f} GPU hours of work"
+    asked = trace.gpu_seconds / HOUR_S
+    hours = f"{asked:,.0f} GPU hours of work" if asked >= 10 else f"{asked:.2g} GPU hours of work"
     span = duration(trace.jobs[-1].arrival_s)
     return f"{trace.name}: {jobs}{part}, {hours}, arriving over {span}"
 
@@ -242,18 +245,30 @@ def _cluster_told(world: Instance) -> str:
     return f"{gpus} ({kinds}) in {number(len(cluster.nodes), 'node')}"
 
 
-def _load(trace: Trace, world: Instance) -> float:
+def _load_told(trace: Trace, world: Instance, sample: int | None) -> str:
+    """Return the work over what GPUs of speed 1 can do, if jobs do not all arrive at once."""
     span_s = trace.jobs[-1].arrival_s - trace.jobs[0].arrival_s
-    return trace.gpu_seconds / (len(world.places) * span_s) if span_s else math.inf
+    if not span_s:
+        return ""
+    load = trace.gpu_seconds / (len(world.places) * span_s)
+    told = f"{load:.2f} x what the GPUs can do while jobs arrive"
+    if sample is None:
+        return told
+    return f"{told}; of the sample about {load * sample / len(trace.jobs):.2g} x"
 
 
-def _drawn_told(unnamed: int, without: int, gslas: str, options: Namespace) -> str:
+def _is_known(job: TraceJob, world: Instance) -> bool:
+    return job.workload in world.workloads
+
+
+def _drawn_told(unnamed: int, foreign: int, without: int, gslas: str, options: Namespace) -> str:
     """Return what the trace does not say and seeds draw."""
     told = []
     if options.sample:
         told.append(f"a sample of {number(options.sample, 'job')}")
     if unnamed:
-        told.append(f"workloads of {number(unnamed, 'job')}")
+        which = f" ({foreign:,} of them name one that the world lacks)" if foreign else ""
+        told.append(f"workloads of {number(unnamed, 'job')}{which}")
     if without:
         told.append(f"gSLAs of {number(without, 'job')} ({gslas})")
     return ", ".join(told)
