@@ -446,7 +446,10 @@ class SimulatedPool:
                 fitting[job.workload] = self._most_gpus(job.workload)
             most = fitting[job.workload]
             if job.workers > most:
-                rule = f"must be <= {most} (GPUs of one model that hold it), got {job.workers}"
+                rule = (
+                    f"must be <= {most} (GPUs of one model that hold {job.workload!r}), "
+                    f"got {job.workers} for {job.id!r}"
+                )
                 raise InputError(rule, f"jobs[{k}].workers", trace.name)
 
     def _most_gpus(self, workload: str) -> int:
