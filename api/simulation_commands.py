@@ -110,7 +110,7 @@ def _failures_told(failures: Sequence[Failure]) -> Iterator[str]:
     for each in failures:
         seeds.setdefault((each.task.policy, each.reason), []).append(each.task.seed)
     for (policy, reason), failed in seeds.items():
-        which = f"seed{'s' if len(failed) > 1 else ''} {', '.join(map(str, failed))}"
+        which = f"seed{'s' if len(failed) > 1 else ''} {', '.join(map(str, sorted(failed)))}"
         yield f"{policy}, {which}: {reason}"
 
 

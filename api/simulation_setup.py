@@ -163,7 +163,8 @@ def _world(options: Namespace) -> tuple[Instance, str]:
         raise InputError("must have at least one workload, got none", "--world", source)
     pairs = sum(entry.pair is not None for entry in world.slowdowns)
     workloads = number(len(world.workloads), "workload")
-    return world, f"{source}: {workloads}, {pairs:,} slowdowns of pairs"
+    made_up = ", none of them measured" if source.startswith(LIBRARY) else ""
+    return world, f"{source}: {workloads}, {pairs:,} slowdowns of pairs{made_up}"
 
 
 def _own_world(trace: str) -> str | None:

@@ -464,8 +464,8 @@ class SimulatedPool:
             most = fitting[job.workload]
             if job.workers > most:
                 rule = (
-                    f"must be <= {most} (GPUs of one model that hold {job.workload!r}), "
-                    f"got {job.workers} for {job.id!r}"
+                    f"must be <= {most} (GPUs of one model that hold workload {job.workload!r}), "
+                    f"got {job.workers} for job {job.id!r}"
                 )
                 raise InputError(rule, f"jobs[{k}].workers", trace.name)
 

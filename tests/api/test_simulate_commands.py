@@ -385,6 +385,7 @@ def test_a_shipped_trace_brings_its_world(run):
     assert status == 0
     assert data["metrics"]["jobs"] == len(library_trace("lab-day").jobs)
     assert data["facts"]["world"].startswith(DAY)
+    assert data["facts"]["world"].endswith("none of them measured")
 
 
 def result(policy, seed=0, **metrics):

@@ -243,7 +243,7 @@ def test_a_full_gpu_takes_nobody():
 @pytest.mark.parametrize(
     ("job", "told"),
     [
-        ((0, 3, 10, "a"), r"trace: jobs\[0\].workers: must be <= 2 .*, got 3 for 'j0'"),
+        ((0, 3, 10, "a"), r"trace: jobs\[0\].workers: must be <= 2 .*, got 3 for job 'j0'"),
         ((0, 1, 10, "c"), r"trace: jobs\[0\].workload: must be a workload .*, got 'c'"),
     ],
 )
