@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import os
 import sys
 import tempfile
 from argparse import Namespace
@@ -109,7 +110,7 @@ def _failures_told(failures: Sequence[Failure]) -> Iterator[str]:
     for each in failures:
         seeds.setdefault((each.task.policy, each.reason), []).append(each.task.seed)
     for (policy, reason), failed in seeds.items():
-        which = f"seed{'s' if len(failed) > 1 else ''} {', '.join(map(str, failed))}"
+        which = f"seed{'s' if len(failed) > 1 else ''} {', '.join(map(str, sorted(failed)))}"
         yield f"{policy}, {which}: {reason}"
 
 
@@ -135,10 +136,20 @@ def _check_outputs(options: Namespace) -> None:
         raise InputError(rule, "--baseline")
     read = (options.trace, *filter(None, [options.world]))
     require_separate(read, options.output, options.report)
-    if options.report and not Path(options.report).absolute().parent.is_dir():
-        raise InputError("must be in a folder that there is", "--report", options.report)
+    if options.report:
+        _check_page(Path(options.report))
     if options.output:
         _check_folder(Path(options.output))
+
+
+def _check_page(page: Path) -> None:
+    folder = page.absolute().parent
+    if not folder.is_dir():
+        raise InputError("must be in a folder that there is", "--report", str(page))
+    if page.is_dir():
+        raise InputError("must be a file, got a folder", "--report", str(page))
+    if not os.access(folder, os.W_OK):
+        raise InputError("must be in a folder that can be written", "--report", str(page))
 
 
 def _check_folder(folder: Path) -> None:

@@ -82,7 +82,7 @@ def request(options: Namespace) -> Request:
         "note": "; ".join(whole.notes),
         "cluster": _cluster_told(world),
         "world": _world_told(source, world),
-        "load": _load_told(trace, world),
+        "load": _load_told(trace, world, options.sample),
         "drawn": drawn,
         "beliefs": _BELIEFS_TOLD.get(options.beliefs, options.beliefs),
         "rules": _rules_told(setup.options),
@@ -176,7 +176,8 @@ def _world_told(source: str | None, world: Instance) -> str:
     if source is None:
         return f"synthetic, {workloads}: nothing in it was measured"
     pairs = sum(entry.pair is not None for entry in world.slowdowns)
-    return f"{source}: {workloads}, {pairs:,} slowdowns of pairs"
+    made_up = ", none of them measured" if source.startswith(LIBRARY) else ""
+    return f"{source}: {workloads}, {pairs:,} slowdowns of pairs{made_up}"
 
 
 def _own_world(trace: str) -> str | None:
@@ -236,7 +237,8 @@ def _rules(options: Namespace) -> Options:
 def _trace_told(trace: Trace, whole: int) -> str:
     jobs = number(len(trace.jobs), "job")
     part = "" if len(trace.jobs) == whole else f" of {whole:,}"
-    hours = f"{trace.gpu_seconds / HOUR_S:,.0f} GPU hours of work"
+    asked = trace.gpu_seconds / HOUR_S
+    hours = f"{asked:,.0f} GPU hours of work" if asked >= 10 else f"{asked:.2g} GPU hours of work"
     span = duration(trace.jobs[-1].arrival_s)
     return f"{trace.name}: {jobs}{part}, {hours}, arriving over {span}"
 
@@ -249,24 +251,30 @@ def _cluster_told(world: Instance) -> str:
     return f"{gpus} ({kinds}) in {number(len(cluster.nodes), 'node')}"
 
 
-def _load_told(trace: Trace, world: Instance) -> str:
+def _load_told(trace: Trace, world: Instance, sample: int | None) -> str:
+    """Return the work over what GPUs of speed 1 can do, if jobs do not all arrive at once."""
     span_s = trace.jobs[-1].arrival_s
     if not span_s:
         return "all jobs arrive at once"
     load = trace.gpu_seconds / (len(world.places) * span_s)
-    return f"{load:.2f} x what the GPUs can do while jobs arrive"
+    told = f"{load:.2f} x what the GPUs can do while jobs arrive"
+    if sample is None:
+        return told
+    return f"{told}; of the sample about {load * sample / len(trace.jobs):.2g} x"
 
 
 def _drawn_told(setup: Setup) -> str:
     """Return what the trace does not say and seeds draw."""
     jobs, draws = setup.trace.jobs, setup.draws
-    unnamed = sum(job.workload not in setup.world.workloads for job in jobs)
+    unknown = [job for job in jobs if job.workload not in setup.world.workloads]
+    foreign = sum(job.workload is not None for job in unknown)
     without = sum(job.gsla is None for job in jobs) if draws.gslas != "none" else 0
     told = []
     if draws.jobs:
         told.append(f"a sample of {number(draws.jobs, 'job')}")
-    if unnamed:
-        told.append(f"workloads of {number(unnamed, 'job')}")
+    if unknown:
+        which = f" ({foreign:,} of them name one that the world lacks)" if foreign else ""
+        told.append(f"workloads of {number(len(unknown), 'job')}{which}")
     if without:
         told.append(f"gSLAs of {number(without, 'job')} ({draws.gslas})")
     return ", ".join(told)

@@ -6,6 +6,7 @@ comes out, and appears when it is whole.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import multiprocessing
 import os
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from dovetail.executor.simulation.beliefs import Model
 from dovetail.executor.simulation.pool import SimulatedPool
@@ -29,8 +30,10 @@ from dovetail.executor.simulation.setup import Scenario, Setup
 from dovetail.instances._syntax import json_text
 from dovetail.instances._version import VERSION
 from dovetail.instances.errors import DovetailError, InputError
-from dovetail.instances.files import read_bytes
+from dovetail.instances.files import read_bytes, source_name
 from dovetail.solver.policies import policy_named
+
+_LOCK_FILE: Final = ".lock"
 
 
 class Task(NamedTuple):
@@ -128,12 +131,16 @@ class Campaign:
         ------
         InputError, UnsupportedError
             Before anything is run: when a policy is unknown, the trace does not fit the world, or
-            the folder cannot be written.
+            the folder cannot be written or is being written by another campaign.
         KeyboardInterrupt
             With all processes ended and every run there whole or not at all.
         """
         for policy in self.policies:
             policy_named(policy)
+        with _alone(self.folder):
+            return self._run_alone(processes, told)
+
+    def _run_alone(self, processes: int, told: Told | None) -> list[Failure]:
         left = [task for task in self.tasks if not self.is_done(task)]
         for task in left:
             prepare(self.folder_of(task))
@@ -179,6 +186,28 @@ def require_possible(scenario: Scenario) -> None:
         With the first job that cannot.
     """
     SimulatedPool(scenario.trace, scenario.world, scenario.predicted, scenario.options)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep other campaigns out of the folder; the system lets go of it even if we are killed.
+
+    Two at once would clear away what the other has not finished.
+    """
+    place = folder / _LOCK_FILE
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = place.open("w")
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise InputError(f"cannot be written: {reason}", "", source_name(folder)) from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            rule = "another comparison is running in this folder: wait, or name a new one"
+            raise InputError(rule, "", source_name(folder)) from None
+        yield
 
 
 class _Progress:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from heapq import heappop, heappush
+from typing import Final
 
 import numpy as np
 
@@ -20,6 +21,9 @@ from dovetail.solver.policies import Decision, Job, Start, State
 _FINISH, _WAKE, _FAIL, _REPAIR = range(4)
 _ALWAYS = -1
 _GSLA_SLACK = 1e-9
+_LEAST_KEPT_S = 1e-6
+MOST_BARREN: Final = 20_000
+"""So many stays in a row that came to nothing end a simulation."""
 
 
 class PolicyError(DovetailError):
@@ -81,6 +85,7 @@ class SimulatedPool:
         self._demanded = 0
         self._pace = 0.0
         self._due = math.inf
+        self._barren = 0
         for node in range(len(self.state.machines.node_ids)):
             self._plan_failure(node)
 
@@ -299,6 +304,7 @@ class SimulatedPool:
         outcome.held_s += now - job.started_s
         stay = (job.number, job.started_s, now, job.gpus, job.shares, job.mode)
         self.history.stays.append(Stay(*stay, track.delay_s, kept, ending))
+        self._refuse_treadmill(kept)
         self._pace -= job.rate * job.workers
         track.version += 1
         for gpu in job.gpus:
@@ -436,6 +442,17 @@ class SimulatedPool:
             for k, job in enumerate(trace.jobs)
         ]
 
+    def _refuse_treadmill(self, kept_s: float) -> None:
+        """Give up where jobs come and go without any work that lasts: it would go on for ever."""
+        self._barren = 0 if kept_s > _LEAST_KEPT_S else self._barren + 1
+        if self._barren >= MOST_BARREN:
+            rule = (
+                f"{MOST_BARREN:,} times in a row a job was stopped before it did any work that "
+                f"lasts (at {self.state.now:.0f} s): no more will ever end; restores take "
+                f"{self._options.restart_s:g} s, and failures cost the work since a checkpoint"
+            )
+            raise PolicyError(rule)
+
     def _refuse_hopeless(self, trace: Trace) -> None:
         fitting: dict[str, int] = {}
         for k, job in enumerate(trace.jobs):
@@ -446,7 +463,10 @@ class SimulatedPool:
                 fitting[job.workload] = self._most_gpus(job.workload)
             most = fitting[job.workload]
             if job.workers > most:
-                rule = f"must be <= {most} (GPUs of one model that hold it), got {job.workers}"
+                rule = (
+                    f"must be <= {most} (GPUs of one model that hold workload {job.workload!r}), "
+                    f"got {job.workers} for job {job.id!r}"
+                )
                 raise InputError(rule, f"jobs[{k}].workers", trace.name)
 
     def _most_gpus(self, workload: str) -> int:

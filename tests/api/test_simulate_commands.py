@@ -353,12 +353,40 @@ def test_gslas_of_a_trace_that_has_some_are_left_alone(run, small):
     assert json.loads(out)["facts"]["drawn"] == "gSLAs of 2 jobs (fixed:2)"
 
 
+def test_workloads_that_the_world_lacks_are_told_from_missing_ones(run, small):
+    Path("other.csv").write_text(TRACE.replace("30,a", "30,c").replace("50,b", "50,"))
+    _, out, _ = run("simulate", "other.csv", *small[1:], "--policy", "fifo", "--json")
+    drawn = json.loads(out)["facts"]["drawn"]
+    assert drawn == "workloads of 2 jobs (1 of them name one that the world lacks)"
+
+
+def test_the_load_is_that_of_what_is_simulated(run, small):
+    # 100 + 2 x 50 + 30 GPU seconds, of 2 x 10 that there are while jobs arrive.
+    _, out, _ = run("simulate", *small, "--policy", "fifo", "--json")
+    told = "11.50 x what the GPUs can do while jobs arrive"
+    assert json.loads(out)["facts"]["load"] == told
+    _, out, _ = run("simulate", *small, "--policy", "fifo", "--json", "--sample", 1)
+    assert json.loads(out)["facts"]["load"] == f"{told}; of the sample about 3.8 x"
+    Path("once.csv").write_text(TRACE.replace("j2,10", "j2,0"))
+    _, out, _ = run("simulate", "once.csv", *small[1:], "--policy", "fifo", "--json")
+    assert json.loads(out)["facts"]["load"] == "all jobs arrive at once"
+
+
+def test_a_report_that_cannot_be_written_is_refused_before_anything_is_run(run, small):
+    Path("pages").mkdir()
+    for place, rule in (("pages", "must be a file, got a folder"), ("no/a.html", "that there is")):
+        status, _, err = run("compare", *small, "-o", "kept", "--report", place)
+        assert (status, rule in err) == (2, True)
+    assert not Path("kept").exists()
+
+
 def test_a_shipped_trace_brings_its_world(run):
     status, out, _ = run("simulate", DAY, "--policy", "castor", "--json")
     data = json.loads(out)
     assert status == 0
     assert data["metrics"]["jobs"] == len(library_trace("lab-day").jobs)
     assert data["facts"]["world"].startswith(DAY)
+    assert data["facts"]["world"].endswith("none of them measured")
 
 
 def result(policy, seed=0, **metrics):

@@ -1,4 +1,5 @@
 import dataclasses
+import fcntl
 
 import pytest
 
@@ -88,3 +89,14 @@ def test_what_cannot_be_run_is_refused_before_anything_is(tmp_path):
     with pytest.raises(InputError, match=r"jobs\[1\].workers"):
         require_possible(large.scenario(0))
     assert not list((tmp_path / "runs").glob("*"))
+
+
+def test_a_folder_is_written_by_one_campaign_at_a_time(tmp_path):
+    runs = campaign(SETUP, tmp_path)
+    with (tmp_path / ".lock").open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(InputError, match="another comparison is running in this folder"):
+            runs.run()
+    assert not (tmp_path / "runs").exists()
+    assert runs.run() == []
+    assert len(runs.results(tables=False)) == 4

@@ -208,6 +208,31 @@ def test_a_decision_that_breaks_a_rule_is_refused(script, told):
         simulate(trace((0, 2, 10, "a")), world(), script)
 
 
+@dataclass
+class Impatient:
+    """Stops the job after 5 seconds and starts it again a second later."""
+
+    def decide(self, state):
+        if state.running:
+            return Decision((), tuple(state.running.values()), state.now + 1)
+        starts = tuple(Start(job, (0,)) for job in state.pending.values())
+        return Decision(starts, (), state.now + 5)
+
+
+def test_what_would_go_on_for_ever_is_given_up(monkeypatch):
+    monkeypatch.setattr("dovetail.executor.simulation.pool.MOST_BARREN", 50)
+    # 5 s of work before the first stop; after it 60 s of restore, of which 5 are waited for.
+    with pytest.raises(PolicyError, match=r"50 times in a row .* restores take 60 s"):
+        simulate(trace((0, 1, 100, "a")), world(), Impatient())
+    history = run(trace((0, 1, 100, "a")), world(), Impatient(), Options(restart_s=0.0))
+    # 20 stays of 5 s, 19 seconds between them.
+    assert finishes(history) == [119]
+    # A checkpoint never comes before the next failure.
+    rules = Options(node_mtbf_s=10.0, repair_s=1.0, checkpoint_s=1000.0)
+    with pytest.raises(PolicyError, match="work since a checkpoint"):
+        simulate(trace((0, 1, 5000, "a")), world(), policy_named("fifo"), rules)
+
+
 def test_a_full_gpu_takes_nobody():
     jobs = trace(*[(0, 1, 10, "a")] * 3)
     script = Scripted([(0, f"j{k}", (0,)) for k in range(3)])
@@ -218,7 +243,7 @@ def test_a_full_gpu_takes_nobody():
 @pytest.mark.parametrize(
     ("job", "told"),
     [
-        ((0, 3, 10, "a"), r"trace: jobs\[0\].workers: must be <= 2 .*, got 3"),
+        ((0, 3, 10, "a"), r"trace: jobs\[0\].workers: must be <= 2 .*, got 3 for job 'j0'"),
         ((0, 1, 10, "c"), r"trace: jobs\[0\].workload: must be a workload .*, got 'c'"),
     ],
 )
