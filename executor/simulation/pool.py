@@ -18,7 +18,7 @@ from dovetail.instances.slowdown_table import SlowdownTable
 from dovetail.instances.traces import Trace
 from dovetail.solver.policies import Decision, Job, Start, State
 
-_FINISH, _WAKE, _FAIL, _REPAIR = range(4)
+_FINISH, _OBSERVE, _WAKE, _FAIL, _REPAIR = range(5)
 _ALWAYS = -1
 _GSLA_SLACK = 1e-9
 _LEAST_KEPT_S = 1e-6
@@ -106,7 +106,7 @@ class SimulatedPool:
         """
         while self._left:
             at = self._next_event()
-            if self._due <= at and math.isfinite(self._due):
+            if self._due < at:
                 self.state.now, self._due = self._due, math.inf
                 return True
             self._refuse_starvation(at)
@@ -148,6 +148,10 @@ class SimulatedPool:
             if version != self._tracks[which].version:
                 return False
             self._finish(self._jobs[which])
+        elif kind == _OBSERVE:
+            if version == self._tracks[which].version:
+                self._observe(self._jobs[which])
+            return False
         elif kind == _WAKE:
             return version in (_ALWAYS, self._wish)
         elif kind == _FAIL:
@@ -270,7 +274,7 @@ class SimulatedPool:
         outcome = self.history.outcomes[job.number]
         shares_one = any(state.residents[gpu] for gpu in start.gpus)
         if shares_one and math.isnan(outcome.idle_at_s):
-            outcome.idle_at_s = self._idle_at(job.workers)
+            outcome.idle_at_s = self._idle_at(job)
             outcome.left_s = outcome.work_s - job.done_s
         if math.isnan(outcome.first_start_s):
             outcome.first_start_s = now
@@ -339,8 +343,6 @@ class SimulatedPool:
             track = self._tracks[job.number]
             track.slowdown = self._physics.slowdown(job)
             track.shares = any(len(residents[gpu]) > 1 for gpu in job.gpus)
-            track.company = self._company(job)
-            track.company_since_s = now
             self._pace -= job.rate * job.workers
             job.rate = track.speed / track.slowdown
             self._pace += job.rate * job.workers
@@ -348,7 +350,12 @@ class SimulatedPool:
             outcome.worst_slowdown = max(outcome.worst_slowdown, track.slowdown)
             track.version += 1
             left = max(0.0, outcome.work_s - job.done_s)
-            self._push(max(now, job.since_s) + left / job.rate, _FINISH, job.number, track.version)
+            begins = max(now, job.since_s)
+            self._push(begins + left / job.rate, _FINISH, job.number, track.version)
+            track.company = self._company(job)
+            if track.company is not None and track.company not in self.state.seen:
+                at = begins + self._options.observe_s
+                self._push(at, _OBSERVE, job.number, track.version)
 
     def _settle(self, job: Job) -> None:
         """Book a running job's progress up to now at the rate it has had."""
@@ -363,7 +370,11 @@ class SimulatedPool:
             outcome.shared_s += passed
         if track.slowdown > job.gsla * (1 + _GSLA_SLACK):
             outcome.breach_s += passed
-        if track.company and now - track.company_since_s >= self._options.observe_s:
+
+    def _observe(self, job: Job) -> None:
+        """Let a slowdown that a job has had for long enough be known."""
+        track = self._tracks[job.number]
+        if track.company is not None:
             stretch = self.state.modes[job.workload][job.mode].stretch
             self.state.seen[track.company] = track.slowdown / stretch
 
@@ -392,21 +403,26 @@ class SimulatedPool:
             speed /= options.across_racks
         return speed
 
-    def _idle_at(self, workers: int) -> float:
-        """Return when enough GPUs will be idle if nobody else starts, at present rates."""
-        state, now = self.state, self.state.now
-        ends = {
-            number: max(now, job.since_s)
-            + max(0.0, self.history.outcomes[number].work_s - job.done(now)) / job.rate
-            for number, job in state.running.items()
-            if job.rate
-        }
-        free = [
-            max((ends.get(job.number, math.inf) for job in residents), default=now)
-            for gpu, residents in enumerate(state.residents)
-            if state.machines.node[gpu] not in state.down
-        ]
-        return sorted(free)[workers - 1] if workers <= len(free) else math.inf
+    def _idle_at(self, job: Job) -> float:
+        """Return when enough GPUs that hold a job will be idle if nobody else starts.
+
+        Others run on at their present rates; who starts at this moment, alone.
+        """
+        state, machines = self.state, self.state.machines
+        ends = {number: self._end_s(other) for number, other in state.running.items()}
+        need = state.modes[job.workload][0].memory_mib
+        free: list[list[float]] = [[] for _ in machines.models]
+        for gpu, residents in enumerate(state.residents):
+            if machines.node[gpu] not in state.down and need <= machines.memory_mib[gpu]:
+                end = max([ends[other.number] for other in residents], default=state.now)
+                free[machines.model[gpu]].append(end)
+        enough = [sorted(idle)[job.workers - 1] for idle in free if job.workers <= len(idle)]
+        return min(enough, default=math.inf)
+
+    def _end_s(self, job: Job) -> float:
+        now = self.state.now
+        left = max(0.0, self.history.outcomes[job.number].work_s - job.done(now))
+        return max(now, job.since_s) + left / (job.rate or self._tracks[job.number].speed)
 
     # Beginning and end.
 
@@ -478,8 +494,17 @@ class SimulatedPool:
         return max(count, default=0)
 
     def _refuse_starvation(self, at: float) -> None:
-        stuck = math.isinf(at)
+        stuck = math.isinf(at) or self._only_failures_ahead()
         self._refuse(stuck, f"leaves {len(self.state.pending)} jobs waiting for ever")
+
+    def _only_failures_ahead(self) -> bool:
+        """Tell whether nobody runs or comes, all nodes are up, and they can but fail."""
+        idle = not self.state.running and not self.state.down
+        return (
+            idle
+            and self._arrived == len(self._jobs)
+            and all(event[2] == _FAIL for event in self._events)
+        )
 
     def _refuse(self, broken: bool, what: str) -> None:
         if broken:
@@ -491,7 +516,6 @@ class _Track:
 
     __slots__ = (
         "company",
-        "company_since_s",
         "delay_s",
         "done_at_start_s",
         "settled_s",
@@ -507,7 +531,6 @@ class _Track:
         self.speed = 1.0
         self.shares = False
         self.company: tuple[int, int, int, int] | None = None
-        self.company_since_s = 0.0
         self.settled_s = 0.0
         self.delay_s = 0.0
         self.done_at_start_s = 0.0
@@ -537,4 +560,5 @@ class _Meter:
 
 
 def _next_multiple(at: float, step: float) -> float:
-    return math.ceil(at / step - 1e-9) * step
+    """Return the first multiple that is not before ``at``, but for rounding."""
+    return max(at, math.ceil(at / step - 1e-9) * step)

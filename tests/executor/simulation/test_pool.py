@@ -171,6 +171,37 @@ def test_measured_slowdowns_become_known():
     assert seen == {(0, 0, 0, 1): 2.0, (0, 0, 1, 0): 1.5}
 
 
+def test_a_pair_is_known_as_soon_as_it_was_observed():
+    # Nothing happens to the pair at 60; the decision at 61 knows of it, that at 59 does not.
+    known = {}
+
+    class Watching(Scripted):
+        def decide(self, state):
+            known[state.now] = len(state.seen)
+            return super().decide(state)
+
+    jobs = trace((0, 1, 400, "a"), (0, 1, 300, "b"), (59, 1, 1, "a"), (61, 1, 1, "a"))
+    script = Watching(
+        [(0, "j0", (0,)), (0, "j1", (0,)), (59, "j2", (1,)), (61, "j3", (2,))],
+    )
+    run(jobs, world(1, 3, SLOW), script)
+    assert (known[59], known[61]) == (0, 2)
+
+
+def test_a_pair_that_was_parted_too_soon_is_not_known_after_a_restart():
+    seen = {}
+
+    class Watching(Scripted):
+        def decide(self, state):
+            seen.update(state.seen)
+            return super().decide(state)
+
+    jobs = trace((0, 1, 400, "a"), (0, 1, 400, "b"))
+    starts = [(0, "j0", (0,)), (0, "j1", (0,)), (500, "j1", (1,))]
+    run(jobs, world(1, 2, SLOW), Watching(starts, [(10, "j1")]))
+    assert seen == {}
+
+
 def test_energy_is_the_power_of_whoever_is_there():
     data = world(1, 1).model_dump(mode="json")
     data["workloads"] = {
@@ -189,6 +220,31 @@ def test_when_enough_gpus_would_have_been_idle():
     history = run(jobs, world(1, 1, SLOW), Scripted([(0, "j0", (0,)), (10, "j1", (0,))]))
     assert history.outcomes[1].idle_at_s == 40
     assert math.isnan(history.outcomes[0].idle_at_s)
+
+
+def test_who_starts_at_the_same_moment_is_taken_to_run_on_alone():
+    jobs = trace((0, 1, 40, "a"), (0, 1, 20, "b"))
+    script = Scripted([(0, "j0", (0,)), (0, "j1", (0,))])
+    assert run(jobs, world(1, 1, SLOW), script).outcomes[1].idle_at_s == 40
+
+
+def test_failures_do_not_hide_that_a_policy_starts_nobody():
+    rules = Options(node_mtbf_s=100.0, repair_s=10.0)
+    with pytest.raises(PolicyError, match="leaves 1 jobs waiting for ever"):
+        simulate(trace((0, 1, 10, "a")), world(), Scripted([]), rules)
+
+
+def test_a_decision_on_a_round_comes_after_what_happens_at_that_moment():
+    times = []
+
+    class Watching(Scripted):
+        def decide(self, state):
+            times.append((state.now, len(state.pending)))
+            return super().decide(state)
+
+    jobs = trace((5, 1, 30, "a"), (10, 1, 30, "a"))
+    run(jobs, world(1, 2), Watching([(10, "j0", (0,)), (10, "j1", (1,))]), Options(round_s=10))
+    assert times == [(10, 2)]
 
 
 @pytest.mark.parametrize(
