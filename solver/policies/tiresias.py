@@ -35,13 +35,14 @@ class Tiresias:
     Parameters
     ----------
     threshold_gpu_s : float
-        Attained service in GPU seconds at which a job is demoted (> 0); 3,250 is the first limit
-        of the authors' public simulator.
+        Attained service in GPU seconds at which a job is demoted (> 0). The default is that of
+        the simulator of Pollux (OSDI 2021), whose settings Castor's experiments follow: 16 GPU
+        hours. The first limit of the authors' public simulator, 3,250, fits shorter jobs.
     promote : float
-        PromoteKnob (> 0); infinite = nobody is promoted, which is that simulator's ``dlas-gpu``.
+        PromoteKnob (> 0); infinite = nobody is promoted, as in both of these simulators.
     """
 
-    threshold_gpu_s: float = 3250.0
+    threshold_gpu_s: float = 57600.0
     promote: float = math.inf
     _queue: Queue = field(init=False, repr=False)
     _began_s: dict[int, float] = field(init=False, repr=False, default_factory=dict)
