@@ -32,8 +32,9 @@ class Dovetail:
     running pairs overrides what is predicted, gSLAs are checked against upper bounds, and no
     sharing is begun that is believed to end later than the last job would without it.
 
-    Jobs that run stay where they are. ``Decision.proof`` is of the jobs that took part in the
-    round (``RoundProof.jobs``).
+    Jobs that run stay where they are. ``Decision.proof`` is of the starts that were offered to
+    the round: of the jobs that took part (``RoundProof.jobs``), and of gangs beside several
+    running jobs only one each (``dovetail_spread``). What patience starts comes before it.
 
     The wait is bounded. A job that has waited for its patience P (``patience_s`` and
     ``patience_stretch`` times what it is believed to need) is given the GPUs that are believed to
@@ -47,7 +48,7 @@ class Dovetail:
     Attributes
     ----------
     gpu_price : float
-        Seconds of completion time that a second of a GPU is worth where nobody waits for it. 0:
+        Seconds of completion time that a GPU second is worth where nobody waits for it. 0:
         jobs run alone while GPUs are idle. Higher: they share where that saves enough GPU time,
         and more of them may end later than the last would have.
     margin : float
@@ -59,8 +60,8 @@ class Dovetail:
     patience_stretch : float
         How often a job waits for its own time, as believed, in addition.
     window : int
-        How many more waiting jobs take part in a round than there are idle GPUs, in the order of
-        weighted shortest GPU time.
+        How many more waiting jobs take part in a round than there are idle GPUs: the first of
+        the queue (``dovetail_outlook.queue_of``).
     time_limit_s : float
         Seconds for the search in a round, after which the best choice so far is taken with its
         bound.
@@ -110,11 +111,10 @@ class Dovetail:
         chosen = self._solver.solve(options, idle)
         for option in chosen.options:
             carry_out(option.detail, draft, market)
-        if draft.idle_total == len(state.machines):
+        if not state.running and draft.idle_total == sum(state.idle_count):
             _start_first(draft, market)
-        wake_s = self._wake(state)
-        if _left_over(options, chosen):
-            wake_s = state.now + _AGAIN_S
+        again = _left_over(options, chosen)
+        wake_s = state.now + _AGAIN_S if again else self._patience.next_s(state)
         return draft.decision(wake_s, _proof(chosen, market))
 
     def _ways(self, state: State) -> WayBook:
@@ -134,10 +134,6 @@ class Dovetail:
             else:
                 reserved.update(dict.fromkeys(kept.gpus, kept.until_s))
         return reserved
-
-    def _wake(self, state: State) -> float | None:
-        """Return the moment at which the next job becomes overdue."""
-        return self._patience.next_s(state)
 
 
 def _left_over(options: Sequence[Option], chosen: Chosen) -> bool:
@@ -160,4 +156,4 @@ def _start_first(draft: Draft, market: Market) -> None:
 def _proof(chosen: Chosen, market: Market) -> RoundProof:
     largest = max(abs(chosen.bound), abs(chosen.value))
     gap = (chosen.bound - chosen.value) / largest if largest else 0.0
-    return RoundProof(chosen.value, chosen.bound, gap, len(market.jobs) + len(market.rest))
+    return RoundProof(chosen.value, chosen.bound, gap, len(market.jobs))

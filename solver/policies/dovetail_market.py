@@ -10,11 +10,8 @@ them ends, and after it (Castor, 2025, equations 16 to 19).
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,39 +24,16 @@ from dovetail.solver.policies.dovetail_outlook import (
     queue_of,
 )
 from dovetail.solver.policies.dovetail_prices import Ask, Prices, layout
-from dovetail.solver.policies.dovetail_ways import Seat, WayBook, Ways, seat_on
+from dovetail.solver.policies.dovetail_sites import GSLA_SLACK, Hosts, Site, sites_of
+from dovetail.solver.policies.dovetail_ways import Seat, WayBook, Ways
 from dovetail.solver.policies.draft import Draft
-from dovetail.solver.policies.state import Job, State
+from dovetail.solver.policies.state import Job
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-_GSLA_SLACK = 1e-9
-
 _FAR_S = 3600.0
 """How far off the next chance of a job is taken to be where no running job's end brings one."""
-
-
-@dataclass(frozen=True, eq=False)
-class Site:
-    """GPUs that a running job has to itself and that are alike.
-
-    Attributes
-    ----------
-    job : Job
-        The running job.
-    kind : (int, float)
-        Of the GPUs.
-    gpus : list of int
-        Where another may join it.
-    ways : Ways
-        How every workload may.
-    """
-
-    job: Job
-    kind: Kind
-    gpus: list[int]
-    ways: Ways
 
 
 class Market:
@@ -79,12 +53,12 @@ class Market:
         Seconds of completion that a second of a GPU is worth at least.
     window : int
         How many more of the waiting jobs take part in the round than there are idle GPUs: the
-        first in the order of weighted shortest GPU time.
+        first of the queue.
 
     Attributes
     ----------
     jobs : list of Job
-        The n waiting jobs that take part, in that order.
+        The n waiting jobs that take part, in the order in which they are believed to start.
     rest : list of Job
         The other waiting jobs.
     idle : dict of Kind to list of int
@@ -106,7 +80,6 @@ class Market:
         self.state = state = draft.state
         self.gpu_price = gpu_price
         self._book = book
-        self._reserved = reserved
         self.idle = idle_by_kind(draft, reserved)
         self._busy_s = busy_seconds(draft, ends)
         window += sum(map(len, self.idle.values()))
@@ -120,11 +93,11 @@ class Market:
         self._names = [job.workload for job in self.jobs]
         self._workload = np.array([job.workload for job in self.jobs], dtype=np.int64)
         self.weight = np.array([job.weight for job in self.jobs], dtype=np.float64)
-        self.gsla = np.array([job.gsla for job in self.jobs]) + _GSLA_SLACK
+        self.gsla = np.array([job.gsla for job in self.jobs]) + GSLA_SLACK
         self._work = np.array([job.remaining(state.now) for job in self.jobs], dtype=np.float64)
         seconds = np.array(self._seconds[:count], dtype=np.float64)
         self.waiting = self._cost(self._start_s[:count] + seconds, self._start_s[:count])
-        self.sites = self._sites()
+        self.sites = sites_of(state, book, reserved) if self.jobs else []
 
     def _lay_out(self, queue: Sequence[Job], gpu_price: float) -> None:
         asks = [
@@ -138,7 +111,7 @@ class Market:
         last = max(
             [start + ask.seconds for start, ask in zip(starts, asks, strict=True)], default=0.0
         )
-        latest = max([last, *self._busy_s[-1:]]) * (1 + _GSLA_SLACK)
+        latest = max([last, *self._busy_s[-1:]]) * (1 + GSLA_SLACK)
         self.last_s = latest if self.gpu_price == 0 else math.inf
         self._claimed_s = min([start for start in starts if start > 0], default=0.0)
         chance = [
@@ -260,73 +233,6 @@ class Market:
             refused |= other(hosts.workers) != other(hosts.room)
         gain[refused] = np.nan
         return _best_way(gain)
-
-    def _sites(self) -> list[Site]:
-        """Return where running jobs have GPUs to themselves that another may join."""
-        state = self.state
-        if state.machines.rules.max_jobs_per_gpu < 2 or not self.jobs:
-            return []
-        return [
-            site
-            for job in state.running.values()
-            if self._reserved.keys().isdisjoint(job.gpus)
-            for site in self._sites_of(job)
-        ]
-
-    def _sites_of(self, job: Job) -> list[Site]:
-        state, machines = self.state, self.state.machines
-        alike: dict[tuple[Kind, int | None], list[int]] = defaultdict(list)
-        for gpu in job.gpus:
-            if len(state.residents[gpu]) == 1:
-                kind = Kind(machines.model[gpu], machines.memory_mib[gpu])
-                alike[kind, job.share_on(gpu)].append(gpu)
-        return [
-            Site(
-                job,
-                kind,
-                gpus,
-                self._book.beside(*kind[:2], job.workload, (seat_on(job, gpus[0]),)),
-            )
-            for (kind, _), gpus in alike.items()
-        ]
-
-
-class Hosts(NamedTuple):
-    """The running jobs of the sites, one entry a site.
-
-    ``left_s``: seconds each needs alone; ``slowdown``: its present one, all told; ``partly``:
-    whether it shares already; ``room``: GPUs that it has to itself at the site.
-    """
-
-    left_s: Floats
-    slowdown: Floats
-    partly: Floats
-    weight: Floats
-    workers: Floats
-    gsla: Floats
-    room: Floats
-
-    @classmethod
-    def of(cls, state: State, sites: Sequence[Site]) -> Hosts:
-        """Return the numbers of the jobs of some sites."""
-        rows = [_host(state, site) for site in sites]
-        left, slowdown, partly, weight, workers, gsla, room = np.array(rows).T
-        return cls(left, slowdown, partly > 0, weight, workers, gsla, room)
-
-
-def _host(state: State, site: Site) -> tuple[float, ...]:
-    job = site.job
-    speed = state.speed[site.kind[0]][job.workload]
-    partly = any(len(state.residents[gpu]) > 1 for gpu in job.gpus)
-    return (
-        job.remaining(state.now) / speed,
-        speed / job.rate,
-        float(partly),
-        job.weight,
-        job.workers,
-        job.gsla + _GSLA_SLACK,
-        len(site.gpus),
-    )
 
 
 def _newcomers(of_job: Floats | Ints) -> Floats:

@@ -82,10 +82,7 @@ class Patience:
         best: Reservation | None = None
         for model in range(len(state.machines.models)):
             free = sorted(
-                (
-                    max([ends[other.number] for other in state.residents[gpu]], default=state.now),
-                    gpu,
-                )
+                (_idle_at(state, gpu, ends), gpu)
                 for gpu in _usable(state, job, model)
                 if gpu not in taken
             )[: job.workers]

@@ -1,8 +1,8 @@
 """What a GPU is worth at every moment ahead: the price that the waiting jobs would pay.
 
-The queue is laid out on the GPUs as they are believed to become idle, in the order of weighted
-shortest GPU time. With w the weight of a job, p its GPUs and r its seconds, a job that starts at
-t on this schedule is where it should be if a GPU costs
+The queue (``dovetail_outlook.queue_of``) is laid out on the GPUs as they are believed to become
+idle. With w the weight of a job, p its GPUs and r its seconds, a job that starts at t on this
+schedule is where it should be if a GPU costs
 
     price(t) = w / p + price(t + r)
 

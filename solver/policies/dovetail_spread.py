@@ -17,9 +17,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.solver.policies.dovetail_market import Market, Site
+from dovetail.solver.policies.dovetail_market import Market
 from dovetail.solver.policies.dovetail_outlook import Kind
 from dovetail.solver.policies.dovetail_round import Option
+from dovetail.solver.policies.dovetail_sites import Site
 from dovetail.solver.policies.dovetail_ways import Seat
 from dovetail.solver.policies.state import Job
 

@@ -9,9 +9,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.solver.policies.dovetail_market import Market, Site
+from dovetail.solver.policies.dovetail_market import Market
 from dovetail.solver.policies.dovetail_outlook import Kind
 from dovetail.solver.policies.dovetail_round import Option
+from dovetail.solver.policies.dovetail_sites import Site
 from dovetail.solver.policies.dovetail_spread import Spread, spreads
 from dovetail.solver.policies.dovetail_ways import Seat
 from dovetail.solver.policies.draft import Draft
@@ -44,8 +45,9 @@ def starts(market: Market) -> Iterator[Option]:
         return
     for kind in market.idle:
         yield from _on_idle(market, kind)
-    yield from _beside(market)
-    yield from spreads(market)
+    wide = list(spreads(market))
+    yield from _beside(market, len(market.jobs) + sum(len(start.hosts) - 1 for start in wide))
+    yield from wide
 
 
 def carry_out(detail: OnIdle | Beside | Spread, draft: Draft, market: Market) -> None:
@@ -113,27 +115,28 @@ def _option(gain: float, detail: OnIdle) -> Option:
     return Option(float(gain), numbers, (), detail.kind, workers, workers, detail)
 
 
-def _beside(market: Market) -> Iterator[Option]:
+def _beside(market: Market, most_hosts: int) -> Iterator[Option]:
     gain, way = market.joins()
-    for s, j in zip(*_needed(gain, market.most_starts).nonzero(), strict=True):
+    needed = _needed(gain, market.most_starts, most_hosts)
+    for s, j in zip(*needed.nonzero(), strict=True):
         site, job = market.sites[int(s)], market.jobs[int(j)]
         seat, _ = site.ways.seats[job.workload][int(way[s, j])]
         numbers = (job.number,), (site.job.number,)
         yield Option(float(gain[s, j]), *numbers, None, 0, job.workers, Beside(job, seat, site))
 
 
-def _needed(gain: Floats, most_starts: int) -> NDArray[np.bool_]:
+def _needed(gain: Floats, most_starts: int, most_hosts: int) -> NDArray[np.bool_]:
     """Tell which joins an optimum may need.
 
     A host needs only as many of its best jobs as can start at all, since the others leave one of
-    these free for it; a job as many of its best hosts as there are jobs.
+    these free for it; a job as many of its best hosts as all jobs together can take.
     """
     found = np.nan_to_num(gain, nan=0.0)
     sites, jobs = found.shape
     if jobs > most_starts > 0:
         least = -np.partition(-found, most_starts - 1, axis=1)[:, most_starts - 1]
         found = np.where(found < least[:, None], 0.0, found)
-    if sites > jobs > 0:
-        least = -np.partition(-found, jobs - 1, axis=0)[jobs - 1]
+    if sites > most_hosts > 0:
+        least = -np.partition(-found, most_hosts - 1, axis=0)[most_hosts - 1]
         found = np.where(found < least, 0.0, found)
     return np.asarray(found > 0)
