@@ -21,7 +21,6 @@ from dovetail.solver.policies.rearrange import (
     alone_on,
     gpus_by_model,
     is_settled,
-    memory_by_model,
     rearranged,
 )
 from dovetail.solver.policies.state import Job, State
@@ -209,7 +208,7 @@ def combinations(
     """Return the jobs alone and the pairs that may run on each GPU model."""
     found = []
     pairs = pairs and state.machines.rules.max_jobs_per_gpu > 1
-    for model, (least, most) in enumerate(memory_by_model(state)):
+    for model, (least, most) in enumerate(state.machines.memory_by_model):
         speed = state.speed[model]
         fitting = [kind for kind in kinds if _needs(state, kind) <= most]
         found += [Combination(model, (kind,), (speed[kind.workload],)) for kind in fitting]

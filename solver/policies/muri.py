@@ -21,7 +21,6 @@ from dovetail.solver.policies.rearrange import (
     alone_on,
     gpus_by_model,
     is_settled,
-    memory_by_model,
     rearranged,
 )
 from dovetail.solver.policies.state import Job, State
@@ -237,7 +236,7 @@ class _Efficiency:
     def __init__(self, state: State) -> None:
         self._state = state
         self._stages = [stages(workload) for workload in state.workloads]
-        self._memory = memory_by_model(state)
+        self._memory = state.machines.memory_by_model
         self._found: dict[tuple[int, ...], Mapping[int, float]] = {}
         self._matchings: dict[tuple[tuple[int, ...], ...], list[tuple[int, int, float]]] = {}
         self._facts = (len(state.clashes), state.predicted)

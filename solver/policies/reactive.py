@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import merge
@@ -16,6 +16,9 @@ from dovetail.solver.policies.unaware import start_spread
 
 _SLACK = 1e-9
 _INSTANT_S = 1e-6
+
+Companies = Sequence[tuple[Job, float]]
+"""Jobs with a gSLA that share, and since when with whom they share now."""
 
 
 @dataclass
@@ -55,17 +58,18 @@ class Reactive:
     def decide(self, state: State) -> Decision:
         """Pause where a gSLA is violated, then start from the head of the queue."""
         draft = Draft(state)
-        paused = self._pause(draft)
+        companies = list(_companies(state))
+        paused = self._pause(draft, companies)
         if paused or state.pending:
             waiting = merge(paused, self._queue.jobs(state), key=lambda job: job.number)
             start_spread(draft, waiting, partial(self._may_join, draft))
-        return draft.decision(self._wake(draft))
+        return draft.decision(self._wake(draft, companies))
 
-    def _pause(self, draft: Draft) -> list[Job]:
+    def _pause(self, draft: Draft, companies: Companies) -> list[Job]:
         """Stop one job beside every violated one and return them by number."""
         state = draft.state
         paused: dict[int, Job] = {}
-        for job, since in _companies(state):
+        for job, since in companies:
             if since + self.observe_s > state.now + _INSTANT_S or not _violated(state, job):
                 continue
             others = _beside(state, job)
@@ -87,10 +91,10 @@ class Reactive:
             for other in draft.residents(gpu)
         )
 
-    def _wake(self, draft: Draft) -> float | None:
+    def _wake(self, draft: Draft, companies: Companies) -> float | None:
         """Return when the next company will have been observed for long enough."""
         now = draft.state.now
-        begun = [since for _, since in _companies(draft.state)]
+        begun = [since for _, since in companies]
         starts = draft.decision().starts
         if any(len(draft.residents(gpu)) > 1 for start in starts for gpu in start.gpus):
             begun.append(now)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -59,7 +58,7 @@ def alone_on(state: State, jobs: Sequence[Job], left: list[int]) -> list[Group]:
     ``left`` is brought up to date.
     """
     groups = []
-    memory = memory_by_model(state)
+    memory = state.machines.memory_by_model
     for job in jobs:
         need = state.modes[job.workload][0].memory_mib
         models = [m for m, free in enumerate(left) if free >= job.workers and need <= memory[m][1]]
@@ -77,14 +76,6 @@ def gpus_by_model(state: State) -> list[int]:
     for gpu, model in enumerate(machines.model):
         count[model] += machines.node[gpu] not in state.down
     return count
-
-
-def memory_by_model(state: State) -> list[tuple[float, float]]:
-    """Return the least and the most memory of the GPUs of each model in MiB."""
-    least, most = [math.inf] * len(state.machines.models), [0.0] * len(state.machines.models)
-    for model, memory in zip(state.machines.model, state.machines.memory_mib, strict=True):
-        least[model], most[model] = min(least[model], memory), max(most[model], memory)
-    return list(zip(least, most, strict=True))
 
 
 def _seats(state: State, groups: Sequence[Group]) -> list[tuple[int, ...]]:

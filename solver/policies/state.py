@@ -157,6 +157,14 @@ class Machines:
         """The index of each GPU by its name."""
         return {name: gpu for gpu, name in enumerate(self.gpu_ids)}
 
+    @cached_property
+    def memory_by_model(self) -> list[tuple[float, float]]:
+        """The least and the most memory of the GPUs of each model in MiB."""
+        held: list[list[float]] = [[] for _ in self.models]
+        for model, memory in zip(self.model, self.memory_mib, strict=True):
+            held[model].append(memory)
+        return [(min(memory), max(memory)) for memory in held]
+
 
 @dataclass
 class State:
