@@ -113,8 +113,8 @@ class _Hosts:
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
         self._scores = sharing_scores(draft.state)
-        self._hosts: dict[int, list[tuple[Job, tuple[int, ...]] | None]] = defaultdict(list)
-        self._refused: dict[tuple[int, int], int] = {}
+        self._hosts: dict[int, list[tuple[Job, tuple[int, ...]]]] = defaultdict(list)
+        self._hopeless: set[tuple[int, int]] = set()
         for job in draft.state.running.values():
             self.add(job, job.gpus)
 
@@ -124,18 +124,20 @@ class _Hosts:
         alone = all(len(self._draft.residents(gpu)) == 1 for gpu in gpus)
         if alone and len({node[gpu] for gpu in gpus}) == 1:
             self._hosts[job.workers].append((job, gpus))
+            self._hopeless.clear()
 
     def gpus_for(self, job: Job) -> tuple[int, ...] | None:
         """Return the GPUs of the first that a job may join; whom nobody else joins."""
         kind = job.workers, job.workload
+        if kind in self._hopeless:
+            return None
         hosts = self._hosts[job.workers]
-        # Hosts that refused a job of this kind refuse the later ones, whose priority is lower.
-        for k in range(self._refused.get(kind, 0), len(hosts)):
-            self._refused[kind] = k + 1
-            host = hosts[k]
-            if host is not None and self._may_join(job, *host):
-                hosts[k] = None
-                return host[1]
+        for k, (host, gpus) in enumerate(hosts):
+            if self._may_join(job, host, gpus):
+                del hosts[k]
+                return gpus
+        # Later jobs of this kind have lower priority, so none of these hosts takes them either.
+        self._hopeless.add(kind)
         return None
 
     def _may_join(self, job: Job, host: Job, gpus: tuple[int, ...]) -> bool:
