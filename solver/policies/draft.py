@@ -107,11 +107,6 @@ class Draft:
         """Return the sum of the caps on a GPU after the steps so far."""
         return sum(self._share(job, gpu) or 0 for job in self.residents(gpu))
 
-    def fits_alone(self, job: Job) -> bool:
-        """Tell whether the job's worker fits the memory of an empty GPU of some model."""
-        need = self.state.modes[job.workload][0].memory_mib
-        return need <= max(self.state.machines.memory_mib) + _SLACK_MIB
-
     def slowdowns(self, gpu: int, job: Job) -> tuple[float, float] | None:
         """Return the predicted slowdowns, of a job and of the one that is on a GPU, uncapped.
 

@@ -15,13 +15,12 @@ from scipy.optimize import LinearConstraint, milp
 from scipy.sparse import csr_array, hstack, vstack
 
 from dovetail.instances.slowdown_table import UNCAPPED
-from dovetail.solver.policies.policy import NOTHING, Decision
+from dovetail.solver.policies.policy import Decision
 from dovetail.solver.policies.rearrange import (
     Group,
+    Rounds,
     alone_on,
     gpus_by_model,
-    is_settled,
-    rearranged,
 )
 from dovetail.solver.policies.state import Job, State
 
@@ -97,7 +96,7 @@ class Gavel:
     objective: str = "max-min"
     space_sharing: bool = True
     round_s: float = 360.0
-    _next_s: float = field(default=-math.inf, init=False, repr=False)
+    _rounds: Rounds = field(init=False, repr=False)
     _owed: dict[Combination, float] = field(default_factory=dict, init=False, repr=False)
     _received: dict[Combination, int] = field(default_factory=dict, init=False, repr=False)
     _solved_for: object = field(default=None, init=False, repr=False)
@@ -106,23 +105,17 @@ class Gavel:
     def __post_init__(self) -> None:
         if self.objective not in _OBJECTIVES:
             raise ValueError(f"objective must be one of {_OBJECTIVES}, got {self.objective!r}")
-        if not 0 < self.round_s < math.inf:
-            raise ValueError(f"round_s must be a finite number > 0, got {self.round_s}")
+        self._rounds = Rounds(self.round_s)
 
     def decide(self, state: State) -> Decision:
         """Begin a new round if the last one is over."""
-        if not (state.running or state.pending):
-            return NOTHING
-        if state.now < self._next_s:
-            return Decision(wake_s=self._next_s)
+        return self._rounds.decide(state, self._groups)
+
+    def _groups(self, state: State) -> list[Group]:
         everyone = [*state.running.values(), *state.pending.values()]
-        jobs = sorted(everyone, key=lambda job: job.number)
-        self._next_s = state.now + self.round_s
-        kinds = self._by_kind(state, jobs)
+        kinds = self._by_kind(state, sorted(everyone, key=lambda job: job.number))
         self._owe(self._shares_again(state, kinds))
-        groups = self._round(state, kinds)
-        wake_s = None if is_settled(state, groups) else self._next_s
-        return rearranged(state, groups).decision(wake_s)
+        return self._round(state, kinds)
 
     def _by_kind(self, state: State, jobs: Sequence[Job]) -> dict[Kind, list[Job]]:
         """Return the jobs of each kind, those that come last first."""

@@ -15,13 +15,12 @@ from dovetail.formulations.rounds import iteration_time
 from dovetail.instances.instance import Workload
 from dovetail.instances.slowdown_table import UNCAPPED
 from dovetail.solver.pairing.matching import match_pairs
-from dovetail.solver.policies.policy import NOTHING, Decision
+from dovetail.solver.policies.policy import Decision
 from dovetail.solver.policies.rearrange import (
     Group,
+    Rounds,
     alone_on,
     gpus_by_model,
-    is_settled,
-    rearranged,
 )
 from dovetail.solver.policies.state import Job, State
 
@@ -98,29 +97,24 @@ class Muri:
 
     priority: str = "srsf"
     round_s: float = 360.0
-    _next_s: float = field(default=-math.inf, init=False, repr=False)
+    _rounds: Rounds = field(init=False, repr=False)
     _efficiency: _Efficiency | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.priority not in _PRIORITIES:
             raise ValueError(f"priority must be one of {_PRIORITIES}, got {self.priority!r}")
-        if not 0 < self.round_s < math.inf:
-            raise ValueError(f"round_s must be a finite number > 0, got {self.round_s}")
+        self._rounds = Rounds(self.round_s)
 
     def decide(self, state: State) -> Decision:
         """Begin a new round if the last one is over."""
-        if not (state.running or state.pending):
-            return NOTHING
-        if state.now < self._next_s:
-            return Decision(wake_s=self._next_s)
-        self._next_s = state.now + self.round_s
+        return self._rounds.decide(state, self._groups)
+
+    def _groups(self, state: State) -> list[Group]:
         everyone = [*state.running.values(), *state.pending.values()]
         queue = sorted(everyone, key=lambda job: (self._rank(state, job), job.number))
         if self._efficiency is None or self._efficiency.is_outdated(state):
             self._efficiency = _Efficiency(state)
-        groups = _round(state, queue, self._efficiency)
-        wake_s = None if is_settled(state, groups) else self._next_s
-        return rearranged(state, groups).decision(wake_s)
+        return _round(state, queue, self._efficiency)
 
     def _rank(self, state: State, job: Job) -> float:
         if self.priority == "srsf":

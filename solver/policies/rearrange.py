@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.placement import idle_gpus_of
+from dovetail.solver.policies.policy import NOTHING, Decision
 from dovetail.solver.policies.state import Job, State
 
 
@@ -46,7 +48,37 @@ def rearranged(state: State, groups: Sequence[Group]) -> Draft:
     return draft
 
 
-def is_settled(state: State, groups: Sequence[Group]) -> bool:
+class Rounds:
+    """Rounds of equal length, between whose ends nobody starts or stops.
+
+    While everyone runs alone on GPUs of one model, a round that is over goes on until something
+    happens.
+
+    Raises
+    ------
+    ValueError
+        When the length is out of range.
+    """
+
+    def __init__(self, round_s: float) -> None:
+        if not 0 < round_s < math.inf:
+            raise ValueError(f"round_s must be a finite number > 0, got {round_s}")
+        self._round_s = round_s
+        self._next_s = -math.inf
+
+    def decide(self, state: State, choose: Callable[[State], Sequence[Group]]) -> Decision:
+        """Begin a round with the groups that ``choose`` returns if the last one is over."""
+        if not (state.running or state.pending):
+            return NOTHING
+        if state.now < self._next_s:
+            return Decision(wake_s=self._next_s)
+        self._next_s = state.now + self._round_s
+        groups = choose(state)
+        wake_s = None if _is_settled(state, groups) else self._next_s
+        return rearranged(state, groups).decision(wake_s)
+
+
+def _is_settled(state: State, groups: Sequence[Group]) -> bool:
     """Tell whether everyone runs alone on GPUs of one model: no round could do better."""
     jobs = len(state.running) + len(state.pending)
     return len(groups) == jobs and len(state.machines.models) == 1

@@ -153,11 +153,6 @@ class Machines:
         return len(self.gpu_ids)
 
     @cached_property
-    def gpu_place(self) -> dict[str, int]:
-        """The index of each GPU by its name."""
-        return {name: gpu for gpu, name in enumerate(self.gpu_ids)}
-
-    @cached_property
     def memory_by_model(self) -> list[tuple[float, float]]:
         """The least and the most memory of the GPUs of each model in MiB."""
         held: list[list[float]] = [[] for _ in self.models]

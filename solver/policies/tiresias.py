@@ -11,6 +11,7 @@ from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.placement import idle_gpus
 from dovetail.solver.policies.policy import NOTHING, Decision
 from dovetail.solver.policies.queues import Key, Queue
+from dovetail.solver.policies.rearrange import gpus_by_model
 from dovetail.solver.policies.state import Job, State
 
 _INSTANT_S = 1e-6
@@ -76,7 +77,7 @@ class Tiresias:
 
     def _hand_out(self, state: State) -> tuple[set[int], list[Job]]:
         """Return the running jobs that stay, by number, and the pending ones to start."""
-        free = self._gpus_in_order(state)
+        free = gpus_by_model(state)
         kept: set[int] = set()
         chosen = []
         for _, job in merge(self._running(state), self._queue.entries(state), key=itemgetter(0)):
@@ -133,14 +134,6 @@ class Tiresias:
         """Return the next moment at which a job changes its queue."""
         at = min([moment for moment in moments if moment > now + _INSTANT_S], default=math.inf)
         return None if math.isinf(at) else at
-
-    @staticmethod
-    def _gpus_in_order(state: State) -> list[int]:
-        machines = state.machines
-        free = [0] * len(machines.models)
-        for gpu, model in enumerate(machines.model):
-            free[model] += machines.node[gpu] not in state.down
-        return free
 
 
 def _model_for(state: State, job: Job, free: list[int]) -> int | None:
