@@ -257,3 +257,20 @@ def test_the_margin_is_learnt_from_what_was_measured():
 def test_options_have_ranges(option):
     with pytest.raises(UnsupportedError, match="must be >="):
         policy_named(f"dovetail:{option}")
+
+
+def test_a_proof_tells_how_many_jobs_it_is_of():
+    # One of the two GPUs is idle: of the five that wait three more than that take part.
+    proofs = []
+    policy = policy_named("dovetail:window=3")
+
+    class Watched:
+        def decide(self, state):
+            decision = policy.decide(state)
+            proofs.append((len(state.pending), decision.proof))
+            return decision
+
+    jobs = trace((0, 1, 100, "a"), *[(1, 1, 10, "a")] * 5)
+    run(jobs, world(gpus=2), Watched())
+    assert [(waiting, proof.jobs) for waiting, proof in proofs[:2]] == [(1, 1), (5, 4)]
+    assert all(proof.bound >= proof.value for _, proof in proofs if proof)

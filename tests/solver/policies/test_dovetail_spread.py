@@ -60,3 +60,18 @@ def test_a_job_that_the_end_of_all_work_hangs_on_starts_first():
     # would end at 30 + 60.
     jobs = trace(*[(0, 1, 10, "a")] * 6, (0, 1, 60, "a"))
     assert max(finishes(run(jobs, world(1, 2), policy_named("dovetail")))) == 60
+
+
+def test_a_gang_that_takes_two_hosts_leaves_the_third_to_another():
+    # The gang may share with x and y only. s would rather join x or y than z, and though two
+    # jobs wait, three hosts are needed.
+    slowdowns = [("g", "x", 1.1, 1.1), ("g", "y", 1.1, 1.1)]
+    slowdowns += [("s", "x", 1.1, 1.1), ("s", "y", 1.15, 1.1), ("s", "z", 1.2, 1.1)]
+    where = world(gpus=3, slowdowns=slowdowns, workloads=("x", "y", "z", "g", "s"))
+    hosts = [(0, 1, 1000, name) for name in ("x", "y", "z")]
+    history = run(
+        trace(*hosts, (10, 2, 100, "g"), (10, 1, 50, "s")), where, policy_named("dovetail")
+    )
+    assert [outcome.first_start_s for outcome in history.outcomes] == [0, 0, 0, 10, 10]
+    x, y, z, g, s = (stay.gpus for stay in sorted(history.stays, key=lambda stay: stay.job))
+    assert (set(g), s) == ({*x, *y}, z)
