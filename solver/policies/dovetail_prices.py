@@ -37,7 +37,7 @@ class Prices:
 
     Parameters
     ----------
-    starts : sequence of float
+    starts : array_like of float
         When each waiting job starts on the schedule.
     asks : sequence of Ask
         These jobs.
@@ -45,16 +45,19 @@ class Prices:
         The least price, which holds for ever.
     """
 
-    def __init__(self, starts: Sequence[float], asks: Sequence[Ask], floor: float = 0.0) -> None:
+    def __init__(self, starts: ArrayLike, asks: Sequence[Ask], floor: float = 0.0) -> None:
         self._floor = floor
-        queue = sorted((t, k) for k, t in enumerate(starts) if t > 0)
-        times = [t for t, _ in queue]
-        price = [0.0] * (len(queue) + 1)
-        for place in range(len(queue) - 1, -1, -1):
-            start, k = queue[place]
-            after = price[bisect_left(times, start + asks[k].seconds)]
-            price[place] = max(price[place + 1], asks[k].weight / asks[k].workers + after)
-        self._times = np.array([0.0, *times])
+        at = np.asarray(starts, dtype=np.float64)
+        later = np.flatnonzero(at > 0)
+        order = later[np.argsort(at[later], kind="stable")]
+        times = at[order]
+        workers, seconds, weight = np.array(asks, dtype=np.float64).reshape(-1, 3)[order].T
+        after = np.searchsorted(times, times + seconds).tolist()
+        saved = (weight / workers).tolist()
+        price = [0.0] * (len(order) + 1)
+        for place in range(len(order) - 1, -1, -1):
+            price[place] = max(price[place + 1], saved[place] + price[after[place]])
+        self._times = np.concatenate(([0.0], times))
         paid = np.array(price[:-1]) * np.diff(self._times)
         self._paid = np.concatenate(([0.0], np.cumsum(paid)))
 
