@@ -26,7 +26,7 @@ from dovetail.solver.policies.dovetail_outlook import (
     queue_of,
     solo_seconds,
 )
-from dovetail.solver.policies.dovetail_prices import Ask, Prices, layout
+from dovetail.solver.policies.dovetail_prices import Asks, Prices, layout
 from dovetail.solver.policies.dovetail_ways import Seat, WayBook, Ways, seat_on
 from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.state import Job, State
@@ -126,26 +126,25 @@ class Market:
         self.sites = self._sites()
 
     def _lay_out(self, queue: Sequence[Job], seconds: Floats) -> None:
-        asks = [
-            Ask(job.workers, needs, job.weight)
-            for job, needs in zip(queue, seconds.tolist(), strict=True)
-        ]
+        workers = [job.workers for job in queue]
+        asks = Asks(workers, seconds, [job.weight for job in queue])
         idle = sum(map(len, self.idle.values()))
-        starts = np.array(layout([0.0] * idle + self._busy_s, asks), dtype=np.float64)
+        starts = layout([0.0] * idle + self._busy_s, asks)
         self.prices = Prices(starts, asks, self.gpu_price)
         last = max([float((starts + seconds).max(initial=0.0)), *self._busy_s[-1:]])
         self.last_s = last * (1 + _GSLA_SLACK) if self.gpu_price == 0 else math.inf
         self._claimed_s = float(starts[starts > 0].min(initial=math.inf))
         starts = starts[: len(self.jobs)]
         self.starts_now = starts <= 0
-        chance = [self._next_chance(ask) for ask in asks[: len(self.jobs)]]
+        taken = zip(workers[: len(starts)], seconds.tolist(), strict=False)
+        chance = [self._next_chance(count, needs) for count, needs in taken]
         self._start_s = np.where(self.starts_now, chance, starts)
 
-    def _next_chance(self, ask: Ask) -> float:
+    def _next_chance(self, workers: int, seconds: float) -> float:
         """Return when enough GPUs become idle for a job that lets those pass that are idle."""
-        if ask.workers <= len(self._busy_s):
-            return max(1.0, self._busy_s[ask.workers - 1])
-        return _FAR_S + ask.seconds
+        if workers <= len(self._busy_s):
+            return max(1.0, self._busy_s[workers - 1])
+        return _FAR_S + seconds
 
     @property
     def nobody_waits(self) -> bool:
