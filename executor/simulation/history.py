@@ -67,8 +67,8 @@ class Outcome:
     solo_s : float
         Seconds its kept work would have taken alone on the GPUs it ran on.
     idle_at_s : float
-        Of the moment when it first started beside another: the time at which enough GPUs would
-        have been idle for it, had nobody else started; NaN if it never did.
+        Of the moment when it first started beside another: the time at which enough GPUs of one
+        model would have been idle for it, had nobody else started; NaN if it never did.
     left_s : float
         Seconds of work it had left at that moment; NaN likewise.
     """

@@ -19,7 +19,7 @@
   **Effective utilisation** puts the sum of w x solo time in place of it: the part of the cluster
   that would be busy if the same work had run alone; sharing can lift it above 1;
 - **sharing benefit** of a job that started beside another: the JCT it would have had by waiting
-  for enough idle GPUs, nobody else starting, over its JCT (Castor, equation 24);
+  for enough idle GPUs of one model, nobody else starting, over its JCT (Castor, equation 24);
 - **finish-time fairness** rho: JCT over solo time x contention, the JCT in a 1/contention share
   of the cluster (Themis, NSDI 2020, section 3). Contention is the GPUs that all unfinished jobs
   ask for over the GPUs there are, at least 1, averaged over the job's stay in the system.
