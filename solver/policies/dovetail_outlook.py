@@ -112,9 +112,11 @@ def believed_ends(state: State) -> dict[int, float]:
 
 
 def _end(state: State, job: Job, at_pace: Mapping[int, float]) -> float:
-    end, begun = at_pace[job.number], max(state.now, job.since_s)
-    others = [o for gpu in job.gpus for o in state.residents[gpu] if o is not job]
-    last = max([at_pace[other.number] for other in others], default=end)
+    end = at_pace[job.number]
+    others = [at_pace[o.number] for gpu in job.gpus for o in state.residents[gpu] if o is not job]
+    if not others:
+        return end
+    begun, last = max(state.now, job.since_s), max(others)
     if not begun < last < end:
         return end
     speed = state.speed[state.machines.model[job.gpus[0]]][job.workload]

@@ -46,17 +46,20 @@ def sites_of(state: State, book: WayBook, reserved: Mapping[int, float]) -> list
     """Return where running jobs, on no reserved GPU, have GPUs to themselves."""
     if state.machines.rules.max_jobs_per_gpu < 2:
         return []
-    free = (job for job in state.running.values() if reserved.keys().isdisjoint(job.gpus))
-    return [site for job in free for site in _sites_of(state, book, job)]
+    found: list[Site] = []
+    for job in state.running.values():
+        lone = [gpu for gpu in job.gpus if len(state.residents[gpu]) == 1]
+        if lone and reserved.keys().isdisjoint(job.gpus):
+            found += _sites_on(state, book, job, lone)
+    return found
 
 
-def _sites_of(state: State, book: WayBook, job: Job) -> Iterator[Site]:
+def _sites_on(state: State, book: WayBook, job: Job, lone: Sequence[int]) -> Iterator[Site]:
     machines = state.machines
     alike: dict[tuple[Kind, int | None], list[int]] = defaultdict(list)
-    for gpu in job.gpus:
-        if len(state.residents[gpu]) == 1:
-            kind = Kind(machines.model[gpu], machines.memory_mib[gpu])
-            alike[kind, job.share_on(gpu)].append(gpu)
+    for gpu in lone:
+        kind = Kind(machines.model[gpu], machines.memory_mib[gpu])
+        alike[kind, job.share_on(gpu)].append(gpu)
     for (kind, _), gpus in alike.items():
         seat = seat_on(job, gpus[0])
         yield Site(job, kind, gpus, book.beside(*kind[:2], job.workload, (seat,)))
