@@ -175,7 +175,7 @@ class _Round:
         """Let the pending jobs join jobs on GPUs, in modes, where these are by themselves."""
         if self._state.machines.rules.max_jobs_per_gpu < 2:
             return
-        hosts = [host for held in running if (host := self._as_host(*held)).gpus]
+        hosts = [host for held in running if (host := self._as_host(*held)) is not None]
         if not hosts:
             return
         offers = self._rule(self._state, self._queue, hosts)
@@ -187,13 +187,15 @@ class _Round:
         for host, score in zip(hosts, offers.score, strict=True):
             self._room[host.model] += len(host.gpus) * (score < np.inf)
 
-    def _as_host(self, job: Job, held: Sequence[int], mode: int) -> Host:
+    def _as_host(self, job: Job, held: Sequence[int], mode: int) -> Host | None:
+        """Return a job as a host on those of its GPUs that it has to itself, if there are any."""
         machines = self._state.machines
         gpus = [gpu for gpu in held if len(self._draft.residents(gpu)) == 1]
+        if not gpus:
+            return None
         need = self._state.modes[job.workload][mode].memory_mib
-        free = min((machines.memory_mib[gpu] for gpu in gpus), default=0.0) - need
-        model = machines.model[held[0]] if held else -1
-        return Host(job, mode, model, gpus, free + _SLACK_MIB)
+        free = min([machines.memory_mib[gpu] for gpu in gpus]) - need
+        return Host(job, mode, machines.model[gpus[0]], gpus, free + _SLACK_MIB)
 
     def _whole(self, hosts: Sequence[Host]) -> Bools:
         workers = np.array([h.job.workers if len(h.gpus) == h.job.workers else -1 for h in hosts])
