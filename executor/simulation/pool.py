@@ -502,6 +502,7 @@ class SimulatedPool:
         idle = not self.state.running and not self.state.down
         return (
             idle
+            and math.isinf(self._due)
             and self._arrived == len(self._jobs)
             and all(event[2] == _FAIL for event in self._events)
         )

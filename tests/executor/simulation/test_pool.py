@@ -234,6 +234,12 @@ def test_failures_do_not_hide_that_a_policy_starts_nobody():
         simulate(trace((0, 1, 10, "a")), world(), Scripted([]), rules)
 
 
+def test_who_waits_for_the_next_round_is_not_given_up_for_a_failure_before():
+    rules = Options(round_s=360.0, node_mtbf_s=50.0, repair_s=10.0, checkpoint_s=1.0)
+    history = run(trace((1, 1, 5, "a")), world(1, 1), policy_named("fifo"), rules)
+    assert history.outcomes[0].first_start_s % 360 == 0
+
+
 def test_a_decision_on_a_round_comes_after_what_happens_at_that_moment():
     times = []
 
