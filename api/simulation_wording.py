@@ -11,6 +11,7 @@ from dovetail.charts import DAY_S, HOUR_S, MINUTE_S
 from dovetail.executor.simulation.metrics import METRICS
 
 NO_FIGURE: Final = "-"
+TIMES_BETTER: Final = "how many times better than {} (below 1: worse)"
 
 _MOST_OF_A_UNIT: Final = ((90.0, 1.0, "s"), (90.0, MINUTE_S, "min"), (72.0, HOUR_S, "h"))
 _STATISTICS: Final = {"p50": "median"}
@@ -69,6 +70,11 @@ def three_digits(value: float) -> str:
     value = float(f"{value:.3g}") if abs(value) < 100 else value
     digits = max(0, 2 - math.floor(math.log10(abs(value))))
     return f"{value:,.{digits}f}"
+
+
+def multiple(gain: float) -> str:
+    """Return how many times better something is."""
+    return "∞" if gain == math.inf else three_digits(gain)
 
 
 def listed(names: Sequence[str]) -> str:

@@ -15,8 +15,7 @@ from dovetail.cli import main, parser
 from dovetail.executor.simulation.metrics import METRICS
 from dovetail.executor.simulation.results import RunResult
 from dovetail.instances.traces import library_trace
-from dovetail.simulation_groups import Groups
-from dovetail.simulation_text import gain
+from dovetail.simulation_groups import Groups, gain
 from dovetail.solver.policies import POLICIES, Decision, Start, registry
 
 DAY = "library:lab-day"
