@@ -86,17 +86,17 @@ def _at_the_expense(groups: Groups, best: Sequence[Group]) -> str:
     guilty = [group for group in best if not _keeps(group)]
     if not guilty:
         return ""
-    broken = told.listed(_first([f"{group.policy} {_broken(group)}" for group in guilty]))
+    names = [f"{group.policy} " if len(best) > 1 else "" for group in guilty]
+    broken = [f"{name}{_broken(group)}" for name, group in zip(names, guilty, strict=True)]
+    but = f", but {told.listed(_first(broken))}"
     keepers = [group for group in groups.every if _keeps(group)]
     kept = f"{100 * KEPT:g} %"
     if not keepers:
-        return f", but {broken}; no policy keeps {kept} of its own"
+        return f"{but}; no policy keeps {kept} of its own"
     honest = min(keepers, key=lambda group: group.mean("jct_mean_s"))
     mean = told.measured("jct_mean_s", honest.mean("jct_mean_s"))
-    return (
-        f", but {broken}; of those that keep at least {kept} of theirs {honest.policy} has the "
-        f"shortest: {mean}{_against_baseline(groups, honest)}"
-    )
+    against = _against_baseline(groups, honest)
+    return f"{but}; of those that keep {kept} {honest.policy} is the best: {mean}{against}"
 
 
 def _against_baseline(groups: Groups, best: Group) -> str:

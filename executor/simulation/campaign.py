@@ -18,7 +18,8 @@ from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from importlib.resources import files
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -28,12 +29,13 @@ from dovetail.executor.simulation.pool import SimulatedPool
 from dovetail.executor.simulation.results import RunResult, prepare, remove_unfinished
 from dovetail.executor.simulation.setup import Scenario, Setup
 from dovetail.instances._syntax import json_text
-from dovetail.instances._version import VERSION
 from dovetail.instances.errors import DovetailError, InputError
 from dovetail.instances.files import read_bytes, source_name
 from dovetail.solver.policies import policy_named
 
 _LOCK_FILE: Final = ".lock"
+_ROOMS: Final = ("executor", "formulations", "instances", "predictors", "solver")
+"""The sub-packages whose code decides what comes out of a run."""
 
 
 class Task(NamedTuple):
@@ -84,7 +86,8 @@ class Campaign:
         return tuple(Task(policy, seed) for seed in self.seeds for policy in self.policies)
 
     @cached_property
-    def _setup_digest(self) -> str:
+    def setup_digest(self) -> str:
+        """What tells this setup from all others, whatever its policies and seeds."""
         setup = self.setup
         parts = (setup.trace, setup.draws, setup.beliefs, setup.options)
         digest = hashlib.sha256("\n".join(map(repr, parts)).encode())
@@ -93,9 +96,17 @@ class Campaign:
             digest.update(read_bytes(setup.beliefs.path))
         return digest.hexdigest()
 
+    @cached_property
+    def _code_digest(self) -> str:
+        """Of what runs here. A copy in another process has it from this one."""
+        return code_digest()
+
     def fingerprint(self, task: Task) -> str:
-        """Return what tells a run from all others: equal ones come to the same."""
-        text = f"{VERSION}\n{task.policy}\n{task.seed}\n{self._setup_digest}"
+        """Return what tells a run from all others: equal ones come to the same.
+
+        The code that decides a run is part of it: after a change runs are made anew.
+        """
+        text = f"{self._code_digest}\n{task.policy}\n{task.seed}\n{self.setup_digest}"
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def folder_of(self, task: Task) -> Path:
@@ -175,6 +186,18 @@ class Campaign:
 
     def _policy_first(self, task: Task) -> tuple[int, int]:
         return self.policies.index(task.policy), self.seeds.index(task.seed)
+
+
+@cache
+def code_digest() -> str:
+    """Return what tells the sources of this package, but for commands and reports, from others."""
+    digest = hashlib.sha256()
+    for room in _ROOMS:
+        folder = Path(str(files(f"dovetail.{room}")))
+        for file in sorted(folder.rglob("*.py")):
+            digest.update(f"{room}/{file.relative_to(folder)}\n".encode())
+            digest.update(file.read_bytes())
+    return digest.hexdigest()
 
 
 def require_possible(scenario: Scenario) -> None:

@@ -245,17 +245,17 @@ def promised(policy, jct_mean_s, violation_rate=math.nan):
         # 60 beside 120 s and 90 s.
         (
             (0.0, 0.01, 0.31),
-            ", 50.0 % less than fifo, but castor breaks 31.0 % of its gSLAs; of those that keep at "
-            "least 99 % of theirs ssf has the shortest: 1.50 min, 25.0 % less than fifo",
+            ", 50.0 % less than fifo, but breaks 31.0 % of its gSLAs; of those that keep 99 % "
+            "ssf is the best: 1.50 min, 25.0 % less than fifo",
         ),
         (
             (0.0, 0.02, 0.31),
-            ", 50.0 % less than fifo, but castor breaks 31.0 % of its gSLAs; of those that keep at "
-            "least 99 % of theirs fifo has the shortest: 2.00 min, the baseline itself",
+            ", 50.0 % less than fifo, but breaks 31.0 % of its gSLAs; of those that keep 99 % "
+            "fifo is the best: 2.00 min, the baseline itself",
         ),
         (
             (0.1, 0.02, 0.31),
-            ", 50.0 % less than fifo, but castor breaks 31.0 % of its gSLAs; no policy keeps 99 % "
+            ", 50.0 % less than fifo, but breaks 31.0 % of its gSLAs; no policy keeps 99 % "
             "of its own",
         ),
         ((0.0, 0.5, 0.01), ", 50.0 % less than fifo"),
