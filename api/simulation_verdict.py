@@ -144,12 +144,10 @@ def _behind(groups: Groups, group: Group, metric: str) -> str:
 def _caution(groups: Groups) -> Iterator[str]:
     """Yield what keeps the figures from saying more than they do."""
     best = groups.best("jct_mean_s")
-    for group in groups.every:
-        if len(group.runs) < len(groups.seeds):
-            yield (
-                f"{group.policy} has only {len(group.runs)} of {len(groups.seeds)} runs: its "
-                "means are over fewer seeds."
-            )
+    if groups.left_out:
+        seeds = told.listed([str(seed) for seed in groups.left_out])
+        which = f"Seed {seeds} is" if len(groups.left_out) == 1 else f"Seeds {seeds} are"
+        yield f"{which} left out: not every policy has a run of it."
     if len(groups.seeds) == 1:
         yield "One seed only: small differences may be chance."
         return

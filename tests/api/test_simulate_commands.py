@@ -170,16 +170,37 @@ def test_what_is_there_is_not_run_again(run, small, monkeypatch):
     "change",
     [
         ("--restart", "10"),
-        ("--seed", "1"),
         ("--gsla", "fixed:1.5"),
         ("--beliefs", "noise:0.1"),
         ("--load", "2"),
         ("--nodes", "2"),
     ],
 )
-def test_what_is_there_of_another_setup_does_not_count(run, small, change):
-    assert run("compare", *small, "--policies", "ssf", "-o", "out")[0] == 0
-    assert run("compare", *small, "--policies", "ssf", "-o", "out", "--seeds", 1, *change)[0] == 0
+def test_a_comparison_of_something_else_is_not_overwritten(run, small, change):
+    assert run("compare", *small, "--policies", "ssf", "-o", "out", *ONE)[0] == 0
+    before = {path: path.read_bytes() for path in Path("out").rglob("*.*") if path.is_file()}
+    other = ("--policies", "fifo", "-o", "out", "--seeds", 1, *change, *ONE)
+    status, out, err = run("compare", *small, *other)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert "out: --output: holds a comparison of another trace, world, beliefs or other" in err
+    after = {path: path.read_bytes() for path in Path("out").rglob("*.*") if path.is_file()}
+    assert after == before
+
+
+def test_seeds_and_policies_are_added_to_a_comparison(run, small):
+    assert run("compare", *small, "--policies", "ssf", "-o", "out", *ONE)[0] == 0
+    more = ("--policies", "ssf,fifo", "-o", "out", "--seeds", 2, *ONE)
+    assert run("compare", *small, *more)[0] == 0
+    assert len(list(Path("out/runs").iterdir())) == 4
+    assert run("compare", *small, "--policies", "ssf", "-o", "out", "--seed", 5, *ONE)[0] == 0
+    assert len(list(Path("out/runs").iterdir())) == 5
+
+
+def test_what_was_run_of_another_setup_does_not_count(run, small):
+    assert run("compare", *small, "--policies", "ssf", "-o", "out", *ONE)[0] == 0
+    Path("out/comparison.json").unlink()
+    other = ("--policies", "ssf", "-o", "out", "--restart", 10, *ONE)
+    assert run("compare", *small, *other)[0] == 0
     assert len(list(Path("out/runs").iterdir())) == 2
 
 
@@ -188,6 +209,20 @@ class Never:
 
     def decide(self, state):
         return Decision()
+
+
+class Lame:
+    """FIFO that fails on all but the first two runs that are made of it."""
+
+    made = 0
+
+    def __init__(self):
+        Lame.made += 1
+        self._lame = Lame.made > 2
+        self._fifo = registry.policy_class("fifo")()
+
+    def decide(self, state):
+        return Decision() if self._lame else self._fifo.decide(state)
 
 
 class Broken:
@@ -199,9 +234,10 @@ class Broken:
 
 @pytest.fixture
 def bad_policies(monkeypatch):
-    named = {"never": Never, "broken": Broken}
+    named = {"never": Never, "broken": Broken, "lame": Lame}
+    monkeypatch.setattr(Lame, "made", 0)
     old = registry.policy_class
-    monkeypatch.setattr(registry, "POLICIES", {**POLICIES, "never": "", "broken": ""})
+    monkeypatch.setattr(registry, "POLICIES", {**POLICIES, **dict.fromkeys(named, "")})
     monkeypatch.setattr(registry, "policy_class", lambda name: named.get(name) or old(name))
 
 
@@ -218,6 +254,24 @@ def test_a_policy_that_fails_is_told_and_the_others_go_on(run, small, bad_polici
     data = json.loads(Path("out/comparison.json").read_text())
     assert [each["policy"] for each in data["failed"]] == ["never", "broken"] * 2
     assert "never, seeds 0, 1: the policy leaves 3 jobs" in Path("page.html").read_text()
+
+
+def test_means_leave_out_seeds_in_which_a_policy_failed(run, small, bad_policies):
+    # The first is made to check its name; so it fails in the second seed.
+    many = ("--policies", "lame,ssf", "--seeds", 2, "--gsla", "uniform:1:2", "-o", "out")
+    status, out, err = run("compare", *small, *many, "--estimate-error", 1, *ONE)
+    assert (status, "failed: lame, seed 1: the policy leaves" in err) == (1, True)
+    assert "0 (left out, since a policy failed: 1)" in out
+    data = json.loads(Path("out/comparison.json").read_text())
+    assert data["facts"]["seeds"] == "0 (left out, since a policy failed: 1)"
+    assert [each["seeds"] for each in data["policies"]] == [1, 1]
+    assert [(each["policy"], each["seed"]) for each in data["runs"]] == [
+        ("lame", 0),
+        ("ssf", 0),
+        ("ssf", 1),
+    ]
+    ssf = data["runs"][1]["metrics"]["jct_mean_s"]
+    assert data["policies"][1]["mean"]["jct_mean_s"] == ssf
 
 
 def test_a_policy_that_fails_alone_is_one_line(run, small, bad_policies):

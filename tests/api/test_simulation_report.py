@@ -287,7 +287,19 @@ def test_the_page_and_the_terminal_say_the_same_of_a_cell(tiny):
 def test_missing_runs_are_said(several):
     runs = [r for r in several[0] if (r.policy, r.seed) != ("sjf", 2)]
     told = " ".join(verdict(Groups.of(runs)))
-    assert "sjf has only 1 of 2 runs: its means are over fewer seeds." in told
+    assert "Seed 2 is left out: not every policy has a run of it." in told
+    assert "One seed only" in told
+
+
+def test_means_are_over_the_seeds_that_all_policies_have(several):
+    runs = [r for r in several[0] if (r.policy, r.seed) != ("sjf", 2)]
+    groups = Groups.of(runs)
+    assert (groups.seeds, groups.left_out) == ((1,), (2,))
+    for group in groups.every:
+        (first,) = [r for r in runs if (r.policy, r.seed) == (group.policy, 1)]
+        assert group.mean("jct_mean_s") == first.summary["jct_mean_s"]
+    with pytest.raises(UnsupportedError, match="no seed for which all policies"):
+        Groups.of([r for r in runs if (r.policy, r.seed) in {("fifo", 1), ("dovetail", 2)}])
 
 
 def test_what_the_caller_tells_replaces_what_the_runs_tell(tiny):
