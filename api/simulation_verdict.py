@@ -145,8 +145,8 @@ def _caution(groups: Groups) -> Iterator[str]:
     """Yield what keeps the figures from saying more than they do."""
     best = groups.best("jct_mean_s")
     if groups.left_out:
-        seeds = told.listed([str(seed) for seed in groups.left_out])
-        which = f"Seed {seeds} is" if len(groups.left_out) == 1 else f"Seeds {seeds} are"
+        names = told.listed([str(seed) for seed in groups.left_out])
+        which = f"Seed {names} is" if len(groups.left_out) == 1 else f"Seeds {names} are"
         yield f"{which} left out: not every policy has a run of it."
     if len(groups.seeds) == 1:
         yield "One seed only: small differences may be chance."
