@@ -366,7 +366,8 @@ def _simulate(commands: _Commands) -> None:
         "--policy",
         metavar="P",
         default="dovetail",
-        help="NAME or NAME:OPTION=VALUE,... (default: dovetail)",
+        help="NAME or NAME:OPTION=VALUE,...; all of them in docs/reference/policies.md "
+        "(default: dovetail)",
     )
     simulate.add_argument("--seed", metavar="N", type=_seed, default=0, help="of all that is drawn")
     simulate.add_argument(
