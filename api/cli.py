@@ -366,8 +366,8 @@ def _simulate(commands: _Commands) -> None:
         "--policy",
         metavar="P",
         default="dovetail",
-        help="NAME or NAME:OPTION=VALUE,...; all of them in docs/reference/policies.md "
-        "(default: dovetail)",
+        help="NAME or NAME:OPTION=VALUE,...; all of them in docs/reference/policies.md; "
+        "python:MODULE.CLASS for one of your own (default: dovetail)",
     )
     simulate.add_argument("--seed", metavar="N", type=_seed, default=0, help="of all that is drawn")
     simulate.add_argument(
@@ -475,7 +475,7 @@ def _simulated(command: _Parser) -> None:
         "--mtbf", metavar="HOURS", type=float, help="mean time between failures of a node"
     )
     world.add_argument(
-        "--repair", metavar="HOURS", type=float, default=1.0, help="of a failed node (default: 1)"
+        "--repair", metavar="HOURS", type=float, help="of a failed node, with --mtbf (default: 1)"
     )
     policies = command.add_argument_group("what policies know")
     policies.add_argument(

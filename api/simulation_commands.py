@@ -33,8 +33,10 @@ _COMPARISON_FILE = "comparison.json"
 
 def simulate(options: Namespace) -> int:
     """Run a trace under one policy; print the metrics, keep the run."""
+    _find_own_modules()
     policy = policy_named(options.policy)
     if options.output:
+        _refuse_standard_output("--output", options.output)
         prepare(options.output)
     asked = request(options)
     with working("drawing the scenario"):
@@ -61,6 +63,7 @@ def simulate(options: Namespace) -> int:
 
 def compare(options: Namespace) -> int:
     """Run a trace under several policies and seeds; print, keep and draw what came out."""
+    _find_own_modules()
     _check_outputs(options)
     asked = request(options)
     seeds = _seeds(options, asked)
@@ -146,10 +149,24 @@ def _check_outputs(options: Namespace) -> None:
         raise InputError(rule, "--baseline")
     read = (options.trace, *filter(None, [options.world]))
     require_separate(read, options.output, options.report)
+    for flag, place in (("--output", options.output), ("--report", options.report)):
+        _refuse_standard_output(flag, place)
     if options.report:
         _check_page(Path(options.report))
     if options.output:
         _check_folder(Path(options.output))
+
+
+def _find_own_modules() -> None:
+    """Let a policy of one's own be a module in the current folder; processes inherit the path."""
+    folder = os.getcwd()
+    if folder not in sys.path:
+        sys.path.append(folder)
+
+
+def _refuse_standard_output(flag: str, place: str | None) -> None:
+    if place == "-":
+        raise InputError("must be a name, got '-': --json prints all metrics", flag)
 
 
 def _refuse_another(campaign: Campaign) -> None:
@@ -249,7 +266,14 @@ def _comparison_data(
 
 
 def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
-    return {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+    """Return metrics for JSON and CSV: None where there is no figure, counts as integers."""
+    return {name: _plain(name, value) for name, value in metrics.items()}
+
+
+def _plain(name: str, value: float) -> float | None:
+    if not math.isfinite(value):
+        return None
+    return int(value) if METRICS[name].unit == "number" and value.is_integer() else value
 
 
 def _csv(runs: Sequence[RunResult]) -> str:

@@ -34,7 +34,7 @@ from dovetail.instances.traces import (
     with_gslas,
 )
 from dovetail.instances.traces.filters import at_load, busiest, from_zero, largest, window
-from dovetail.simulation_wording import duration
+from dovetail.simulation_wording import duration, whole_digits
 from dovetail.wording import number
 
 LIBRARY = "library:"
@@ -43,6 +43,7 @@ SYNTHETIC_WORKLOADS = 32
 DEFAULT_NODES = 32
 DEFAULT_GPUS_PER_NODE = 8
 DEFAULT_GPU_MODEL = "V100"
+DEFAULT_REPAIR_H = 1.0
 DEFAULT_GSLAS = "uniform:1:2"
 """As TensorShare draws them (section 4.1)."""
 _BELIEFS_TOLD = {"exact": "the true slowdowns: no policy ever errs in its predictions"}
@@ -149,8 +150,11 @@ def _refuse_cores(options: Namespace) -> None:
 def _filtered(trace: Trace, options: Namespace) -> Trace:
     """Return the part of the trace that is asked for, from 0 on."""
     if options.window:
-        with _about("--window"):
-            trace = window(trace, *(hours * HOUR_S for hours in options.window))
+        start, end = options.window
+        if not 0 <= start < end:
+            rule = f"must be FROM:TO in hours, 0 <= FROM < TO, got {start:g}:{end:g}"
+            raise InputError(rule, "--window")
+        trace = window(trace, start * HOUR_S, end * HOUR_S)
     if options.max_workers:
         trace = largest(trace, options.max_workers)
     if options.busiest:
@@ -274,13 +278,19 @@ def _rules(options: Namespace) -> Options:
         "repair_s": "--repair",
         "estimate_error": "--estimate-error",
     }
+    for flag, hours in (("--mtbf", options.mtbf), ("--repair", options.repair)):
+        if hours is not None and not hours > 0:
+            raise InputError(f"must be > 0 (hours), got {hours:g}", flag)
+    if options.repair is not None and options.mtbf is None:
+        raise InputError("needs --mtbf: without it no node fails", "--repair")
     mtbf_s = math.inf if options.mtbf is None else options.mtbf * HOUR_S
+    repair_h = DEFAULT_REPAIR_H if options.repair is None else options.repair
     try:
         return Options(
             round_s=options.round,
             restart_s=options.restart,
             node_mtbf_s=mtbf_s,
-            repair_s=options.repair * HOUR_S,
+            repair_s=repair_h * HOUR_S,
             estimate_error=options.estimate_error,
         )
     except InputError as error:
@@ -291,7 +301,7 @@ def _trace_told(trace: Trace, whole: int) -> str:
     jobs = number(len(trace.jobs), "job")
     part = "" if len(trace.jobs) == whole else f" of {whole:,}"
     asked = trace.gpu_seconds / HOUR_S
-    hours = f"{asked:,.0f} GPU hours of work" if asked >= 10 else f"{asked:.2g} GPU hours of work"
+    hours = f"{f'{asked:.2g}' if asked < 10 else whole_digits(asked)} GPU hours of work"
     span = duration(trace.jobs[-1].arrival_s)
     return f"{trace.name}: {jobs}{part}, {hours}, arriving over {span}"
 

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.resources import files
+from inspect import getsourcefile
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -31,7 +32,7 @@ from dovetail.executor.simulation.setup import Scenario, Setup
 from dovetail.instances._syntax import json_text
 from dovetail.instances.errors import DovetailError, InputError
 from dovetail.instances.files import read_bytes, source_name
-from dovetail.solver.policies import policy_named
+from dovetail.solver.policies import class_named, policy_named
 
 _LOCK_FILE: Final = ".lock"
 _ROOMS: Final = ("executor", "formulations", "instances", "predictors", "solver")
@@ -97,16 +98,16 @@ class Campaign:
         return digest.hexdigest()
 
     @cached_property
-    def _code_digest(self) -> str:
-        """Of what runs here. A copy in another process has it from this one."""
-        return code_digest()
+    def _code(self) -> dict[str, str]:
+        """Digest of the code of each policy. A copy in another process has it from this one."""
+        return {policy: f"{code_digest()}{_own_code(policy)}" for policy in self.policies}
 
     def fingerprint(self, task: Task) -> str:
         """Return what tells a run from all others: equal ones come to the same.
 
         The code that decides a run is part of it: after a change runs are made anew.
         """
-        text = f"{self._code_digest}\n{task.policy}\n{task.seed}\n{self.setup_digest}"
+        text = f"{self._code[task.policy]}\n{task.policy}\n{task.seed}\n{self.setup_digest}"
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def folder_of(self, task: Task) -> Path:
@@ -125,7 +126,14 @@ class Campaign:
     def results(self, tables: bool = True) -> list[RunResult]:
         """Return the runs that are there, policy by policy; see `RunResult.read`."""
         done = sorted(filter(self.is_done, self.tasks), key=self._policy_first)
-        return [RunResult.read(self.folder_of(task), tables) for task in done]
+        return [self._read(self.folder_of(task), tables) for task in done]
+
+    def _read(self, folder: Path, tables: bool) -> RunResult:
+        try:
+            return RunResult.read(folder, tables)
+        except InputError as error:
+            rule = f"{error}: delete the folder {source_name(folder)}, and the run is made anew"
+            raise InputError(rule) from None
 
     def run(self, processes: int = 1, told: Told | None = None) -> list[Failure]:
         """Run what is not there yet; return what failed.
@@ -198,6 +206,12 @@ def code_digest() -> str:
             digest.update(f"{room}/{file.relative_to(folder)}\n".encode())
             digest.update(file.read_bytes())
     return digest.hexdigest()
+
+
+def _own_code(policy: str) -> str:
+    """Return what tells the module of a policy from outside the package from others."""
+    source = getsourcefile(class_named(policy))
+    return hashlib.sha256(read_bytes(source)).hexdigest() if source else ""
 
 
 def require_possible(scenario: Scenario) -> None:

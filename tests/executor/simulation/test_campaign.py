@@ -11,6 +11,7 @@ from dovetail.executor.simulation.beliefs import Model, Noise
 from dovetail.executor.simulation.campaign import Campaign, Task, code_digest, require_possible
 from dovetail.executor.simulation.setup import Draws, Setup
 from dovetail.instances.errors import InputError, UnsupportedError
+from dovetail.solver.policies.fifo import Fifo
 from tests.executor.simulation.worlds import trace, world
 
 JOBS = trace((0, 1, 10, "a"), (1, 2, 5, "b"))
@@ -75,9 +76,10 @@ def test_a_model_counts_by_what_is_in_its_file(tmp_path):
     assert prints[0] != prints[1]
 
 
-def test_names_of_folders_are_plain_and_differ(tmp_path):
-    runs = campaign(SETUP, tmp_path)
-    names = ["tiresias:promote=2", "tiresias:promote=3", "../up", "x" * 300]
+def test_names_of_folders_are_plain_and_differ(tmp_path, monkeypatch):
+    monkeypatch.setattr(campaigns, "class_named", lambda name: Fifo)
+    names = ("tiresias:promote=2", "tiresias:promote=3", "../up", "x" * 300)
+    runs = campaign(SETUP, tmp_path, names)
     folders = {runs.folder_of(Task(name, 0)) for name in names}
     assert len(folders) == 4
     assert all(folder.parent == tmp_path / "runs" and len(folder.name) < 120 for folder in folders)
