@@ -107,7 +107,7 @@ def _outside(name: str) -> Callable[..., Policy]:
     path, _, kind = name.removeprefix(_OUTSIDE).rpartition(".")
     try:
         found = getattr(import_module(path), kind)
-    except (ImportError, AttributeError, ValueError) as error:
+    except Exception as error:  # whatever the module does when it is imported
         rule = "is written python:MODULE.CLASS, and has to be importable"
         raise UnsupportedError(f"policy {name!r} {rule}: {error}") from None
     if not (isinstance(found, type) and callable(getattr(found, "decide", None))):

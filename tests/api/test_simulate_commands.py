@@ -528,11 +528,13 @@ def test_a_policy_of_ones_own_is_compared(run, small):
     [
         ("python:own.Late:before_s=5", "has no option 'before_s': its options are after_s"),
         ("python:own.Late:after_s=x", "after_s must be of type float, got 'x'"),
+        ("python:faulty.Late", "has to be importable: name 'absent' is not defined"),
         ("python:own.Early", "has to be importable: module 'own' has no attribute 'Early'"),
     ],
 )
 def test_mistakes_in_naming_a_policy_of_ones_own(run, small, policy, message, monkeypatch):
     Path("own.py").write_text(MINE)
+    Path("faulty.py").write_text("absent.name")
     monkeypatch.syspath_prepend(Path.cwd())
     sys.modules.pop("own", None)
     status, out, err = run("simulate", *small, "--policy", policy)
