@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 
 from dovetail.solver.policies.dovetail_outlook import (
     Kind,
-    best_speed,
     busy_seconds,
     idle_by_kind,
     queue_of,
+    solo_seconds,
 )
-from dovetail.solver.policies.dovetail_prices import Ask, Prices, layout
+from dovetail.solver.policies.dovetail_prices import Asks, Prices, layout
 from dovetail.solver.policies.dovetail_ways import Seat, WayBook, Ways, seat_on
 from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.state import Job, State
@@ -110,48 +110,41 @@ class Market:
         self.idle = idle_by_kind(draft, reserved)
         self._busy_s = busy_seconds(draft, ends)
         window += sum(map(len, self.idle.values()))
-        queue = queue_of(draft)
+        queue, work = queue_of(draft)
         self.jobs = queue[:window]
         self.rest = queue[window:]
-        self._seconds = [job.remaining(state.now) / best_speed(state, job) for job in queue]
-        self._lay_out(queue, gpu_price)
         count = len(self.jobs)
+        seconds = solo_seconds(state, queue, work)
+        self._lay_out(queue, seconds)
         self.workers = np.array([job.workers for job in self.jobs], dtype=np.int64)
         self._names = [job.workload for job in self.jobs]
-        self._workload = np.array([job.workload for job in self.jobs], dtype=np.int64)
+        self._workload = np.array(self._names, dtype=np.int64)
         self.weight = np.array([job.weight for job in self.jobs], dtype=np.float64)
         self.gsla = np.array([job.gsla for job in self.jobs]) + _GSLA_SLACK
-        self._work = np.array([job.remaining(state.now) for job in self.jobs], dtype=np.float64)
-        seconds = np.array(self._seconds[:count], dtype=np.float64)
-        self.waiting = self._cost(self._start_s[:count] + seconds, self._start_s[:count])
+        self._work = work[:count]
+        self.waiting = self._cost(self._start_s + seconds[:count], self._start_s)
         self.sites = self._sites()
 
-    def _lay_out(self, queue: Sequence[Job], gpu_price: float) -> None:
-        asks = [
-            Ask(job.workers, seconds, job.weight)
-            for job, seconds in zip(queue, self._seconds, strict=True)
-        ]
+    def _lay_out(self, queue: Sequence[Job], seconds: Floats) -> None:
+        workers = [job.workers for job in queue]
+        asks = Asks(workers, seconds, [job.weight for job in queue])
         idle = sum(map(len, self.idle.values()))
         starts = layout([0.0] * idle + self._busy_s, asks)
-        self.prices = Prices(starts, asks, gpu_price)
-        self.starts_now = np.array([start <= 0 for start in starts[: len(self.jobs)]], dtype=bool)
-        last = max(
-            [start + ask.seconds for start, ask in zip(starts, asks, strict=True)], default=0.0
-        )
-        latest = max([last, *self._busy_s[-1:]]) * (1 + _GSLA_SLACK)
-        self.last_s = latest if self.gpu_price == 0 else math.inf
-        self._claimed_s = min([start for start in starts if start > 0], default=0.0)
-        chance = [
-            start if start > 0 else self._next_chance(ask)
-            for start, ask in zip(starts, asks, strict=True)
-        ]
-        self._start_s = np.array(chance, dtype=np.float64)
+        self.prices = Prices(starts, asks, self.gpu_price)
+        last = max([float((starts + seconds).max(initial=0.0)), *self._busy_s[-1:]])
+        self.last_s = last * (1 + _GSLA_SLACK) if self.gpu_price == 0 else math.inf
+        self._claimed_s = float(starts[starts > 0].min(initial=math.inf))
+        starts = starts[: len(self.jobs)]
+        self.starts_now = starts <= 0
+        taken = zip(workers[: len(starts)], seconds.tolist(), strict=False)
+        chance = [self._next_chance(count, needs) for count, needs in taken]
+        self._start_s = np.where(self.starts_now, chance, starts)
 
-    def _next_chance(self, ask: Ask) -> float:
+    def _next_chance(self, workers: int, seconds: float) -> float:
         """Return when enough GPUs become idle for a job that lets those pass that are idle."""
-        if ask.workers <= len(self._busy_s):
-            return max(1.0, self._busy_s[ask.workers - 1])
-        return _FAR_S + ask.seconds
+        if workers <= len(self._busy_s):
+            return max(1.0, self._busy_s[workers - 1])
+        return _FAR_S + seconds
 
     @property
     def nobody_waits(self) -> bool:

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dovetail.solver.policies.draft import Draft
-from dovetail.solver.policies.state import Job, State
+from dovetail.solver.policies.state import LEAST_REMAINING_S, Job, State
+
+Floats = NDArray[np.float64]
 
 _CRITICAL = 2 / 3
 """Part of the least time to the end of all work from which on a job is critical for it."""
+
+_LEAST_WEIGHT = 1e-9
 
 
 class Kind(NamedTuple):
@@ -32,34 +39,45 @@ class Kind(NamedTuple):
     until_s: float = math.inf
 
 
-def queue_of(draft: Draft) -> list[Job]:
-    """Return the waiting jobs in the order in which they are believed to start.
+def queue_of(draft: Draft) -> tuple[list[Job], Floats]:
+    """Return the waiting jobs in the order in which they are believed to start, and their work.
 
     First those on which the end of all work hangs: they need more than ``_CRITICAL`` of the time
     in which all jobs there are could end at best, which is no less than their GPU time over the
     GPUs and no less than what the longest needs (Graham, *Bounds for certain multiprocessing
     anomalies*, Bell System Technical Journal 45, 1966). Left to the end they would add their
     whole length to it. Then the others in the order of weighted shortest GPU time.
+
+    Returns
+    -------
+    list of Job, (n,) float
+        The jobs, and the seconds of work that each needs still.
     """
     now = draft.state.now
     waiting = draft.pending()
-    needs = {job.number: job.remaining(now) for job in waiting}
-    gpu_time = {job.number: needs[job.number] * job.workers for job in waiting}
+    work = remaining_work(waiting)
+    gpu_time = work * [job.workers for job in waiting]
     holding = [(job.remaining(now), job.workers) for job in draft.state.running.values()]
-    total = sum(gpu_time.values()) + sum([seconds * workers for seconds, workers in holding])
-    longest = max([*needs.values(), *(seconds for seconds, _ in holding)], default=0.0)
-    critical_s = _CRITICAL * max(longest, total / len(draft.state.machines))
-
-    def order(job: Job) -> tuple[bool, float, int]:
-        weighted = gpu_time[job.number] / max(job.weight, 1e-9)
-        return needs[job.number] < critical_s, weighted, job.number
-
-    return sorted(waiting, key=order)
+    total = gpu_time.sum() + sum([seconds * workers for seconds, workers in holding])
+    longest = max(work.max(initial=0.0), *[seconds for seconds, _ in holding], 0.0)
+    critical = work >= _CRITICAL * max(longest, total / len(draft.state.machines))
+    weighted = gpu_time / np.maximum([job.weight for job in waiting], _LEAST_WEIGHT)
+    number = np.array([job.number for job in waiting], dtype=np.int64)
+    order = np.lexsort((number, weighted, np.where(critical, 0, 1)))
+    return [waiting[k] for k in order.tolist()], work[order]
 
 
-def best_speed(state: State, job: Job) -> float:
-    """Return the speed of a job on the GPU model that suits it best."""
-    return max(speed[job.workload] for speed in state.speed)
+def remaining_work(waiting: Sequence[Job]) -> Floats:
+    """Return the (n,) seconds of work that waiting jobs need, as ``Job.remaining`` has them."""
+    believed = np.array([job.work_s for job in waiting], dtype=np.float64)
+    done = np.array([job.done_s for job in waiting], dtype=np.float64)
+    return np.maximum(LEAST_REMAINING_S, believed - done)
+
+
+def solo_seconds(state: State, jobs: Sequence[Job], work: Floats) -> Floats:
+    """Return the (n,) seconds that jobs need alone on the GPU model that suits each best."""
+    best = np.array(state.speed).max(axis=0)
+    return np.asarray(work / best[[job.workload for job in jobs]]) if jobs else work
 
 
 def idle_by_kind(draft: Draft, reserved: Mapping[int, float]) -> dict[Kind, list[int]]:

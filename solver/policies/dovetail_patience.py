@@ -63,15 +63,19 @@ class Patience:
 
     def next_s(self, state: State) -> float | None:
         """Return when the next of the waiting jobs becomes overdue."""
-        moments = [self._due_s(job) for job in state.pending.values()]
-        ahead = min([moment for moment in moments if moment > state.now], default=math.inf)
+        ahead = min([due for _, due in self._due(state) if due > state.now], default=math.inf)
         return None if math.isinf(ahead) else ahead
 
-    def _due_s(self, job: Job) -> float:
-        return job.waiting_since_s + self.patience_s + self.stretch * job.work_s
+    def _due(self, state: State) -> list[tuple[Job, float]]:
+        """Return the waiting jobs and when each becomes overdue."""
+        patience_s, stretch = self.patience_s, self.stretch
+        return [
+            (job, job.waiting_since_s + patience_s + stretch * job.work_s)
+            for job in state.pending.values()
+        ]
 
     def _overdue(self, state: State) -> list[Job]:
-        overdue = [job for job in state.pending.values() if self._due_s(job) <= state.now]
+        overdue = [job for job, due in self._due(state) if due <= state.now]
         return sorted(overdue, key=lambda job: (job.waiting_since_s, job.number))
 
     def _reserve(self, state: State, job: Job, ends: Mapping[int, float]) -> Reservation | None:

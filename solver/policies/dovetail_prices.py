@@ -24,12 +24,12 @@ from numpy.typing import ArrayLike, NDArray
 Floats = NDArray[np.float64]
 
 
-class Ask(NamedTuple):
-    """What a waiting job asks for: ``workers`` GPUs for ``seconds``, at a ``weight``."""
+class Asks(NamedTuple):
+    """What n waiting jobs ask for, (n,) each: ``workers`` GPUs for ``seconds``, at a ``weight``."""
 
-    workers: int
-    seconds: float
-    weight: float
+    workers: ArrayLike
+    seconds: ArrayLike
+    weight: ArrayLike
 
 
 class Prices:
@@ -37,24 +37,27 @@ class Prices:
 
     Parameters
     ----------
-    starts : sequence of float
+    starts : array_like of float
         When each waiting job starts on the schedule.
-    asks : sequence of Ask
-        These jobs.
+    asks : Asks
+        Of these jobs.
     floor : float
         The least price, which holds for ever.
     """
 
-    def __init__(self, starts: Sequence[float], asks: Sequence[Ask], floor: float = 0.0) -> None:
+    def __init__(self, starts: ArrayLike, asks: Asks, floor: float = 0.0) -> None:
         self._floor = floor
-        queue = sorted((t, k) for k, t in enumerate(starts) if t > 0)
-        times = [t for t, _ in queue]
-        price = [0.0] * (len(queue) + 1)
-        for place in range(len(queue) - 1, -1, -1):
-            start, k = queue[place]
-            after = price[bisect_left(times, start + asks[k].seconds)]
-            price[place] = max(price[place + 1], asks[k].weight / asks[k].workers + after)
-        self._times = np.array([0.0, *times])
+        at = np.asarray(starts, dtype=np.float64)
+        later = np.flatnonzero(at > 0)
+        order = later[np.argsort(at[later], kind="stable")]
+        times = at[order]
+        workers, seconds, weight = (np.asarray(of, dtype=np.float64)[order] for of in asks)
+        after = np.searchsorted(times, times + seconds).tolist()
+        saved = (weight / workers).tolist()
+        price = [0.0] * (len(order) + 1)
+        for place in range(len(order) - 1, -1, -1):
+            price[place] = max(price[place + 1], saved[place] + price[after[place]])
+        self._times = np.concatenate(([0.0], times))
         paid = np.array(price[:-1]) * np.diff(self._times)
         self._paid = np.concatenate(([0.0], np.cumsum(paid)))
 
@@ -64,28 +67,33 @@ class Prices:
         return np.asarray(np.interp(at, self._times, self._paid) + self._floor * at)
 
 
-def layout(free_s: Sequence[float], asks: Sequence[Ask]) -> list[float]:
+def layout(free_s: Sequence[float], asks: Asks) -> Floats:
     """Return when each job would start if all ran alone, in the order given.
 
     Parameters
     ----------
     free_s : sequence of float
         Seconds until each GPU is believed to be idle, in ascending order.
-    asks : sequence of Ask
-        The jobs; a job takes the GPUs that become idle last among those that are in time for
+    asks : Asks
+        Of the jobs; a job takes the GPUs that become idle last among those that are in time for
         it, so that others may run on the rest before.
+
+    Returns
+    -------
+    (n,) float
     """
     free = list(free_s)
     starts = []
-    for ask in asks:
-        if ask.workers > len(free):
+    needs = zip(np.asarray(asks.workers).tolist(), np.asarray(asks.seconds).tolist(), strict=True)
+    for workers, seconds in needs:
+        if workers > len(free):
             starts.append(free[-1] if free else 0.0)
             continue
-        start = free[ask.workers - 1]
+        start = free[workers - 1]
         last = bisect_right(free, start)
-        del free[last - ask.workers : last]
-        end = start + ask.seconds
+        del free[last - workers : last]
+        end = start + seconds
         place = bisect_left(free, end)
-        free[place:place] = [end] * ask.workers
+        free[place:place] = [end] * workers
         starts.append(start)
-    return starts
+    return np.array(starts, dtype=np.float64)

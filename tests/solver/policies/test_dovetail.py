@@ -11,7 +11,7 @@ from dovetail.executor.simulation import Options
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.slowdown_table import SlowdownTable
 from dovetail.solver.policies import policy_named
-from dovetail.solver.policies.dovetail_prices import Ask, Prices, layout
+from dovetail.solver.policies.dovetail_prices import Asks, Prices, layout
 from dovetail.solver.policies.dovetail_round import Option, RoundSolver, fits
 from tests.executor.simulation.worlds import finishes, run, trace, world
 
@@ -135,15 +135,16 @@ def test_who_brings_more_work_is_asked_to_wait_for_longer():
 def test_a_layout_leaves_idle_gpus_to_others():
     # GPUs free at 0, 5 and 9. The gang of two starts at 5 on the first two; then one is free at
     # 9 and two at 25: the single starts at 9.
-    assert layout([0.0, 5.0, 9.0], [Ask(2, 20.0, 1.0), Ask(1, 3.0, 1.0)]) == [5.0, 9.0]
+    starts = layout([0.0, 5.0, 9.0], Asks([2, 1], [20.0, 3.0], [1.0, 1.0]))
+    assert starts.tolist() == [5.0, 9.0]
 
 
 def test_prices_are_what_starting_earlier_saves():
     # One GPU, idle at 10; jobs of 2 s and 3 s start at 10 and 12. Until 10 a second costs both
     # a second; from 10 to 12 the last one; after that nobody.
-    prices = Prices([10.0, 12.0], [Ask(1, 2.0, 1.0), Ask(1, 3.0, 1.0)])
+    prices = Prices([10.0, 12.0], Asks([1, 1], [2.0, 3.0], [1.0, 1.0]))
     assert prices.until([10.0, 12.0, 99.0]).tolist() == [20.0, 22.0, 22.0]
-    floor = Prices([], [], floor=0.5)
+    floor = Prices([], Asks([], [], []), floor=0.5)
     assert float(floor.until(10.0)) == 5.0
 
 
