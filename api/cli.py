@@ -366,7 +366,8 @@ def _simulate(commands: _Commands) -> None:
         "--policy",
         metavar="P",
         default="dovetail",
-        help="NAME or NAME:OPTION=VALUE,... (default: dovetail)",
+        help="NAME or NAME:OPTION=VALUE,...; all of them in docs/reference/policies.md; "
+        "python:MODULE.CLASS for one of your own (default: dovetail)",
     )
     simulate.add_argument("--seed", metavar="N", type=_seed, default=0, help="of all that is drawn")
     simulate.add_argument(
@@ -419,6 +420,12 @@ def _simulated(command: _Parser) -> None:
     command.add_argument(
         "--format", metavar="F", help="of the trace: csv, parquet, philly, gavel, muri or swf"
     )
+    command.add_argument(
+        "--cores-per-gpu",
+        metavar="N",
+        type=_count,
+        help="of a trace in the format swf, whose jobs ask for cores (default: 1)",
+    )
     jobs = command.add_argument_group("which jobs")
     jobs.add_argument(
         "--window", metavar="FROM:TO", type=_window, help="those that arrive between, in hours"
@@ -453,7 +460,9 @@ def _simulated(command: _Parser) -> None:
     world.add_argument(
         "--gpu-model",
         metavar="M,...",
-        help="taken in turn by nodes; default: V100, a data set's first, or likewise",
+        type=_models,
+        help="taken in turn by nodes; run times of the trace hold on the first (default: V100, a "
+        "data set's only one, or likewise)",
     )
     world.add_argument(
         "--restart",
@@ -466,7 +475,7 @@ def _simulated(command: _Parser) -> None:
         "--mtbf", metavar="HOURS", type=float, help="mean time between failures of a node"
     )
     world.add_argument(
-        "--repair", metavar="HOURS", type=float, default=1.0, help="of a failed node (default: 1)"
+        "--repair", metavar="HOURS", type=float, help="of a failed node, with --mtbf (default: 1)"
     )
     policies = command.add_argument_group("what policies know")
     policies.add_argument(
@@ -504,6 +513,13 @@ def _policies(text: str) -> tuple[str, ...]:
     if not found:
         raise argparse.ArgumentTypeError(f"must name at least one policy, got {text!r}")
     return tuple(dict.fromkeys(found))
+
+
+def _models(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise argparse.ArgumentTypeError(f"must name GPU models, comma separated, got {text!r}")
+    return names
 
 
 def _window(text: str) -> tuple[float, float]:

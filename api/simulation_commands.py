@@ -20,20 +20,23 @@ from dovetail.executor.simulation.metrics import METRICS
 from dovetail.executor.simulation.results import RunResult, prepare
 from dovetail.executor.simulation.run import simulate as simulated
 from dovetail.instances.errors import InputError
-from dovetail.instances.files import source_name, write_data, write_text
+from dovetail.instances.files import read_data, source_name, write_data, write_text
 from dovetail.outputs import require_separate
 from dovetail.progress import counting, working
-from dovetail.simulation_groups import Groups
+from dovetail.simulation_groups import Groups, common_seeds
 from dovetail.simulation_setup import Request, request
 from dovetail.solver.policies import policy_named
 
 _DEFAULT_SEEDS = 3
+_COMPARISON_FILE = "comparison.json"
 
 
 def simulate(options: Namespace) -> int:
     """Run a trace under one policy; print the metrics, keep the run."""
+    _find_own_modules()
     policy = policy_named(options.policy)
     if options.output:
+        _refuse_standard_output("--output", options.output)
         prepare(options.output)
     asked = request(options)
     with working("drawing the scenario"):
@@ -60,12 +63,14 @@ def simulate(options: Namespace) -> int:
 
 def compare(options: Namespace) -> int:
     """Run a trace under several policies and seeds; print, keep and draw what came out."""
+    _find_own_modules()
     _check_outputs(options)
     asked = request(options)
     seeds = _seeds(options, asked)
     with ExitStack() as stack:
         folder = options.output or stack.enter_context(tempfile.TemporaryDirectory())
         campaign = Campaign(asked.setup, options.policies, seeds, Path(folder))
+        _refuse_another(campaign)
         try:
             with counting("simulating") as told:
                 failures = campaign.run(options.jobs, told)
@@ -81,12 +86,12 @@ def _told(
     from dovetail.tables import console
 
     runs = campaign.results(tables=False)
-    facts = {**asked.facts, "seeds": ", ".join(map(str, campaign.seeds))}
-    groups = Groups.of(runs, options.baseline) if runs else None
-    data = _comparison_data(groups, runs, failures, facts)
+    groups = Groups.of(runs, options.baseline) if common_seeds(runs) else None
+    facts = {**asked.facts, "seeds": _seeds_told(campaign.seeds, groups)}
+    data = {"setup": campaign.setup_digest, **_comparison_data(groups, runs, failures, facts)}
     if options.output:
         write_text(campaign.folder / "results.csv", _csv(runs))
-        write_data(data, campaign.folder / "comparison.json")
+        write_data(data, campaign.folder / _COMPARISON_FILE)
     if options.report and groups:
         failed = {"failed": "; ".join(_failures_told(failures))} if failures else {}
         _write_report(campaign, options, {**facts, **failed})
@@ -102,6 +107,14 @@ def _told(
     for line in _failures_told(failures):
         print(f"dovetail: failed: {line}", file=sys.stderr)
     return 1 if failures else 0
+
+
+def _seeds_told(seeds: Sequence[int], groups: Groups | None) -> str:
+    """Return the seeds that figures are means over, and those that they are not."""
+    compared = groups.seeds if groups else ()
+    left = ", ".join(str(seed) for seed in seeds if seed not in compared)
+    told = ", ".join(map(str, compared)) or "none that all policies have"
+    return f"{told} (left out, since a policy failed: {left})" if left else told
 
 
 def _failures_told(failures: Sequence[Failure]) -> Iterator[str]:
@@ -136,10 +149,38 @@ def _check_outputs(options: Namespace) -> None:
         raise InputError(rule, "--baseline")
     read = (options.trace, *filter(None, [options.world]))
     require_separate(read, options.output, options.report)
+    for flag, place in (("--output", options.output), ("--report", options.report)):
+        _refuse_standard_output(flag, place)
     if options.report:
         _check_page(Path(options.report))
     if options.output:
         _check_folder(Path(options.output))
+
+
+def _find_own_modules() -> None:
+    """Let a policy of one's own be a module in the current folder; processes inherit the path."""
+    folder = os.getcwd()
+    if folder not in sys.path:
+        sys.path.append(folder)
+
+
+def _refuse_standard_output(flag: str, place: str | None) -> None:
+    if place == "-":
+        raise InputError("must be a name, got '-': --json prints all metrics", flag)
+
+
+def _refuse_another(campaign: Campaign) -> None:
+    """Keep the figures of another setup from being overwritten."""
+    place = campaign.folder / _COMPARISON_FILE
+    if not place.is_file():
+        return
+    kept = read_data(place)
+    if not isinstance(kept, dict) or kept.get("setup") != campaign.setup_digest:
+        rule = (
+            "holds a comparison of another trace, world, beliefs or other options than policies "
+            "and seeds: name a new folder"
+        )
+        raise InputError(rule, "--output", source_name(campaign.folder))
 
 
 def _check_page(page: Path) -> None:
@@ -225,7 +266,14 @@ def _comparison_data(
 
 
 def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
-    return {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+    """Return metrics for JSON and CSV: None where there is no figure, counts as integers."""
+    return {name: _plain(name, value) for name, value in metrics.items()}
+
+
+def _plain(name: str, value: float) -> float | None:
+    if not math.isfinite(value):
+        return None
+    return int(value) if METRICS[name].unit == "number" and value.is_integer() else value
 
 
 def _csv(runs: Sequence[RunResult]) -> str:

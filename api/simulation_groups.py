@@ -13,6 +13,7 @@ import numpy as np
 from dovetail.charts import FloatArray
 from dovetail.executor.simulation.metrics import METRICS
 from dovetail.executor.simulation.results import RunResult
+from dovetail.instances.errors import UnsupportedError
 
 _SAME: Final = 1e-9
 _USUAL_BASELINE: Final = "fifo"
@@ -54,28 +55,41 @@ class Group:
 
 @dataclass(frozen=True)
 class Groups:
-    """The policies in the order in which they first occur, and the one held against the others."""
+    """The policies in the order in which they first occur, and the one held against the others.
+
+    All have the same seeds. ``left_out`` has those of which some policy has no run.
+    """
 
     every: tuple[Group, ...]
     baseline: Group
+    left_out: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, runs: Sequence[RunResult], baseline: str | None = None) -> Groups:
-        """Return runs by policy; the baseline is FIFO, or else the first, where none is named."""
+        """Return runs by policy; the baseline is FIFO, or else the first, where none is named.
+
+        Raises
+        ------
+        UnsupportedError
+            When there is no seed that all policies have.
+        """
+        common = common_seeds(runs)
+        if not common:
+            raise UnsupportedError("there is no seed for which all policies have a run")
         by_policy: dict[str, list[RunResult]] = {}
-        for run in runs:
+        for run in (run for run in runs if run.seed in common):
             by_policy.setdefault(run.policy, []).append(run)
         every = tuple(
             Group(policy, tuple(sorted(group, key=lambda run: run.seed)))
             for policy, group in by_policy.items()
         )
         wanted = (group for group in every if group.policy == (baseline or _USUAL_BASELINE))
-        return cls(every, next(wanted, every[0]))
+        return cls(every, next(wanted, every[0]), tuple(sorted({r.seed for r in runs} - common)))
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """Seeds of all runs, in order."""
-        return tuple(sorted({run.seed for group in self.every for run in group.runs}))
+        """Seeds of every policy, in order."""
+        return tuple(run.seed for run in self.baseline.runs)
 
     def best(self, metric: str) -> tuple[Group, ...]:
         """Return the groups with the best mean.
@@ -93,6 +107,14 @@ class Groups:
         return found if len(found) < len(means) else ()
 
 
+def common_seeds(runs: Sequence[RunResult]) -> set[int]:
+    """Return the seeds of which every policy that has a run at all has one."""
+    by_policy: dict[str, set[int]] = {}
+    for run in runs:
+        by_policy.setdefault(run.policy, set()).add(run.seed)
+    return set.intersection(*by_policy.values()) if by_policy else set()
+
+
 def leads(group: Group, other: Group, metric: str) -> tuple[int, int]:
     """Return in how many of the common seeds a group beats another, and how many there are."""
     sign = 1 if METRICS[metric].better == "lower" else -1
@@ -103,3 +125,16 @@ def leads(group: Group, other: Group, metric: str) -> tuple[int, int]:
         if run.seed in theirs and math.isfinite(mine) and math.isfinite(theirs[run.seed])
     ]
     return sum(sign * mine < sign * yours for mine, yours in both), len(both)
+
+
+def gain(group: Group, base: Group, metric: str) -> float:
+    """Return how many times better a policy's mean is than a baseline's; above 1 is better.
+
+    Infinite where only the policy's is the best that can be (0); NaN where both are, or where
+    one does not exist.
+    """
+    own, other = group.mean(metric), base.mean(metric)
+    above, below = (other, own) if METRICS[metric].better == "lower" else (own, other)
+    if below == 0:
+        return math.inf if above > 0 else math.nan
+    return above / below

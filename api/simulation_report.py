@@ -28,7 +28,7 @@ from dovetail.simulation_tables import (
     round_table,
     size_table,
 )
-from dovetail.simulation_verdict import headline, verdict
+from dovetail.simulation_verdict import headline, named, verdict
 
 SIMULATED: Final = (
     "This is a simulation: no job ran on a GPU. Policies see predictions; jobs progress at the "
@@ -113,7 +113,8 @@ def _tiles(groups: Groups, pool: int) -> Iterator[tuple[str, str, str]]:
     if best:
         mean = simulation_wording.measured("jct_mean_s", best[0].mean("jct_mean_s"))
         base = simulation_wording.measured("jct_mean_s", groups.baseline.mean("jct_mean_s"))
-        yield "shortest mean JCT", mean, f"{best[0].policy}; {groups.baseline.policy}: {base}"
+        names = f"{named(best[:1])}; {groups.baseline.policy}: {base}"
+        yield "shortest mean JCT", mean, names
 
 
 def _facts(groups: Groups, pool: int) -> Iterator[tuple[str, str]]:

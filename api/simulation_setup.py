@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from argparse import Namespace
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
+from statistics import fmean
 
 from dovetail.executor.simulation.beliefs import Beliefs, Exact, Model, beliefs_named
 from dovetail.executor.simulation.options import Options
@@ -20,8 +22,11 @@ from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.instances.files import source_name
 from dovetail.instances.instance import Instance
 from dovetail.instances.traces import (
+    GAVEL_GPU_MODEL,
     KINDS,
     Trace,
+    gavel_models,
+    kind_of,
     library_trace,
     library_world,
     read_trace,
@@ -29,7 +34,7 @@ from dovetail.instances.traces import (
     with_gslas,
 )
 from dovetail.instances.traces.filters import at_load, busiest, from_zero, largest, window
-from dovetail.simulation_wording import duration
+from dovetail.simulation_wording import duration, whole_digits
 from dovetail.wording import number
 
 LIBRARY = "library:"
@@ -38,6 +43,7 @@ SYNTHETIC_WORKLOADS = 32
 DEFAULT_NODES = 32
 DEFAULT_GPUS_PER_NODE = 8
 DEFAULT_GPU_MODEL = "V100"
+DEFAULT_REPAIR_H = 1.0
 DEFAULT_GSLAS = "uniform:1:2"
 """As TensorShare draws them (section 4.1)."""
 _BELIEFS_TOLD = {"exact": "the true slowdowns: no policy ever errs in its predictions"}
@@ -70,9 +76,10 @@ def request(options: Namespace) -> Request:
     InputError, UnsupportedError
         Naming the option or the file.
     """
-    whole = _read(options.trace, options.format)
-    trace = _filtered(whole, options)
     source, world = _world(options)
+    reference = _reference(world)
+    whole, measured_on = _read(options, reference)
+    trace = _filtered(whole, options)
     draws = Draws(options.gsla or _default_gslas(trace), (), options.sample)
     _check_draws(trace, draws)
     setup = Setup(trace, world, draws, _beliefs(options.beliefs), _rules(options))
@@ -82,6 +89,7 @@ def request(options: Namespace) -> Request:
         "note": "; ".join(whole.notes),
         "cluster": _cluster_told(world),
         "world": _world_told(source, world),
+        "run times": _times_told(measured_on, reference),
         "load": _load_told(trace, world, options.sample),
         "drawn": drawn,
         "beliefs": _BELIEFS_TOLD.get(options.beliefs, options.beliefs),
@@ -106,27 +114,47 @@ def _errs_or_fails(setup: Setup) -> bool:
     return not certain or rules.estimate_error > 0 or math.isfinite(rules.node_mtbf_s)
 
 
-def _read(source: str, kind: str | None) -> Trace:
+def _read(options: Namespace, reference: str) -> tuple[Trace, str]:
+    """Return the trace, and the GPU model on which its run times hold."""
+    source = options.trace
     if source.startswith(LIBRARY):
-        trace = library_trace(source.removeprefix(LIBRARY))
+        _refuse_cores(options)
+        trace, measured_on = library_trace(source.removeprefix(LIBRARY)), reference
     else:
-        trace = _read_file(source, kind)
+        trace, measured_on = _read_file(options, reference)
     if not trace.jobs:
         raise InputError("must have at least one job, got none", "", source_name(source))
-    return trace
+    return trace, measured_on
 
 
-def _read_file(source: str, kind: str | None) -> Trace:
+def _read_file(options: Namespace, reference: str) -> tuple[Trace, str]:
+    source, kind = options.trace, options.format
     if kind is not None and kind not in KINDS:
         raise InputError(f"must be one of {listed(KINDS)}, got {kind!r}", "--format")
-    return read_trace(source, kind)
+    kind = kind or kind_of(source)
+    if kind == "swf":
+        return read_trace(source, kind, cores_per_gpu=options.cores_per_gpu or 1), reference
+    _refuse_cores(options)
+    if kind != "gavel":
+        return read_trace(source, kind), reference
+    models = {name.casefold(): name for name in gavel_models(source)}
+    measured_on = models.get(reference.casefold(), GAVEL_GPU_MODEL)
+    return read_trace(source, kind, gpu_model=measured_on), measured_on
+
+
+def _refuse_cores(options: Namespace) -> None:
+    if options.cores_per_gpu:
+        raise InputError("only traces in the format swf count cores", "--cores-per-gpu")
 
 
 def _filtered(trace: Trace, options: Namespace) -> Trace:
     """Return the part of the trace that is asked for, from 0 on."""
     if options.window:
-        with _about("--window"):
-            trace = window(trace, *(hours * HOUR_S for hours in options.window))
+        start, end = options.window
+        if not 0 <= start < end:
+            rule = f"must be FROM:TO in hours, 0 <= FROM < TO, got {start:g}:{end:g}"
+            raise InputError(rule, "--window")
+        trace = window(trace, start * HOUR_S, end * HOUR_S)
     if options.max_workers:
         trace = largest(trace, options.max_workers)
     if options.busiest:
@@ -152,7 +180,7 @@ def _about(flag: str) -> Iterator[None]:
 def _world(options: Namespace) -> tuple[str | None, Instance]:
     """Return where the slowdowns come from (None: nowhere) and the world."""
     source = options.world or _own_world(options.trace)
-    models = tuple(options.gpu_model.split(",")) if options.gpu_model else None
+    models = options.gpu_model
     nodes = options.nodes or DEFAULT_NODES
     gpus_per_node = options.gpus_per_node or DEFAULT_GPUS_PER_NODE
     if source is None:
@@ -162,6 +190,9 @@ def _world(options: Namespace) -> tuple[str | None, Instance]:
             )
         return None, made
     found = _source(source)
+    if isinstance(found, DataSet) and not models and len(found.gpu_models) > 1:
+        rule = f"must name one or more of {listed(found.gpu_models)}: {source} has several"
+        raise InputError(rule, "--gpu-model")
     asks = options.nodes or options.gpus_per_node or models
     keeps_cluster = isinstance(found, Instance) and not asks
     with _about_world(source_name(source)):
@@ -169,6 +200,31 @@ def _world(options: Namespace) -> tuple[str | None, Instance]:
     if not world.workloads:
         raise InputError("must have at least one workload, got none", "--world", source)
     return source, world
+
+
+def _reference(world: Instance) -> str:
+    """Return the GPU model on which all workloads have speed 1, the first of the cluster's.
+
+    That may be one of which the cluster has no GPU. Where there is none it is the cluster's first.
+    """
+    own = list(_gpus_of_models(world))
+    named = chain.from_iterable(workload.speed for workload in world.workloads.values())
+    for model in dict.fromkeys([*own, *named]):
+        if all(workload.speed.get(model, 1.0) == 1.0 for workload in world.workloads.values()):
+            return model
+    return own[0]
+
+
+def _gpus_of_models(world: Instance) -> Counter[str]:
+    """Return how many GPUs of each model there are, in the order of the cluster."""
+    return Counter(place.gpu.model for place in world.places.values())
+
+
+def _times_told(measured_on: str, reference: str) -> str:
+    """Return on which GPU model the run times of the trace hold."""
+    if measured_on.casefold() == reference.casefold():
+        return f"hold on {measured_on}"
+    return f"hold on {measured_on}; taken for those on {reference}, which are not known"
 
 
 def _world_told(source: str | None, world: Instance) -> str:
@@ -195,7 +251,8 @@ def _source(source: str) -> Instance | DataSet:
 @contextmanager
 def _about_world(source: str) -> Iterator[None]:
     """Name option and file in errors that know the argument only."""
-    flags = {"nodes": "--nodes", "gpus_per_node": "--gpus-per-node", "gpu_models": "--gpu-model"}
+    flags = {"nodes": "--nodes", "gpus_per_node": "--gpus-per-node"}
+    flags |= dict.fromkeys(("gpu_models", "gpu_model"), "--gpu-model")
     try:
         yield
     except InputError as error:
@@ -221,13 +278,19 @@ def _rules(options: Namespace) -> Options:
         "repair_s": "--repair",
         "estimate_error": "--estimate-error",
     }
+    for flag, hours in (("--mtbf", options.mtbf), ("--repair", options.repair)):
+        if hours is not None and not hours > 0:
+            raise InputError(f"must be > 0 (hours), got {hours:g}", flag)
+    if options.repair is not None and options.mtbf is None:
+        raise InputError("needs --mtbf: without it no node fails", "--repair")
     mtbf_s = math.inf if options.mtbf is None else options.mtbf * HOUR_S
+    repair_h = DEFAULT_REPAIR_H if options.repair is None else options.repair
     try:
         return Options(
             round_s=options.round,
             restart_s=options.restart,
             node_mtbf_s=mtbf_s,
-            repair_s=options.repair * HOUR_S,
+            repair_s=repair_h * HOUR_S,
             estimate_error=options.estimate_error,
         )
     except InputError as error:
@@ -238,29 +301,42 @@ def _trace_told(trace: Trace, whole: int) -> str:
     jobs = number(len(trace.jobs), "job")
     part = "" if len(trace.jobs) == whole else f" of {whole:,}"
     asked = trace.gpu_seconds / HOUR_S
-    hours = f"{asked:,.0f} GPU hours of work" if asked >= 10 else f"{asked:.2g} GPU hours of work"
+    hours = f"{f'{asked:.2g}' if asked < 10 else whole_digits(asked)} GPU hours of work"
     span = duration(trace.jobs[-1].arrival_s)
     return f"{trace.name}: {jobs}{part}, {hours}, arriving over {span}"
 
 
 def _cluster_told(world: Instance) -> str:
-    cluster = world.cluster
-    models = chain.from_iterable((gpu.model for gpu in node.devices) for node in cluster.nodes)
-    kinds = listed(dict.fromkeys(models))
+    kinds = listed(_gpus_of_models(world))
     gpus = number(len(world.places), "GPU")
-    return f"{gpus} ({kinds}) in {number(len(cluster.nodes), 'node')}"
+    return f"{gpus} ({kinds}) in {number(len(world.cluster.nodes), 'node')}"
 
 
 def _load_told(trace: Trace, world: Instance, sample: int | None) -> str:
-    """Return the work over what GPUs of speed 1 can do, if jobs do not all arrive at once."""
+    """Return the work over what the GPUs can do, if jobs do not all arrive at once."""
     span_s = trace.jobs[-1].arrival_s
     if not span_s:
         return "all jobs arrive at once"
-    load = trace.gpu_seconds / (len(world.places) * span_s)
+    load = trace.gpu_seconds / (_pace(trace, world) * span_s)
     told = f"{load:.2f} x what the GPUs can do while jobs arrive"
     if sample is None:
         return told
     return f"{told}; of the sample about {load * sample / len(trace.jobs):.2g} x"
+
+
+def _pace(trace: Trace, world: Instance) -> float:
+    """Return the work that all GPUs do in a second, without sharing.
+
+    A GPU counts by the mean speed of its model over the trace's workloads, or over all of the
+    world's where some are drawn.
+    """
+    named = {job.workload for job in trace.jobs}
+    drawn = not named <= world.workloads.keys()
+    ran = [each for name, each in world.workloads.items() if drawn or name in named]
+    return math.fsum(
+        count * fmean(workload.speed.get(model, 1.0) for workload in ran)
+        for model, count in _gpus_of_models(world).items()
+    )
 
 
 def _drawn_told(setup: Setup) -> str:

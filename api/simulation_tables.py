@@ -11,7 +11,7 @@ import numpy as np
 
 from dovetail import simulation_wording as told
 from dovetail.executor.simulation.metrics import METRICS, SIZE_CLASSES
-from dovetail.simulation_groups import Group, Groups
+from dovetail.simulation_groups import Group, Groups, gain
 
 LONGEST_WAITS: Final = 10
 """How many of the jobs that waited longest are listed for each policy."""
@@ -49,11 +49,11 @@ SIZE_METRICS: Final = tuple(f"jct_mean_{name}_s" for name in SIZE_CLASSES)
 
 
 class Cell(NamedTuple):
-    """A mean with its spread over seeds and its multiple of the baseline's."""
+    """A mean with its spread over seeds and how many times better than the baseline's it is."""
 
     mean: str
     spread: str
-    ratio: str
+    gain: str
     best: bool
 
 
@@ -180,25 +180,21 @@ def _column(groups: Groups, metric: str, scale: tuple[float, str]) -> tuple[Colu
     means = [group.mean(metric) for group in groups.every]
     size, unit = scale
     best = groups.best(metric)
-    base = groups.baseline.mean(metric)
     cells = []
     for group, mean in zip(groups.every, means, strict=True):
-        spread, ratio = group.spread(metric) / size, _ratio(mean, base)
-        shown = METRICS[metric].better and group is not groups.baseline and math.isfinite(ratio)
+        spread = group.spread(metric) / size
+        shown = METRICS[metric].better and group is not groups.baseline
+        times = gain(group, groups.baseline, metric) if shown else math.nan
         cells.append(
             Cell(
                 told.three_digits(mean / size),
                 f"± {told.three_digits(spread)}" if math.isfinite(spread) else "",
-                f"{told.three_digits(ratio)} ×" if shown else "",
+                "" if math.isnan(times) else f"{told.multiple(times)} ×",
                 group in best,
             )
         )
     label = size_label(metric) if metric in SIZE_METRICS else told.label(metric)
     return Column(label, unit, METRICS[metric].better), cells
-
-
-def _ratio(mean: float, base: float) -> float:
-    return mean / base if math.isfinite(base) and base else math.nan
 
 
 def _wait(group: Group, waited: float, place: int, job: int) -> Wait:

@@ -11,8 +11,16 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from dovetail.executor.simulation.metrics import METRICS
-from dovetail.simulation_groups import Group, Groups
-from dovetail.simulation_wording import NO_FIGURE, measured, scale, three_digits
+from dovetail.simulation_groups import Group, Groups, gain
+from dovetail.simulation_verdict import headline
+from dovetail.simulation_wording import (
+    NO_FIGURE,
+    TIMES_BETTER,
+    measured,
+    multiple,
+    scale,
+    three_digits,
+)
 from dovetail.tables import Fitting, fact_lines, plain_table, row_lines
 
 BEST = "*"
@@ -62,7 +70,7 @@ def run_view(
 
 
 def comparison_view(groups: Groups, facts: Mapping[str, str]) -> RenderableType:
-    """Return policies beside each other: means and spreads, then as a multiple of a baseline."""
+    """Return policies beside each other: means and spreads, then against a baseline."""
     names = ", ".join(group.policy for group in groups.every)
     spread = "; ±: standard deviation over seeds" if len(groups.seeds) > 1 else ""
     parts: list[RenderableType] = [
@@ -71,8 +79,8 @@ def comparison_view(groups: Groups, facts: Mapping[str, str]) -> RenderableType:
         _means(groups),
     ]
     if len(groups.every) > 1:
-        lead = f"\nhow many times better than {groups.baseline.policy} (below 1: worse)\n"
-        parts += [Text(lead, "bold"), _gains(groups)]
+        lead = f"\n{TIMES_BETTER.format(groups.baseline.policy)}\n"
+        parts += [Text(lead, "bold"), _gains(groups), Text(f"\n{headline(groups)}.")]
     return Lines(*parts)
 
 
@@ -96,23 +104,10 @@ def _alike(groups: Groups, metric: str) -> list[float]:
 
 def _gains(groups: Groups) -> RenderableType:
     columns = [
-        [_ratio(gain(group, groups.baseline, column.metric)) for group in groups.every]
+        [multiple(gain(group, groups.baseline, column.metric)) for group in groups.every]
         for column in COLUMNS
     ]
     return _table(groups.every, [column.head for column in COLUMNS], columns)
-
-
-def gain(group: Group, base: Group, metric: str) -> float:
-    """Return how many times better a policy's mean is than a baseline's; above 1 is better.
-
-    Infinite where only the policy's is the best that can be (0); NaN where both are, or where
-    one does not exist.
-    """
-    own, other = group.mean(metric), base.mean(metric)
-    above, below = (other, own) if METRICS[metric].better == "lower" else (own, other)
-    if below == 0:
-        return math.inf if above > 0 else math.nan
-    return above / below
 
 
 def _table(
@@ -135,9 +130,3 @@ def _cell(row: Group, metric: str, size: float, wins: bool) -> str:
         return NO_FIGURE
     text = f"{BEST if wins else ''}{three_digits(mean)}"
     return f"{text}\n±{three_digits(spread)}" if spread > _LEAST_SPREAD * abs(mean) else text
-
-
-def _ratio(value: float) -> str:
-    if math.isnan(value):
-        return NO_FIGURE
-    return "∞" if math.isinf(value) else f"{value:.2f}"

@@ -21,12 +21,18 @@ DECISIVE: Final = (
 )
 """What a verdict is passed on."""
 
+KEPT: Final = 0.99
+"""A policy that keeps this part of its gSLAs counts as one that keeps them."""
+
 _OURS: Final = "dovetail"
 _MOST_NAMES: Final = 3
 
 
 def headline(groups: Groups) -> str:
-    """Return who has the shortest mean completion time, and by how much."""
+    """Return who has the shortest mean completion time, by how much, and at whose expense.
+
+    Of a policy that breaks gSLAs it says so, and names the best of those that keep theirs.
+    """
     metric = "jct_mean_s"
     best, every = groups.best(metric), len(groups.every)
     if not best:
@@ -37,11 +43,11 @@ def headline(groups: Groups) -> str:
         every_one = "Both" if every == 2 else f"All {every}"
         return f"{every_one} policies have the same mean job completion time: {mean}"
     mean = told.measured(metric, best[0].mean(metric))
-    names = _named(best)
+    names = told.listed(_first([group.policy for group in best]))
     has = "has" if len(best) == 1 else "have"
     return (
         f"{names} {has} the shortest mean job completion time of {every} policies: "
-        f"{mean}{_against_baseline(groups, best[0])}"
+        f"{mean}{_against_baseline(groups, best[0])}{_at_the_expense(groups, best)}"
     )
 
 
@@ -50,11 +56,47 @@ def verdict(groups: Groups) -> list[str]:
     return [*_winners(groups), *_ours(groups), *_caution(groups)]
 
 
-def _named(groups: Sequence[Group]) -> str:
-    names = [group.policy for group in groups]
-    if len(names) > _MOST_NAMES:
-        names[_MOST_NAMES - 1 :] = [f"{len(names) - _MOST_NAMES + 1} others"]
-    return told.listed(names)
+def named(groups: Sequence[Group]) -> str:
+    """Return the names of policies; of those that break gSLAs it says so."""
+    names = [f"{group.policy}{_remark(group)}" for group in groups]
+    return told.listed(_first(names))
+
+
+def _first(names: list[str]) -> list[str]:
+    if len(names) <= _MOST_NAMES:
+        return names
+    return [*names[: _MOST_NAMES - 1], f"{len(names) - _MOST_NAMES + 1} others"]
+
+
+def _keeps(group: Group) -> bool:
+    """Tell whether a policy keeps its gSLAs; where no job has one it does."""
+    return not group.mean("violation_rate") > 1 - KEPT
+
+
+def _broken(group: Group) -> str:
+    return f"breaks {told.measured('violation_rate', group.mean('violation_rate'))} of its gSLAs"
+
+
+def _remark(group: Group) -> str:
+    return "" if _keeps(group) else f" ({_broken(group)})"
+
+
+def _at_the_expense(groups: Groups, best: Sequence[Group]) -> str:
+    """Return which of the best break gSLAs, and who is the best without."""
+    guilty = [group for group in best if not _keeps(group)]
+    if not guilty:
+        return ""
+    names = [f"{group.policy} " if len(best) > 1 else "" for group in guilty]
+    broken = [f"{name}{_broken(group)}" for name, group in zip(names, guilty, strict=True)]
+    but = f", but {told.listed(_first(broken))}"
+    keepers = [group for group in groups.every if _keeps(group)]
+    kept = f"{100 * KEPT:g} %"
+    if not keepers:
+        return f"{but}; no policy keeps {kept} of its own"
+    honest = min(keepers, key=lambda group: group.mean("jct_mean_s"))
+    mean = told.measured("jct_mean_s", honest.mean("jct_mean_s"))
+    against = _against_baseline(groups, honest)
+    return f"{but}; of those that keep {kept} {honest.policy} is the best: {mean}{against}"
 
 
 def _against_baseline(groups: Groups, best: Group) -> str:
@@ -71,7 +113,7 @@ def _winners(groups: Groups) -> Iterator[str]:
     for metric in DECISIVE:
         best = groups.best(metric)
         if best:
-            names = _named(best)
+            names = named(best)
             won.setdefault(names, []).append(told.label(metric))
     for names, metrics in sorted(won.items(), key=lambda item: -len(item[1])):
         yield f"Best at {told.listed(metrics)}: {names}."
@@ -102,12 +144,10 @@ def _behind(groups: Groups, group: Group, metric: str) -> str:
 def _caution(groups: Groups) -> Iterator[str]:
     """Yield what keeps the figures from saying more than they do."""
     best = groups.best("jct_mean_s")
-    for group in groups.every:
-        if len(group.runs) < len(groups.seeds):
-            yield (
-                f"{group.policy} has only {len(group.runs)} of {len(groups.seeds)} runs: its "
-                "means are over fewer seeds."
-            )
+    if groups.left_out:
+        names = told.listed([str(seed) for seed in groups.left_out])
+        which = f"Seed {names} is" if len(groups.left_out) == 1 else f"Seeds {names} are"
+        yield f"{which} left out: not every policy has a run of it."
     if len(groups.seeds) == 1:
         yield "One seed only: small differences may be chance."
         return
@@ -118,7 +158,7 @@ def _caution(groups: Groups) -> Iterator[str]:
     first, seeds = leads(best[0], second, "jct_mean_s")
     gap = told.apart(best[0].mean("jct_mean_s") / second.mean("jct_mean_s"))
     yield (
-        f"In mean JCT {best[0].policy} beats the next, {second.policy}, in {first} of {seeds} "
+        f"In mean JCT {named(best)} beats the next, {named([second])}, in {first} of {seeds} "
         f"seeds ({gap} on average)."
     )
 

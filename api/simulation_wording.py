@@ -11,7 +11,9 @@ from dovetail.charts import DAY_S, HOUR_S, MINUTE_S
 from dovetail.executor.simulation.metrics import METRICS
 
 NO_FIGURE: Final = "-"
+TIMES_BETTER: Final = "how many times better than {} (below 1: worse)"
 
+_MOST_WRITTEN_OUT: Final = 1e9
 _MOST_OF_A_UNIT: Final = ((90.0, 1.0, "s"), (90.0, MINUTE_S, "min"), (72.0, HOUR_S, "h"))
 _STATISTICS: Final = {"p50": "median"}
 
@@ -52,7 +54,7 @@ def measured(name: str, value: float) -> str:
     """Return a metric's value with its unit."""
     if not math.isfinite(value):
         return NO_FIGURE
-    if METRICS[name].unit == "number" and value == int(value):
+    if METRICS[name].unit == "number" and value == int(value) and value < _MOST_WRITTEN_OUT:
         return f"{value:,.0f}"
     size, unit = scale(name, [value])
     return f"{three_digits(value / size)} {unit}".strip()
@@ -66,9 +68,21 @@ def three_digits(value: float) -> str:
         return "0"
     if abs(value) < 0.001:
         return f"{value:.1g}"
+    if abs(value) >= _MOST_WRITTEN_OUT:
+        return f"{value:.2e}"
     value = float(f"{value:.3g}") if abs(value) < 100 else value
     digits = max(0, 2 - math.floor(math.log10(abs(value))))
     return f"{value:,.{digits}f}"
+
+
+def whole_digits(value: float) -> str:
+    """Return a large figure without decimals."""
+    return f"{value:,.0f}" if value < _MOST_WRITTEN_OUT else f"{value:.2e}"
+
+
+def multiple(gain: float) -> str:
+    """Return how many times better something is."""
+    return "∞" if gain == math.inf else three_digits(gain)
 
 
 def listed(names: Sequence[str]) -> str:

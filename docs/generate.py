@@ -1,26 +1,31 @@
 """Write the reference of formats and commands from the code.
 
-    python docs/generate.py            write docs/reference/formats.md and docs/reference/cli.md
-    python docs/generate.py --check    say which of the two is out of date (exit status 1)
+    python docs/generate.py            write formats.md, cli.md and policies.md in docs/reference
+    python docs/generate.py --check    say which of them is out of date (exit status 1)
 
-Types, limits and defaults come from the records, the options from the argument parser. What a
-field means stands below, one line each; a field without a line, or a line without a field, stops
-the generator.
+Types, limits and defaults come from the records, the options of commands from the argument parser,
+those of policies from their classes. What a field means stands below, one line each; a field
+without a line, or a line without a field, stops the generator. So does an option of a policy that
+its docstring says nothing of.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from inspect import getdoc
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from dovetail.cli import parser
 from dovetail.instances import instance as instances
 from dovetail.instances import plan as plans
 from dovetail.instances._record import Record
+from dovetail.solver.policies import POLICIES
+from dovetail.solver.policies.registry import policy_class
 
 REFERENCE = Path(__file__).parent / "reference"
 
@@ -271,8 +276,19 @@ How to use them: [plan from a file](../howto-plan-from-a-file.md),
 """
 
 
+POLICY_PAGE = """\
+# Policies, option by option
+
+Written by `docs/generate.py` from the classes in `solver/policies/`; do not edit by hand.
+
+A policy is named `NAME` or `NAME:OPTION=VALUE,OPTION=VALUE` in `--policy`, `--policies` and
+`policy_named`. Infinite is written `inf`. What the policies are, whose, and what they know stands
+in [policies](../policies.md).
+"""
+
+
 def main() -> int:
-    """Write or check the two files; 1 if one is out of date."""
+    """Write or check the files; 1 if one is out of date."""
     options = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     options.add_argument("--check", action="store_true", help="write nothing")
     check = options.parse_args().check
@@ -291,7 +307,7 @@ def main() -> int:
 
 def pages() -> dict[str, str]:
     """Return the text of every generated file by its name."""
-    return {"formats.md": formats_page(), "cli.md": cli_page()}
+    return {"formats.md": formats_page(), "cli.md": cli_page(), "policies.md": policies_page()}
 
 
 def formats_page() -> str:
@@ -483,6 +499,39 @@ def _standing(action: argparse.Action) -> str:
     if action.nargs == 0 or action.default is None:
         return ""
     return f"`{action.default}`"
+
+
+def policies_page() -> str:
+    """Return the reference of the policies and their options."""
+    return "\n".join([POLICY_PAGE, *map(_policy, POLICIES)])
+
+
+def _policy(name: str) -> str:
+    kind: Any = policy_class(name)
+    text = getdoc(kind) or ""
+    meanings = _told_in(text)
+    types = get_type_hints(kind)
+    rows = []
+    for field in dataclasses.fields(kind):
+        if not field.init:
+            continue
+        if field.name not in meanings:
+            raise SystemExit(f"docs/generate.py: policy {name} says nothing of {field.name}")
+        default = str(field.default).lower() if types[field.name] is bool else field.default
+        typed = _OPTION_TYPES[types[field.name]]
+        rows.append(f"| `{field.name}` | {typed} | `{default}` | {_plain(meanings[field.name])} |")
+    head = ["| option | type | default | meaning |", "|---|---|---|---|"] if rows else []
+    lead = _plain(text.partition("\n\n")[0].replace("\n", " "))
+    return "\n".join([f"## {name}\n", lead, "", *head, *(rows or ["No options."]), ""])
+
+
+def _told_in(docstring: str) -> dict[str, str]:
+    """Return what a docstring tells of each parameter or attribute."""
+    found = re.finditer(r"^([\w, ]+) : .+\n((?: {4}.*(?:\n|$))+)", docstring, re.M)
+    return {name: " ".join(each[2].split()) for each in found for name in each[1].split(", ")}
+
+
+_OPTION_TYPES = {int: "whole number", float: "number", str: "text", bool: "true or false"}
 
 
 if __name__ == "__main__":

@@ -18,7 +18,9 @@ from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from importlib.resources import files
+from inspect import getsourcefile
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -28,12 +30,13 @@ from dovetail.executor.simulation.pool import SimulatedPool
 from dovetail.executor.simulation.results import RunResult, prepare, remove_unfinished
 from dovetail.executor.simulation.setup import Scenario, Setup
 from dovetail.instances._syntax import json_text
-from dovetail.instances._version import VERSION
 from dovetail.instances.errors import DovetailError, InputError
 from dovetail.instances.files import read_bytes, source_name
-from dovetail.solver.policies import policy_named
+from dovetail.solver.policies import class_named, policy_named
 
 _LOCK_FILE: Final = ".lock"
+_ROOMS: Final = ("executor", "formulations", "instances", "predictors", "solver")
+"""The sub-packages whose code decides what comes out of a run."""
 
 
 class Task(NamedTuple):
@@ -84,7 +87,8 @@ class Campaign:
         return tuple(Task(policy, seed) for seed in self.seeds for policy in self.policies)
 
     @cached_property
-    def _setup_digest(self) -> str:
+    def setup_digest(self) -> str:
+        """What tells this setup from all others, whatever its policies and seeds."""
         setup = self.setup
         parts = (setup.trace, setup.draws, setup.beliefs, setup.options)
         digest = hashlib.sha256("\n".join(map(repr, parts)).encode())
@@ -93,9 +97,17 @@ class Campaign:
             digest.update(read_bytes(setup.beliefs.path))
         return digest.hexdigest()
 
+    @cached_property
+    def _code(self) -> dict[str, str]:
+        """Digest of the code of each policy. A copy in another process has it from this one."""
+        return {policy: f"{code_digest()}{_own_code(policy)}" for policy in self.policies}
+
     def fingerprint(self, task: Task) -> str:
-        """Return what tells a run from all others: equal ones come to the same."""
-        text = f"{VERSION}\n{task.policy}\n{task.seed}\n{self._setup_digest}"
+        """Return what tells a run from all others: equal ones come to the same.
+
+        The code that decides a run is part of it: after a change runs are made anew.
+        """
+        text = f"{self._code[task.policy]}\n{task.policy}\n{task.seed}\n{self.setup_digest}"
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def folder_of(self, task: Task) -> Path:
@@ -114,7 +126,14 @@ class Campaign:
     def results(self, tables: bool = True) -> list[RunResult]:
         """Return the runs that are there, policy by policy; see `RunResult.read`."""
         done = sorted(filter(self.is_done, self.tasks), key=self._policy_first)
-        return [RunResult.read(self.folder_of(task), tables) for task in done]
+        return [self._read(self.folder_of(task), tables) for task in done]
+
+    def _read(self, folder: Path, tables: bool) -> RunResult:
+        try:
+            return RunResult.read(folder, tables)
+        except InputError as error:
+            rule = f"{error}: delete the folder {source_name(folder)}, and the run is made anew"
+            raise InputError(rule) from None
 
     def run(self, processes: int = 1, told: Told | None = None) -> list[Failure]:
         """Run what is not there yet; return what failed.
@@ -175,6 +194,24 @@ class Campaign:
 
     def _policy_first(self, task: Task) -> tuple[int, int]:
         return self.policies.index(task.policy), self.seeds.index(task.seed)
+
+
+@cache
+def code_digest() -> str:
+    """Return what tells the sources of this package, but for commands and reports, from others."""
+    digest = hashlib.sha256()
+    for room in _ROOMS:
+        folder = Path(str(files(f"dovetail.{room}")))
+        for file in sorted(folder.rglob("*.py")):
+            digest.update(f"{room}/{file.relative_to(folder)}\n".encode())
+            digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def _own_code(policy: str) -> str:
+    """Return what tells the module of a policy from outside the package from others."""
+    source = getsourcefile(class_named(policy))
+    return hashlib.sha256(read_bytes(source)).hexdigest() if source else ""
 
 
 def require_possible(scenario: Scenario) -> None:

@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from dovetail.executor.simulation.fitting import largest_gangs
 from dovetail.executor.simulation.history import Ending, History, Outcome, Stay
 from dovetail.executor.simulation.options import Options
 from dovetail.executor.simulation.physics import Physics
@@ -470,13 +471,11 @@ class SimulatedPool:
             raise PolicyError(rule)
 
     def _refuse_hopeless(self, trace: Trace) -> None:
-        fitting: dict[str, int] = {}
+        fitting = largest_gangs(self.state.instance)
         for k, job in enumerate(trace.jobs):
             if job.workload is None or job.workload not in self.state.instance.workloads:
                 rule = f"must be a workload of the cluster's instance, got {job.workload!r}"
                 raise InputError(rule, f"jobs[{k}].workload", trace.name)
-            if job.workload not in fitting:
-                fitting[job.workload] = self._most_gpus(job.workload)
             most = fitting[job.workload]
             if job.workers > most:
                 rule = (
@@ -484,14 +483,6 @@ class SimulatedPool:
                     f"got {job.workers} for job {job.id!r}"
                 )
                 raise InputError(rule, f"jobs[{k}].workers", trace.name)
-
-    def _most_gpus(self, workload: str) -> int:
-        machines = self.state.machines
-        need = self.state.modes[self.state.names.index(workload)][0].memory_mib
-        count = [0] * len(machines.models)
-        for gpu, model in enumerate(machines.model):
-            count[model] += need <= machines.memory_mib[gpu]
-        return max(count, default=0)
 
     def _refuse_starvation(self, at: float) -> None:
         stuck = math.isinf(at) or self._only_failures_ahead()

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from dovetail.executor.simulation.beliefs import Beliefs, Exact
+from dovetail.executor.simulation.fitting import largest_gangs
 from dovetail.executor.simulation.history import History
 from dovetail.executor.simulation.options import Options
 from dovetail.executor.simulation.run import simulate
@@ -31,7 +32,8 @@ class Draws:
     gslas : str
         gSLAs of the jobs that have none, as in ``instances.traces.draws.with_gslas``.
     workloads : tuple of str
-        What jobs may run that name no workload of the world, each as likely; empty = any of it.
+        What jobs may run that name no workload of the world; empty = any of it. Each of those
+        that the cluster can hold in so many workers is as likely.
     jobs : int or None
         How many jobs to sample from the trace; None = all.
     """
@@ -115,9 +117,22 @@ class Setup:
         trace = self.trace
         if self.draws.jobs is not None:
             trace = sample(trace, self.draws.jobs, seeds["jobs"])
-        names = self.draws.workloads or tuple(self.world.workloads)
-        trace = with_workloads(self._known(trace), names, seeds["workloads"])
+        trace = self._with_workloads(self._known(trace), seeds["workloads"])
         return with_gslas(trace, self.draws.gslas, seeds["gslas"])
+
+    def _with_workloads(self, trace: Trace, seed: int) -> Trace:
+        """Return the trace with a workload drawn for each job without, of those it fits with.
+
+        A job that fits with none gets any, and is refused when it is simulated.
+        """
+        names = self.draws.workloads or tuple(self.world.workloads)
+        largest = largest_gangs(self.world)
+        fitting = {
+            workers: tuple(name for name in names if workers <= largest.get(name, 0)) or names
+            for workers in {job.workers for job in trace.jobs}
+        }
+        drawn = {each: with_workloads(trace, each, seed).jobs for each in set(fitting.values())}
+        return trace.replace(drawn[fitting[job.workers]][k] for k, job in enumerate(trace.jobs))
 
     def _known(self, trace: Trace) -> Trace:
         """Return the trace without the workloads that this world does not have."""

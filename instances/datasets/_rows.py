@@ -45,6 +45,10 @@ class Column(NamedTuple):
     kind: type[str] | type[int] | type[float]
 
 
+_MOST_COLUMNS = 12
+"""So many are listed where one is unknown."""
+
+
 def _columns(kind: type[str] | type[int] | type[float], *names: str) -> tuple[Column, ...]:
     return tuple(Column(name, name, kind) for name in names)
 
@@ -203,8 +207,8 @@ def _broken_header(
     unknown = next((name for name in header if name not in known), None)
     if unknown is not None:
         close = get_close_matches(unknown, known, n=1, cutoff=0.6)
-        hint = f", did you mean {close[0]}?" if close else ""
-        return f"unknown column {shown(unknown)}{hint}"
+        hint = f"did you mean {close[0]}?" if close else f"known: {listed(known, _MOST_COLUMNS)}"
+        return f"unknown column {shown(unknown)}, {hint}"
     repeated = next((name for k, name in enumerate(header) if name in header[:k]), None)
     if repeated is not None:
         return f"column {shown(repeated)} is there twice"

@@ -151,6 +151,18 @@ def gavel_data(throughputs: str) -> DataSet:
     )
 
 
+def gpu_models(throughputs: str) -> tuple[str, ...]:
+    """Return the devices of the file of throughputs, without those ``NAME_unconsolidated``.
+
+    Raises
+    ------
+    InputError
+        When the file cannot be read.
+    """
+    devices = _mapping(throughputs, "", read_data(throughputs))
+    return tuple(device for device in devices if not device.endswith(_COPIED))
+
+
 def solo_throughputs(throughputs: str, device: str) -> dict[tuple[str, int], float]:
     """Return the measured solo iterations/s of one device, by job type and number of GPUs.
 

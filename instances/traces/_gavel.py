@@ -9,15 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 from dovetail.instances._record import listed, shown
 from dovetail.instances.errors import InputError
 from dovetail.instances.files import FilePath, source_name
 from dovetail.instances.importers._tables import Row, read_tsv, table_of
-from dovetail.instances.importers.gavel import TRACE, solo_throughputs
+from dovetail.instances.importers.gavel import TRACE, gpu_models, solo_throughputs
 from dovetail.instances.traces.trace import Trace, TraceJob
 
-_THROUGHPUTS = "simulation_throughputs.json"
+GAVEL_GPU_MODEL: Final = "v100"
+"""The GPU model on which durations are told where no other is asked for."""
+
+_THROUGHPUTS: Final = "simulation_throughputs.json"
 _Rates = Mapping[tuple[str, int], float]
 
 
@@ -29,6 +33,17 @@ def read_gavel(path: Path, name: str, throughputs: FilePath | None, device: str)
     jobs = [_job(row, rates) for row in rows]
     unmeasured = sum((job.workload, job.workers) not in rates for job in jobs)
     return Trace.of(name, jobs, _note(unmeasured, len(jobs), device))
+
+
+def gavel_models(path: FilePath) -> tuple[str, ...]:
+    """Return the GPU models on which durations of a Gavel trace can be told.
+
+    Raises
+    ------
+    InputError
+        When the file of throughputs beside it cannot be read.
+    """
+    return gpu_models(_beside(Path(path)))
 
 
 def _beside(path: Path) -> str:

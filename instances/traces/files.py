@@ -11,7 +11,7 @@ from dovetail.instances.files import FilePath, write_bytes
 from dovetail.instances.importers._tables import read_text
 from dovetail.instances.importers.gavel import TRACE
 from dovetail.instances.traces import _muri, _philly, _swf, _table
-from dovetail.instances.traces._gavel import read_gavel
+from dovetail.instances.traces._gavel import GAVEL_GPU_MODEL, read_gavel
 from dovetail.instances.traces.trace import Trace
 
 Kind = Literal["csv", "parquet", "philly", "gavel", "muri", "swf"]
@@ -24,7 +24,7 @@ def read_trace(
     kind: str | None = None,
     *,
     throughputs: FilePath | None = None,
-    gpu_model: str = "v100",
+    gpu_model: str = GAVEL_GPU_MODEL,
     cores_per_gpu: int = 1,
 ) -> Trace:
     """Read a trace from a file.
@@ -58,7 +58,7 @@ def read_trace(
     """
     place = Path(path)
     name = place.name.split(".")[0] or "trace"
-    match _kind(place) if kind is None else kind:
+    match kind_of(place) if kind is None else kind:
         case "csv":
             return _table.read_csv_trace(place, name)
         case "parquet":
@@ -96,8 +96,15 @@ def write_trace(path: FilePath, trace: Trace) -> None:
     write_bytes(path, packed(trace))
 
 
-def _kind(path: Path) -> Kind:
-    """Return the format by the ending of the name, or else by the first line."""
+def kind_of(path: FilePath) -> Kind:
+    """Return the format of a trace by the ending of its name, or else by its first line.
+
+    Raises
+    ------
+    InputError
+        When the file cannot be read.
+    """
+    path = Path(path)
     ending = Path(path.name.lower().removesuffix(".gz")).suffix
     if ending in _BY_ENDING:
         return _BY_ENDING[ending]

@@ -1,12 +1,13 @@
-"""The policies by name, with their options."""
+"""The policies by name, with their options; those of others by the path to import them by."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from types import MappingProxyType
-from typing import Final, get_type_hints
+from typing import Any, Final, get_type_hints
 
 from dovetail.instances._record import listed
 from dovetail.instances.errors import UnsupportedError
@@ -38,19 +39,23 @@ POLICIES: Final[Mapping[str, str]] = MappingProxyType(
 )
 """Module and class of each policy; modules are imported when a policy is first made."""
 
+_OUTSIDE: Final = "python:"
+
 
 def policy_named(text: str) -> Policy:
     """Return a fresh policy from ``NAME`` or ``NAME:OPTION=VALUE,OPTION=VALUE``.
+
+    ``NAME`` is one of ``POLICIES``, or ``python:MODULE.CLASS`` for any importable class.
 
     Raises
     ------
     UnsupportedError
         When the name or an option is unknown, or a value is not of the option's type.
     """
-    name, _, rest = text.partition(":")
+    name, rest = _split(text)
     kind = policy_class(name)
     values = {}
-    for part in filter(None, rest.split(",")):
+    for part in [] if rest is None else rest.split(","):
         option, equals, value = part.partition("=")
         if not equals:
             raise UnsupportedError(
@@ -59,8 +64,20 @@ def policy_named(text: str) -> Policy:
         values[option] = _value(name, kind, option, value)
     try:
         return kind(**values)
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise UnsupportedError(f"policy {text!r}: {error}") from None
+
+
+def class_named(text: str) -> Callable[..., Policy]:
+    """Return the class of a policy that is named with its options, as in ``policy_named``."""
+    return policy_class(_split(text)[0])
+
+
+def _split(text: str) -> tuple[str, str | None]:
+    """Return the name of a policy and the text of its options, None where there is no colon."""
+    names = 2 if text.startswith(_OUTSIDE) else 1
+    parts = text.split(":", names)
+    return ":".join(parts[:names]), parts[names] if len(parts) > names else None
 
 
 def policy_class(name: str) -> Callable[..., Policy]:
@@ -71,12 +88,30 @@ def policy_class(name: str) -> Callable[..., Policy]:
     UnsupportedError
         When there is none of this name.
     """
+    if name.startswith(_OUTSIDE):
+        return _outside(name)
     if name not in POLICIES:
-        raise UnsupportedError(f"policy must be one of {listed(POLICIES, 40)}, got {name!r}")
+        close = get_close_matches(name, POLICIES, n=1)
+        hint = f", did you mean {close[0]}?" if close else ""
+        known = listed(POLICIES, 40)
+        raise UnsupportedError(f"policy must be one of {known}, got {name!r}{hint}")
     module, _, kind = POLICIES[name].partition(":")
     found: Callable[..., Policy] = getattr(
         import_module(f"dovetail.solver.policies.{module}"), kind
     )
+    return found
+
+
+def _outside(name: str) -> Callable[..., Policy]:
+    """Return a class from outside the package."""
+    path, _, kind = name.removeprefix(_OUTSIDE).rpartition(".")
+    try:
+        found = getattr(import_module(path), kind)
+    except Exception as error:  # whatever the module does when it is imported
+        rule = "is written python:MODULE.CLASS, and has to be importable"
+        raise UnsupportedError(f"policy {name!r} {rule}: {error}") from None
+    if not (isinstance(found, type) and callable(getattr(found, "decide", None))):
+        raise UnsupportedError(f"policy {name!r} must be a class with a method decide")
     return found
 
 
@@ -86,11 +121,16 @@ _READ: Final[Mapping[type, Callable[[str], object]]] = MappingProxyType(
 
 
 def _value(name: str, kind: Callable[..., Policy], option: str, value: str) -> object:
-    options = [field.name for field in dataclasses.fields(kind) if field.init]  # type: ignore[arg-type]
+    fields: Sequence[dataclasses.Field[Any]] = ()
+    if dataclasses.is_dataclass(kind):
+        fields = dataclasses.fields(kind)
+    options = [field.name for field in fields if field.init]
     if option not in options:
         known = f"its options are {listed(options)}" if options else "it has no options"
         raise UnsupportedError(f"policy {name!r} has no option {option!r}: {known}")
     wanted = get_type_hints(kind)[option]
+    if wanted not in _READ:
+        raise UnsupportedError(f"policy {name!r}: {option} cannot be given as a text")
     try:
         return _READ[wanted](value)
     except (ValueError, KeyError):

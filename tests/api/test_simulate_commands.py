@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,8 +16,7 @@ from dovetail.cli import main, parser
 from dovetail.executor.simulation.metrics import METRICS
 from dovetail.executor.simulation.results import RunResult
 from dovetail.instances.traces import library_trace
-from dovetail.simulation_groups import Groups
-from dovetail.simulation_text import gain
+from dovetail.simulation_groups import Groups, gain
 from dovetail.solver.policies import POLICIES, Decision, Start, registry
 
 DAY = "library:lab-day"
@@ -171,16 +171,37 @@ def test_what_is_there_is_not_run_again(run, small, monkeypatch):
     "change",
     [
         ("--restart", "10"),
-        ("--seed", "1"),
         ("--gsla", "fixed:1.5"),
         ("--beliefs", "noise:0.1"),
         ("--load", "2"),
         ("--nodes", "2"),
     ],
 )
-def test_what_is_there_of_another_setup_does_not_count(run, small, change):
-    assert run("compare", *small, "--policies", "ssf", "-o", "out")[0] == 0
-    assert run("compare", *small, "--policies", "ssf", "-o", "out", "--seeds", 1, *change)[0] == 0
+def test_a_comparison_of_something_else_is_not_overwritten(run, small, change):
+    assert run("compare", *small, "--policies", "ssf", "-o", "out", *ONE)[0] == 0
+    before = {path: path.read_bytes() for path in Path("out").rglob("*.*") if path.is_file()}
+    other = ("--policies", "fifo", "-o", "out", "--seeds", 1, *change, *ONE)
+    status, out, err = run("compare", *small, *other)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert "out: --output: holds a comparison of another trace, world, beliefs or other" in err
+    after = {path: path.read_bytes() for path in Path("out").rglob("*.*") if path.is_file()}
+    assert after == before
+
+
+def test_seeds_and_policies_are_added_to_a_comparison(run, small):
+    assert run("compare", *small, "--policies", "ssf", "-o", "out", *ONE)[0] == 0
+    more = ("--policies", "ssf,fifo", "-o", "out", "--seeds", 2, *ONE)
+    assert run("compare", *small, *more)[0] == 0
+    assert len(list(Path("out/runs").iterdir())) == 4
+    assert run("compare", *small, "--policies", "ssf", "-o", "out", "--seed", 5, *ONE)[0] == 0
+    assert len(list(Path("out/runs").iterdir())) == 5
+
+
+def test_what_was_run_of_another_setup_does_not_count(run, small):
+    assert run("compare", *small, "--policies", "ssf", "-o", "out", *ONE)[0] == 0
+    Path("out/comparison.json").unlink()
+    other = ("--policies", "ssf", "-o", "out", "--restart", 10, *ONE)
+    assert run("compare", *small, *other)[0] == 0
     assert len(list(Path("out/runs").iterdir())) == 2
 
 
@@ -189,6 +210,20 @@ class Never:
 
     def decide(self, state):
         return Decision()
+
+
+class Lame:
+    """FIFO that fails on all but the first two runs that are made of it."""
+
+    made = 0
+
+    def __init__(self):
+        Lame.made += 1
+        self._lame = Lame.made > 2
+        self._fifo = registry.policy_class("fifo")()
+
+    def decide(self, state):
+        return Decision() if self._lame else self._fifo.decide(state)
 
 
 class Broken:
@@ -200,9 +235,10 @@ class Broken:
 
 @pytest.fixture
 def bad_policies(monkeypatch):
-    named = {"never": Never, "broken": Broken}
+    named = {"never": Never, "broken": Broken, "lame": Lame}
+    monkeypatch.setattr(Lame, "made", 0)
     old = registry.policy_class
-    monkeypatch.setattr(registry, "POLICIES", {**POLICIES, "never": "", "broken": ""})
+    monkeypatch.setattr(registry, "POLICIES", {**POLICIES, **dict.fromkeys(named, "")})
     monkeypatch.setattr(registry, "policy_class", lambda name: named.get(name) or old(name))
 
 
@@ -221,6 +257,24 @@ def test_a_policy_that_fails_is_told_and_the_others_go_on(run, small, bad_polici
     assert "never, seeds 0, 1: the policy leaves 3 jobs" in Path("page.html").read_text()
 
 
+def test_means_leave_out_seeds_in_which_a_policy_failed(run, small, bad_policies):
+    # The first is made to check its name; so it fails in the second seed.
+    many = ("--policies", "lame,ssf", "--seeds", 2, "--gsla", "uniform:1:2", "-o", "out")
+    status, out, err = run("compare", *small, *many, "--estimate-error", 1, *ONE)
+    assert (status, "failed: lame, seed 1: the policy leaves" in err) == (1, True)
+    assert "0 (left out, since a policy failed: 1)" in out
+    data = json.loads(Path("out/comparison.json").read_text())
+    assert data["facts"]["seeds"] == "0 (left out, since a policy failed: 1)"
+    assert [each["seeds"] for each in data["policies"]] == [1, 1]
+    assert [(each["policy"], each["seed"]) for each in data["runs"]] == [
+        ("lame", 0),
+        ("ssf", 0),
+        ("ssf", 1),
+    ]
+    ssf = data["runs"][1]["metrics"]["jct_mean_s"]
+    assert data["policies"][1]["mean"]["jct_mean_s"] == ssf
+
+
 def test_a_policy_that_fails_alone_is_one_line(run, small, bad_policies):
     status, _, err = run("simulate", *small, "--policy", "never")
     assert status == 2
@@ -233,6 +287,12 @@ def test_a_policy_that_fails_alone_is_one_line(run, small, bad_policies):
     ("arguments", "message"),
     [
         (("--policy", "best"), "policy must be one of"),
+        (("--policy", "tiresas"), "got 'tiresas', did you mean tiresias?"),
+        (("--policy", "fifo:"), "policy 'fifo:': an option is written NAME=VALUE, got ''"),
+        (("--policy", "ssf:backfill=true,"), "an option is written NAME=VALUE, got ''"),
+        (("--policy", "python:absent.Mine"), "is written python:MODULE.CLASS, and has to be"),
+        (("--policy", "python:math.pi"), "'python:math.pi' must be a class with a method decide"),
+        (("--policy", "python:Mine"), "is written python:MODULE.CLASS, and has to be importable"),
         (("--policy", "castor:x=1"), "policy 'castor' has no option 'x': its options are"),
         (("--policy", "tiresias:promote"), "an option is written NAME=VALUE, got 'promote'"),
         (("--gsla", "uniform:0:2"), "--gsla: must be like one of none, fixed:1.5"),
@@ -241,17 +301,24 @@ def test_a_policy_that_fails_alone_is_one_line(run, small, bad_policies):
         (("--beliefs", "model:absent.json"), "absent.json: cannot be read"),
         (("--round", "-1"), "--round: must be a finite number >= 0, got -1.0"),
         (("--restart", "nan"), "--restart: must be a finite number >= 0, got nan"),
-        (("--mtbf", "0"), "--mtbf: must be > 0, got 0.0"),
-        (("--repair", "-2"), "--repair: must be > 0"),
+        (("--mtbf", "0"), "--mtbf: must be > 0 (hours), got 0"),
+        (("--mtbf", "9", "--repair", "-1"), "--repair: must be > 0 (hours), got -1"),
+        (("--repair", "2"), "--repair: needs --mtbf: without it no node fails"),
         (("--estimate-error", "-1"), "--estimate-error: must be a finite number >= 0"),
         (("--window", "2"), "argument --window: must be FROM:TO in hours, got '2'"),
-        (("--window", "5:2"), "--window: must be 0 <= from < to"),
+        (("--window", "5:2"), "0 <= FROM < TO, got 5:2"),
         (("--window", "50:60"), "must leave at least one job"),
         (("--busiest", "9"), "--busiest: must be between 1 and the 3 jobs of the trace, got 9"),
         (("--sample", "9"), "--sample: must be <= 3 (jobs that there are), got 9"),
         (("--load", "0"), "--load: must be a finite number > 0, got 0"),
         (("--load", "nan"), "--load: must be a finite number > 0, got nan"),
         (("--nodes", "0"), "argument --nodes: must be a whole number >= 1, got '0'"),
+        (
+            ("--gpu-model", ""),
+            "argument --gpu-model: must name GPU models, comma separated, got ''",
+        ),
+        (("--gpu-model", "V100,"), "must name GPU models, comma separated, got 'V100,'"),
+        (("-o", "-"), "--output: must be a name, got '-': --json prints all metrics"),
         (("--gpu-model", "A100"), "world.yaml: --gpu-model: must be one of V100, got 'A100'"),
         (("--format", "excel"), "--format: must be one of csv, parquet"),
         (("--gpus-per-node", "1", "--nodes", "1"), "jobs[1].workers: must be <= 1"),
@@ -273,6 +340,11 @@ def test_a_mistake_is_one_line(run, small, arguments, message):
         ("", "must have the columns id, arrival_s"),
         ("id,arrival_s,workers,duration_s\n", "must have at least one job, got none"),
         ("id,arrival_s,workers,duration_s\na,0,none,3\n", "line 2"),
+        (
+            "id,arrival_s,workers,duration_s,gpus\n",
+            "line 1: unknown column 'gpus', known: id, arrival_s, workers, duration_s, workload, "
+            "gsla, weight, priority, tenant\n",
+        ),
         ("id,arrival_s,workers,duration_s\na,0,1,-3\n", "duration_s"),
         ("\x00\x01", "trace"),
     ],
@@ -291,6 +363,8 @@ def test_a_broken_trace_is_one_line(run, tmp_path, monkeypatch, text, message):
     ("arguments", "message"),
     [
         (("--policies", "fifo,best"), "policy must be one of"),
+        (("-o", "-"), "--output: must be a name, got '-'"),
+        (("--report", "-"), "--report: must be a name, got '-'"),
         (("--policies", ","), "argument --policies: must name at least one policy, got ','"),
         (("--baseline", "ssf"), "--baseline: must be one of --policies (fifo), got 'ssf'"),
         (("-o", "world.yaml"), "world.yaml: is another file of this command, too"),
@@ -328,6 +402,7 @@ def test_a_folder_that_cannot_be_written_is_told(run, small, command):
         ("tiresias:a=1,b=2,fifo", ("tiresias:a=1,b=2", "fifo")),
         ("a:x=1,b:y=2,z=3", ("a:x=1", "b:y=2,z=3")),
         ("fifo, ssf,fifo", ("fifo", "ssf")),
+        ("python:m.C:x=1,y=2,fifo", ("python:m.C:x=1,y=2", "fifo")),
     ],
 )
 def test_policies_are_split_at_the_right_commas(text, policies):
@@ -378,6 +453,93 @@ def test_a_report_that_cannot_be_written_is_refused_before_anything_is_run(run, 
         status, _, err = run("compare", *small, "-o", "kept", "--report", place)
         assert (status, rule in err) == (2, True)
     assert not Path("kept").exists()
+
+
+def test_a_kept_run_that_is_damaged_says_which_folder_to_delete(run, small):
+    common = ("compare", *small, "--policies", "fifo", "-o", "out", "--report", "page.html", *ONE)
+    assert run(*common)[0] == 0
+    (kept,) = Path("out/runs").iterdir()
+    (damaged,) = kept.glob("jobs.*")
+    damaged.write_bytes(b"PAR1 what is this")
+    status, _, err = run(*common)
+    assert (status, err.count("\n")) == (2, 1)
+    assert str(damaged) in err
+    assert f"delete the folder {kept}, and the run is made anew" in err
+    shutil.rmtree(kept)
+    assert run(*common)[0] == 0
+
+
+def test_huge_figures_stay_in_their_columns(run, small):
+    rows = TRACE.replace(",100,", ",1e120,").replace(",50,", ",1e90,")
+    Path("huge.csv").write_text(rows)
+    status, out, _ = run("compare", "huge.csv", *small[1:], "--policies", "fifo,ssf", *ONE)
+    assert status == 0
+    assert all(len(line) <= 100 for line in out.splitlines())
+    assert "e+11" in out
+    status, out, _ = run("simulate", "huge.csv", *small[1:], "--policy", "fifo")
+    assert all(len(line) <= 100 for line in out.splitlines())
+
+
+def test_counts_are_whole_in_the_machines_form(run, small):
+    _, out, _ = run("simulate", *small, "--policy", "fifo", "--json")
+    assert '"jobs": 3,' in out
+    assert '"preemptions": 0,' in out
+    assert run("compare", *small, "--policies", "fifo", "-o", "out", *ONE)[0] == 0
+    with open("out/results.csv") as file:
+        assert next(csv.DictReader(file))["jobs"] == "3"
+
+
+MINE = """
+from dataclasses import dataclass
+from dovetail.solver.policies.fifo import Fifo
+
+
+@dataclass(frozen=True)
+class Late(Fifo):
+    after_s: float = 0.0
+
+    def decide(self, state):
+        return type(super().decide(state))() if state.now < self.after_s else super().decide(state)
+"""
+
+
+def test_a_policy_of_ones_own_is_compared(run, small):
+    # As FIFO, but nobody starts before j2 has come, at 10 s: 10 to 110, to 160, to 190.
+    Path("own.py").write_text(MINE)
+    policies = ("--policies", "fifo,python:own.Late:after_s=5", "-o", "out")
+    process = start("compare", *small, *policies, "--jobs", 2)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, "")
+    with open("out/results.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["policy"], float(row["makespan_s"])) for row in rows] == [
+        ("fifo", 180),
+        ("python:own.Late:after_s=5", 190),
+    ]
+    kept = set(Path("out/runs").iterdir())
+    Path("own.py").write_text(MINE + "\n# changed")
+    start("compare", *small, *policies, "--jobs", 1).communicate(timeout=60)
+    (new,) = set(Path("out/runs").iterdir()) - kept
+    assert "python_own.Late" in new.name
+
+
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        ("python:own.Late:before_s=5", "has no option 'before_s': its options are after_s"),
+        ("python:own.Late:after_s=x", "after_s must be of type float, got 'x'"),
+        ("python:faulty.Late", "has to be importable: name 'absent' is not defined"),
+        ("python:own.Early", "has to be importable: module 'own' has no attribute 'Early'"),
+    ],
+)
+def test_mistakes_in_naming_a_policy_of_ones_own(run, small, policy, message, monkeypatch):
+    Path("own.py").write_text(MINE)
+    Path("faulty.py").write_text("absent.name")
+    monkeypatch.syspath_prepend(Path.cwd())
+    sys.modules.pop("own", None)
+    status, out, err = run("simulate", *small, "--policy", policy)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert message in err
 
 
 def test_a_shipped_trace_brings_its_world(run):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import re
@@ -10,6 +11,7 @@ from statistics import fmean, stdev
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from dovetail.charts import SIDE, binned, count_axis, log_time_axis, ratio_axis, time_axis
 from dovetail.executor.simulation.metrics import METRICS
@@ -20,6 +22,7 @@ from dovetail.simulation_gantt import WIDTH, Piece, gantt, pieces
 from dovetail.simulation_groups import Groups, leads
 from dovetail.simulation_report import SIMULATED, comparison_page
 from dovetail.simulation_tables import TABLES, longest_waits, metric_tables, round_table
+from dovetail.simulation_text import comparison_view
 from dovetail.simulation_verdict import headline, verdict
 from dovetail.simulation_wording import duration, three_digits
 from dovetail.solver.policies import Decision, RoundProof, State, policy_named
@@ -163,7 +166,7 @@ def test_figures_are_means_and_spreads_of_the_runs(several, html):
     cell = {group.policy: cells[0] for group, cells in table.rows}["dovetail"]
     assert float(cell.mean) == pytest.approx(fmean(mine) / 60, rel=5e-3)
     assert float(cell.spread.strip("± ")) == pytest.approx(stdev(mine) / 60, rel=5e-3)
-    assert float(cell.ratio.strip(" ×")) == pytest.approx(fmean(mine) / fmean(base), rel=5e-3)
+    assert float(cell.gain.strip(" ×")) == pytest.approx(fmean(base) / fmean(mine), rel=5e-3)
     rows = {row[0]: row[1:] for row in reversed(Cells(html).rows) if len(row) == 10}
     assert rows["dovetail"][0] == cell.mean + " best" * cell.best
 
@@ -196,7 +199,7 @@ def test_two_jobs_by_hand(tiny):
     )
     # Makespan 200 s beside 150 s; p99 of (100, 200) is 199.
     assert (fifo["makespan"].mean, ours["makespan"].mean) == ("3.33", "2.50")
-    assert (ours["makespan"].ratio, ours["makespan"].best) == ("0.750 ×", True)
+    assert (ours["makespan"].gain, ours["makespan"].best) == ("1.33 ×", True)
     assert (fifo["p99 JCT"].mean, ours["p99 JCT"].mean) == ("3.32", "2.50")
     assert not fifo["mean JCT"].best
     assert not ours["mean JCT"].best
@@ -230,10 +233,73 @@ def test_seeds_are_compared_one_by_one(tiny):
     assert groups.baseline.policy == "a"
 
 
+def promised(policy, jct_mean_s, violation_rate=math.nan):
+    """Return a run of which only these two figures are known."""
+    known = {"jct_mean_s": jct_mean_s, "violation_rate": violation_rate}
+    return RunResult(policy, 0, dict.fromkeys(METRICS, math.nan) | known, {}, {}, {})
+
+
+@pytest.mark.parametrize(
+    ("rates", "told"),
+    [
+        # 60 beside 120 s and 90 s.
+        (
+            (0.0, 0.01, 0.31),
+            ", 50.0 % less than fifo, but breaks 31.0 % of its gSLAs; of those that keep 99 % "
+            "ssf is the best: 1.50 min, 25.0 % less than fifo",
+        ),
+        (
+            (0.0, 0.02, 0.31),
+            ", 50.0 % less than fifo, but breaks 31.0 % of its gSLAs; of those that keep 99 % "
+            "fifo is the best: 2.00 min, the baseline itself",
+        ),
+        (
+            (0.1, 0.02, 0.31),
+            ", 50.0 % less than fifo, but breaks 31.0 % of its gSLAs; no policy keeps 99 % "
+            "of its own",
+        ),
+        ((0.0, 0.5, 0.01), ", 50.0 % less than fifo"),
+        ((math.nan,) * 3, ", 50.0 % less than fifo"),
+    ],
+)
+def test_who_breaks_promises_is_not_praised_without_saying_so(rates, told):
+    policies = zip(("fifo", "ssf", "castor"), (120.0, 90.0, 60.0), rates, strict=True)
+    groups = Groups.of([promised(*each) for each in policies])
+    best = "castor has the shortest mean job completion time of 3 policies: 60.0 s"
+    assert headline(groups) == best + told
+    breaks = " (breaks 31.0 % of its gSLAs)" if rates[2] > 0.01 else ""
+    assert f"Best at mean JCT: castor{breaks}." in verdict(groups)
+
+
+def test_the_page_and_the_terminal_say_the_same_of_a_cell(tiny):
+    groups = Groups.of(tiny)
+    runs, facts = io.StringIO(), {"trace": "two jobs"}
+    Console(file=runs, width=100).print(comparison_view(groups, facts))
+    row = [line.split() for line in runs.getvalue().splitlines() if line.startswith("dovetail")][-1]
+    # Makespan, the third column, is 200 s beside 150 s.
+    assert row[3] == "1.33"
+    html = comparison_page(tiny, "two jobs", facts)
+    assert "1.33 ×" in html
+    for text in (html, runs.getvalue()):
+        assert "how many times better than fifo (below 1: worse)" in " ".join(text.split())
+
+
 def test_missing_runs_are_said(several):
     runs = [r for r in several[0] if (r.policy, r.seed) != ("sjf", 2)]
     told = " ".join(verdict(Groups.of(runs)))
-    assert "sjf has only 1 of 2 runs: its means are over fewer seeds." in told
+    assert "Seed 2 is left out: not every policy has a run of it." in told
+    assert "One seed only" in told
+
+
+def test_means_are_over_the_seeds_that_all_policies_have(several):
+    runs = [r for r in several[0] if (r.policy, r.seed) != ("sjf", 2)]
+    groups = Groups.of(runs)
+    assert (groups.seeds, groups.left_out) == ((1,), (2,))
+    for group in groups.every:
+        (first,) = [r for r in runs if (r.policy, r.seed) == (group.policy, 1)]
+        assert group.mean("jct_mean_s") == first.summary["jct_mean_s"]
+    with pytest.raises(UnsupportedError, match="no seed for which all policies"):
+        Groups.of([r for r in runs if (r.policy, r.seed) in {("fifo", 1), ("dovetail", 2)}])
 
 
 def test_what_the_caller_tells_replaces_what_the_runs_tell(tiny):

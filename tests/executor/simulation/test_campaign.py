@@ -1,13 +1,17 @@
 import dataclasses
 import fcntl
+from importlib.resources import files
+from pathlib import Path
 
 import pytest
 
 from dovetail.executor.simulation import Options
+from dovetail.executor.simulation import campaign as campaigns
 from dovetail.executor.simulation.beliefs import Model, Noise
-from dovetail.executor.simulation.campaign import Campaign, Task, require_possible
+from dovetail.executor.simulation.campaign import Campaign, Task, code_digest, require_possible
 from dovetail.executor.simulation.setup import Draws, Setup
 from dovetail.instances.errors import InputError, UnsupportedError
+from dovetail.solver.policies.fifo import Fifo
 from tests.executor.simulation.worlds import trace, world
 
 JOBS = trace((0, 1, 10, "a"), (1, 2, 5, "b"))
@@ -72,9 +76,10 @@ def test_a_model_counts_by_what_is_in_its_file(tmp_path):
     assert prints[0] != prints[1]
 
 
-def test_names_of_folders_are_plain_and_differ(tmp_path):
-    runs = campaign(SETUP, tmp_path)
-    names = ["tiresias:promote=2", "tiresias:promote=3", "../up", "x" * 300]
+def test_names_of_folders_are_plain_and_differ(tmp_path, monkeypatch):
+    monkeypatch.setattr(campaigns, "class_named", lambda name: Fifo)
+    names = ("tiresias:promote=2", "tiresias:promote=3", "../up", "x" * 300)
+    runs = campaign(SETUP, tmp_path, names)
     folders = {runs.folder_of(Task(name, 0)) for name in names}
     assert len(folders) == 4
     assert all(folder.parent == tmp_path / "runs" and len(folder.name) < 120 for folder in folders)
@@ -100,3 +105,36 @@ def test_a_folder_is_written_by_one_campaign_at_a_time(tmp_path):
     assert not (tmp_path / "runs").exists()
     assert runs.run() == []
     assert len(runs.results(tables=False)) == 4
+
+
+def test_runs_are_made_anew_after_a_change_of_the_code(tmp_path, monkeypatch):
+    runs = campaign(SETUP, tmp_path, ("fifo",), (0,))
+    assert runs.run() == []
+    assert runs.is_done(Task("fifo", 0))
+    monkeypatch.setattr(campaigns, "code_digest", lambda: "another")
+    again = campaign(SETUP, tmp_path, ("fifo",), (0,))
+    assert not again.is_done(Task("fifo", 0))
+    assert again.setup_digest == runs.setup_digest
+
+
+def test_the_code_is_told_by_all_its_sources(tmp_path, monkeypatch):
+    for room in campaigns._ROOMS:
+        (tmp_path / room).mkdir()
+    source = tmp_path / "solver" / "policy.py"
+    source.write_text("1")
+    monkeypatch.setattr(campaigns, "files", lambda name: tmp_path / name.removeprefix("dovetail."))
+
+    def digest():
+        return code_digest.__wrapped__()
+
+    first = digest()
+    assert digest() == first
+    source.write_text("2")
+    changed = digest()
+    source.rename(source.with_name("other.py"))
+    assert len({first, changed, digest()}) == 3
+
+
+def test_every_room_has_sources():
+    for room in campaigns._ROOMS:
+        assert list(Path(str(files(f"dovetail.{room}"))).rglob("*.py"))

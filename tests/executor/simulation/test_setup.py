@@ -4,13 +4,16 @@ import numpy as np
 import pytest
 
 from dovetail.executor.simulation.beliefs import Exact, HeldOut, Model, Noise, beliefs_named
+from dovetail.executor.simulation.campaign import require_possible
 from dovetail.executor.simulation.conservation import violations
+from dovetail.executor.simulation.fitting import largest_gangs
 from dovetail.executor.simulation.options import Options
 from dovetail.executor.simulation.setup import Draws, Setup
 from dovetail.executor.simulation.worlds import read_source, synthetic_world, world_of
 from dovetail.instances.datasets import DataSet, Measurement, SoloProfile, write_dataset
 from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.instances.files import write_instance
+from dovetail.instances.instance import Instance
 from dovetail.instances.slowdown_table import SlowdownTable
 from dovetail.predictors import save_model
 from dovetail.predictors.training import fit
@@ -222,6 +225,37 @@ def test_a_scenario_follows_from_its_seed_alone():
     assert len(one.trace.jobs) == 30
     assert all(1 <= job.gsla <= 2 for job in one.trace.jobs)
     assert {job.workload for job in one.trace.jobs} <= set(made.workloads)
+
+
+def test_workloads_are_drawn_that_the_cluster_can_hold():
+    # One V100 of 16,000 MiB and two of 4,000 MiB: b, of 8,000, fits with one worker only, c never.
+    gpus = [
+        {"id": f"g{k}", "model": "V100", "memory_mib": m} for k, m in enumerate((16e3, 4e3, 4e3))
+    ]
+    made = world(workloads=("a", "b", "c"))
+    sizes = {"a": 1e3, "b": 8e3, "c": 17e3}
+    data = made.to_data()
+    data["workloads"] = {name: {"memory_mib": size} for name, size in sizes.items()}
+    data["cluster"]["nodes"] = [{"id": "n0", "gpus": gpus}]
+    made = Instance.from_data(data)
+    assert largest_gangs(made) == {"a": 3, "b": 1, "c": 0}
+    jobs = trace(*((k, 1 + k % 2, 100, None) for k in range(200)))
+    drawn = Setup(jobs, made).scenario(0)
+    require_possible(drawn)
+    workloads = [{job.workload for job in drawn.trace.jobs[k::2]} for k in (0, 1)]
+    assert workloads == [{"a", "b"}, {"a"}]
+
+
+def test_reserves_count_for_what_a_cluster_can_hold():
+    made = world(memory_mib=1500.0, reserve_mib=300.0, per_process_mib=200.0)
+    assert largest_gangs(made) == {"a": 2, "b": 2}
+    made = world(memory_mib=1499.0, reserve_mib=300.0, per_process_mib=200.0)
+    assert largest_gangs(made) == {"a": 0, "b": 0}
+
+
+def test_a_job_that_fits_with_no_workload_is_refused_by_its_name():
+    with pytest.raises(InputError, match=r"jobs\[0\].workers: must be <= 2"):
+        require_possible(Setup(trace((0, 3, 100, None)), world()).scenario(0))
 
 
 def test_streams_do_not_touch_each_other():

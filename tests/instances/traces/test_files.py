@@ -69,7 +69,11 @@ def test_gzip_is_unpacked(tmp_path):
     ("lines", "message"),
     [
         ([f"{OWN},gslo"], "line 1: unknown column 'gslo', did you mean gsla?"),
-        ([f"{OWN},colour"], "line 1: unknown column 'colour'"),
+        (
+            [f"{OWN},colour"],
+            "line 1: unknown column 'colour', known: id, arrival_s, workers, duration_s, "
+            "workload, gsla, weight, priority, tenant",
+        ),
         ([f"{OWN},id"], "line 1: column 'id' is there twice"),
         (
             ["id,arrival_s,workers"],
