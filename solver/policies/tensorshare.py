@@ -53,7 +53,7 @@ class TensorShare:
         Whether jobs run alone as long as the queue asks for fewer GPUs than are idle; the
         paper offers this as an option (footnote 6).
     reconsider : bool
-        See above.
+        Whether a job that ran out of partners may get one later instead of staying alone.
 
     Raises
     ------
