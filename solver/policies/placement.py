@@ -31,7 +31,7 @@ def idle_gpus_of(draft: Draft, job: Job, count: int, model: int, mode: int = 0) 
         return None
     machines = draft.state.machines
     need = draft.state.modes[job.workload][mode].memory_mib
-    if len(machines.models) == 1 and need <= min(machines.memory_mib):
+    if len(machines.models) == 1 and need <= machines.least_memory_mib:
         return _consolidated(draft.idle_count, count, draft.idle_on)
 
     def fitting(node: int) -> list[int]:

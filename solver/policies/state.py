@@ -127,6 +127,8 @@ class Machines:
         Names of the GPU models.
     memory_mib : list of float
         Of each GPU, without the part that is kept free.
+    least_memory_mib : float
+        The smallest of these.
     node_gpus : list of range or list of int
         The GPUs of each node.
     """
@@ -145,6 +147,7 @@ class Machines:
         ]
         self.model = [self.models.index(gpu.model) for _, _, gpu in devices]
         self.memory_mib = [gpu.memory_mib - rules.reserve_mib for _, _, gpu in devices]
+        self.least_memory_mib = min(self.memory_mib, default=0.0)
         self.node_gpus: list[list[int]] = [[] for _ in rules.nodes]
         for gpu, node in enumerate(self.node):
             self.node_gpus[node].append(gpu)
