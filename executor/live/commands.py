@@ -1,0 +1,29 @@
+"""What the brain wants done; every command may be carried out again after a crash."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from dovetail.executor.live.jobs import Run
+
+
+class Launch(NamedTuple):
+    """Start every rank of a run that has no trace yet; a rank is never started twice."""
+
+    run: Run
+
+
+class Stop(NamedTuple):
+    """End every rank of a run: ask, wait for ``grace_s``, terminate, kill."""
+
+    run: str
+    grace_s: float
+
+
+class Release(NamedTuple):
+    """A run is over: give back its ports, cgroups and daemons. Logs stay."""
+
+    run: str
+
+
+Command = Launch | Stop | Release

@@ -1,0 +1,229 @@
+"""Everything that can happen in live mode. An event is journalled before anything is done for it.
+
+``at_s`` is the service's clock: seconds, near the time since the epoch, that never go back
+(``clock.ServiceClock``).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, StrictBool, StrictInt, TypeAdapter
+
+from dovetail.executor.live.jobs import JobSpec, Run
+from dovetail.instances._record import Count, Name, NonNegative, Number, Positive, Record, Text
+from dovetail.instances.datasets import Measurement, SoloProfile
+
+Rank = Annotated[StrictInt, Field(ge=0)]
+
+
+class Event(Record):
+    """Something that happened at a moment of the service's clock."""
+
+    at_s: Number
+
+
+# What people ask for.
+
+
+class Submitted(Event):
+    """A job was accepted under an id that no job had before."""
+
+    kind: Literal["submitted"] = "submitted"
+    job: Name
+    spec: JobSpec
+
+
+class CancelRequested(Event):
+    """Its owner or an administrator wants a job gone."""
+
+    kind: Literal["cancel_requested"] = "cancel_requested"
+    job: Name
+    by: Name
+
+
+class DrainChanged(Event):
+    """Devices (all where none is named) are to take no new jobs, or may again."""
+
+    kind: Literal["drain_changed"] = "drain_changed"
+    gpus: tuple[Name, ...] = ()
+    on: StrictBool
+    by: Name
+
+
+# What was decided.
+
+
+class Placed(Event):
+    """A job is to start on these devices.
+
+    ``profiling``: it runs alone there until its workload has a profile, and nobody may join.
+    """
+
+    kind: Literal["placed"] = "placed"
+    run: Run
+    profiling: StrictBool = False
+
+
+class StopDecided(Event):
+    """A run is to be stopped.
+
+    ``then`` says what becomes of the job: ``wait`` for another start, or ``fail``.
+    """
+
+    kind: Literal["stop_decided"] = "stop_decided"
+    run: Name
+    reason: Text
+    then: Literal["wait", "fail"]
+
+
+# What was seen of processes.
+
+
+class RankStarted(Event):
+    """A rank's process exists; ``pid_started`` (clock ticks since boot) tells it from others."""
+
+    kind: Literal["rank_started"] = "rank_started"
+    run: Name
+    rank: Rank
+    pid: Count | None = None
+    pid_started: Rank | None = None
+
+
+class RankReady(Event):
+    """A rank is proven to run under its cap: attached to MPS, or on its cores."""
+
+    kind: Literal["rank_ready"] = "rank_ready"
+    run: Name
+    rank: Rank
+
+
+class RankRefused(Event):
+    """A rank could not be started; it has never run and never will."""
+
+    kind: Literal["rank_refused"] = "rank_refused"
+    run: Name
+    rank: Rank
+    reason: Text
+
+
+class RankEnded(Event):
+    """A rank and all its processes are gone; ``status`` is negative for a signal."""
+
+    kind: Literal["rank_ended"] = "rank_ended"
+    run: Name
+    rank: Rank
+    status: StrictInt
+
+
+class RankLost(Event):
+    """Nobody can say whether a rank still runs: its device counts as busy."""
+
+    kind: Literal["rank_lost"] = "rank_lost"
+    run: Name
+    rank: Rank
+    reason: Text
+
+
+class RankGone(Event):
+    """A rank is proven to run no more, and how it ended is not known."""
+
+    kind: Literal["rank_gone"] = "rank_gone"
+    run: Name
+    rank: Rank
+    reason: Text
+
+
+# What was measured.
+
+
+class Profiled(Event):
+    """A run was measured alone for long enough."""
+
+    kind: Literal["profiled"] = "profiled"
+    run: Name
+    profile: SoloProfile
+
+
+class ProfileFailed(Event):
+    """A run could not be measured alone (it reports no progress, say): its job never shares."""
+
+    kind: Literal["profile_failed"] = "profile_failed"
+    run: Name
+    reason: Text
+
+
+class Measured(Event):
+    """Runs that share a device were measured together.
+
+    ``runs`` are in the order of ``measurement.workloads``; ``predicted`` is what was believed of
+    each when they were put together, empty where nothing was.
+    """
+
+    kind: Literal["measured"] = "measured"
+    runs: tuple[Name, ...]
+    gpu: Name
+    measurement: Measurement
+    window_s: Positive
+    predicted: tuple[Positive, ...] = ()
+
+
+class Recorded(Event):
+    """Profiles and measurements up to this sequence number of the journal are in the repository."""
+
+    kind: Literal["recorded"] = "recorded"
+    sequence: NonNegative
+
+
+# What happened to devices and to the service.
+
+
+class DeviceSick(Event):
+    """A device may not be used until it is healed."""
+
+    kind: Literal["device_sick"] = "device_sick"
+    gpu: Name
+    reason: Text
+
+
+class DeviceHealed(Event):
+    """A device may be used again."""
+
+    kind: Literal["device_healed"] = "device_healed"
+    gpu: Name
+
+
+class ServiceStarted(Event):
+    """A service took up the journal; ``boot`` is the kernel's boot id."""
+
+    kind: Literal["service_started"] = "service_started"
+    boot: Name
+    pool: Name
+    gpus: tuple[Name, ...]
+    version: Name
+
+
+AnyEvent = Annotated[
+    Submitted
+    | CancelRequested
+    | DrainChanged
+    | Placed
+    | StopDecided
+    | RankStarted
+    | RankReady
+    | RankRefused
+    | RankEnded
+    | RankLost
+    | RankGone
+    | Profiled
+    | ProfileFailed
+    | Measured
+    | Recorded
+    | DeviceSick
+    | DeviceHealed
+    | ServiceStarted,
+    Field(discriminator="kind"),
+]
+
+ANY_EVENT: TypeAdapter[AnyEvent] = TypeAdapter(AnyEvent)
+"""Reads an event from plain data or JSON."""

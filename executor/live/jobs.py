@@ -1,0 +1,142 @@
+"""What is submitted, and what is started: a job's specification, and its runs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, StrictBool, StrictInt, model_validator
+
+from dovetail.instances._record import (
+    Count,
+    FrozenMapping,
+    Name,
+    NonNegative,
+    Positive,
+    Record,
+    Share,
+    Text,
+    rule_broken,
+)
+
+UserId = Annotated[StrictInt, Field(ge=0, le=2**32 - 2)]
+
+
+class Owner(Record):
+    """The user a job belongs to and runs as, known from the connection that submitted it."""
+
+    name: Name
+    uid: UserId
+    gid: UserId
+
+
+class JobSpec(Record):
+    """A job as its owner submitted it; nothing in it changes afterwards.
+
+    Parameters
+    ----------
+    command : tuple of str
+        Program and arguments, the same for every rank.
+    workload : str
+        Jobs of one owner and one workload are interchangeable for prediction: same program, same
+        data, same batch.
+    owner : Owner
+        Whose it is.
+    cwd : str
+        Working directory.
+    env : mapping of str to str
+        The submitter's environment.
+    name : str, optional
+        What people call it.
+    workers : int
+        Ranks, one GPU each, started all or none.
+    gsla, weight, priority
+        As in an instance.
+    memory_mib : float, optional
+        Memory of one rank's device, which becomes its limit. Where it is not given, the job runs
+        alone until the profile of its workload tells it.
+    estimate_s : float, optional
+        Seconds it is expected to run alone.
+    walltime_s : float, optional
+        Seconds after which a run is stopped for good.
+    retries : int
+        How often it is started again after it failed.
+    requeue : bool
+        Whether it may be stopped and started again for another's sake (as Slurm's ``--requeue``);
+        it has to resume from its own checkpoints.
+    grace_s : float
+        Seconds from being asked to stop (SIGTERM) to being killed.
+    progress_pattern : str, optional
+        A regular expression whose first group is the number of iterations done; lines of its
+        output that match report progress.
+    public_log : bool
+        Whether other users may read its output.
+    """
+
+    command: Annotated[tuple[Text, ...], Field(min_length=1, max_length=10_000)]
+    workload: Name
+    owner: Owner
+    cwd: Text
+    env: FrozenMapping[str, str] = Field({})
+    name: Name | None = None
+    workers: Count = 1
+    gsla: Annotated[float, Field(strict=True, ge=1, allow_inf_nan=False)] | None = None
+    weight: Positive = 1.0
+    priority: Literal["batch", "latency"] = "batch"
+    memory_mib: Positive | None = None
+    estimate_s: Positive | None = None
+    walltime_s: Positive | None = None
+    retries: Annotated[StrictInt, Field(ge=0, le=1000)] = 0
+    requeue: StrictBool = True
+    grace_s: NonNegative = 30.0
+    progress_pattern: Text | None = None
+    public_log: StrictBool = False
+
+
+class Seat(Record):
+    """Where one rank runs.
+
+    Parameters
+    ----------
+    gpu : str
+        The device's id in the pool's cluster.
+    share : int, optional
+        Its cap there in per cent, for the process's whole life; None = no cap.
+    memory_mib : float, optional
+        The most device memory it may take; None = no limit.
+    """
+
+    gpu: Name
+    share: Share | None = None
+    memory_mib: Positive | None = None
+
+
+class Run(Record):
+    """One start of a job: its id is the job's and a number, ``j17.2``.
+
+    Parameters
+    ----------
+    id, job : str
+        Of the run and its job.
+    spec : JobSpec
+        The job's.
+    seats : tuple of Seat
+        One a rank.
+    sub_batch : int, optional
+        Samples of a step where it is not the workload's full batch.
+    """
+
+    id: Name
+    job: Name
+    spec: JobSpec
+    seats: Annotated[tuple[Seat, ...], Field(min_length=1)]
+    sub_batch: Count | None = None
+
+    @model_validator(mode="after")
+    def _one_seat_a_rank(self) -> Self:
+        if len(self.seats) != self.spec.workers:
+            raise rule_broken(
+                "seats", f"must have {self.spec.workers} items, got {len(self.seats)}"
+            )
+        if len({seat.gpu for seat in self.seats}) != len(self.seats):
+            raise rule_broken("seats", "must be on different GPUs")
+        return self

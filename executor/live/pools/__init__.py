@@ -1,0 +1,1 @@
+"""The pools of one node: where live jobs run."""

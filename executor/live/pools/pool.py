@@ -1,0 +1,126 @@
+"""What a pool of devices is to live mode. One more kind of pool is one more class like this."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from dovetail.executor.live.events import AnyEvent
+from dovetail.executor.live.jobs import Run
+from dovetail.instances.instance import Cluster
+
+
+class Progress(NamedTuple):
+    """How far a rank is.
+
+    Attributes
+    ----------
+    iterations : float
+        Done since its process began.
+    at_s : float
+        When that was read, seconds of CLOCK_BOOTTIME (any clock that does not stop or jump).
+    total : float or None
+        Iterations in all, where the job says so.
+    """
+
+    iterations: float
+    at_s: float
+    total: float | None = None
+
+
+class Usage(NamedTuple):
+    """What a device has been doing.
+
+    Attributes
+    ----------
+    at_s : float
+        When it was read, on the clock of ``Progress``.
+    memory_mib : float or None
+        In use now.
+    energy_j : float or None
+        A counter that only grows; power is its difference over time.
+    metrics : mapping of str to float
+        Means since the reading before, by the names of ``instances.instance.METRICS``.
+    source : str
+        Where the metrics come from, in words: ``NVML GPM``, ``CPU time (stand-in)``.
+    memory_by_run : mapping of str to float
+        High-water mark of each resident run in MiB, where it can be told.
+    """
+
+    at_s: float
+    memory_mib: float | None = None
+    energy_j: float | None = None
+    metrics: Mapping[str, float] = {}
+    source: str = ""
+    memory_by_run: Mapping[str, float] = {}
+
+
+class NodePool(Protocol):
+    """Devices on which runs can be started, stopped and watched.
+
+    No method waits for a job. What happens is told as events (those about ranks and devices) by
+    ``poll``. Methods are called from one thread.
+
+    Attributes
+    ----------
+    name : str
+        ``gpu``, ``cpu``, ``simulated``, ...: shown wherever figures of the pool are.
+    notice : str
+        One line on what figures of this pool are worth, for people; empty for real GPUs.
+    """
+
+    name: str
+    notice: str
+
+    def cluster(self) -> Cluster:
+        """Return the devices, and the shares that may be used on them."""
+        ...
+
+    def sharing(self, first: Run, second: Run) -> str | None:
+        """Return why two runs may never share a device (users under one MPS server); None: may."""
+        ...
+
+    def attach(self, wake: Callable[[], None]) -> None:
+        """Set what to call, from any thread, as soon as ``poll`` has something to tell."""
+        ...
+
+    def resume(self, runs: Sequence[Run]) -> Sequence[Run]:
+        """Take up the runs that should exist, and return what was found beyond them.
+
+        Called once, before anything else but ``cluster``. The state of the given runs is told by
+        ``poll``: every rank of them is reported (started, ended, lost, gone, ...), anew if it was
+        before. A run with no trace at all is not reported; it will be launched.
+        """
+        ...
+
+    def launch(self, run: Run) -> None:
+        """Start every rank of the run that has no trace yet, all or none at the same time."""
+        ...
+
+    def stop(self, run: str, grace_s: float) -> None:
+        """End every rank of the run (ask, wait, terminate, kill); calling it again is harmless."""
+        ...
+
+    def release(self, run: str) -> None:
+        """Give back what an ended run held. Logs stay."""
+        ...
+
+    def poll(self) -> Sequence[AnyEvent]:
+        """Return at once what has happened since the last call; the caller sets ``at_s``."""
+        ...
+
+    def progress(self, run: str) -> Sequence[Progress | None]:
+        """Return how far each rank of a run is; None for a rank that reports nothing."""
+        ...
+
+    def usage(self) -> Mapping[str, Usage]:
+        """Return what each device has been doing since the last call."""
+        ...
+
+    def log_path(self, run: str, rank: int) -> str | None:
+        """Return the newest log file of a rank; older parts have ``.1``, ``.2``, ... appended."""
+        ...
+
+    def close(self) -> None:
+        """Let go of everything but the jobs: they run on."""
+        ...

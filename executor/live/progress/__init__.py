@@ -1,0 +1,1 @@
+"""How far a job is: iterations counted in the job, read from outside."""
