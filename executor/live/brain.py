@@ -350,13 +350,11 @@ class Brain:
     def _profiled(self, event: events.Profiled) -> list[Command]:
         job = self._job_of(event.run)
         self.unrecorded[self.sequence + 1] = event
-        key = (job.spec.owner.uid, job.spec.workload)
-        self.profiled.add(key)
-        if job.state is JobState.PROFILING:
-            self._move(job, JobState.RUNNING, event.at_s, "profiled")
-        for other in self.jobs.values():
-            if other.state is JobState.SUBMITTED and key == _key(other):
-                self._move(other, JobState.WAITING, event.at_s, f"{job.id} has been profiled")
+        self._learn(_key(job), event.at_s, f"{job.id} has been profiled")
+        return []
+
+    def _workload_known(self, event: events.WorkloadKnown) -> list[Command]:
+        self._learn((event.uid, event.workload), event.at_s, "its workload has a profile")
         return []
 
     def _profile_failed(self, event: events.ProfileFailed) -> list[Command]:
@@ -389,6 +387,15 @@ class Brain:
         return []
 
     # Parts that several events share.
+
+    def _learn(self, key: WorkloadKey, at_s: float, why: str) -> None:
+        """Let the jobs of a workload share from now on."""
+        self.profiled.add(key)
+        for job in self.jobs.values():
+            if _key(job) == key and job.state is JobState.PROFILING:
+                self._move(job, JobState.RUNNING, at_s, why)
+            elif _key(job) == key and job.state is JobState.SUBMITTED:
+                self._move(job, JobState.WAITING, at_s, why)
 
     def _rank_over(
         self,
@@ -517,6 +524,7 @@ _REACTIONS: Final[Mapping[type, Callable[..., list[Command]]]] = MappingProxyTyp
         events.RankLost: Brain._rank_lost,
         events.RankGone: Brain._rank_gone,
         events.Profiled: Brain._profiled,
+        events.WorkloadKnown: Brain._workload_known,
         events.ProfileFailed: Brain._profile_failed,
         events.Measured: Brain._measured,
         events.Recorded: Brain._recorded,

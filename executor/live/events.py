@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StrictBool, StrictInt, TypeAdapter
 
-from dovetail.executor.live.jobs import JobSpec, Run
+from dovetail.executor.live.jobs import JobSpec, Run, UserId
 from dovetail.instances._record import Count, Name, NonNegative, Number, Positive, Record, Text
 from dovetail.instances.datasets import Measurement, SoloProfile
 
@@ -145,6 +145,14 @@ class Profiled(Event):
     profile: SoloProfile
 
 
+class WorkloadKnown(Event):
+    """The repository has the solo profile of a user's workload on the pool's devices."""
+
+    kind: Literal["workload_known"] = "workload_known"
+    uid: UserId
+    workload: Name
+
+
 class ProfileFailed(Event):
     """A run could not be measured alone (it reports no progress, say): its job never shares."""
 
@@ -216,6 +224,7 @@ AnyEvent = Annotated[
     | RankLost
     | RankGone
     | Profiled
+    | WorkloadKnown
     | ProfileFailed
     | Measured
     | Recorded

@@ -1,0 +1,108 @@
+"""What people may ask of the service, whatever face they ask through."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from dovetail.executor.live.jobs import JobSpec, Owner
+from dovetail.executor.live.views import JobView, ServiceView
+from dovetail.instances.errors import DovetailError
+from dovetail.instances.instance import Instance
+from dovetail.instances.plan import Plan
+
+
+class RefusedError(DovetailError):
+    """A request that this user may not make."""
+
+
+class UnknownJobError(DovetailError):
+    """There is no such job."""
+
+
+class BusyError(DovetailError):
+    """The service cannot make a request durable now (its disk is full, say): nothing was done."""
+
+
+class Desk(Protocol):
+    """The service as its faces know it; every method may be called from any thread.
+
+    What changes something returns once it is durable. ``by`` is the user who asks, known from
+    the connection; uid 0 and the user whom the service runs as are administrators.
+    """
+
+    def submit(self, specs: Sequence[JobSpec], by: Owner) -> tuple[str, ...]:
+        """Accept jobs, all or none, and return their ids.
+
+        Raises
+        ------
+        InputError
+            When a job can never run here, or may not run as its owner.
+        BusyError
+            When it cannot be made durable.
+        """
+        ...
+
+    def cancel(self, job: str, by: Owner) -> JobView:
+        """Begin to end a job; one that is over stays as it is.
+
+        Raises
+        ------
+        UnknownJobError, RefusedError, BusyError
+        """
+        ...
+
+    def drain(self, gpus: Sequence[str], on: bool, by: Owner) -> ServiceView:
+        """Let devices (none named: all) take no new jobs, or take them again.
+
+        Raises
+        ------
+        InputError, RefusedError, BusyError
+        """
+        ...
+
+    def jobs(self, over: bool = False) -> Sequence[JobView]:
+        """Return the jobs that are not over, or all, in the order of submission.
+
+        Views of many jobs have no history.
+        """
+        ...
+
+    def job(self, job: str) -> JobView:
+        """Return one job with its history.
+
+        Raises
+        ------
+        UnknownJobError
+        """
+        ...
+
+    def service(self) -> ServiceView:
+        """Return the service and its devices."""
+        ...
+
+    def log_path(self, job: str, rank: int, by: Owner) -> str | None:
+        """Return the newest log file of a rank of its present or last run, None before it has one.
+
+        Raises
+        ------
+        UnknownJobError, RefusedError, InputError
+        """
+        ...
+
+    def instance(self) -> Instance:
+        """Return the round that the service would solve now."""
+        ...
+
+    def plan(self) -> Plan:
+        """Return what the service's policy would do now, without doing it."""
+        ...
+
+    def explain(self, job: str) -> str:
+        """Say why a job waits and what would let it start.
+
+        Raises
+        ------
+        UnknownJobError
+        """
+        ...
