@@ -6,7 +6,7 @@ decision: the worst case is an idle device, never one that is booked twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from dovetail.executor.live.brain import QUEUED, Brain, JobState, LiveJob
@@ -28,11 +28,14 @@ class Gate:
         The pool's devices, and the shares that may be used on them.
     sharing : callable
         Why two runs may never share a device; None = they may (``NodePool.sharing``).
+    strays : mapping of str to str
+        Devices that runs of no job may still hold, and which.
     """
 
     brain: Brain
     cluster: Cluster
     sharing: Callable[[Run, Run], str | None]
+    strays: Mapping[str, str]
 
     def refusal(self, run: Run) -> str | None:
         """Return why a run may not start now, None where it may."""
@@ -59,6 +62,8 @@ class Gate:
         trouble = device_trouble(self.brain, gpu.id)
         if trouble:
             return f"{gpu.id} is {trouble}"
+        if gpu.id in self.strays:
+            return f"{self.strays[gpu.id]} may still be on {gpu.id}"
         if seat.share is not None and seat.share not in self.cluster.shares:
             return f"{seat.share} % is no share of {gpu.id}"
         if not residents:

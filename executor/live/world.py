@@ -16,6 +16,7 @@ class World:
         self._cluster = cluster
 
     def state(self, brain: Brain, now_s: float) -> State:
+        """Return the state by now."""
         jobs = [j for j in brain.jobs.values() if j.state in QUEUED | HOLDING]
         names = {j.id: f"{j.spec.owner.name}/{j.spec.workload}" for j in jobs}
         cluster = self._cluster.model_dump(exclude_none=True)
