@@ -36,8 +36,9 @@ class SplitKey(NamedTuple):
 class Product(Record):
     """A matrix product that was compared with a reference (``products.py``).
 
-    ``kind`` is how it was computed. ``error`` is the largest deviation of an element, as a part of what rounding alone may cause
-    (1 = as much as it may; above: wrong); None where the result had an element that is no number.
+    ``kind`` is how it was computed. ``error`` is the largest deviation of an element, as a part
+    of what rounding alone may cause (1 = as much as it may; above: wrong); None where the result
+    had an element that is no number.
     """
 
     kind: Name = "nn"
