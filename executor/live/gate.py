@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from dovetail.executor.live.splits import WHOLE, Product, SplitEvidence
+from dovetail.executor.live.splits import WHOLE, SplitEvidence
 from dovetail.instances.errors import DovetailError
 
 PROGRAM: Final = Path(__file__).with_name("products.py")

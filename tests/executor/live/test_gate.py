@@ -45,9 +45,14 @@ def test_the_program_on_the_cpu():
 def answering(tmp_path, text, status=0):
     """A program in place of Python that prints a given answer."""
     path = tmp_path / "python"
-    path.write_text(f"#!{sys.executable}\nimport os, sys\n"
-                    f"print({text!r}.replace('SHARE', os.environ.get('SHARE', '')))\n"
-                    f"print('first', 'last line', sep='\\n', file=sys.stderr)\nsys.exit({status})\n")  # fmt: skip
+    lines = [
+        f"#!{sys.executable}",
+        "import os, sys",
+        f"print({text!r}.replace('SHARE', os.environ.get('SHARE', '')))",
+        "print('first', 'last line', sep='\\n', file=sys.stderr)",
+        f"sys.exit({status})",
+    ]
+    path.write_text("\n".join(lines))
     path.chmod(0o755)
     return Measuring("Made-up GPU", "580.1", str(path), lambda share: {"SHARE": str(share)})
 
