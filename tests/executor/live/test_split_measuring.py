@@ -7,8 +7,8 @@ import sys
 import numpy as np
 import pytest
 
-from dovetail.executor.live import gate, products
-from dovetail.executor.live.gate import GateError, Measuring, measure_shares
+from dovetail.executor.live import products, split_measuring
+from dovetail.executor.live.split_measuring import GateError, Measuring, measure_shares
 
 HALF_UNIT = np.finfo(np.float16).eps / 2
 
@@ -35,7 +35,7 @@ def test_an_element_that_was_not_written_is_a_fault():
 
 def test_the_program_on_the_cpu():
     torch = pytest.importorskip("torch", reason="needs PyTorch (a CPU build is enough)")
-    command = [sys.executable, "-I", str(gate.PROGRAM), "cpu", "small"]
+    command = [sys.executable, "-I", str(split_measuring.PROGRAM), "cpu", "small"]
     told = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
     assert told["torch"] == torch.__version__
     assert len(told["products"]) == 2 * len(products.SMALL) * len(products.KINDS)
@@ -88,5 +88,5 @@ def test_no_such_python():
 
 
 def test_every_fifth_share_is_tried_once_and_the_likely_ones_first():
-    assert gate.CANDIDATES[:3] == (50, 10, 90)
-    assert sorted(gate.CANDIDATES) == list(range(5, 101, 5))
+    assert split_measuring.CANDIDATES[:3] == (50, 10, 90)
+    assert sorted(split_measuring.CANDIDATES) == list(range(5, 101, 5))
