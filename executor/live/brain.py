@@ -431,7 +431,8 @@ class Brain:
 
     def _profile_failed(self, event: events.ProfileFailed) -> list[Command]:
         job = self._job_of(event.run)
-        if job.state in OVER:
+        # Where another job's profile came first, it may be sharing by now.
+        if job.state in OVER or _key(job) in self.profiled:
             return []
         job.alone_only = event.reason
         if job.state is JobState.PROFILING:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 
 from dovetail.executor.live.brain import Brain, LiveJob
 
@@ -45,9 +46,7 @@ def _of_history(job: LiveJob) -> Iterator[str]:
     if any(state in _ENDED for state in states[:-1]):
         yield f"it lived on after its end: {', '.join(states)}"
     placed = sum(
-        1
-        for before, after in zip(states, states[1:], strict=False)
-        if before in _WAITS and after == "starting"
+        1 for before, after in pairwise(states) if before in _WAITS and after == "starting"
     )
     if placed != job.runs:
         yield f"it was placed {placed} times and has {job.runs} runs"
