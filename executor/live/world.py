@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dovetail.executor.live.brain import HOLDING, QUEUED, Brain, LiveJob
-from dovetail.executor.live.gate import device_trouble
 from dovetail.instances.instance import Cluster, Instance, Workload
 from dovetail.instances.slowdown_table import SlowdownTable
 from dovetail.solver.policies import Job, State
@@ -38,7 +37,7 @@ class World:
         state = State(instance, SlowdownTable.of(instance), now_s)
         place = {gpu: k for k, gpu in enumerate(state.machines.gpu_ids)}
         for gpu, k in place.items():
-            if device_trouble(brain, gpu):
+            if brain.devices[gpu].trouble:
                 state.down.add(k)
                 state.idle_count[k] = 0
         for live in jobs:
