@@ -384,7 +384,7 @@ class Watch:
         for track in self._tracks.values():
             job, phase = track.job, track.phase
             alone = job.profiling and not (job.alone_only or track.profiled)
-            if job.state is not JobState.FINISHED or not alone or job.run != track.run:
+            if job.state is not JobState.FINISHED or not alone or job.run is not track.run:
                 continue
             begin_s = self._begin_s(track) if phase else None
             rate = self._rate(track, begin_s) if begin_s is not None else None
@@ -489,7 +489,7 @@ class Watch:
         shared in the same way.
         """
         run, here = track.run, self._company(gpu)
-        if run.sub_batch is not None or track.job.run != run:
+        if run.sub_batch is not None or track.job.run is not run:
             return False
         elsewhere = (self._company(seat.gpu) for seat in run.seats if seat.gpu != gpu)
         return all(company == here or len(company) == 1 for company in elsewhere)
