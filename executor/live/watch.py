@@ -6,8 +6,7 @@
   cannot be measured;
 - runs that share a device: ``Measured``, a window at a time, each slowdown being the rate alone
   over the rate now;
-- a run over its gSLA for longer than a window: the newest run beside it is stopped;
-- a run over its walltime: it is stopped.
+- a run over its gSLA for longer than a window: the newest of those who share is stopped.
 """
 
 from __future__ import annotations
@@ -164,28 +163,6 @@ def watched(brain: Brain) -> list[str]:
     return [job.run.id for job in brain.jobs.values() if job.state in WATCHED and job.run]
 
 
-def overdue(brain: Brain, now_s: float) -> Iterator[StopDecided]:
-    """Yield the stop of every run that has had its walltime."""
-    for job in brain.jobs.values():
-        end_s = walltime_end_s(job)
-        if end_s is not None and end_s <= now_s and job.run is not None:
-            reason = f"has had its walltime of {job.spec.walltime_s:g} s"
-            yield StopDecided(at_s=now_s, run=job.run.id, reason=reason, then="fail")
-
-
-def walltime_end_s(job: LiveJob) -> float | None:
-    """Return when a run is to be stopped for its walltime, which counts from when all ranks ran."""
-    if job.spec.walltime_s is None or job.state not in HOLDING - {JobState.STOPPING}:
-        return None
-    began_s = None
-    for step in reversed(job.history):
-        if step.state is JobState.STARTING:
-            break
-        if step.state in WATCHED:
-            began_s = step.at_s
-    return None if began_s is None else began_s + job.spec.walltime_s
-
-
 class Watch:
     """Keeps what the last minutes showed; a new one after a restart begins to look anew.
 
@@ -242,7 +219,7 @@ class Watch:
             self._advance(self._tracks[run], progress[run], now_s - boot_s)
         for gpu in usage.keys() & self._devices.keys():
             self._use(self._devices[gpu], usage[gpu], now_s - boot_s)
-        stops = {stop.run: stop for stop in (*self._breaches(), *overdue(brain, now_s))}
+        stops = {stop.run: stop for stop in self._breaches()}
         return (
             *ended,
             *self._profiles(),
