@@ -118,4 +118,4 @@ def _held(job: LiveJob) -> frozenset[str]:
 
 def _takes_nobody(brain: Brain, gpu: str) -> bool:
     device = brain.devices.get(gpu)
-    return device is None or bool(device.sick or device.drained)
+    return device is None or bool(device.trouble)

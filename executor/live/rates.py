@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import pairwise
+from operator import attrgetter
 from statistics import median, stdev
 from typing import Final, NamedTuple
 
@@ -13,6 +15,7 @@ PIECES: Final = 8
 
 _LEAST_PIECES: Final = 4
 _MEDIAN_OVER_MEAN: Final = math.sqrt(math.pi / 2)
+_at_s = attrgetter("at_s")
 
 
 class Sample(NamedTuple):
@@ -57,7 +60,7 @@ def rate_of(samples: Sequence[Sample], since_s: float) -> Rate | None:
     since_s : float
         What came before does not count.
     """
-    ends = _ends([sample for sample in samples if sample.at_s >= since_s])
+    ends = _ends(samples, since_s)
     rates = [
         (after.iterations - before.iterations) / (after.at_s - before.at_s)
         for before, after in pairwise(ends)
@@ -68,18 +71,18 @@ def rate_of(samples: Sequence[Sample], since_s: float) -> Rate | None:
     return Rate(median(rates), _noise(rates), _drift(rates), whole.iterations, whole.at_s)
 
 
-def _ends(samples: Sequence[Sample]) -> list[Sample]:
-    """Return the samples between which pieces lie: the first at or after each equal step."""
-    if len(samples) < 2:
+def _ends(samples: Sequence[Sample], since_s: float) -> list[Sample]:
+    """Return the samples between which pieces lie: the first at or after each equal step.
+
+    Where iterations are longer than a step, there are fewer pieces.
+    """
+    first, last = bisect_left(samples, since_s, key=_at_s), len(samples) - 1
+    if first >= last:
         return []
-    begin_s, length_s = samples[0].at_s, samples[-1].at_s - samples[0].at_s
-    ends = [samples[0]]
-    for sample in samples[1:]:
-        # The next boundary after the last end; its own piece may have been longer than a step.
-        passed = math.floor((ends[-1].at_s - begin_s) / length_s * PIECES + 1e-9)
-        if sample.at_s >= begin_s + (passed + 1) / PIECES * length_s - 1e-9:
-            ends.append(sample)
-    return ends
+    begin_s, length_s = samples[first].at_s, samples[last].at_s - samples[first].at_s
+    steps = (begin_s + length_s * k / PIECES for k in range(1, PIECES))
+    inner = {bisect_left(samples, step_s, first + 1, last, key=_at_s) for step_s in steps}
+    return [samples[k] for k in sorted({first, last} | inner)]
 
 
 def _noise(rates: Sequence[float]) -> float:

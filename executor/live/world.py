@@ -10,14 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice, product
+from itertools import product
 from typing import Final
 
 import numpy as np
 
 from dovetail.executor.live import events
 from dovetail.executor.live.beliefs import WHOLE, Belief, Beliefs, Floats, Source
-from dovetail.executor.live.brain import HOLDING, OVER, Brain, JobState, LiveJob
+from dovetail.executor.live.brain import HOLDING, Brain, JobState, LiveJob
 from dovetail.executor.live.jobs import Run, Seat
 from dovetail.executor.live.kinds import Kind, Layout, workload_name
 from dovetail.executor.live.past import Past
@@ -102,11 +102,12 @@ class World:
     def __post_init__(self) -> None:
         self._gpus = {gpu.id: gpu for node in self.cluster.nodes for gpu in node.devices}
         self._models = tuple(dict.fromkeys(gpu.model for gpu in self._gpus.values()))
-        self._read = 0
         self._tracks: dict[str, _Track] = {}
         self._lasted: dict[tuple[int, str], _Mean] = {}
         self._profiles: dict[str, Workload | None] = {}
         self._stale = True
+        for live in self.brain.jobs.values():
+            self._note_duration(live)
         self.renew(self.brain.now_s)
 
     # What comes in.
@@ -182,7 +183,7 @@ class World:
         ]
         run = Run(id=f"{live.id}.{live.runs + 1}", job=live.id, spec=live.spec, seats=tuple(seats))
         self._enter(start)
-        profiling = live.state is JobState.SUBMITTED and not live.alone_only
+        profiling = not live.alone_only and not self.brain.may_share(live)
         return events.Placed(at_s=self.state.now, run=run, profiling=profiling)
 
     def refusal(self, start: Start) -> str | None:
@@ -243,16 +244,16 @@ class World:
 
     def _active(self) -> list[LiveJob]:
         """Return the jobs that are not over; take up new ones and let go of ended ones."""
-        jobs = self.brain.jobs
-        for live in islice(jobs.values(), self._read, None):
-            self._tracks[live.id] = _Track(_seen_as(live, self._read))
-            self._read += 1
-        for name in [name for name in self._tracks if jobs[name].state in OVER]:
-            self._end(jobs[name])
-        return [jobs[name] for name in self._tracks]
+        active = {**self.brain.queued, **self.brain.holding}
+        for name in [name for name in self._tracks if name not in active]:
+            self._tracks.pop(name).job.phase = "finished"
+            self._note_duration(self.brain.jobs[name])
+        for name, live in active.items():
+            if name not in self._tracks:
+                self._tracks[name] = _Track(_seen_as(live))
+        return list(active.values())
 
-    def _end(self, live: LiveJob) -> None:
-        self._tracks.pop(live.id).job.phase = "finished"
+    def _note_duration(self, live: LiveJob) -> None:
         if live.state is JobState.FINISHED:
             lasted = self._lasted.setdefault(_key(live), _Mean())
             lasted.add(Past.of(live).last_ran_s)
@@ -265,8 +266,7 @@ class World:
         else:
             need = math.ceil(given / MEMORY_STEP_MIB) * MEMORY_STEP_MIB
         shares = (
-            _key(live) in self.brain.profiled
-            and not live.alone_only
+            self.brain.may_share(live)
             and live.state not in _KEPT_ALONE
             and live.id not in layout.closed
         )
@@ -671,10 +671,10 @@ def _entry(
     )
 
 
-def _seen_as(live: LiveJob, number: int) -> Job:
+def _seen_as(live: LiveJob) -> Job:
     spec = live.spec
     return Job(
-        number=number,
+        number=live.sequence,
         id=live.id,
         workload=0,
         workers=spec.workers,
