@@ -46,8 +46,8 @@ _LEAST_BYTES = 512
 
 _SCHEMA = (
     "CREATE TABLE event (sequence INTEGER PRIMARY KEY, text TEXT NOT NULL, sum INTEGER NOT NULL)",
-    "CREATE TABLE brain (version INTEGER NOT NULL, jobs INTEGER NOT NULL, text TEXT NOT NULL, "
-    "sum INTEGER NOT NULL)",
+    "CREATE TABLE brain (version INTEGER NOT NULL, sequence INTEGER NOT NULL, "
+    "jobs INTEGER NOT NULL, text TEXT NOT NULL, sum INTEGER NOT NULL)",
     "CREATE TABLE job (sequence INTEGER PRIMARY KEY REFERENCES event, text TEXT NOT NULL, "
     "sum INTEGER NOT NULL)",
     *(
@@ -149,10 +149,11 @@ class Journal:
         chosen = [job for job in brain.jobs.values() if job.sequence not in self._settled]
         rows = [_summed(job.sequence, checkpoint.job_text(job)) for job in chosen]
         text = checkpoint.brain_text(brain)
-        state = (checkpoint.VERSION, len(brain.jobs), text, _sum(brain.sequence, text))
+        known = (brain.sequence, len(brain.jobs), text)
+        state = (checkpoint.VERSION, *known, _sum(brain.sequence, text))
         with _faults(self._path, "written"), _transaction(self._connection):
             self._connection.execute("DELETE FROM brain")
-            self._connection.execute("INSERT INTO brain VALUES (?, ?, ?, ?)", state)
+            self._connection.execute("INSERT INTO brain VALUES (?, ?, ?, ?, ?)", state)
             self._connection.executemany("INSERT OR REPLACE INTO job VALUES (?, ?, ?)", rows)
         self._checkpointed = brain.sequence
         # What is over never changes again.
@@ -217,16 +218,18 @@ def _replayed(connection: sqlite3.Connection, path: Path) -> Brain:
 
 def _from_checkpoint(connection: sqlite3.Connection) -> Brain | None:
     """Return the brain of the last checkpoint, None where that cannot be used."""
-    found = connection.execute("SELECT version, jobs, text, sum FROM brain").fetchone()
-    if found is None or found[0] != checkpoint.VERSION:
+    found = connection.execute("SELECT version, sequence, jobs, text, sum FROM brain").fetchone()
+    if found is None:
         return None
-    _, count, text, state_sum = found
+    version, sequence, count, text, text_sum = found
+    if version != checkpoint.VERSION or _sum(sequence, text) != text_sum:
+        return None
     try:
         brain = checkpoint.restored(text, _stored_jobs(connection))
     except ValueError:
         return None
-    whole = len(brain.jobs) == count and _sum(brain.sequence, text) == state_sum
-    return brain if whole and brain.sequence <= _last(connection) else None
+    whole = (brain.sequence, len(brain.jobs)) == (sequence, count)
+    return brain if whole and sequence <= _last(connection) else None
 
 
 def _stored_jobs(connection: sqlite3.Connection) -> Iterator[checkpoint.StoredJob]:
@@ -332,6 +335,7 @@ def _sync_folder(folder: Path) -> None:
 def _for_reading(path: Path) -> sqlite3.Connection:
     if not path.exists():
         raise JournalError(f"{source_name(path)}: cannot be read: no such file or directory")
+    _refuse_cut_short(path)
     connection = _connected(path, "ro")
     try:
         _check_kind(connection, path)
@@ -381,6 +385,9 @@ def _faults(path: Path, done: str) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise JournalError(f"{source_name(path)}: {_rule(error, done)}") from None
+    except UnicodeDecodeError:
+        # Even what SQLite says of a damaged file may have parts of it.
+        raise JournalError(f"{source_name(path)}: is damaged: not all is text") from None
     except OSError as error:
         raise JournalError(f"{source_name(path)}: cannot be {done}: {_reason(error)}") from None
 
