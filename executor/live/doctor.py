@@ -67,7 +67,7 @@ class Usable(IntEnum):
         return {
             Usable.PARTITIONED: "usable: jobs can share GPUs, with SM shares",
             Usable.UNPARTITIONED: "usable without partitioning: jobs can share GPUs, no SM shares",
-            Usable.NOT: "not usable: no GPU that Dovetail could run jobs on",
+            Usable.NOT: "not usable: there is nothing that Dovetail could run GPU jobs on",
         }[self]
 
 
@@ -95,6 +95,7 @@ def diagnose(
         Opens a session with NVML.
     """
     findings = [*_machine(directory)]
+    sound = all(finding.level is not Level.BROKEN for finding in findings)
     with ExitStack() as session:
         try:
             nvml = session.enter_context(open_nvml())
@@ -114,7 +115,7 @@ def diagnose(
         findings += told
         shares = has_mps and any(splits.allowed_anywhere(gpu.name, driver) for gpu in used)
         usable = Usable.PARTITIONED if shares else Usable.UNPARTITIONED
-        return Diagnosis(tuple(findings), usable if used else Usable.NOT)
+        return Diagnosis(tuple(findings), usable if used and sound else Usable.NOT)
 
 
 def _machine(directory: Path) -> Iterator[Finding]:

@@ -27,6 +27,7 @@ class InjectedLibrary:
         self.xids = [(0, 31)]
         self.processes = {"compute": [(100, 30 << 20)], "mps": [(101, 500 << 20), (102, None)]}
         self.lost: set[int] = set()
+        self.compute_modes = {0: 0, 1: pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS}
         self.freed = 0
         self.sampled = 0
         for name in dir(type(self)):
@@ -96,9 +97,7 @@ class InjectedLibrary:
         return SUCCESS
 
     def _nvmlDeviceGetComputeMode(self, handle: c_void_p, mode: c_void_p) -> int:
-        c_uint.from_address(mode).value = (
-            pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS if handle == 2 else 0
-        )
+        c_uint.from_address(mode).value = self.compute_modes[handle - 1]
         return SUCCESS
 
     def _nvmlDeviceGetTotalEnergyConsumption(self, handle: c_void_p, energy: c_void_p) -> int:
