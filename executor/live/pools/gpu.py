@@ -14,18 +14,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
-import psutil
-
 from dovetail.executor.live import events
 from dovetail.executor.live.clock import boot_s
 from dovetail.executor.live.jobs import Run
 from dovetail.executor.live.mps.errors import MpsError
-from dovetail.executor.live.mps.manager import HealthState, MpsManager
+from dovetail.executor.live.mps.health import HealthState
+from dovetail.executor.live.mps.manager import MpsManager
 from dovetail.executor.live.nvml import Gpu, GpuLostError, Nvml, NvmlError
 from dovetail.executor.live.pools.gate import LaunchError
 from dovetail.executor.live.pools.local import LocalPool
 from dovetail.executor.live.pools.pool import Usage
-from dovetail.executor.live.pools.processes import descendants
+from dovetail.executor.live.pools.processes import descendants, stat_of
 from dovetail.executor.live.splits import Splits
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Cluster, Node
@@ -170,7 +169,7 @@ class GpuPool(LocalPool):
                 self._outside_since.pop((run.id, rank), None)
                 return True
             with self._reading:
-                outside = not {pid, *descendants(pid)}.isdisjoint(self._nvml.processes(uuid))
+                outside = not self._nvml.processes(uuid).keys().isdisjoint(_family(pid))
         except (MpsError, NvmlError, GpuLostError) as error:
             _log.info("%s: rank %d cannot be looked up: %s", run.id, rank, error)
             return False
@@ -222,7 +221,7 @@ class GpuPool(LocalPool):
                 continue
             started = self.files(run.id).rank(rank).started()
             if started is not None and started.rank is not None:
-                yield from (started.rank.pid, *descendants(started.rank.pid))
+                yield from _family(started.rank.pid)
 
     def _judge_outsider(self, run: Run, rank: int, outside: bool) -> None:
         key = (run.id, rank)
@@ -264,7 +263,7 @@ class GpuPool(LocalPool):
             self._end(gpu, recovery.left)
             if not recovery.healthy:
                 return
-        if name in self._left and not any(map(psutil.pid_exists, self._left[name])):
+        if name in self._left and not any(map(stat_of, self._left[name])):
             del self._left[name]
             self._heal(name)
 
@@ -285,6 +284,10 @@ class GpuPool(LocalPool):
     def _heal(self, name: str) -> None:
         if self._sick.pop(name, None) is not None:
             self._tell(events.DeviceHealed(at_s=0.0, gpu=name))
+
+
+def _family(pid: int) -> list[int]:
+    return [pid, *(process.pid for process in descendants(pid))]
 
 
 def _device_id(gpu: Gpu) -> str:
