@@ -103,7 +103,8 @@ class NodePool(Protocol):
     def stop(self, run: str, grace_s: float) -> None:
         """End every rank of the run (ask, wait, terminate, kill); calling it again is harmless.
 
-        The ranks of a run that was taken up or launched and has no trace are told as refused.
+        A rank with no trace (the service may have been killed before it was launched) is told as
+        refused, and never started any more: a stopping run ends only when every rank is over.
         """
         ...
 
