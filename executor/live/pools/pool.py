@@ -94,10 +94,7 @@ class NodePool(Protocol):
         ...
 
     def launch(self, run: Run) -> None:
-        """Start every rank of the run that has no trace yet, all or none at the same time.
-
-        A run that was released has left its logs: it is never started again, but told as gone.
-        """
+        """Start every rank of the run that has no trace yet, all or none at the same time."""
         ...
 
     def stop(self, run: str, grace_s: float) -> None:
