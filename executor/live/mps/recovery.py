@@ -1,0 +1,124 @@
+"""The ladder of recovery: from waiting to a new daemon, each rung only if the one before failed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from dovetail.executor.live.mps import processes
+from dovetail.executor.live.mps.control import ANSWER_S, Control
+from dovetail.executor.live.mps.errors import MpsError
+from dovetail.executor.live.mps.health import HealthState, health_of
+
+
+class Patience(NamedTuple):
+    """Seconds that each rung may take.
+
+    Attributes
+    ----------
+    active_s : float
+        Until a server in fault is active again; its clients have to leave for that.
+    terminate_s : float
+        For ``terminate_client``, one client.
+    shutdown_s : float
+        For ``shutdown_server -f``, one server.
+    quit_s : float
+        After which ``quit`` forces servers down.
+    """
+
+    active_s: float = 60.0
+    terminate_s: float = 30.0
+    shutdown_s: float = 30.0
+    quit_s: float = 10.0
+
+
+PATIENCE: Final = Patience()
+
+
+class Recovery(NamedTuple):
+    """What it took to bring MPS back on a GPU.
+
+    Attributes
+    ----------
+    healthy : bool
+        Whether new clients may come; if not, the GPU is to be marked sick.
+    steps : tuple of str
+        What was done, in order, in words.
+    left : tuple of int
+        Processes that were given the daemon and still live, where more than waiting was needed:
+        all are lost, end them.
+    """
+
+    healthy: bool
+    steps: tuple[str, ...]
+    left: tuple[int, ...] = ()
+
+
+def climb(control: Control, patience: Patience) -> Recovery:
+    """Climb the ladder (section 1.7 of the notes in ``docs/mps.md``) as far as is needed."""
+    steps: list[str] = []
+    for words, rung in _RUNGS:
+        if is_well(control):
+            break
+        try:
+            rung(control, patience)
+            steps.append(words)
+        except MpsError as error:
+            steps.append(f"{words}: {error}")
+    waited_only = len(steps) <= 1
+    return Recovery(is_well(control), tuple(steps), () if waited_only else control.holders())
+
+
+def is_well(control: Control) -> bool:
+    """Whether the daemon answers, no server is in trouble, and none lives without a daemon.
+
+    Where the program cannot tell a server's state, only one without clients counts as well.
+    """
+    health = health_of(control)
+    if any(server.pid not in health.servers for server in control.server_processes()):
+        return False
+    if health.state is HealthState.UNTOLD:
+        return not health.clients
+    return health.state in (HealthState.IDLE, HealthState.ACTIVE)
+
+
+def _wait(control: Control, patience: Patience) -> None:
+    end = time.monotonic() + patience.active_s
+    while time.monotonic() < end and not is_well(control):
+        if health_of(control).state in (HealthState.DOWN, HealthState.UNKNOWN):
+            return
+        time.sleep(min(1.0, patience.active_s / 10))
+
+
+def _terminate(control: Control, patience: Patience) -> None:
+    for server in control.servers():
+        for client in control.clients(server):
+            control.terminate_client(server, client, patience.terminate_s)
+
+
+def _shut_down(control: Control, patience: Patience) -> None:
+    for server in control.servers():
+        control.shutdown_server(server, patience.shutdown_s)
+
+
+def _restart(control: Control, patience: Patience) -> None:
+    control.quit(patience.quit_s)
+    control.start()
+
+
+def _kill(control: Control, patience: Patience) -> None:
+    daemon = control.daemon()
+    for process in (*((daemon,) if daemon else ()), *control.server_processes()):
+        if not processes.kill(process, ANSWER_S):
+            raise MpsError(f"{control}: process {process.pid} does not die")
+    control.start()
+
+
+_RUNGS: Final[tuple[tuple[str, Callable[[Control, Patience], None]], ...]] = (
+    ("waited for its servers", _wait),
+    ("terminated its clients", _terminate),
+    ("shut its servers down", _shut_down),
+    ("made the daemon quit and started another", _restart),
+    ("killed the daemon and started another", _kill),
+)
