@@ -1,0 +1,413 @@
+"""What NVML says of this machine's GPUs, in the words of the rest of Dovetail.
+
+Every reading that a GPU or driver may lack is None where it does; a GPU that is lost or a driver
+that is gone raises. Sources: ``nvidia-ml-py`` (the bindings), NVIDIA's ``nvml.h``.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, Self, TypeVar
+
+from dovetail.instances.errors import DovetailError, UnsupportedError
+
+_Value = TypeVar("_Value")
+
+MIB: Final = 2**20
+
+_GPM_APART_S: Final = 0.15
+"""GPM samples have to be more than 0.1 s apart (nvml.h)."""
+
+_CORES_PER_SM: Final[Mapping[tuple[int, int], int]] = MappingProxyType(
+    {(6, 0): 64, (7, 0): 64, (7, 2): 64, (7, 5): 64, (8, 0): 64}
+)
+"""CUDA cores of a multiprocessor by compute capability; 128 on all others since 2014."""
+
+GPM_METRICS: Final[Mapping[str, tuple[int, float]]] = MappingProxyType(
+    {
+        "graphics_active": (1, 0.01),
+        "sm_active": (2, 0.01),
+        "sm_occupancy": (3, 0.01),
+        "tensor_active": (5, 0.01),
+        "dram_active": (10, 0.01),
+        "fp64_active": (11, 0.01),
+        "fp32_active": (12, 0.01),
+        "fp16_active": (13, 0.01),
+        "pcie_tx_bytes_s": (20, float(MIB)),
+        "pcie_rx_bytes_s": (21, float(MIB)),
+        "nvlink_rx_bytes_s": (60, float(MIB)),
+        "nvlink_tx_bytes_s": (61, float(MIB)),
+    }
+)
+"""Metric -> id in GPM, and the factor from GPM's per cent and MiB/s to fractions and bytes/s."""
+
+_LAST_GPM_ID: Final = 209
+"""The last id that the 580 header knows."""
+
+
+class NvmlError(DovetailError):
+    """NVML cannot be used at all: no driver, no library, or two that do not fit."""
+
+
+class GpuLostError(DovetailError):
+    """A GPU has fallen off the bus or needs a reset."""
+
+
+class Gpu(NamedTuple):
+    """A GPU of this machine.
+
+    Attributes
+    ----------
+    uuid, name : str
+        NVIDIA's; the name is the GPU model.
+    memory_mib : float
+        In all.
+    sms : int or None
+        Streaming multiprocessors, from the number of CUDA cores.
+    capability : (int, int)
+        CUDA compute capability.
+    mig : bool
+        Whether it is cut up by MIG.
+    compute_mode : str
+        ``default``, ``exclusive_process`` or ``prohibited``.
+    """
+
+    uuid: str
+    name: str
+    memory_mib: float
+    sms: int | None
+    capability: tuple[int, int]
+    mig: bool
+    compute_mode: str
+
+
+class Readings(NamedTuple):
+    """What a GPU reports now; None for what it cannot tell.
+
+    ``metrics`` are means since the reading before, ``source`` says by which means they were had.
+    """
+
+    used_mib: float | None
+    energy_j: float | None
+    power_w: float | None
+    metrics: Mapping[str, float]
+    source: str
+
+
+class Xid(NamedTuple):
+    """A critical error that the driver reported of a GPU."""
+
+    uuid: str
+    code: int
+
+
+class Nvml:
+    """A session with NVML; use it as a context manager.
+
+    Attributes
+    ----------
+    lost : tuple of str
+        The GPUs that did not answer when they were last listed, and why.
+
+    Raises
+    ------
+    UnsupportedError
+        When ``nvidia-ml-py`` is not installed.
+    NvmlError
+        When there is no driver, or none that fits.
+    """
+
+    def __init__(self) -> None:
+        self._nv = _bindings()
+        with self._told():
+            self._nv.nvmlInit()
+        self.lost: tuple[str, ...] = ()
+        self._handles: dict[str, Any] = {}
+        self._samples: dict[str, _Gpm] = {}
+        self._events: Any = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the session."""
+        for sample in self._samples.values():
+            sample.free()
+        self._samples.clear()
+        if self._events is not None:
+            self._optional(self._nv.nvmlEventSetFree, self._events)
+            self._events = None
+        self._optional(self._nv.nvmlShutdown)
+
+    def driver(self) -> str:
+        """Return the driver's version."""
+        with self._told():
+            return str(self._nv.nvmlSystemGetDriverVersion())
+
+    def gpus(self) -> tuple[Gpu, ...]:
+        """Return the GPUs that answer, in the driver's order; ``lost`` tells of the others."""
+        with self._told():
+            count = self._nv.nvmlDeviceGetCount()
+        found, lost = [], []
+        for index in range(count):
+            try:
+                found.append(self._gpu(index))
+            except (GpuLostError, _LackingError) as error:
+                lost.append(f"GPU {index}: {error}")
+        self.lost = tuple(lost)
+        return tuple(found)
+
+    def read(self, uuid: str) -> Readings:
+        """Return what a GPU reports now.
+
+        Raises
+        ------
+        GpuLostError
+            When the GPU does not answer any more.
+        """
+        nv, handle = self._nv, self._handle(uuid)
+        memory = self._optional(nv.nvmlDeviceGetMemoryInfo, handle)
+        energy = self._optional(nv.nvmlDeviceGetTotalEnergyConsumption, handle)
+        power = self._optional(nv.nvmlDeviceGetPowerUsage, handle)
+        metrics, source = self._metrics(uuid, handle)
+        return Readings(
+            None if memory is None else memory.used / MIB,
+            None if energy is None else energy / 1000,
+            None if power is None else power / 1000,
+            metrics,
+            source,
+        )
+
+    def processes(self, uuid: str) -> dict[int, float | None]:
+        """Return the memory in MiB, where it is told, of every process on a GPU, by pid.
+
+        Clients of MPS have a list of their own.
+        """
+        nv, handle = self._nv, self._handle(uuid)
+        found: dict[int, float | None] = {}
+        for ask in (nv.nvmlDeviceGetComputeRunningProcesses, _mps_processes(nv)):
+            for process in self._optional(ask, handle) or ():
+                used = process.usedGpuMemory
+                found[process.pid] = None if used is None else used / MIB
+        return found
+
+    def xids(self, within_s: float = 0.0) -> Iterator[Xid]:
+        """Yield the critical errors that were reported since the last call.
+
+        Those from before the first call are not told again by the driver.
+        """
+        if not self._listens():
+            return
+        wait_ms = int(1000 * within_s)
+        while True:
+            event = self._optional(self._nv.nvmlEventSetWait_v2, self._events, wait_ms)
+            if event is None:
+                return
+            wait_ms = 0
+            uuid = self._optional(self._nv.nvmlDeviceGetUUID, event.device)
+            yield Xid(str(uuid or ""), int(event.eventData))
+
+    # How it is read.
+
+    def _gpu(self, index: int) -> Gpu:
+        nv = self._nv
+        with self._told():
+            handle = nv.nvmlDeviceGetHandleByIndex(index)
+            uuid, name = str(nv.nvmlDeviceGetUUID(handle)), str(nv.nvmlDeviceGetName(handle))
+            memory = nv.nvmlDeviceGetMemoryInfo(handle).total / MIB
+        self._handles[uuid] = handle
+        capability = self._optional(nv.nvmlDeviceGetCudaComputeCapability, handle) or (0, 0)
+        cores = self._optional(nv.nvmlDeviceGetNumGpuCores, handle)
+        sms = None if cores is None else cores // _CORES_PER_SM.get(tuple(capability), 128)
+        mig = self._optional(nv.nvmlDeviceGetMigMode, handle)
+        mode = self._optional(nv.nvmlDeviceGetComputeMode, handle)
+        modes = {
+            nv.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS: "exclusive_process",
+            nv.NVML_COMPUTEMODE_PROHIBITED: "prohibited",
+        }
+        return Gpu(
+            uuid,
+            name,
+            memory,
+            sms,
+            (int(capability[0]), int(capability[1])),
+            bool(mig and mig[0]),
+            modes.get(mode, "default"),
+        )
+
+    def _handle(self, uuid: str) -> Any:
+        if uuid not in self._handles:
+            with self._told():
+                self._handles[uuid] = self._nv.nvmlDeviceGetHandleByUUID(uuid)
+        return self._handles[uuid]
+
+    def _metrics(self, uuid: str, handle: Any) -> tuple[Mapping[str, float], str]:
+        """Return metrics by GPM, else the device utilisation of ``nvidia-smi``."""
+        if uuid not in self._samples and self._has_gpm(handle):
+            self._samples[uuid] = _Gpm(self, handle)
+        if uuid in self._samples:
+            found = self._samples[uuid].metrics()
+            if found:
+                return found, "NVML GPM"
+        rates = self._optional(self._nv.nvmlDeviceGetUtilizationRates, handle)
+        if rates is None:
+            return {}, ""
+        return {"gpu_util": rates.gpu / 100, "mem_util": rates.memory / 100}, "NVML utilisation"
+
+    def _has_gpm(self, handle: Any) -> bool:
+        support = self._optional(self._nv.nvmlGpmQueryDeviceSupport, handle)
+        return support is not None and bool(support.isSupportedDevice)
+
+    def _listens(self) -> bool:
+        """Register for critical errors once; tell whether that has worked for any GPU."""
+        if self._events is not None:
+            return True
+        nv = self._nv
+        events = self._optional(nv.nvmlEventSetCreate)
+        if events is None:
+            return False
+        kind = nv.nvmlEventTypeXidCriticalError
+        registered = [
+            self._succeeds(nv.nvmlDeviceRegisterEvents, self._handle(gpu.uuid), kind, events)
+            for gpu in self.gpus()
+        ]
+        if not any(registered):
+            self._optional(nv.nvmlEventSetFree, events)
+            return False
+        self._events = events
+        return True
+
+    def _succeeds(self, call: Callable[..., object], *arguments: object) -> bool:
+        try:
+            with self._told():
+                call(*arguments)
+        except (NvmlError, GpuLostError):
+            return False
+        return True
+
+    def _optional(self, call: Callable[..., _Value], *arguments: object) -> _Value | None:
+        """Return what a call returns; None where the GPU, the driver or the user's rights lack it.
+
+        Raises
+        ------
+        NvmlError, GpuLostError
+            When it is not this call that fails.
+        """
+        try:
+            with self._told():
+                return call(*arguments)
+        except _LackingError:
+            return None
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Turn errors of NVML into ours.
+
+        ``NVMLError`` objects cannot be hashed or compared with other types, so they are told
+        apart by class alone; a missing symbol may raise ``NVMLLibraryMismatchError``, which is
+        none of them.
+        """
+        nv = self._nv
+        try:
+            yield
+        except nv.NVMLLibraryMismatchError as error:
+            raise _LackingError(f"NVML is older than this call: {error}") from None
+        except (nv.NVMLError_GpuIsLost, nv.NVMLError_ResetRequired) as error:
+            raise GpuLostError(f"NVML: {error}") from None
+        except _unusable(nv) as error:
+            raise NvmlError(f"NVML: {error}") from None
+        except nv.NVMLError as error:
+            raise _LackingError(f"NVML: {error}") from None
+
+
+class _LackingError(NvmlError):
+    """One call is not to be had; others may be."""
+
+
+class _Gpm:
+    """The means of a GPU's activity between calls (GPM, Hopper and newer)."""
+
+    def __init__(self, session: Nvml, handle: Any) -> None:
+        self._session, self._nv, self._handle = session, session._nv, handle
+        self._older: Any = None
+        self._taken_s = -math.inf
+
+    def metrics(self) -> dict[str, float]:
+        """Return the means since the call before; empty on the first, or too soon after it."""
+        if time.monotonic() - self._taken_s < _GPM_APART_S:
+            return {}
+        newer = self._sample()
+        if newer is None:
+            return {}
+        older, self._older, self._taken_s = self._older, newer, time.monotonic()
+        if older is None:
+            return {}
+        try:
+            return self._between(older, newer)
+        finally:
+            self._session._optional(self._nv.nvmlGpmSampleFree, older)
+
+    def free(self) -> None:
+        """Give the last sample back."""
+        if self._older is not None:
+            self._session._optional(self._nv.nvmlGpmSampleFree, self._older)
+            self._older = None
+
+    def _sample(self) -> Any:
+        sample = self._session._optional(self._nv.nvmlGpmSampleAlloc)
+        if sample is None:
+            return None
+        taken = self._session._optional(self._nv.nvmlGpmSampleGet, self._handle, sample)
+        if taken is None:
+            self._session._optional(self._nv.nvmlGpmSampleFree, sample)
+        return taken
+
+    def _between(self, older: Any, newer: Any) -> dict[str, float]:
+        nv = self._nv
+        wanted = [(name, *how) for name, how in GPM_METRICS.items() if how[0] <= _LAST_GPM_ID]
+        asked = nv.c_nvmlGpmMetricsGet_t()
+        asked.version = nv.NVML_GPM_METRICS_GET_VERSION
+        asked.numMetrics = len(wanted)
+        asked.sample1, asked.sample2 = older, newer
+        for place, (_, number, _) in enumerate(wanted):
+            asked.metrics[place].metricId = number
+        if self._session._optional(nv.nvmlGpmMetricsGet, asked) is None:
+            return {}
+        found = {}
+        for place, (name, _, factor) in enumerate(wanted):
+            metric = asked.metrics[place]
+            if metric.nvmlReturn == nv.NVML_SUCCESS and math.isfinite(metric.value):
+                value = max(0.0, metric.value * factor)
+                found[name] = value if name.endswith("bytes_s") else min(1.0, value)
+        return found
+
+
+def _bindings() -> Any:
+    try:
+        import pynvml
+    except ImportError:
+        raise UnsupportedError(
+            "GPUs are read through nvidia-ml-py: pip install 'dovetail[live]'"
+        ) from None
+    return pynvml
+
+
+def _unusable(nv: Any) -> tuple[type[Exception], ...]:
+    return (
+        nv.NVMLError_Uninitialized,
+        nv.NVMLError_DriverNotLoaded,
+        nv.NVMLError_LibraryNotFound,
+        nv.NVMLError_LibRmVersionMismatch,
+    )
+
+
+def _mps_processes(nv: Any) -> Callable[[Any], Sequence[Any]]:
+    found: Callable[[Any], Sequence[Any]] = nv.nvmlDeviceGetMPSComputeRunningProcesses
+    return found

@@ -1,0 +1,117 @@
+"""Matrix products under this process's share of a GPU, compared with a reference on the CPU.
+
+A program of its own that needs PyTorch only: it runs under whatever Python and cuBLAS jobs use::
+
+    python products.py [cuda|cpu] [small]
+
+It prints one line of JSON: the SMs that this client sees, the version of cuBLAS, and of every
+product how far its worst element is off, as a part of what rounding may cause. ``cpu`` tries the
+program itself without a GPU, ``small`` with small products.
+
+Factors lie in [0.5, 1.5), so that an element that was not written (the output is filled with NaN
+before) or not summed to the end is off by far more than rounding: four units in the last place
+of the output, which leaves room for partial sums that are rounded to half precision on the way.
+"""
+
+import ctypes
+import json
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+Shape = tuple[int, int, int]
+Result = tuple[str, str, int, int, int, float | None]
+
+SHAPES = (
+    (16, 1000, 2048),
+    (16, 2048, 1000),
+    (64, 4096, 4096),
+    (1000, 512, 768),
+    (2048, 2048, 2048),
+    (4096, 1024, 4096),
+    (8192, 768, 3072),
+)
+SMALL = ((16, 100, 64), (33, 65, 129))
+KINDS = ("nn", "nt", "tn", "linear", "conv1x1")
+ROUNDING_UNITS = 4
+
+
+def worst(result: Any, reference: Any, unit: float) -> float | None:
+    """Return the largest relative deviation in units of ``ROUNDING_UNITS * unit``; None for NaN.
+
+    ``result`` and ``reference`` are arrays of one kind (NumPy's or PyTorch's) in at least single
+    precision; ``unit`` is the relative rounding error of the output's type.
+    """
+    deviation = abs(result - reference) / (abs(reference) * ROUNDING_UNITS * unit)
+    if bool((deviation != deviation).any()):
+        return None
+    return float(deviation.max())
+
+
+def product(torch: Any, kind: str, a: Any, b: Any) -> Any:
+    """Multiply (m, k) by (k, n) by one of the ways that programs do."""
+    functional = torch.nn.functional
+    if kind == "nt":
+        return torch.mm(a, b.t().contiguous().t())
+    if kind == "tn":
+        return torch.mm(a.t().contiguous().t(), b)
+    if kind == "linear":
+        return functional.linear(a, b.t().contiguous(), torch.zeros_like(b[0]))
+    if kind == "conv1x1":
+        image = a.t().contiguous()[None, :, :, None]
+        return functional.conv2d(image, b.t().contiguous()[:, :, None, None])[0, :, :, 0].t()
+    return torch.mm(a, b)
+
+
+def compared(torch: Any, device: str, dtype: Any, shape: Shape, seed: int) -> Iterator[Result]:
+    """Compute a product on the device in every way, after NaN, and yield how wrong each is."""
+    m, n, k = shape
+    draw = torch.Generator().manual_seed(seed)
+    a = (torch.rand(m, k, generator=draw) + 0.5).to(dtype)
+    b = (torch.rand(k, n, generator=draw) + 0.5).to(dtype)
+    reference, unit = a.float() @ b.float(), torch.finfo(dtype).eps / 2
+    name = str(dtype).removeprefix("torch.")
+    a, b = a.to(device), b.to(device)
+    for kind in KINDS:
+        product(torch, kind, a, b)  # what is allocated and chosen once, is by now
+        filled = torch.full((m, n), float("nan"), dtype=dtype, device=device)
+        del filled  # the allocator hands this block out again
+        result = product(torch, kind, a, b).float().cpu()
+        yield kind, name, m, n, k, worst(result, reference, unit)
+
+
+def cublas_version() -> str | None:
+    """Return the version of the cuBLAS that this process has loaded, as cuBLAS numbers it."""
+    with open("/proc/self/maps") as maps:
+        paths = set(re.findall(r"\S*/libcublasLt\.so\S*", maps.read()))
+    if not paths:
+        return None
+    library = ctypes.CDLL(sorted(paths)[0])
+    library.cublasLtGetVersion.restype = ctypes.c_size_t
+    return str(library.cublasLtGetVersion())
+
+
+def measure(device: str, shapes: Sequence[Shape]) -> dict[str, object]:
+    """Return what the program prints."""
+    import torch
+
+    results = [
+        result
+        for dtype in (torch.float16, torch.bfloat16)
+        for seed, shape in enumerate(shapes)
+        for result in compared(torch, device, dtype, shape, seed)
+    ]
+    on_gpu = device == "cuda"
+    seen = torch.cuda.get_device_properties(0).multi_processor_count if on_gpu else None
+    return {
+        "torch": torch.__version__,
+        "cublas": cublas_version(),
+        "sms": seen,
+        "products": results,
+    }
+
+
+if __name__ == "__main__":
+    where = sys.argv[1] if len(sys.argv) > 1 else "cuda"
+    print(json.dumps(measure(where, SMALL if "small" in sys.argv[2:] else SHAPES)))

@@ -1,0 +1,92 @@
+"""What the split gate runs: its arithmetic on the CPU, and how its answers are read."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from dovetail.executor.live import products, split_measuring
+from dovetail.executor.live.split_measuring import GateError, Measuring, measure_shares
+
+HALF_UNIT = np.finfo(np.float16).eps / 2
+
+
+def test_rounding_alone_is_no_fault():
+    reference = np.linspace(500.0, 2000.0, 999, dtype=np.float32)
+    assert products.worst(reference.astype(np.float16), reference, HALF_UNIT) <= 0.25
+
+
+@pytest.mark.parametrize("wrong", [0.0, 0.97])
+def test_an_element_that_was_not_summed_to_the_end_is_a_fault(wrong):
+    reference = np.full(1000, 2048.0)
+    result = reference.copy()
+    result[17] *= wrong
+    # 3 % off is 0.03 / (4 * 2**-11) = 15 times what rounding may do
+    assert products.worst(result, reference, HALF_UNIT) > 15
+
+
+def test_an_element_that_was_not_written_is_a_fault():
+    result = np.full(10, 2048.0)
+    result[3] = np.nan
+    assert products.worst(result, np.full(10, 2048.0), HALF_UNIT) is None
+
+
+def test_the_program_on_the_cpu():
+    torch = pytest.importorskip("torch", reason="needs PyTorch (a CPU build is enough)")
+    command = [sys.executable, "-I", str(split_measuring.PROGRAM), "cpu", "small"]
+    told = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    assert told["torch"] == torch.__version__
+    assert len(told["products"]) == 2 * len(products.SMALL) * len(products.KINDS)
+    assert all(error <= 1 for *_, error in told["products"])
+
+
+def answering(tmp_path, text, status=0):
+    """A program in place of Python that prints a given answer."""
+    path = tmp_path / "python"
+    lines = [
+        f"#!{sys.executable}",
+        "import os, sys",
+        f"print({text!r}.replace('SHARE', os.environ.get('SHARE', '')))",
+        "print('first', 'last line', sep='\\n', file=sys.stderr)",
+        f"sys.exit({status})",
+    ]
+    path.write_text("\n".join(lines))
+    path.chmod(0o755)
+    return Measuring("Made-up GPU", "580.1", str(path), lambda share: {"SHARE": str(share)})
+
+
+def test_evidence_is_read_share_by_share(tmp_path):
+    answer = {"cublas": "130100", "sms": 66, "products": [["nn", "float16", 1, 2, 3, 0.25]]}
+    measuring = answering(tmp_path, json.dumps(answer).replace("66", "SHARE"))
+    first, second = measure_shares(measuring, [50, 10])
+    assert (first.share, first.sms, second.sms) == (50, 50, 10)
+    assert first.key == ("Made-up GPU", "580.1", "130100")
+    assert first.passed
+    assert first.products[0].error == 0.25
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "told"),
+    [
+        ("", 1, "could not compute: last line"),
+        ("hello", 0, "printed what is no JSON: 'hello"),
+        ("[]", 0, "printed no mapping"),
+        ('{"cublas": null, "sms": 3}', 0, "saw no GPU"),
+    ],
+)
+def test_what_cannot_be_measured_is_told(tmp_path, text, status, told):
+    with pytest.raises(GateError, match=told):
+        list(measure_shares(answering(tmp_path, text, status), [50]))
+
+
+def test_no_such_python():
+    measuring = Measuring("g", "d", "/no/such/python", lambda share: {})
+    with pytest.raises(GateError, match="cannot be run: No such file"):
+        list(measure_shares(measuring, [50]))
+
+
+def test_every_fifth_share_is_tried_once_and_the_likely_ones_first():
+    assert split_measuring.CANDIDATES[:3] == (50, 10, 90)
+    assert sorted(split_measuring.CANDIDATES) == list(range(5, 101, 5))

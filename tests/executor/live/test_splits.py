@@ -1,0 +1,86 @@
+"""The split gate; the evidence here is made up."""
+
+import pytest
+
+from dovetail.executor.live.splits import (
+    Product,
+    SplitEvidence,
+    SplitKey,
+    Splits,
+    read_splits,
+    write_splits,
+)
+from dovetail.instances.errors import InputError
+
+KEY = SplitKey("Made-up GPU", "580.1", "13.1.0")
+
+
+def evidence(share, error=0.5, key=KEY):
+    products = (
+        Product(dtype="float16", m=16, n=1000, k=2048, error=0.1),
+        Product(dtype="bfloat16", m=2048, n=2048, k=2048, error=error),
+    )
+    return SplitEvidence(**key._asdict(), share=share, sms=66, products=products, date="2026-11-21")
+
+
+def test_nothing_known_is_nothing_allowed():
+    assert Splits().allowed(KEY) == ()
+    assert Splits().why(KEY).startswith("no share was measured on Made-up GPU")
+
+
+def test_only_what_has_passed_is_allowed():
+    splits = Splits().with_evidence(evidence(90), evidence(50), evidence(40, 300.0), evidence(100))
+    assert splits.allowed(KEY) == (50, 90)
+    assert splits.refused(KEY) == (40,)
+    assert splits.why(KEY).endswith("computed right on Made-up GPU, driver 580.1, cuBLAS 13.1.0: "
+                                    "50, 90; wrong: 40")  # fmt: skip
+
+
+def test_an_element_that_is_no_number_fails():
+    assert Splits().with_evidence(evidence(50, None)).allowed(KEY) == ()
+
+
+def test_one_failure_outweighs_every_pass():
+    splits = Splits().with_evidence(evidence(50), evidence(50, 1.01), evidence(50))
+    assert splits.allowed(KEY) == ()
+
+
+@pytest.mark.parametrize("field", range(3))
+def test_another_gpu_driver_or_library_knows_nothing(field):
+    other = SplitKey(*("other" if place == field else part for place, part in enumerate(KEY)))
+    splits = Splits().with_evidence(evidence(50))
+    assert splits.allowed(other) == ()
+
+
+def test_several_libraries():
+    older = KEY._replace(cublas="12.4.5")
+    splits = Splits().with_evidence(evidence(50), evidence(30, key=older), evidence(50, 9.0, older))
+    assert splits.libraries("Made-up GPU", "580.1") == ("12.4.5", "13.1.0")
+    assert splits.allowed_anywhere("Made-up GPU", "580.1") == (30, 50)
+    assert splits.allowed_anywhere("other", "580.1") == ()
+
+
+def test_file(tmp_path):
+    path = tmp_path / "splits.json"
+    assert read_splits(path) == Splits()
+    splits = Splits().with_evidence(evidence(50), evidence(40, None))
+    write_splits(splits, path)
+    assert read_splits(path) == splits
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[]", "must be a file of the format dovetail-splits/1"),
+        ('{"format": "dovetail-splits/2"}', "must be a file of the format dovetail-splits/1"),
+        ('{"format": "dovetail-splits/1", "evidence": [{}]}', "evidence[0].gpu_model: this field"),
+        ("{", "splits.json"),
+    ],
+)
+def test_a_broken_file_is_told_and_never_taken_for_empty(tmp_path, text, told):
+    path = tmp_path / "splits.json"
+    path.write_text(text)
+    with pytest.raises(InputError) as error:
+        read_splits(path)
+    assert told in str(error.value)
+    assert "splits.json" in str(error.value)
