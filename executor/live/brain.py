@@ -136,6 +136,8 @@ class LiveJob:
         What was submitted.
     state : JobState
         Where it stands.
+    sequence : int
+        The number of the event that submitted it.
     history : list of Step
         How it came there.
     run : Run or None
@@ -157,6 +159,7 @@ class LiveJob:
     id: str
     spec: JobSpec
     state: JobState
+    sequence: int
     history: list[Step] = field(default_factory=list)
     run: Run | None = None
     ranks: list[RankView] = field(default_factory=list)
@@ -214,6 +217,8 @@ class Brain:
         When the last event happened.
     sequence : int
         The number of the last event.
+    queued, holding : dict of str to LiveJob
+        Those of ``jobs`` that wait for devices and that hold some, in no order.
     """
 
     jobs: dict[str, LiveJob] = field(default_factory=dict)
@@ -222,6 +227,8 @@ class Brain:
     unrecorded: dict[int, events.Profiled | events.Measured] = field(default_factory=dict)
     now_s: float = 0.0
     sequence: int = 0
+    queued: dict[str, LiveJob] = field(default_factory=dict)
+    holding: dict[str, LiveJob] = field(default_factory=dict)
 
     def apply(self, event: AnyEvent) -> tuple[Command, ...]:
         """Take in an event and return what is to be done for it.
@@ -229,18 +236,29 @@ class Brain:
         Raises
         ------
         TransitionError
-            When the event does not fit the state; nothing has changed then.
+            When the event does not fit the state. Nothing but ``sequence`` and ``now_s`` has
+            changed then, so that a journal with such an event is replayed like any other.
         """
-        commands = _REACTIONS[type(event)](self, event)
-        self.now_s = max(self.now_s, event.at_s)
-        self.sequence += 1
-        return tuple(commands)
+        try:
+            return tuple(_REACTIONS[type(event)](self, event))
+        finally:
+            self.now_s = max(self.now_s, event.at_s)
+            self.sequence += 1
+
+    def add(self, job: LiveJob) -> None:
+        """Take in a job of a checkpoint."""
+        self.jobs[job.id] = job
+        self._file(job)
+
+    def queue(self) -> list[LiveJob]:
+        """Return the jobs that wait for devices, in the order of submission."""
+        return sorted(self.queued.values(), key=_submission)
 
     def outstanding(self) -> tuple[Command, ...]:
         """Return what has to be done again after a restart: it may or may not have been done."""
         found: list[Command] = []
-        for job in self.jobs.values():
-            if job.run is None or job.state not in HOLDING:
+        for job in sorted(self.holding.values(), key=_submission):
+            if job.run is None:
                 continue
             if job.state is JobState.STARTING:
                 found.append(Launch(job.run))
@@ -255,8 +273,8 @@ class Brain:
     def residents(self) -> dict[str, list[LiveJob]]:
         """Return the jobs that hold each device, in the order of submission."""
         found: dict[str, list[LiveJob]] = {gpu: [] for gpu in self.devices}
-        for job in self.jobs.values():
-            if job.state in HOLDING and job.run is not None:
+        for job in sorted(self.holding.values(), key=_submission):
+            if job.run is not None:
                 for seat in job.run.seats:
                     found.setdefault(seat.gpu, []).append(job)
         return found
@@ -267,9 +285,9 @@ class Brain:
         self._require(event.job not in self.jobs, f"job {event.job!r} exists")
         known = (event.spec.owner.uid, event.spec.workload) in self.profiled
         state = JobState.WAITING if known else JobState.SUBMITTED
-        job = LiveJob(event.job, event.spec, state)
+        job = LiveJob(event.job, event.spec, state, self.sequence + 1)
         job.history.append(Step(event.at_s, state, "submitted"))
-        self.jobs[event.job] = job
+        self.add(job)
         return []
 
     def _cancel(self, event: events.CancelRequested) -> list[Command]:
@@ -391,7 +409,7 @@ class Brain:
     def _learn(self, key: WorkloadKey, at_s: float, why: str) -> None:
         """Let the jobs of a workload share from now on."""
         self.profiled.add(key)
-        for job in self.jobs.values():
+        for job in [*self.queued.values(), *self.holding.values()]:
             if _key(job) == key and job.state is JobState.PROFILING:
                 self._move(job, JobState.RUNNING, at_s, why)
             elif _key(job) == key and job.state is JobState.SUBMITTED:
@@ -461,6 +479,14 @@ class Brain:
         self._require(state in _TRANSITIONS[job.state], rule, job)
         job.state = state
         job.history.append(Step(at_s, state, why))
+        self._file(job)
+
+    def _file(self, job: LiveJob) -> None:
+        for kept, states in ((self.queued, QUEUED), (self.holding, HOLDING)):
+            if job.state in states:
+                kept[job.id] = job
+            else:
+                kept.pop(job.id, None)
 
     def _job(self, name: str) -> LiveJob:
         self._require(name in self.jobs, f"no job {name!r}")
@@ -493,6 +519,10 @@ class Brain:
         if not holds:
             past = [f"{step.state} ({step.why})" for step in job.history] if job else []
             raise TransitionError("; ".join([rule, *past]))
+
+
+def _submission(job: LiveJob) -> int:
+    return job.sequence
 
 
 def _key(job: LiveJob) -> WorkloadKey:

@@ -94,11 +94,17 @@ class NodePool(Protocol):
         ...
 
     def launch(self, run: Run) -> None:
-        """Start every rank of the run that has no trace yet, all or none at the same time."""
+        """Start every rank of the run that has no trace yet, all or none at the same time.
+
+        A run that was released has left its logs: it is never started again, but told as gone.
+        """
         ...
 
     def stop(self, run: str, grace_s: float) -> None:
-        """End every rank of the run (ask, wait, terminate, kill); calling it again is harmless."""
+        """End every rank of the run (ask, wait, terminate, kill); calling it again is harmless.
+
+        The ranks of a run that was taken up or launched and has no trace are told as refused.
+        """
         ...
 
     def release(self, run: str) -> None:

@@ -1,0 +1,617 @@
+"""The service: it joins the journal, the brain, a pool and a policy, and loses no job.
+
+One thread serves (``Service.run``); any thread may ask (``Desk``). What happens is made durable,
+then told to the brain, then carried out. While the journal cannot be written, requests are
+refused and nothing is carried out; jobs run on, and what happens to them is kept until it can be
+written.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+from dovetail.executor.live import events
+from dovetail.executor.live.brain import (
+    HOLDING,
+    OVER,
+    QUEUED,
+    Brain,
+    JobState,
+    LiveJob,
+    TransitionError,
+)
+from dovetail.executor.live.clock import ServiceClock, boot_id
+from dovetail.executor.live.commands import Command, Launch, Release, Stop
+from dovetail.executor.live.desk import BusyError, RefusedError, UnknownJobError
+from dovetail.executor.live.events import AnyEvent
+from dovetail.executor.live.gate import Gate
+from dovetail.executor.live.jobs import JobSpec, Owner, Run, Seat
+from dovetail.executor.live.journal import JournalError
+from dovetail.executor.live.mailbox import Mailbox, Request
+from dovetail.executor.live.pools.pool import NodePool, Usage
+from dovetail.executor.live.presenting import device_views, job_views
+from dovetail.executor.live.views import JobView, ServiceView
+from dovetail.executor.live.world import World
+from dovetail.executor.rounds import run_rounds
+from dovetail.instances._record import listed, shown
+from dovetail.instances._version import VERSION
+from dovetail.instances.errors import DovetailError, InputError
+from dovetail.solver.policies import Decision, Policy, Start, State, policy_named
+from dovetail.solver.policies.policy import NOTHING
+
+_LOG: Final = logging.getLogger("dovetail.live")
+
+AGAIN_S: Final = 2.0
+"""Seconds after which what the disk, a pool or a policy refused is tried again."""
+
+_POLICY_AGAIN_S: Final = 60.0
+_NO_TRACE: Final = "the pool has no trace of it"
+_ENDS: Final = frozenset({"rank_ended", "rank_gone", "rank_refused"})
+_QUIET: Final = frozenset({"recorded", "rank_started"})
+_PATIENT: Final = _QUIET | {"submitted"}
+
+REST: Final = 4.0
+"""How many times as long as the last decision took the next one waits, if only jobs came."""
+
+
+class Journal(Protocol):
+    """Where events are durable (``journal.Journal``)."""
+
+    def replay(self) -> Brain:
+        """Return the brain after all events."""
+        ...
+
+    def append(self, events: Sequence[AnyEvent]) -> int:
+        """Make events durable, all or none, and return the number of the last."""
+        ...
+
+    def checkpoint(self, brain: Brain) -> bool:
+        """Store the brain now and then, so that the next start is quick."""
+        ...
+
+
+class Service:
+    """Runs the jobs of a journal on a pool (a ``Desk`` and a ``rounds.Pool``).
+
+    Parameters
+    ----------
+    journal : Journal
+        Held by nobody else.
+    pool : NodePool
+        Where jobs run; nobody has resumed it yet.
+    world : World
+        What policies see.
+    policy : str
+        Name and options, as in ``policy_named``.
+    directory : path
+        The state directory, for people.
+    dry_run : bool
+        Never start or stop anything; ``plan`` says what would be.
+    any_user : bool, optional
+        Whether jobs may run as other users than the service's; by default if that is root.
+
+    Attributes
+    ----------
+    state : State
+        What the policy sees.
+
+    Raises
+    ------
+    UnsupportedError
+        When there is no such policy.
+    """
+
+    state: State
+
+    def __init__(
+        self,
+        journal: Journal,
+        pool: NodePool,
+        world: World,
+        policy: str = "dovetail",
+        *,
+        directory: str | Path = "",
+        dry_run: bool = False,
+        any_user: bool | None = None,
+    ) -> None:
+        self._journal = journal
+        self._pool = pool
+        self._world = world
+        self._policy_name = policy
+        self._policy = policy_named(policy)
+        self._directory = os.fspath(directory)
+        self._dry_run = dry_run
+        self._any_user = os.geteuid() == 0 if any_user is None else any_user
+        self._lock = threading.RLock()
+        self._mailbox = Mailbox()
+        self._brain = Brain()
+        self._clock = ServiceClock()
+        self._cluster = pool.cluster()
+        self._started_s = 0.0
+        self._news: list[AnyEvent] = []
+        self._commands: list[Command] = []
+        self._strays: dict[str, _Stray] = {}
+        self._again_s = math.inf
+        self._wake_s = math.inf
+        self._rest_until_s = -math.inf
+        self._changed = self._urgent = True
+        self._decide_s: float | None = None
+        self._gap: float | None = None
+        self._troubles: dict[str, str] = {}
+        self._usage: dict[str, Usage] = {}
+
+    # The life of a service.
+
+    def run(self) -> None:
+        """Serve until ``stop``; every job runs on afterwards.
+
+        Raises
+        ------
+        JournalError
+            When the journal cannot be read, or not be written at the start.
+        """
+        try:
+            self._take_up()
+            run_rounds(self, _Unfailing(self._policy, self._troubles))
+        finally:
+            self._mailbox.close()
+            self._pool.close()
+
+    def stop(self) -> None:
+        """Let ``run`` return; from any thread."""
+        self._mailbox.close()
+
+    def _take_up(self) -> None:
+        """Take up what an earlier service left; nothing is done before it is all known."""
+        with self._lock:
+            self._brain = self._journal.replay()
+        self._clock = ServiceClock(self._brain.now_s)
+        self._started_s = self._clock.now_s()
+        held = list(self._brain.holding.values())
+        beyond = self._pool.resume([job.run for job in held if job.run is not None])
+        told = self._pool.poll()
+        adopted = [placed for run in beyond for placed in self._adopted(run)]
+        self._commit(
+            [self._attached(), *adopted, *self._stamped(told), *self._untraced(held, told)]
+        )
+        self._commands = [*self._of_strays(beyond), *self._brain.outstanding()]
+        self._pool.attach(self._mailbox.ring)
+
+    def _attached(self) -> AnyEvent:
+        return events.ServiceStarted(
+            at_s=self._clock.now_s(),
+            boot=boot_id(),
+            pool=self._pool.name,
+            gpus=tuple(gpu.id for node in self._cluster.nodes for gpu in node.devices),
+            version=VERSION,
+        )
+
+    def _adopted(self, run: Run) -> list[AnyEvent]:
+        """Return what makes a run known whose start the journal has lost."""
+        job = self._brain.jobs.get(run.job)
+        lost = (
+            job is not None
+            and job.state in QUEUED
+            and job.spec == run.spec
+            and run.id == f"{job.id}.{job.runs + 1}"
+        )
+        if not lost:
+            return []
+        known = (run.spec.owner.uid, run.spec.workload) in self._brain.profiled
+        return [events.Placed(at_s=self._clock.now_s(), run=run, profiling=not known)]
+
+    def _untraced(self, held: Sequence[LiveJob], told: Sequence[AnyEvent]) -> list[AnyEvent]:
+        """Return that the ranks are lost which should run and of which the pool knows nothing."""
+        seen = {_rank_of(event) for event in told}
+        return [
+            events.RankLost(at_s=self._clock.now_s(), run=job.run.id, rank=rank, reason=_NO_TRACE)
+            for job in held
+            if job.run is not None and job.state in (JobState.PROFILING, JobState.RUNNING)
+            for rank in range(len(job.ranks))
+            if (job.run.id, rank) not in seen
+        ]
+
+    def _of_strays(self, beyond: Sequence[Run]) -> list[Command]:
+        """Return what ends the runs that no job has: nobody would wait for them."""
+        found: list[Command] = []
+        for run in beyond:
+            job = self._brain.jobs.get(run.job)
+            if job is not None and job.run is not None and job.run.id == run.id:
+                found += [] if job.state in HOLDING else [Release(run.id)]
+            else:
+                self._strays[run.id] = _Stray(run)
+                found.append(Stop(run.id, run.spec.grace_s))
+        return found
+
+    # The round loop (``rounds.Pool``).
+
+    def advance(self) -> bool:
+        """Serve until a decision is called for; False once the service stops."""
+        while not self._mailbox.closed:
+            self._serve()
+            if self._decision_is_due():
+                self._changed = self._urgent = False
+                self._wake_s = math.inf
+                self.state = self._world.state(self._brain, self._clock.now_s())
+                return True
+            self._mailbox.wait(self._idle_s())
+        return False
+
+    def carry_out(self, decision: Decision, decide_s: float) -> None:
+        """Place and stop jobs as decided, as far as the gate lets them."""
+        self._decide_s = decide_s
+        self._gap = decision.proof.gap if decision.proof else None
+        self._rest_until_s = self._clock.now_s() + REST * decide_s
+        self._wake_s = math.inf if decision.wake_s is None else decision.wake_s
+        if self._dry_run:
+            return
+        try:
+            self._decide(decision)
+        except JournalError as error:
+            self._be_in_trouble("journal", error)
+            self._changed = True
+        self._obey()
+
+    def _decide(self, decision: Decision) -> None:
+        for job in decision.stops:
+            run = self._brain.jobs[job.id].run
+            if run is not None and run.spec.requeue:
+                self._commit([self._stop_decided(run, "the policy gives its devices to others")])
+        for start in decision.starts:
+            run = self._run_of(start)
+            refusal = self._gate().refusal(run)
+            if refusal:
+                _LOG.warning("%s is not started: %s", run.job, refusal)
+            else:
+                known = (run.spec.owner.uid, run.spec.workload) in self._brain.profiled
+                at_s = self._clock.now_s()
+                self._commit([events.Placed(at_s=at_s, run=run, profiling=not known)])
+
+    def _stop_decided(self, run: Run, reason: str) -> AnyEvent:
+        at_s = self._clock.now_s()
+        return events.StopDecided(at_s=at_s, run=run.id, reason=reason, then="wait")
+
+    def _gate(self) -> Gate:
+        strays = {s.gpu: stray.run.id for stray in self._strays.values() for s in stray.run.seats}
+        return Gate(self._brain, self._cluster, self._pool.sharing, strays)
+
+    def _run_of(self, start: Start) -> Run:
+        job = self._brain.jobs[start.job.id]
+        gpu_ids = self.state.machines.gpu_ids
+        shares = start.shares or (None,) * len(start.gpus)
+        memory_mib = job.spec.memory_mib
+        return Run(
+            id=f"{job.id}.{job.runs + 1}",
+            job=job.id,
+            spec=job.spec,
+            seats=tuple(
+                Seat(gpu=gpu_ids[gpu], share=share, memory_mib=memory_mib)
+                for gpu, share in zip(start.gpus, shares, strict=True)
+            ),
+            sub_batch=self._sub_batch(start),
+        )
+
+    def _sub_batch(self, start: Start) -> int | None:
+        """Return the samples of a step where a job runs at less than its full batch."""
+        mode = self.state.modes[start.job.workload][start.mode]
+        return mode.sub_batch if start.mode else None
+
+    def _decision_is_due(self) -> bool:
+        if self._news:
+            return False
+        now_s = self._clock.now_s()
+        rested = self._urgent or now_s >= self._rest_until_s
+        return now_s >= self._wake_s or (self._changed and rested)
+
+    def _idle_s(self) -> float | None:
+        """Return for how long nothing is to be done unless somebody rings."""
+        moments = [self._wake_s, self._again_s, *map(_deadline_s, self._brain.holding.values())]
+        if self._changed and not self._news:
+            moments.append(self._rest_until_s)
+        first_s = min(moments)
+        return None if math.isinf(first_s) else max(0.0, first_s - self._clock.now_s())
+
+    # One turn: what has happened, what is asked, and what is to be done for it.
+
+    def _serve(self) -> None:
+        requests = self._mailbox.take()
+        self._news += self._of_jobs(self._stamped(self._pool.poll()))
+        if not self._news:
+            self._news += self._overdue()
+        if self._news or requests:
+            self._record(requests)
+        self._obey()
+
+    def _stamped(self, told: Sequence[AnyEvent]) -> list[AnyEvent]:
+        at_s = self._clock.now_s()
+        return [event.replace(at_s=at_s) for event in told]
+
+    def _of_jobs(self, told: Sequence[AnyEvent]) -> list[AnyEvent]:
+        """Return the events but those of strays, which are let go of as they end."""
+        found = []
+        for event in told:
+            run, rank = _rank_of(event)
+            stray = self._strays.get(run)
+            if stray is None:
+                found.append(event)
+            elif event.kind in _ENDS:
+                stray.left.discard(rank)
+                if not stray.left:
+                    del self._strays[run]
+                    self._commands.append(Release(run))
+                    self._changed = self._urgent = True
+        return found
+
+    def _overdue(self) -> list[AnyEvent]:
+        """Return that the runs are to end which have had their walltime."""
+        at_s = self._clock.now_s()
+        return [
+            events.StopDecided(
+                at_s=at_s,
+                run=job.run.id,
+                reason=f"its walltime of {job.spec.walltime_s:g} s is over",
+                then="fail",
+            )
+            for job in self._brain.holding.values()
+            if job.run is not None and _deadline_s(job) <= at_s
+        ]
+
+    def _record(self, requests: Sequence[Request]) -> None:
+        """Make what has happened and what is asked durable, together; answer who asked."""
+        granted = []
+        jobs = len(self._brain.jobs)
+        for request in requests:
+            try:
+                asked = list(request.events(jobs))
+            except DovetailError as error:
+                request.told.set_exception(error)
+            else:
+                jobs += sum(isinstance(event, events.Submitted) for event in asked)
+                granted.append((request, asked))
+        try:
+            self._commit([*self._news, *(event for _, asked in granted for event in asked)])
+        except JournalError as error:
+            self._be_in_trouble("journal", error)
+            for request, _ in granted:
+                request.told.set_exception(BusyError(str(error)))
+            return
+        self._news = []
+        for request, asked in granted:
+            request.told.set_result(request.answer(asked))
+
+    def _commit(self, happened: Sequence[AnyEvent]) -> None:
+        """Make events durable, then tell the brain.
+
+        Raises
+        ------
+        JournalError
+            When they are not durable; the brain does not know of them then.
+        """
+        if not happened:
+            return
+        self._journal.append(happened)
+        self._troubles.pop("journal", None)
+        for event in happened:
+            try:
+                with self._lock:
+                    self._commands += self._brain.apply(event)
+            except TransitionError as error:
+                _LOG.warning("%s is passed over: %s", event.kind, error)
+        self._changed |= any(event.kind not in _QUIET for event in happened)
+        self._urgent |= any(event.kind not in _PATIENT for event in happened)
+        self._checkpoint()
+
+    def _checkpoint(self) -> None:
+        try:
+            self._journal.checkpoint(self._brain)
+        except JournalError as error:
+            _LOG.warning("no checkpoint: %s", error)
+
+    def _obey(self) -> None:
+        """Carry out what is to be done; what a pool fails to do is tried again."""
+        if self._again_s <= self._clock.now_s():
+            self._again_s = math.inf
+        commands, self._commands = self._commands, []
+        if self._dry_run:
+            return
+        for command in commands:
+            try:
+                self._carry_out(command)
+            except Exception as error:
+                _LOG.exception("%s failed", type(command).__name__)
+                self._be_in_trouble("pool", error)
+                self._commands.append(command)
+        if commands and not self._commands:
+            self._troubles.pop("pool", None)
+
+    def _carry_out(self, command: Command) -> None:
+        match command:
+            case Launch(run):
+                job = self._brain.jobs[run.job]
+                if job.run == run and job.state is JobState.STARTING:
+                    self._pool.launch(run)
+            case Stop(run, grace_s):
+                self._pool.stop(run, grace_s)
+            case Release(run):
+                self._pool.release(run)
+
+    def _be_in_trouble(self, what: str, error: Exception) -> None:
+        self._troubles[what] = str(error)
+        self._again_s = min(self._again_s, self._clock.now_s() + AGAIN_S)
+
+    # What people ask for (``Desk``).
+
+    def submit(self, specs: Sequence[JobSpec], by: Owner) -> tuple[str, ...]:
+        """Accept jobs, all or none, and return their ids."""
+        for k, spec in enumerate(specs):
+            self._refuse_hopeless(spec, by, f"jobs[{k}]." if len(specs) > 1 else "")
+
+        def submitted(jobs: int) -> list[AnyEvent]:
+            at_s = self._clock.now_s()
+            numbered = enumerate(specs, jobs + 1)
+            return [events.Submitted(at_s=at_s, job=f"j{k}", spec=spec) for k, spec in numbered]
+
+        def ids(asked: Sequence[AnyEvent]) -> tuple[str, ...]:
+            return tuple(event.job for event in asked if isinstance(event, events.Submitted))
+
+        found: tuple[str, ...] = self._mailbox.ask(Request(submitted, ids))
+        return found
+
+    def _refuse_hopeless(self, spec: JobSpec, by: Owner, path: str) -> None:
+        if spec.owner.uid != by.uid and not _is_administrator(by):
+            rule = f"must be {by.uid} (a user submits for himself), got {spec.owner.uid}"
+            raise InputError(rule, f"{path}owner.uid")
+        if spec.owner.uid != os.geteuid() and not self._any_user:
+            rule = f"must be {os.geteuid()} (the service is not root), got {spec.owner.uid}"
+            raise InputError(rule, f"{path}owner.uid")
+        need_mib = (spec.memory_mib or 0.0) + self._cluster.per_process_mib
+        fitting = Counter(
+            gpu.model
+            for node in self._cluster.nodes
+            for gpu in node.devices
+            if need_mib + self._cluster.reserve_mib <= gpu.memory_mib
+        )
+        most = max(fitting.values(), default=0)
+        if spec.workers > most:
+            rule = f"must be <= {most} (devices of one model that hold it), got {spec.workers}"
+            raise InputError(rule, f"{path}workers")
+
+    def cancel(self, job: str, by: Owner) -> JobView:
+        """Begin to end a job; one that is over stays as it is."""
+
+        def cancelled(_: int) -> list[AnyEvent]:
+            live = self._job(job)
+            _refuse_others(live, by, "cancel")
+            if live.state in OVER:
+                return []
+            return [events.CancelRequested(at_s=self._clock.now_s(), job=job, by=by.name)]
+
+        self._mailbox.ask(Request(cancelled, _nothing))
+        return self.job(job)
+
+    def drain(self, gpus: Sequence[str], on: bool, by: Owner) -> ServiceView:
+        """Let devices (none named: all) take no new jobs, or take them again."""
+        if not _is_administrator(by):
+            raise RefusedError("only an administrator may drain devices")
+        known = [gpu.id for node in self._cluster.nodes for gpu in node.devices]
+        for k, gpu in enumerate(gpus):
+            if gpu not in known:
+                rule = f"must be one of {listed(known)}, got {shown(gpu)}"
+                raise InputError(rule, f"gpus[{k}]")
+
+        def drained(_: int) -> list[AnyEvent]:
+            at_s = self._clock.now_s()
+            return [events.DrainChanged(at_s=at_s, gpus=tuple(gpus), on=on, by=by.name)]
+
+        self._mailbox.ask(Request(drained, _nothing))
+        return self.service()
+
+    def jobs(self, over: bool = False) -> Sequence[JobView]:
+        """Return the jobs that are not over, or all, in the order of submission."""
+        with self._lock:
+            chosen = [j for j in self._brain.jobs.values() if over or j.state not in OVER]
+            return job_views(self._brain, chosen)
+
+    def job(self, job: str) -> JobView:
+        """Return one job with its history."""
+        with self._lock:
+            (view,) = job_views(self._brain, [self._job(job)], history=True)
+        return view
+
+    def service(self) -> ServiceView:
+        """Return the service and its devices."""
+        with self._lock:
+            return ServiceView(
+                pool=self._pool.name,
+                notice=self._pool.notice,
+                policy=self._policy_name,
+                version=VERSION,
+                pid=os.getpid(),
+                directory=self._directory,
+                started_s=self._started_s,
+                now_s=self._clock.now_s(),
+                sequence=self._brain.sequence,
+                jobs=Counter(job.state.value for job in self._brain.jobs.values()),
+                decide_s=self._decide_s,
+                gap=self._gap,
+                dry_run=self._dry_run,
+                trouble="; ".join(self._troubles.values()),
+                devices=device_views(self._brain, self._cluster, self._usage),
+            )
+
+    def log_path(self, job: str, rank: int, by: Owner) -> str | None:
+        """Return the newest log file of a rank of its present or last run."""
+        with self._lock:
+            live = self._job(job)
+            if not live.spec.public_log:
+                _refuse_others(live, by, "read the log of")
+            if not 0 <= rank < live.spec.workers:
+                raise InputError(f"must be < {live.spec.workers}, got {rank}", "rank")
+            run = live.run
+        return None if run is None else self._pool.log_path(run.id, rank)
+
+    def _job(self, name: str) -> LiveJob:
+        job = self._brain.jobs.get(name)
+        if job is None:
+            raise UnknownJobError(f"no job {shown(name)}")
+        return job
+
+
+class _Stray:
+    """A run that no job has, and those of its ranks that may still run."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.left = set(range(len(run.seats)))
+
+
+class _Unfailing:
+    """A policy whose faults leave everything as it is, until it is asked again."""
+
+    def __init__(self, policy: Policy, troubles: dict[str, str]) -> None:
+        self._policy = policy
+        self._troubles = troubles
+
+    def decide(self, state: State) -> Decision:
+        """Return what the policy decides."""
+        try:
+            decision = self._policy.decide(state)
+        except Exception as error:
+            _LOG.exception("the policy failed")
+            self._troubles["policy"] = f"the policy failed: {error}"
+            return NOTHING._replace(wake_s=state.now + _POLICY_AGAIN_S)
+        self._troubles.pop("policy", None)
+        return decision
+
+
+def _rank_of(event: AnyEvent) -> tuple[str, int]:
+    """Return the run and the rank that an event is of; no run where it is of none."""
+    return getattr(event, "run", ""), getattr(event, "rank", -1)
+
+
+def _deadline_s(job: LiveJob) -> float:
+    """Return when a run has had its walltime; never where it has none, or is being stopped."""
+    if job.spec.walltime_s is None or job.stop_then:
+        return math.inf
+    placed = (step.at_s for step in reversed(job.history) if step.state is JobState.STARTING)
+    return next(placed, math.inf) + job.spec.walltime_s
+
+
+def _is_administrator(user: Owner) -> bool:
+    return user.uid in (0, os.geteuid())
+
+
+def _refuse_others(job: LiveJob, by: Owner, what: str) -> None:
+    if by.uid != job.spec.owner.uid and not _is_administrator(by):
+        raise RefusedError(f"{by.name} may not {what} {job.id} of {job.spec.owner.name}")
+
+
+def _nothing(_: Sequence[AnyEvent]) -> None:
+    return None
