@@ -9,13 +9,14 @@ from typing import Any
 
 from dovetail.live.durations import parsed_duration
 
-
 _ASKING = "live.commands"
 _SERVING = "live.serving"
 _JOB_HELP = "id of the job"
 
 
-def add_live(commands: Any, command: Callable[..., argparse.ArgumentParser]) -> None:
+def add_live(
+    commands: argparse._SubParsersAction[Any], command: Callable[..., argparse.ArgumentParser]
+) -> None:
     """Add the commands of live mode to the parser of all.
 
     Parameters

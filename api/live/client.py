@@ -96,7 +96,7 @@ class Client:
     def log(
         self, job: str, rank: int = 0, lines: int | None = None, follow: bool = False
     ) -> Iterator[bytes]:
-        """Yield what a rank has written: all or the last lines; with ``follow`` to the job's end."""
+        """Yield what a rank has written, all or the last lines; ``follow``: to the job's end."""
         asked: dict[str, str | int] = {"rank": rank, "follow": str(follow).lower()}
         if lines is not None:
             asked["lines"] = lines

@@ -65,7 +65,7 @@ def show(options: Namespace) -> int:
             why = client.explain(job.id) if job.state in QUEUED else ""
             view = job_view(job, service.now_s, why)
     if options.json:
-        write_data(record.model_dump(mode="json"), "-")
+        write_data(_plain(record), "-")
     else:
         console().print(view)
     return 0
@@ -127,8 +127,8 @@ def top(options: Namespace) -> int:
     screen = console()
     with Client() as client:
         if options.json:
-            data = {"service": client.service(), "jobs": client.jobs()}
-            _write_parts(data)
+            jobs = [_plain(job) for job in client.jobs()]
+            write_data({"service": _plain(client.service()), "jobs": jobs}, "-")
         elif options.once or not screen.is_terminal:
             screen.print(dashboard(client.service(), client.jobs(), _most_jobs(10_000)))
         else:
@@ -233,7 +233,7 @@ def _ended(job: JobView, as_json: bool) -> int:
     """Tell how a job ended; return the exit status that says the same."""
     assert job.state in OVER
     told = f"{job.id}: {job.state.value}: {job.why}"
-    _tell(job.model_dump(mode="json"), told, as_json)
+    _tell(_plain(job), told, as_json)
     return 0 if job.state is JobState.FINISHED else 1
 
 
@@ -245,13 +245,9 @@ def _tell(data: object, text: str, as_json: bool) -> None:
 
 
 def _write(records: Iterable[Record]) -> None:
-    write_data([record.model_dump(mode="json") for record in records], "-")
+    write_data([_plain(record) for record in records], "-")
 
 
-def _write_parts(parts: Mapping[str, Record | Sequence[Record]]) -> None:
-    def plain(part: Record | Sequence[Record]) -> object:
-        if isinstance(part, Record):
-            return part.model_dump(mode="json")
-        return [each.model_dump(mode="json") for each in part]
-
-    write_data({name: plain(part) for name, part in parts.items()}, "-")
+def _plain(record: Record) -> dict[str, Any]:
+    """Return a record as data, fields at their default, too: programs find all of them."""
+    return record.model_dump(mode="json")

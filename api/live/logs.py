@@ -76,9 +76,7 @@ class Log(NamedTuple):
         return self.desk.job(self.job).state in OVER
 
 
-async def followed(
-    log: Log, lines: int | None, ending: Callable[[], bool]
-) -> AsyncIterator[bytes]:
+async def followed(log: Log, lines: int | None, ending: Callable[[], bool]) -> AsyncIterator[bytes]:
     """Yield what a rank has written and goes on to write, from run to run, until its job is over.
 
     Parameters

@@ -53,9 +53,7 @@ def _of_service(service: ServiceView) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "dovetail_start_time_seconds", "When the service started.", service.started_s
     )
-    yield CounterMetricFamily(
-        "dovetail_journal_events", "Events in the journal.", service.sequence
-    )
+    yield CounterMetricFamily("dovetail_journal_events", "Events in the journal.", service.sequence)
     states = GaugeMetricFamily("dovetail_jobs", "Jobs in each state.", labels=["state"])
     for state in JobState:
         states.add_metric([state.value], service.jobs.get(state.value, 0))
@@ -119,9 +117,7 @@ def _of_jobs(jobs: Sequence[JobView]) -> Iterator[Metric]:
         return family
 
     yield gauge("slowdown", "Measured: rate alone / rate now.", [j.slowdown for j in jobs])
-    yield gauge(
-        "predicted_slowdown", "Believed when it was placed.", [j.predicted for j in jobs]
-    )
+    yield gauge("predicted_slowdown", "Believed when it was placed.", [j.predicted for j in jobs])
     yield gauge("upper_slowdown", "Upper bound of the prediction.", [j.upper for j in jobs])
     yield gauge("gsla", "The largest slowdown its owner accepts.", [j.gsla for j in jobs])
     yield gauge("iterations", "Done in this run.", [j.iterations for j in jobs])

@@ -38,7 +38,7 @@ SUBMISSION: Final[type[Record]] = create_model(
 class Submissions(Record):
     """Jobs that are accepted all or none."""
 
-    jobs: Annotated[tuple[SUBMISSION, ...], Field(min_length=1, max_length=MOST_JOBS)]  # type: ignore[valid-type]
+    jobs: Annotated[tuple[SUBMISSION, ...], Field(min_length=1, max_length=MOST_JOBS)]
 
     def specs(self, owner: Owner) -> list[JobSpec]:
         """Return the jobs as those of their owner."""

@@ -49,11 +49,20 @@ class Listening(NamedTuple):
 
 
 @contextmanager
-def serving(desk: Desk, where: Listening) -> Iterator[int | None]:
+def serving(desk: Desk, where: Listening, ready: threading.Event) -> Iterator[int | None]:
     """Answer requests in another thread while the block runs; yields the TCP port.
 
     The socket's file is there as long as the block runs. Whatever is there before is taken for the
     rest of a service that was killed: who serves holds the journal's lock.
+
+    Parameters
+    ----------
+    desk : Desk
+        Who answers.
+    where : Listening
+        Where requests come in.
+    ready : Event
+        Set once there are answers; whoever connects before that waits.
 
     Raises
     ------
@@ -66,14 +75,16 @@ def serving(desk: Desk, where: Listening) -> Iterator[int | None]:
             sockets.append(_tcp_socket(*where.address))
         port = sockets[-1].getsockname()[1] if where.address else None
         try:
-            with _running(desk, where.tokens, sockets):
+            with _running(desk, where.tokens, sockets, ready):
                 yield port
         finally:
             where.path.unlink(missing_ok=True)
 
 
 @contextmanager
-def _running(desk: Desk, tokens: Tokens | None, sockets: list[socket.socket]) -> Iterator[None]:
+def _running(
+    desk: Desk, tokens: Tokens | None, sockets: list[socket.socket], ready: threading.Event
+) -> Iterator[None]:
     # What others send is no concern of the service's own log.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     answering = application(desk, tokens)
@@ -91,13 +102,20 @@ def _running(desk: Desk, tokens: Tokens | None, sockets: list[socket.socket]) ->
             timeout_graceful_shutdown=_PATIENCE_S,
         )
     )
-    thread = threading.Thread(target=server.run, args=(sockets,), name="api", daemon=True)
+
+    def answer() -> None:
+        ready.wait()
+        if not server.should_exit:
+            server.run(sockets)
+
+    thread = threading.Thread(target=answer, name="api", daemon=True)
     thread.start()
     try:
         yield
     finally:
         answering.state.ending.set()
         server.should_exit = True
+        ready.set()
         thread.join()
 
 

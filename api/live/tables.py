@@ -176,8 +176,7 @@ def _facts(job: JobView, now_s: float) -> Iterator[tuple[str, str]]:
     if job.ended_s is not None:
         yield "ended", clock_time(job.ended_s)
     if any(status is not None for status in job.statuses):
-        told = (NO_FIGURE if status is None else str(status) for status in job.statuses)
-        yield "exit status", ", ".join(told)
+        yield "exit status", ", ".join(map(_status, job.statuses))
     if job.iterations is not None:
         yield "done", _progress(job)
     if job.slowdown is not None or job.predicted is not None:
@@ -185,6 +184,10 @@ def _facts(job: JobView, now_s: float) -> Iterator[tuple[str, str]]:
         told = "measured {}, predicted {}, at most {}".format(two_digits(job.slowdown), *bounds)
         yield "slowdown", told
     yield "log", "for everybody" if job.public_log else f"for {job.owner} only"
+
+
+def _status(status: int | None) -> str:
+    return NO_FIGURE if status is None else str(status)
 
 
 def _progress(job: JobView) -> str:

@@ -7,6 +7,7 @@ from datetime import datetime
 from dovetail.executor.live.views import JobView
 from dovetail.wording import NO_FIGURE, share_told, two_digits
 
+
 def clock_time(at_s: float) -> str:
     """Return a moment as this machine's clocks show it."""
     return datetime.fromtimestamp(at_s).astimezone().strftime("%Y-%m-%d %H:%M:%S")

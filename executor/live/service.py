@@ -101,6 +101,8 @@ class Service:
     ----------
     state : State
         What the policy sees.
+    ready : threading.Event
+        Set once ``run`` has taken up what an earlier service left: from then on answers are true.
 
     Raises
     ------
@@ -131,6 +133,7 @@ class Service:
         self._any_user = os.geteuid() == 0 if any_user is None else any_user
         self._lock = threading.RLock()
         self._mailbox = Mailbox()
+        self.ready = threading.Event()
         self._brain = Brain()
         self._clock = ServiceClock()
         self._cluster = pool.cluster()
@@ -183,6 +186,7 @@ class Service:
         )
         self._commands = [*self._of_strays(beyond), *self._brain.outstanding()]
         self._pool.attach(self._mailbox.ring)
+        self.ready.set()
 
     def _attached(self) -> AnyEvent:
         return events.ServiceStarted(
