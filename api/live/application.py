@@ -219,6 +219,8 @@ async def _malformed(request: Request, error: Exception) -> JSONResponse:
     errors: list[Any] = [{**each, "loc": each["loc"][1:]} for each in error.errors()]
     if errors[0]["type"] == "json_invalid":
         return _answer(Fault(kind="input", error="must be JSON, got something else"), 422)
+    if not errors[0]["loc"]:
+        return _answer(Fault(kind="input", error="must be a mapping of field names to values"), 422)
     record = Submissions if request.url.path.endswith("/jobs") else DrainRequest
     return _answer(*fault_of(input_error(record, errors)))
 
