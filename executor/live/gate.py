@@ -1,7 +1,8 @@
 """The last look before a job is placed, whatever a policy was told: unknown is busy.
 
-It shares nothing with the state that policies see. A start that it refuses is left out of the
-decision: the worst case is an idle device, never one that is booked twice.
+It shares nothing with the state that policies see, and adds to what the brain itself refuses
+(``Brain.apply`` of ``Placed``). A start that it refuses is left out of the decision: the worst case
+is an idle device, never one that is booked twice.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from dovetail.executor.live.brain import QUEUED, Brain, JobState, LiveJob
+from dovetail.executor.live.brain import Brain, JobState, LiveJob
 from dovetail.executor.live.jobs import Run, Seat
 from dovetail.instances.instance import Cluster, Gpu
 
@@ -39,43 +40,34 @@ class Gate:
 
     def refusal(self, run: Run) -> str | None:
         """Return why a run may not start now, None where it may."""
-        job = self.brain.jobs[run.job]
-        if job.state not in QUEUED:
-            return f"{job.id} is {job.state}"
         gpus = {gpu.id: gpu for node in self.cluster.nodes for gpu in node.devices}
         missing = [seat.gpu for seat in run.seats if seat.gpu not in gpus]
         if missing:
             return f"the pool has no device {missing[0]}"
         if len({gpus[seat.gpu].model for seat in run.seats}) > 1:
-            return f"{job.id} would run on devices of several models"
+            return "its devices would be of several models"
         residents = self.brain.residents()
         told = (
-            self._at(job, run, seat, gpus[seat.gpu], residents.get(seat.gpu, []))
-            for seat in run.seats
+            self._at(run, seat, gpus[seat.gpu], residents.get(seat.gpu, [])) for seat in run.seats
         )
         return next((why for why in told if why), None)
 
-    def _at(
-        self, job: LiveJob, run: Run, seat: Seat, gpu: Gpu, residents: list[LiveJob]
-    ) -> str | None:
+    def _at(self, run: Run, seat: Seat, gpu: Gpu, residents: list[LiveJob]) -> str | None:
         """Return why a rank may not take its seat."""
-        trouble = device_trouble(self.brain, gpu.id)
+        trouble = self.brain.devices[gpu.id].trouble
         if trouble:
-            return f"{gpu.id} is {trouble}"
+            return f"{gpu.id}: {trouble}"
         if gpu.id in self.strays:
             return f"{self.strays[gpu.id]} may still be on {gpu.id}"
         if seat.share is not None and seat.share not in self.cluster.shares:
             return f"{seat.share} % is no share of {gpu.id}"
-        if not residents:
-            return None
         if len(residents) >= self.cluster.max_jobs_per_gpu:
             return f"{gpu.id} is full"
-        for one in (job, *residents):
-            if needs_alone(self.brain, one):
-                return f"{one.id} must have {gpu.id} alone"
-        leaving = next((other.id for other in residents if other.state in _LEAVING), None)
-        if leaving:
-            return f"{leaving} may still be on {gpu.id}"
+        for other in residents:
+            if other.state in _LEAVING:
+                return f"{other.id} may still be on {gpu.id}"
+            if not (self.brain.may_share(other) and self.brain.may_share(self.brain.jobs[run.job])):
+                return f"{run.job} and {other.id} are not both known well enough to share"
         return self._beside(run, seat, gpu, residents)
 
     def _beside(self, run: Run, seat: Seat, gpu: Gpu, residents: list[LiveJob]) -> str | None:
@@ -89,23 +81,7 @@ class Gate:
             seats += [taken for taken in other.run.seats if taken.gpu == gpu.id]
         if sum(taken.share or 0 for taken in seats) > self.cluster.share_sum:
             return f"the caps on {gpu.id} would sum to more than {self.cluster.share_sum} %"
-        need = self.cluster.reserve_mib + sum(
+        need_mib = self.cluster.reserve_mib + sum(
             (taken.memory_mib or 0) + self.cluster.per_process_mib for taken in seats
         )
-        return f"the memory limits on {gpu.id} exceed it" if need > gpu.memory_mib else None
-
-
-def device_trouble(brain: Brain, gpu: str) -> str:
-    """Return why a device takes no new jobs, empty where it does."""
-    device = brain.devices.get(gpu)
-    if device is None:
-        return "not of the pool"
-    if device.sick:
-        return f"sick: {device.sick}"
-    return f"drained by {device.drained}" if device.drained else ""
-
-
-def needs_alone(brain: Brain, job: LiveJob) -> bool:
-    """Tell whether nobody may share a device with a job: it is unknown, or being measured."""
-    known = (job.spec.owner.uid, job.spec.workload) in brain.profiled
-    return not known or bool(job.alone_only) or job.state is JobState.PROFILING
+        return f"the memory limits would exceed {gpu.id}" if need_mib > gpu.memory_mib else None

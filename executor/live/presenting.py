@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from dovetail.executor.live.brain import HOLDING, OVER, Brain, JobState, LiveJob
-from dovetail.executor.live.gate import device_trouble
+from dovetail.executor.live.planning import waiting_for
 from dovetail.executor.live.pools.pool import Usage
 from dovetail.executor.live.views import DeviceView, JobView, StepView
 from dovetail.instances.instance import Cluster
@@ -16,7 +16,10 @@ _RUNS = frozenset({JobState.PROFILING, JobState.RUNNING})
 def job_views(brain: Brain, jobs: Iterable[LiveJob], history: bool = False) -> list[JobView]:
     """Return how jobs stand."""
     residents = brain.residents()
-    return [_job_view(job, residents, history) for job in jobs]
+    return [
+        _job_view(job, residents, history).replace(waiting_for=waiting_for(job, brain))
+        for job in jobs
+    ]
 
 
 def _job_view(job: LiveJob, residents: Mapping[str, list[LiveJob]], history: bool) -> JobView:
@@ -82,7 +85,7 @@ def device_views(
                 energy_j=used.energy_j if used else None,
                 metrics=used.metrics if used else {},
                 source=used.source if used else "",
-                trouble=device_trouble(brain, gpu.id),
+                trouble=brain.devices[gpu.id].trouble if gpu.id in brain.devices else "",
             )
         )
     return tuple(found)

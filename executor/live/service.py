@@ -439,7 +439,7 @@ class Service:
         match command:
             case Launch(run):
                 job = self._brain.jobs[run.job]
-                if job.run == run and job.state is JobState.STARTING:
+                if _is_to_run(job, run):
                     self._pool.launch(run)
             case Stop(run, grace_s):
                 self._pool.stop(run, grace_s)
@@ -606,6 +606,12 @@ def _deadline_s(job: LiveJob) -> float:
         return math.inf
     placed = (step.at_s for step in reversed(job.history) if step.state is JobState.STARTING)
     return next(placed, math.inf) + job.spec.walltime_s
+
+
+def _is_to_run(job: LiveJob, run: Run) -> bool:
+    """Tell whether a run is still its job's, and not to be ended."""
+    present = job.run is not None and job.run.id == run.id
+    return present and job.state in HOLDING and job.state is not JobState.STOPPING
 
 
 def _is_administrator(user: Owner) -> bool:

@@ -131,7 +131,7 @@ def test_a_run_is_stopped_after_its_walltime(tmp_path):
 def test_drained_devices_take_no_jobs_until_they_are_open_again(tmp_path):
     with service_in(tmp_path) as service:
         view = service.drain(["n-0"], True, ME)
-        assert [device.trouble for device in view.devices] == ["drained by me", ""]
+        assert [device.trouble for device in view.devices] == ["is being drained by me", ""]
         service.submit([spec(), spec()], ME)
         wait_until(is_in(service, "j2", JobState.FINISHED))
         assert [service.job(job).gpus for job in ("j1", "j2")] == [("n-1",), ("n-1",)]
