@@ -37,7 +37,7 @@ LOG_DIRECTORY: Final = "CUDA_MPS_LOG_DIRECTORY"
 DEVICES: Final = "CUDA_VISIBLE_DEVICES"
 
 ANSWER_S: Final = 10.0
-"""Seconds after which a command counts as not answered; the usual answer takes milliseconds."""
+"""Enough for any machine: the usual answer takes milliseconds."""
 
 LONGEST_DIRECTORY: Final = 87
 """Bytes of a pipe directory's path: 88 fail with 535, as ``control_privileged`` is a socket."""
@@ -75,12 +75,15 @@ class Control:
         The user it runs as and serves.
     program : str
         Path of the control program.
+    answer_s : float
+        Seconds after which a command counts as not answered.
     """
 
     directory: Path
     gpu: str
     uid: int
     program: str
+    answer_s: float = ANSWER_S
 
     def start(self) -> None:
         """Start the daemon; it listens when this returns.
@@ -90,7 +93,7 @@ class Control:
         MpsError
             It did not start, or does not answer.
         """
-        done = self._run(["-d"], "", ANSWER_S)
+        done = self._run(["-d"], "", self.answer_s)
         if done.returncode != 0:
             raise MpsError(f"{self}: did not start: {_words(done)}")
         if self.daemon() is None:
@@ -172,11 +175,11 @@ class Control:
             It still lives.
         """
         daemon = self.daemon()
-        self._run([], f"quit -t {max(1, round(within_s))}", within_s + ANSWER_S)
-        if daemon is not None and not processes.ends(daemon, ANSWER_S):
+        self._run([], f"quit -t {max(1, round(within_s))}", within_s + self.answer_s)
+        if daemon is not None and not processes.ends(daemon, self.answer_s):
             raise MpsError(f"{self}: was told to quit, but process {daemon.pid} still lives")
 
-    def ask(self, command: str, within_s: float = ANSWER_S) -> tuple[str, ...]:
+    def ask(self, command: str, within_s: float | None = None) -> tuple[str, ...]:
         """Send a command to the daemon, and return the lines that it answers.
 
         Raises
@@ -188,7 +191,7 @@ class Control:
         UnknownCommandError, NoServerError, MpsRefusedError
             As the answer says.
         """
-        done = self._run([], command, within_s)
+        done = self._run([], command, self.answer_s if within_s is None else within_s)
         if _NO_DAEMON in done.stderr:
             raise NoDaemonError(f"{self}: no control daemon answers")
         if done.returncode != 0:

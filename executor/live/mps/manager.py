@@ -15,7 +15,6 @@ from pathlib import Path
 from dovetail.executor.live.mps import directories, processes
 from dovetail.executor.live.mps.client import check_uuid, client_environment
 from dovetail.executor.live.mps.control import (
-    ANSWER_S,
     DEVICES,
     PIPE_DIRECTORY,
     PROGRAM,
@@ -209,10 +208,12 @@ class MpsManager:
         health = health_of(control)
         if health.state is HealthState.DOWN:
             self._start(control)
+        elif health.state is HealthState.UNKNOWN:
+            raise MpsError(health.why)
         elif control.daemon() is None:
             raise MpsRefusedError(f"{control}: what answers at {control.directory} is not ours")
-        elif health.state in (HealthState.FAULT, HealthState.UNKNOWN):
-            raise MpsError(f"{control}: {health.why or 'a server is in fault'}")
+        elif health.state is HealthState.FAULT:
+            raise MpsError(f"{control}: a server is in fault")
 
     def _start(self, control: Control) -> None:
         left = [*(process.pid for process in control.server_processes()), *control.holders()]
@@ -222,7 +223,7 @@ class MpsManager:
                 f"{_listed(left)}"
             )
         stale = control.daemon()
-        if stale is not None and not processes.kill(stale, ANSWER_S):
+        if stale is not None and not processes.kill(stale, self._patience.answer_s):
             raise MpsError(f"{control}: a daemon that does not answer, {stale.pid}, does not die")
         directories.make_base(self._base)
         directories.make_private(control.directory, control.uid)
@@ -261,7 +262,8 @@ class MpsManager:
         program = shutil.which(self._program)
         if program is None:
             raise MpsError(f"{self._program} is not installed")
-        return Control(directories.place_of(self._base, uuid, uid), uuid, uid, program)
+        place = directories.place_of(self._base, uuid, uid)
+        return Control(place, uuid, uid, program, self._patience.answer_s)
 
     def _controls(self, uuid: str) -> Iterator[Control]:
         for uid in directories.users_of(self._base, check_uuid(uuid)):
@@ -290,7 +292,7 @@ class MpsManager:
     @contextmanager
     def _locked(self, uuid: str) -> Iterator[None]:
         lock = self._locks[uuid]
-        if not lock.acquire(timeout=ANSWER_S):
+        if not lock.acquire(timeout=self._patience.answer_s):
             raise MpsRefusedError(f"{uuid}: MPS on it is being recovered")
         try:
             yield

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from dovetail.executor.live.mps import processes
 from dovetail.executor.live.mps.control import ANSWER_S, Control
 from dovetail.executor.live.mps.errors import MpsError
-from dovetail.executor.live.mps.health import HealthState, health_of
+from dovetail.executor.live.mps.health import Health, HealthState, health_of
 
 
 class Patience(NamedTuple):
@@ -17,6 +17,8 @@ class Patience(NamedTuple):
 
     Attributes
     ----------
+    answer_s : float
+        Until a command counts as not answered.
     active_s : float
         Until a server in fault is active again; its clients have to leave for that.
     terminate_s : float
@@ -27,6 +29,7 @@ class Patience(NamedTuple):
         After which ``quit`` forces servers down.
     """
 
+    answer_s: float = ANSWER_S
     active_s: float = 60.0
     terminate_s: float = 30.0
     shutdown_s: float = 30.0
@@ -56,26 +59,29 @@ class Recovery(NamedTuple):
 
 
 def climb(control: Control, patience: Patience) -> Recovery:
-    """Climb the ladder (section 1.7 of the notes in ``docs/mps.md``) as far as is needed."""
+    """Climb the ladder as far as is needed.
+
+    A daemon that does not answer is waited for, and then killed: the rungs between would ask it.
+    A daemon that is gone leaves at most servers, which are killed at once.
+    """
     steps: list[str] = []
-    for words, rung in _RUNGS:
-        if is_well(control):
+    health = health_of(control)
+    for rung in _RUNGS:
+        if is_well(control, health):
             break
-        try:
-            rung(control, patience)
-            steps.append(words)
-        except MpsError as error:
-            steps.append(f"{words}: {error}")
-    waited_only = len(steps) <= 1
-    return Recovery(is_well(control), tuple(steps), () if waited_only else control.holders())
+        if rung.asks and health.state in _SILENT:
+            continue
+        steps.append(_try(rung, control, patience))
+        health = health_of(control)
+    left = control.holders() if len(steps) > 1 else ()
+    return Recovery(is_well(control, health), tuple(steps), left)
 
 
-def is_well(control: Control) -> bool:
+def is_well(control: Control, health: Health) -> bool:
     """Whether the daemon answers, no server is in trouble, and none lives without a daemon.
 
     Where the program cannot tell a server's state, only one without clients counts as well.
     """
-    health = health_of(control)
     if any(server.pid not in health.servers for server in control.server_processes()):
         return False
     if health.state is HealthState.UNTOLD:
@@ -83,12 +89,27 @@ def is_well(control: Control) -> bool:
     return health.state in (HealthState.IDLE, HealthState.ACTIVE)
 
 
+class _Rung(NamedTuple):
+    words: str
+    climb: Callable[[Control, Patience], None]
+    asks: bool
+
+
+def _try(rung: _Rung, control: Control, patience: Patience) -> str:
+    try:
+        rung.climb(control, patience)
+    except MpsError as error:
+        return f"{rung.words}: {error}"
+    return rung.words
+
+
 def _wait(control: Control, patience: Patience) -> None:
     end = time.monotonic() + patience.active_s
-    while time.monotonic() < end and not is_well(control):
-        if health_of(control).state in (HealthState.DOWN, HealthState.UNKNOWN):
+    while time.monotonic() < end:
+        health = health_of(control)
+        if health.state is HealthState.DOWN or is_well(control, health):
             return
-        time.sleep(min(1.0, patience.active_s / 10))
+        time.sleep(patience.active_s / 50)
 
 
 def _terminate(control: Control, patience: Patience) -> None:
@@ -110,15 +131,16 @@ def _restart(control: Control, patience: Patience) -> None:
 def _kill(control: Control, patience: Patience) -> None:
     daemon = control.daemon()
     for process in (*((daemon,) if daemon else ()), *control.server_processes()):
-        if not processes.kill(process, ANSWER_S):
+        if not processes.kill(process, patience.answer_s):
             raise MpsError(f"{control}: process {process.pid} does not die")
     control.start()
 
 
-_RUNGS: Final[tuple[tuple[str, Callable[[Control, Patience], None]], ...]] = (
-    ("waited for its servers", _wait),
-    ("terminated its clients", _terminate),
-    ("shut its servers down", _shut_down),
-    ("made the daemon quit and started another", _restart),
-    ("killed the daemon and started another", _kill),
+_SILENT: Final = (HealthState.DOWN, HealthState.UNKNOWN)
+_RUNGS: Final = (
+    _Rung("waited for its servers", _wait, asks=False),
+    _Rung("terminated its clients", _terminate, asks=True),
+    _Rung("shut its servers down", _shut_down, asks=True),
+    _Rung("made the daemon quit and started another", _restart, asks=True),
+    _Rung("killed the daemon and started another", _kill, asks=False),
 )
