@@ -358,7 +358,7 @@ class Watch:
         for track in self._tracks.values():
             job, phase = track.job, track.phase
             alone = job.profiling and not (job.alone_only or track.profiled)
-            if job.state is not JobState.FINISHED or not alone or job.run is not track.run:
+            if job.state is not JobState.FINISHED or not alone or _id(job) != track.run.id:
                 continue
             begin_s = self._begin_s(track) if phase else None
             rate = self._rate(track, begin_s) if begin_s is not None else None
@@ -538,6 +538,11 @@ class Watch:
     def _model(self, track: _Track) -> str:
         # A device may have left the pool with a run on it that nobody can find.
         return self._models.get(track.run.seats[0].gpu, "unknown")
+
+
+def _id(job: LiveJob) -> str:
+    """Return the id of its present run, or its last one; empty before it has one."""
+    return job.run.id if job.run is not None else ""
 
 
 def _residents(holding: Sequence[LiveJob]) -> dict[str, _Residents]:
