@@ -463,7 +463,7 @@ class Watch:
         shared in the same way.
         """
         run, here = track.run, self._company(gpu)
-        if run.sub_batch is not None or track.job.run is not run:
+        if run.sub_batch is not None or _id(track.job) != run.id:
             return False
         elsewhere = (self._company(seat.gpu) for seat in run.seats if seat.gpu != gpu)
         return all(company == here or len(company) == 1 for company in elsewhere)
