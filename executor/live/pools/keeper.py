@@ -315,7 +315,7 @@ class Keeper:
         self._adopt(rank)
         if rank.phase is _Phase.IDLE:
             # It has left no trace, and once it is refused it never can.
-            self._refuse(rank, complaint(answer))
+            self._refuse(rank, f"rank {rank.number}: {complaint(answer)}")
 
     def _refuse_idle(self, reason: str) -> None:
         for rank in self._ranks:
@@ -365,7 +365,7 @@ class Keeper:
             rank.phase = _Phase.ABANDONED
             rank.due_s = boot_s()
         elif ending.status is None:
-            self._end(rank, self._refused(rank, ending.refused or "it was not started"))
+            self._end(rank, self._refused(rank, f"rank {rank.number}: {ending.refused}"))
         else:
             ended = events.RankEnded(
                 at_s=0.0, run=self.kept.id, rank=rank.number, status=ending.status
@@ -393,8 +393,9 @@ class Keeper:
         """Kill every process that is known to be the rank's; return whether there was none."""
         rest = self._rest(rank)
         if rest and not rank.killed:
-            self._hooks.before_kill(self.kept, rank.number)
+            # Once, even where it fails: what is left has to be killed all the same.
             rank.killed = True
+            self._hooks.before_kill(self.kept, rank.number)
         for process in rest:
             process.send(signal.SIGKILL)
         return not rest
@@ -431,9 +432,8 @@ class Keeper:
             rank.rung = 1
             rank.shim.send(signal.SIGTERM)
         if rank.rung == 1 and now >= kill_s:
-            rank.rung = 2
+            rank.rung, rank.killed = 2, True
             self._hooks.before_kill(self.kept, rank.number)
-            rank.killed = True
             rank.shim.send(signal.SIGQUIT)
         if rank.rung == 2 and now >= kill_s + SHIM_KILL_S:
             self._kill_rest(rank)

@@ -314,6 +314,7 @@ def _become(spec: dict[str, Any], shim: int, gate: int, report: int, output: int
     """Turn the forked child into the rank: everything up to its program, then the gate."""
     try:
         os.setsid()
+        _refuse_unspeakable(spec)
         _take_seat(spec)
         _take_streams(output)
         _take_user(spec)
@@ -331,6 +332,14 @@ def _become(spec: dict[str, Any], shim: int, gate: int, report: int, output: int
     except BaseException as error:
         os.write(report, _told(error).encode(errors="replace")[:_CHUNK])
     os._exit(1)
+
+
+def _refuse_unspeakable(spec: dict[str, Any]) -> None:
+    """Refuse before the gate what could not be handed to a program behind it."""
+    if any("\0" in text for text in (*spec["command"], *spec["env"], *spec["env"].values())):
+        raise ValueError("a NUL character is in its command or environment")
+    if any(not name or "=" in name for name in spec["env"]):
+        raise ValueError("an environment variable's name is empty or has a '=' in it")
 
 
 def _take_seat(spec: dict[str, Any]) -> None:
