@@ -94,16 +94,14 @@ class NodePool(Protocol):
         ...
 
     def launch(self, run: Run) -> None:
-        """Start every rank of the run that has no trace yet, all or none at the same time.
-
-        A run that was released has left its logs: it is never started again, but told as gone.
-        """
+        """Start every rank of the run that has no trace yet, all or none at the same time."""
         ...
 
     def stop(self, run: str, grace_s: float) -> None:
         """End every rank of the run (ask, wait, terminate, kill); calling it again is harmless.
 
-        The ranks of a run that was taken up or launched and has no trace are told as refused.
+        A rank with no trace (the service may have been killed before it was launched) is told as
+        refused, and never started any more: a stopping run ends only when every rank is over.
         """
         ...
 

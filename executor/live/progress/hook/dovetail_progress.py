@@ -187,7 +187,9 @@ def _after_step(*_: object) -> None:
 
 
 def _compiling() -> bool:
-    return bool(sys.modules["torch"].compiler.is_compiling())
+    compiler = getattr(sys.modules.get("torch"), "compiler", None)
+    ask = getattr(compiler, "is_compiling", None)
+    return bool(ask()) if ask is not None else False
 
 
 class _AfterImport:
