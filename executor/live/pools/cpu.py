@@ -68,11 +68,14 @@ class CpuPool(LocalPool):
         devices: int | None = None,
         shares: Enforcement | None = None,
     ) -> None:
-        super().__init__(directory)
         self._cores = _devices(cores_per_device, devices)
+        if shares == "affinity" and cores_per_device == 1:
+            raise InputError("must not be affinity where a device is one core", "shares")
+        super().__init__(directory)
         self._groups = find_groups(f"dovetail-{home_token(directory)}")
         self.shares = shares or self._best(cores_per_device)
-        self._refuse_impossible(cores_per_device)
+        if self.shares == "quota" and self._groups is None:
+            raise InputError("must not be quota: no cgroup can be limited here", "shares")
         self.notice = f"{_NOTICE}; {_KEPT_BY[self.shares]}"
         self._taken: dict[tuple[str, int], tuple[int, ...]] = {}
         self._taking = threading.Lock()
@@ -151,12 +154,6 @@ class CpuPool(LocalPool):
         if self._groups is not None:
             return "quota"
         return "affinity" if cores_per_device > 1 else "none"
-
-    def _refuse_impossible(self, cores_per_device: int) -> None:
-        if self.shares == "quota" and self._groups is None:
-            raise InputError("must not be quota: no cgroup can be limited here", "shares")
-        if self.shares == "affinity" and cores_per_device == 1:
-            raise InputError("must not be affinity where a device is one core", "shares")
 
     def _allowed_shares(self) -> tuple[int, ...]:
         if self.shares == "quota":

@@ -111,6 +111,18 @@ class TestOutput:
         wait_until(lambda: pool.pool.progress("j1.1") not in ((), [None]))
         assert pool.pool.progress("j1.1")[0].iterations == 41
 
+    def test_a_pattern_that_is_none_is_told(self, make):
+        pool = make()
+        pool.pool.launch(a_run("true", progress_pattern="(("))
+        assert "missing )" in pool.wait_for("rank_refused").reason
+
+    def test_a_pattern_without_a_group_harms_nothing_but_the_count(self, make):
+        pool = make()
+        pool.pool.launch(a_run("echo step 1; sleep 0.1; echo step 2", progress_pattern="step"))
+        assert pool.wait_for("rank_ended").status == 0
+        assert log(pool) == "step 1\nstep 2\n"
+        assert pool.pool.progress("j1.1") == [None]
+
     def test_calls_of_the_job_are_counted(self, make):
         pool = make()
         program = "from dovetail_progress import step\nfor _ in range(7): step()"
@@ -541,6 +553,40 @@ class TestFullDisk:
             fifo.write("end\n")
         assert pool.wait_for("rank_ended").status == 6
         pool.pool.close()
+
+
+class TestAKeeperInTrouble:
+    """A hook that fails makes devices busy, never free."""
+
+    def test_while_it_is_asked_whether_a_rank_is_ready(self, make, state, monkeypatch):
+        monkeypatch.setattr("dovetail.executor.live.pools.keeper._TROUBLE_S", 0.05)
+        pool = make()
+        failures = iter((True, True, False))
+
+        def is_ready(run, rank, pid):
+            if next(failures, False):
+                raise RuntimeError("the device does not answer")
+            return True
+
+        pool.pool.is_ready = is_ready
+        pool.pool.launch(a_run(("sleep", "600")))
+        pool.wait_for("rank_ready")
+        assert pool.kinds() == [("rank_started", 0), ("rank_lost", 0), ("rank_ready", 0)]
+        assert pool.told[1].reason == "its keeper failed: the device does not answer"
+
+    def test_before_a_kill(self, make, state, monkeypatch):
+        monkeypatch.setattr("dovetail.executor.live.pools.keeper.SHIM_KILL_S", 0.1)
+        pool = make()
+
+        def before_kill(run, rank):
+            raise RuntimeError("the device does not answer")
+
+        pool.pool.before_kill = before_kill
+        pool.pool.launch(a_run("trap '' TERM; echo up; while :; do sleep 1; done"))
+        wait_for_log(pool, "up")
+        pool.pool.stop("j1.1", 0.0)
+        pool.wait_for("rank_gone")
+        assert left_over(state) == []
 
 
 def test_many_at_once(make, state):
