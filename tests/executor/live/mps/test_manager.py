@@ -118,16 +118,16 @@ class TestDaemon:
         assert recovery.healthy
         assert client.pid in recovery.left
 
-    def test_a_hanging_daemon_is_killed_and_replaced(self, manager, gpu):
+    def test_a_hanging_daemon_is_killed_and_replaced(self, program, place, gpu):
+        manager = MpsManager(place / "mps", program=program, patience=SHORT._replace(answer_s=1))
         seat(manager, gpu)
         hanging = daemon_of(manager, gpu)
         os.kill(hanging.pid, signal.SIGSTOP)
-        assert manager.health(gpu).state is HealthState.UNKNOWN
-        with pytest.raises(MpsError, match="was not answered in 2 s"):
+        with pytest.raises(MpsError, match="was not answered in 1 s"):
             seat(manager, gpu)
         recovery = manager.recover(gpu)
         assert recovery.healthy
-        assert recovery.steps[-1] == "killed the daemon and started another"
+        assert recovery.steps == ("waited for its servers", "killed the daemon and started another")
         assert processes.look(hanging.pid) is None
         assert manager.health(gpu).state is HealthState.IDLE
 
