@@ -1,6 +1,6 @@
 """The state machine of live mode: events in, commands out, and no I/O at all.
 
-Every change of a job's state goes through ``_TRANSITIONS``; anything else raises
+Every change of a job's state goes through ``TRANSITIONS``; anything else raises
 ``TransitionError`` with the job's whole history. Replaying a journal's events gives the same
 state, and the commands that are still to be carried out: ``Brain.outstanding``.
 """
@@ -63,29 +63,31 @@ QUEUED: Final = frozenset({JobState.SUBMITTED, JobState.WAITING})
 """States in which a job waits for devices."""
 
 _S = JobState
-_TRANSITIONS: Final[Mapping[JobState, frozenset[JobState]]] = MappingProxyType(
+TRANSITIONS: Final[Mapping[JobState, frozenset[JobState]]] = MappingProxyType(
     {
         _S.SUBMITTED: frozenset({_S.WAITING, _S.STARTING, _S.CANCELLED}),
         _S.WAITING: frozenset({_S.STARTING, _S.CANCELLED}),
         _S.STARTING: frozenset(
-            {_S.PROFILING, _S.RUNNING, _S.STOPPING, _S.LOST, _S.FINISHED}
-            | {_S.FAILED, _S.WAITING, _S.SUBMITTED, _S.CANCELLED}
+            {_S.PROFILING, _S.RUNNING, _S.STOPPING, _S.LOST}
+            | {_S.FINISHED, _S.FAILED, _S.WAITING, _S.SUBMITTED}
         ),
         _S.PROFILING: frozenset(
-            {_S.RUNNING, _S.STOPPING, _S.LOST, _S.FINISHED, _S.FAILED, _S.WAITING, _S.SUBMITTED}
+            {_S.RUNNING, _S.STOPPING, _S.LOST, _S.FINISHED, _S.FAILED, _S.SUBMITTED}
         ),
         _S.RUNNING: frozenset(
             {_S.STOPPING, _S.LOST, _S.FINISHED, _S.FAILED, _S.WAITING, _S.SUBMITTED}
         ),
-        _S.STOPPING: frozenset({_S.WAITING, _S.SUBMITTED, _S.FAILED, _S.CANCELLED, _S.FINISHED}),
+        _S.STOPPING: frozenset({_S.WAITING, _S.SUBMITTED, _S.FAILED, _S.CANCELLED}),
         _S.LOST: frozenset(
-            {_S.STOPPING, _S.WAITING, _S.SUBMITTED, _S.FAILED, _S.CANCELLED, _S.FINISHED}
+            {_S.STARTING, _S.PROFILING, _S.RUNNING, _S.STOPPING}
+            | {_S.FINISHED, _S.FAILED, _S.WAITING, _S.SUBMITTED}
         ),
         _S.FINISHED: frozenset(),
         _S.FAILED: frozenset(),
         _S.CANCELLED: frozenset(),
     }
 )
+"""Every change of a job's state that there is."""
 
 
 class TransitionError(DovetailError):
@@ -106,14 +108,20 @@ class RankState(StrEnum):
 class RankView:
     """One rank of a job's present run.
 
-    ``status`` is its exit status, None while it runs or where it is not known.
+    ``status`` is its exit status, None while it runs or where it is not known. ``proven``: it
+    was seen to run under its cap, which it keeps for life.
     """
 
     state: RankState = RankState.ASKED
     pid: int | None = None
     pid_started: int | None = None
+    proven: bool = False
     status: int | None = None
-    trouble: str = ""
+
+    @property
+    def has_run(self) -> bool:
+        """Whether its process has been seen."""
+        return self.proven or self.pid is not None or self.state is RankState.STARTED
 
 
 class Step(NamedTuple):
@@ -136,6 +144,8 @@ class LiveJob:
         What was submitted.
     state : JobState
         Where it stands.
+    sequence : int
+        The number of the event that submitted it.
     history : list of Step
         How it came there.
     run : Run or None
@@ -150,13 +160,19 @@ class LiveJob:
         How often it was started.
     failures, losses : int
         How many runs failed by themselves, and how many ended unseen.
+    trouble : str
+        What went wrong first in its present run, or the last one.
+    unseen : bool
+        Whether that was a rank of which nobody knows how it ended.
     stop_reason, stop_then : str
-        Why its run is being stopped, and what then: ``wait``, ``fail`` or ``cancel``.
+        Why its run is being stopped, and what then: ``wait``, ``fail`` or ``cancel``. Empty where
+        it is stopped for its own trouble.
     """
 
     id: str
     spec: JobSpec
     state: JobState
+    sequence: int
     history: list[Step] = field(default_factory=list)
     run: Run | None = None
     ranks: list[RankView] = field(default_factory=list)
@@ -165,6 +181,8 @@ class LiveJob:
     runs: int = 0
     failures: int = 0
     losses: int = 0
+    trouble: str = ""
+    unseen: bool = False
     stop_reason: str = ""
     stop_then: str = ""
 
@@ -186,10 +204,28 @@ class LiveJob:
 
 @dataclass
 class Device:
-    """A device as the journal tells it: why it may not be used, and who drains it."""
+    """A device as the journal tells it.
+
+    Attributes
+    ----------
+    sick : str
+        Why it may not be used, empty where it may.
+    drained : str
+        Who drains it, empty where nobody does.
+    present : bool
+        Whether the pool of the last service has it.
+    """
 
     sick: str = ""
     drained: str = ""
+    present: bool = True
+
+    @property
+    def trouble(self) -> str:
+        """Why it takes no new jobs, empty where it does."""
+        if not self.present:
+            return "is not in the pool"
+        return self.sick or (f"is being drained by {self.drained}" if self.drained else "")
 
 
 WorkloadKey = tuple[int, str]
@@ -205,7 +241,7 @@ class Brain:
     jobs : dict of str to LiveJob
         Every job ever submitted, by id.
     devices : dict of str to Device
-        Of the pool, by id.
+        Of the pool and of those before it, by id.
     profiled : set
         Workloads whose solo profile is known.
     unrecorded : dict of int to Profiled or Measured
@@ -214,6 +250,8 @@ class Brain:
         When the last event happened.
     sequence : int
         The number of the last event.
+    queued, holding : dict of str to LiveJob
+        Those of ``jobs`` that wait for devices and that hold some, in no order.
     """
 
     jobs: dict[str, LiveJob] = field(default_factory=dict)
@@ -222,6 +260,8 @@ class Brain:
     unrecorded: dict[int, events.Profiled | events.Measured] = field(default_factory=dict)
     now_s: float = 0.0
     sequence: int = 0
+    queued: dict[str, LiveJob] = field(default_factory=dict)
+    holding: dict[str, LiveJob] = field(default_factory=dict)
 
     def apply(self, event: AnyEvent) -> tuple[Command, ...]:
         """Take in an event and return what is to be done for it.
@@ -229,23 +269,38 @@ class Brain:
         Raises
         ------
         TransitionError
-            When the event does not fit the state; nothing has changed then.
+            When the event does not fit the state. Nothing but ``sequence`` and ``now_s`` has
+            changed then, so that a journal with such an event is replayed like any other.
         """
-        commands = _REACTIONS[type(event)](self, event)
-        self.now_s = max(self.now_s, event.at_s)
-        self.sequence += 1
-        return tuple(commands)
+        try:
+            return tuple(_REACTIONS[type(event)](self, event))
+        finally:
+            self.now_s = max(self.now_s, event.at_s)
+            self.sequence += 1
+
+    def add(self, job: LiveJob) -> None:
+        """Take in a job of a checkpoint."""
+        self.jobs[job.id] = job
+        self._file(job)
+
+    def may_share(self, job: LiveJob) -> bool:
+        """Tell whether a job may be put beside others: its workload has a profile."""
+        return _key(job) in self.profiled and not job.alone_only
+
+    def queue(self) -> list[LiveJob]:
+        """Return the jobs that wait for devices, in the order of submission."""
+        return sorted(self.queued.values(), key=_submission)
 
     def outstanding(self) -> tuple[Command, ...]:
         """Return what has to be done again after a restart: it may or may not have been done."""
         found: list[Command] = []
-        for job in self.jobs.values():
-            if job.run is None or job.state not in HOLDING:
+        for job in sorted(self.holding.values(), key=_submission):
+            if job.run is None:
                 continue
-            if job.state is JobState.STARTING:
-                found.append(Launch(job.run))
-            elif job.state is JobState.STOPPING:
+            if job.state is JobState.STOPPING:
                 found.append(Stop(job.run.id, job.spec.grace_s))
+            elif any(rank.state is RankState.ASKED for rank in job.ranks):
+                found.append(Launch(job.run))
         return tuple(found)
 
     def next_job_id(self) -> str:
@@ -255,8 +310,8 @@ class Brain:
     def residents(self) -> dict[str, list[LiveJob]]:
         """Return the jobs that hold each device, in the order of submission."""
         found: dict[str, list[LiveJob]] = {gpu: [] for gpu in self.devices}
-        for job in self.jobs.values():
-            if job.state in HOLDING and job.run is not None:
+        for job in sorted(self.holding.values(), key=_submission):
+            if job.run is not None:
                 for seat in job.run.seats:
                     found.setdefault(seat.gpu, []).append(job)
         return found
@@ -267,9 +322,9 @@ class Brain:
         self._require(event.job not in self.jobs, f"job {event.job!r} exists")
         known = (event.spec.owner.uid, event.spec.workload) in self.profiled
         state = JobState.WAITING if known else JobState.SUBMITTED
-        job = LiveJob(event.job, event.spec, state)
+        job = LiveJob(event.job, event.spec, state, self.sequence + 1)
         job.history.append(Step(event.at_s, state, "submitted"))
-        self.jobs[event.job] = job
+        self.add(job)
         return []
 
     def _cancel(self, event: events.CancelRequested) -> list[Command]:
@@ -293,57 +348,74 @@ class Brain:
 
     def _placed(self, event: events.Placed) -> list[Command]:
         job = self._job(event.run.job)
-        self._require(job.state in QUEUED, f"{job.id} is placed while it is {job.state}", job)
-        wanted = f"{job.id}.{job.runs + 1}"
-        self._require(event.run.id == wanted, f"run {event.run.id!r} is not {wanted!r}", job)
-        residents = self.residents()
-        for seat in event.run.seats:
-            self._require(seat.gpu in self.devices, f"no device {seat.gpu}", job)
-            others = residents[seat.gpu]
-            alone = event.profiling or any(other.state is JobState.PROFILING for other in others)
-            self._require(not (alone and others), f"{seat.gpu} is being used alone", job)
-        job.run, job.runs, job.profiling = event.run, job.runs + 1, event.profiling
+        self._check_place(job, event)
+        # One copy of the specification, not one a run.
+        job.run = event.run.model_copy(update={"spec": job.spec})
+        job.runs, job.profiling = job.runs + 1, event.profiling
         job.ranks = [RankView() for _ in event.run.seats]
-        job.stop_reason = job.stop_then = ""
+        job.trouble = job.stop_reason = job.stop_then = ""
+        job.unseen = False
         self._move(job, JobState.STARTING, event.at_s, f"placed on {_places(event.run)}")
-        return [Launch(event.run)]
+        return [Launch(job.run)]
+
+    def _check_place(self, job: LiveJob, event: events.Placed) -> None:
+        wanted = f"{job.id}.{job.runs + 1}"
+        self._require(job.state in QUEUED, f"{job.id} is placed while it is {job.state}", job)
+        self._require(event.run.id == wanted, f"run {event.run.id!r} is not {wanted!r}", job)
+        self._require(event.run.spec == job.spec, f"{wanted} is not what was submitted", job)
+        residents = self.residents()
+        may_share = self.may_share(job) and not event.profiling
+        for seat in event.run.seats:
+            trouble = self._device(seat.gpu).trouble
+            self._require(not trouble, f"{seat.gpu} {trouble}", job)
+            others = residents[seat.gpu]
+            together = may_share and all(self.may_share(other) for other in others)
+            self._require(together or not others, f"{seat.gpu} is being used alone", job)
 
     def _stop_decided(self, event: events.StopDecided) -> list[Command]:
-        job = self._job_of(event.run)
-        if job.state not in HOLDING or job.stop_then:
+        job = self._present(event.run)
+        if job is None or job.state not in HOLDING or job.state is JobState.STOPPING:
             return []
+        may = event.then != "wait" or job.spec.requeue
+        self._require(may, f"{job.id} may not be started again", job)
         job.stop_reason, job.stop_then = event.reason, event.then
         return self._stop(job, event.at_s, event.reason)
 
     def _rank_started(self, event: events.RankStarted) -> list[Command]:
         job, rank = self._rank(event)
-        if rank.state in (RankState.ASKED, RankState.LOST):
-            rank.state = RankState.STARTED
+        if job is None or rank.state is RankState.OVER:
+            return []
+        if rank.pid is None:
             rank.pid, rank.pid_started = event.pid, event.pid_started
-        return self._found_again(job, event.at_s)
+        rank.state = RankState.READY if rank.proven else RankState.STARTED
+        return self._settle(job, event.at_s)
 
     def _rank_ready(self, event: events.RankReady) -> list[Command]:
         job, rank = self._rank(event)
-        if rank.state is not RankState.OVER:
-            rank.state = RankState.READY
-        return self._found_again(job, event.at_s)
+        if job is None or rank.state is RankState.OVER:
+            return []
+        rank.state, rank.proven = RankState.READY, True
+        return self._settle(job, event.at_s)
 
     def _rank_refused(self, event: events.RankRefused) -> list[Command]:
-        return self._rank_over(event, None, event.reason)
+        job, rank = self._rank(event)
+        never = job is None or rank.state is RankState.OVER or not rank.has_run
+        self._require(never, f"rank {event.rank} of {event.run} has run", job)
+        return self._rank_over(event, None, f"rank {event.rank} cannot start: {event.reason}")
 
     def _rank_ended(self, event: events.RankEnded) -> list[Command]:
         trouble = "" if event.status == 0 else _status(event.rank, event.status)
         return self._rank_over(event, event.status, trouble)
 
     def _rank_gone(self, event: events.RankGone) -> list[Command]:
-        return self._rank_over(event, None, f"lost: rank {event.rank}: {event.reason}")
+        return self._rank_over(event, None, f"rank {event.rank}: {event.reason}")
 
     def _rank_lost(self, event: events.RankLost) -> list[Command]:
         job, rank = self._rank(event)
-        if rank.state is RankState.OVER:
+        if job is None or rank.state is RankState.OVER:
             return []
         rank.state = RankState.LOST
-        if job.state in (JobState.STARTING, JobState.PROFILING, JobState.RUNNING):
+        if job.state not in (JobState.STOPPING, JobState.LOST):
             self._move(job, JobState.LOST, event.at_s, f"rank {event.rank}: {event.reason}")
         return []
 
@@ -359,7 +431,12 @@ class Brain:
 
     def _profile_failed(self, event: events.ProfileFailed) -> list[Command]:
         job = self._job_of(event.run)
+        # Where another job's profile came first, it may be sharing by now.
+        if job.state in OVER or _key(job) in self.profiled:
+            return []
         job.alone_only = event.reason
+        if job.state is JobState.PROFILING:
+            self._move(job, JobState.RUNNING, event.at_s, f"has no profile: {event.reason}")
         return []
 
     def _measured(self, event: events.Measured) -> list[Command]:
@@ -384,6 +461,8 @@ class Brain:
     def _service_started(self, event: events.ServiceStarted) -> list[Command]:
         for gpu in event.gpus:
             self.devices.setdefault(gpu, Device())
+        for name, device in self.devices.items():
+            device.present = name in event.gpus
         return []
 
     # Parts that several events share.
@@ -391,7 +470,7 @@ class Brain:
     def _learn(self, key: WorkloadKey, at_s: float, why: str) -> None:
         """Let the jobs of a workload share from now on."""
         self.profiled.add(key)
-        for job in self.jobs.values():
+        for job in [*self.queued.values(), *self.holding.values()]:
             if _key(job) == key and job.state is JobState.PROFILING:
                 self._move(job, JobState.RUNNING, at_s, why)
             elif _key(job) == key and job.state is JobState.SUBMITTED:
@@ -404,31 +483,34 @@ class Brain:
         trouble: str,
     ) -> list[Command]:
         job, rank = self._rank(event)
-        if rank.state is RankState.OVER:
+        if job is None or rank.state is RankState.OVER:
             return []
-        rank.state, rank.status, rank.trouble = RankState.OVER, status, trouble
+        rank.state, rank.status = RankState.OVER, status
+        if trouble and not job.trouble:
+            job.trouble, job.unseen = trouble, isinstance(event, events.RankGone)
         if all(other.state is RankState.OVER for other in job.ranks):
             return self._conclude(job, event.at_s)
         if trouble:
             return self._stop(job, event.at_s, trouble)
-        return self._found_again(job, event.at_s)
+        return self._settle(job, event.at_s)
 
     def _stop(self, job: LiveJob, at_s: float, why: str) -> list[Command]:
-        if job.run is None:
-            return []
+        assert job.run is not None
         if job.state is not JobState.STOPPING:
             self._move(job, JobState.STOPPING, at_s, why)
         return [Stop(job.run.id, job.spec.grace_s)]
 
-    def _found_again(self, job: LiveJob, at_s: float) -> list[Command]:
-        """Move a job on whose ranks are all known again to run."""
-        good = (RankState.READY, RankState.OVER)
+    def _settle(self, job: LiveJob, at_s: float) -> list[Command]:
+        """Move a job on that was starting or lost, to what is now known of its ranks."""
         if job.state not in (JobState.STARTING, JobState.LOST):
             return []
-        if all(rank.state in good for rank in job.ranks):
+        states = {rank.state for rank in job.ranks}
+        if states <= {RankState.READY, RankState.OVER}:
             profile = job.profiling and _key(job) not in self.profiled and not job.alone_only
             state = JobState.PROFILING if profile else JobState.RUNNING
             self._move(job, state, at_s, "every rank runs")
+        elif job.state is JobState.LOST and RankState.LOST not in states:
+            self._move(job, JobState.STARTING, at_s, "every rank was found again")
         return []
 
     def _conclude(self, job: LiveJob, at_s: float) -> list[Command]:
@@ -440,37 +522,60 @@ class Brain:
 
     def _outcome(self, job: LiveJob) -> tuple[JobState, str]:
         queued = JobState.WAITING if _key(job) in self.profiled else JobState.SUBMITTED
-        if all(rank.status == 0 for rank in job.ranks):
+        # Many programs save their state and exit with 0 when they are asked to stop: that is
+        # no sign that they had finished.
+        match job.stop_then:
+            case "cancel":
+                return JobState.CANCELLED, job.stop_reason
+            case "fail":
+                return JobState.FAILED, job.stop_reason
+            case "wait":
+                return queued, job.stop_reason
+        if not job.trouble:
             return JobState.FINISHED, "every rank ended with status 0"
-        if job.stop_then == "cancel":
-            return JobState.CANCELLED, job.stop_reason
-        if job.stop_then:
-            state = queued if job.stop_then == "wait" else JobState.FAILED
-            return state, job.stop_reason
-        trouble = next(rank.trouble for rank in job.ranks if rank.trouble)
-        if trouble.startswith("lost: "):
+        if self._again(job):
+            return queued, f"again after: {job.trouble}"
+        return JobState.FAILED, job.trouble
+
+    def _again(self, job: LiveJob) -> bool:
+        """Count a run that went wrong, and tell whether there may be another."""
+        if job.unseen:
             job.losses += 1
-            again = job.spec.requeue and job.losses <= MOST_LOSSES
-        else:
-            job.failures += 1
-            again = job.failures <= job.spec.retries
-        return (queued, f"again after: {trouble}") if again else (JobState.FAILED, trouble)
+            return job.spec.requeue and job.losses <= MOST_LOSSES
+        job.failures += 1
+        return job.failures <= job.spec.retries
 
     def _move(self, job: LiveJob, state: JobState, at_s: float, why: str) -> None:
         rule = f"{job.id} cannot go from {job.state} to {state}"
-        self._require(state in _TRANSITIONS[job.state], rule, job)
+        self._require(state in TRANSITIONS[job.state], rule, job)
         job.state = state
         job.history.append(Step(at_s, state, why))
+        self._file(job)
+
+    def _file(self, job: LiveJob) -> None:
+        for kept, states in ((self.queued, QUEUED), (self.holding, HOLDING)):
+            if job.state in states:
+                kept[job.id] = job
+            else:
+                kept.pop(job.id, None)
 
     def _job(self, name: str) -> LiveJob:
         self._require(name in self.jobs, f"no job {name!r}")
         return self.jobs[name]
 
     def _job_of(self, run: str) -> LiveJob:
-        job = self._job(run.rpartition(".")[0])
-        known = job.run is not None and job.run.id == run
-        self._require(known, f"{run!r} is not the present run of {job.id}", job)
+        """Return the job of a run that is or was."""
+        name, _, number = run.rpartition(".")
+        job = self._job(name)
+        known = number.isdecimal() and 1 <= int(number) <= job.runs
+        self._require(known, f"{job.id} has no run {run!r}", job)
         return job
+
+    def _present(self, run: str) -> LiveJob | None:
+        """Return the job whose present or last run this is, None for one before."""
+        job = self._job_of(run)
+        assert job.run is not None
+        return job if job.run.id == run else None
 
     def _rank(
         self,
@@ -480,8 +585,11 @@ class Brain:
         | events.RankEnded
         | events.RankLost
         | events.RankGone,
-    ) -> tuple[LiveJob, RankView]:
-        job = self._job_of(event.run)
+    ) -> tuple[LiveJob | None, RankView]:
+        """Return the rank that was seen; no job where that was in an earlier run."""
+        job = self._present(event.run)
+        if job is None:
+            return None, RankView(RankState.OVER)
         self._require(event.rank < len(job.ranks), f"{event.run} has no rank {event.rank}", job)
         return job, job.ranks[event.rank]
 
@@ -493,6 +601,10 @@ class Brain:
         if not holds:
             past = [f"{step.state} ({step.why})" for step in job.history] if job else []
             raise TransitionError("; ".join([rule, *past]))
+
+
+def _submission(job: LiveJob) -> int:
+    return job.sequence
 
 
 def _key(job: LiveJob) -> WorkloadKey:

@@ -11,10 +11,11 @@ from typing import Annotated, Literal
 from pydantic import Field, StrictBool, StrictInt, TypeAdapter
 
 from dovetail.executor.live.jobs import JobSpec, Run, UserId
-from dovetail.instances._record import Count, Name, NonNegative, Number, Positive, Record, Text
+from dovetail.instances._record import Count, Name, NonNegative, Number, Positive, Record
 from dovetail.instances.datasets import Measurement, SoloProfile
 
 Rank = Annotated[StrictInt, Field(ge=0)]
+Reason = Annotated[str, Field(strict=True, min_length=1)]
 
 
 class Event(Record):
@@ -73,7 +74,7 @@ class StopDecided(Event):
 
     kind: Literal["stop_decided"] = "stop_decided"
     run: Name
-    reason: Text
+    reason: Reason
     then: Literal["wait", "fail"]
 
 
@@ -104,7 +105,7 @@ class RankRefused(Event):
     kind: Literal["rank_refused"] = "rank_refused"
     run: Name
     rank: Rank
-    reason: Text
+    reason: Reason
 
 
 class RankEnded(Event):
@@ -122,7 +123,7 @@ class RankLost(Event):
     kind: Literal["rank_lost"] = "rank_lost"
     run: Name
     rank: Rank
-    reason: Text
+    reason: Reason
 
 
 class RankGone(Event):
@@ -131,7 +132,7 @@ class RankGone(Event):
     kind: Literal["rank_gone"] = "rank_gone"
     run: Name
     rank: Rank
-    reason: Text
+    reason: Reason
 
 
 # What was measured.
@@ -158,7 +159,7 @@ class ProfileFailed(Event):
 
     kind: Literal["profile_failed"] = "profile_failed"
     run: Name
-    reason: Text
+    reason: Reason
 
 
 class Measured(Event):
@@ -191,7 +192,7 @@ class DeviceSick(Event):
 
     kind: Literal["device_sick"] = "device_sick"
     gpu: Name
-    reason: Text
+    reason: Reason
 
 
 class DeviceHealed(Event):

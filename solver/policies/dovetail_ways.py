@@ -127,8 +127,9 @@ class WayBook:
 
     def _learn(self, pairs: Sequence[tuple[int, int, int, int]]) -> None:
         """Let the margin follow from how far the measured slowdowns are above their bounds."""
+        foretold = self._state.foretold or self._state.predicted
         for model, caps, workload, other in pairs:
-            excess = self._state.predicted.upper_rows[model][caps][workload][other] - 1
+            excess = foretold.upper_rows[model][caps][workload][other] - 1
             if excess > _LEAST_EXCESS:
                 seen = self._state.seen[model, caps, workload, other]
                 self._measured.append((seen - 1) / excess)
@@ -196,14 +197,14 @@ class WayBook:
     def _slowdown(
         self, model: int, caps: tuple[int | None, int | None], workload: int, other: int
     ) -> tuple[float, float] | None:
-        """Return slowdown and upper bound; the measured one for both if there is one."""
+        """Return slowdown and upper bound; the measured ones if there are any."""
         table = self._state.predicted
         place = table.caps_place.get(caps)
         if place is None:
             return None
         seen = self._state.seen.get((model, place, workload, other))
         if seen is not None:
-            return seen, seen
+            return seen, self._state.seen_upper.get((model, place, workload, other), seen)
         slowdown = table.rows[model][place][workload][other]
         upper = table.upper_rows[model][place][workload][other]
         upper = 1 + max(upper - 1, (upper - 1) * self._margin)

@@ -190,6 +190,11 @@ class State:
         jobs that have run together.
     clashes : set
         (model, workload, other), both ways, that ran out of memory or could not run together.
+    seen_upper : dict
+        Upper bounds of what is ``seen``, where one measurement is not taken for the truth.
+    foretold : SlowdownTable or None
+        What was predicted of pairs before they were measured, where ``predicted`` has the
+        measurements in it; None where it has not.
     """
 
     instance: Instance
@@ -200,6 +205,8 @@ class State:
     down: set[int] = field(default_factory=set)
     seen: dict[tuple[int, int, int, int], float] = field(default_factory=dict)
     clashes: set[tuple[int, int, int]] = field(default_factory=set)
+    seen_upper: dict[tuple[int, int, int, int], float] = field(default_factory=dict)
+    foretold: SlowdownTable | None = None
 
     def __post_init__(self) -> None:
         self.machines = Machines(self.instance.cluster)

@@ -98,7 +98,11 @@ class NodePool(Protocol):
         ...
 
     def stop(self, run: str, grace_s: float) -> None:
-        """End every rank of the run (ask, wait, terminate, kill); calling it again is harmless."""
+        """End every rank of the run (ask, wait, terminate, kill); calling it again is harmless.
+
+        A rank with no trace (the service may have been killed before it was launched) is told as
+        refused, and never started any more: a stopping run ends only when every rank is over.
+        """
         ...
 
     def release(self, run: str) -> None:

@@ -1,1 +1,10 @@
-"""How far a job is: iterations counted in the job, read from outside."""
+"""How far the processes of a job are: counted where they run, read where they are watched."""
+
+from dovetail.executor.live.progress.files import (
+    HOOK_DIRECTORY,
+    PROGRESS_VARIABLE,
+    hook_environment,
+    read_progress,
+)
+
+__all__ = ["HOOK_DIRECTORY", "PROGRESS_VARIABLE", "hook_environment", "read_progress"]

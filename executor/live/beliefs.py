@@ -1,0 +1,388 @@
+"""What live mode believes of two workloads that share a device, and where each number is from.
+
+Measured pairs come first, then a fitted model, then the analytic predictor on solo profiles.
+``docs/live-beliefs.md`` has the rules and their reasons.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from functools import cached_property
+from statistics import harmonic_mean
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import stdtrit
+
+from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
+from dovetail.instances.instance import Metrics, Workload
+from dovetail.instances.slowdown_table import Caps
+from dovetail.predictors import AnalyticPredictor, TrainedPredictor
+from dovetail.predictors.memory import next_mark
+from dovetail.predictors.predictor import UNCAPPED, Prediction
+
+Floats = NDArray[np.float64]
+Codes = NDArray[np.int64]
+
+CONFIDENCE: Final = 0.9
+"""Of the upper bounds of measured pairs."""
+
+SPREAD: Final = 0.05
+"""The spread of repeated measurements of a pair that is expected before any is seen."""
+
+WORTH: Final = 5
+"""How many measurements that expectation is worth."""
+
+MEMORY_CONFIDENCE: Final = 0.95
+"""With which a run stays within the memory that was learned from earlier ones."""
+
+WHOLE: Final = 100
+
+
+class Source(IntEnum):
+    """Where a number comes from."""
+
+    NONE = 0
+    MEASURED = 1
+    FAILED = 2
+    MODEL = 3
+    ANALYTIC = 4
+    UTILISATION = 5
+
+
+class Belief(NamedTuple):
+    """The slowdown of a workload beside another.
+
+    Attributes
+    ----------
+    slowdown, upper : float
+        As believed, and an upper bound; NaN = they may not share.
+    source : str
+        Where it comes from, in words.
+    """
+
+    slowdown: float
+    upper: float
+    source: str
+
+
+@dataclass(frozen=True, eq=False)
+class BeliefTable:
+    """Beliefs of every two of W workloads on M device models under K combinations of caps.
+
+    Attributes
+    ----------
+    workloads, models : tuple of str
+        Names.
+    caps : tuple of (int or None, int or None)
+        The first is (None, None).
+    slowdown, upper : (M, K, W, W) float
+        Of the first beside the second; NaN = they may not share.
+    foretold, foretold_upper : (M, K, W, W) float
+        What was predicted, whether or not it has been measured.
+    source : (M, K, W, W) int
+        ``Source``.
+    repeats : (M, K, W, W) int
+        How often it was measured.
+    """
+
+    workloads: tuple[str, ...]
+    models: tuple[str, ...]
+    caps: tuple[Caps, ...]
+    slowdown: Floats
+    upper: Floats
+    foretold: Floats
+    foretold_upper: Floats
+    source: Codes
+    repeats: Codes
+    words: Mapping[Source, str]
+
+    @cached_property
+    def place(self) -> dict[str, int]:
+        """The index of each workload."""
+        return {name: k for k, name in enumerate(self.workloads)}
+
+    def belief(self, model: str, caps: Caps, own: str, other: str) -> Belief | None:
+        """Return what is believed of ``own`` beside ``other``; None where nothing is."""
+        known = own in self.place and other in self.place
+        if not known or model not in self.models or caps not in self.caps:
+            return None
+        cell = self.models.index(model), self.caps.index(caps), self.place[own], self.place[other]
+        source = Source(int(self.source[cell]))
+        if source is Source.NONE:
+            return None
+        return Belief(float(self.slowdown[cell]), float(self.upper[cell]), self._words(cell))
+
+    def _words(self, cell: tuple[int, int, int, int]) -> str:
+        source, times = Source(int(self.source[cell])), int(self.repeats[cell])
+        if source is Source.MEASURED:
+            return "measured once" if times == 1 else f"measured {times} times"
+        return self.words[source]
+
+
+_WORDS: Final = {
+    Source.FAILED: "failed to run together",
+    Source.ANALYTIC: "analytic, from solo profiles",
+    Source.UTILISATION: "analytic, from utilisation alone",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Beliefs:
+    """What a repository and a predictor say; a newer repository makes new beliefs.
+
+    Parameters
+    ----------
+    data : DataSet
+        Everything that was measured.
+    model : TrainedPredictor, optional
+        Fitted on this data or on other.
+    model_source : str
+        What it is, in words.
+    """
+
+    data: DataSet
+    model: TrainedPredictor | None = None
+    model_source: str = "fitted model"
+    _workloads: dict[str, dict[str, Workload]] = field(default_factory=dict, init=False)
+
+    def workload(self, name: str, models: Sequence[str]) -> Workload | None:
+        """Return a workload as it was profiled on these models, None if on none of them.
+
+        Metrics and throughput are those of the first model on which it was; the speed on another
+        is its throughput there over this one. Memory is what the next run stays within with
+        ``MEMORY_CONFIDENCE``, 0 where it is not known.
+        """
+        found = {model: self.on(model)[name] for model in models if name in self.on(model)}
+        if not found:
+            return None
+        first = next(iter(found.values()))
+        rate = first.throughput.get(WHOLE)
+        speed = {
+            model: there / rate
+            for model, one in found.items()
+            if rate and (there := one.throughput.get(WHOLE))
+        }
+        return first.replace(memory_mib=self._memory_mib(name, models), speed=speed)
+
+    def on(self, model: str) -> Mapping[str, Workload]:
+        """Return the workloads that were profiled on a device model."""
+        if model not in self._workloads:
+            self._workloads[model] = self.data.workloads(model)
+        return self._workloads[model]
+
+    def table(
+        self,
+        workloads: Sequence[str],
+        models: Sequence[str],
+        caps: Sequence[Caps],
+        workers: Mapping[str, int] | None = None,
+    ) -> BeliefTable:
+        """Return what is believed of every two workloads.
+
+        Parameters
+        ----------
+        workloads, models : sequence of str
+            Names in the repository.
+        caps : sequence of (int or None, int or None)
+            With the mirror of each.
+        workers : mapping of str to int, optional
+            The largest gang of each workload: bounds of a fitted model are for gangs.
+        """
+        shape = (len(models), len(caps), len(workloads), len(workloads))
+        made = _Made(np.full(shape, np.nan), np.full(shape, np.nan), np.zeros(shape, np.int64))
+        for m, model in enumerate(models):
+            self._predict(made.of_model(m), workloads, model, caps, workers or {})
+        slowdown, upper = made.slowdown.copy(), made.upper.copy()
+        source, repeats = made.source.copy(), np.zeros(shape, np.int64)
+        place = {name: k for k, name in enumerate(workloads)}
+        caps_place = {pair: k for k, pair in enumerate(caps)}
+        for (model, pair_caps, own, other), found in self._measured.items():
+            if own in place and other in place and model in models and pair_caps in caps_place:
+                cell = (list(models).index(model), caps_place[pair_caps], place[own], place[other])
+                slowdown[cell], upper[cell] = found.mean, found.upper
+                source[cell] = Source.FAILED if math.isnan(found.mean) else Source.MEASURED
+                repeats[cell] = found.repeats
+        return BeliefTable(
+            tuple(workloads),
+            tuple(models),
+            tuple(caps),
+            slowdown,
+            upper,
+            made.slowdown,
+            made.upper,
+            source,
+            repeats,
+            {**_WORDS, Source.MODEL: self.model_source},
+        )
+
+    def _predict(
+        self,
+        made: _Made,
+        names: Sequence[str],
+        model: str,
+        caps: Sequence[Caps],
+        workers: Mapping[str, int],
+    ) -> None:
+        """Write what is predicted on one device model: what a fit does not answer, analytic."""
+        profiled = {name: self.on(model)[name] for name in names if name in self.on(model)}
+        if self.model is not None and model in self.model.fits:
+            fitted = replace(self.model, workers=workers)
+            known = {name: one for name, one in profiled.items() if not fitted.lacks(name, one)}
+            _write(made, names, caps, known, fitted, model, {Source.MODEL: set(known)})
+        analytic = AnalyticPredictor()
+        filled = {name: _with_stand_ins(one) for name, one in profiled.items()}
+        known = {name: one for name, one in filled.items() if not analytic.lacks(name, one)}
+        exact = {name for name in known if filled[name] is profiled[name]}
+        sources = {Source.ANALYTIC: exact, Source.UTILISATION: set(known)}
+        _write(made, names, caps, known, analytic, model, sources)
+
+    def _memory_mib(self, name: str, models: Sequence[str]) -> float:
+        marks = [p for m in models for p in self._marks.get((name, m), ())]
+        return math.ceil(next_mark(marks).upper(MEMORY_CONFIDENCE)) if marks else 0.0
+
+    @cached_property
+    def _marks(self) -> Mapping[tuple[str, str], Sequence[SoloProfile]]:
+        found: dict[tuple[str, str], list[SoloProfile]] = {}
+        for profile in self.data.profiles:
+            if profile.memory_mib is not None:
+                found.setdefault((profile.workload, profile.gpu_model), []).append(profile)
+        return found
+
+    @cached_property
+    def measured_caps(self) -> frozenset[Caps]:
+        """The caps under which any pair was measured."""
+        return frozenset(caps for _, caps, _, _ in self._measured)
+
+    @cached_property
+    def _measured(self) -> Mapping[_Cell, _Repeats]:
+        """What was measured of pairs, in both directions."""
+        found: dict[_Cell, list[float]] = {}
+        for one in self.data.measurements:
+            if len(one.workloads) == 2:
+                for cell, slowdown in _directions(one):
+                    found.setdefault(cell, []).append(slowdown)
+        return {cell: repeats_of(slowdowns) for cell, slowdowns in found.items()}
+
+
+_Cell = tuple[str, Caps, str, str]
+
+
+class _Made(NamedTuple):
+    """Predictions in the making; arrays of one shape."""
+
+    slowdown: Floats
+    upper: Floats
+    source: Codes
+
+    def of_model(self, model: int) -> _Made:
+        return _Made(self.slowdown[model], self.upper[model], self.source[model])
+
+
+class _Repeats(NamedTuple):
+    mean: float
+    upper: float
+    repeats: int
+
+
+def repeats_of(slowdowns: Sequence[float]) -> _Repeats:
+    """Return the mean of repeated measurements, and what the next one stays below.
+
+    The mean is that of the speeds. Repeats are taken for draws from a normal distribution whose
+    variance has a conjugate prior, as in ``predictors.memory``: the spread is expected to be
+    ``SPREAD`` of the mean, which counts as much as ``WORTH`` measurements. The next one then
+    follows Student's t distribution. One failure (NaN) is never forgotten.
+    """
+    count = len(slowdowns)
+    if any(math.isnan(slowdown) for slowdown in slowdowns):
+        return _Repeats(math.nan, math.nan, count)
+    mean = harmonic_mean(slowdowns)
+    freedom = WORTH + count - 1
+    squares = WORTH * (SPREAD * mean) ** 2 + sum((x - mean) ** 2 for x in slowdowns)
+    scale = math.sqrt(squares / freedom * (1 + 1 / count))
+    return _Repeats(mean, mean + scale * float(stdtrit(freedom, CONFIDENCE)), count)
+
+
+def _directions(found: Measurement) -> list[tuple[_Cell, float]]:
+    (a, b), (x, y) = found.workloads, found.shares
+    mine, theirs = found.slowdown or (math.nan, math.nan)
+    return [
+        ((found.gpu_model, (x, y), a, b), mine),
+        ((found.gpu_model, (y, x), b, a), theirs),
+    ]
+
+
+def _with_stand_ins(workload: Workload) -> Workload:
+    """Return the workload with utilisations in place of the metrics that nobody could read.
+
+    The busy part of the device stands for that of its SMs, and what is not known of memory
+    bandwidth and bus for nothing.
+    """
+    metrics = workload.metrics or Metrics()
+    busy = next(
+        (m for m in (metrics.sm_active, metrics.gpu_util, metrics.cpu_util) if m is not None), None
+    )
+    if busy is None or None not in (
+        metrics.sm_active,
+        metrics.dram_active,
+        metrics.pcie_rx_bytes_s,
+    ):
+        return workload
+    dram = metrics.dram_active if metrics.dram_active is not None else metrics.mem_util
+    filled = metrics.replace(
+        sm_active=busy, dram_active=dram or 0.0, pcie_rx_bytes_s=metrics.pcie_rx_bytes_s or 0.0
+    )
+    return workload.replace(metrics=filled)
+
+
+def _write(
+    made: _Made,
+    names: Sequence[str],
+    caps: Sequence[Caps],
+    known: Mapping[str, Workload],
+    predictor: TrainedPredictor | AnalyticPredictor,
+    model: str,
+    sources: Mapping[Source, set[str]],
+) -> None:
+    """Write predictions into the cells that have none; both workloads must be of a source."""
+    if not known:
+        return
+    at = np.array([k for k, name in enumerate(names) if name in known])
+    order = [names[k] for k in at.tolist()]
+    position = {name: k for k, name in enumerate(known)}
+    rows = np.array([position[name] for name in order])
+    own, other = (grid.ravel() for grid in np.meshgrid(rows, rows, indexing="ij"))
+    pairs = np.stack([own, other], axis=1)
+    for k, split in enumerate(caps):
+        shares = np.tile([share or UNCAPPED for share in split], (len(pairs), 1))
+        found = predictor.predict(known, pairs, shares, model)
+        _take(made, k, at, found, _sources(order, sources))
+
+
+def _sources(order: Sequence[str], sources: Mapping[Source, set[str]]) -> Codes:
+    """Return the first source that has both workloads of each pair."""
+    codes = np.zeros((len(order),) * 2, np.int64)
+    for source, members in reversed(list(sources.items())):
+        inside = np.array([name in members for name in order])
+        codes[inside[:, np.newaxis] & inside] = source
+    return codes
+
+
+def _take(made: _Made, k: int, at: Codes, found: Prediction, codes: Codes) -> None:
+    count = len(at)
+    slowdown = found.slowdown[:, 0].reshape(count, count)
+    upper = slowdown if found.upper is None else found.upper[:, 0].reshape(count, count)
+    where = np.ix_(at, at)
+    new = np.isnan(made.slowdown[k][where]) & ~np.isnan(slowdown + upper)
+    for kept, value in (
+        (made.slowdown[k], slowdown),
+        (made.upper[k], np.fmax(upper, slowdown)),
+        (made.source[k], codes),
+    ):
+        block = kept[where]
+        block[new] = value[new]
+        kept[where] = block

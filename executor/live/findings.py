@@ -1,0 +1,147 @@
+"""From readings of rates and devices to the records of the repository."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from statistics import fmean, pvariance
+from typing import Final, NamedTuple
+
+from dovetail.executor.live.jobs import Run
+from dovetail.executor.live.pools.pool import Usage
+from dovetail.executor.live.rates import Rate
+from dovetail.instances.datasets import Measurement, SoloProfile
+from dovetail.instances.instance import METRICS, Metrics
+
+_UNBOUNDED: Final = {name for name in METRICS if name == "ipc" or name.endswith("_bytes_s")}
+_MOST: Final = 1e15
+_LEAST: Final = 1e-9
+_LEAST_SLOWDOWN: Final = 1e-3
+
+
+class Shared(NamedTuple):
+    """One of the runs that share a device: its workload, its cap there, its slowdown."""
+
+    workload: str
+    share: int | None
+    slowdown: float
+
+
+def solo_profile(
+    run: Run,
+    workload: str,
+    gpu_model: str,
+    rate: Rate,
+    memory_mib: float,
+    devices: Sequence[Sequence[Usage]],
+    at_s: float,
+) -> SoloProfile:
+    """Return the profile of a run that was alone.
+
+    Parameters
+    ----------
+    run : Run
+        What ran.
+    workload, gpu_model : str
+        Its workload's name in the repository, and on what.
+    rate : Rate
+        Of its slowest rank.
+    memory_mib : float
+        The most that a rank used.
+    devices : sequence of sequence of Usage
+        The readings of each of its devices in that time; the metrics are means over all, and
+        the variance is that of one reading.
+    at_s : float
+        The moment, seconds since the epoch.
+    """
+    readings = [reading for device in devices for reading in device]
+    values = {name: list(_values(name, readings)) for name in METRICS}
+    known = {name: found for name, found in values.items() if found}
+    powers = [power for device in devices if (power := power_w(device)) is not None]
+    return SoloProfile(
+        workload=workload,
+        gpu_model=gpu_model,
+        share=run.seats[0].share,
+        workers=run.spec.workers,
+        metrics=Metrics(**{name: fmean(found) for name, found in known.items()}),
+        metrics_variance={name: pvariance(found) for name, found in known.items()},
+        throughput=_between(_LEAST, rate.per_s, _MOST),
+        power_w=fmean(powers) if powers else None,
+        memory_mib=memory_mib,
+        source=_source([rate], readings),
+        date=moment(at_s),
+    )
+
+
+def measurement(
+    shared: Sequence[Shared],
+    gpu_model: str,
+    rates: Sequence[Rate],
+    readings: Sequence[Usage],
+    at_s: float,
+) -> Measurement:
+    """Return what was measured of runs that share a device.
+
+    Parameters
+    ----------
+    shared : sequence of Shared
+        The runs.
+    gpu_model : str
+        Of the device.
+    rates : sequence of Rate
+        Of the runs, in that time.
+    readings : sequence of Usage
+        Of the device, in that time.
+    at_s : float
+        The moment, seconds since the epoch.
+    """
+    return Measurement(
+        workloads=tuple(one.workload for one in shared),
+        gpu_model=gpu_model,
+        share=tuple(one.share for one in shared),
+        slowdown=tuple(_between(_LEAST_SLOWDOWN, one.slowdown, _MOST) for one in shared),
+        power_w=power_w(readings),
+        source=_source(rates, readings),
+        date=moment(at_s),
+    )
+
+
+def power_w(readings: Sequence[Usage]) -> float | None:
+    """Return a device's mean power between its first and its last reading of energy."""
+    told = [(r.at_s, r.energy_j) for r in readings if r.energy_j is not None]
+    if len(told) < 2:
+        return None
+    (begin_s, before_j), (end_s, after_j) = told[0], told[-1]
+    # A counter that went back was reset in between, by a new driver.
+    power = (after_j - before_j) / (end_s - begin_s) if end_s > begin_s else 0.0
+    return power if power >= _LEAST else None
+
+
+def moment(at_s: float) -> str:
+    """Return a moment as the repository writes it, ISO 8601 in UTC."""
+    return datetime.fromtimestamp(at_s, UTC).isoformat()
+
+
+def _values(name: str, readings: Iterable[Usage]) -> Iterator[float]:
+    most = _MOST if name in _UNBOUNDED else 1.0
+    for reading in readings:
+        value = _metric(reading.metrics, name)
+        if value is not None:
+            yield _between(0.0, value, most)
+
+
+def _metric(metrics: Mapping[str, float], name: str) -> float | None:
+    value = metrics.get(name)
+    return None if value is None or value != value else value
+
+
+def _between(least: float, value: float, most: float) -> float:
+    return min(max(value, least), most)
+
+
+def _source(rates: Sequence[Rate], readings: Sequence[Usage]) -> str:
+    """Say where the figures come from and how noisy the worst of the rates is."""
+    noise, seconds = max(rate.noise for rate in rates), min(rate.seconds for rate in rates)
+    told = f"±{noise:.1%}" if noise < 1 else "noise unknown"
+    metrics = dict.fromkeys(reading.source for reading in readings if reading.source)
+    return "; ".join(["live", f"rate {told} over {seconds:.0f} s", *metrics])[:200]

@@ -1,0 +1,114 @@
+"""What holds of every brain, written down without the brain's own code.
+
+Where one of these does not hold, a job may be lost, run twice or share what it must not.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
+
+from dovetail.executor.live.brain import Brain, LiveJob
+
+_WAITS = {"submitted", "waiting"}
+_HOLDS = {"starting", "profiling", "running", "stopping", "lost"}
+_ENDED = {"finished", "failed", "cancelled"}
+
+
+def violations(brain: Brain) -> tuple[str, ...]:
+    """Return what does not hold of a brain, a line each; nothing where all is well."""
+    found = [*_of_all(brain)]
+    for name, job in brain.jobs.items():
+        rules = (*_of_history(job), *_of_run(job), *_of_profile(brain, job), *_of_stop(job))
+        found += [f"{name}: {rule}" for rule in rules]
+    return (*found, *_of_devices(brain))
+
+
+def _of_all(brain: Brain) -> Iterator[str]:
+    numbers = [job.sequence for job in brain.jobs.values()]
+    if numbers != sorted(set(numbers)) or numbers[-1:] > [brain.sequence]:
+        yield "the jobs are not in the order of submission"
+    if any(number > brain.sequence for number in brain.unrecorded):
+        yield "something is measured that has not happened yet"
+    for kept, states in ((brain.queued, _WAITS), (brain.holding, _HOLDS)):
+        if kept != {name: job for name, job in brain.jobs.items() if job.state in states}:
+            yield f"the index of {', '.join(sorted(states))} is not what the jobs are"
+    for name, job in brain.jobs.items():
+        if job.id != name:
+            yield f"{job.id} is filed as {name}"
+
+
+def _of_history(job: LiveJob) -> Iterator[str]:
+    states = [str(step.state) for step in job.history]
+    if not states or states[-1] != job.state:
+        yield f"it is {job.state}, and its history says {states[-1:]}"
+    if any(state in _ENDED for state in states[:-1]):
+        yield f"it lived on after its end: {', '.join(states)}"
+    placed = sum(
+        1 for before, after in pairwise(states) if before in _WAITS and after == "starting"
+    )
+    if placed != job.runs:
+        yield f"it was placed {placed} times and has {job.runs} runs"
+
+
+def _of_run(job: LiveJob) -> Iterator[str]:
+    if (job.run is None) != (job.runs == 0):
+        yield f"it has {job.runs} runs, and its last one is {job.run}"
+    if job.run is None:
+        if job.state in _HOLDS:
+            yield f"it is {job.state} without a run"
+        return
+    if (job.run.id, job.run.job, job.run.spec) != (f"{job.id}.{job.runs}", job.id, job.spec):
+        yield f"its run is {job.run.id} of {job.run.job}, or not what was submitted"
+    if len(job.ranks) != len(job.run.seats):
+        yield f"{len(job.ranks)} ranks are on {len(job.run.seats)} devices"
+    yield from _of_ranks(job)
+
+
+def _of_ranks(job: LiveJob) -> Iterator[str]:
+    ranks = Counter(str(rank.state) for rank in job.ranks)
+    if (job.state in _HOLDS) != (ranks["over"] < len(job.ranks)):
+        yield f"it is {job.state} with {ranks['over']} of {len(job.ranks)} ranks over"
+    if job.state in {"profiling", "running"} and ranks["ready"] + ranks["over"] < len(job.ranks):
+        yield f"it is {job.state} with ranks that are {', '.join(sorted(ranks))}"
+    if (job.state == "lost") != (ranks["lost"] > 0) and job.state != "stopping":
+        yield f"it is {job.state} with {ranks['lost']} ranks lost"
+    if job.state == "finished" and any(rank.status != 0 for rank in job.ranks):
+        yield f"it finished with statuses {[rank.status for rank in job.ranks]}"
+    if any(rank.state == "ready" and not rank.proven for rank in job.ranks):
+        yield "a rank is ready without proof"
+
+
+def _of_profile(brain: Brain, job: LiveJob) -> Iterator[str]:
+    known = (job.spec.owner.uid, job.spec.workload) in brain.profiled
+    if job.state in _WAITS and (job.state == "waiting") != known:
+        yield f"it is {job.state}, and its workload has {'a' if known else 'no'} profile"
+    if job.state == "profiling" and (known or job.alone_only or not job.profiling):
+        yield "it is measured alone for nothing"
+
+
+def _of_stop(job: LiveJob) -> Iterator[str]:
+    if job.stop_then and job.state in {"starting", "profiling", "running", "lost"}:
+        yield f"it is {job.state} although it is to {job.stop_then}"
+    if job.failures > job.spec.retries and job.state not in _ENDED:
+        yield f"it lives after {job.failures} failures, {job.spec.retries} retries"
+
+
+def _of_devices(brain: Brain) -> Iterator[str]:
+    held: dict[str, list[LiveJob]] = {}
+    for job in brain.jobs.values():
+        if job.state in _HOLDS and job.run is not None:
+            for seat in job.run.seats:
+                held.setdefault(seat.gpu, []).append(job)
+    for gpu, jobs in held.items():
+        names = ", ".join(job.id for job in jobs)
+        if gpu not in brain.devices:
+            yield f"{gpu}: {names} on a device that nobody knows"
+        alone = [
+            job.id
+            for job in jobs
+            if job.alone_only or (job.spec.owner.uid, job.spec.workload) not in brain.profiled
+        ]
+        if alone and len(jobs) > 1:
+            yield f"{gpu}: {', '.join(alone)} must run alone, and {names} are there"

@@ -1,0 +1,400 @@
+"""The journal: every event of live mode in a SQLite file, durable before anything is done for it.
+
+An append is one transaction of SQLite's write-ahead log with ``synchronous = FULL``: when it
+returns, its events are on the disk; a service that is killed leaves all of them or none. Every
+row has a check sum, because SQLite notices torn files but not every changed byte.
+
+A service reads its journal from the last checkpoint (a copy of the brain in the same file) and
+the events after it. Checkpoints only save time: one that is absent, damaged or of another version
+is passed over, and all events are read.
+
+The file should lie on a local disk: SQLite's locks are not safe on network file systems.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+from urllib.parse import quote
+
+from dovetail.executor.live import checkpoint
+from dovetail.executor.live.brain import OVER, Brain, TransitionError
+from dovetail.executor.live.events import ANY_EVENT, AnyEvent, Submitted
+from dovetail.instances.errors import DovetailError
+from dovetail.instances.files import FilePath, source_name
+
+JOURNAL: Final = "journal.db"
+LOCK: Final = "lock"
+
+APPLICATION_ID: Final = 0x44544A4C
+"""SQLite's mark of whose file this is: ``DTJL``."""
+
+SCHEMA_VERSION: Final = 1
+
+EVENTS_A_CHECKPOINT: Final = 10_000
+"""Events between two checkpoints: so many are read at a start, within a second or so."""
+
+_WAIT_S = 10.0
+_LEAST_BYTES = 512
+
+_SCHEMA = (
+    "CREATE TABLE event (sequence INTEGER PRIMARY KEY, text TEXT NOT NULL, sum INTEGER NOT NULL)",
+    "CREATE TABLE brain (version INTEGER NOT NULL, jobs INTEGER NOT NULL, text TEXT NOT NULL, "
+    "sum INTEGER NOT NULL)",
+    "CREATE TABLE job (sequence INTEGER PRIMARY KEY REFERENCES event, text TEXT NOT NULL, "
+    "sum INTEGER NOT NULL)",
+    *(
+        f"CREATE TRIGGER event_{change} BEFORE {change} ON event "
+        "BEGIN SELECT RAISE(ABORT, 'a journal is only appended to'); END"
+        for change in ("UPDATE", "DELETE")
+    ),
+    f"PRAGMA application_id = {APPLICATION_ID}",
+    f"PRAGMA user_version = {SCHEMA_VERSION}",
+)
+
+
+class JournalError(DovetailError):
+    """A journal cannot be written, read or had for oneself; one line says why."""
+
+
+class Entry(NamedTuple):
+    """An event and its number: 1 for a journal's first."""
+
+    sequence: int
+    event: AnyEvent
+
+
+class Journal:
+    """The journal of the one service of a directory; used by one thread at a time.
+
+    Parameters
+    ----------
+    directory : str or path
+        Made, for its owner only, where it is absent. Until ``close``, or until the process ends
+        however it does, no other service can have it.
+
+    Raises
+    ------
+    JournalError
+        When another service has it, or the file is damaged, no journal, or cannot be written.
+    """
+
+    def __init__(self, directory: FilePath) -> None:
+        folder = Path(directory)
+        self._path = folder / JOURNAL
+        self._lock = _locked(folder)
+        try:
+            with _faults(self._path, "opened"):
+                self._connection = _for_writing(self._path)
+        except BaseException:
+            os.close(self._lock)
+            raise
+        with _faults(self._path, "read"):
+            self._sequence = _last(self._connection)
+            self._checkpointed = 0
+            self._settled: set[int] = set()
+
+    @property
+    def sequence(self) -> int:
+        """The number of the last event; 0 in an empty journal."""
+        return self._sequence
+
+    def append(self, events: Sequence[AnyEvent]) -> int:
+        """Make events durable, all or none, and return the number of the last one.
+
+        Raises
+        ------
+        JournalError
+            When it cannot be done (the disk is full, say). Nothing is appended then, and a later
+            append may succeed.
+        """
+        rows = [_row(number, event) for number, event in enumerate(events, self._sequence + 1)]
+        with _faults(self._path, "written"), _transaction(self._connection):
+            self._connection.executemany("INSERT INTO event VALUES (?, ?, ?)", rows)
+        self._sequence += len(rows)
+        return self._sequence
+
+    def replay(self) -> Brain:
+        """Return the brain as it was after the last event.
+
+        Raises
+        ------
+        JournalError
+            When the file is damaged.
+        """
+        with _faults(self._path, "read"):
+            brain = _replayed(self._connection, self._path)
+        if brain.sequence != self._sequence:
+            rule = f"is damaged: {brain.sequence} of {self._sequence} events are left"
+            raise JournalError(f"{source_name(self._path)}: {rule}")
+        return brain
+
+    def checkpoint(self, brain: Brain, every: int = EVENTS_A_CHECKPOINT) -> bool:
+        """Store the brain if ``every`` events have come since that was done last; tell whether.
+
+        Raises
+        ------
+        JournalError
+            When it cannot be written; the journal is as good as before.
+        """
+        if brain.sequence - self._checkpointed < every:
+            return False
+        chosen = [job for job in brain.jobs.values() if job.sequence not in self._settled]
+        rows = [_summed(job.sequence, checkpoint.job_text(job)) for job in chosen]
+        text = checkpoint.brain_text(brain)
+        state = (checkpoint.VERSION, len(brain.jobs), text, _sum(brain.sequence, text))
+        with _faults(self._path, "written"), _transaction(self._connection):
+            self._connection.execute("DELETE FROM brain")
+            self._connection.execute("INSERT INTO brain VALUES (?, ?, ?, ?)", state)
+            self._connection.executemany("INSERT OR REPLACE INTO job VALUES (?, ?, ?)", rows)
+        self._checkpointed = brain.sequence
+        # What is over never changes again.
+        self._settled.update(job.sequence for job in chosen if job.state in OVER)
+        return True
+
+    def close(self) -> None:
+        """Let another service have the journal."""
+        self._connection.close()
+        os.close(self._lock)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def read_brain(directory: FilePath) -> Brain:
+    """Return the brain of a journal, which a service may be writing; nothing is changed.
+
+    Raises
+    ------
+    JournalError
+        When there is none, or it is damaged or may not be read.
+    """
+    path = Path(directory) / JOURNAL
+    with _faults(path, "read"), closing(_for_reading(path)) as connection:
+        connection.execute("BEGIN")
+        return _replayed(connection, path)
+
+
+def read_events(directory: FilePath, after: int = 0) -> Iterator[Entry]:
+    """Yield the events with a number above ``after``, as `read_brain` reads them.
+
+    Raises
+    ------
+    JournalError
+        As for `read_brain`.
+    """
+    path = Path(directory) / JOURNAL
+    with _faults(path, "read"), closing(_for_reading(path)) as connection:
+        yield from _entries(connection, path, after)
+
+
+# From a file to a brain.
+
+
+def _replayed(connection: sqlite3.Connection, path: Path) -> Brain:
+    brain = _from_checkpoint(connection) or Brain()
+    for entry in _entries(connection, path, brain.sequence):
+        # It was refused when it happened, too.
+        with suppress(TransitionError):
+            brain.apply(entry.event)
+    return brain
+
+
+def _from_checkpoint(connection: sqlite3.Connection) -> Brain | None:
+    """Return the brain of the last checkpoint, None where that cannot be used."""
+    found = connection.execute("SELECT version, jobs, text, sum FROM brain").fetchone()
+    if found is None or found[0] != checkpoint.VERSION:
+        return None
+    _, count, text, state_sum = found
+    try:
+        brain = checkpoint.restored(text, _stored_jobs(connection))
+    except ValueError:
+        return None
+    whole = len(brain.jobs) == count and _sum(brain.sequence, text) == state_sum
+    return brain if whole and brain.sequence <= _last(connection) else None
+
+
+def _stored_jobs(connection: sqlite3.Connection) -> Iterator[checkpoint.StoredJob]:
+    rows = connection.execute(
+        "SELECT sequence, job.text, job.sum, event.text, event.sum FROM job "
+        "LEFT JOIN event USING (sequence) ORDER BY sequence"
+    )
+    for sequence, text, text_sum, submitted, submitted_sum in rows:
+        if (_sum(sequence, text), _sum(sequence, submitted)) != (text_sum, submitted_sum):
+            raise ValueError("a check sum is wrong")
+        yield checkpoint.StoredJob(text, Submitted.model_validate_json(submitted).spec)
+
+
+def _entries(connection: sqlite3.Connection, path: Path, after: int) -> Iterator[Entry]:
+    rows = connection.execute(
+        "SELECT sequence, text, sum FROM event WHERE sequence > ? ORDER BY sequence", (after,)
+    )
+    for wanted, (sequence, text, text_sum) in enumerate(rows, after + 1):
+        if sequence != wanted or _sum(sequence, text) != text_sum:
+            raise JournalError(f"{source_name(path)}: is damaged at event {wanted}")
+        try:
+            yield Entry(sequence, ANY_EVENT.validate_json(text))
+        except ValueError:
+            rule = f"event {sequence} cannot be read (a newer Dovetail wrote it)"
+            raise JournalError(f"{source_name(path)}: {rule}") from None
+
+
+def _last(connection: sqlite3.Connection) -> int:
+    (last,) = connection.execute("SELECT coalesce(max(sequence), 0) FROM event").fetchone()
+    return int(last)
+
+
+def _row(sequence: int, event: AnyEvent) -> tuple[int, str, int]:
+    return _summed(sequence, event.model_dump_json())
+
+
+def _summed(sequence: int, text: str) -> tuple[int, str, int]:
+    return sequence, text, _sum(sequence, text)
+
+
+def _sum(sequence: int, text: str) -> int:
+    return zlib.crc32(f"{sequence} {text}".encode())
+
+
+# The file and its lock.
+
+
+def _locked(folder: Path) -> int:
+    """Return a descriptor that holds the directory's lock; it goes with the process."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise JournalError(f"{source_name(folder)}: cannot be used: {_reason(error)}") from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        pid = os.read(lock, 20).decode("ascii", "replace").strip() or "unknown"
+        os.close(lock)
+        rule = f"a service runs here already (pid {pid})"
+        raise JournalError(f"{source_name(folder)}: {rule}") from None
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+    return lock
+
+
+def _for_writing(path: Path) -> sqlite3.Connection:
+    _refuse_cut_short(path)
+    # Environments of jobs stand in it: nobody else may read it, nor the log beside it.
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    _sync_folder(path.parent)
+    connection = _connected(path, "rw")
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        if _is_empty(connection):
+            with _transaction(connection):
+                for statement in _SCHEMA:
+                    connection.execute(statement)
+        _check_kind(connection, path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _refuse_cut_short(path: Path) -> None:
+    """Refuse what SQLite takes for an empty file: it would throw the log beside it away."""
+    log = path.with_name(f"{path.name}-wal")
+    size = path.stat().st_size if path.exists() else 0
+    if size < _LEAST_BYTES and (size or (log.exists() and log.stat().st_size)):
+        raise JournalError(f"{source_name(path)}: is damaged: it was cut short")
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _for_reading(path: Path) -> sqlite3.Connection:
+    if not path.exists():
+        raise JournalError(f"{source_name(path)}: cannot be read: no such file or directory")
+    connection = _connected(path, "ro")
+    try:
+        _check_kind(connection, path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _connected(path: Path, mode: str) -> sqlite3.Connection:
+    place = f"file:{quote(str(path.absolute()))}?mode={mode}"
+    return sqlite3.connect(place, _WAIT_S, isolation_level=None, check_same_thread=False, uri=True)
+
+
+def _is_empty(connection: sqlite3.Connection) -> bool:
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    return bool(tables == 0)
+
+
+def _check_kind(connection: sqlite3.Connection, path: Path) -> None:
+    (mark,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if mark != APPLICATION_ID:
+        raise JournalError(f"{source_name(path)}: must be a journal, got another database")
+    if version != SCHEMA_VERSION:
+        rule = f"must have schema version {SCHEMA_VERSION}, got {version}"
+        raise JournalError(f"{source_name(path)}: {rule} (a newer Dovetail wrote it)")
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        # SQLite rolls some faults back by itself.
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+@contextmanager
+def _faults(path: Path, done: str) -> Iterator[None]:
+    """Tell what SQLite or the system says in one line."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise JournalError(f"{source_name(path)}: {_rule(error, done)}") from None
+    except OSError as error:
+        raise JournalError(f"{source_name(path)}: cannot be {done}: {_reason(error)}") from None
+
+
+def _rule(error: sqlite3.Error, done: str) -> str:
+    # The low byte tells the kind of an error, the rest its circumstances.
+    match getattr(error, "sqlite_errorcode", 0) & 0xFF:
+        case sqlite3.SQLITE_NOTADB:
+            return "must be a journal, got another file"
+        case sqlite3.SQLITE_CORRUPT:
+            return f"is damaged: {error}"
+        case _:
+            return f"cannot be {done}: {error}"
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()

@@ -1,0 +1,121 @@
+"""What policies can tell jobs and devices of live mode apart by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from hashlib import sha256
+from typing import Final, NamedTuple
+
+from dovetail.executor.live.brain import HOLDING, Brain, LiveJob
+from dovetail.executor.live.jobs import JobSpec
+from dovetail.instances.instance import Cluster, Node
+
+_LONGEST_NAME: Final = 160
+
+
+def workload_name(spec: JobSpec) -> str:
+    """Return what a job's workload is called in the repository: ``OWNER/WORKLOAD``.
+
+    Two users' ``train`` are two workloads. A name that would be too long ends in a digest of it.
+    """
+    return _short(f"{spec.owner.name}/{spec.workload}")
+
+
+def _short(name: str) -> str:
+    if len(name) <= _LONGEST_NAME:
+        return name
+    return f"{name[: _LONGEST_NAME - 9]}~{sha256(name.encode()).hexdigest()[:8]}"
+
+
+class Kind(NamedTuple):
+    """What policies can tell of a job beside its own figures.
+
+    Attributes
+    ----------
+    uid : int
+        Whose jobs these are; -1 for those that run alone.
+    workload : str
+        The name in the repository; empty for those that run alone.
+    need_mib : float
+        Memory of one worker.
+    """
+
+    uid: int
+    workload: str
+    need_mib: float
+
+    @property
+    def alone(self) -> bool:
+        """Whether nobody may be put beside it."""
+        return not self.workload
+
+    def label(self, usual_mib: float) -> str:
+        """Return its name in an instance; ``usual_mib`` is what the workload needs as learned."""
+        if self.alone:
+            return f"alone ({self.need_mib:g} MiB)" if self.need_mib else "alone"
+        if self.need_mib == usual_mib:
+            return self.workload
+        return f"{self.workload} ({self.need_mib:g} MiB)"
+
+
+class Layout(NamedTuple):
+    """Which devices take jobs, and which jobs cannot be shown on them.
+
+    Attributes
+    ----------
+    troubled : frozenset of str
+        Devices that take nobody: sick, drained, unknown to the brain, or held by a hidden job.
+    closed : frozenset of str
+        Jobs that hold one of these: nobody may join them anywhere.
+    hidden : frozenset of str
+        Jobs that hold a device which the pool does not have any more.
+    """
+
+    troubled: frozenset[str]
+    closed: frozenset[str]
+    hidden: frozenset[str]
+
+    @classmethod
+    def of(cls, brain: Brain, gpus: Iterable[str], active: Sequence[LiveJob]) -> Layout:
+        """Return the layout of a pool's devices."""
+        there = set(gpus)
+        held = {job.id: _held(job) for job in active if _held(job)}
+        hidden: set[str] = set()
+        out: set[str] = set()
+        while more := {
+            name
+            for name, devices in held.items()
+            if name not in hidden and (not devices <= there or devices & out)
+        }:
+            hidden |= more
+            out |= {gpu for name in more for gpu in held[name]}
+        troubled = {gpu for gpu in there if gpu in out or _takes_nobody(brain, gpu)}
+        closed = {name for name, devices in held.items() if devices & troubled}
+        return cls(frozenset(troubled), frozenset(closed), frozenset(hidden))
+
+    def cluster(self, whole: Cluster) -> tuple[Cluster, frozenset[int]]:
+        """Return the cluster with troubled devices on nodes of their own, and which are these."""
+        nodes: list[Node] = []
+        down: set[int] = set()
+        for node in whole.nodes:
+            for troubled in (False, True):
+                devices = tuple(
+                    gpu for gpu in node.devices if (gpu.id in self.troubled) == troubled
+                )
+                if not devices:
+                    continue
+                if troubled:
+                    down.add(len(nodes))
+                name = f"{node.id} (closed)" if troubled else node.id
+                nodes.append(Node(id=name, rack=node.rack, gpus=devices))
+        return whole.replace(nodes=tuple(nodes)), frozenset(down)
+
+
+def _held(job: LiveJob) -> frozenset[str]:
+    holds = job.state in HOLDING and job.run is not None
+    return frozenset(seat.gpu for seat in job.run.seats) if holds and job.run else frozenset()
+
+
+def _takes_nobody(brain: Brain, gpu: str) -> bool:
+    device = brain.devices.get(gpu)
+    return device is None or bool(device.trouble)

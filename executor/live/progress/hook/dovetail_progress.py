@@ -1,0 +1,217 @@
+"""Tells Dovetail how many iterations a job has done.
+
+Importable in every Python (3.7 or later) that Dovetail starts, whether it is installed there or
+not. Without Dovetail, or where something is wrong with the file, the calls do nothing.
+
+::
+
+    from dovetail_progress import step
+    for batch in batches:
+        train(batch)
+        step()
+
+A program that calls `step` or `report` is believed; else steps of PyTorch's optimizers are
+counted. The file is rewritten at most ten times a second: 40 bytes, little-endian: the magic
+``DTPROG1`` and a newline, then as doubles the iterations, when the last one was done in seconds
+of CLOCK_BOOTTIME, and the iterations in all (NaN where not known), then a CRC-32 of these 32
+bytes and four zero bytes. Who reads while it is being written sees a wrong CRC.
+"""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import importlib.util
+import math
+import os
+import struct
+import sys
+import time
+import zlib
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+VARIABLE = "DOVETAIL_PROGRESS"
+"""The environment variable with the path of the file."""
+
+INTERVAL_S = 0.1
+"""The file is rewritten no more often."""
+
+_MAGIC = b"DTPROG1\n"
+_MOST = 1e15
+_BODY = struct.Struct("<8sddd")
+_CHECK = struct.Struct("<I4x")
+SIZE = _BODY.size + _CHECK.size
+
+
+class Count(NamedTuple):
+    """What the file says; ``total`` is None where it is not known."""
+
+    iterations: float
+    at_s: float
+    total: float | None
+
+
+def encode(count: Count) -> bytes:
+    """Return the content of the file."""
+    total = math.nan if count.total is None else count.total
+    body = _BODY.pack(_MAGIC, count.iterations, count.at_s, total)
+    return body + _CHECK.pack(zlib.crc32(body))
+
+
+def decode(data: bytes) -> Count | None:
+    """Return what the file says; None where it is not whole, or says what cannot be."""
+    body, check = data[: _BODY.size], data[_BODY.size :]
+    if len(data) != SIZE or check != _CHECK.pack(zlib.crc32(body)):
+        return None
+    magic, iterations, at_s, total = _BODY.unpack(body)
+    if magic != _MAGIC or not (0 <= iterations <= _MOST and 0 <= at_s <= _MOST):
+        return None
+    return Count(iterations, at_s, total if 0 < total <= _MOST else None)
+
+
+class Counter:
+    """Counts iterations of this process and keeps the file up to date.
+
+    Of several processes with one file, one at a time writes: the first, and when it has ended
+    another, which goes on from there.
+
+    Parameters
+    ----------
+    path : str
+        The file; it is made where it is absent.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._done = 0.0
+        self._total: float | None = None
+        self._next_s = 0.0
+        self._fd = -1
+        self._writer = 0
+        self._before = 0.0
+        atexit.register(self.flush)
+
+    def add(self, iterations: float) -> None:
+        """Count iterations that were just done."""
+        self._done += iterations
+        now_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+        if now_s >= self._next_s:
+            self._next_s = now_s + INTERVAL_S
+            self._write(now_s)
+
+    def set(self, iterations: float, total: float | None) -> None:
+        """Take over a count that the program keeps itself."""
+        self._total = total
+        self.add(iterations - self._done)
+
+    def flush(self) -> None:
+        """Write what has not been written for being too soon."""
+        if self._done:
+            self._write(time.clock_gettime(time.CLOCK_BOOTTIME))
+
+    def _write(self, at_s: float) -> None:
+        try:
+            if self._writer == os.getpid() or self._become_writer():
+                count = Count(self._before + self._done, at_s, self._total)
+                os.pwrite(self._fd, encode(count), 0)
+        except OSError:
+            # A full disk, say: the job matters more than what is known of it.
+            pass
+
+    def _become_writer(self) -> bool:
+        """Take the file's lock, which a process keeps until it ends and a fork does not get."""
+        if self._fd < 0:
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            self._fd = os.open(self._path, flags, 0o644)
+        try:
+            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        found = decode(os.pread(self._fd, SIZE, 0))
+        self._before = found.iterations - self._done if found else 0.0
+        self._writer = os.getpid()
+        return True
+
+
+class _Job:
+    """The counter of this process, if it was started by Dovetail, and who feeds it."""
+
+    counter = Counter(os.environ[VARIABLE]) if VARIABLE in os.environ else None
+    by_hand = False
+
+
+def step(iterations: float = 1) -> None:
+    """Count iterations that were just done."""
+    counter = _by_hand()
+    if counter is not None:
+        counter.add(iterations)
+
+
+def report(iterations: float, total: float | None = None) -> None:
+    """Say how many iterations have been done by now, and how many there are in all."""
+    counter = _by_hand()
+    if counter is not None:
+        counter.set(iterations, total)
+
+
+def _by_hand() -> Counter | None:
+    if not _Job.by_hand and _Job.counter is not None:
+        _Job.counter.set(0.0, None)
+    _Job.by_hand = True
+    return _Job.counter
+
+
+def count_optimizer_steps() -> None:
+    """Have the steps of PyTorch's optimizers counted, once the program imports it."""
+    if _Job.counter is not None:
+        sys.meta_path.insert(0, _AfterImport("torch.optim.optimizer", _register))
+
+
+def _register(optimizer_module: ModuleType) -> None:
+    """Register with a just imported ``torch.optim.optimizer``; PyTorch before 2.0 has no way."""
+    register = getattr(optimizer_module, "register_optimizer_step_post_hook", None)
+    if register is not None:
+        register(_after_step)
+
+
+def _after_step(*_: object) -> None:
+    # What torch.compile traces here would be compiled anew at every step, as the count changes.
+    if _compiling() or _Job.by_hand or _Job.counter is None:
+        return
+    _Job.counter.add(1)
+
+
+def _compiling() -> bool:
+    compiler = getattr(sys.modules.get("torch"), "compiler", None)
+    ask = getattr(compiler, "is_compiling", None)
+    return bool(ask()) if ask is not None else False
+
+
+class _AfterImport:
+    """A finder of modules that finds one, once, and does something when it has been imported."""
+
+    def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
+        self._name = name
+        self._then = then
+
+    def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
+        """Return where the awaited module is, with a loader that goes on to ``then``."""
+        if name != self._name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            loader: Any = spec.loader
+            run = loader.exec_module
+
+            def run_and_tell(module: ModuleType) -> None:
+                run(module)
+                self._then(module)
+
+            loader.exec_module = run_and_tell
+        return spec

@@ -1,0 +1,33 @@
+"""Run by every Python that a job starts: has its optimizer steps counted, and gives way.
+
+Python runs the first ``sitecustomize`` on its path, which is this one; the one that would have
+been run without it is run next. Whatever goes wrong here, the job goes on.
+"""
+
+import importlib
+import importlib.util
+import os
+import sys
+from importlib.machinery import PathFinder
+
+
+def _count_steps() -> None:
+    try:
+        importlib.import_module("dovetail_progress").count_optimizer_steps()
+    except Exception as error:
+        print("dovetail: steps are not counted:", error, file=sys.stderr)
+
+
+def _run_the_next() -> None:
+    here = os.path.dirname(os.path.abspath(__file__))
+    others = [entry for entry in sys.path if os.path.abspath(entry) != here]
+    spec = PathFinder.find_spec("sitecustomize", others)
+    if spec is not None and spec.loader is not None:
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["sitecustomize"] = module
+        spec.loader.exec_module(module)
+
+
+if "DOVETAIL_PROGRESS" in os.environ:
+    _count_steps()
+_run_the_next()

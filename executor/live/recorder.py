@@ -1,0 +1,100 @@
+"""Brings profiles and measurements from the journal to the repository, each exactly once.
+
+The journal is the outbox: what is in ``Brain.unrecorded`` is appended to the repository, and only
+then journalled as ``Recorded``. Who is killed in between finds the records in the repository when
+it starts again, and does not append them a second time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final
+
+from dovetail.executor.live.events import Measured, Profiled
+from dovetail.instances.datasets import Measurement, Repository, SoloProfile
+from dovetail.instances.errors import DovetailError
+
+_Record = SoloProfile | Measurement
+_MOST: Final = 1000
+
+
+class Recorder:
+    """Appends in a thread of its own, since a repository may be held by others for a minute.
+
+    Parameters
+    ----------
+    repository : Repository
+        Where records go.
+    wake : callable
+        Called from that thread when an append has ended, well or not.
+
+    Attributes
+    ----------
+    trouble : str
+        Why the last append failed, empty where it did not; it is tried again at the next offer.
+    """
+
+    def __init__(self, repository: Repository, wake: Callable[[], None] = lambda: None) -> None:
+        self.trouble = ""
+        self._repository = repository
+        self._wake = wake
+        self._thread = ThreadPoolExecutor(1, "recorder")
+        self._under_way: Future[int] | None = None
+        self._last = 0
+        self._caught_up = False
+
+    def offer(self, unrecorded: Mapping[int, Profiled | Measured]) -> None:
+        """Begin to append what is new of it, unless an append is under way; returns at once."""
+        if self._under_way is not None:
+            return
+        new = {sequence: event for sequence, event in unrecorded.items() if sequence > self._last}
+        if new:
+            chosen = dict(sorted(new.items())[:_MOST])
+            self._under_way = self._thread.submit(self._append, chosen)
+            self._under_way.add_done_callback(lambda _: self._wake())
+
+    def recorded(self) -> int | None:
+        """Return the sequence number up to which all is in the repository, once; None: no news."""
+        if self._under_way is None or not self._under_way.done():
+            return None
+        done, self._under_way = self._under_way, None
+        try:
+            self._last = done.result()
+        except DovetailError as error:
+            self.trouble = str(error)
+            return None
+        self.trouble = ""
+        return self._last
+
+    def close(self) -> None:
+        """Wait for the append that is under way."""
+        self._thread.shutdown()
+
+    def _append(self, events: Mapping[int, Profiled | Measured]) -> int:
+        records = [_record(event) for event in events.values()]
+        # An append that failed may have been made all the same: look again after it.
+        caught_up, self._caught_up = self._caught_up, False
+        if not caught_up:
+            records = self._absent(records)
+        self._repository.append(
+            [record for record in records if isinstance(record, SoloProfile)],
+            [record for record in records if isinstance(record, Measurement)],
+        )
+        self._caught_up = True
+        return max(events)
+
+    def _absent(self, records: list[_Record]) -> list[_Record]:
+        """Return those that an earlier service has not appended before it was killed."""
+        self._repository.append()  # makes the file
+        there = {_text(found.record) for found in self._repository.since(0)}
+        return [record for record in records if _text(record) not in there]
+
+
+def _record(event: Profiled | Measured) -> _Record:
+    return event.profile if isinstance(event, Profiled) else event.measurement
+
+
+def _text(record: _Record) -> str:
+    """Return what two records have in common only if they are one: they have their moment in it."""
+    return record.model_dump_json()

@@ -1,0 +1,706 @@
+"""The live world as policies and plans see it: made of the brain and of what is believed.
+
+A policy's ``State`` knows workloads, not what is special about a job. So jobs are sorted into
+*kinds* (``kinds.Kind``): those of one user's workload that need equal memory, and those that run
+alone, whatever they run. No slowdown is believed of the latter, so nobody is put beside them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Final
+
+import numpy as np
+
+from dovetail.executor.live import events
+from dovetail.executor.live.beliefs import WHOLE, Belief, Beliefs, Floats, Source
+from dovetail.executor.live.brain import HOLDING, Brain, JobState, LiveJob
+from dovetail.executor.live.jobs import Run, Seat
+from dovetail.executor.live.kinds import Kind, Layout, workload_name
+from dovetail.executor.live.past import Past
+from dovetail.instances import instance as records
+from dovetail.instances.errors import DovetailError
+from dovetail.instances.instance import Cluster, Instance, Node, SlowdownEntry, Workload
+from dovetail.instances.slowdown_table import UNCAPPED, Caps, SlowdownTable
+from dovetail.predictors.sets import LARGEST, set_slowdown
+from dovetail.solver.policies import Job, Start, State
+
+__all__ = ["UNKNOWN_WORK_S", "CannotStartError", "Sharing", "World", "workload_name"]
+
+Sharing = Callable[[Run, Run], str | None]
+"""Why two runs may never share a device; None where they may (``NodePool.sharing``)."""
+
+UNKNOWN_WORK_S: Final = 3600.0
+"""What a job is believed to need of which neither its owner nor an earlier run tells anything."""
+
+MEMORY_STEP_MIB: Final = 64.0
+"""To a multiple of which the memory that owners name is rounded up, so that kinds are few."""
+
+_KEPT_ALONE: Final = frozenset({JobState.PROFILING, JobState.STOPPING, JobState.LOST})
+_GSLA_SLACK: Final = 1e-9
+_SLACK_MIB: Final = 1e-6
+
+
+class CannotStartError(DovetailError):
+    """A start breaks a rule of sharing: nothing was changed, and the job waits."""
+
+
+@dataclass
+class _Track:
+    """What is kept of a job that is not over, beside what policies see of it."""
+
+    job: Job
+    steps: int = 0
+    past: Past = field(default_factory=Past)
+
+
+@dataclass
+class _Mean:
+    """The mean of the seconds that a workload's jobs ran until they had finished."""
+
+    seconds: float = 0.0
+    count: int = 0
+
+    def add(self, seconds: float) -> None:
+        self.count += 1
+        self.seconds += (seconds - self.seconds) / self.count
+
+
+@dataclass
+class World:
+    """Keeps a policy's state up to date with the brain, and makes instances of it.
+
+    Parameters
+    ----------
+    brain : Brain
+        Is read only.
+    cluster : Cluster
+        The pool's devices and the shares that may be used on them (``NodePool.cluster``).
+    beliefs : Beliefs
+        Replaced by ``learn``.
+    sharing : callable, optional
+        Why two runs may never share a device; it may look at their owners only. Default: all may.
+    allowed : mapping of str to collection of int, optional
+        The shares allowed on a device model, where not all of the cluster's are.
+
+    Attributes
+    ----------
+    state : State
+        What policies decide on; ``renew`` says when it is another object.
+    """
+
+    brain: Brain
+    cluster: Cluster
+    beliefs: Beliefs
+    sharing: Sharing = lambda first, second: None
+    allowed: Mapping[str, Collection[int]] = field(default_factory=dict)
+    state: State = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._gpus = {gpu.id: gpu for node in self.cluster.nodes for gpu in node.devices}
+        self._models = tuple(dict.fromkeys(gpu.model for gpu in self._gpus.values()))
+        self._tracks: dict[str, _Track] = {}
+        self._lasted: dict[tuple[int, str], _Mean] = {}
+        self._profiles: dict[str, Workload | None] = {}
+        self._stale = True
+        for live in self.brain.jobs.values():
+            self._note_duration(live)
+        self.renew(self.brain.now_s)
+
+    # What comes in.
+
+    def learn(self, beliefs: Beliefs) -> None:
+        """Believe something newer from the next ``renew`` on."""
+        self.beliefs = beliefs
+        self._profiles = {}
+        self._stale = True
+
+    def note_progress(self, job: str, iterations: float, total: float | None = None) -> None:
+        """Note how many iterations the present run of a job has done, and of how many.
+
+        Nothing is learned from it where the job does not run, or its rate alone is not known.
+        """
+        track = self._tracks.get(job)
+        known = self._known(workload_name(self.brain.jobs[job].spec)) if track else None
+        rate = known.throughput.get(WHOLE) if known else None
+        if track is None or rate is None or track.job.phase != "running":
+            return
+        seen = track.job
+        seen.done_s = track.past.done_s + iterations / rate
+        seen.since_s = max(seen.since_s, self.state.now)
+        if total is not None:
+            seen.work_s = track.past.done_s + total / rate
+
+    def renew(self, now_s: float) -> bool:
+        """Bring ``state`` up to date with the brain.
+
+        Policies that remember something by GPU or by workload must forget it when the state is
+        another object. Jobs keep their numbers, and the objects that they are, for life.
+
+        Parameters
+        ----------
+        now_s : float
+            The service's clock; it becomes ``state.now``.
+
+        Returns
+        -------
+        bool
+            Whether ``state`` is another object now: devices, workloads or beliefs have changed.
+        """
+        active = self._active()
+        layout = Layout.of(self.brain, self._gpus, active)
+        shown = [live for live in active if live.id not in layout.hidden]
+        kinds = {live.id: self._kind(live, layout) for live in shown}
+        replaced = self._rebuild_where_needed(layout, kinds, shown)
+        self.state.now = now_s
+        self._fill(shown, kinds)
+        return replaced
+
+    # What goes out.
+
+    def place(self, start: Start) -> events.Placed:
+        """Return the event for a policy's start, and enter the start into ``state``.
+
+        ``renew`` takes it back where the brain never hears of it.
+
+        Raises
+        ------
+        CannotStartError
+            When the start breaks a rule of the round problem, or puts a job that runs alone
+            beside another.
+        """
+        refusal = self.refusal(start)
+        live = self.brain.jobs[start.job.id]
+        if refusal:
+            raise CannotStartError(f"{live.id} cannot start: {refusal}")
+        shares = start.shares or (None,) * start.job.workers
+        seats = [
+            Seat(gpu=self.state.machines.gpu_ids[gpu], share=share, memory_mib=live.spec.memory_mib)
+            for gpu, share in zip(start.gpus, shares, strict=True)
+        ]
+        run = Run(id=f"{live.id}.{live.runs + 1}", job=live.id, spec=live.spec, seats=tuple(seats))
+        self._enter(start)
+        profiling = not live.alone_only and not self.brain.may_share(live)
+        return events.Placed(at_s=self.state.now, run=run, profiling=profiling)
+
+    def refusal(self, start: Start) -> str | None:
+        """Return which rule a start would break; None where it breaks none.
+
+        What a policy wants is looked through here once more, by code that shares nothing with
+        any policy: the worst case is an idle device.
+        """
+        return next(self._broken(start), None)
+
+    def believed(self, first: str, second: str, gpu: str) -> tuple[Belief, Belief] | None:
+        """Return what is believed of two jobs that share a device, None where nothing is.
+
+        Parameters
+        ----------
+        first, second : str
+            Jobs that hold the device.
+        gpu : str
+            Its id.
+        """
+        jobs = [self.brain.jobs[name] for name in (first, second)]
+        shares = [_share_on(job, gpu) for job in jobs]
+        names = [workload_name(job.spec) for job in jobs]
+        model = self._gpus[gpu].model
+        mine = self._table.belief(model, (shares[0], shares[1]), names[0], names[1])
+        theirs = self._table.belief(model, (shares[1], shares[0]), names[1], names[0])
+        return None if mine is None or theirs is None else (mine, theirs)
+
+    def instance(self) -> Instance:
+        """Return the round that ``state`` poses: all jobs that are not over, all beliefs.
+
+        Kinds are its workloads. Devices that take nobody and hold nobody are left out.
+        """
+        state = self.state
+        jobs = [*state.running.values(), *state.pending.values()]
+        used = {job.workload for job in jobs}
+        return Instance(
+            name="live",
+            cluster=self._cluster_in_use(),
+            workloads={state.names[k]: state.workloads[k] for k in sorted(used)},
+            jobs=tuple(map(self._record, sorted(jobs, key=lambda job: job.number))),
+            slowdowns=tuple(self._entries(sorted(used))),
+        )
+
+    def _cluster_in_use(self) -> Cluster:
+        """Return the cluster without the devices that take nobody and hold nobody."""
+        holding = {
+            self.state.machines.gpu_ids[g] for g, on in enumerate(self.state.residents) if on
+        }
+        idle = self._troubled - holding
+        nodes = (
+            Node(id=n.id, rack=n.rack, gpus=tuple(g for g in n.devices if g.id not in idle))
+            for n in self.cluster.nodes
+        )
+        return self.cluster.replace(nodes=tuple(node for node in nodes if node.gpus))
+
+    # Which devices and kinds there are.
+
+    def _active(self) -> list[LiveJob]:
+        """Return the jobs that are not over; take up new ones and let go of ended ones."""
+        active = {**self.brain.queued, **self.brain.holding}
+        for name in [name for name in self._tracks if name not in active]:
+            self._tracks.pop(name).job.phase = "finished"
+            self._note_duration(self.brain.jobs[name])
+        for name, live in active.items():
+            if name not in self._tracks:
+                self._tracks[name] = _Track(_seen_as(live))
+        return list(active.values())
+
+    def _note_duration(self, live: LiveJob) -> None:
+        if live.state is JobState.FINISHED:
+            lasted = self._lasted.setdefault(_key(live), _Mean())
+            lasted.add(Past.of(live).last_ran_s)
+
+    def _kind(self, live: LiveJob, layout: Layout) -> Kind:
+        name, given = workload_name(live.spec), live.spec.memory_mib
+        known = self._known(name)
+        if given is None:
+            need = known.memory_mib if known else 0.0
+        else:
+            need = math.ceil(given / MEMORY_STEP_MIB) * MEMORY_STEP_MIB
+        shares = (
+            self.brain.may_share(live)
+            and live.state not in _KEPT_ALONE
+            and live.id not in layout.closed
+        )
+        if shares and known and need:
+            return Kind(live.spec.owner.uid, name, need)
+        return Kind(-1, "", self._least_device_mib(need))
+
+    def _known(self, name: str) -> Workload | None:
+        """Return what is known of a workload that was profiled on one of the pool's models."""
+        if name not in self._profiles:
+            self._profiles[name] = self.beliefs.workload(name, self._models)
+        return self._profiles[name]
+
+    def _least_device_mib(self, need_mib: float) -> float:
+        """Return the most that a job may need that fits on the same devices as this one.
+
+        Who runs alone is told apart by the devices that hold him, and by nothing else.
+        """
+        taken = self.cluster.reserve_mib + self.cluster.per_process_mib
+        sizes = [gpu.memory_mib - taken for gpu in self._gpus.values()]
+        enough = [size for size in sizes if size >= need_mib]
+        if need_mib == 0 or len(enough) == len(sizes):
+            return 0.0
+        return min(enough, default=need_mib)
+
+    def _rebuild_where_needed(
+        self, layout: Layout, kinds: Mapping[str, Kind], active: Sequence[LiveJob]
+    ) -> bool:
+        sizes = _gang_sizes(active)
+        if not self._stale and self._still_holds(layout, kinds, sizes):
+            return False
+        self._stale, self._troubled, self._sizes = False, layout.troubled, sizes
+        self._kinds = tuple(dict.fromkeys(kinds.values()))
+        self._place = {kind: k for k, kind in enumerate(self._kinds)}
+        names = [name for name in sizes if self._known(name) is not None]
+        self._table = self.beliefs.table(names, self._models, self._caps(), sizes)
+        self._apart = self._who_keeps_apart(active)
+        self.state = self._new_state(layout)
+        return True
+
+    def _still_holds(
+        self, layout: Layout, kinds: Mapping[str, Kind], sizes: Mapping[str, int]
+    ) -> bool:
+        return (
+            layout.troubled == self._troubled
+            and self._place.keys() >= set(kinds.values())
+            and all(size <= self._sizes.get(name, 0) for name, size in sizes.items())
+        )
+
+    def _caps(self) -> tuple[Caps, ...]:
+        """Return the caps of two jobs that may be used: full use of the device, or measured.
+
+        That is both uncapped, one of them, or two caps that sum to all that may be given or to
+        the whole device.
+        """
+        rules = self.cluster
+        one_or_none: tuple[int | None, ...] = (None, *rules.shares)
+        full = {rules.share_sum, WHOLE}
+        measured = self.beliefs.measured_caps
+        found = [UNCAPPED]
+        for x, y in product(one_or_none, repeat=2):
+            both = (x or 0) + (y or 0)
+            useful = x is None or y is None or both in full or (x, y) in measured
+            if useful and both <= rules.share_sum and (x, y) != UNCAPPED:
+                found.append((x, y))
+        return tuple(found)
+
+    def _who_keeps_apart(self, active: Sequence[LiveJob]) -> set[tuple[int, int]]:
+        """Return the pairs of users, both ways, that may not share a device."""
+        of_user = {live.spec.owner.uid: live for live in active}
+        runs = {uid: self._example(live) for uid, live in of_user.items()}
+        return {
+            (a, b)
+            for (a, first), (b, second) in product(runs.items(), repeat=2)
+            if self.sharing(first, second) is not None
+        }
+
+    def _example(self, live: LiveJob) -> Run:
+        """Return a run that a job has, or could have."""
+        if live.run is not None:
+            return live.run
+        gpus = [*self._gpus, *(f"none {k}" for k in range(live.spec.workers))]
+        seats = tuple(Seat(gpu=gpu) for gpu in gpus[: live.spec.workers])
+        return Run(id=f"{live.id}.1", job=live.id, spec=live.spec, seats=seats)
+
+    # The arrays of a state.
+
+    def _new_state(self, layout: Layout) -> State:
+        cluster, down = layout.cluster(self.cluster)
+        state = State(
+            Instance(name="live", cluster=cluster, workloads=self._workloads(), jobs=()),
+            SlowdownTable.of_entries((), (), ()),
+        )
+        state.down |= down
+        self._gpu_place = {gpu: k for k, gpu in enumerate(state.machines.gpu_ids)}
+        self._model_place = {model: k for k, model in enumerate(state.machines.models)}
+        state.predicted = self._expanded(state, self._table.slowdown, self._table.upper)
+        state.foretold = self._expanded(state, self._table.foretold, self._table.foretold_upper)
+        self._note_measured(state)
+        nobody = np.argwhere(np.isnan(state.predicted.slowdown).all(axis=1)).tolist()
+        state.clashes.update((model, a, b) for model, a, b in nobody)
+        return state
+
+    def _workloads(self) -> dict[str, Workload]:
+        found: dict[str, Workload] = {}
+        for kind in self._kinds:
+            known = None if kind.alone else self._known(kind.workload)
+            label = kind.label(known.memory_mib if known else 0.0)
+            if label in found:
+                label = f"{label} (user {kind.uid})"
+            made = known or Workload(memory_mib=0.0)
+            found[label] = made.replace(memory_mib=kind.need_mib)
+        return found
+
+    def _expanded(self, state: State, slowdown: Floats, upper: Floats) -> SlowdownTable:
+        """Return beliefs of workloads as a table of kinds, on the models of a state."""
+        mine = self._with_beliefs()
+        models = [self._models.index(model) for model in state.machines.models]
+        there = np.array([self._table.place[self._kinds[k].workload] for k in mine], dtype=np.int64)
+        shape = (len(models), len(self._table.caps), len(self._kinds), len(self._kinds))
+
+        def of_kinds(values: Floats) -> Floats:
+            table = np.full(shape, np.nan)
+            known = values[models][:, :, there][..., there]
+            table[np.ix_(range(shape[0]), range(shape[1]), mine, mine)] = known
+            return self._only_allowed(state.machines.models, table)
+
+        return SlowdownTable(
+            workloads=state.names,
+            models=state.machines.models,
+            caps=self._table.caps,
+            slowdown=of_kinds(slowdown),
+            upper=of_kinds(upper),
+            power_w=np.full(shape, np.nan),
+        )
+
+    def _with_beliefs(self) -> list[int]:
+        """Return the kinds of which anything may be believed."""
+        return [k for k, kind in enumerate(self._kinds) if kind.workload in self._table.place]
+
+    def _only_allowed(self, models: Sequence[str], table: Floats) -> Floats:
+        """Strike out shares that are not allowed on a model, and users that keep apart."""
+        for m, model in enumerate(models):
+            allowed = {None, *self.allowed.get(model, self.cluster.shares)}
+            for k, caps in enumerate(self._table.caps):
+                if not allowed.issuperset(caps):
+                    table[m, k] = np.nan
+        for a, b in product(range(len(self._kinds)), repeat=2):
+            if (self._kinds[a].uid, self._kinds[b].uid) in self._apart:
+                table[:, :, a, b] = np.nan
+        return table
+
+    def _note_measured(self, state: State) -> None:
+        """Tell policies which of the slowdowns were measured, and their bounds."""
+        of_name: dict[int, list[int]] = {}
+        for k in self._with_beliefs():
+            of_name.setdefault(self._table.place[self._kinds[k].workload], []).append(k)
+        cells = np.argwhere(self._table.source == Source.MEASURED).tolist()
+        for m, caps, own, other in cells:
+            model = self._model_place[self._models[m]]
+            for a, b in product(of_name.get(own, ()), of_name.get(other, ())):
+                if not math.isnan(state.predicted.rows[model][caps][a][b]):
+                    cell = (model, caps, a, b)
+                    state.seen[cell] = state.predicted.rows[model][caps][a][b]
+                    state.seen_upper[cell] = state.predicted.upper_rows[model][caps][a][b]
+
+    # Jobs in a state.
+
+    def _fill(self, active: Sequence[LiveJob], kinds: Mapping[str, Kind]) -> None:
+        """Put every job where the brain has it."""
+        state = self.state
+        for job in state.running.values():
+            job.done_s, job.since_s = job.done(state.now), max(job.since_s, state.now)
+        for live in active:
+            self._read_job(live, self._place[kinds[live.id]])
+        seen = [self._tracks[live.id].job for live in active]
+        waiting = [job for job in seen if job.phase == "pending"]
+        holding = [job for job in seen if job.phase == "running"]
+        by_wait = sorted(waiting, key=lambda job: (job.waiting_since_s, job.number))
+        by_start = sorted(holding, key=lambda job: (job.started_s, job.number))
+        state.pending.clear()
+        state.pending.update((job.number, job) for job in by_wait)
+        state.running.clear()
+        state.running.update((job.number, job) for job in by_start)
+        for residents in state.residents:
+            residents.clear()
+        for job in by_start:
+            for gpu in job.gpus:
+                state.residents[gpu].append(job)
+        self._count_idle()
+        for job in by_start:
+            job.rate = self._rate(job)
+
+    def _count_idle(self) -> None:
+        state = self.state
+        for node, gpus in enumerate(state.machines.node_gpus):
+            idle = sum(not state.residents[gpu] for gpu in gpus)
+            state.idle_count[node] = 0 if node in state.down else idle
+
+    def _read_job(self, live: LiveJob, kind: int) -> None:
+        track = self._tracks[live.id]
+        job, now = track.job, self.state.now
+        job.workload = kind
+        if track.steps != len(live.history):
+            self._read_history(track, live)
+        if live.state not in HOLDING or live.run is None:
+            job.phase, job.gpus, job.shares, job.rate = "pending", (), None, 0.0
+            job.work_s = self._work_s(live)
+            return
+        place = self._gpu_place
+        job.phase = "running"
+        job.gpus = tuple(place[seat.gpu] for seat in live.run.seats)
+        shares = tuple(seat.share for seat in live.run.seats)
+        job.shares = shares if any(shares) else None
+        if live.state is JobState.STARTING:
+            job.since_s = now
+
+    def _read_history(self, track: _Track, live: LiveJob) -> None:
+        past, job = Past.of(live), track.job
+        began = live.state in HOLDING and past.ran_from_s != track.past.ran_from_s
+        track.steps, track.past = len(live.history), past
+        job.started_s, job.held_s, job.starts = past.started_s, past.held_s, live.runs
+        job.waiting_since_s = past.waiting_since_s
+        if live.state not in HOLDING or began:
+            job.done_s = past.done_s
+            job.since_s = self.state.now if math.isnan(past.ran_from_s) else past.ran_from_s
+            job.work_s = self._work_s(live)
+
+    def _work_s(self, live: LiveJob) -> float:
+        """Return what a job is believed to need alone, in all."""
+        if live.spec.estimate_s is not None:
+            return live.spec.estimate_s
+        lasted = self._lasted.get(_key(live))
+        return lasted.seconds if lasted else UNKNOWN_WORK_S
+
+    def _rate(self, job: Job) -> float:
+        """Return the seconds of work that a running job is believed to do in a second."""
+        state = self.state
+        speed = state.speed[state.machines.model[job.gpus[0]]][job.workload]
+        return speed / max(self._slowdown(job, gpu) for gpu in job.gpus)
+
+    def _slowdown(self, job: Job, gpu: int) -> float:
+        """Return a slowdown on one GPU; where nothing is known, as if its jobs took turns."""
+        residents = self.state.residents[gpu]
+        if len(residents) == 1:
+            return self._alone(job, job.share_on(gpu))
+        pairs = [[self._beside(a, b, gpu) for b in residents] for a in residents]
+        if len(residents) > LARGEST:
+            return float(len(residents))
+        found = float(set_slowdown(np.array(pairs))[residents.index(job)])
+        return float(len(residents)) if math.isnan(found) else found
+
+    def _beside(self, job: Job, other: Job, gpu: int) -> float:
+        if job is other:
+            return 1.0
+        live, their = self.brain.jobs[job.id], self.brain.jobs[other.id]
+        caps = (job.share_on(gpu), other.share_on(gpu))
+        model = self.state.machines.models[self.state.machines.model[gpu]]
+        names = workload_name(live.spec), workload_name(their.spec)
+        found = self._table.belief(model, caps, *names)
+        return found.slowdown if found else math.nan
+
+    def _alone(self, job: Job, share: int | None) -> float:
+        throughput = self.state.workloads[job.workload].throughput
+        if share is None or share not in throughput or WHOLE not in throughput:
+            return 1.0
+        return throughput[WHOLE] / throughput[share]
+
+    def _enter(self, start: Start) -> None:
+        state, job = self.state, start.job
+        del state.pending[job.number]
+        state.running[job.number] = job
+        job.phase, job.gpus, job.shares = "running", start.gpus, start.shares
+        job.started_s = job.since_s = state.now
+        job.done_s = self._tracks[job.id].past.done_s
+        for gpu in start.gpus:
+            state.residents[gpu].append(job)
+        self._count_idle()
+        for gpu in start.gpus:
+            for resident in state.residents[gpu]:
+                resident.done_s, resident.since_s = resident.done(state.now), state.now
+                resident.rate = self._rate(resident)
+
+    # The rules of a start.
+
+    def _broken(self, start: Start) -> Iterator[str]:
+        """Yield every rule that a start breaks."""
+        state, job, gpus = self.state, start.job, start.gpus
+        if state.pending.get(job.number) is not job:
+            yield "it does not wait"
+            return
+        if len(gpus) != job.workers or len(set(gpus)) != job.workers:
+            yield f"it needs {job.workers} devices, got {len(set(gpus))}"
+            return
+        if len({state.machines.model[gpu] for gpu in gpus}) > 1:
+            yield "its devices are of several models"
+        if start.mode:
+            yield "it has one mode only"
+        shares = start.shares or (None,) * job.workers
+        if len(shares) != job.workers:
+            yield f"it needs {job.workers} shares, got {len(shares)}"
+            return
+        for gpu, share in zip(gpus, shares, strict=True):
+            yield from self._broken_on(job, gpu, share)
+
+    def _broken_on(self, job: Job, gpu: int, share: int | None) -> Iterator[str]:
+        state, machines = self.state, self.state.machines
+        rules, where, residents = machines.rules, machines.gpu_ids[gpu], state.residents[gpu]
+        model = machines.models[machines.model[gpu]]
+        if machines.node[gpu] in state.down:
+            yield f"{where} takes no jobs"
+        if len(residents) >= rules.max_jobs_per_gpu:
+            yield f"{where} is full"
+        if share is not None and share not in self.allowed.get(model, rules.shares):
+            yield f"a share of {share} % is not allowed on {where}"
+        if share is not None and not residents and not self._cap_known(job, share):
+            yield f"nobody knows how fast it runs alone at {share} %"
+        capped = (share or 0) + sum(other.share_on(gpu) or 0 for other in residents)
+        if capped > rules.share_sum:
+            yield f"the shares on {where} would sum to {capped} %"
+        need = state.modes[job.workload][0].memory_mib + sum(map(state.needs_mib, residents))
+        if need > machines.memory_mib[gpu] + _SLACK_MIB:
+            yield f"{where} has too little memory"
+        for other in residents:
+            yield from self._broken_beside(job, share, other, gpu)
+
+    def _cap_known(self, job: Job, share: int) -> bool:
+        known = self.state.workloads[job.workload].throughput
+        return share in known and WHOLE in known
+
+    def _broken_beside(self, job: Job, share: int | None, other: Job, gpu: int) -> Iterator[str]:
+        state, theirs = self.state, other.share_on(gpu)
+        model, table = state.machines.model[gpu], state.predicted
+        there = table.caps_place.get((share, theirs))
+        back = table.caps_place.get((theirs, share))
+        if there is None or back is None:
+            yield f"nothing is believed of it beside {other.id} at these shares"
+            return
+        mine = table.upper_rows[model][there][job.workload][other.workload]
+        their_upper = table.upper_rows[model][back][other.workload][job.workload]
+        if math.isnan(mine) or math.isnan(their_upper):
+            yield f"it may not share with {other.id}"
+        if mine > job.gsla + _GSLA_SLACK:
+            yield f"{other.id} would slow it to {mine:.3g}, its gSLA is {job.gsla:g}"
+        if their_upper > other.gsla + _GSLA_SLACK:
+            yield f"it would slow {other.id} to {their_upper:.3g}, whose gSLA is {other.gsla:g}"
+
+    # Records of an instance.
+
+    def _record(self, job: Job) -> records.Job:
+        live, state = self.brain.jobs[job.id], self.state
+        common = {
+            "id": job.id,
+            "workload": state.names[job.workload],
+            "workers": job.workers,
+            "gsla": live.spec.gsla,
+            "weight": job.weight,
+            "arrival_s": max(0.0, job.arrival_s),
+            "remaining_s": job.remaining(state.now),
+            "priority": live.spec.priority,
+            "state": job.phase,
+        }
+        if job.phase == "running":
+            common["gpus"] = tuple(state.machines.gpu_ids[gpu] for gpu in job.gpus)
+            common["share"] = job.shares
+        return records.Job.model_validate(common)
+
+    def _entries(self, used: Sequence[int]) -> Iterator[SlowdownEntry]:
+        """Yield an entry for every two kinds that do not run alone; null: they may not share."""
+        table, state = self.state.predicted, self.state
+        shared = [k for k in used if not self._kinds[k].alone]
+        for m, model in enumerate(state.machines.models):
+            for k, caps in enumerate(table.caps):
+                back = table.caps_place[caps[1], caps[0]]
+                for a, b in product(shared, repeat=2):
+                    mirror = a > b or (a == b and (caps[0] or 0) > (caps[1] or 0))
+                    if mirror:
+                        continue
+                    yield _entry(
+                        (state.names[a], state.names[b]),
+                        caps,
+                        model,
+                        (float(table.slowdown[m, k, a, b]), float(table.slowdown[m, back, b, a])),
+                        (float(table.upper[m, k, a, b]), float(table.upper[m, back, b, a])),
+                    )
+
+
+def _entry(
+    pair: tuple[str, str],
+    caps: Caps,
+    model: str,
+    slowdown: tuple[float, float],
+    upper: tuple[float, float],
+) -> SlowdownEntry:
+    known = not any(map(math.isnan, (*slowdown, *upper)))
+    return SlowdownEntry(
+        pair=pair,
+        share=None if caps == UNCAPPED else caps,
+        slowdown=slowdown if known else None,
+        upper=upper if known and upper != slowdown else None,
+        gpu_model=model,
+    )
+
+
+def _seen_as(live: LiveJob) -> Job:
+    spec = live.spec
+    return Job(
+        number=live.sequence,
+        id=live.id,
+        workload=0,
+        workers=spec.workers,
+        work_s=UNKNOWN_WORK_S,
+        arrival_s=live.submitted_s,
+        gsla=math.inf if spec.gsla is None else spec.gsla,
+        weight=spec.weight,
+        latency=spec.priority == "latency",
+        tenant=spec.owner.name,
+        waiting_since_s=live.submitted_s,
+    )
+
+
+def _key(live: LiveJob) -> tuple[int, str]:
+    return live.spec.owner.uid, live.spec.workload
+
+
+def _share_on(live: LiveJob, gpu: str) -> int | None:
+    seats = live.run.seats if live.run else ()
+    return next((seat.share for seat in seats if seat.gpu == gpu), None)
+
+
+def _gang_sizes(active: Sequence[LiveJob]) -> dict[str, int]:
+    """Return the workers of the largest job of each workload."""
+    sizes: dict[str, int] = {}
+    for live in active:
+        name = workload_name(live.spec)
+        sizes[name] = max(live.spec.workers, sizes.get(name, 0))
+    return sizes
