@@ -11,11 +11,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
-from dovetail.executor.live.brain import HOLDING, Brain, JobState, LiveJob
+from dovetail.executor.live.brain import Brain, JobState, LiveJob
 from dovetail.executor.live.events import (
     AnyEvent,
     Measured,
@@ -34,7 +35,7 @@ WATCHED: Final = frozenset({JobState.PROFILING, JobState.RUNNING})
 """States in which a run's progress means something."""
 
 _Residents = tuple[tuple[str, bool], ...]
-"""The runs on a device, in the order of submission, and whether each is under way."""
+"""The runs on a device, in the order in which they came, and whether each is under way."""
 
 _MOST_SAMPLES: Final = 2048
 _MEMORY_GROWTH: Final = 1.02
@@ -157,7 +158,7 @@ class _Device:
 
 def watched(brain: Brain) -> list[str]:
     """Return the runs whose progress `Watch.observe` wants to see."""
-    return [job.run.id for job in brain.jobs.values() if job.state in WATCHED and job.run]
+    return [job.run.id for job in brain.holding.values() if job.state in WATCHED and job.run]
 
 
 class Watch:
@@ -247,7 +248,7 @@ class Watch:
 
     def _follow(self, brain: Brain) -> list[AnyEvent]:
         """Take in who is on which device; return what may still be said of those who were."""
-        holding = [job for job in brain.jobs.values() if job.state in HOLDING and job.run]
+        holding = [(job, job.run) for job in brain.holding.values() if job.run is not None]
         residents = _residents(holding)
         changed = [
             gpu
@@ -255,11 +256,10 @@ class Watch:
             if residents.get(gpu, ()) != self._residents_of(gpu)
         ]
         ended = [*self._ended_profiles(), *self._measurements(changed)]
-        for job in holding:
-            if job.run is not None and job.run.id not in self._tracks:
-                self._tracks[job.run.id] = _Track(job, job.run, self._now_s)
-        present = {job.run.id for job in holding if job.run is not None}
-        self._tracks = {run: track for run, track in self._tracks.items() if run in present}
+        self._tracks = {
+            run.id: self._tracks.get(run.id) or _Track(job, run, self._now_s)
+            for job, run in holding
+        }
         for gpu in changed:
             self._devices[gpu] = self._device(gpu, residents.get(gpu, ()))
         for track in self._tracks.values():
@@ -273,7 +273,8 @@ class Watch:
         device = _Device(residents, self._now_s, self._options.window_s)
         if device.shared:
             runs = [self._tracks[run].run for run, _ in residents]
-            device.predicted = self._knowledge.predicted(runs, gpu)
+            beliefs = self._knowledge.predicted(runs, gpu)
+            device.predicted = beliefs if all(map(math.isfinite, beliefs)) else ()
         return device
 
     def _enter_phase(self, track: _Track) -> None:
@@ -540,14 +541,13 @@ class Watch:
         return self._models.get(track.run.seats[0].gpu, "unknown")
 
 
-def _residents(holding: Sequence[LiveJob]) -> dict[str, _Residents]:
+def _residents(holding: Sequence[tuple[LiveJob, Run]]) -> dict[str, _Residents]:
     """Return the runs on each device and whether each is under way."""
     found: dict[str, _Residents] = {}
-    for job in holding:
-        if job.run is not None:
-            for seat in job.run.seats:
-                entry = (job.run.id, job.state in WATCHED)
-                found[seat.gpu] = (*found.get(seat.gpu, ()), entry)
+    for job, run in holding:
+        for seat in run.seats:
+            entry = (run.id, job.state in WATCHED)
+            found[seat.gpu] = (*found.get(seat.gpu, ()), entry)
     return found
 
 
