@@ -102,16 +102,20 @@ def test_what_is_no_progress_file_reads_as_nothing(tmp_path):
 def test_a_reader_sees_whole_counts_that_only_grow(path):
     code = "import dovetail_progress as p; p.INTERVAL_S = 0; [p.step() for _ in range(10**8)]"
     job = subprocess.Popen([sys.executable, "-c", code], env=environment(path))
+    seen = []
+
+    def often_enough():
+        # One that was being written three times in a row is None.
+        seen.extend(found for _ in range(500) if (found := read_progress(path)))
+        return len(set(seen)) > 2_000
+
     try:
-        wait_until(lambda: read_progress(path))
-        seen = [read_progress(path) for _ in range(20_000)]
+        wait_until(often_enough)
     finally:
         job.kill()
         job.wait()
-    assert None not in seen
     assert seen == sorted(seen, key=lambda one: one.iterations)
     assert seen == sorted(seen, key=lambda one: one.at_s)
-    assert len(set(seen)) > 100
 
 
 # A program that counts for itself.
