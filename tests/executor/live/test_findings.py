@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from dovetail.executor.live.findings import Shared, measurement, moment, power_w, solo_profile
+from dovetail.executor.live.findings import Slowed, measurement, moment, power_w, solo_profile
 from dovetail.executor.live.jobs import JobSpec, Run, Seat
 from dovetail.executor.live.pools.pool import Usage
 from dovetail.executor.live.rates import Rate
@@ -74,11 +74,16 @@ def test_power_is_energy_over_time(readings, expected):
 
 
 def test_a_measurement_tells_the_worse_noise_and_the_shorter_time():
-    shared = [Shared("ann/w", 50, 1.25), Shared("bob/v", None, 1e-6)]
-    rates = [STEADY, Rate(1.0, math.inf, math.inf, 9.0, 55.0)]
-    found = measurement(shared, "M", rates, [], 1e9)
+    slowed = [Slowed(1.25, STEADY), Slowed(1e-6, Rate(1.0, math.inf, math.inf, 9.0, 55.0))]
+    found = measurement(["ann/w", "bob/v"], [50, None], "M", slowed, [], 1e9)
     assert found.workloads == ("ann/w", "bob/v")
     assert found.share == (50, None)
     assert found.slowdown == (1.25, 1e-3)
     assert found.source == "live; rate noise unknown over 55 s"
     assert found.date == moment(1e9) == "2001-09-09T01:46:40+00:00"
+
+
+def test_runs_of_which_one_stood_still_failed_to_run_together():
+    found = measurement(["a", "b"], [None, None], "M", None, [], 0.0)
+    assert found.failed
+    assert found.source == "live; stood still"
