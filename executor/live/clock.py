@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 
 def boot_s() -> float:
     """Return seconds since the machine booted; suspended time counts, and nobody can set it."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def boot_id() -> str:
+    """Return the name that the kernel gave itself when the machine booted."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 class ServiceClock:

@@ -1,0 +1,96 @@
+"""Where requests of many threads wait for the one that serves them, and the bell that wakes it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from dovetail.executor.live.desk import BusyError
+from dovetail.executor.live.events import AnyEvent
+
+_CLOSED = "the service is stopping"
+
+
+@dataclass(frozen=True)
+class Request:
+    """Something that a user wants changed.
+
+    Attributes
+    ----------
+    events : callable
+        Returns the events that make it so, given how many jobs there are by then; raises what the
+        user is told where it may not be.
+    answer : callable
+        Returns what the user is told once these events are durable.
+    told : Future
+        Where the user's thread waits.
+    """
+
+    events: Callable[[int], Sequence[AnyEvent]]
+    answer: Callable[[Sequence[AnyEvent]], Any]
+    told: Future[Any] = field(default_factory=Future)
+
+    def reply(self, events: Sequence[AnyEvent]) -> None:
+        """Answer, now that these events are durable."""
+        try:
+            self.told.set_result(self.answer(events))
+        except Exception as error:
+            self.told.set_exception(error)
+
+
+class Mailbox:
+    """Requests in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._bell = threading.Event()
+        self._waiting: list[Request] = []
+        self._closed = False
+
+    @property
+    def closed(self) -> bool:
+        """Whether nobody serves requests any more."""
+        return self._closed
+
+    def ask(self, request: Request) -> Any:  # noqa: ANN401 - each request has its own answer
+        """Leave a request and wait for its answer.
+
+        Raises
+        ------
+        BusyError
+            When nobody serves requests any more.
+        DovetailError
+            Whatever the request was answered with.
+        """
+        with self._lock:
+            if self._closed:
+                raise BusyError(_CLOSED)
+            self._waiting.append(request)
+        self.ring()
+        return request.told.result()
+
+    def ring(self) -> None:
+        """Wake who waits; from any thread."""
+        self._bell.set()
+
+    def wait(self, timeout_s: float | None) -> None:
+        """Sleep until the bell rings or the time is over; None = for as long as it takes."""
+        self._bell.wait(timeout_s)
+        self._bell.clear()
+
+    def take(self) -> list[Request]:
+        """Return the requests that have come since the last call."""
+        with self._lock:
+            taken, self._waiting = self._waiting, []
+        return taken
+
+    def close(self) -> None:
+        """Refuse what waits and what comes."""
+        with self._lock:
+            self._closed = True
+        for request in self.take():
+            request.told.set_exception(BusyError(_CLOSED))
+        self.ring()

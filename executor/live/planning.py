@@ -1,0 +1,142 @@
+"""A policy's decision as a plan, and why jobs wait, in the words of ``dovetail explain``."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import NamedTuple, Self
+
+from dovetail.executor.live.brain import QUEUED, Brain, JobState, LiveJob
+from dovetail.formulations.problems import Problem
+from dovetail.instances.checker import check
+from dovetail.instances.errors import DovetailError
+from dovetail.instances.instance import Instance
+from dovetail.instances.plan import Assignment, ObjectiveValue, Plan
+from dovetail.solver.explanations import explain, reasons
+from dovetail.solver.policies import Decision, Start, State
+
+
+def plan_of(instance: Instance, state: State, decision: Decision, policy: str) -> Plan:
+    """Return what a decision comes to: who runs on, who starts, and why the others wait.
+
+    Parameters
+    ----------
+    instance : Instance
+        The round that ``state`` poses.
+    state : State
+        What the policy decided on.
+    decision : Decision
+        Its answer.
+    policy : str
+        Its name.
+    """
+    stopped = {job.id for job in decision.stops}
+    stay = [
+        Assignment(job=job.id, gpus=job.gpus, share=job.share, sub_batch=job.sub_batch, start=False)
+        for job in instance.jobs
+        if job.gpus is not None and job.id not in stopped
+    ]
+    assigned = _beside_whom([*stay, *(_assignment(start, state) for start in decision.starts)])
+    if stopped:
+        assigned = [row.replace(start=True) for row in assigned]
+    problem = instance.preempted() if stopped else instance
+    report = check(problem, Plan(assignments=tuple(assigned)))
+    told = [row.replace(slowdown=report.job_slowdown.get(row.job)) for row in assigned]
+    value = report.value
+    return Plan(
+        instance=instance.name,
+        solver=f"policy {policy}",
+        preempt=bool(stopped),
+        objective=None if value is None else ObjectiveValue(name="throughput", value=value),
+        notes=(*map(str, report.violations), *report.warnings),
+        assignments=tuple(told),
+        waiting=reasons(Problem(problem, "throughput"), assigned) if report.valid else (),
+    )
+
+
+def _assignment(start: Start, state: State) -> Assignment:
+    mode = state.modes[start.job.workload][start.mode]
+    return Assignment(
+        job=start.job.id,
+        gpus=tuple(state.machines.gpu_ids[gpu] for gpu in start.gpus),
+        share=start.shares or (None,) * len(start.gpus),
+        sub_batch=mode.sub_batch,
+        start=True,
+    )
+
+
+def _beside_whom(rows: list[Assignment]) -> list[Assignment]:
+    """Return the assignments with the co-runners of each."""
+    on: dict[str, list[str]] = defaultdict(list)
+    for row in rows:
+        for gpu in row.gpus:
+            on[gpu].append(row.job)
+    return [
+        row.replace(
+            co_runners=tuple(tuple(job for job in on[gpu] if job != row.job) for gpu in row.gpus)
+        )
+        for row in rows
+    ]
+
+
+def story(
+    job: LiveJob, brain: Brain, instance: Instance | None = None, plan: Plan | None = None
+) -> str:
+    """Return why a job waits and what would let it start, or where it is, line by line."""
+    lines = [f"{job.id}: {job.state}, {job.why}"]
+    if job.state in QUEUED:
+        lines += _of_live(job, brain)
+    if instance is not None and plan is not None:
+        lines += _of_round(job, instance, plan)
+    return "\n".join(lines)
+
+
+class Lacks(NamedTuple):
+    """What jobs that wait cannot do without, in a few words.
+
+    Attributes
+    ----------
+    brain : Brain
+        Jobs and devices.
+    closed : bool
+        Whether no device takes jobs.
+    """
+
+    brain: Brain
+    closed: bool
+
+    @classmethod
+    def of(cls, brain: Brain) -> Self:
+        """Look at the devices."""
+        return cls(brain, all(device.trouble for device in brain.devices.values()))
+
+    def of_job(self, job: LiveJob) -> str:
+        """Return what a job lacks; empty unless it waits."""
+        if job.state not in QUEUED:
+            return ""
+        if self.closed:
+            return "a device that takes jobs"
+        devices = "an idle device" if job.spec.workers == 1 else f"{job.spec.workers} idle devices"
+        return f"{devices}, or room beside others" if self.brain.may_share(job) else devices
+
+
+def _of_live(job: LiveJob, brain: Brain) -> list[str]:
+    """Return what keeps a job waiting that is no part of the round's mathematics."""
+    lines = []
+    if job.alone_only:
+        lines.append(f"it may run alone only: {job.alone_only}")
+    elif job.state is JobState.SUBMITTED:
+        lines.append("it starts alone: its workload has no profile yet")
+    lines += [
+        f"{name} takes no jobs: {device.trouble}"
+        for name, device in brain.devices.items()
+        if device.present and device.trouble
+    ]
+    return lines
+
+
+def _of_round(job: LiveJob, instance: Instance, plan: Plan) -> list[str]:
+    try:
+        story = explain(instance, plan, job.id)
+    except DovetailError as error:
+        return [f"no more can be said: {error}"]
+    return [story.reason, *(f"- {remedy.text}" for remedy in story.remedies)]

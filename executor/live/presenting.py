@@ -1,0 +1,112 @@
+"""Views of jobs and devices, made from what the brain knows and what is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from dovetail.executor.live.brain import HOLDING, OVER, Brain, JobState, LiveJob
+from dovetail.executor.live.planning import Lacks
+from dovetail.executor.live.pools.pool import Usage
+from dovetail.executor.live.views import DeviceView, JobView, StepView
+from dovetail.executor.live.watch import Reading
+from dovetail.instances.instance import Cluster
+
+_UNSEEN = Reading()
+_RUNS = frozenset({JobState.PROFILING, JobState.RUNNING})
+
+
+def job_views(
+    brain: Brain,
+    jobs: Iterable[LiveJob],
+    readings: Mapping[str, Reading],
+    history: bool = False,
+) -> list[JobView]:
+    """Return how jobs stand; ``readings`` are what is seen of runs."""
+    residents = brain.residents()
+    lacks = Lacks.of(brain)
+    return [_job_view(job, residents, readings, lacks, history) for job in jobs]
+
+
+def _job_view(
+    job: LiveJob,
+    residents: Mapping[str, list[LiveJob]],
+    readings: Mapping[str, Reading],
+    lacks: Lacks,
+    history: bool,
+) -> JobView:
+    spec, run = job.spec, job.run
+    holds = run is not None and job.state in HOLDING
+    seats = run.seats if run is not None else ()
+    seen = readings.get(run.id, _UNSEEN) if run is not None and holds else _UNSEEN
+    others = [
+        tuple(other.id for other in residents.get(seat.gpu, ()) if other is not job)
+        for seat in seats
+        if holds
+    ]
+    return JobView(
+        id=job.id,
+        name=spec.name,
+        owner=spec.owner.name,
+        uid=spec.owner.uid,
+        command=spec.command,
+        workload=spec.workload,
+        workers=spec.workers,
+        priority=spec.priority,
+        gsla=spec.gsla,
+        state=job.state,
+        why=job.why,
+        waiting_for=lacks.of_job(job),
+        submitted_s=job.submitted_s,
+        since_s=job.since_s,
+        started_s=_first(job, _RUNS),
+        ended_s=job.since_s if job.state in OVER else None,
+        runs=job.runs,
+        run=run.id if run is not None else None,
+        gpus=tuple(seat.gpu for seat in seats),
+        shares=tuple(seat.share for seat in seats),
+        co_runners=tuple(others),
+        pids=tuple(rank.pid for rank in job.ranks),
+        statuses=tuple(rank.status for rank in job.ranks),
+        iterations=seen.iterations,
+        total=seen.total,
+        rate=seen.rate,
+        solo_rate=seen.solo_rate,
+        slowdown=seen.slowdown,
+        predicted=seen.predicted,
+        memory_mib=seen.memory_mib or spec.memory_mib,
+        public_log=spec.public_log,
+        history=_steps(job) if history else (),
+    )
+
+
+def _steps(job: LiveJob) -> tuple[StepView, ...]:
+    return tuple(StepView(at_s=step.at_s, state=step.state, why=step.why) for step in job.history)
+
+
+def _first(job: LiveJob, states: frozenset[JobState]) -> float | None:
+    """Return when a job first came to one of the states."""
+    return next((step.at_s for step in job.history if step.state in states), None)
+
+
+def device_views(
+    brain: Brain, cluster: Cluster, usage: Mapping[str, Usage]
+) -> tuple[DeviceView, ...]:
+    """Return how the devices stand."""
+    residents = brain.residents()
+    found = []
+    for gpu in (gpu for node in cluster.nodes for gpu in node.devices):
+        used = usage.get(gpu.id)
+        found.append(
+            DeviceView(
+                id=gpu.id,
+                model=gpu.model,
+                memory_mib=gpu.memory_mib,
+                jobs=tuple(job.id for job in residents.get(gpu.id, ())),
+                used_mib=used.memory_mib if used else None,
+                energy_j=used.energy_j if used else None,
+                metrics=used.metrics if used else {},
+                source=used.source if used else "",
+                trouble=brain.devices[gpu.id].trouble if gpu.id in brain.devices else "",
+            )
+        )
+    return tuple(found)

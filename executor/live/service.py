@@ -1,0 +1,750 @@
+"""The service: it joins the journal, the brain, a pool and a policy, and loses no job.
+
+One thread serves (``Service.run``); any thread may ask (``Desk``). What happens is made durable,
+then told to the brain, then carried out. While the journal cannot be written, requests are
+refused and nothing is carried out; jobs run on, and what happens to them is kept until it can be
+written.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import threading
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+from dovetail.executor.live import events
+from dovetail.executor.live.beliefs import Beliefs
+from dovetail.executor.live.brain import (
+    HOLDING,
+    OVER,
+    QUEUED,
+    Brain,
+    JobState,
+    LiveJob,
+    TransitionError,
+)
+from dovetail.executor.live.clock import ServiceClock, boot_id, boot_s
+from dovetail.executor.live.commands import Command, Launch, Release, Stop
+from dovetail.executor.live.desk import BusyError, RefusedError, UnknownJobError
+from dovetail.executor.live.events import AnyEvent
+from dovetail.executor.live.gate import Gate
+from dovetail.executor.live.jobs import JobSpec, Owner, Run
+from dovetail.executor.live.journal import JournalError
+from dovetail.executor.live.library import Library, beliefs_of
+from dovetail.executor.live.mailbox import Mailbox, Request
+from dovetail.executor.live.planning import plan_of, story
+from dovetail.executor.live.pools.pool import NodePool, Usage
+from dovetail.executor.live.presenting import device_views, job_views
+from dovetail.executor.live.recorder import Recorder
+from dovetail.executor.live.views import JobView, ServiceView
+from dovetail.executor.live.watch import Reading, Watch, WatchOptions, watched
+from dovetail.executor.live.world import CannotStartError, World
+from dovetail.executor.rounds import run_rounds
+from dovetail.instances._record import listed, shown
+from dovetail.instances._version import VERSION
+from dovetail.instances.datasets import Repository
+from dovetail.instances.errors import DovetailError, InputError
+from dovetail.instances.instance import Cluster, Instance
+from dovetail.instances.plan import Plan
+from dovetail.predictors import TrainedPredictor
+from dovetail.solver.policies import Decision, State, policy_named
+from dovetail.solver.policies.policy import NOTHING
+
+_LOG: Final = logging.getLogger("dovetail.live")
+
+AGAIN_S: Final = 2.0
+"""Seconds after which what the disk, a pool or a policy refused is tried again."""
+
+_POLICY_AGAIN_S: Final = 60.0
+_NO_TRACE: Final = "the pool has no trace of it"
+_ENDS: Final = frozenset({"rank_ended", "rank_gone", "rank_refused"})
+_QUIET: Final = frozenset({"recorded", "rank_started"})
+_PATIENT: Final = _QUIET | {"submitted"}
+
+REST: Final = 4.0
+"""How many times as long as the last decision took the next one waits, if only jobs came."""
+
+
+class Journal(Protocol):
+    """Where events are durable (``journal.Journal``)."""
+
+    def replay(self) -> Brain:
+        """Return the brain after all events."""
+        ...
+
+    def append(self, events: Sequence[AnyEvent]) -> int:
+        """Make events durable, all or none, and return the number of the last."""
+        ...
+
+    def checkpoint(self, brain: Brain) -> bool:
+        """Store the brain now and then, so that the next start is quick."""
+        ...
+
+
+class Service:
+    """Runs the jobs of a journal on a pool (a ``Desk`` and a ``rounds.Pool``).
+
+    Parameters
+    ----------
+    journal : Journal
+        Held by nobody else.
+    pool : NodePool
+        Where jobs run; nobody has resumed it yet.
+    repository : Repository
+        Profiles and measurements: what is believed of workloads, and where new ones go.
+    policy : str
+        Name and options, as in ``policy_named``.
+    model : TrainedPredictor, optional
+        Predicts what was not measured; the analytic predictor where there is none.
+    watching : WatchOptions, optional
+        How long runs are looked at before something is said of them.
+    sample_s : float
+        Seconds between two looks at what runs.
+    directory : path
+        The state directory, for people.
+    dry_run : bool
+        Never start or stop anything; ``plan`` says what would be.
+    any_user : bool, optional
+        Whether jobs may run as other users than the service's; by default if that is root.
+
+    Attributes
+    ----------
+    ready : threading.Event
+        Set once ``run`` has taken up what an earlier service left: from then on answers are true.
+
+    Raises
+    ------
+    UnsupportedError
+        When there is no such policy.
+    JournalError, InputError
+        When the journal or the repository cannot be read.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        pool: NodePool,
+        repository: Repository,
+        policy: str = "dovetail",
+        *,
+        model: TrainedPredictor | None = None,
+        watching: WatchOptions | None = None,
+        sample_s: float = 1.0,
+        directory: str | Path = "",
+        dry_run: bool = False,
+        any_user: bool | None = None,
+    ) -> None:
+        self.ready = threading.Event()
+        self._journal = journal
+        self._pool = pool
+        self._repository = repository
+        self._model = model
+        self._directory = os.fspath(directory)
+        self._dry_run = dry_run
+        self._any_user = os.geteuid() == 0 if any_user is None else any_user
+        self._sample_every_s = sample_s
+        self._lock = threading.RLock()
+        self._mailbox = Mailbox()
+        self._troubles: dict[str, str] = {}
+        self._policy = _Unfailing(policy, self._troubles)
+        self._brain = journal.replay()
+        self._clock = ServiceClock(self._brain.now_s)
+        self._started_s = self._clock.now_s()
+        self._cluster = pool.cluster()
+        self._world = World(self._brain, self._cluster, self._beliefs(), pool.sharing)
+        self._library = Library(self._world)
+        self._watch = Watch(_models(self._cluster), self._library, watching)
+        self._recorder = Recorder(repository, self._mailbox.ring)
+        # What has happened and is not durable yet, and what is to be done for what is.
+        self._news: list[AnyEvent] = []
+        self._commands: list[Command] = []
+        self._strays: dict[str, _Stray] = {}
+        # When to do what again, on the service's clock.
+        self._again_s = self._wake_s = math.inf
+        self._rest_until_s = self._sampled_s = -math.inf
+        self._changed = self._urgent = True
+        # What faces are shown.
+        self._decide_s: float | None = None
+        self._gap: float | None = None
+        self._usage: Mapping[str, Usage] = {}
+        self._readings: Mapping[str, Reading] = {}
+
+    @property
+    def state(self) -> State:
+        """What the policy sees."""
+        return self._world.state
+
+    # The life of a service.
+
+    def run(self) -> None:
+        """Serve until ``stop``; every job runs on afterwards.
+
+        Raises
+        ------
+        JournalError
+            When the journal cannot be written at the start.
+        """
+        try:
+            self._take_up()
+            run_rounds(self, self._policy)
+        finally:
+            self._mailbox.close()
+            self._pool.close()
+            self._recorder.close()
+
+    def stop(self) -> None:
+        """Let ``run`` return; from any thread."""
+        self._mailbox.close()
+
+    def _take_up(self) -> None:
+        """Take up what an earlier service left; nothing is done before it is all known."""
+        held = list(self._brain.holding.values())
+        beyond = self._pool.resume([job.run for job in held if job.run is not None])
+        told = self._stamped(self._pool.poll())
+        adopted = [placed for run in beyond for placed in self._adopted(run)]
+        self._commit([self._attached(), *adopted, *told, *self._untraced(held, told)])
+        self._commit(self._newly_known())
+        self._commands = [
+            *(command for command in self._commands if isinstance(command, Release)),
+            *self._of_strays(beyond),
+            *self._brain.outstanding(),
+        ]
+        self._pool.attach(self._mailbox.ring)
+        self._record_what_was_measured()
+        self.ready.set()
+
+    def _attached(self) -> AnyEvent:
+        return events.ServiceStarted(
+            at_s=self._clock.now_s(),
+            boot=boot_id(),
+            pool=self._pool.name,
+            gpus=tuple(gpu.id for node in self._cluster.nodes for gpu in node.devices),
+            version=VERSION,
+        )
+
+    def _adopted(self, run: Run) -> list[AnyEvent]:
+        """Return what makes a run known whose start the journal has lost."""
+        job = self._brain.jobs.get(run.job)
+        lost = (
+            job is not None
+            and job.state in QUEUED
+            and job.spec == run.spec
+            and run.id == f"{job.id}.{job.runs + 1}"
+        )
+        if not lost:
+            return []
+        known = (run.spec.owner.uid, run.spec.workload) in self._brain.profiled
+        return [events.Placed(at_s=self._clock.now_s(), run=run, profiling=not known)]
+
+    def _untraced(self, held: Sequence[LiveJob], told: Sequence[AnyEvent]) -> list[AnyEvent]:
+        """Return that the ranks are lost which should run and of which the pool knows nothing."""
+        seen = {_rank_of(event) for event in told}
+        return [
+            events.RankLost(at_s=self._clock.now_s(), run=job.run.id, rank=rank, reason=_NO_TRACE)
+            for job in held
+            if job.run is not None and job.state in (JobState.PROFILING, JobState.RUNNING)
+            for rank in range(len(job.ranks))
+            if (job.run.id, rank) not in seen
+        ]
+
+    def _of_strays(self, beyond: Sequence[Run]) -> list[Command]:
+        """Return what ends the runs that no job has: nobody would wait for them."""
+        found: list[Command] = []
+        for run in beyond:
+            job = self._brain.jobs.get(run.job)
+            if job is not None and job.run is not None and job.run.id == run.id:
+                found += [] if job.state in HOLDING else [Release(run.id)]
+            else:
+                self._strays[run.id] = _Stray(run)
+                found.append(Stop(run.id, run.spec.grace_s))
+        return found
+
+    # The round loop (``rounds.Pool``).
+
+    def advance(self) -> bool:
+        """Serve until a decision is called for; False once the service stops."""
+        while not self._mailbox.closed:
+            self._serve()
+            if self._decision_is_due():
+                self._changed = self._urgent = False
+                self._wake_s = math.inf
+                self._world.renew(self._clock.now_s())
+                return True
+            self._mailbox.wait(self._idle_s())
+        return False
+
+    def carry_out(self, decision: Decision, decide_s: float) -> None:
+        """Place and stop jobs as decided, as far as the gate lets them."""
+        self._decide_s = decide_s
+        self._gap = decision.proof.gap if decision.proof else None
+        self._rest_until_s = self._clock.now_s() + REST * decide_s
+        self._wake_s = math.inf if decision.wake_s is None else decision.wake_s
+        if self._dry_run:
+            return
+        try:
+            self._decide(decision)
+        except JournalError as error:
+            self._be_in_trouble("journal", error)
+            self._changed = True
+        self._obey()
+
+    def _decide(self, decision: Decision) -> None:
+        for job in decision.stops:
+            run = self._brain.jobs[job.id].run
+            if run is not None and run.spec.requeue:
+                self._commit([self._stop_decided(run, "the policy gives its devices to others")])
+        for start in decision.starts:
+            try:
+                placed = self._world.place(start)
+            except CannotStartError as error:
+                _LOG.warning("%s", error)
+                continue
+            refusal = self._gate().refusal(placed.run)
+            if refusal:
+                _LOG.warning("%s is not started: %s", placed.run.job, refusal)
+            else:
+                self._commit([placed.replace(at_s=self._clock.now_s())])
+
+    def _stop_decided(self, run: Run, reason: str) -> AnyEvent:
+        at_s = self._clock.now_s()
+        return events.StopDecided(at_s=at_s, run=run.id, reason=reason, then="wait")
+
+    def _gate(self) -> Gate:
+        strays = {s.gpu: stray.run.id for stray in self._strays.values() for s in stray.run.seats}
+        return Gate(self._brain, self._cluster, self._pool.sharing, strays)
+
+    def _decision_is_due(self) -> bool:
+        if self._news:
+            return False
+        now_s = self._clock.now_s()
+        rested = self._urgent or now_s >= self._rest_until_s
+        return now_s >= self._wake_s or (self._changed and rested)
+
+    def _idle_s(self) -> float | None:
+        """Return for how long nothing is to be done unless somebody rings."""
+        moments = [self._wake_s, self._again_s, *map(_deadline_s, self._brain.holding.values())]
+        if self._watched():
+            moments.append(self._sampled_s + self._sample_every_s)
+        if self._changed and not self._news:
+            moments.append(self._rest_until_s)
+        first_s = min(moments)
+        return None if math.isinf(first_s) else max(0.0, first_s - self._clock.now_s())
+
+    # One turn: what has happened, what is asked, and what is to be done for it.
+
+    def _serve(self) -> None:
+        requests = self._mailbox.take()
+        self._news += self._of_jobs(self._stamped(self._pool.poll()))
+        if not self._news:
+            self._news = [*self._overdue(), *self._measured(), *self._recorded()]
+        if self._news or requests:
+            self._record(requests)
+        self._record_what_was_measured()
+        self._obey()
+
+    def _stamped(self, told: Sequence[AnyEvent]) -> list[AnyEvent]:
+        at_s = self._clock.now_s()
+        return [event.replace(at_s=at_s) for event in told]
+
+    def _of_jobs(self, told: Sequence[AnyEvent]) -> list[AnyEvent]:
+        """Return the events but those of strays, which are let go of as they end."""
+        found = []
+        for event in told:
+            run, rank = _rank_of(event)
+            stray = self._strays.get(run)
+            if stray is None:
+                found.append(event)
+            elif event.kind in _ENDS:
+                stray.left.discard(rank)
+                if not stray.left:
+                    del self._strays[run]
+                    self._commands.append(Release(run))
+                    self._changed = self._urgent = True
+        return found
+
+    def _overdue(self) -> list[AnyEvent]:
+        """Return that the runs are to end which have had their walltime."""
+        at_s = self._clock.now_s()
+        return [
+            events.StopDecided(
+                at_s=at_s,
+                run=job.run.id,
+                reason=f"its walltime of {job.spec.walltime_s:g} s is over",
+                then="fail",
+            )
+            for job in self._brain.holding.values()
+            if job.run is not None and _deadline_s(job) <= at_s
+        ]
+
+    def _watched(self) -> list[str]:
+        return [] if self._dry_run else watched(self._brain)
+
+    def _measured(self) -> list[AnyEvent]:
+        """Look at what runs, if it is time to, and return what follows from it."""
+        now_s, runs = self._clock.now_s(), self._watched()
+        if not runs or now_s < self._sampled_s + self._sample_every_s:
+            return []
+        self._sampled_s = now_s
+        try:
+            progress = {run: self._pool.progress(run) for run in runs}
+            self._usage = self._pool.usage()
+            found = self._watch.observe(self._brain, progress, self._usage, now_s, boot_s())
+        except Exception as error:
+            self._be_in_trouble("watch", error)
+            return []
+        self._readings = {run: self._watch.reading(run) for run in runs}
+        for run, reading in self._readings.items():
+            if reading.iterations is not None:
+                job = run.rpartition(".")[0]
+                self._world.note_progress(job, reading.iterations, reading.total)
+        return list(found)
+
+    def _record_what_was_measured(self) -> None:
+        if not self._dry_run:
+            self._recorder.offer(self._brain.unrecorded)
+
+    def _recorded(self) -> list[AnyEvent]:
+        """Return that what was measured is in the repository, and believe it from now on."""
+        sequence = self._recorder.recorded()
+        if sequence is None:
+            return []
+        self._world.learn(self._beliefs())
+        self._changed = self._urgent = True
+        recorded = events.Recorded(at_s=self._clock.now_s(), sequence=sequence)
+        return [recorded, *self._newly_known()]
+
+    def _beliefs(self) -> Beliefs:
+        return beliefs_of(self._repository, self._model)
+
+    def _newly_known(self) -> list[AnyEvent]:
+        """Return which workloads that wait for a profile have one in the repository."""
+        unknown = {
+            (job.spec.owner.uid, job.spec.workload): job.spec
+            for job in self._brain.queued.values()
+            if job.state is JobState.SUBMITTED and not job.alone_only
+        }
+        return self._known_of(unknown.values())
+
+    def _known_of(self, specs: Iterable[JobSpec]) -> list[AnyEvent]:
+        """Return which workloads the repository has the profile of, and the journal does not."""
+        at_s, models = self._clock.now_s(), set(_models(self._cluster).values())
+        keys = {
+            (spec.owner.uid, spec.workload)
+            for spec in specs
+            if any(self._library.alone(spec, model) for model in models)
+        }
+        new = sorted(keys - self._brain.profiled)
+        return [events.WorkloadKnown(at_s=at_s, uid=uid, workload=name) for uid, name in new]
+
+    def _record(self, requests: Sequence[Request]) -> None:
+        """Make what has happened and what is asked durable, together; answer who asked."""
+        granted = []
+        jobs = len(self._brain.jobs)
+        for request in requests:
+            try:
+                asked = list(request.events(jobs))
+            except DovetailError as error:
+                request.told.set_exception(error)
+            else:
+                jobs += sum(isinstance(event, events.Submitted) for event in asked)
+                granted.append((request, asked))
+        try:
+            self._commit([*self._news, *(event for _, asked in granted for event in asked)])
+        except JournalError as error:
+            self._be_in_trouble("journal", error)
+            for request, _ in granted:
+                request.told.set_exception(BusyError(str(error)))
+            return
+        self._news = []
+        for request, asked in granted:
+            request.reply(asked)
+
+    def _commit(self, happened: Sequence[AnyEvent]) -> None:
+        """Make events durable, then tell the brain.
+
+        Raises
+        ------
+        JournalError
+            When they are not durable; the brain does not know of them then.
+        """
+        if not happened:
+            return
+        self._journal.append(happened)
+        self._troubles.pop("journal", None)
+        for event in happened:
+            try:
+                with self._lock:
+                    self._commands += self._brain.apply(event)
+            except TransitionError as error:
+                _LOG.warning("%s is passed over: %s", event.kind, error)
+        self._changed |= any(event.kind not in _QUIET for event in happened)
+        self._urgent |= any(event.kind not in _PATIENT for event in happened)
+        self._checkpoint()
+
+    def _checkpoint(self) -> None:
+        try:
+            self._journal.checkpoint(self._brain)
+        except JournalError as error:
+            _LOG.warning("no checkpoint: %s", error)
+
+    def _obey(self) -> None:
+        """Carry out what is to be done; what a pool fails to do is tried again."""
+        if self._again_s <= self._clock.now_s():
+            self._again_s = math.inf
+        commands, self._commands = self._commands, []
+        if self._dry_run:
+            return
+        for command in commands:
+            try:
+                self._carry_out(command)
+            except Exception as error:
+                _LOG.exception("%s failed", type(command).__name__)
+                self._be_in_trouble("pool", error)
+                self._commands.append(command)
+        if commands and not self._commands:
+            self._troubles.pop("pool", None)
+
+    def _carry_out(self, command: Command) -> None:
+        match command:
+            case Launch(run):
+                job = self._brain.jobs[run.job]
+                if _is_to_run(job, run):
+                    self._pool.launch(run)
+            case Stop(run, grace_s):
+                self._pool.stop(run, grace_s)
+            case Release(run):
+                self._pool.release(run)
+
+    def _be_in_trouble(self, what: str, error: Exception) -> None:
+        self._troubles[what] = str(error)
+        self._again_s = min(self._again_s, self._clock.now_s() + AGAIN_S)
+
+    # What people ask for (``Desk``).
+
+    def submit(self, specs: Sequence[JobSpec], by: Owner) -> tuple[str, ...]:
+        """Accept jobs, all or none, and return their ids."""
+        for k, spec in enumerate(specs):
+            self._refuse_hopeless(spec, by, f"jobs[{k}]." if len(specs) > 1 else "")
+
+        def submitted(jobs: int) -> list[AnyEvent]:
+            at_s = self._clock.now_s()
+            numbered = enumerate(specs, jobs + 1)
+            made = [events.Submitted(at_s=at_s, job=f"j{k}", spec=spec) for k, spec in numbered]
+            return [*made, *self._known_of(specs)]
+
+        def ids(asked: Sequence[AnyEvent]) -> tuple[str, ...]:
+            return tuple(event.job for event in asked if isinstance(event, events.Submitted))
+
+        found: tuple[str, ...] = self._mailbox.ask(Request(submitted, ids))
+        return found
+
+    def _refuse_hopeless(self, spec: JobSpec, by: Owner, path: str) -> None:
+        if spec.owner.uid != by.uid and not _is_administrator(by):
+            rule = f"must be {by.uid} (a user submits for himself), got {spec.owner.uid}"
+            raise InputError(rule, f"{path}owner.uid")
+        if spec.owner.uid != os.geteuid() and not self._any_user:
+            rule = f"must be {os.geteuid()} (the service is not root), got {spec.owner.uid}"
+            raise InputError(rule, f"{path}owner.uid")
+        need_mib = (spec.memory_mib or 0.0) + self._cluster.per_process_mib
+        fitting = Counter(
+            gpu.model
+            for node in self._cluster.nodes
+            for gpu in node.devices
+            if need_mib + self._cluster.reserve_mib <= gpu.memory_mib
+        )
+        most = max(fitting.values(), default=0)
+        if spec.workers > most:
+            rule = f"must be <= {most} (devices of one model that hold it), got {spec.workers}"
+            raise InputError(rule, f"{path}workers")
+
+    def cancel(self, job: str, by: Owner) -> JobView:
+        """Begin to end a job; one that is over stays as it is."""
+
+        def cancelled(_: int) -> list[AnyEvent]:
+            live = self._job(job)
+            _refuse_others(live, by, "cancel")
+            if live.state in OVER:
+                return []
+            return [events.CancelRequested(at_s=self._clock.now_s(), job=job, by=by.name)]
+
+        self._mailbox.ask(Request(cancelled, _nothing))
+        return self.job(job)
+
+    def drain(self, gpus: Sequence[str], on: bool, by: Owner) -> ServiceView:
+        """Let devices (none named: all) take no new jobs, or take them again."""
+        if not _is_administrator(by):
+            raise RefusedError("only an administrator may drain devices")
+        known = [gpu.id for node in self._cluster.nodes for gpu in node.devices]
+        for k, gpu in enumerate(gpus):
+            if gpu not in known:
+                rule = f"must be one of {listed(known)}, got {shown(gpu)}"
+                raise InputError(rule, f"gpus[{k}]")
+
+        def drained(_: int) -> list[AnyEvent]:
+            at_s = self._clock.now_s()
+            return [events.DrainChanged(at_s=at_s, gpus=tuple(gpus), on=on, by=by.name)]
+
+        self._mailbox.ask(Request(drained, _nothing))
+        return self.service()
+
+    def jobs(self, over: bool = False) -> Sequence[JobView]:
+        """Return the jobs that are not over, or all, in the order of submission."""
+        with self._lock:
+            chosen = [j for j in self._brain.jobs.values() if over or j.state not in OVER]
+            return job_views(self._brain, chosen, self._readings)
+
+    def job(self, job: str) -> JobView:
+        """Return one job with its history."""
+        with self._lock:
+            (view,) = job_views(self._brain, [self._job(job)], self._readings, history=True)
+        return view
+
+    def service(self) -> ServiceView:
+        """Return the service and its devices."""
+        with self._lock:
+            return ServiceView(
+                pool=self._pool.name,
+                notice=self._pool.notice,
+                policy=self._policy.name,
+                version=VERSION,
+                pid=os.getpid(),
+                directory=self._directory,
+                started_s=self._started_s,
+                now_s=self._clock.now_s(),
+                sequence=self._brain.sequence,
+                jobs=Counter(job.state.value for job in self._brain.jobs.values()),
+                decide_s=self._decide_s,
+                gap=self._gap,
+                dry_run=self._dry_run,
+                trouble="; ".join(self._troubles.values()),
+                devices=device_views(self._brain, self._cluster, self._usage),
+            )
+
+    def log_path(self, job: str, rank: int, by: Owner) -> str | None:
+        """Return the newest log file of a rank of its present or last run."""
+        with self._lock:
+            live = self._job(job)
+            if not live.spec.public_log:
+                _refuse_others(live, by, "read the log of")
+            if not 0 <= rank < live.spec.workers:
+                raise InputError(f"must be < {live.spec.workers}, got {rank}", "rank")
+            run = live.run
+        return None if run is None else self._pool.log_path(run.id, rank)
+
+    def instance(self) -> Instance:
+        """Return the round that the service would solve now."""
+        found: Instance = self._mailbox.ask(Request(_no_events, lambda _: self._round()))
+        return found
+
+    def plan(self) -> Plan:
+        """Return what the service's policy would do now, without doing it."""
+        return self._round_and_plan()[1]
+
+    def explain(self, job: str) -> str:
+        """Say why a job waits and what would let it start."""
+        live = self._job(job)
+        if live.state in OVER:
+            return story(live, self._brain)
+        instance, plan = self._round_and_plan()
+        with self._lock:
+            return story(live, self._brain, instance, plan)
+
+    def _round_and_plan(self) -> tuple[Instance, Plan]:
+        def decided(_: Sequence[AnyEvent]) -> tuple[Instance, Plan]:
+            instance = self._round()
+            decision = policy_named(self._policy.name).decide(self.state)
+            return instance, plan_of(instance, self.state, decision, self._policy.name)
+
+        found: tuple[Instance, Plan] = self._mailbox.ask(Request(_no_events, decided))
+        return found
+
+    def _round(self) -> Instance:
+        self._world.renew(self._clock.now_s())
+        return self._world.instance()
+
+    def _job(self, name: str) -> LiveJob:
+        job = self._brain.jobs.get(name)
+        if job is None:
+            raise UnknownJobError(f"no job {shown(name)}")
+        return job
+
+
+class _Stray:
+    """A run that no job has, and those of its ranks that may still run."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.left = set(range(len(run.seats)))
+
+
+class _Unfailing:
+    """A policy by name, whose faults leave everything as it is until it is asked again.
+
+    What policies remember by GPU and workload is of one state: with another one a fresh policy
+    decides.
+    """
+
+    def __init__(self, name: str, troubles: dict[str, str]) -> None:
+        self.name = name
+        self._policy = policy_named(name)
+        self._state: State | None = None
+        self._troubles = troubles
+
+    def decide(self, state: State) -> Decision:
+        """Return what the policy decides."""
+        if state is not self._state:
+            self._policy, self._state = policy_named(self.name), state
+        try:
+            decision = self._policy.decide(state)
+        except Exception as error:
+            _LOG.exception("the policy failed")
+            self._troubles["policy"] = f"the policy failed: {error}"
+            return NOTHING._replace(wake_s=state.now + _POLICY_AGAIN_S)
+        self._troubles.pop("policy", None)
+        return decision
+
+
+def _models(cluster: Cluster) -> dict[str, str]:
+    """Return the model of every device."""
+    return {gpu.id: gpu.model for node in cluster.nodes for gpu in node.devices}
+
+
+def _rank_of(event: AnyEvent) -> tuple[str, int]:
+    """Return the run and the rank that an event is of; no run where it is of none."""
+    return getattr(event, "run", ""), getattr(event, "rank", -1)
+
+
+def _deadline_s(job: LiveJob) -> float:
+    """Return when a run has had its walltime; never where it has none, or is being stopped."""
+    if job.spec.walltime_s is None or job.stop_then:
+        return math.inf
+    placed = (step.at_s for step in reversed(job.history) if step.state is JobState.STARTING)
+    return next(placed, math.inf) + job.spec.walltime_s
+
+
+def _is_to_run(job: LiveJob, run: Run) -> bool:
+    """Tell whether a run is still its job's, and not to be ended."""
+    present = job.run is not None and job.run.id == run.id
+    return present and job.state in HOLDING and job.state is not JobState.STOPPING
+
+
+def _is_administrator(user: Owner) -> bool:
+    return user.uid in (0, os.geteuid())
+
+
+def _refuse_others(job: LiveJob, by: Owner, what: str) -> None:
+    if by.uid != job.spec.owner.uid and not _is_administrator(by):
+        raise RefusedError(f"{by.name} may not {what} {job.id} of {job.spec.owner.name}")
+
+
+def _no_events(_: int) -> list[AnyEvent]:
+    return []
+
+
+def _nothing(_: Sequence[AnyEvent]) -> None:
+    return None

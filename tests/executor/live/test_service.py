@@ -1,0 +1,250 @@
+"""The service on the simulated pool, with a real journal: what it starts, keeps and refuses."""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import contextmanager
+
+import pytest
+
+from dovetail.executor.live.brain import JobState
+from dovetail.executor.live.desk import BusyError, RefusedError, UnknownJobError
+from dovetail.executor.live.jobs import JobSpec, Owner
+from dovetail.executor.live.journal import Journal, JournalError, read_events
+from dovetail.executor.live.pools.simulated import SimulatedNode
+from dovetail.executor.live.service import Service
+from dovetail.instances.datasets import Repository
+from dovetail.instances.errors import InputError
+from dovetail.instances.instance import Instance
+from tests.executor.live.waiting import wait_until
+
+ME = Owner(name="me", uid=os.geteuid(), gid=os.getegid())
+OTHER = Owner(name="other", uid=os.geteuid() + 1000, gid=1000)
+SPEED = 20.0
+
+TRUTH = Instance.from_data(
+    {
+        "format": "dovetail-instance/1",
+        "name": "truth",
+        "cluster": {
+            "nodes": [{"id": "n", "gpu_count": 2, "gpu": {"model": "V100", "memory_mib": 16000}}]
+        },
+        "workloads": {name: {"memory_mib": 1000.0} for name in "AB"},
+        "jobs": [],
+        "slowdowns": [{"pair": ["A", "B"], "slowdown": [1.2, 1.3]}],
+    }
+)
+
+
+def spec(work_s=2.0, owner=ME, workload="A", words=(), **fields):
+    """Return a job that takes ``work_s`` simulated seconds alone."""
+    command = ("train", f"work_s={work_s}", *words)
+    return JobSpec(command=command, workload=workload, owner=owner, cwd="/", **fields)
+
+
+@contextmanager
+def serving(service):
+    """Serve in a thread of its own for as long as the block takes."""
+    failed = []
+
+    def run():
+        try:
+            service.run()
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        wait_until(lambda: service.ready.is_set() or failed)
+        yield service
+    finally:
+        service.stop()
+        thread.join(20)
+    assert not thread.is_alive()
+    if failed:
+        raise failed[0]
+
+
+@contextmanager
+def service_in(directory, journal=None, pool=None, **options):
+    """Serve with the journal and the simulated pool of a directory."""
+    with Journal(directory) as own:
+        pool = pool or SimulatedNode(directory, TRUTH, SPEED)
+        repository = Repository(directory / "repository.db")
+        made = Service(journal(own) if journal else own, pool, repository, **options)
+        with serving(made) as service:
+            yield service
+
+
+def is_in(service, job, *states):
+    """Tell whether a job is in one of the states."""
+    return lambda: service.job(job).state in states
+
+
+def kinds(directory):
+    """Return the kinds of all events of a journal."""
+    return [entry.event.kind for entry in read_events(directory)]
+
+
+def test_jobs_run_from_end_to_end(tmp_path):
+    with service_in(tmp_path) as service:
+        ids = service.submit([spec(), spec(workload="B"), spec(workers=2)], ME)
+        assert ids == ("j1", "j2", "j3")
+        for job in ids:
+            wait_until(is_in(service, job, JobState.FINISHED))
+        third = service.job("j3")
+        assert (third.runs, third.gpus, third.statuses) == (1, ("n-0", "n-1"), (0, 0))
+        assert [step.state for step in third.history][-3:] == ["starting", "profiling", "finished"]
+        assert service.service().jobs == {"finished": 3}
+    assert kinds(tmp_path).count("placed") == 3
+
+
+def test_what_failed_is_started_again_as_often_as_its_owner_allows(tmp_path):
+    with service_in(tmp_path) as service:
+        service.submit([spec(work_s=1, words=["status=3"], retries=2)], ME)
+        wait_until(is_in(service, "j1", JobState.FAILED))
+        assert (service.job("j1").runs, service.job("j1").why) == (3, "rank 0 ended with status 3")
+
+
+def test_jobs_run_on_while_no_service_is_there(tmp_path):
+    with service_in(tmp_path) as service:
+        service.submit([spec(work_s=10), spec(work_s=600)], ME)
+        wait_until(is_in(service, "j1", JobState.PROFILING))
+        wait_until(is_in(service, "j2", JobState.PROFILING))
+    with service_in(tmp_path) as service:
+        wait_until(is_in(service, "j1", JobState.FINISHED))
+        assert service.job("j2").state is JobState.PROFILING
+        assert [service.job(job).runs for job in ("j1", "j2")] == [1, 1]
+        service.cancel("j2", ME)
+        wait_until(is_in(service, "j2", JobState.CANCELLED))
+
+
+def test_a_run_is_stopped_after_its_walltime(tmp_path):
+    with service_in(tmp_path) as service:
+        service.submit([spec(work_s=600, walltime_s=0.5, retries=5)], ME)
+        wait_until(is_in(service, "j1", JobState.FAILED))
+        assert service.job("j1").why == "its walltime of 0.5 s is over"
+        assert service.job("j1").runs == 1
+
+
+def test_drained_devices_take_no_jobs_until_they_are_open_again(tmp_path):
+    with service_in(tmp_path) as service:
+        view = service.drain(["n-0"], True, ME)
+        assert [device.trouble for device in view.devices] == ["is being drained by me", ""]
+        service.submit([spec(), spec()], ME)
+        wait_until(is_in(service, "j2", JobState.FINISHED))
+        assert [service.job(job).gpus for job in ("j1", "j2")] == [("n-1",), ("n-1",)]
+        service.submit([spec(workers=2)], ME)
+        service.drain([], False, ME)
+        wait_until(is_in(service, "j3", JobState.FINISHED))
+
+
+def test_a_dry_run_starts_nothing_and_stops_nothing(tmp_path):
+    with service_in(tmp_path) as service:
+        service.submit([spec(work_s=600)], ME)
+        wait_until(is_in(service, "j1", JobState.PROFILING))
+    with service_in(tmp_path, dry_run=True) as service:
+        service.submit([spec()], ME)
+        wait_until(lambda: service.service().decide_s is not None)
+        service.cancel("j1", ME)
+        assert service.job("j1").state is JobState.STOPPING
+        assert service.job("j2").state is JobState.SUBMITTED
+        assert service.service().dry_run
+    assert kinds(tmp_path).count("placed") == 1
+    with service_in(tmp_path) as service:
+        wait_until(is_in(service, "j1", JobState.CANCELLED))
+        wait_until(is_in(service, "j2", JobState.FINISHED))
+
+
+class Full:
+    """A journal whose disk is full while ``full`` is set; all else is the real one's."""
+
+    full = False
+
+    def __init__(self, journal):
+        self._journal = journal
+        self.replay, self.checkpoint = journal.replay, journal.checkpoint
+
+    def append(self, events):
+        if Full.full:
+            raise JournalError("journal.db: cannot be written: database or disk is full")
+        return self._journal.append(events)
+
+
+@pytest.fixture
+def full():
+    yield Full
+    Full.full = False
+
+
+def test_while_the_disk_is_full_jobs_run_on_and_nothing_is_promised(tmp_path, full):
+    with service_in(tmp_path, full) as service:
+        service.submit([spec(work_s=20), spec(work_s=600)], ME)
+        wait_until(is_in(service, "j2", JobState.PROFILING))
+        full.full = True
+        with pytest.raises(BusyError, match="disk is full"):
+            service.submit([spec()], ME)
+        with pytest.raises(BusyError, match="disk is full"):
+            service.cancel("j2", ME)
+        wait_until(lambda: "disk is full" in service.service().trouble)
+        assert [view.id for view in service.jobs(over=True)] == ["j1", "j2"]
+        full.full = False
+        wait_until(is_in(service, "j1", JobState.FINISHED))
+        assert service.submit([spec()], ME) == ("j3",)
+        wait_until(is_in(service, "j3", JobState.FINISHED))
+        assert service.service().trouble == ""
+        assert service.job("j2").state is JobState.PROFILING
+
+
+def test_others_may_not_cancel_or_read(tmp_path):
+    with service_in(tmp_path) as service:
+        service.submit([spec(work_s=600), spec(work_s=600, public_log=True)], ME)
+        wait_until(is_in(service, "j2", JobState.PROFILING))
+        with pytest.raises(RefusedError, match="other may not cancel j1 of me"):
+            service.cancel("j1", OTHER)
+        with pytest.raises(RefusedError, match="other may not read the log of j1 of me"):
+            service.log_path("j1", 0, OTHER)
+        with pytest.raises(RefusedError, match="administrator"):
+            service.drain([], True, OTHER)
+        assert service.log_path("j2", 0, OTHER).endswith("j2.1/rank0/log")
+        with pytest.raises(UnknownJobError, match="no job 'j7'"):
+            service.cancel("j7", ME)
+
+
+def test_jobs_that_can_never_run_are_refused(tmp_path):
+    with service_in(tmp_path, any_user=False) as service:
+        with pytest.raises(InputError, match=r"jobs\[1\].workers: must be <= 2 .*, got 3"):
+            service.submit([spec(), spec(workers=3)], ME)
+        with pytest.raises(InputError, match="workers: must be <= 0"):
+            service.submit([spec(memory_mib=20000.0)], ME)
+        with pytest.raises(InputError, match=r"owner\.uid"):
+            service.submit([spec(owner=ME)], OTHER)
+        with pytest.raises(InputError, match=r"owner\.uid: must be .* \(the service is not root\)"):
+            service.submit([spec(owner=OTHER)], ME)
+        assert service.jobs(over=True) == []
+
+
+def test_a_flood_of_requests_is_answered_in_few_appends(tmp_path):
+    class Counted(Full):
+        appends = 0
+
+        def append(self, events):
+            Counted.appends += 1
+            return super().append(events)
+
+    ids = []
+    with service_in(tmp_path, Counted) as service:
+        service.drain([], True, ME)
+
+        def submit():
+            ids.extend(job for _ in range(25) for job in service.submit([spec()], ME))
+
+        threads = [threading.Thread(target=submit) for _ in range(20)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert sorted(ids, key=lambda job: int(job[1:])) == [f"j{k}" for k in range(1, 501)]
+        assert Counted.appends < 250
