@@ -89,7 +89,8 @@ class NodePool(Protocol):
 
         Called once, before anything else but ``cluster``. The state of the given runs is told by
         ``poll``: every rank of them is reported (started, ended, lost, gone, ...), anew if it was
-        before. A run with no trace at all is not reported; it will be launched.
+        before, and one that was released is told as over. A run with no trace at all is not
+        reported; it will be launched.
         """
         ...
 

@@ -27,6 +27,7 @@ from dovetail.instances.files import write_text
 from dovetail.instances.instance import Cluster, Instance
 
 _FILE: Final = "simulated.json"
+_PAST: Final = "it ran before, and nothing is left of it"
 _LONGEST_WAIT_S: Final = 3600.0
 
 
@@ -99,15 +100,16 @@ class SimulatedNode:
         saved = self._load()
         self._awaited = {run.id: run for run in runs}
         if saved.boot != boot_id():
-            gone = [old.run for old in saved.runs if old.run.id in self._awaited]
-            self._news += [event for run in gone for event in _gone(run, "the machine rebooted")]
-            self._save()
-            return ()
+            # Nothing outlives the machine.
+            saved.runs = []
         for simulated in saved.runs:
             self._simulation.add(simulated)
         self._log(self._simulation.advance(boot_s()))
         for simulated in self._simulation.runs.values():
             self._news += simulated.told()
+        for run in runs:
+            if self._is_past(run):
+                self._news += _gone(run, _PAST)
         self._changed()
         return [old.run for old in saved.runs if old.run.id not in self._awaited]
 
@@ -116,8 +118,8 @@ class SimulatedNode:
         self._awaited[run.id] = run
         if run.id in self._simulation.runs:
             return
-        if self._log_file(run.id, 0).exists():
-            self._news += _gone(run, "it ran before, and its trace is gone")
+        if self._is_past(run):
+            self._news += _gone(run, _PAST)
         elif refusal := self._simulation.refusal(run) or self._start(run):
             self._news += _refused(run, refusal)
         self._changed()
@@ -180,6 +182,10 @@ class SimulatedNode:
         """Tell nobody any more; what runs runs on."""
         self._alarm.wake = None
         self._alarm.set(math.inf)
+
+    def _is_past(self, run: Run) -> bool:
+        """Tell whether nothing but its logs is left of a run: it was released, or a reboot came."""
+        return run.id not in self._simulation.runs and self._log_file(run.id, 0).exists()
 
     def _start(self, run: Run) -> str:
         """Start a run; return why it could not be made to last, empty where it was."""
