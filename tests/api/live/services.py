@@ -98,4 +98,4 @@ def served(home, *options):
         finally:
             if process.poll() is None:
                 process.terminate()
-            process.communicate(timeout=30)
+            process.wait(timeout=30)
