@@ -11,7 +11,10 @@ from dovetail.solver.policies import Decision, Policy, State
 class Pool(Protocol):
     """Where jobs run: a cluster with a clock, real or virtual."""
 
-    state: State
+    @property
+    def state(self) -> State:
+        """What the policy sees."""
+        ...
 
     def advance(self) -> bool:
         """Wait until a decision is called for; False once nothing will ever happen again."""

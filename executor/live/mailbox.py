@@ -33,6 +33,13 @@ class Request:
     answer: Callable[[Sequence[AnyEvent]], Any]
     told: Future[Any] = field(default_factory=Future)
 
+    def reply(self, events: Sequence[AnyEvent]) -> None:
+        """Answer, now that these events are durable."""
+        try:
+            self.told.set_result(self.answer(events))
+        except Exception as error:
+            self.told.set_exception(error)
+
 
 class Mailbox:
     """Requests in the order in which they came."""

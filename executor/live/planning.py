@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import NamedTuple, Self
 
-from dovetail.executor.live.brain import OVER, QUEUED, Brain, JobState, LiveJob
+from dovetail.executor.live.brain import QUEUED, Brain, JobState, LiveJob
 from dovetail.formulations.problems import Problem
 from dovetail.instances.checker import check
 from dovetail.instances.errors import DovetailError
@@ -77,26 +78,45 @@ def _beside_whom(rows: list[Assignment]) -> list[Assignment]:
     ]
 
 
-def story_of(job: LiveJob, brain: Brain, instance: Instance, plan: Plan) -> str:
+def story(
+    job: LiveJob, brain: Brain, instance: Instance | None = None, plan: Plan | None = None
+) -> str:
     """Return why a job waits and what would let it start, or where it is, line by line."""
     lines = [f"{job.id}: {job.state}, {job.why}"]
-    if job.state in OVER:
-        return lines[0]
     if job.state in QUEUED:
         lines += _of_live(job, brain)
-    lines += _of_round(job, instance, plan)
+    if instance is not None and plan is not None:
+        lines += _of_round(job, instance, plan)
     return "\n".join(lines)
 
 
-def waiting_for(job: LiveJob, brain: Brain) -> str:
-    """Return in a few words what a job that waits cannot do without; empty for others."""
-    if job.state not in QUEUED:
-        return ""
-    closed = sum(bool(device.trouble) for device in brain.devices.values() if device.present)
-    devices = "an idle device" if job.spec.workers == 1 else f"{job.spec.workers} idle devices"
-    if closed == sum(device.present for device in brain.devices.values()):
-        return "a device that takes jobs"
-    return devices if not brain.may_share(job) else f"{devices}, or room beside others"
+class Lacks(NamedTuple):
+    """What jobs that wait cannot do without, in a few words.
+
+    Attributes
+    ----------
+    brain : Brain
+        Jobs and devices.
+    closed : bool
+        Whether no device takes jobs.
+    """
+
+    brain: Brain
+    closed: bool
+
+    @classmethod
+    def of(cls, brain: Brain) -> Self:
+        """Look at the devices."""
+        return cls(brain, all(device.trouble for device in brain.devices.values()))
+
+    def of_job(self, job: LiveJob) -> str:
+        """Return what a job lacks; empty unless it waits."""
+        if job.state not in QUEUED:
+            return ""
+        if self.closed:
+            return "a device that takes jobs"
+        devices = "an idle device" if job.spec.workers == 1 else f"{job.spec.workers} idle devices"
+        return f"{devices}, or room beside others" if self.brain.may_share(job) else devices
 
 
 def _of_live(job: LiveJob, brain: Brain) -> list[str]:

@@ -5,27 +5,39 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from dovetail.executor.live.brain import HOLDING, OVER, Brain, JobState, LiveJob
-from dovetail.executor.live.planning import waiting_for
+from dovetail.executor.live.planning import Lacks
 from dovetail.executor.live.pools.pool import Usage
 from dovetail.executor.live.views import DeviceView, JobView, StepView
+from dovetail.executor.live.watch import Reading
 from dovetail.instances.instance import Cluster
 
+_UNSEEN = Reading()
 _RUNS = frozenset({JobState.PROFILING, JobState.RUNNING})
 
 
-def job_views(brain: Brain, jobs: Iterable[LiveJob], history: bool = False) -> list[JobView]:
-    """Return how jobs stand."""
+def job_views(
+    brain: Brain,
+    jobs: Iterable[LiveJob],
+    readings: Mapping[str, Reading],
+    history: bool = False,
+) -> list[JobView]:
+    """Return how jobs stand; ``readings`` are what is seen of runs."""
     residents = brain.residents()
-    return [
-        _job_view(job, residents, history).replace(waiting_for=waiting_for(job, brain))
-        for job in jobs
-    ]
+    lacks = Lacks.of(brain)
+    return [_job_view(job, residents, readings, lacks, history) for job in jobs]
 
 
-def _job_view(job: LiveJob, residents: Mapping[str, list[LiveJob]], history: bool) -> JobView:
-    spec = job.spec
-    holds = job.run is not None and job.state in HOLDING
-    seats = job.run.seats if job.run is not None else ()
+def _job_view(
+    job: LiveJob,
+    residents: Mapping[str, list[LiveJob]],
+    readings: Mapping[str, Reading],
+    lacks: Lacks,
+    history: bool,
+) -> JobView:
+    spec, run = job.spec, job.run
+    holds = run is not None and job.state in HOLDING
+    seats = run.seats if run is not None else ()
+    seen = readings.get(run.id, _UNSEEN) if run is not None and holds else _UNSEEN
     others = [
         tuple(other.id for other in residents.get(seat.gpu, ()) if other is not job)
         for seat in seats
@@ -43,23 +55,32 @@ def _job_view(job: LiveJob, residents: Mapping[str, list[LiveJob]], history: boo
         gsla=spec.gsla,
         state=job.state,
         why=job.why,
+        waiting_for=lacks.of_job(job),
         submitted_s=job.submitted_s,
         since_s=job.since_s,
         started_s=_first(job, _RUNS),
         ended_s=job.since_s if job.state in OVER else None,
         runs=job.runs,
-        run=job.run.id if job.run is not None else None,
+        run=run.id if run is not None else None,
         gpus=tuple(seat.gpu for seat in seats),
         shares=tuple(seat.share for seat in seats),
         co_runners=tuple(others),
         pids=tuple(rank.pid for rank in job.ranks),
         statuses=tuple(rank.status for rank in job.ranks),
-        memory_mib=spec.memory_mib,
+        iterations=seen.iterations,
+        total=seen.total,
+        rate=seen.rate,
+        solo_rate=seen.solo_rate,
+        slowdown=seen.slowdown,
+        predicted=seen.predicted,
+        memory_mib=seen.memory_mib or spec.memory_mib,
         public_log=spec.public_log,
-        history=tuple(StepView(at_s=s.at_s, state=s.state, why=s.why) for s in job.history)
-        if history
-        else (),
+        history=_steps(job) if history else (),
     )
+
+
+def _steps(job: LiveJob) -> tuple[StepView, ...]:
+    return tuple(StepView(at_s=step.at_s, state=step.state, why=step.why) for step in job.history)
 
 
 def _first(job: LiveJob, states: frozenset[JobState]) -> float | None:
