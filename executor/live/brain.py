@@ -72,12 +72,12 @@ TRANSITIONS: Final[Mapping[JobState, frozenset[JobState]]] = MappingProxyType(
             | {_S.FINISHED, _S.FAILED, _S.WAITING, _S.SUBMITTED}
         ),
         _S.PROFILING: frozenset(
-            {_S.RUNNING, _S.STOPPING, _S.LOST, _S.FINISHED, _S.FAILED, _S.WAITING, _S.SUBMITTED}
+            {_S.RUNNING, _S.STOPPING, _S.LOST, _S.FINISHED, _S.FAILED, _S.SUBMITTED}
         ),
         _S.RUNNING: frozenset(
             {_S.STOPPING, _S.LOST, _S.FINISHED, _S.FAILED, _S.WAITING, _S.SUBMITTED}
         ),
-        _S.STOPPING: frozenset({_S.WAITING, _S.SUBMITTED, _S.FAILED, _S.CANCELLED, _S.FINISHED}),
+        _S.STOPPING: frozenset({_S.WAITING, _S.SUBMITTED, _S.FAILED, _S.CANCELLED}),
         _S.LOST: frozenset(
             {_S.STARTING, _S.PROFILING, _S.RUNNING, _S.STOPPING}
             | {_S.FINISHED, _S.FAILED, _S.WAITING, _S.SUBMITTED}

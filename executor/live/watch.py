@@ -25,6 +25,7 @@ from dovetail.executor.live.events import (
 )
 from dovetail.executor.live.findings import Shared, measurement, moment, solo_profile
 from dovetail.executor.live.jobs import JobSpec, Run
+from dovetail.executor.live.kinds import workload_name
 from dovetail.executor.live.pools.pool import Progress, Usage
 from dovetail.executor.live.rates import Rate, Sample, rate_of
 from dovetail.instances.datasets import SoloProfile
@@ -85,10 +86,6 @@ class WatchOptions:
 
 class Knowledge(Protocol):
     """What is known of workloads apart from what runs now; no call waits for anything."""
-
-    def workload(self, spec: JobSpec) -> str:
-        """Return the name of a job's workload in the repository."""
-        ...
 
     def alone(self, spec: JobSpec, gpu_model: str) -> SoloProfile | None:
         """Return the newest profile of a job's workload alone and uncapped, with its workers."""
@@ -314,9 +311,9 @@ class Watch:
         if len(device.readings) > _MOST_SAMPLES:
             del device.readings[1:-1:2]
         for run, _ in device.residents:
-            used = usage.memory_by_run.get(run)
-            track = self._tracks[run]
-            if used is None and len(device.residents) == 1 and self._begin_s(track) is not None:
+            used, track = usage.memory_by_run.get(run), self._tracks[run]
+            if used is None and self._to_profile(track) and self._begin_s(track) is not None:
+                # It has the device for itself; what the driver takes there is counted in.
                 used = usage.memory_mib
             if used is not None:
                 track.memory_mib = max(used, track.memory_mib or 0.0)
@@ -536,7 +533,7 @@ class Watch:
         return max(beliefs, default=None)
 
     def _name(self, track: _Track) -> str:
-        return self._knowledge.workload(track.run.spec)
+        return workload_name(track.run.spec)
 
     def _model(self, track: _Track) -> str:
         # A device may have left the pool with a run on it that nobody can find.

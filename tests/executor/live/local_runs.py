@@ -54,7 +54,8 @@ class Watched:
 
     def _found(self, kind, rank, run):
         self.told += self.pool.poll()
-        fits = (e for e in self.told if (e.kind, e.rank) == (kind, rank) and run in (None, e.run))
+        of_ranks = (e for e in self.told if hasattr(e, "rank"))
+        fits = (e for e in of_ranks if (e.kind, e.rank) == (kind, rank) and run in (None, e.run))
         return next(fits, None)
 
 
