@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -58,8 +59,8 @@ def _serve(serve: argparse.ArgumentParser) -> None:
         "--pool",
         metavar="POOL",
         default="gpu",
-        help="gpu (this machine's), cpu (its cores as stand-ins), cpu:cores_per_device=N,devices=N "
-        "or simulated:INSTANCE (default: gpu)",
+        help="gpu (this machine's) or gpu:ID,ID; cpu (its cores as stand-ins) or "
+        "cpu:cores_per_device=N,devices=N; simulated:INSTANCE (default: gpu)",
     )
     serve.add_argument(
         "--directory",
@@ -72,6 +73,17 @@ def _serve(serve: argparse.ArgumentParser) -> None:
         metavar="P",
         default="dovetail",
         help="NAME or NAME:OPTION=VALUE,... (default: dovetail)",
+    )
+    serve.add_argument(
+        "--model", metavar="FILE", help="predict with this fitted model (default: analytic)"
+    )
+    serve.add_argument(
+        "--watch",
+        metavar="NAME=VALUE,...",
+        type=_changes,
+        default=(),
+        help="how long runs are measured: warm_up_s, profile_s, window_s, ... "
+        "(docs/profiling.md has all)",
     )
     serve.add_argument(
         "--socket",
@@ -160,6 +172,20 @@ def _duration(text: str) -> float:
     if time_s is None:
         raise argparse.ArgumentTypeError(f"must be a time like 90, 15m, 2h or 1d, got {text!r}")
     return time_s
+
+
+def _changes(text: str) -> tuple[tuple[str, float], ...]:
+    found = []
+    for part in text.split(","):
+        name, _, value = part.partition("=")
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        if not 0 <= number < math.inf:
+            raise argparse.ArgumentTypeError(f"must be NAME=VALUE,..., got {text!r}")
+        found.append((name.strip(), number))
+    return tuple(found)
 
 
 def _pause(text: str) -> float:

@@ -328,7 +328,7 @@ class Service:
     def _idle_s(self) -> float | None:
         """Return for how long nothing is to be done unless somebody rings."""
         moments = [self._wake_s, self._again_s, *map(_deadline_s, self._brain.holding.values())]
-        if self._watched():
+        if self._watched() or self._readings:
             moments.append(self._sampled_s + self._sample_every_s)
         if self._changed and not self._news:
             moments.append(self._rest_until_s)
@@ -387,7 +387,8 @@ class Service:
     def _measured(self) -> list[AnyEvent]:
         """Look at what runs, if it is time to, and return what follows from it."""
         now_s, runs = self._clock.now_s(), self._watched()
-        if not runs or now_s < self._sampled_s + self._sample_every_s:
+        # Once more after the last has ended: of what it showed, something may follow.
+        if not (runs or self._readings) or now_s < self._sampled_s + self._sample_every_s:
             return []
         self._sampled_s = now_s
         try:
