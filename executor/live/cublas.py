@@ -73,7 +73,7 @@ def _ask(path: str, uid: int, gid: int) -> str | None:
             check=True,
             cwd="/",
             env={"PATH": os.defpath},
-            **user,  # type: ignore[arg-type, call-overload]
+            **user,  # type: ignore[call-overload]
         )
     except (OSError, subprocess.SubprocessError):
         return None
