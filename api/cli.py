@@ -15,6 +15,7 @@ from typing import NoReturn, TypeAlias
 
 from dovetail import __version__
 from dovetail.instances.errors import DovetailError, VerificationError
+from dovetail.live.arguments import add_live
 
 INSTANCE_HELP = "instance file (JSON or YAML, .gz too), - for standard input, or library:NAME"
 DATA_HELP = "folder with profiles or pairs (.csv, .csv.gz, .parquet), or repository (.db, .sqlite)"
@@ -119,6 +120,7 @@ def parser() -> argparse.ArgumentParser:
         _compare,
     ):
         add(commands)
+    add_live(commands, _command)
     return top
 
 
@@ -136,7 +138,12 @@ def _command(
 
 def _plan(commands: _Commands) -> None:
     plan = _command(commands, "plan", "Write the best plan for an instance, with its proof.")
-    plan.add_argument("instance", metavar="INSTANCE", help=INSTANCE_HELP)
+    plan.add_argument("instance", metavar="INSTANCE", nargs="?", help=INSTANCE_HELP)
+    plan.add_argument(
+        "--from-live",
+        action="store_true",
+        help="instead of INSTANCE: what the live service would do now",
+    )
     plan.add_argument("-o", "--output", metavar="PLAN", help="write the plan here; - prints it")
     plan.add_argument(
         "--objective", choices=OBJECTIVES, default="throughput", help="what to optimise"

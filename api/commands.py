@@ -41,9 +41,13 @@ def plan(options: Namespace) -> int:
     from dovetail.progress import working
     from dovetail.solver.rounds import solve, write_model
 
+    if options.from_live:
+        return _plan_from_live(options)
+    if options.instance is None:
+        raise InputError("is needed, or --from-live", "INSTANCE")
     read = (options.instance, *filter(None, [options.model]))
     require_separate(read, options.output, options.report, options.write_model)
-    instance = _instance(options.instance)
+    instance = instance_named(options.instance)
     predictor = _predictor(options)
     if predictor is not None:
         instance = _predicted(options, instance, predictor)
@@ -62,6 +66,26 @@ def plan(options: Namespace) -> int:
         write_model(instance, made, Path(options.write_model))
     _write_plan(options, instance, made)
     return 0 if result.status in ("optimal", "feasible") else 1
+
+
+def _plan_from_live(options: Namespace) -> int:
+    """Print or write what the live service would do now; it decides as it is set up to."""
+    from dovetail.cli import parser
+    from dovetail.live.client import Client
+
+    kept = ("instance", "from_live", "output", "json", "report", "compare")
+    usual = vars(parser().parse_args(["plan"]))
+    for name, value in vars(options).items():
+        if name not in kept and value != usual[name]:
+            flag = f"--{name.replace('_', '-')}"
+            raise InputError("cannot be had with --from-live: the service plans as it does", flag)
+    if options.instance is not None:
+        raise InputError("cannot be had with --from-live", "INSTANCE")
+    require_separate((), options.output, options.report)
+    with Client() as client:
+        instance, made = client.instance(), client.plan()
+    _write_plan(options, instance, made)
+    return 0
 
 
 def _verified(instance: Instance, result: Result) -> Plan:
@@ -103,7 +127,7 @@ def check(options: Namespace) -> int:
     """Verify a plan; 1 if it breaks a rule."""
     from dovetail.instances.checker import check as verify
 
-    instance = _instance(options.instance)
+    instance = instance_named(options.instance)
     plan_read = read_plan(options.plan)
     _hint_at_another_instance(instance, plan_read)
     with _about(options.instance):
@@ -124,7 +148,7 @@ def explain(options: Namespace) -> int:
     """Say why a job waits and what would let it start."""
     from dovetail.solver.explanations import explain as explained
 
-    instance = _instance(options.instance)
+    instance = instance_named(options.instance)
     plan_read = read_plan(options.plan)
     with _about(options.instance):
         story = explained(instance, plan_read, options.job)
@@ -136,7 +160,7 @@ def predict(options: Namespace) -> int:
     """Write the instance with its unknown slowdowns predicted."""
     require_separate((options.instance, *filter(None, [options.model])), options.output)
     predictor = _predictor(options) or "analytic"
-    instance = _instance(options.instance)
+    instance = instance_named(options.instance)
     filled = _predicted(options, instance, predictor, mixed=options.mixed, sets=options.sets)
     _write_instance(options, filled)
     return 0
@@ -239,7 +263,8 @@ def library(options: Namespace) -> int:
     return 0
 
 
-def _instance(source: str) -> Instance:
+def instance_named(source: str) -> Instance:
+    """Return an instance from a file, or a shipped one (``library:NAME``)."""
     if not source.startswith(_LIBRARY):
         return read_instance(source)
     from dovetail.instances import library as shipped

@@ -83,7 +83,7 @@ class Record(BaseModel):
         try:
             return cls.model_validate(data)
         except ValidationError as error:
-            raise _told(cls, error, source) from None
+            raise input_error(cls, error.errors(include_url=False), source) from None
 
     def to_data(self) -> dict[str, Any]:
         """Return the record as plain data; fields at their default are left out."""
@@ -151,8 +151,9 @@ def _shown_number(value: float) -> str:
     return "a huge number" if abs(value) > 1e100 and isinstance(value, int) else f"{value!r}"
 
 
-def _told(record: type[Record], error: ValidationError, source: str) -> InputError:
-    first = _most_telling(error.errors(include_url=False))
+def input_error(record: type[Record], errors: list[ErrorDetails], source: str = "") -> InputError:
+    """Return the most telling of what pydantic found wrong with the data of a record."""
+    first = _most_telling(errors)
     kind, location = first["type"], first["loc"]
     path = _path(location)
     if kind == "rule":

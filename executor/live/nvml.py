@@ -185,6 +185,11 @@ class Nvml:
             source,
         )
 
+    def has_gpm(self, uuid: str) -> bool:
+        """Tell whether a GPU reports the activity of its parts (GPM, Hopper and newer)."""
+        support = self._optional(self._nv.nvmlGpmQueryDeviceSupport, self._handle(uuid))
+        return support is not None and bool(support.isSupportedDevice)
+
     def processes(self, uuid: str) -> dict[int, float | None]:
         """Return the memory in MiB, where it is told, of every process on a GPU, by pid.
 
@@ -250,7 +255,7 @@ class Nvml:
 
     def _metrics(self, uuid: str, handle: Any) -> tuple[Mapping[str, float], str]:
         """Return metrics by GPM, else the device utilisation of ``nvidia-smi``."""
-        if uuid not in self._samples and self._has_gpm(handle):
+        if uuid not in self._samples and self.has_gpm(uuid):
             self._samples[uuid] = _Gpm(self, handle)
         if uuid in self._samples:
             found = self._samples[uuid].metrics()
@@ -260,10 +265,6 @@ class Nvml:
         if rates is None:
             return {}, ""
         return {"gpu_util": rates.gpu / 100, "mem_util": rates.memory / 100}, "NVML utilisation"
-
-    def _has_gpm(self, handle: Any) -> bool:
-        support = self._optional(self._nv.nvmlGpmQueryDeviceSupport, handle)
-        return support is not None and bool(support.isSupportedDevice)
 
     def _listens(self) -> bool:
         """Register for critical errors once; tell whether that has worked for any GPU."""

@@ -26,4 +26,4 @@ class NoServerError(MpsError):
 
 
 class UnknownCommandError(MpsError):
-    """This version of the control program does not know the command."""
+    """The installed control program does not know the command."""

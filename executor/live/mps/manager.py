@@ -1,155 +1,304 @@
-"""The interface that the pool of GPUs builds on."""
+"""MPS on a machine: one control daemon for every GPU, run as the user whose jobs it serves.
+
+Sources: NVIDIA's MPS guide; which facts, and how each was learned, is told in ``docs/mps.md``.
+"""
 
 from __future__ import annotations
 
-from enum import StrEnum
+import shutil
+import threading
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, NamedTuple
 
-PROGRAM: Final = "nvidia-cuda-mps-control"
-
-CLIENT_VARIABLES: Final = (
-    "CUDA_VISIBLE_DEVICES",
-    "CUDA_MPS_PIPE_DIRECTORY",
-    "CUDA_MPS_LOG_DIRECTORY",
-    "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
-    "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING",
-    "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
-    "CUDA_MPS_CLIENT_PRIORITY",
-    "CUDA_MPS_SM_PARTITION",
+from dovetail.executor.live.mps import directories, processes
+from dovetail.executor.live.mps.client import check_uuid, client_environment
+from dovetail.executor.live.mps.control import (
+    DEVICES,
+    PIPE_DIRECTORY,
+    PROGRAM,
+    Control,
+    acting_as,
 )
-"""Variables that decide how a process meets MPS: take a submitter's away before setting ours."""
-
-
-class HealthState(StrEnum):
-    """What MPS on a GPU is doing."""
-
-    DOWN = "down"
-    """No daemon of ours runs."""
-    IDLE = "idle"
-    """A daemon runs and has no server; the first client brings one."""
-    STARTING = "starting"
-    """A server is initialising."""
-    ACTIVE = "active"
-    """Every server serves."""
-    UNTOLD = "untold"
-    """A server runs; this version of the control program cannot tell its state (before 555)."""
-    FAULT = "fault"
-    """A client's fault has stopped a server; newcomers are refused."""
-    UNKNOWN = "unknown"
-    """The daemon does not answer, or nobody understands what it says."""
-
-
-class Health(NamedTuple):
-    """MPS on one GPU, as its control daemon tells it.
-
-    Attributes
-    ----------
-    state : HealthState
-        The worst of its servers'.
-    uid : int or None
-        The user it serves.
-    servers, clients : tuple of int
-        Their pids.
-    why : str
-        In words, where there is something to say.
-    """
-
-    state: HealthState
-    uid: int | None = None
-    servers: tuple[int, ...] = ()
-    clients: tuple[int, ...] = ()
-    why: str = ""
-
-
-class Foreign(NamedTuple):
-    """An MPS daemon or server that is not ours and may be on the GPU; it is never touched."""
-
-    pid: int
-    uid: int
-    directory: str | None
-    devices: str | None
-
-
-class Recovery(NamedTuple):
-    """What it took to bring MPS back on a GPU.
-
-    Attributes
-    ----------
-    healthy : bool
-        Whether new clients may come; if not, the GPU is to be marked sick.
-    steps : tuple of str
-        What was done, in order, in words.
-    left : tuple of int
-        Processes that were clients, or may have been, and still live: all are lost, end them.
-    """
-
-    healthy: bool
-    steps: tuple[str, ...]
-    left: tuple[int, ...] = ()
+from dovetail.executor.live.mps.errors import MpsError, MpsRefusedError, NoDaemonError
+from dovetail.executor.live.mps.foreign import MpsProcess, every_mps, foreign_mps
+from dovetail.executor.live.mps.health import Health, HealthState, health_of
+from dovetail.executor.live.mps.recovery import PATIENCE, Patience, Recovery, climb
 
 
 class MpsManager:
     """One control daemon for every GPU, run as the user whose jobs it serves.
 
+    A daemon serves one user at a time (a second user's clients would hang until the first's have
+    left), so a GPU changes its user only when nobody can be a client of the old daemon. Nothing is
+    remembered between calls: what is so is read from the directories, the daemons and /proc, and a
+    service that starts again takes up the daemons it finds.
+
     Parameters
     ----------
     directory : Path
-        Where the pipe directories are made, ``<8 digits of the UUID>-<uid>``; short (sockets'
-        names are), and passable for every user whose jobs run (0711) when the service is root.
+        Where the pipe directories are made, ``<8 digits of the UUID>-<uid>``. Short, as names of
+        sockets are; when the service is root, every user whose jobs run must be able to pass the
+        directories above it.
     program : str
         The control program.
+    patience : Patience
+        How long the rungs of a recovery may take.
 
-    Calls may come from several threads. Every call runs the control program and takes some
-    milliseconds; ``terminate`` and ``recover`` take up to minutes: give them a thread.
+    Notes
+    -----
+    Calls may come from several threads. Each runs the control program, which takes milliseconds,
+    and up to 10 s where the daemon hangs; ``terminate`` and ``recover`` may take minutes: give
+    them a thread. The compute mode of the GPU is never changed.
     """
 
-    def __init__(self, directory: Path, *, program: str = PROGRAM) -> None:
-        raise NotImplementedError
+    def __init__(
+        self, directory: Path, *, program: str = PROGRAM, patience: Patience = PATIENCE
+    ) -> None:
+        self._base = directory.absolute()
+        self._program = program
+        self._patience = patience
+        self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
     def why_not(self) -> str | None:
         """Return why there is no MPS on this machine; None: there is."""
-        raise NotImplementedError
+        if shutil.which(self._program) is None:
+            return f"{self._program} is not installed"
+        return None
 
     def environment(
         self, uuid: str, uid: int, share: int | None, memory_mib: float | None, latency: bool
     ) -> dict[str, str]:
-        """Start the GPU's daemon if need be, and return what a client's environment must have.
+        """Start the GPU's daemon if need be, and return what a client must have in its environment.
 
-        ``CLIENT_VARIABLES`` of the submitter are to be removed before. Raises MpsError, in one
-        line: another user's clients are (or may be) on the GPU; the service may not act as this
-        user; foreign MPS; a server in fault; a recovery under way; values out of range.
+        ``CLIENT_VARIABLES`` of the submitter are to be removed first.
+
+        Parameters
+        ----------
+        uuid : str
+            Of the GPU.
+        uid : int
+            The user that the client runs as.
+        share : int or None
+            Its cap on SMs in per cent; None = no cap.
+        memory_mib : float or None
+            The most device memory of this one process; None = no limit.
+        latency : bool
+            Whether it goes before batch jobs.
+
+        Raises
+        ------
+        MpsError
+            In one line: there is no MPS; a value is out of range; the service may not act as this
+            user; another user's clients are, or may be, on the GPU; MPS of others is on it; a
+            server is in trouble, or a recovery under way.
         """
-        raise NotImplementedError
+        control = self._control(check_uuid(uuid), uid)
+        found = client_environment(control.directory, uuid, share, memory_mib, latency)
+        acting_as(uid)
+        with self._locked(uuid):
+            self._refuse_foreign(uuid)
+            self._vacate(uuid, uid)
+            self._ensure(control)
+        return found
 
     def without_mps(self, uuid: str) -> dict[str, str]:
-        """Return the environment of a process that must not meet any MPS daemon."""
-        raise NotImplementedError
+        """Return the environment of a process that must not meet any MPS daemon.
+
+        CUDA tries the default pipe directory even where none is named, so this names one that does
+        not exist.
+        """
+        return {DEVICES: uuid, PIPE_DIRECTORY: str(self._base / "none")}
 
     def clients(self, uuid: str) -> tuple[int, ...]:
-        """Return the pids in the client lists of the GPU's servers."""
-        raise NotImplementedError
+        """Return the pids in the client lists of the GPU's servers.
+
+        Raises
+        ------
+        MpsError
+            The daemon does not answer, or nobody understands what it says.
+        """
+        found: list[int] = []
+        for control in self._controls(uuid):
+            try:
+                found += control.all_clients()
+            except NoDaemonError:
+                continue
+        return tuple(found)
 
     def attached(self, uuid: str, pid: int) -> bool:
-        """Whether the process, or one that descends from it, is in the GPU's client lists."""
-        raise NotImplementedError
+        """Whether a process, or one that descends from it, is in the GPU's client lists.
+
+        Raises
+        ------
+        MpsError
+            As ``clients``.
+        """
+        return any(processes.descends(client, pid) for client in self.clients(uuid))
 
     def terminate(self, uuid: str, pid: int) -> bool:
-        """End the GPU work of a process and its descendants; True: it is safe to kill them."""
-        raise NotImplementedError
+        """End the GPU work of a process and its descendants.
+
+        Returns
+        -------
+        bool
+            True: none of them is a client with work any more, so that killing them is safe. False:
+            a client could not be terminated, or the daemon does not answer.
+        """
+        try:
+            done = [self._terminate(control, pid) for control in self._controls(uuid)]
+        except MpsError:
+            return False
+        return all(done)
 
     def health(self, uuid: str) -> Health:
-        """Return how MPS on the GPU is doing; never raises for a daemon's sake."""
-        raise NotImplementedError
+        """Return how MPS on the GPU is doing; a daemon in trouble is an answer, not an error."""
+        found = [health_of(control) for control in self._controls(uuid)]
+        for control in self._controls(uuid):
+            control.trim_logs()
+        alive = [health for health in found if health.state is not HealthState.DOWN]
+        return next(iter([*alive, *found]), Health(HealthState.DOWN, why="never started"))
 
     def recover(self, uuid: str) -> Recovery:
-        """Climb the ladder of recovery until the GPU takes new clients again."""
-        raise NotImplementedError
+        """Climb the ladder of recovery until the GPU takes new clients again.
 
-    def foreign(self, uuid: str) -> tuple[Foreign, ...]:
+        Wait for the server; terminate its clients; shut the servers down; make the daemon quit;
+        kill it, proved to be ours; start another. Call it when there has been trouble: clients that
+        are still there may be ended.
+
+        Raises
+        ------
+        MpsRefusedError
+            A recovery is under way.
+        """
+        with self._locked(uuid):
+            found = [climb(control, self._patience) for control in self._live(uuid)]
+        return Recovery(
+            all(one.healthy for one in found),
+            tuple(step for one in found for step in one.steps),
+            tuple(pid for one in found for pid in one.left),
+        )
+
+    def foreign(self, uuid: str) -> tuple[MpsProcess, ...]:
         """Return MPS daemons and servers of others that may be on the GPU."""
-        raise NotImplementedError
+        return tuple(foreign_mps(self._base, uuid))
 
     def close(self) -> None:
-        """End the daemons that nobody uses; those with clients run on."""
-        raise NotImplementedError
+        """End the daemons that nobody can be a client of; the others run on."""
+        for control in self._running():
+            if not self._in_use(control):
+                control.quit(self._patience.quit_s)
+
+    # One daemon, one user.
+
+    def _vacate(self, uuid: str, uid: int) -> None:
+        for control in self._live(uuid):
+            if control.uid == uid:
+                continue
+            if self._in_use(control):
+                raise MpsRefusedError(
+                    f"{uuid}: user {control.uid} has, or may have, clients under MPS; user {uid} "
+                    f"must wait until they have left (one user a server): "
+                    f"{_listed(control.holders())}"
+                )
+            control.quit(self._patience.quit_s)
+
+    def _ensure(self, control: Control) -> None:
+        health = health_of(control)
+        if health.state is HealthState.DOWN:
+            self._start(control)
+        elif health.state is HealthState.UNKNOWN:
+            raise MpsError(health.why)
+        elif control.daemon() is None:
+            raise MpsRefusedError(f"{control}: what answers at {control.directory} is not ours")
+        elif health.state is HealthState.FAULT:
+            raise MpsError(f"{control}: a server is in fault")
+
+    def _start(self, control: Control) -> None:
+        left = [*(process.pid for process in control.server_processes()), *control.holders()]
+        if left:
+            raise MpsError(
+                f"{control}: its daemon is gone, but its server or clients may live; recover it: "
+                f"{_listed(left)}"
+            )
+        stale = control.daemon()
+        if stale is not None and not processes.kill(stale, self._patience.answer_s):
+            raise MpsError(f"{control}: a daemon that does not answer, {stale.pid}, does not die")
+        directories.make_base(self._base)
+        directories.make_private(control.directory, control.uid)
+        control.start()
+
+    def _refuse_foreign(self, uuid: str) -> None:
+        for other in self.foreign(uuid):
+            raise MpsRefusedError(f"{uuid}: MPS of others may be on it: {other}; end it first")
+
+    @staticmethod
+    def _in_use(control: Control) -> bool:
+        """Whether anybody is, or may be, a client; a daemon that does not answer counts as used."""
+        try:
+            return bool(control.all_clients() or control.holders())
+        except NoDaemonError:
+            return bool(control.server_processes() or control.holders())
+        except MpsError:
+            return True
+
+    def _terminate(self, control: Control, pid: int) -> bool:
+        try:
+            servers = control.servers()
+        except NoDaemonError:
+            return not control.server_processes()
+        done = [
+            control.terminate_client(server, client, self._patience.terminate_s)
+            for server in servers
+            for client in control.clients(server)
+            if processes.descends(client, pid)
+        ]
+        return all(done)
+
+    # Which daemons there are.
+
+    def _control(self, uuid: str, uid: int) -> Control:
+        program = shutil.which(self._program)
+        if program is None:
+            raise MpsError(f"{self._program} is not installed")
+        place = directories.place_of(self._base, uuid, uid)
+        return Control(place, uuid, uid, program, self._patience.answer_s)
+
+    def _controls(self, uuid: str) -> Iterator[Control]:
+        for uid in directories.users_of(self._base, check_uuid(uuid)):
+            yield self._control(uuid, uid)
+
+    def _live(self, uuid: str) -> list[Control]:
+        """Return the controls with a process of theirs: a daemon, a server, a possible client."""
+        return [
+            control
+            for control in self._controls(uuid)
+            if control.daemon() or control.server_processes() or control.holders()
+        ]
+
+    def _running(self) -> list[Control]:
+        """Return the controls of all our daemons that live."""
+        found: list[Control] = []
+        for daemon in every_mps():
+            directory, uuid = daemon.directory, daemon.devices
+            if directory is None or uuid is None or Path(directory).parent != self._base:
+                continue
+            control = self._control(uuid, daemon.uid)
+            if control.directory == Path(directory):
+                found.append(control)
+        return found
+
+    @contextmanager
+    def _locked(self, uuid: str) -> Iterator[None]:
+        lock = self._locks[uuid]
+        if not lock.acquire(timeout=self._patience.answer_s):
+            raise MpsRefusedError(f"{uuid}: MPS on it is being recovered")
+        try:
+            yield
+        finally:
+            lock.release()
+
+
+def _listed(pids: Sequence[int]) -> str:
+    return f"processes {', '.join(str(pid) for pid in pids) or 'unknown'}"

@@ -27,6 +27,8 @@ class InjectedLibrary:
         self.xids = [(0, 31)]
         self.processes = {"compute": [(100, 30 << 20)], "mps": [(101, 500 << 20), (102, None)]}
         self.lost: set[int] = set()
+        self.uuids = {0: "GPU-injected-0", 1: "GPU-injected-1"}
+        self.compute_modes = {0: 0, 1: pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS}
         self.freed = 0
         self.sampled = 0
         for name in dir(type(self)):
@@ -61,11 +63,11 @@ class InjectedLibrary:
         return SUCCESS
 
     def _nvmlDeviceGetHandleByUUID(self, uuid: c_char_p, handle: c_void_p) -> int:
-        c_void_p.from_address(handle).value = int(uuid[-1:]) + 1
+        c_void_p.from_address(handle).value = 1 + list(self.uuids.values()).index(uuid.decode())
         return SUCCESS
 
     def _nvmlDeviceGetUUID(self, handle: c_void_p, text: c_void_p, size: c_uint) -> int:
-        return _say(text, b"GPU-injected-%d" % (handle - 1))
+        return _say(text, self.uuids[handle - 1].encode())
 
     def _nvmlDeviceGetName(self, handle: c_void_p, text: c_void_p, size: c_uint) -> int:
         return _say(text, b"Injected H200")
@@ -96,9 +98,7 @@ class InjectedLibrary:
         return SUCCESS
 
     def _nvmlDeviceGetComputeMode(self, handle: c_void_p, mode: c_void_p) -> int:
-        c_uint.from_address(mode).value = (
-            pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS if handle == 2 else 0
-        )
+        c_uint.from_address(mode).value = self.compute_modes[handle - 1]
         return SUCCESS
 
     def _nvmlDeviceGetTotalEnergyConsumption(self, handle: c_void_p, energy: c_void_p) -> int:

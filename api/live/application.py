@@ -1,0 +1,281 @@
+"""The HTTP API: what the service may be asked, as a FastAPI application."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, FastAPI, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from dovetail import __version__
+from dovetail.executor.live.brain import OVER
+from dovetail.executor.live.desk import Desk
+from dovetail.executor.live.jobs import Owner
+from dovetail.executor.live.views import JobView, ServiceView
+from dovetail.instances._record import input_error
+from dovetail.instances.errors import DovetailError
+from dovetail.live.logs import Log, followed, last_lines, written
+from dovetail.live.peers import Tokens
+from dovetail.live.prometheus import exposition
+from dovetail.live.requests import (
+    Accepted,
+    DrainRequest,
+    Explained,
+    Fault,
+    Submissions,
+    fault_of,
+)
+
+MOST_BODY_BYTES: Final = 64 * 2**20
+LONGEST_WAIT_S: Final = 60.0
+_POLL_S: Final = 0.1
+
+_router = APIRouter(prefix="/v1")
+
+
+def application(desk: Desk, tokens: Tokens | None = None) -> FastAPI:
+    """Return the API of a service.
+
+    Parameters
+    ----------
+    desk : Desk
+        The service.
+    tokens : Tokens, optional
+        Of those who may ask over TCP; without them nobody may.
+    """
+    made = FastAPI(
+        title="Dovetail",
+        version=__version__,
+        description="A live service that decides which GPU jobs share which GPUs.",
+        # The pages for people would load scripts from elsewhere.
+        docs_url=None,
+        redoc_url=None,
+        responses={
+            status: {"model": Fault, "description": meaning} for status, meaning in _MEANINGS
+        },
+    )
+    made.state.desk = desk
+    made.state.ending = threading.Event()
+    made.include_router(_router)
+    made.add_api_route("/metrics", _metrics, response_class=PlainTextResponse)
+    made.add_middleware(_Gate, tokens=tokens)
+    made.add_middleware(_SmallBodies)
+    made.add_exception_handler(DovetailError, _told)
+    made.add_exception_handler(RequestValidationError, _malformed)
+    made.add_exception_handler(HTTPException, _http_error)
+    made.add_exception_handler(Exception, _failed)
+    return made
+
+
+_MEANINGS: Final = (
+    (401, "Over TCP: no token, or one that is not known"),
+    (403, "This user may not"),
+    (404, "There is no such job"),
+    (422, "The request breaks a rule"),
+    (503, "It cannot be made durable now; nothing was done"),
+)
+
+
+@_router.get("/service")
+def service(request: Request) -> ServiceView:
+    """Return the service and its devices."""
+    return _desk(request).service()
+
+
+@_router.get("/jobs")
+def jobs(request: Request, over: bool = False) -> Sequence[JobView]:
+    """Return the jobs that are not over, or all, in the order of submission; without history."""
+    return _desk(request).jobs(over)
+
+
+@_router.post("/jobs", status_code=201)
+def submit(request: Request, body: Submissions) -> Accepted:
+    """Accept jobs, all or none; they run as the user who asks."""
+    owner = _asker(request)
+    return Accepted(ids=_desk(request).submit(body.specs(owner), owner))
+
+
+@_router.get("/jobs/{job}")
+async def job(
+    request: Request,
+    job: str,
+    wait_s: Annotated[float, Query(ge=0, le=LONGEST_WAIT_S)] = 0.0,
+) -> JobView:
+    """Return a job with its history; with `wait_s` as soon as it is over, or after that time."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + wait_s
+    while True:
+        found = await run_in_threadpool(_desk(request).job, job)
+        late = loop.time() >= deadline or _ending(request)
+        if found.state in OVER or late or await request.is_disconnected():
+            return found
+        await asyncio.sleep(_POLL_S)
+
+
+@_router.post("/jobs/{job}/cancel")
+def cancel(request: Request, job: str) -> JobView:
+    """Begin to end a job; one that is over stays as it is."""
+    return _desk(request).cancel(job, _asker(request))
+
+
+@_router.get("/jobs/{job}/explanation")
+def explanation(request: Request, job: str) -> Explained:
+    """Say why a job waits and what would let it start."""
+    return Explained(job=job, text=_desk(request).explain(job))
+
+
+@_router.get("/jobs/{job}/log", response_class=PlainTextResponse)
+async def log(
+    request: Request,
+    job: str,
+    rank: Annotated[int, Query(ge=0)] = 0,
+    lines: Annotated[int | None, Query(ge=0)] = None,
+    follow: bool = False,
+) -> Response:
+    """Return the output of a rank: all, or the last lines; or follow it until the job is over."""
+    desk, by = _desk(request), _asker(request)
+    newest = await run_in_threadpool(desk.log_path, job, rank, by)
+    uid = (await run_in_threadpool(desk.job, job)).uid
+    if follow:
+        asked = Log(desk, job, rank, by, uid)
+        return _stream(followed(asked, lines, lambda: _ending(request)))
+    if newest is None:
+        return PlainTextResponse(b"")
+    if lines is not None:
+        return PlainTextResponse(await run_in_threadpool(last_lines, newest, uid, lines))
+    return StreamingResponse(written(newest, uid), media_type="text/plain")
+
+
+@_router.post("/drain")
+def drain(request: Request, body: DrainRequest) -> ServiceView:
+    """Let devices (none named: all) take no new jobs, or take them again."""
+    return _desk(request).drain(body.gpus, body.on, _asker(request))
+
+
+@_router.get("/instance")
+def instance(request: Request) -> dict[str, Any]:
+    """Return the round that the service would solve now, as a `dovetail-instance/1`."""
+    return _desk(request).instance().to_data()
+
+
+@_router.get("/plan")
+def plan(request: Request) -> dict[str, Any]:
+    """Return what the service's policy would do now, as a `dovetail-plan/1`."""
+    return _desk(request).plan().to_data()
+
+
+def _metrics(request: Request) -> Response:
+    """Return figures for Prometheus."""
+    desk = _desk(request)
+    body, kind = exposition(desk.service(), desk.jobs())
+    return Response(body, media_type=kind)
+
+
+def _desk(request: Request) -> Desk:
+    found: Desk = request.app.state.desk
+    return found
+
+
+def _ending(request: Request) -> bool:
+    """Return whether the server is to end, so that nobody may be kept waiting."""
+    ending: threading.Event = request.app.state.ending
+    return ending.is_set()
+
+
+def _asker(request: Request) -> Owner:
+    found: Owner = request.state.peer
+    return found
+
+
+def _stream(chunks: AsyncIterator[bytes]) -> StreamingResponse:
+    async def closed_at_the_end() -> AsyncIterator[bytes]:
+        async with aclosing(chunks) as opened:  # type: ignore[type-var]
+            async for chunk in opened:
+                yield chunk
+
+    return StreamingResponse(closed_at_the_end(), media_type="text/plain")
+
+
+def _answer(fault: Fault, status: int) -> JSONResponse:
+    return JSONResponse(fault.model_dump(), status)
+
+
+async def _told(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, DovetailError)
+    return _answer(*fault_of(error))
+
+
+async def _malformed(request: Request, error: Exception) -> JSONResponse:
+    """Tell what is wrong with a request as records tell it."""
+    assert isinstance(error, RequestValidationError)
+    errors: list[Any] = [{**each, "loc": each["loc"][1:]} for each in error.errors()]
+    if errors[0]["type"] == "json_invalid":
+        return _answer(Fault(kind="input", error="must be JSON, got something else"), 422)
+    if not errors[0]["loc"]:
+        return _answer(Fault(kind="input", error="must be a mapping of field names to values"), 422)
+    record = Submissions if request.url.path.endswith("/jobs") else DrainRequest
+    return _answer(*fault_of(input_error(record, errors)))
+
+
+async def _http_error(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    told = f"{error.detail}: {request.method} {request.url.path}"
+    return _answer(Fault(kind="http", error=told), error.status_code)
+
+
+async def _failed(request: Request, error: Exception) -> JSONResponse:
+    what = f"internal error, please report it: {type(error).__name__}: {error}"
+    return _answer(Fault(kind="failed", error=" ".join(what.split())), 500)
+
+
+class _Gate:
+    """Lets in whom the kernel knows, or a token; nobody else gets to any page."""
+
+    def __init__(self, app: ASGIApp, tokens: Tokens | None) -> None:
+        self._app = app
+        self._tokens = tokens
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and not self._known(scope):
+            fault = Fault(kind="token", error="over TCP a token is needed: Authorization: Bearer")
+            await _answer(fault, 401)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    def _known(self, scope: Scope) -> bool:
+        state = scope.setdefault("state", {})
+        if "peer" not in state and self._tokens is not None:
+            headers = dict(scope["headers"])
+            kind, _, token = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
+            user = self._tokens.user(token.strip()) if kind.lower() == "bearer" else None
+            if user is not None:
+                state["peer"] = user
+        return "peer" in state
+
+
+class _SmallBodies:
+    """Ends requests whose body is larger than any that makes sense."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        taken = 0
+
+        async def counted() -> Message:
+            nonlocal taken
+            message = await receive()
+            taken += len(message.get("body", b""))
+            if taken > MOST_BODY_BYTES:
+                raise HTTPException(413, f"a request has at most {MOST_BODY_BYTES} bytes")
+            return message
+
+        await self._app(scope, counted, send)

@@ -1,0 +1,259 @@
+"""The arguments of commands for live mode."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from dovetail.live.durations import parsed_duration
+
+_ASKING = "live.commands"
+_SERVING = "live.serving"
+_JOB_HELP = "id of the job"
+_DOCTOR = (
+    "Tell what this machine has for live mode and what it lacks; exit status 0: jobs can share "
+    "GPUs with SM shares, 3: without, 1: not at all."
+)
+
+
+def add_live(
+    commands: argparse._SubParsersAction[Any], command: Callable[..., argparse.ArgumentParser]
+) -> None:
+    """Add the commands of live mode to the parser of all.
+
+    Parameters
+    ----------
+    commands : sub-parsers
+        Where to.
+    command : callable
+        Adds one: (commands, name, text, function, module) to its parser.
+    """
+
+    def asking(name: str, text: str) -> argparse.ArgumentParser:
+        return command(commands, name, text, name, _ASKING)
+
+    _serve(command(commands, "serve", "Run the jobs that people submit.", "serve", _SERVING))
+    _submit(asking("submit", "Submit a job to the live service: submit [OPTIONS] -- COMMAND."))
+    queue = asking("queue", "List the jobs of the live service.")
+    queue.add_argument("--all", action="store_true", help="those that are over, too")
+    queue.add_argument("--user", metavar="NAME", help="this user's only")
+    show = asking("show", "Tell all of a job: where it stands, why, and how it came there.")
+    show.add_argument("job", metavar="JOB", nargs="?", help="default: tell of the service")
+    wait = asking("wait", "Wait until jobs are over; exit status 1 unless all finished.")
+    wait.add_argument("jobs", metavar="JOB", nargs="+", help=_JOB_HELP)
+    _logs(asking("logs", "Print what a job writes."))
+    cancel = asking("cancel", "End jobs: asked first, killed when their grace is over.")
+    cancel.add_argument("jobs", metavar="JOB", nargs="+", help=_JOB_HELP)
+    cancel.add_argument("--wait", action="store_true", help="return when they are gone")
+    drain = asking("drain", "Let devices take no new jobs; those that run go on.")
+    drain.add_argument("gpus", metavar="DEVICE", nargs="*", help="default: all")
+    drain.add_argument("--off", action="store_true", help="let them take jobs again")
+    _doctor(command(commands, "doctor", _DOCTOR, "doctor", "live.doctoring"))
+    top = asking("top", "Show the service, its devices and its jobs as they change.")
+    top.add_argument(
+        "--every", metavar="TIME", type=_pause, default=2.0, help="how often (default: 2 s)"
+    )
+    top.add_argument("--once", action="store_true", help="print it once")
+
+
+def _serve(serve: argparse.ArgumentParser) -> None:
+    serve.add_argument(
+        "--pool",
+        metavar="POOL",
+        default="gpu",
+        help="gpu (this machine's) or gpu:ID,ID; cpu (its cores as stand-ins) or "
+        "cpu:cores_per_device=N,devices=N; simulated:INSTANCE (default: gpu)",
+    )
+    serve.add_argument(
+        "--directory",
+        metavar="DIR",
+        help="where its state is kept (default: DOVETAIL_HOME; else /var/lib/dovetail for root, "
+        "~/.local/state/dovetail for others)",
+    )
+    serve.add_argument(
+        "--policy",
+        metavar="P",
+        default="dovetail",
+        help="NAME or NAME:OPTION=VALUE,... (default: dovetail)",
+    )
+    serve.add_argument(
+        "--model", metavar="FILE", help="predict with this fitted model (default: analytic)"
+    )
+    serve.add_argument(
+        "--watch",
+        metavar="NAME=VALUE,...",
+        type=_changes,
+        default=(),
+        help="how long runs are measured: warm_up_s, profile_s, window_s, ... "
+        "(docs/profiling.md has all)",
+    )
+    serve.add_argument(
+        "--socket",
+        metavar="PATH",
+        help="where it listens (default: api.sock in its directory; /run/dovetail/api.sock for "
+        "root's)",
+    )
+    serve.add_argument(
+        "--listen",
+        metavar="HOST:PORT",
+        type=_address,
+        help="listen on TCP, too, without encryption; needs --tokens",
+    )
+    serve.add_argument(
+        "--tokens", metavar="FILE", help="USER TOKEN on each line; only its owner may read it"
+    )
+    serve.add_argument(
+        "--dry-run", action="store_true", help="start nothing; plan --from-live tells what would be"
+    )
+
+
+def _doctor(doctor: argparse.ArgumentParser) -> None:
+    doctor.add_argument(
+        "--splits",
+        action="store_true",
+        help="first measure which SM shares compute right on these GPUs (docs/splits.md)",
+    )
+    doctor.add_argument(
+        "--shares",
+        metavar="P,...",
+        type=_shares,
+        help="with --splits: these only (default: every fifth)",
+    )
+    doctor.add_argument(
+        "--python",
+        metavar="FILE",
+        default=sys.executable,
+        help="with --splits: a Python with the PyTorch that jobs use (default: this one)",
+    )
+    doctor.add_argument(
+        "--directory", metavar="DIR", help="the service's (default: as serve has it)"
+    )
+
+
+def _shares(text: str) -> tuple[int, ...]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdecimal() and 1 <= int(part) <= 100 for part in parts):
+        raise argparse.ArgumentTypeError(f"must be whole numbers from 1 to 100, got {text!r}")
+    return tuple(dict.fromkeys(map(int, parts)))
+
+
+def _submit(submit: argparse.ArgumentParser) -> None:
+    submit.add_argument(
+        "job_command", metavar="COMMAND", nargs="+", help="program and arguments, after --"
+    )
+    submit.add_argument("--name", metavar="NAME", help="what people call it")
+    submit.add_argument(
+        "--workload",
+        metavar="NAME",
+        help="jobs of one name behave alike (default: one of its own for each command and folder)",
+    )
+    submit.add_argument(
+        "--workers", metavar="N", type=_number(1), default=1, help="processes, a GPU each"
+    )
+    submit.add_argument("--gsla", metavar="X", type=float, help="the largest slowdown accepted")
+    submit.add_argument("--weight", metavar="W", type=float, default=1.0, help="how much it counts")
+    submit.add_argument("--priority", choices=("batch", "latency"), default="batch")
+    submit.add_argument(
+        "--memory-mib", metavar="MIB", type=float, help="of a worker; becomes its limit"
+    )
+    submit.add_argument(
+        "--estimate", metavar="TIME", type=_duration, help="how long it runs alone: 90, 15m, 2h, 1d"
+    )
+    submit.add_argument("--walltime", metavar="TIME", type=_duration, help="end it after that")
+    submit.add_argument(
+        "--retries", metavar="N", type=_number(0), default=0, help="start it again so often"
+    )
+    submit.add_argument(
+        "--no-requeue",
+        action="store_true",
+        help="never stop it for another's sake to start it again later",
+    )
+    submit.add_argument(
+        "--grace",
+        metavar="TIME",
+        type=_duration,
+        default=30.0,
+        help="from being asked to end to being killed (default: 30 s)",
+    )
+    submit.add_argument(
+        "--progress",
+        metavar="REGEX",
+        type=_pattern,
+        help="its first group is the number of iterations done, in a line that the job writes",
+    )
+    submit.add_argument("--cwd", metavar="DIR", help="working directory (default: this one)")
+    submit.add_argument("--public-log", action="store_true", help="let others read its output")
+    submit.add_argument(
+        "--wait", action="store_true", help="return when it is over; 1 unless it finished"
+    )
+
+
+def _logs(logs: argparse.ArgumentParser) -> None:
+    logs.add_argument("job", metavar="JOB", help=_JOB_HELP)
+    logs.add_argument("-f", "--follow", action="store_true", help="go on until the job is over")
+    logs.add_argument(
+        "-n", "--lines", metavar="N", type=_number(0), help="begin with the last N lines"
+    )
+    logs.add_argument(
+        "--rank", metavar="K", type=_number(0), default=0, help="of this process (default: 0)"
+    )
+
+
+def _duration(text: str) -> float:
+    time_s = parsed_duration(text)
+    if time_s is None:
+        raise argparse.ArgumentTypeError(f"must be a time like 90, 15m, 2h or 1d, got {text!r}")
+    return time_s
+
+
+def _changes(text: str) -> tuple[tuple[str, float], ...]:
+    found = []
+    for part in text.split(","):
+        name, _, value = part.partition("=")
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        if not 0 <= number < math.inf:
+            raise argparse.ArgumentTypeError(f"must be NAME=VALUE,..., got {text!r}")
+        found.append((name.strip(), number))
+    return tuple(found)
+
+
+def _pause(text: str) -> float:
+    time_s = _duration(text)
+    if time_s < 0.1:
+        raise argparse.ArgumentTypeError(f"must be >= 0.1 s, got {text!r}")
+    return time_s
+
+
+def _number(least: int) -> Callable[[str], int]:
+    def parsed(text: str) -> int:
+        if not text.isascii() or not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"must be a whole number >= {least}, got {text!r}")
+        return int(text)
+
+    return parsed
+
+
+def _pattern(text: str) -> str:
+    try:
+        groups = re.compile(text).groups
+    except re.error as error:
+        rule = f"must be a regular expression, got {text!r} ({error})"
+        raise argparse.ArgumentTypeError(rule) from None
+    if groups < 1:
+        raise argparse.ArgumentTypeError(f"must have a group for the iterations, got {text!r}")
+    return text
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isdecimal() or int(port) > 65_535:
+        raise argparse.ArgumentTypeError(f"must be HOST:PORT, got {text!r}")
+    return host, int(port)

@@ -1,0 +1,284 @@
+"""What the commands that ask a live service do: options in, output out, exit status."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
+from typing import Any, Final
+
+from dovetail.executor.live.brain import OVER, QUEUED, JobState
+from dovetail.executor.live.views import JobView
+from dovetail.instances._record import Record
+from dovetail.instances.errors import InputError
+from dovetail.instances.files import write_data
+from dovetail.live.client import Client
+from dovetail.live.places import NoServiceError
+
+_INTERPRETERS: Final = ("bash", "python", "sh", "torchrun")
+_MOST_LABEL: Final = 60
+_AGAIN_S: Final = 1.0
+_PATIENCE_S: Final = 300.0
+"""How long a service that is being restarted is waited for."""
+
+
+def submit(options: Namespace) -> int:
+    """Hand in a job; with ``--wait`` end as it does."""
+    job = _job(options)
+    with Client() as client:
+        (name,) = client.submit([job])
+        if not options.wait:
+            _tell({"id": name}, name, options.json)
+            return 0
+        print(f"dovetail: {name} is submitted", file=sys.stderr)
+        return _ended(_waited(client, name), options.json)
+
+
+def queue(options: Namespace) -> int:
+    """List the jobs that are not over, or all."""
+    with Client() as client:
+        found = client.jobs(options.all)
+        now_s = client.service().now_s
+    if options.user:
+        found = [job for job in found if job.owner == options.user]
+    if options.json:
+        _write(found)
+        return 0
+    from dovetail.live.tables import queue_view
+    from dovetail.tables import console
+
+    console().print(queue_view(found, now_s))
+    return 0
+
+
+def show(options: Namespace) -> int:
+    """Tell all that is known of a job, or of the service where none is named."""
+    from dovetail.live.tables import job_view, service_view
+    from dovetail.tables import console
+
+    with Client() as client:
+        service = client.service()
+        if options.job is None:
+            view: Any = service_view(service)
+            record: Record = service
+        else:
+            record = job = client.job(options.job)
+            why = client.explain(job.id) if job.state in QUEUED else ""
+            view = job_view(job, service.now_s, why)
+    if options.json:
+        write_data(_plain(record), "-")
+    else:
+        console().print(view)
+    return 0
+
+
+def wait(options: Namespace) -> int:
+    """Wait until jobs are over; 1 unless all of them finished."""
+    with Client() as client:
+        return max(_ended(_waited(client, name), options.json) for name in options.jobs)
+
+
+def logs(options: Namespace) -> int:
+    """Print what a rank of a job has written."""
+    with Client() as client:
+        chunks = client.log(options.job, options.rank, options.lines, options.follow)
+        if options.json:
+            text = b"".join(chunks).decode(errors="replace")
+            write_data({"job": options.job, "rank": options.rank, "text": text}, "-")
+            return 0
+        for chunk in chunks:
+            sys.stdout.buffer.write(chunk)
+            sys.stdout.buffer.flush()
+    return 0
+
+
+def cancel(options: Namespace) -> int:
+    """Begin to end jobs."""
+    with Client() as client:
+        found = [client.cancel(name) for name in options.jobs]
+        if options.wait:
+            found = [_waited(client, job.id) for job in found]
+    if options.json:
+        _write(found)
+        return 0
+    for job in found:
+        print(f"{job.id}: {job.state.value}: {job.why}")
+    return 0
+
+
+def drain(options: Namespace) -> int:
+    """Let devices take no new jobs, or take them again."""
+    with Client() as client:
+        service = client.drain(options.gpus, not options.off)
+    chosen = [d for d in service.devices if d.id in options.gpus or not options.gpus]
+    if options.json:
+        _write(chosen)
+        return 0
+    for device in chosen:
+        stay = f", still held by {', '.join(device.jobs)}" if device.jobs else ""
+        print(f"{device.id}: {device.trouble or 'takes new jobs'}{stay}")
+    return 0
+
+
+def top(options: Namespace) -> int:
+    """Show the service, its devices and its jobs, again and again on a terminal."""
+    from dovetail.live.tables import dashboard
+    from dovetail.tables import console
+
+    screen = console()
+    with Client() as client:
+        if options.json:
+            jobs = [_plain(job) for job in client.jobs()]
+            write_data({"service": _plain(client.service()), "jobs": jobs}, "-")
+        elif options.once or not screen.is_terminal:
+            screen.print(dashboard(client.service(), client.jobs(), _most_jobs(10_000)))
+        else:
+            _watch(client, options.every)
+    return 0
+
+
+def _watch(client: Client, every_s: float) -> None:
+    """Redraw until the user ends it."""
+    from rich.live import Live
+    from rich.text import Text
+
+    from dovetail.live.tables import dashboard
+    from dovetail.tables import console
+
+    screen = console()
+    try:
+        with Live(console=screen, screen=True, auto_refresh=False) as live:
+            while True:
+                height = screen.size.height
+                try:
+                    service = client.service()
+                    most = _most_jobs(height - len(service.devices))
+                    view = dashboard(service, client.jobs(), most)
+                except NoServiceError as error:
+                    # It may be restarted: what it runs goes on.
+                    view = Text(str(error))
+                live.update(view, refresh=True)
+                time.sleep(every_s)
+    except KeyboardInterrupt:
+        return
+
+
+def _most_jobs(lines: int) -> int:
+    """Return how many jobs there is room for among so many lines."""
+    heads = 16
+    return max(lines - heads, 3)
+
+
+def _job(options: Namespace) -> dict[str, Any]:
+    """Return the job that the options describe, as ``JobSpec`` without its owner."""
+    command = _utf8(options.job_command, "COMMAND")
+    cwd = _utf8([os.path.abspath(options.cwd or os.getcwd())], "--cwd")[0]
+    given = {
+        "name": options.name,
+        "gsla": options.gsla,
+        "memory_mib": options.memory_mib,
+        "estimate_s": options.estimate,
+        "walltime_s": options.walltime,
+        "progress_pattern": options.progress,
+    }
+    return {
+        "command": command,
+        "workload": options.workload or default_workload(command, cwd),
+        "cwd": cwd,
+        "env": _environment(os.environ),
+        "workers": options.workers,
+        "weight": options.weight,
+        "priority": options.priority,
+        "retries": options.retries,
+        "requeue": not options.no_requeue,
+        "grace_s": options.grace,
+        "public_log": options.public_log,
+        **{name: value for name, value in given.items() if value is not None},
+    }
+
+
+def default_workload(command: Sequence[str], cwd: str) -> str:
+    """Return a name that jobs have in common only where command and folder are the same.
+
+    The program's name is there for people, the digest tells apart what they call alike.
+    """
+    digest = hashlib.sha256("\0".join([cwd, *command]).encode()).hexdigest()
+    label = "".join(c if c.isprintable() else "?" for c in _label(command))
+    return f"{label[:_MOST_LABEL] or 'job'}-{digest[:8]}"
+
+
+def _label(command: Sequence[str]) -> str:
+    """Return the name of the program, or of the script that an interpreter runs."""
+    program = os.path.basename(command[0])
+    options = list(takewhile(lambda word: word.startswith("-"), command[1:]))
+    script = command[1 + len(options) : 2 + len(options)]
+    interpreted = program.rstrip("0123456789.") in _INTERPRETERS and "-c" not in options
+    return os.path.basename(script[0]) if interpreted and script else program
+
+
+def _utf8(texts: Iterable[str], what: str) -> list[str]:
+    found = list(texts)
+    for text in found:
+        if not _is_utf8(text):
+            raise InputError(f"must be UTF-8 text, got {os.fsencode(text)!r}", what)
+    return found
+
+
+def _environment(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment without what JSON cannot carry, which is told."""
+    kept = {name: value for name, value in env.items() if _is_utf8(name + value)}
+    for name in env.keys() - kept.keys():
+        told = os.fsencode(name).decode(errors="replace")
+        print(f"dovetail: the job goes without {told}, which is not UTF-8 text", file=sys.stderr)
+    return kept
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _waited(client: Client, name: str) -> JobView:
+    """Return a job once it is over; the service may be restarted meanwhile."""
+    missed_s = 0.0
+    while True:
+        try:
+            return client.wait(name)
+        except NoServiceError as error:
+            if missed_s >= _PATIENCE_S:
+                raise
+            if missed_s == 0:
+                print(f"dovetail: {error}; waiting for it to come back", file=sys.stderr)
+            missed_s += _AGAIN_S
+            time.sleep(_AGAIN_S)
+
+
+def _ended(job: JobView, as_json: bool) -> int:
+    """Tell how a job ended; return the exit status that says the same."""
+    assert job.state in OVER
+    told = f"{job.id}: {job.state.value}: {job.why}"
+    _tell(_plain(job), told, as_json)
+    return 0 if job.state is JobState.FINISHED else 1
+
+
+def _tell(data: object, text: str, as_json: bool) -> None:
+    if as_json:
+        write_data(data, "-")
+    else:
+        print(text)
+
+
+def _write(records: Iterable[Record]) -> None:
+    write_data([_plain(record) for record in records], "-")
+
+
+def _plain(record: Record) -> dict[str, Any]:
+    """Return a record as data, fields at their default, too: programs find all of them."""
+    return record.model_dump(mode="json")

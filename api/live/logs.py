@@ -1,0 +1,215 @@
+"""Reading what a job writes, across rotation and restarts, and following it to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from typing import BinaryIO, Final, NamedTuple
+
+from dovetail.executor.live.brain import OVER
+from dovetail.executor.live.desk import Desk, RefusedError
+from dovetail.executor.live.jobs import Owner
+
+_CHUNK_BYTES: Final = 64 * 1024
+_POLL_S: Final = 0.25
+
+
+def written(newest: str, uid: int) -> Iterator[bytes]:
+    """Yield what a rank has written so far, the oldest part first.
+
+    Parameters
+    ----------
+    newest : str
+        The newest part; older ones have ``.1``, ``.2``, ... appended.
+    uid : int
+        Whose job it is.
+    """
+    for part in _parts(newest):
+        with _opened(part, uid) as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                yield chunk
+
+
+def last_lines(newest: str, uid: int, lines: int) -> bytes:
+    """Return the last lines that a rank has written."""
+    found = b""
+    for part in reversed(list(_parts(newest))):
+        with _opened(part, uid) as file:
+            found = _ending(file, lines, found)
+        if found.count(b"\n") > lines:
+            break
+    return b"".join(found.splitlines(keepends=True)[-lines:]) if lines else b""
+
+
+class Log(NamedTuple):
+    """The output of a rank, wherever rotation and new runs put it.
+
+    Attributes
+    ----------
+    desk : Desk
+        Where it is found.
+    job, rank : str, int
+        Whose output.
+    by : Owner
+        Who asks.
+    uid : int
+        Whose job it is.
+    """
+
+    desk: Desk
+    job: str
+    rank: int
+    by: Owner
+    uid: int
+
+    def newest(self) -> str | None:
+        """Return its newest part."""
+        return self.desk.log_path(self.job, self.rank, self.by)
+
+    def is_over(self) -> bool:
+        """Return whether nothing more will be written."""
+        return self.desk.job(self.job).state in OVER
+
+
+async def followed(log: Log, lines: int | None, ending: Callable[[], bool]) -> AsyncIterator[bytes]:
+    """Yield what a rank has written and goes on to write, from run to run, until its job is over.
+
+    Parameters
+    ----------
+    log : Log
+        Of the rank.
+    lines : int or None
+        Begin with so many of the last lines; None: with all there is.
+    ending : callable
+        Whether to end before that.
+    """
+    reader = _Reader(log)
+    try:
+        if lines is not None:
+            yield await asyncio.to_thread(reader.skip_to, lines)
+        while True:
+            # Asked before reading: what is written until the job is over is read, too.
+            over = ending() or await asyncio.to_thread(log.is_over)
+            while chunk := await asyncio.to_thread(reader.read):
+                yield chunk
+            if over:
+                return
+            await asyncio.sleep(_POLL_S)
+    finally:
+        reader.close()
+
+
+class _Reader:
+    """The place up to which a log has been read."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._newest: str | None = None
+        self._file: BinaryIO | None = None
+
+    def skip_to(self, lines: int) -> bytes:
+        """Return the last lines; ``read`` goes on behind them."""
+        newest = self._log.newest()
+        if newest is None:
+            return b""
+        told = last_lines(newest, self._log.uid, lines)
+        self._open(newest, newest)
+        if self._file is not None:
+            self._file.seek(0, os.SEEK_END)
+        return told
+
+    def read(self) -> bytes:
+        """Return what has been written since, empty where nothing was."""
+        newest = self._log.newest()
+        if newest is None:
+            return b""
+        if self._file is None:
+            self._open(newest, next(_parts(newest), newest))
+        while self._file is not None:
+            if chunk := self._file.read(_CHUNK_BYTES):
+                return chunk
+            next_part = self._next_part(newest)
+            if next_part is None:
+                return b""
+            self._open(newest, next_part)
+        return b""
+
+    def close(self) -> None:
+        """Close the file being read."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _open(self, newest: str, part: str) -> None:
+        self.close()
+        self._newest = newest
+        # It may not have been made yet, or is just being rotated: then at the next reading.
+        with suppress(FileNotFoundError):
+            self._file = _opened(part, self._log.uid)
+
+    def _next_part(self, newest: str) -> str | None:
+        """Return the part that was begun after the one being read; None: there is none."""
+        assert self._file is not None
+        parts = list(_parts(newest))
+        if newest == self._newest:
+            mine = os.fstat(self._file.fileno())
+            place = next((k for k, part in enumerate(parts) if _same(part, mine)), -1)
+            parts = parts[place + 1 :]
+        return parts[0] if parts else None
+
+
+def _parts(newest: str) -> Iterator[str]:
+    """Yield the files of a log that exist, the oldest first."""
+    older = []
+    for k in count(1):
+        part = f"{newest}.{k}"
+        if not os.path.lexists(part):
+            break
+        older.append(part)
+    yield from reversed(older)
+    if os.path.lexists(newest):
+        yield newest
+
+
+def _opened(part: str, uid: int) -> BinaryIO:
+    """Open a part of a log; never another file that its owner has put in its place."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        file = os.fdopen(os.open(part, flags), "rb")
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise RefusedError(f"{Path(part).name} cannot be read: {error.strerror}") from None
+    found = os.fstat(file.fileno())
+    owners = (uid, os.getuid())
+    if stat.S_ISREG(found.st_mode) and found.st_uid in owners and found.st_nlink <= 1:
+        return file
+    file.close()
+    raise RefusedError(f"{Path(part).name} is not the log that was made for the job")
+
+
+def _ending(file: BinaryIO, lines: int, behind: bytes) -> bytes:
+    """Return at least so many lines up to the end of a file and what comes behind, if it has them.
+
+    One line more is looked for, as the first may be cut.
+    """
+    position = file.seek(0, os.SEEK_END)
+    while position > 0 and behind.count(b"\n") <= lines:
+        start = max(position - _CHUNK_BYTES, 0)
+        file.seek(start)
+        behind = file.read(position - start) + behind
+        position = start
+    return behind
+
+
+def _same(part: str, mine: os.stat_result) -> bool:
+    try:
+        found = os.lstat(part)
+    except FileNotFoundError:
+        return False
+    return (found.st_dev, found.st_ino) == (mine.st_dev, mine.st_ino)

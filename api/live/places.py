@@ -1,0 +1,102 @@
+"""Where a service keeps its state, and where its socket is found."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+
+from dovetail.instances.errors import DovetailError, InputError
+from dovetail.instances.files import write_data
+
+ROOT_DIRECTORY = Path("/var/lib/dovetail")
+ROOT_SOCKET = Path("/run/dovetail/api.sock")
+MOST_SOCKET_BYTES = 107
+"""The kernel's limit of a UNIX socket's name, less the zero at its end."""
+
+
+class NoServiceError(DovetailError):
+    """No service answers where one was looked for."""
+
+
+def default_directory() -> Path:
+    """Return the state directory of this user's service."""
+    if home := os.environ.get("DOVETAIL_HOME"):
+        return Path(home)
+    if os.getuid() == 0:
+        return ROOT_DIRECTORY
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(state) / "dovetail"
+
+
+def default_socket(directory: Path) -> Path:
+    """Return where the service of a directory listens unless told otherwise."""
+    return ROOT_SOCKET if directory == ROOT_DIRECTORY else directory / "api.sock"
+
+
+def mps_directory(directory: Path) -> Path:
+    """Return where the service of a directory has its MPS daemons.
+
+    Root's are where other users may pass, and not in the state directory, where they may not.
+    """
+    if os.geteuid() != 0:
+        return directory / "mps"
+    if directory == ROOT_DIRECTORY:
+        return ROOT_SOCKET.parent / "mps"
+    digest = hashlib.sha256(os.fsencode(directory)).hexdigest()
+    return ROOT_SOCKET.parent / f"mps-{digest[:8]}"
+
+
+def checked_socket(path: Path) -> Path:
+    """Return the path if a socket can have it.
+
+    Raises
+    ------
+    InputError
+        When it is longer than the kernel takes.
+    """
+    length = len(os.fsencode(path))
+    if length > MOST_SOCKET_BYTES:
+        rule = f"must have at most {MOST_SOCKET_BYTES} bytes as a socket, got {length}"
+        raise InputError(rule, "--socket", str(path))
+    return path
+
+
+def announce(directory: Path, socket: Path) -> None:
+    """Let clients of this directory find the service."""
+    write_data({"pid": os.getpid(), "socket": str(socket)}, directory / "service.json")
+
+
+def retract(directory: Path) -> None:
+    """Say no more that a service is there."""
+    (directory / "service.json").unlink(missing_ok=True)
+
+
+def find_service() -> str:
+    """Return the socket, or the URL, of the service that a command means.
+
+    ``DOVETAIL_SERVICE`` names it; else it is that of this user's own service, where one has been
+    announced; else root's.
+
+    Raises
+    ------
+    NoServiceError
+        When none is to be found.
+    """
+    if named := os.environ.get("DOVETAIL_SERVICE"):
+        return named
+    directory = default_directory()
+    announced = _announced(directory)
+    if announced is not None:
+        return announced
+    if "DOVETAIL_HOME" not in os.environ and ROOT_SOCKET.exists():
+        return str(ROOT_SOCKET)
+    raise NoServiceError(f"no service runs in {directory}: start one with dovetail serve")
+
+
+def _announced(directory: Path) -> str | None:
+    try:
+        return str(json.loads((directory / "service.json").read_text())["socket"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,81 @@
+"""Pools by name, as ``dovetail serve --pool`` has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from dovetail.executor.live.pools.pool import NodePool
+from dovetail.instances.errors import InputError
+from dovetail.live.places import mps_directory
+
+_FLAG: Final = "--pool"
+
+
+def pool_named(text: str, directory: Path) -> NodePool:
+    """Return the pool that a text names.
+
+    Parameters
+    ----------
+    text : str
+        ``gpu`` or ``gpu:ID,ID``; ``cpu`` or ``cpu:cores_per_device=N,devices=N``;
+        ``simulated:INSTANCE``.
+    directory : Path
+        The service's state directory.
+
+    Raises
+    ------
+    InputError
+        When there is no such pool, or it cannot be had on this machine.
+    """
+    name, _, rest = text.partition(":")
+    if name not in _POOLS:
+        raise InputError(f"must be one of {', '.join(_POOLS)}, got {name!r}", _FLAG)
+    return _POOLS[name](rest, directory)
+
+
+def _gpu(rest: str, directory: Path) -> NodePool:
+    from dovetail.executor.live.mps.manager import MpsManager
+    from dovetail.executor.live.nvml import Nvml
+    from dovetail.executor.live.pools.gpu import GpuPool
+    from dovetail.executor.live.splits import read_splits
+
+    only = [part for part in rest.split(",") if part]
+    mps = MpsManager(mps_directory(directory))
+    return GpuPool(directory, Nvml(), mps, read_splits(directory / "splits.json"), only)
+
+
+def _cpu(rest: str, directory: Path) -> NodePool:
+    from dovetail.executor.live.pools.cpu import CpuPool
+
+    counts = _counts(rest, ("cores_per_device", "devices"))
+    return CpuPool(directory, counts.get("cores_per_device", 1), counts.get("devices"))
+
+
+def _simulated(rest: str, directory: Path) -> NodePool:
+    from dovetail.commands import instance_named
+    from dovetail.executor.live.pools.simulated import SimulatedNode
+
+    if not rest:
+        raise InputError("must name an instance: simulated:INSTANCE", _FLAG)
+    return SimulatedNode(directory, instance_named(rest))
+
+
+_POOLS: Final[Mapping[str, Callable[[str, Path], NodePool]]] = MappingProxyType(
+    {"gpu": _gpu, "cpu": _cpu, "simulated": _simulated}
+)
+
+
+def _counts(text: str, known: tuple[str, ...]) -> dict[str, int]:
+    """Return the options of a pool, all of them counts."""
+    found = {}
+    for part in filter(None, text.split(",")):
+        name, _, value = part.partition("=")
+        if name not in known:
+            raise InputError(f"must be one of {', '.join(known)}, got {name!r}", _FLAG)
+        if not value.isascii() or not value.isdecimal() or int(value) < 1:
+            raise InputError(f"{name} must be a whole number >= 1, got {value!r}", _FLAG)
+        found[name] = int(value)
+    return found

@@ -1,0 +1,104 @@
+"""What is said over HTTP: bodies of requests, and how errors are told on both ends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated, Any, Final, TypeAlias
+
+from pydantic import Field, StrictBool, create_model
+
+from dovetail.executor.live.desk import BusyError, RefusedError, UnknownJobError
+from dovetail.executor.live.jobs import JobSpec, Owner
+from dovetail.instances._record import Name, Record
+from dovetail.instances.errors import DovetailError, InputError, UnsupportedError
+
+MOST_JOBS: Final = 10_000
+"""In one request."""
+
+_SAID: Final[Mapping[str, Any]] = MappingProxyType(
+    {
+        name: (field.annotation, field)
+        for name, field in JobSpec.model_fields.items()
+        if name != "owner"
+    }
+)
+
+Submission: TypeAlias = Record
+"""A ``JobSpec`` without its owner, whom nobody may name: the connection tells."""
+
+SUBMISSION: Final[type[Record]] = create_model(
+    "Submission",
+    __base__=Record,
+    __doc__="A job to be run as the user who asks; the fields are those of `JobSpec`.",
+    **_SAID,
+)
+
+
+class Submissions(Record):
+    """Jobs that are accepted all or none."""
+
+    jobs: Annotated[tuple[SUBMISSION, ...], Field(min_length=1, max_length=MOST_JOBS)]
+
+    def specs(self, owner: Owner) -> list[JobSpec]:
+        """Return the jobs as those of their owner."""
+        said = ({name: getattr(job, name) for name in _SAID} for job in self.jobs)
+        return [JobSpec(owner=owner, **fields) for fields in said]
+
+
+class Accepted(Record):
+    """The ids of submitted jobs, in their order."""
+
+    ids: tuple[Name, ...]
+
+
+class DrainRequest(Record):
+    """Devices (none: all) that are to take no new jobs, or to take them again."""
+
+    gpus: tuple[Name, ...] = ()
+    on: StrictBool = True
+
+
+class Explained(Record):
+    """Why a job waits and what would let it start."""
+
+    job: Name
+    text: str
+
+
+class Fault(Record):
+    """An error in one line; ``kind`` is for programs."""
+
+    kind: str
+    error: str
+
+
+class ServiceFailedError(DovetailError):
+    """The service could not do what was asked, and not by the asker's fault."""
+
+
+FAULTS: Final[Mapping[str, tuple[type[DovetailError], int]]] = MappingProxyType(
+    {
+        "unknown_job": (UnknownJobError, 404),
+        "refused": (RefusedError, 403),
+        "busy": (BusyError, 503),
+        "input": (InputError, 422),
+        "unsupported": (UnsupportedError, 422),
+        "failed": (ServiceFailedError, 500),
+    }
+)
+"""Every kind of error: what raises it in the service and in the client, and its HTTP status."""
+
+
+def fault_of(error: DovetailError) -> tuple[Fault, int]:
+    """Return how an error is told, and its HTTP status."""
+    for kind, (raised, status) in FAULTS.items():
+        if isinstance(error, raised):
+            return Fault(kind=kind, error=str(error)), status
+    return Fault(kind="failed", error=str(error)), 500
+
+
+def error_of(fault: Fault) -> DovetailError:
+    """Return what the client raises for an error of the service."""
+    raised, _ = FAULTS.get(fault.kind, (ServiceFailedError, 0))
+    return raised(fault.error)

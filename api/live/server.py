@@ -1,0 +1,156 @@
+"""The HTTP server of a service: a UNIX socket, and TCP where tokens are given."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from dovetail.executor.live.desk import Desk
+from dovetail.instances.errors import InputError
+from dovetail.live.application import application
+from dovetail.live.peers import Tokens, owner_of
+from dovetail.live.places import checked_socket
+
+_BACKLOG: Final = 1024
+_UCRED: Final = struct.Struct("iII")
+_PATIENCE_S: Final = 2
+
+
+class Listening(NamedTuple):
+    """Where a server is to listen.
+
+    Attributes
+    ----------
+    path : Path
+        Of the UNIX socket.
+    everybody : bool
+        Whether every user of the machine may connect there.
+    address : tuple of str and int, optional
+        Host and port; port 0 takes a free one.
+    tokens : Tokens, optional
+        Of those who may connect there; needed with an address.
+    """
+
+    path: Path
+    everybody: bool
+    address: tuple[str, int] | None = None
+    tokens: Tokens | None = None
+
+
+@contextmanager
+def serving(desk: Desk, where: Listening, ready: threading.Event) -> Iterator[int | None]:
+    """Answer requests in another thread while the block runs; yields the TCP port.
+
+    The socket's file is there as long as the block runs. Whatever is there before is taken for the
+    rest of a service that was killed: who serves holds the journal's lock.
+
+    Parameters
+    ----------
+    desk : Desk
+        Who answers.
+    where : Listening
+        Where requests come in.
+    ready : Event
+        Set once there are answers; whoever connects before that waits.
+
+    Raises
+    ------
+    InputError
+        When it cannot listen there.
+    """
+    with closing(_unix_socket(where)) as local:
+        sockets = [local]
+        if where.address is not None:
+            sockets.append(_tcp_socket(*where.address))
+        port = sockets[-1].getsockname()[1] if where.address else None
+        try:
+            with _running(desk, where.tokens, sockets, ready):
+                yield port
+        finally:
+            where.path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _running(
+    desk: Desk, tokens: Tokens | None, sockets: list[socket.socket], ready: threading.Event
+) -> Iterator[None]:
+    # What others send is no concern of the service's own log.
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+    answering = application(desk, tokens)
+    server = uvicorn.Server(
+        uvicorn.Config(
+            answering,
+            http=_KnownPeers,
+            ws="none",
+            loop="asyncio",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            backlog=_BACKLOG,
+            timeout_graceful_shutdown=_PATIENCE_S,
+        )
+    )
+
+    def answer() -> None:
+        ready.wait()
+        if not server.should_exit:
+            server.run(sockets)
+
+    thread = threading.Thread(target=answer, name="api", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        answering.state.ending.set()
+        server.should_exit = True
+        ready.set()
+        thread.join()
+
+
+class _KnownPeers(H11Protocol):
+    """Asks the kernel who is at the other end of a UNIX socket."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        connection = transport.get_extra_info("socket")
+        if connection.family == socket.AF_UNIX:
+            found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+            _, uid, gid = _UCRED.unpack(found)
+            self.app_state = {**self.app_state, "peer": owner_of(uid, gid)}
+
+
+def _unix_socket(where: Listening) -> socket.socket:
+    path = checked_socket(where.path)
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        made.bind(str(path))
+        # Before it listens: nobody connects to it under another mode.
+        os.chmod(path, 0o666 if where.everybody else 0o600)
+    except OSError as error:
+        made.close()
+        raise InputError(f"cannot listen: {error.strerror}", "--socket", str(path)) from None
+    made.listen(_BACKLOG)
+    return made
+
+
+def _tcp_socket(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"cannot listen: {reason}", "--listen", f"{host}:{port}") from None

@@ -1,0 +1,136 @@
+"""What ``dovetail serve`` does: the service in this thread, its faces in another."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Final
+
+from dovetail.executor.live.journal import Journal
+from dovetail.executor.live.pools.pool import NodePool
+from dovetail.executor.live.service import Service
+from dovetail.executor.live.watch import WatchOptions
+from dovetail.instances.datasets import Repository
+from dovetail.instances.errors import InputError, UnsupportedError
+from dovetail.instances.files import write_data
+from dovetail.live.places import announce, default_directory, default_socket, retract
+from dovetail.live.pools import pool_named
+
+if TYPE_CHECKING:
+    from dovetail.live.server import Listening
+    from dovetail.predictors import TrainedPredictor
+
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+def serve(options: Namespace) -> int:
+    """Run a service until it is told to end; its jobs run on."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
+    directory = Path(os.path.abspath(options.directory or default_directory()))
+    where = _listening(options, directory)
+    watching = _watching(options.watch)
+    from dovetail.live.server import serving
+
+    with Journal(directory) as journal:
+        pool = pool_named(options.pool, directory)
+        service = Service(
+            journal,
+            pool,
+            Repository(directory / "repository.db"),
+            options.policy,
+            model=_model(options.model),
+            watching=watching,
+            directory=directory,
+            dry_run=options.dry_run,
+        )
+        with (
+            _ended_by_signals(service.stop),
+            serving(service, where, service.ready) as port,
+            _announced(directory, where.path),
+        ):
+            _tell(options, pool, where, port)
+            service.run()
+    return 0
+
+
+def _listening(options: Namespace, directory: Path) -> Listening:
+    try:
+        from dovetail.live.server import Listening
+    except ModuleNotFoundError as error:
+        told = f"dovetail serve needs {error.name}: pip install 'dovetail[live]'"
+        raise UnsupportedError(told) from None
+    from dovetail.live.peers import Tokens
+
+    if (options.listen is None) != (options.tokens is None):
+        missing = "--tokens" if options.tokens is None else "--listen"
+        raise InputError("is needed, too: over TCP nobody is known without a token", missing)
+    path = Path(os.path.abspath(options.socket)) if options.socket else default_socket(directory)
+    tokens = Tokens.read(options.tokens) if options.tokens else None
+    return Listening(path, os.geteuid() == 0, options.listen, tokens)
+
+
+def _watching(changes: Sequence[tuple[str, float]]) -> WatchOptions:
+    """Return how long runs are looked at, with some of the times changed."""
+    usual = WatchOptions()
+    known = [field.name for field in fields(usual)]
+    for name, _ in changes:
+        if name not in known:
+            raise InputError(f"must be one of {', '.join(known)}, got {name!r}", "--watch")
+    kinds = {field.name: type(getattr(usual, field.name)) for field in fields(usual)}
+    return replace(usual, **{name: kinds[name](value) for name, value in changes})
+
+
+def _model(path: str | None) -> TrainedPredictor | None:
+    if path is None:
+        return None
+    from dovetail.predictors.model_file import load_model
+
+    return load_model(path)
+
+
+@contextmanager
+def _ended_by_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """Have ``stop`` called on SIGTERM and SIGINT while the block runs."""
+
+    def ended(number: int, frame: FrameType | None) -> None:
+        # The thread that is interrupted may hold a lock that stopping needs.
+        threading.Thread(target=stop).start()
+
+    before = {number: signal.signal(number, ended) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _announced(directory: Path, socket: Path) -> Iterator[None]:
+    announce(directory, socket)
+    try:
+        yield
+    finally:
+        retract(directory)
+
+
+def _tell(options: Namespace, pool: NodePool, where: Listening, port: int | None) -> None:
+    devices = [gpu.id for node in pool.cluster().nodes for gpu in node.devices]
+    if options.json:
+        facts = {"pid": os.getpid(), "pool": pool.name, "devices": devices}
+        write_data({**facts, "socket": str(where.path), "port": port}, "-")
+        return
+    dry = " (dry run: nothing is started)" if options.dry_run else ""
+    tcp = f" and TCP port {port}" if port is not None else ""
+    count = f"{len(devices)} device{'' if len(devices) == 1 else 's'}"
+    print(f"serving the {pool.name} pool, {count}, at {where.path}{tcp}{dry}", flush=True)
+    if pool.notice:
+        print(f"dovetail: {pool.notice}", file=sys.stderr)

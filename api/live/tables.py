@@ -1,0 +1,225 @@
+"""What commands about a live service print; every text goes through `rich.text.Text`."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from dovetail.executor.live.brain import OVER, QUEUED, JobState
+from dovetail.executor.live.views import DeviceView, JobView, ServiceView
+from dovetail.live.durations import lasting
+from dovetail.live.wording import beside, clock_time, done, places, printable, slowdown
+from dovetail.tables import WIDTH, Fitting, fact_lines, plain_table, row_lines
+from dovetail.wording import NO_FIGURE, gib, number, percent, seconds, two_digits
+
+MOST_WAITING = 20
+_METRICS_SHOWN = 2
+_STYLES = {
+    JobState.FAILED: "red",
+    JobState.LOST: "red",
+    JobState.RUNNING: "green",
+    JobState.PROFILING: "cyan",
+    JobState.STARTING: "cyan",
+}
+
+
+def queue_view(jobs: Sequence[JobView], now_s: float) -> RenderableType:
+    """Return jobs as a table, and under it why those wait that do."""
+    if not jobs:
+        return Text("no jobs")
+    return Group(job_table(jobs, now_s), *_waiting(jobs, MOST_WAITING))
+
+
+def job_table(jobs: Iterable[JobView], now_s: float) -> RenderableType:
+    """Return a row for every job."""
+    names = ("job", "user", "workload", "state")
+    columns = ("for", "on", "beside", "slowdown\n(predicted)", "done")
+    table = plain_table(*names[:1])
+    for name in names[1:3]:
+        table.add_column(name, overflow="fold", max_width=WIDTH // 4)
+    table.add_column(names[3], no_wrap=True)
+    table.add_column(columns[0], no_wrap=True, justify="right")
+    for name in columns[1:3]:
+        table.add_column(name, overflow="fold")
+    for name in columns[3:]:
+        table.add_column(name, no_wrap=True, justify="right")
+    rows = []
+    for job in jobs:
+        state = Text(job.state.value, _STYLES.get(job.state, ""))
+        cells = (
+            lasting(now_s - job.since_s),
+            places(job),
+            beside(job),
+            slowdown(job),
+            done(job),
+        )
+        table.add_row(
+            Text(job.id), Text(job.owner), Text(job.name or job.workload), state, *map(Text, cells)
+        )
+        rows.append((job.id, job.owner, job.name or job.workload, job.state.value, *cells))
+    heads = tuple(column.replace("\n", " ") for column in columns)
+    return Fitting(table, row_lines(rows, len(names), heads))
+
+
+def job_view(job: JobView, now_s: float, explanation: str) -> RenderableType:
+    """Return all that is known of a job."""
+    facts = fact_lines(*_facts(job, now_s))
+    parts: list[RenderableType] = [facts]
+    if job.gpus and job.state not in OVER:
+        parts += [Text(), _ranks(job)]
+    if explanation:
+        parts += [Text(), Text(explanation)]
+    return Group(*parts, Text(), _history(job))
+
+
+def service_view(service: ServiceView) -> RenderableType:
+    """Return the service and its devices."""
+    return Group(service_lines(service), Text(), device_table(service.devices))
+
+
+def service_lines(service: ServiceView) -> Table:
+    """Return what there is to say of the service in a few lines."""
+    counts = ", ".join(
+        f"{service.jobs[state.value]} {state.value}"
+        for state in JobState
+        if service.jobs.get(state.value)
+    )
+    dry = "dry run: nothing is started" if service.dry_run else ""
+    decided = "" if service.decide_s is None else f"decided in {seconds(service.decide_s)}"
+    gap = "" if service.gap is None else f"gap {percent(service.gap)}"
+    facts = [
+        ("Dovetail", ", ".join(filter(None, (f"pool {service.pool}", dry)))),
+        ("policy", ", ".join(filter(None, (service.policy, decided, gap)))),
+        ("up for", f"{lasting(service.now_s - service.started_s)} (process {service.pid})"),
+        ("jobs", counts or "none"),
+    ]
+    notes = [("note", service.notice), ("trouble", service.trouble)]
+    return fact_lines(*facts, *(each for each in notes if each[1]))
+
+
+def device_table(devices: Sequence[DeviceView]) -> RenderableType:
+    """Return a row for every device."""
+    table = plain_table("device", "model", "jobs")
+    columns = ("memory\nGiB", "power\nW", "activity", "")
+    for name in columns[:2]:
+        table.add_column(name, no_wrap=True, justify="right")
+    table.add_column(columns[2], overflow="fold")
+    table.add_column("", overflow="fold")
+    rows = [
+        (device.id, device.model, ", ".join(device.jobs) or "(idle)", *_figures(device))
+        for device in devices
+    ]
+    for row in rows:
+        table.add_row(*map(Text, row))
+    heads = tuple(column.replace("\n", " ") for column in columns)
+    sources = ", ".join(dict.fromkeys(d.source for d in devices if d.source))
+    told = [Text(f"activity by {sources}", "dim")] if sources else []
+    return Group(Fitting(table, row_lines(rows, 3, heads)), *told)
+
+
+def dashboard(service: ServiceView, jobs: Sequence[JobView], most: int) -> RenderableType:
+    """Return the service, its devices and its jobs; of these at most ``most``."""
+    running = [job for job in jobs if job.state not in QUEUED]
+    parts: list[RenderableType] = [service_view(service), Text()]
+    if running:
+        parts.append(job_table(running[:most], service.now_s))
+        parts += _more(len(running) - most, "more holding devices")
+    else:
+        parts.append(Text("no job runs"))
+    return Group(*parts, *_waiting(jobs, max(most - len(running), 3)))
+
+
+def _figures(device: DeviceView) -> tuple[str, str, str, str]:
+    used = NO_FIGURE if device.used_mib is None else gib(device.used_mib)
+    activity = ", ".join(
+        f"{name} {figure:.2f}" for name, figure in list(device.metrics.items())[:_METRICS_SHOWN]
+    )
+    power = NO_FIGURE if device.power_w is None else f"{device.power_w:.0f}"
+    return f"{used}/{gib(device.memory_mib)}", power, activity or NO_FIGURE, device.trouble
+
+
+def _waiting(jobs: Sequence[JobView], most: int) -> Iterator[RenderableType]:
+    waiting = [job for job in jobs if job.state in QUEUED]
+    if not waiting:
+        return
+    lines = Table.grid(padding=(0, 2))
+    lines.add_column(overflow="fold", max_width=WIDTH // 3)
+    lines.add_column(overflow="fold")
+    for job in waiting[:most]:
+        lines.add_row(Text(job.id), Text(job.waiting_for or job.why))
+    yield Text(f"\n{number(len(waiting), 'job')} waiting", "bold")
+    yield lines
+    yield from _more(len(waiting) - most, "more waiting")
+
+
+def _more(amount: int, what: str) -> list[RenderableType]:
+    return [Text(f"... {amount} {what}: dovetail queue --json")] if amount > 0 else []
+
+
+def _facts(job: JobView, now_s: float) -> Iterator[tuple[str, str]]:
+    yield job.id, job.name or job.workload
+    yield "state", f"{job.state.value} for {lasting(now_s - job.since_s)}: {job.why}"
+    if job.waiting_for:
+        yield "waits for", job.waiting_for
+    yield "user", f"{job.owner} ({job.uid})"
+    yield "command", printable(shlex.join(job.command))
+    yield "workload", job.workload
+    yield "workers", f"{job.workers}, {job.priority}"
+    yield "gSLA", two_digits(job.gsla)
+    yield "submitted", clock_time(job.submitted_s)
+    if job.started_s is not None:
+        told = f", as run {job.run}" if job.run else ""
+        yield "started", f"{clock_time(job.started_s)}{told}, {number(job.runs, 'start')} in all"
+    if job.ended_s is not None:
+        yield "ended", clock_time(job.ended_s)
+    if any(status is not None for status in job.statuses):
+        yield "exit status", ", ".join(map(_status, job.statuses))
+    if job.iterations is not None:
+        yield "done", _progress(job)
+    if job.slowdown is not None or job.predicted is not None:
+        bounds = (two_digits(job.predicted), two_digits(job.upper))
+        told = "measured {}, predicted {}, at most {}".format(two_digits(job.slowdown), *bounds)
+        yield "slowdown", told
+    yield "log", "for everybody" if job.public_log else f"for {job.owner} only"
+
+
+def _status(status: int | None) -> str:
+    return NO_FIGURE if status is None else str(status)
+
+
+def _progress(job: JobView) -> str:
+    total = "" if job.total is None else f" of {job.total:,.0f}"
+    rate = "" if job.rate is None else f", {job.rate:.3g} a second"
+    alone = "" if job.solo_rate is None else f" (alone {job.solo_rate:.3g})"
+    return f"{job.iterations:,.0f}{total} iterations{rate}{alone}"
+
+
+def _ranks(job: JobView) -> RenderableType:
+    table = plain_table("rank", "device", "SM share", "process", "beside")
+    shares = job.shares or (None,) * len(job.gpus)
+    pids = job.pids or (None,) * len(job.gpus)
+    others = job.co_runners or ((),) * len(job.gpus)
+    for rank, (gpu, share, pid, with_whom) in enumerate(
+        zip(job.gpus, shares, pids, others, strict=True)
+    ):
+        told = (
+            "no cap" if share is None else f"{share} %",
+            NO_FIGURE if pid is None else str(pid),
+            ", ".join(with_whom) or NO_FIGURE,
+        )
+        table.add_row(Text(str(rank)), Text(gpu), *map(Text, told))
+    return table
+
+
+def _history(job: JobView) -> RenderableType:
+    lines = Table.grid(padding=(0, 2))
+    for _ in range(2):
+        lines.add_column(no_wrap=True)
+    lines.add_column(overflow="fold")
+    for step in job.history:
+        lines.add_row(Text(clock_time(step.at_s)), Text(step.state.value), Text(step.why))
+    return lines

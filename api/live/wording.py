@@ -1,0 +1,52 @@
+"""How live jobs and devices are told, in the terminal's tables."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from dovetail.executor.live.views import JobView
+from dovetail.wording import NO_FIGURE, share_told, two_digits
+
+
+def clock_time(at_s: float) -> str:
+    """Return a moment as this machine's clocks show it."""
+    return datetime.fromtimestamp(at_s).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def printable(text: str) -> str:
+    """Return a text of somebody else without what a terminal would obey."""
+    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def places(job: JobView) -> str:
+    """Return the devices of a job with its caps there."""
+    if not job.gpus:
+        return NO_FIGURE
+    shares = job.shares or (None,) * len(job.gpus)
+    return ", ".join(
+        gpu if share is None else f"{gpu} {share_told(share)}"
+        for gpu, share in zip(job.gpus, shares, strict=True)
+    )
+
+
+def beside(job: JobView) -> str:
+    """Return with whom a job shares, each once."""
+    others = dict.fromkeys(other for device in job.co_runners for other in device)
+    return ", ".join(others) or NO_FIGURE
+
+
+def slowdown(job: JobView) -> str:
+    """Return the measured slowdown, and in brackets what was predicted."""
+    if job.slowdown is None and job.predicted is None:
+        return NO_FIGURE
+    predicted = "" if job.predicted is None else f" ({two_digits(job.predicted)})"
+    return f"{two_digits(job.slowdown)}{predicted}"
+
+
+def done(job: JobView) -> str:
+    """Return how far a job is: a part of what it has to do, or its iterations."""
+    if job.iterations is None:
+        return NO_FIGURE
+    if job.total:
+        return f"{min(job.iterations / job.total, 1):.0%}".replace("%", " %")
+    return f"{job.iterations:,.0f} it."

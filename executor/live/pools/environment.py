@@ -1,0 +1,105 @@
+"""The environment of a rank: its submitter's, without what would lead it astray."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from dovetail.executor.live.jobs import Run
+from dovetail.executor.live.pools.processes import TOKEN
+from dovetail.executor.live.progress import hook_environment
+
+_TAKEN_OUT: Final = frozenset(
+    {
+        "CUDA_VISIBLE_DEVICES",
+        "CUDA_DEVICE_ORDER",
+        "NVIDIA_VISIBLE_DEVICES",
+        "RANK",
+        "WORLD_SIZE",
+        "LOCAL_RANK",
+        "LOCAL_WORLD_SIZE",
+        "GROUP_RANK",
+        "GROUP_WORLD_SIZE",
+        "ROLE_RANK",
+        "ROLE_WORLD_SIZE",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+    }
+)
+_TAKEN_OUT_BY_PREFIX: Final = ("CUDA_MPS_", "DOVETAIL_", "TORCHELASTIC_", "PET_")
+
+
+def environment_of(
+    run: Run, rank: int, token: str, progress: Path, port: int | None
+) -> dict[str, str]:
+    """Return the environment of a rank before its pool adds to it.
+
+    Parameters
+    ----------
+    run : Run
+        The run.
+    rank : int
+        Which of its ranks.
+    token : str
+        What its processes are found by.
+    progress : path
+        The file in which it says how far it is; where the job's output tells that, it does not.
+    port : int or None
+        Where the ranks of a gang meet on this machine; None for a single process, which gets
+        none of the variables of ``torch.distributed``: a plain program stays one.
+    """
+    kept = {name: value for name, value in run.spec.env.items() if not _misleads(name)}
+    own = {
+        "DOVETAIL_JOB": run.job,
+        "DOVETAIL_RUN": run.id,
+        "DOVETAIL_RANK": str(rank),
+        "DOVETAIL_GPU": run.seats[rank].gpu,
+        TOKEN: token,
+    }
+    share = run.seats[rank].share
+    if share is not None:
+        own["DOVETAIL_SHARE"] = str(share)
+    if run.sub_batch is not None:
+        own["DOVETAIL_SUB_BATCH"] = str(run.sub_batch)
+    gang = {} if port is None else gang_environment(rank, len(run.seats), port)
+    env = {**login_environment(run.spec.owner.uid), **kept, **gang, **own}
+    counted = run.spec.progress_pattern is None
+    return {**env, **hook_environment(str(progress), env)} if counted else env
+
+
+def gang_environment(rank: int, ranks: int, port: int) -> Mapping[str, str]:
+    """Return what ``torch.distributed`` reads.
+
+    Every rank sees one device, its own, hence ``LOCAL_RANK`` 0, as ``torchrun
+    --virtual-local-rank`` has it.
+    """
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+
+
+def login_environment(uid: int) -> Mapping[str, str]:
+    """Return what a login would set, for submitters that do not."""
+    try:
+        user = pwd.getpwuid(uid)
+    except KeyError:
+        return {"PATH": os.defpath}
+    return {
+        "PATH": os.defpath,
+        "HOME": user.pw_dir,
+        "USER": user.pw_name,
+        "LOGNAME": user.pw_name,
+        "SHELL": user.pw_shell,
+    }
+
+
+def _misleads(name: str) -> bool:
+    return name in _TAKEN_OUT or name.startswith(_TAKEN_OUT_BY_PREFIX)

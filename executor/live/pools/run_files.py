@@ -1,0 +1,228 @@
+"""The files of a run, below the state directory: what is left of it when nobody watches.
+
+::
+
+    runs/RUN/run.json              the Run
+    runs/RUN/port                  its MASTER_PORT, for a gang
+    runs/RUN/stop.json             since when it is being stopped
+    runs/RUN/rankK/spec.json       what its shim runs (private: it holds the environment)
+    runs/RUN/rankK/started.json    which processes it is; linked, so there is never a second
+    runs/RUN/rankK/exit.json       how it ended; renamed into place
+    runs/RUN/rankK/log, log.1 ...  its output, the newest first
+    runs/RUN/rankK/progress        how far it is; of a fixed size, written by the job
+    runs/RUN/rankK/shim.log        what went wrong in the shim itself; mostly empty
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dovetail.executor.live.jobs import Run
+from dovetail.executor.live.pools.processes import Process
+from dovetail.executor.live.pools.shim import claim, write_durably
+from dovetail.instances.errors import DovetailError, InputError
+
+PASS_THROUGH = 0o711
+"""Others may go through a directory to what is theirs, and see nothing on the way."""
+
+_SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+
+
+class DamagedError(DovetailError):
+    """A file of a run cannot be understood."""
+
+
+class Started(NamedTuple):
+    """What ``started.json`` says; ``never`` is why the rank may not be started any more."""
+
+    rank: Process
+    shim: Process
+    boot: str
+    never: str = ""
+
+
+class Ending(NamedTuple):
+    """What ``exit.json`` says: an exit status, or why its program could not be run."""
+
+    status: int | None
+    refused: str = ""
+
+
+class StopOrder(NamedTuple):
+    """When a run was asked to stop (seconds since that boot), and how long it was given."""
+
+    asked_s: float
+    grace_s: float
+    boot: str
+
+
+class RunFiles:
+    """The files of one run.
+
+    Parameters
+    ----------
+    directory : path
+        The state directory.
+    run : str
+        The run's id.
+
+    Raises
+    ------
+    InputError
+        When the id cannot be a file's name.
+    """
+
+    def __init__(self, directory: Path, run: str) -> None:
+        if not _SAFE_NAME.fullmatch(run):
+            raise InputError(f"a run's id must be letters, digits, '.', '_' and '-', got {run!r}")
+        self.run = run
+        self.directory = directory / "runs" / run
+        self.home = home_token(directory)
+
+    def make(self, run: Run) -> None:
+        """Make the run's directories and say what it is."""
+        for path in (self.directory.parent, self.directory):
+            path.mkdir(parents=True, exist_ok=True)
+            path.chmod(PASS_THROUGH)
+        for rank in range(len(run.seats)):
+            self.rank(rank).directory.mkdir(exist_ok=True)
+            self.rank(rank).directory.chmod(PASS_THROUGH)
+        _replace(self.directory / "run.json", run.model_dump_json().encode())
+
+    def read_run(self) -> Run | None:
+        """Return what the run is; None where that is not known."""
+        try:
+            return Run.model_validate_json((self.directory / "run.json").read_bytes())
+        except (OSError, ValueError):
+            return None
+
+    def rank(self, number: int) -> RankFiles:
+        """Return the files of a rank."""
+        return RankFiles(self.directory / f"rank{number}", f"{self.home}/{self.run}/{number}")
+
+    def port(self) -> int | None:
+        """Return the port of its gang, None before it has one."""
+        try:
+            return int((self.directory / "port").read_text(encoding="ascii"))
+        except (OSError, ValueError):
+            return None
+
+    def write_port(self, port: int) -> None:
+        """Keep the port of its gang."""
+        _replace(self.directory / "port", str(port).encode())
+
+    def stop_order(self) -> StopOrder | None:
+        """Return since when it is being stopped; None where it is not."""
+        try:
+            found = json.loads((self.directory / "stop.json").read_bytes())
+            return StopOrder(float(found["asked_s"]), float(found["grace_s"]), str(found["boot"]))
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+
+    def write_stop_order(self, order: StopOrder) -> None:
+        """Keep since when it is being stopped."""
+        _replace(self.directory / "stop.json", json.dumps(order._asdict()).encode())
+
+    def forget_specs(self) -> None:
+        """Remove what is of no use after the run's end, and may hold secrets."""
+        for path in self.directory.glob("rank*/spec.json"):
+            path.unlink(missing_ok=True)
+
+
+class RankFiles(NamedTuple):
+    """The files of one rank, and the token that all its processes hold."""
+
+    directory: Path
+    token: str
+
+    @property
+    def log(self) -> Path:
+        """The newest part of its output."""
+        return self.directory / "log"
+
+    @property
+    def progress(self) -> Path:
+        """Where the job says how far it is."""
+        return self.directory / "progress"
+
+    def write_spec(self, spec: dict[str, Any]) -> None:
+        """Say what the shim is to run."""
+        _replace(self.directory / "spec.json", json.dumps(spec).encode())
+
+    def spec(self) -> dict[str, Any] | None:
+        """Return what the shim was to run; None where that is not known."""
+        try:
+            found = json.loads((self.directory / "spec.json").read_bytes())
+        except (OSError, ValueError):
+            return None
+        return found if isinstance(found, dict) else None
+
+    def started(self) -> Started | None:
+        """Return which processes it is, None before it has any.
+
+        Raises
+        ------
+        DamagedError
+            When there is a record that cannot be understood.
+        """
+        found = self._read("started.json")
+        if found is None:
+            return None
+        if "never" in found:
+            return Started(Process(0, 0), Process(0, 0), "", str(found["never"]))
+        try:
+            rank = Process(int(found["pid"]), int(found["pid_started"]))
+            shim = Process(int(found["shim"]), int(found["shim_started"]))
+            return Started(rank, shim, str(found["boot"]))
+        except (KeyError, TypeError, ValueError):
+            raise DamagedError(f"{self.directory}/started.json: cannot be understood") from None
+
+    def ending(self) -> Ending | None:
+        """Return how it ended, None before it has.
+
+        Raises
+        ------
+        DamagedError
+            When there is a record that cannot be understood.
+        """
+        found = self._read("exit.json")
+        if found is None:
+            return None
+        try:
+            status = found["status"]
+            return Ending(None if status is None else int(status), str(found["refused"]))
+        except (KeyError, TypeError, ValueError):
+            raise DamagedError(f"{self.directory}/exit.json: cannot be understood") from None
+
+    def never_start(self, reason: str) -> bool:
+        """See to it that it is never started; return False where it was."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        return claim(str(self.directory), {"never": reason})
+
+    def _read(self, name: str) -> dict[str, Any] | None:
+        path = self.directory / name
+        try:
+            found = json.loads(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise DamagedError(f"{path}: cannot be read: {error}") from None
+        if not isinstance(found, dict):
+            raise DamagedError(f"{path}: cannot be understood")
+        return found
+
+
+def home_token(directory: Path) -> str:
+    """Return what tells the processes of one state directory from those of another."""
+    return hashlib.sha256(os.fsencode(directory.resolve())).hexdigest()[:16]
+
+
+def _replace(path: Path, data: bytes) -> None:
+    beside = path.with_name(f"{path.name}.tmp")
+    write_durably(str(beside), data)
+    beside.replace(path)

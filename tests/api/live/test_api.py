@@ -1,0 +1,244 @@
+"""The HTTP API of a real service, over its socket and over TCP."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import socket
+import stat
+import threading
+from pathlib import Path
+
+import httpx
+import pytest
+
+from dovetail.executor.live.brain import OVER, JobState
+from dovetail.executor.live.desk import RefusedError, UnknownJobError
+from dovetail.instances.errors import DovetailError, InputError
+from dovetail.live import application
+from dovetail.live.client import Client
+from dovetail.live.places import NoServiceError
+from tests.api.live.services import ME, OTHER, TOKENS, job, service_here
+from tests.executor.live.waiting import wait_until
+
+
+def state(live, name):
+    return live.client.job(name).state
+
+
+def runs(live, name):
+    return state(live, name) in (JobState.PROFILING, JobState.RUNNING)
+
+
+def test_a_job_from_submission_to_its_end(live):
+    (name,) = live.client.submit([job(command=["train", "work_s=0.3"], name="first")])
+    ended = live.client.wait(name)
+    assert (ended.state, ended.statuses, ended.name) == (JobState.FINISHED, (0,), "first")
+    assert ended.history[0].state is JobState.SUBMITTED
+    assert live.client.jobs() == []
+    assert [each.id for each in live.client.jobs(over=True)] == [name]
+
+
+def test_the_owner_is_whom_the_kernel_names(live):
+    (name,) = live.client.submit([job()])
+    found = live.client.job(name)
+    assert (found.owner, found.uid) == (ME, os.getuid())
+
+
+def test_nobody_may_name_an_owner(live):
+    with pytest.raises(InputError, match=r"^jobs\[0\]\.owner: unknown field$"):
+        live.client.submit([job(owner={"name": "root", "uid": 0, "gid": 0})])
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"command": []}, r"^jobs\[0\]\.command: must have 1 or more items, got 0$"),
+        ({"gsla": 0.5}, r"^jobs\[0\]\.gsla: must be >= 1, got 0.5$"),
+        ({"gsl": 2.0}, r"^jobs\[0\]\.gsl: unknown field, did you mean gsla\?$"),
+        ({"workers": 3}, r"workers: must be <= 2"),
+    ],
+)
+def test_a_bad_job_is_told_in_one_line(live, change, told):
+    with pytest.raises(InputError, match=told):
+        live.client.submit([job(**change)])
+
+
+def test_many_jobs_are_accepted_all_or_none(live):
+    assert live.client.submit([job(), job()]) == ("j1", "j2")
+    with pytest.raises(InputError):
+        live.client.submit([job(), job(workers=3)])
+    assert len(live.client.jobs()) == 2
+
+
+def test_another_user_may_look_and_no_more(live):
+    (name,) = live.mine.submit([job()])
+    assert live.other.job(name).owner == ME
+    with pytest.raises(RefusedError, match=f"{OTHER} may not cancel {name} of {ME}"):
+        live.other.cancel(name)
+    with pytest.raises(RefusedError, match="may not read the log"):
+        b"".join(live.other.log(name))
+    with pytest.raises(RefusedError, match="only an administrator"):
+        live.other.drain([])
+    assert state(live, name) not in OVER
+
+
+def test_a_public_log_is_for_everybody(live):
+    (name,) = live.mine.submit([job(public_log=True)])
+    wait_until(lambda: runs(live, name))
+    assert b"simulated: started" in b"".join(live.other.log(name))
+
+
+def test_a_user_cancels_what_is_his(live):
+    (name,) = live.other.submit([job()])
+    assert live.other.job(name).owner == OTHER
+    live.other.cancel(name)
+    assert live.other.wait(name).state is JobState.CANCELLED
+
+
+def test_an_unknown_job(live):
+    for ask in (live.client.job, live.client.cancel, live.client.explain):
+        with pytest.raises(UnknownJobError, match="no job 'j7'"):
+            ask("j7")
+    with pytest.raises(DovetailError, match="Not Found: GET /v1/jobs/../service"):
+        live.client.job("../service")
+
+
+def test_drained_devices_take_no_jobs(live):
+    service = live.client.drain(["n0-0"])
+    assert [bool(device.trouble) for device in service.devices] == [True, False]
+    service = live.client.drain([], on=False)
+    assert [device.trouble for device in service.devices] == ["", ""]
+    with pytest.raises(InputError, match=r"gpus\[0\]: must be one of n0-0, n0-1, got 'n1'"):
+        live.client.drain(["n1"])
+
+
+def test_a_log_is_followed_until_the_job_is_over(live):
+    (name,) = live.client.submit([job(command=["train", "work_s=0.8"])])
+    lines = b"".join(live.client.log(name, follow=True)).decode().splitlines()
+    assert lines[0].startswith("simulated: started")
+    assert lines[-1] == "simulated: ended with status 0"
+    assert state(live, name) is JobState.FINISHED
+    assert b"".join(live.client.log(name, lines=1)) == b"simulated: ended with status 0\n"
+
+
+def test_waiting_ends_after_its_time(live):
+    (name,) = live.client.submit([job()])
+    assert live.client.job(name, wait_s=0.3).state not in OVER
+
+
+def test_the_socket_is_its_users_alone(live):
+    assert stat.S_IMODE(Path(live.socket).stat().st_mode) == 0o600
+
+
+def test_over_tcp_nothing_is_told_without_a_token(live):
+    tokens = (None, "", "Bearer", f"Bearer {'0' * 32}", "Basic abc", TOKENS[ME])
+    for path in ("/v1/jobs", "/metrics", "/openapi.json", "/nothing"):
+        for token in tokens:
+            headers = {} if token is None else {"Authorization": token}
+            answer = httpx.get(live.url + path, headers=headers)
+            assert (answer.status_code, answer.json()["kind"]) == (401, "token"), (path, token)
+
+
+def test_the_api_describes_itself(live):
+    headers = {"Authorization": f"Bearer {TOKENS[ME]}"}
+    described = httpx.get(f"{live.url}/openapi.json", headers=headers).json()
+    assert {"/v1/jobs", "/v1/jobs/{job}", "/v1/jobs/{job}/log", "/v1/plan"} <= set(
+        described["paths"]
+    )
+    fields = described["components"]["schemas"]["Submission"]["properties"]
+    assert "command" in fields
+    assert "owner" not in fields
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"\x00\xff" * 5000,
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET /v1/jobs HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 200_000,
+        b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{",
+        b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\n\xff{[",
+        b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"GET /v1/jobs/%00%ff/log?rank=-1&lines=x HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET /v1/jobs HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\n"
+        b"Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: eA==\r\n\r\n",
+    ],
+)
+def test_garbage_on_the_socket_is_harmless(live, garbage, caplog):
+    with socket.socket(socket.AF_UNIX) as raw:
+        raw.settimeout(2)
+        raw.connect(live.socket)
+        raw.sendall(garbage)
+        raw.shutdown(socket.SHUT_WR)
+        while raw.recv(65536):
+            pass
+    assert live.client.submit([job()]) == ("j1",)
+    assert not caplog.records
+
+
+def test_bodies_that_are_no_jobs(live):
+    with httpx.Client(transport=httpx.HTTPTransport(uds=live.socket), base_url="http://d") as raw:
+        told = {
+            body: raw.post("/v1/jobs", content=body, headers={"Content-Type": "application/json"})
+            for body in ("", "[]", "7", '{"jobs": {}}', '{"jobs": []}', "{", '{"jobs": [NaN]}')
+        }
+    for body, answer in told.items():
+        assert answer.status_code == 422, body
+        assert answer.json()["kind"] == "input", body
+        assert "\n" not in answer.json()["error"], body
+    assert live.client.jobs() == []
+
+
+def test_a_body_beyond_all_measure_is_refused(live, monkeypatch):
+    monkeypatch.setattr(application, "MOST_BODY_BYTES", 1000)
+    with httpx.Client(transport=httpx.HTTPTransport(uds=live.socket), base_url="http://d") as raw:
+        answer = raw.post("/v1/jobs", content=json.dumps({"jobs": [job(name="n" * 2000)]}))
+    assert (answer.status_code, answer.json()["kind"]) == (413, "http")
+    assert live.client.jobs() == []
+
+
+def test_many_clients_at_once_lose_nothing(live):
+    found = []
+
+    def ask():
+        with Client(live.socket) as client:
+            for _ in range(5):
+                found.extend(client.submit([job()]))
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(found) == sorted(f"j{k}" for k in range(1, 41))
+
+
+def test_whoever_follows_does_not_keep_the_service_from_ending(short_path):
+    seen = []
+
+    def follow():
+        with Client(str(short_path / "api.sock")) as client:
+            seen.extend(client.log("j1", follow=True))
+
+    thread = threading.Thread(target=follow)
+    with service_here(short_path, short_path / "api.sock") as live:
+        (name,) = live.client.submit([job(command=["train", "work_s=600"])])
+        wait_until(lambda: runs(live, name))
+        thread.start()
+        wait_until(lambda: seen)
+    thread.join(timeout=20)
+    assert not thread.is_alive()
+
+
+# httpcore leaves the socket open on which it could not connect.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_nobody_answers(short_path):
+    path = short_path / "api.sock"
+    for _ in range(2):
+        with Client(str(path)) as client, pytest.raises(NoServiceError, match="no service answers"):
+            client.jobs()
+        with socket.socket(socket.AF_UNIX) as left:
+            left.bind(str(path)) if not path.exists() else None
+    gc.collect()

@@ -1,0 +1,202 @@
+"""Tables and the dashboard fit their terminal and cut nothing off."""
+
+from __future__ import annotations
+
+import pytest
+from rich.console import Console
+
+from dovetail.executor.live.brain import JobState
+from dovetail.executor.live.views import DeviceView, JobView, ServiceView, StepView
+from dovetail.live.durations import lasting, parsed_duration
+from dovetail.live.tables import dashboard, job_view, queue_view, service_view
+from dovetail.live.wording import beside, done, places, slowdown
+
+
+def job(**changes):
+    """Return a running job that shares a device."""
+    usual = {
+        "id": "j1",
+        "owner": "anna",
+        "uid": 1000,
+        "command": ("python", "train.py"),
+        "workload": "resnet",
+        "workers": 1,
+        "priority": "batch",
+        "state": JobState.RUNNING,
+        "why": "every rank runs",
+        "submitted_s": 1000.0,
+        "since_s": 1060.0,
+        "started_s": 1060.0,
+        "runs": 1,
+        "run": "j1.1",
+        "gpus": ("gpu0",),
+        "shares": (50,),
+        "co_runners": (("j2",),),
+        "pids": (4711,),
+        "statuses": (None,),
+    }
+    return JobView(**{**usual, **changes})
+
+
+def waiting(k):
+    reason = "no slowdown is known beside anybody whom it could join"
+    places_of_none = {"gpus": (), "shares": (), "co_runners": (), "pids": (), "statuses": ()}
+    return job(id=f"j{k}", state=JobState.WAITING, waiting_for=reason, **places_of_none)
+
+
+def device(**changes):
+    usual = {
+        "id": "gpu0",
+        "model": "H100",
+        "memory_mib": 81_559.0,
+        "jobs": ("j1", "j2"),
+        "used_mib": 20_000.0,
+        "power_w": 410.0,
+        "energy_j": 1e6,
+        "metrics": {"sm_active": 0.75, "dram_active": 0.25, "tensor_active": 0.5},
+        "source": "NVML GPM",
+    }
+    return DeviceView(**{**usual, **changes})
+
+
+def service(**changes):
+    usual = {
+        "pool": "gpu",
+        "notice": "",
+        "policy": "dovetail",
+        "version": "0.1.0",
+        "pid": 99,
+        "directory": "/var/lib/dovetail",
+        "started_s": 0.0,
+        "now_s": 7300.0,
+        "sequence": 17,
+        "jobs": {"running": 1, "waiting": 2},
+        "decide_s": 0.25,
+        "devices": (device(), device(id="gpu1", jobs=(), trouble="drained by root")),
+    }
+    return ServiceView(**{**usual, **changes})
+
+
+def printed(view, width=100):
+    console = Console(width=width, highlight=False, force_terminal=False, record=True, file=None)
+    with console.capture() as captured:
+        console.print(view)
+    return captured.get()
+
+
+LONG = job(
+    id="j1234",
+    name="a name of some length that people gave [to] their job " * 2,
+    owner="a.long.user.name",
+    gpus=tuple(f"gpu{k}" for k in range(8)),
+    shares=(50,) * 8,
+    co_runners=tuple((f"j{k}",) for k in range(100, 108)),
+    pids=tuple(range(100_000, 100_008)),
+    statuses=(None,) * 8,
+    slowdown=1.234,
+    predicted=1.5,
+    upper=1.75,
+    iterations=123_456.0,
+    rate=3.21,
+    solo_rate=4.0,
+)
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+@pytest.mark.parametrize(
+    "view",
+    [
+        queue_view([LONG, job(), *map(waiting, range(3, 40))], 99_999.0),
+        job_view(LONG, 99_999.0, "j1234 waits for a GPU " * 10),
+        service_view(service(notice="a notice " * 20, trouble="trouble " * 20)),
+        dashboard(service(), [LONG, job(), waiting(3)], 10),
+    ],
+    ids=["queue", "job", "service", "dashboard"],
+)
+def test_nothing_is_wider_than_the_terminal_or_cut_off(view, width):
+    text = printed(view, width)
+    assert max(map(len, text.splitlines())) <= width
+    assert "…" not in text
+
+
+def test_names_are_not_taken_for_markup():
+    assert "[to] their job" in " ".join(printed(job_view(LONG, 99_999.0, "")).split())
+
+
+def test_the_queue_says_who_runs_where_and_why_others_wait():
+    text = printed(queue_view([job(slowdown=1.2, predicted=1.25), waiting(2)], 7300.0))
+    row = next(line for line in text.splitlines() if line.startswith("j1 "))
+    assert row.split("  ")[-1].strip() == "-"
+    assert "running" in row
+    assert "gpu0 50 %" in row
+    assert "1.20 (1.25)" in row
+    assert "1 job waiting" in text
+    assert "j2  no slowdown is known beside anybody" in text
+
+
+def test_a_command_cannot_command_the_terminal():
+    text = printed(job_view(job(command=("sh", "-c", "\x1b]0;mine\x07\r")), 7300.0, ""))
+    assert "\x1b" not in text
+    assert "]0;mine" in text
+
+
+def test_an_empty_queue():
+    assert printed(queue_view([], 0.0)) == "no jobs\n"
+
+
+def test_a_job_tells_its_history():
+    steps = (
+        StepView(at_s=1000.0, state=JobState.SUBMITTED, why="submitted"),
+        StepView(at_s=1060.0, state=JobState.FAILED, why="rank 0 ended with status 3"),
+    )
+    ended = job(state=JobState.FAILED, ended_s=1060.0, statuses=(3,), history=steps)
+    text = printed(job_view(ended, 2000.0, ""))
+    assert text.splitlines()[-1].endswith("failed     rank 0 ended with status 3")
+    assert "exit status  3" in text
+
+
+def test_the_dashboard_names_what_is_not_there():
+    text = printed(dashboard(service(), [waiting(k) for k in range(1, 30)], 5))
+    assert "no job runs" in text
+    assert "... 24 more waiting" in text
+    assert "drained by root" in text
+    assert "activity by NVML GPM" in text
+
+
+@pytest.mark.parametrize(
+    ("time_s", "told"),
+    [
+        (-1, "0 s"),
+        (59.9, "59 s"),
+        (60, "1 min"),
+        (61, "1 min 1 s"),
+        (3600, "1 h"),
+        (7500, "2 h 5 min"),
+        (200_000, "2 d 7 h"),
+    ],
+)
+def test_how_long_something_lasts(time_s, told):
+    assert lasting(time_s) == told
+
+
+@pytest.mark.parametrize(
+    ("text", "time_s"),
+    [("90", 90), ("90s", 90), ("1.5h", 5400), ("15m", 900), ("2d", 172_800), ("0", 0)],
+)
+def test_times_as_people_write_them(text, time_s):
+    assert parsed_duration(text) == time_s
+
+
+@pytest.mark.parametrize("text", ["", "h", "-1", "1e3", "2 h", "1w", "٣", "nan", "inf"])
+def test_what_is_no_time(text):
+    assert parsed_duration(text) is None
+
+
+def test_cells():
+    gang = job(gpus=("a", "b"), shares=(None, 30), co_runners=(("j2",), ("j2",)), workers=2)
+    assert places(gang) == "a, b 30 %"
+    assert beside(gang) == "j2"
+    assert beside(job(co_runners=((),))) == "-"
+    assert [slowdown(job()), slowdown(job(predicted=1.5))] == ["-", "- (1.50)"]
+    assert [done(job()), done(job(iterations=1234.0))] == ["-", "1,234 it."]
+    assert done(job(iterations=50.0, total=200.0)) == "25 %"

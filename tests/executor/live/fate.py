@@ -1,0 +1,149 @@
+"""What may happen next to a brain: mostly what makes sense, sometimes what cannot be."""
+
+from dovetail.executor.live import events
+from dovetail.instances.datasets import Measurement, SoloProfile
+from tests.executor.live.telling import ANN, BOB, GPUS, run_of, spec
+
+
+def random_event(brain, rng):
+    """Return an event of a moment after the last one; ``rng`` is a `random.Random`."""
+    kinds, weights = zip(*_FATES, strict=True)
+    fate = rng.choices(kinds, weights)[0]
+    event, fields = fate(brain, rng)
+    return event(at_s=brain.now_s + 1.0, **fields)
+
+
+def _submitted(brain, rng):
+    chosen = spec(
+        workload=rng.choice(["vision", "text"]),
+        owner=rng.choice([ANN, BOB]),
+        workers=rng.choice([1, 1, 2]),
+        retries=rng.choice([0, 1, 2]),
+        requeue=rng.random() < 0.8,
+    )
+    job = rng.choice([brain.next_job_id()] * 19 + ["j1"])
+    return events.Submitted, {"job": job, "spec": chosen}
+
+
+def _placed(brain, rng):
+    # Mostly one that waits, rarely any job.
+    jobs = brain.queue() if rng.random() < 0.9 else list(brain.jobs.values())
+    if not jobs:
+        return _submitted(brain, rng)
+    job = rng.choice(jobs)
+    gpus = rng.sample(GPUS, job.spec.workers)
+    return events.Placed, {"run": run_of(job, gpus), "profiling": rng.random() < 0.6}
+
+
+def _rank_news(brain, rng):
+    event, fields = rng.choice(_RANK_NEWS)
+    return event, {"run": _run(brain, rng), "rank": rng.choice([0, 0, 1]), **fields}
+
+
+def _come_up(brain, rng):
+    """Let a rank that is not up be ready."""
+    waiting = [
+        (job.run.id, rank)
+        for job in brain.holding.values()
+        for rank, view in enumerate(job.ranks)
+        if view.state not in ("ready", "over")
+    ]
+    if not waiting:
+        return _placed(brain, rng)
+    run, rank = rng.choice(waiting)
+    return events.RankReady, {"run": run, "rank": rank}
+
+
+def _stopped(brain, rng):
+    then = rng.choice(["wait", "fail"])
+    return events.StopDecided, {"run": _run(brain, rng), "reason": "too slow", "then": then}
+
+
+def _cancelled(brain, rng):
+    job = rng.choice([*brain.jobs, "j1"])
+    return events.CancelRequested, {"job": job, "by": "root"}
+
+
+def _known(brain, rng):
+    uid = rng.choice([ANN, BOB]).uid
+    return events.WorkloadKnown, {"uid": uid, "workload": rng.choice(["vision", "text"])}
+
+
+def _profiled(brain, rng):
+    profile = SoloProfile(workload="w", gpu_model="test", throughput=rng.uniform(0.1, 9))
+    return events.Profiled, {"run": _run(brain, rng), "profile": profile}
+
+
+def _not_profiled(brain, rng):
+    return events.ProfileFailed, {"run": _run(brain, rng), "reason": "reports no progress"}
+
+
+def _measured(brain, rng):
+    slowdown = rng.choice([None, (rng.uniform(1, 2), rng.uniform(1, 2))])
+    found = Measurement(workloads=("v", "w"), gpu_model="test", slowdown=slowdown)
+    runs = (_run(brain, rng), _run(brain, rng))
+    return events.Measured, {"runs": runs, "gpu": "g0", "measurement": found, "window_s": 9.5}
+
+
+def _recorded(brain, rng):
+    return events.Recorded, {"sequence": max(0, brain.sequence - rng.randrange(9))}
+
+
+def _drained(brain, rng):
+    # Mostly ended again, or nothing would ever start.
+    on = rng.random() < 0.3
+    return events.DrainChanged, {"gpus": (rng.choice(GPUS),), "on": on, "by": "root"}
+
+
+def _sick(brain, rng):
+    return events.DeviceSick, {"gpu": rng.choice(GPUS), "reason": "is too hot"}
+
+
+def _healed(brain, rng):
+    return events.DeviceHealed, {"gpu": rng.choice(GPUS)}
+
+
+def _service_started(brain, rng):
+    gpus = rng.choice([GPUS, GPUS, GPUS[:2]])
+    return events.ServiceStarted, {"boot": "b", "pool": "test", "gpus": gpus, "version": "1"}
+
+
+def _run(brain, rng):
+    """Return a run: mostly one that holds devices, rarely one that never was."""
+    holding = [job.run.id for job in brain.holding.values()]
+    if holding and rng.random() < 0.9:
+        return rng.choice(holding)
+    runs = [f"{name}.{k}" for name, job in brain.jobs.items() for k in range(job.runs + 2)]
+    return rng.choice(runs or ["j1.1"])
+
+
+_RANK_NEWS = (
+    (events.RankStarted, {"pid": 7, "pid_started": 8}),
+    (events.RankStarted, {}),
+    (events.RankReady, {}),
+    (events.RankEnded, {"status": 0}),
+    (events.RankEnded, {"status": 1}),
+    (events.RankEnded, {"status": -9}),
+    (events.RankRefused, {"reason": "no port"}),
+    (events.RankLost, {"reason": "no answer"}),
+    (events.RankGone, {"reason": "another boot"}),
+)
+
+_FATES = (
+    (_submitted, 4),
+    (_placed, 8),
+    (_rank_news, 10),
+    (_come_up, 6),
+    (_stopped, 1),
+    (_cancelled, 1),
+    (_known, 0.2),
+    (_profiled, 0.5),
+    (_not_profiled, 0.5),
+    (_measured, 0.5),
+    (_recorded, 0.5),
+    (_drained, 0.5),
+    (_sick, 0.3),
+    (_healed, 0.8),
+    (_service_started, 0.8),
+)
+"""Each kind with how often it comes, relative to the others."""

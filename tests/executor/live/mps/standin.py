@@ -1,0 +1,237 @@
+"""A stand-in for ``nvidia-cuda-mps-control`` with servers and clients, for machines without a GPU.
+
+It answers as 535.309.01 was recorded to (``transcripts/``; the contract tests compare the two),
+and where a server is needed, as NVIDIA documents (MPS guide, "Appendix: Tools and Interface
+Reference" and "Architecture"): pids one a line, ``ACTIVE`` or ``FAULT``, ``0`` as the last line of
+``terminate_client``. It shows that our side keeps the protocol. It shows nothing about GPUs.
+
+Installed (``install``) in a folder named after the version that it plays: 535 has no
+``get_server_status`` and no pid file. Servers are real processes that do nothing. Clients are
+processes that connect to the daemon (``client.py``). Beyond MPS there is ``standin WORD`` with
+
+- ``fault``: a client faults; newcomers are refused until all clients have left;
+- ``deaf``: clients cannot be terminated; ``stuck``: nor can servers be shut down;
+- ``babble``: lists are answered by nonsense.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import socket
+import sys
+import time
+
+NAME = "nvidia-cuda-mps-control"
+SERVER = "nvidia-cuda-mps-server"
+
+
+def install(folder, version):
+    """Put the stand-in and its server into ``folder/version`` and return the program's path."""
+    import shutil
+    from pathlib import Path
+
+    place = Path(folder) / version
+    place.mkdir()
+    # The system's can be run by every user; the one that runs the tests may be in a private home.
+    python = shutil.which("python3", path="/usr/bin") or os.path.realpath(sys.executable)
+    program, server = place / NAME, place / SERVER
+    program.write_text(f"#!{python} -IS\n" + Path(__file__).read_text())
+    server.write_text(f"#!{python} -IS\nimport signal\nwhile True:\n    signal.pause()\n")
+    for path in (program, server):
+        path.chmod(0o755)
+    return str(program)
+
+
+class Daemon:
+    """The control daemon: at most one server, as all its clients are of one user."""
+
+    def __init__(self, pipes):
+        self.pipes = pipes
+        self.version = os.path.basename(os.path.dirname(__file__))
+        self.server = None
+        self.clients = {}
+        self.fault = False
+        self.moods = set()
+        # Imported here, as the front end has to start fast.
+        import threading
+
+        self.lock = threading.Lock()
+        self.thread = threading.Thread
+
+    def listen(self):
+        """Listen, give back control once, and serve until told to quit."""
+        path = os.path.join(self.pipes, "control")
+        if os.path.exists(path):
+            os.unlink(path)
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(path)
+            listener.listen()
+            if self.version != "535":
+                with open(os.path.join(self.pipes, f"{NAME}.pid"), "w") as file:
+                    file.write(f"{os.getpid()}\n")
+            yield
+            while True:
+                connection, _ = listener.accept()
+                self.thread(target=self.serve, args=(connection,), daemon=True).start()
+
+    def serve(self, connection):
+        with connection, connection.makefile("rw") as stream:
+            first = json.loads(stream.readline())
+            if "client" in first:
+                self.serve_client(first["client"], stream)
+                return
+            for command in first["commands"]:
+                out = self.answer(command.split())
+                stream.write(json.dumps(out) + "\n")
+                stream.flush()
+
+    def serve_client(self, pid, stream):
+        with self.lock:
+            if self.fault:
+                tell(stream, "807")
+                return
+            if self.server is None:
+                import subprocess
+
+                self.server = subprocess.Popen([os.path.join(os.path.dirname(__file__), SERVER)])
+            self.clients[pid] = stream
+            tell(stream, "attached")
+        for _ in stream:
+            pass
+        with self.lock:
+            self.clients.pop(pid, None)
+            self.fault = self.fault and bool(self.clients)
+
+    def answer(self, words):
+        name, arguments = words[0], words[1:]
+        with self.lock:
+            if name == "get_server_list":
+                return self.listed([self.server.pid] if self.server else [])
+            if name == "standin":
+                return self.mood(arguments[0])
+            if name in self.of_a_server():
+                if self.server is None or arguments[:1] != [str(self.server.pid)]:
+                    return not_found(name, arguments)
+                return self.of_a_server()[name](*arguments)
+        if name == "quit":
+            self.quit(float(arguments[1]) if arguments[:1] == ["-t"] else None)
+        return f'Unknown command "{name}"\n'
+
+    def of_a_server(self):
+        told = {
+            "get_client_list": lambda _: self.listed(self.clients),
+            "terminate_client": self.terminate,
+            "shutdown_server": self.shut_down,
+        }
+        if self.version != "535":
+            told["get_server_status"] = lambda _: "FAULT\n" if self.fault else "ACTIVE\n"
+        return told
+
+    def listed(self, pids):
+        if "babble" in self.moods:
+            return "lorem ipsum\n"
+        return "".join(f"{pid}\n" for pid in pids)
+
+    def mood(self, word):
+        self.moods.add(word)
+        if word == "fault":
+            self.fault = True
+            for stream in self.clients.values():
+                tell(stream, "fault")
+        return ""
+
+    def terminate(self, _, client):
+        stream = self.clients.get(int(client))
+        if stream is None or self.moods & {"deaf", "stuck"}:
+            return "1\n"
+        tell(stream, "810")
+        return "0\n"
+
+    def shut_down(self, _, force=""):
+        if "stuck" not in self.moods and (force or not self.clients):
+            self.end_server()
+        return ""
+
+    def end_server(self):
+        if self.server is not None:
+            self.server.kill()
+            self.server.wait()
+        for stream in self.clients.values():
+            tell(stream, "805")
+        self.server, self.clients, self.fault = None, {}, False
+
+    def quit(self, force_after_s):
+        begun = time.monotonic()
+        while self.clients and (force_after_s is None or time.monotonic() < begun + force_after_s):
+            time.sleep(0.05)
+        with self.lock:
+            self.end_server()
+            os._exit(0)
+
+
+def not_found(name, arguments):
+    server = arguments[0] if arguments else "0"
+    told = f"Server {server} not found\n"
+    return f"{told}Server {server} not found!\n1\n" if name == "terminate_client" else told
+
+
+def tell(stream, word):
+    try:
+        stream.write(f"{word}\n")
+        stream.flush()
+    except OSError:
+        pass
+
+
+def start(pipes):
+    """Start the daemon, and return once it listens."""
+    os.makedirs(pipes, exist_ok=True)
+    held = os.open(os.path.join(pipes, "control_lock"), os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        print("An instance of this daemon is already running")
+        return 1
+    ready, done = os.pipe()
+    if os.fork():
+        os.close(done)
+        return 0 if os.read(ready, 1) else 1
+    os.setsid()
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    null = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(null, stream)
+    served = Daemon(pipes).listen()
+    next(served)
+    os.write(done, b"1")
+    os.close(done)
+    next(served)
+    return 0
+
+
+def front_end(pipes):
+    """Send the commands on standard input to the daemon."""
+    commands = [line for line in sys.stdin.read().splitlines() if line.strip()]
+    with socket.socket(socket.AF_UNIX) as connection:
+        try:
+            connection.connect(os.path.join(pipes, "control"))
+        except OSError:
+            print("Cannot find MPS control daemon process", file=sys.stderr)
+            return 1
+        with connection.makefile("rw") as stream:
+            tell(stream, json.dumps({"commands": commands}))
+            for line in stream:
+                print(json.loads(line), end="")
+    return 0
+
+
+def main():
+    pipes = os.environ["CUDA_MPS_PIPE_DIRECTORY"]
+    return start(pipes) if sys.argv[1:] == ["-d"] else front_end(pipes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,127 @@
+"""What is believed of pairs, and from where, worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from dovetail.executor.live.beliefs import Beliefs, Source, repeats_of
+from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
+from dovetail.instances.instance import Metrics
+
+UNCAPPED = (None, None)
+
+
+def profile(workload, sm=None, dram=None, gpu_model="A100", **fields):
+    metrics = None
+    if sm is not None:
+        pcie = None if dram is None else 0.0
+        metrics = Metrics(sm_active=sm, dram_active=dram, pcie_rx_bytes_s=pcie)
+    return SoloProfile(workload=workload, gpu_model=gpu_model, metrics=metrics, **fields)
+
+
+def together(first, second, slowdown, share=None, gpu_model="A100"):
+    return Measurement(
+        workloads=(first, second), gpu_model=gpu_model, slowdown=slowdown, share=share
+    )
+
+
+def data(profiles=(), measurements=()):
+    return DataSet(name="test", profiles=tuple(profiles), measurements=tuple(measurements))
+
+
+TWO = (profile("a/a", 0.5, 0.2), profile("b/b", 0.9, 0.2))
+# a: compute 0.3, dram 0.2; b: compute 0.7, dram 0.2. Each is slowed by 0.3 * 0.7 + 0.2 * 0.2.
+ANALYTIC = 1.25
+
+
+def table_of(beliefs, names=("a/a", "b/b"), models=("A100",), caps=(UNCAPPED,)):
+    return beliefs.table(names, models, caps)
+
+
+def test_what_nobody_measured_is_predicted_from_solo_profiles():
+    found = table_of(Beliefs(data(TWO))).belief("A100", UNCAPPED, "a/a", "b/b")
+    assert found.slowdown == pytest.approx(ANALYTIC)
+    assert found.source == "analytic, from solo profiles"
+
+
+def test_measured_pairs_override_predictions_in_both_directions():
+    beliefs = Beliefs(data(TWO, [together("a/a", "b/b", (1.2, 1.4))]))
+    table = table_of(beliefs)
+    mine, theirs = (
+        table.belief("A100", UNCAPPED, *pair) for pair in (("a/a", "b/b"), ("b/b", "a/a"))
+    )
+    assert (mine.slowdown, theirs.slowdown) == (1.2, 1.4)
+    assert mine.source == "measured once"
+    assert table.foretold[0, 0, 0, 1] == pytest.approx(ANALYTIC)
+    beside_itself = table.belief("A100", UNCAPPED, "a/a", "a/a")
+    assert beside_itself.source == "analytic, from solo profiles"
+
+
+def test_the_bound_of_one_measurement_is_its_assumed_spread():
+    # 5 % of 1.2 is 0.06; a next one has sqrt(2) of that; t(5) at 0.9 is 1.4759.
+    found = repeats_of([1.2])
+    assert found.upper == pytest.approx(1.2 + 0.06 * math.sqrt(2) * 1.4759, abs=1e-4)
+
+
+def test_repeats_that_agree_narrow_the_bound_and_others_widen_it():
+    once, agreeing, scattered = (
+        repeats_of(values).upper for values in ([1.2], [1.2] * 10, [1.0, 1.5] * 5)
+    )
+    assert agreeing < once < scattered
+
+
+def test_repeats_are_averaged_as_speeds():
+    # The mean of the speeds 1/1.0 and 1/2.0 is 3/4.
+    assert repeats_of([1.0, 2.0]).mean == pytest.approx(4 / 3)
+
+
+def test_who_failed_together_once_may_never_share():
+    failed = [together("a/a", "b/b", None), together("a/a", "b/b", (1.1, 1.1))]
+    table = table_of(Beliefs(data(TWO, failed)))
+    found = table.belief("A100", UNCAPPED, "a/a", "b/b")
+    assert math.isnan(found.slowdown)
+    assert found.source == "failed to run together"
+
+
+def test_measurements_hold_for_their_model_and_caps_only():
+    beliefs = Beliefs(data(TWO, [together("a/a", "b/b", (1.2, 1.4), (50, 50))]))
+    table = table_of(beliefs, models=("A100", "V100"), caps=(UNCAPPED, (50, 50)))
+    assert table.belief("A100", (50, 50), "a/a", "b/b").source == "measured once"
+    assert table.belief("A100", UNCAPPED, "a/a", "b/b").source != "measured once"
+    assert table.belief("V100", (50, 50), "a/a", "b/b") is None
+
+
+def test_nothing_is_believed_of_what_has_no_metrics():
+    table = table_of(Beliefs(data([TWO[0], profile("b/b")])))
+    assert table.belief("A100", UNCAPPED, "a/a", "b/b") is None
+    assert table.source[0, 0, 0, 1] == Source.NONE
+
+
+def test_utilisation_stands_for_metrics_that_nobody_could_read_and_is_named_so():
+    # Two that keep all cores busy take turns; one beside a half-busy one waits half the time.
+    busy, half = (
+        SoloProfile(workload=name, gpu_model="cpu-1-core", metrics=Metrics(cpu_util=part))
+        for name, part in (("a/a", 1.0), ("b/b", 0.5))
+    )
+    table = table_of(Beliefs(data([busy, half])), models=("cpu-1-core",))
+    found = [table.belief("cpu-1-core", UNCAPPED, "a/a", name) for name in ("a/a", "b/b")]
+    assert [belief.slowdown for belief in found] == [2.0, 1.5]
+    assert found[0].source == "analytic, from utilisation alone"
+
+
+def test_memory_is_what_the_next_run_stays_within():
+    marks = [profile("a/a", 0.5, 0.2, memory_mib=mib) for mib in (1000.0, 1000.0, 1100.0)]
+    assert Beliefs(data(marks)).workload("a/a", ("A100",)).memory_mib > 1100
+    assert Beliefs(data(TWO)).workload("a/a", ("A100",)).memory_mib == 0
+
+
+def test_the_speed_on_a_model_is_its_throughput_over_that_on_the_first():
+    marks = [
+        profile("a/a", 0.5, 0.2, "A100", throughput=10.0),
+        profile("a/a", 0.5, 0.2, "V100", throughput=4.0),
+    ]
+    found = Beliefs(data(marks)).workload("a/a", ("A100", "V100"))
+    assert found.speed == {"A100": 1.0, "V100": 0.4}
+    assert Beliefs(data(marks)).workload("b/b", ("A100",)) is None

@@ -1,0 +1,160 @@
+"""Random events, sensible and not: what must hold of a brain holds, and its journal agrees."""
+
+import random
+import shutil
+from copy import deepcopy
+from itertools import pairwise
+from tempfile import mkdtemp
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
+
+from dovetail.executor.live import events
+from dovetail.executor.live.brain import HOLDING, OVER, TRANSITIONS, Brain, TransitionError
+from dovetail.executor.live.invariants import violations
+from dovetail.executor.live.journal import JOURNAL, Journal, read_brain, read_events
+from tests.executor.live.fate import random_event
+from tests.executor.live.telling import GPUS
+
+STARTED = events.ServiceStarted(at_s=1.0, boot="b", pool="test", gpus=GPUS, version="1")
+
+
+def applied(brain, event):
+    """Apply an event, and check that it changes nothing where it is refused."""
+    before = deepcopy(brain)
+    try:
+        return brain.apply(event)
+    except TransitionError:
+        before.sequence, before.now_s = brain.sequence, brain.now_s
+        assert brain == before
+        return ()
+
+
+def brought_to_an_end(brain):
+    """Yield what ends every job: the pool tells the end of every process, people cancel the rest.
+
+    A job that could not come to its end so would be lost.
+    """
+    for job in list(brain.holding.values()):
+        for rank in range(len(job.ranks)):
+            yield events.RankGone(at_s=brain.now_s, run=job.run.id, rank=rank, reason="a reboot")
+    assert not any(job.state in HOLDING for job in brain.jobs.values())
+    for job in brain.queue():
+        yield events.CancelRequested(at_s=brain.now_s, job=job.id, by="root")
+    assert all(job.state in OVER for job in brain.jobs.values())
+
+
+class Machine(RuleBasedStateMachine):
+    """A brain with its journal, told anything at all, restarted and killed at any time."""
+
+    def __init__(self):
+        super().__init__()
+        self.folder = mkdtemp(prefix="dovetail-")
+        self.journal = Journal(self.folder)
+        self.brain = self.journal.replay()
+        self.tell([STARTED])
+
+    def tell(self, batch):
+        self.journal.append(batch)
+        for event in batch:
+            applied(self.brain, event)
+
+    @rule(seed=st.integers(0, 2**64), count=st.integers(1, 30))
+    def something_happens(self, seed, count):
+        rng = random.Random(seed)
+        for _ in range(count):
+            self.tell([random_event(self.brain, rng)])
+
+    @rule(seed=st.integers(0, 2**64), count=st.integers(0, 5))
+    def much_happens_at_once(self, seed, count):
+        rng = random.Random(seed)
+        self.tell([random_event(self.brain, rng) for _ in range(count)])
+
+    @rule()
+    def checkpoint(self):
+        self.journal.checkpoint(self.brain, every=1)
+
+    @rule()
+    def restart(self):
+        self.journal.close()
+        self.journal = Journal(self.folder)
+        assert self.journal.replay() == self.brain
+        assert self.journal.sequence == self.brain.sequence
+
+    @rule()
+    def killed_now_it_would_leave_the_same(self):
+        copy = mkdtemp(prefix="dovetail-")
+        try:
+            for name in (JOURNAL, f"{JOURNAL}-wal"):
+                shutil.copy(f"{self.folder}/{name}", copy)
+            with Journal(copy) as journal:
+                assert journal.replay() == self.brain
+        finally:
+            shutil.rmtree(copy)
+
+    @invariant()
+    def what_holds_of_every_brain(self):
+        assert violations(self.brain) == ()
+
+    def teardown(self):
+        for event in brought_to_an_end(self.brain):
+            self.tell([event])
+        assert violations(self.brain) == ()
+        assert read_brain(self.folder) == self.brain
+        assert [entry.sequence for entry in read_events(self.folder)][-1] == self.brain.sequence
+        self.journal.close()
+        shutil.rmtree(self.folder)
+
+
+def run(examples, steps):
+    run_state_machine_as_test(
+        Machine,
+        settings=settings(max_examples=examples, stateful_step_count=steps, deadline=None),
+    )
+
+
+def test_a_journal_tells_it_all_again():
+    run(examples=15, steps=15)
+
+
+@pytest.mark.long
+def test_a_journal_tells_it_all_again_at_length():
+    run(examples=500, steps=50)
+
+
+def brains_after(seeds, steps):
+    """Yield brains that have seen random events, checked after each."""
+    for seed in range(seeds):
+        rng, brain = random.Random(seed), Brain()
+        brain.apply(STARTED)
+        for _ in range(steps):
+            applied(brain, random_event(brain, rng))
+            assert violations(brain) == (), seed
+        yield brain
+
+
+def ways_of(brain):
+    return {
+        (before.state, after.state)
+        for job in brain.jobs.values()
+        for before, after in pairwise(job.history)
+    }
+
+
+def test_every_transition_of_the_table_happens_and_no_other():
+    seen = set().union(*map(ways_of, brains_after(seeds=100, steps=60)))
+    assert seen == {(state, after) for state, ways in TRANSITIONS.items() for after in ways}
+
+
+@pytest.mark.long
+def test_what_holds_of_every_brain_at_length():
+    for brain in brains_after(seeds=2000, steps=100):
+        for event in brought_to_an_end(brain):
+            brain.apply(event)

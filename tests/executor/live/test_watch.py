@@ -1,0 +1,507 @@
+"""The watch, told made-up progress second by second (no process runs here)."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from dovetail.executor.live import events
+from dovetail.executor.live.brain import JobState
+from dovetail.executor.live.pools.pool import Progress, Usage
+from dovetail.executor.live.watch import Reading, Watch, WatchOptions, watched
+from dovetail.instances.datasets import SoloProfile
+from tests.executor.live.telling import BOB, Story
+
+OPTIONS = WatchOptions()
+BOOT_S = -1000.0
+"""The boot clock less the service's."""
+
+
+class Known:
+    """Profiles by workload and model, and one belief of everything."""
+
+    def __init__(self, *profiles):
+        self.profiles = {(p.workload, p.gpu_model, p.workers): p for p in profiles}
+        self.asked = []
+
+    def alone(self, spec, gpu_model):
+        return self.profiles.get((f"{spec.owner.name}/{spec.workload}", gpu_model, spec.workers))
+
+    def predicted(self, runs, gpu):
+        self.asked.append(([run.id for run in runs], gpu))
+        return tuple(1.0 + k / 10 for k in range(1, len(runs) + 1))
+
+
+def profile(workload, throughput, workers=1, **changes):
+    return SoloProfile(
+        workload=workload,
+        gpu_model="M",
+        throughput=throughput,
+        workers=workers,
+        memory_mib=500.0,
+        **changes,
+    )
+
+
+class Scene:
+    """A story whose runs do iterations at given rates, seen by a watch once a second."""
+
+    def __init__(self, *profiles, options=OPTIONS, gpus=("g0", "g1", "g2")):
+        self.story = Story(*gpus)
+        self.known = Known(*profiles)
+        self.options = options
+        self.watch = self.new_watch()
+        self.rates = {}
+        self.done = {}
+        self.total = None
+        self.used_mib = {}
+        self.joules = 0.0
+        self.metrics = {"sm_active": 0.5}
+        self.events = []
+
+    def new_watch(self):
+        return Watch(dict.fromkeys(self.story.brain.devices, "M"), self.known, self.options)
+
+    @property
+    def now_s(self):
+        return self.story.at_s
+
+    def start(self, workload, *gpus, profiling=False, share=None, rate=None, **fields):
+        """Submit, place and start a job, whose ranks do ``rate`` iterations a second each."""
+        job = self.story.submit(workload=workload, workers=len(gpus), **fields)
+        self.story.place(job, *gpus, share=share, profiling=profiling)
+        for rank in range(len(gpus)):
+            self.story.ready(job, rank)
+        self.rates[job.run.id] = [rate] * len(gpus)
+        self.done[job.run.id] = [0.0] * len(gpus)
+        return job
+
+    def live(self, seconds):
+        """Let time pass; return the events of the watch, each applied at once."""
+        found = []
+        for _ in range(seconds):
+            self.story.at_s += 1.0
+            self.joules += 200.0
+            for run, done in self.done.items():
+                self.done[run] = [
+                    n + (rate or 0) for n, rate in zip(done, self.rates[run], strict=True)
+                ]
+            for event in self.observe():
+                self.story.told.append(event)
+                self.story.brain.apply(event)
+                found.append(event)
+        self.events += found
+        return found
+
+    def observe(self):
+        boot_s = self.now_s + BOOT_S
+        progress = {
+            run: [
+                None if rate is None else Progress(done, boot_s, self.total)
+                for done, rate in zip(self.done[run], self.rates[run], strict=True)
+            ]
+            for run in watched(self.story.brain)
+        }
+        usage = {
+            gpu: Usage(boot_s, 900.0, self.joules, self.metrics, "made up", self.used_mib)
+            for gpu in self.story.brain.devices
+        }
+        return self.watch.observe(self.story.brain, progress, usage, self.now_s, boot_s)
+
+    def only(self, kind):
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+# Profiles.
+
+
+def test_a_steady_run_alone_gets_a_profile_a_minute_after_its_warm_up():
+    scene = Scene()
+    job = scene.start("vision", "g0", profiling=True, rate=4.0)
+    assert scene.live(70) == []
+    [found] = scene.live(5)
+    assert isinstance(found, events.Profiled)
+    assert found.run == "j1.1"
+    assert found.profile.workload == "ann/vision"
+    assert found.profile.gpu_model == "M"
+    assert found.profile.throughput == pytest.approx(4.0)
+    assert found.profile.power_w == pytest.approx(200.0)  # 200 J a second
+    assert found.profile.memory_mib == 900.0  # of the device, which it has for itself
+    assert found.profile.metrics.sm_active == pytest.approx(0.5)
+    assert found.profile.source == "live; rate ±0.0% over 60 s; made up"
+    assert job.state is JobState.RUNNING
+    assert scene.live(400) == []
+
+
+def test_warm_up_is_not_part_of_a_profile():
+    scene = Scene()
+    job = scene.start("vision", "g0", profiling=True, rate=0.2)
+    scene.live(9)
+    scene.rates[job.run.id] = [4.0]
+    scene.live(66)
+    [found] = scene.only(events.Profiled)
+    assert found.profile.throughput == pytest.approx(4.0)
+
+
+def test_an_unsteady_rate_is_waited_for():
+    scene = Scene()
+    job = scene.start("vision", "g0", profiling=True, rate=1.0)
+    scene.live(60)
+    scene.rates[job.run.id] = [4.0]
+    assert scene.live(40) == []
+    scene.live(40)
+    [found] = scene.only(events.Profiled)
+    assert found.profile.throughput == pytest.approx(4.0)
+
+
+def test_a_rate_that_never_settles_is_taken_with_its_noise():
+    scene = Scene()
+    job = scene.start("vision", "g0", profiling=True, rate=1.0)
+    for k in range(32):
+        scene.rates[job.run.id] = [1.0 + 3.0 * (k % 2)]
+        scene.live(10)
+    [found] = scene.only(events.Profiled)
+    assert found.at_s - job.history[-1].at_s <= OPTIONS.profile_most_s
+    assert 1.0 <= found.profile.throughput <= 4.0
+    assert "±" in found.profile.source
+    assert "±0.0%" not in found.profile.source
+
+
+def test_a_run_that_tells_nothing_never_shares():
+    scene = Scene()
+    job = scene.start("vision", "g0", profiling=True)
+    assert scene.live(299) == []
+    [found] = scene.live(3)
+    assert isinstance(found, events.ProfileFailed)
+    assert found.reason == "it reported no progress in 300 s"
+    assert job.alone_only == found.reason
+    assert scene.live(300) == []
+
+
+def test_too_few_iterations_are_no_profile():
+    scene = Scene()
+    scene.start("vision", "g0", profiling=True, rate=0.01)
+    scene.live(400)
+    [found] = scene.events
+    assert isinstance(found, events.ProfileFailed)
+    assert found.reason == "its rate cannot be told: fewer than 5 iterations in 300 s"
+
+
+def test_the_pool_s_word_on_a_run_s_memory_comes_first():
+    scene = Scene()
+    scene.used_mib = {"j1.1": 640.0}
+    scene.start("vision", "g0", profiling=True, rate=4.0)
+    scene.live(30)
+    scene.used_mib = {"j1.1": 610.0}
+    scene.live(50)
+    [found] = scene.only(events.Profiled)
+    assert found.profile.memory_mib == 640.0
+
+
+def test_a_gang_s_profile_is_that_of_its_slowest_rank():
+    scene = Scene()
+    job = scene.start("vision", "g0", "g1", profiling=True, rate=4.0)
+    scene.rates[job.run.id] = [4.0, 3.0]
+    scene.live(80)
+    [found] = scene.only(events.Profiled)
+    assert found.profile.throughput == pytest.approx(3.0)
+    assert found.profile.workers == 2
+    assert found.profile.power_w == pytest.approx(200.0)  # of one device
+
+
+def test_a_run_that_ends_early_is_profiled_by_what_was_seen():
+    scene = Scene()
+    job = scene.start("vision", "g0", profiling=True, rate=4.0)
+    scene.live(40)
+    scene.story.ended(job)
+    [found] = scene.live(1)
+    assert isinstance(found, events.Profiled)
+    assert found.profile.throughput == pytest.approx(4.0)
+    assert ("ann", "vision") not in scene.story.brain.profiled
+    assert (job.spec.owner.uid, "vision") in scene.story.brain.profiled
+
+
+def test_a_run_that_ends_at_once_or_fails_is_no_profile():
+    scene = Scene()
+    short = scene.start("vision", "g0", profiling=True, rate=4.0)
+    scene.live(15)
+    scene.story.ended(short)
+    broken = scene.start("speech", "g0", profiling=True, rate=4.0)
+    scene.live(60)
+    scene.story.ended(broken, status=3)
+    scene.live(5)
+    assert scene.events == []
+
+
+def test_a_watch_after_a_restart_takes_a_profile_up_again():
+    scene = Scene()
+    scene.start("vision", "g0", profiling=True, rate=4.0)
+    scene.live(50)
+    scene.watch = scene.new_watch()
+    assert scene.live(69) == []
+    [found] = scene.live(6)
+    assert found.profile.throughput == pytest.approx(4.0)
+
+
+def test_another_process_of_a_job_begins_to_count_anew():
+    scene = Scene()
+    job = scene.start("vision", "g0", profiling=True, rate=4.0)
+    scene.live(40)
+    scene.done[job.run.id] = [0.0]
+    scene.rates[job.run.id] = [2.0]
+    scene.live(90)
+    [found] = scene.only(events.Profiled)
+    assert found.profile.throughput == pytest.approx(2.0)
+
+
+# Runs that share.
+
+
+def pair(scene, first=1.6, second=1.0, **fields):
+    """Start two known jobs on one device, which do so many iterations a second."""
+    scene.story.know("vision")
+    scene.story.know("speech", owner=BOB)
+    a = scene.start("vision", "g0", share=50, rate=first)
+    b = scene.start("speech", "g0", share=40, rate=second, owner=BOB, **fields)
+    return a, b
+
+
+KNOWN = (profile("ann/vision", 2.0), profile("bob/speech", 1.5))
+
+
+def test_runs_together_are_measured_a_window_at_a_time():
+    scene = Scene(*KNOWN)
+    pair(scene)
+    assert scene.live(69) == []
+    [found] = scene.live(6)
+    assert isinstance(found, events.Measured)
+    assert found.runs == ("j1.1", "j2.1")
+    assert found.gpu == "g0"
+    assert found.measurement.workloads == ("ann/vision", "bob/speech")
+    assert found.measurement.share == (50, 40)
+    # Alone 2.0 and 1.5 a second, here 1.6 and 1.0.
+    assert found.measurement.slowdown == pytest.approx((1.25, 1.5))
+    assert found.measurement.power_w == pytest.approx(200.0)
+    assert found.predicted == (1.1, 1.2)
+    assert found.window_s == pytest.approx(60.0, abs=2)
+    assert scene.known.asked == [(["j1.1", "j2.1"], "g0")]
+    # The next two windows take two and four minutes.
+    assert len(scene.live(114)) == 0
+    assert len(scene.live(4)) == 1
+    assert len(scene.live(234)) == 0
+    [third] = scene.live(8)
+    assert third.window_s == pytest.approx(240.0, abs=2)
+
+
+def test_what_is_seen_of_a_run_is_on_show():
+    scene = Scene(*KNOWN)
+    scene.used_mib = {"j1.1": 640.0}
+    scene.total = 5000.0
+    pair(scene)
+    scene.live(60)
+    found = scene.watch.reading("j1.1")
+    assert found.iterations == pytest.approx(96.0)
+    assert found.rate == pytest.approx(1.6)
+    assert found.slowdown == pytest.approx(1.25)
+    assert found.predicted == 1.1
+    assert (found.total, found.solo_rate, found.memory_mib) == (5000.0, 2.0, 640.0)
+    assert scene.watch.reading("j9.1") == Reading()
+
+
+def test_a_window_begins_anew_when_somebody_leaves_or_comes():
+    scene = Scene(*KNOWN)
+    a, b = pair(scene)
+    scene.live(15)
+    scene.story.ended(b)
+    scene.rates["j1.1"] = [2.0]
+    scene.live(200)
+    assert scene.events == []
+    scene.rates["j1.1"] = [0.5]
+    scene.start("speech", "g0", share=40, rate=1.2, owner=BOB)
+    scene.live(80)
+    [found] = scene.events
+    assert found.runs == ("j1.1", "j3.1")
+    assert found.measurement.slowdown == pytest.approx((4.0, 1.25))
+    assert a.state is JobState.RUNNING
+
+
+def test_a_window_that_its_runs_cut_short_counts_from_a_quarter_on():
+    scene = Scene(*KNOWN)
+    _, b = pair(scene)
+    scene.live(40)
+    scene.story.ended(b)
+    [found] = scene.live(1)
+    assert found.measurement.slowdown == pytest.approx((1.25, 1.5))
+    assert 15 <= found.window_s < 60
+
+
+def test_without_the_rate_alone_nothing_is_measured():
+    scene = Scene(KNOWN[0])
+    pair(scene, gsla=1.01)
+    assert scene.live(400) == []
+    assert scene.watch.reading("j2.1").slowdown is None
+    assert scene.watch.reading("j2.1").rate == pytest.approx(1.0)
+
+
+def test_a_noisy_pair_is_looked_at_longer():
+    scene = Scene(*KNOWN)
+    a, _ = pair(scene)
+    rng = random.Random(1)
+    for k in range(27):
+        scene.rates[a.run.id] = [rng.uniform(0.5, 2.5)]
+        scene.live(10)
+        if k < 22:
+            assert scene.events == []
+    [found] = scene.events
+    assert found.window_s >= 4 * OPTIONS.window_s
+    assert "±0.0%" not in found.measurement.source
+
+
+def test_a_gang_beside_two_others_is_slowed_by_nobody_knows_whom():
+    scene = Scene(*KNOWN, profile("ann/wide", 2.0, workers=2))
+    scene.story.know("wide")
+    scene.story.know("vision")
+    scene.story.know("speech", owner=BOB)
+    scene.start("wide", "g0", "g1", rate=1.0)
+    scene.start("vision", "g0", rate=1.6)
+    scene.start("speech", "g1", rate=1.0, owner=BOB)
+    assert scene.live(300) == []
+    assert scene.watch.reading("j1.1").slowdown == pytest.approx(2.0)
+
+
+def test_a_gang_beside_one_other_is_measured_once():
+    wide = (profile("ann/wide", 2.0, workers=2), profile("bob/wide", 3.0, workers=2))
+    scene = Scene(*wide)
+    scene.story.know("wide")
+    scene.story.know("wide", owner=BOB)
+    scene.start("wide", "g0", "g1", rate=1.0)
+    scene.start("wide", "g0", "g1", rate=2.0, owner=BOB)
+    scene.live(80)
+    [found] = scene.events
+    assert found.measurement.slowdown == pytest.approx((2.0, 1.5))
+
+
+def test_a_gang_that_has_its_other_devices_for_itself_is_measured():
+    scene = Scene(KNOWN[0], profile("ann/wide", 2.0, workers=2))
+    scene.story.know("wide")
+    scene.story.know("vision")
+    scene.start("wide", "g0", "g1", rate=1.0)
+    scene.start("vision", "g1", rate=1.6)
+    scene.live(80)
+    [found] = scene.events
+    assert (found.gpu, found.measurement.slowdown) == ("g1", pytest.approx((2.0, 1.25)))
+
+
+def test_memory_that_grows_is_learned():
+    scene = Scene(*KNOWN)
+    scene.used_mib = {"j1.1": 505.0, "j2.1": 400.0}
+    pair(scene)
+    scene.live(20)
+    assert scene.events == []  # one per cent over the mark is not news
+    scene.used_mib = {"j1.1": 600.0, "j2.1": 400.0}
+    [found] = scene.live(10)
+    assert isinstance(found, events.Profiled)
+    assert found.run == "j1.1"
+    assert found.profile.memory_mib == 600.0
+    assert found.profile.throughput == 2.0
+
+
+# The gSLA.
+
+
+def test_the_newer_of_a_pair_that_breaks_a_gsla_waits_again():
+    scene = Scene(*KNOWN)
+    a, b = pair(scene, second=0.9, gsla=1.5)  # slowed 1.67
+    scene.live(80)
+    [measured, stop] = scene.events
+    assert isinstance(measured, events.Measured)
+    assert isinstance(stop, events.StopDecided)
+    assert (stop.run, stop.then) == (b.run.id, "wait")
+    assert stop.reason == "j2 was slowed 1.67, its gSLA is 1.5"
+    assert a.state is JobState.RUNNING
+    assert b.state is JobState.STOPPING
+    assert scene.live(200) == []
+
+
+def test_the_newer_stops_for_the_older_one_s_gsla_and_fails_where_it_may_not_wait():
+    scene = Scene(*KNOWN)
+    scene.story.know("vision")
+    scene.story.know("speech", owner=BOB)
+    scene.start("vision", "g0", rate=1.0, gsla=1.5)  # slowed 2.0
+    b = scene.start("speech", "g0", rate=1.5, owner=BOB, requeue=False)
+    scene.live(80)
+    [stop] = scene.only(events.StopDecided)
+    assert (stop.run, stop.then) == (b.run.id, "fail")
+    assert stop.reason.startswith("j1 was slowed 2.00")
+
+
+def test_what_a_noisy_breach_showed_is_learned():
+    scene = Scene(*KNOWN)
+    _, b = pair(scene, gsla=1.5)
+    rng = random.Random(2)
+    for _ in range(12):
+        scene.rates[b.run.id] = [rng.uniform(0.2, 0.8)]
+        scene.live(10)
+    [stop, measured] = scene.events
+    assert isinstance(stop, events.StopDecided)
+    assert isinstance(measured, events.Measured)
+    assert measured.measurement.slowdown[1] > 1.5
+
+
+def test_a_short_breach_is_borne():
+    scene = Scene(*KNOWN)
+    pair(scene, second=1.2, gsla=1.5)
+    scene.live(100)
+    scene.rates["j2.1"] = [0.1]
+    scene.live(20)
+    scene.rates["j2.1"] = [1.2]
+    scene.live(200)
+    assert scene.only(events.StopDecided) == []
+
+
+def test_a_breach_within_the_noise_is_none():
+    scene = Scene(*KNOWN)
+    pair(scene, gsla=1.5)
+    for k in range(9):
+        scene.rates["j2.1"] = [0.6 if k % 2 else 1.3]  # slowed 1.58 on average
+        scene.live(10)
+    assert scene.only(events.StopDecided) == []
+
+
+def test_a_run_that_stands_still_beside_another_breaks_its_gsla():
+    scene = Scene(*KNOWN)
+    pair(scene, second=1.4, gsla=1.5)
+    scene.live(100)
+    # No iteration: the file keeps saying when the last one ended.
+    scene.rates["j2.1"] = [None]
+    scene.live(590)
+    assert scene.only(events.StopDecided) == []
+    scene.live(20)
+    [stop] = scene.only(events.StopDecided)
+    assert stop.reason == "j2 has done no iteration beside others for 600 s"
+    assert scene.only(events.Measured)[-1].measurement.failed
+
+
+def test_nobody_is_stopped_for_a_job_that_is_slow_alone():
+    scene = Scene(*KNOWN)
+    scene.story.know("vision")
+    scene.start("vision", "g0", rate=0.5, gsla=1.1)
+    assert scene.live(300) == []
+    assert scene.watch.reading("j1.1").slowdown == pytest.approx(4.0)
+
+
+def test_a_device_that_left_the_pool_with_a_run_on_it_harms_nothing():
+    scene = Scene(*KNOWN)
+    job = scene.start("vision", "g0", profiling=True, rate=4.0)
+    scene.watch = Watch({}, scene.known, OPTIONS)
+    scene.live(30)
+    assert scene.watch.reading(job.run.id).rate == pytest.approx(4.0)
+
+
+def test_thousands_of_samples_are_thinned_and_the_rate_stays():
+    scene = Scene(*KNOWN)
+    pair(scene)
+    scene.live(5000)
+    assert scene.watch.reading("j1.1").slowdown == pytest.approx(1.25)
+    assert len(scene.watch._tracks["j1.1"].samples) <= 2048

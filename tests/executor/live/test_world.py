@@ -1,0 +1,469 @@
+"""The state of policies and the instance, held against the brain that they are made of."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from dovetail import check, solve
+from dovetail.executor.live import events
+from dovetail.executor.live.beliefs import Beliefs
+from dovetail.executor.live.brain import HOLDING, JobState
+from dovetail.executor.live.world import CannotStartError, World, workload_name
+from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
+from dovetail.instances.instance import Cluster, Metrics
+from dovetail.solver.policies import Start, policy_named
+
+from .telling import ANN, BOB, GPUS, Story, spec
+
+MODEL = "A100"
+PARTS = {"vision": (0.5, 0.2), "speech": (0.9, 0.2), "text": (0.7, 0.5)}
+
+
+def cluster(gpus=GPUS, **rules):
+    devices = [{"id": gpu, "model": MODEL, "memory_mib": 40000} for gpu in gpus]
+    return Cluster.from_data({"nodes": [{"id": "n0", "gpus": devices}], **rules})
+
+
+def repository(*measurements, owners=(ANN, BOB), throughput=10.0, memory_mib=8000.0):
+    profiles = [
+        SoloProfile(
+            workload=f"{owner.name}/{name}",
+            gpu_model=MODEL,
+            metrics=Metrics(sm_active=sm, dram_active=dram, pcie_rx_bytes_s=0.0),
+            throughput=throughput,
+            memory_mib=memory_mib,
+        )
+        for owner in owners
+        for name, (sm, dram) in PARTS.items()
+    ]
+    return DataSet(name="test", profiles=tuple(profiles), measurements=measurements)
+
+
+def together(first, second, slowdown, share=None):
+    return Measurement(
+        workloads=(f"ann/{first}", f"ann/{second}"),
+        gpu_model=MODEL,
+        share=share,
+        slowdown=slowdown,
+    )
+
+
+def world_of(story, *measurements, rules=None, **options):
+    beliefs = Beliefs(repository(*measurements))
+    return World(story.brain, cluster(**(rules or {})), beliefs, **options)
+
+
+def known_story():
+    story = Story()
+    for owner in (ANN, BOB):
+        for name in PARTS:
+            story.know(name, owner)
+    return story
+
+
+def drain(story, gpu, on=True):
+    story.tell(events.DrainChanged, gpus=(gpu,), on=on, by="root")
+
+
+def seen(world, live):
+    """Return a job as policies see it."""
+    return next(
+        job
+        for job in (*world.state.pending.values(), *world.state.running.values())
+        if job.id == live.id
+    )
+
+
+def start(world, live, *gpus, shares=None):
+    places = tuple(world.state.machines.gpu_ids.index(gpu) for gpu in gpus)
+    return Start(seen(world, live), places, shares)
+
+
+def put(story, world, live, *gpus, shares=None):
+    """Start a job as the service does, and let all its ranks run."""
+    placed = world.place(start(world, live, *gpus, shares=shares))
+    story.tell(type(placed), run=placed.run, profiling=placed.profiling)
+    for rank in range(live.spec.workers):
+        story.started(live, rank)
+        story.ready(live, rank)
+    world.renew(story.at_s)
+
+
+def test_two_users_workloads_of_one_name_are_two():
+    assert workload_name(spec("vision", ANN)) == "ann/vision"
+    assert workload_name(spec("vision", BOB)) == "bob/vision"
+
+
+def test_names_too_long_for_a_record_end_in_a_digest_and_stay_apart():
+    long = ["x" * 190 + end for end in "ab"]
+    names = [workload_name(spec(name)) for name in long]
+    assert len(set(names)) == 2
+    assert max(map(len, names)) <= 160
+
+
+def test_jobs_wait_and_run_where_the_brain_has_them():
+    story = known_story()
+    waiting, running = story.submit(), story.submit(workload="speech")
+    world = world_of(story)
+    put(story, world, running, "g1")
+    assert [job.id for job in world.state.pending.values()] == [waiting.id]
+    assert [job.id for job in world.state.running.values()] == [running.id]
+    assert [[job.id for job in on] for on in world.state.residents] == [[], [running.id], []]
+    assert world.state.idle_count == [2]
+
+
+def test_an_unknown_workload_starts_alone_and_is_profiled():
+    story = known_story()
+    first, known, second = story.submit(workload="new"), story.submit(), story.submit(workload="x")
+    world = world_of(story)
+    put(story, world, first, "g0")
+    assert first.state is JobState.PROFILING
+    assert "may not share" in world.refusal(start(world, known, "g0"))
+    put(story, world, known, "g1")
+    assert "may not share" in world.refusal(start(world, second, "g1"))
+    with pytest.raises(CannotStartError, match=f"{second.id} cannot start"):
+        world.place(start(world, second, "g1"))
+
+
+def test_what_could_not_be_profiled_runs_alone_and_is_not_profiled_again():
+    story = known_story()
+    job = story.submit(workload="new")
+    job.alone_only = "reports no progress"
+    world = world_of(story)
+    placed = world.place(start(world, job, "g0"))
+    assert not placed.profiling
+
+
+@pytest.mark.parametrize("trouble", ["stopping", "lost", "drained", "sick"])
+def test_nobody_joins_a_job_that_ends_or_a_device_that_takes_none(trouble):
+    story = known_story()
+    running, waiting = story.submit(), story.submit()
+    world = world_of(story)
+    put(story, world, running, "g0")
+    assert world.refusal(start(world, waiting, "g0")) is None
+    tell = {
+        "stopping": lambda: story.cancel(running),
+        "lost": lambda: story.lost(running),
+        "drained": lambda: drain(story, "g0"),
+        "sick": lambda: story.tell(events.DeviceSick, gpu="g0", reason="xid 79"),
+    }
+    tell[trouble]()
+    world.renew(story.at_s)
+    assert world.refusal(start(world, waiting, "g0")) is not None
+    assert [job.id for job in world.state.residents[place(world, "g0")]] == [running.id]
+    assert running.id in world.instance().jobs_by_id
+
+
+def place(world, gpu):
+    return world.state.machines.gpu_ids.index(gpu)
+
+
+def test_an_idle_device_that_takes_nobody_is_never_offered():
+    story = known_story()
+    jobs = [story.submit() for _ in range(6)]
+    world = world_of(story)
+    assert not world.renew(story.at_s)
+    drain(story, "g1")
+    assert world.renew(story.at_s)
+    assert sum(world.state.idle_count) == 2
+    assert "takes no jobs" in world.refusal(start(world, jobs[0], "g1"))
+    assert set(world.instance().places) == {"g0", "g2"}
+    for name in ("fifo", "unaware", "binpack", "random", "dovetail"):
+        decided = policy_named(name).decide(world.state)
+        assert place(world, "g1") not in {gpu for one in decided.starts for gpu in one.gpus}
+
+
+def test_a_job_on_a_device_that_is_gone_is_hidden_and_holds_its_other_devices():
+    story = known_story()
+    gang, other = story.submit(workers=2), story.submit()
+    story.place(gang, "g1", "g2")
+    story.start("g0", "g1")
+    world = World(story.brain, cluster(("g0", "g1")), Beliefs(repository()))
+    assert not world.state.running
+    assert world.refusal(start(world, other, "g0")) is None
+    assert "takes no jobs" in world.refusal(start(world, other, "g1"))
+    assert set(world.instance().places) == {"g0"}
+
+
+def test_measured_pairs_are_seen_with_a_bound_and_predictions_are_kept_beside_them():
+    story = known_story()
+    story.submit(), story.submit(workload="speech")
+    world = world_of(story, together("vision", "speech", (1.2, 1.4)))
+    state = world.state
+    a, b = (state.names.index(f"ann/{name}") for name in ("vision", "speech"))
+    assert state.predicted.slowdown[0, 0, a, b] == state.seen[0, 0, a, b] == 1.2
+    assert state.seen_upper[0, 0, a, b] == state.predicted.upper[0, 0, a, b] > 1.2
+    # 0.3 * 0.7 + 0.2 * 0.2, see test_beliefs.
+    assert state.foretold.slowdown[0, 0, a, b] == pytest.approx(1.25)
+
+
+def test_the_rate_is_that_of_the_company():
+    story = known_story()
+    first, second = story.submit(), story.submit(workload="speech")
+    world = world_of(story, together("vision", "speech", (1.25, 1.6)))
+    put(story, world, first, "g0")
+    assert seen(world, first).rate == 1.0
+    put(story, world, second, "g0")
+    assert (seen(world, first).rate, seen(world, second).rate) == (1 / 1.25, 1 / 1.6)
+    mine, theirs = world.believed(first.id, second.id, "g0")
+    assert (mine.slowdown, theirs.slowdown) == (1.25, 1.6)
+    assert mine.source == "measured once"
+
+
+def test_work_done_is_added_up_through_changing_company():
+    story = known_story()
+    first, second = story.submit(estimate_s=100.0), story.submit(workload="speech")
+    world = world_of(story, together("vision", "speech", (1.25, 1.6)))
+    put(story, world, first, "g0")
+    alone_from = story.at_s
+    put(story, world, second, "g0")
+    # Alone until the other was placed (10 s with an idle start), then at 1 / 1.25.
+    shared_from = world.state.now
+    world.renew(shared_from + 50.0)
+    done = seen(world, first).done(world.state.now)
+    assert done == pytest.approx((shared_from - alone_from) + 50.0 / 1.25, abs=1.01)
+    assert seen(world, first).remaining(world.state.now) == pytest.approx(100.0 - done)
+
+
+def test_progress_that_a_job_reports_beats_what_is_believed():
+    story = known_story()
+    job = story.submit()
+    world = world_of(story)
+    put(story, world, job, "g0")
+    world.note_progress(job.id, 200.0, 1000.0)
+    # 10 iterations/s alone: 20 s done of 100 s.
+    assert seen(world, job).done(world.state.now) == pytest.approx(20.0)
+    assert seen(world, job).remaining(world.state.now) == pytest.approx(80.0)
+    world.renew(world.state.now + 5.0)
+    assert seen(world, job).remaining(world.state.now) == pytest.approx(75.0)
+
+
+def test_a_job_without_estimate_is_believed_to_last_as_its_workload_did():
+    story = known_story()
+    first = story.submit()
+    world = world_of(story)
+    put(story, world, first, "g0")
+    story.at_s += 500.0
+    story.ended(first)
+    lasted = story.at_s - first.history[-2].at_s
+    second = story.submit()
+    world.renew(story.at_s)
+    assert seen(world, second).work_s == lasted
+    assert World(story.brain, cluster(), world.beliefs).state.pending[second.sequence].work_s == (
+        lasted
+    )
+
+
+def test_users_that_may_not_share_are_told_apart():
+    story = known_story()
+    ann, bob = story.submit(), story.submit(owner=BOB)
+
+    def same_user(first, second):
+        return None if first.spec.owner == second.spec.owner else "two users"
+
+    world = world_of(story, sharing=same_user)
+    put(story, world, ann, "g0")
+    assert world.refusal(start(world, bob, "g0")) == f"it may not share with {ann.id}"
+    a, b = (seen(world, job).workload for job in (ann, bob))
+    assert (0, a, b) in world.state.clashes
+    assert (0, a, a) not in world.state.clashes
+
+
+def test_only_allowed_shares_have_beliefs():
+    story = known_story()
+    story.submit(), story.submit()
+    rules = {"shares": [30, 50, 70]}
+    world = world_of(story, rules=rules, allowed={MODEL: (50,)})
+    table = world.state.predicted
+    known = {
+        caps for k, caps in enumerate(table.caps) if not math.isnan(table.slowdown[0, k, 0, 0])
+    }
+    assert known == {(None, None), (50, 50)}
+    job = next(iter(story.brain.queued.values()))
+    assert "30 % is not allowed" in world.refusal(start(world, job, "g0", shares=(30,)))
+
+
+def test_a_gsla_is_held_against_the_bound_of_the_measured():
+    story = known_story()
+    first, second = story.submit(gsla=1.3), story.submit(workload="speech")
+    world = world_of(story, together("vision", "speech", (1.2, 1.4)))
+    put(story, world, first, "g0")
+    # 1.2 was measured, and its bound is 1.325.
+    assert "whose gSLA is 1.3" in world.refusal(start(world, second, "g0"))
+
+
+def test_memory_that_an_owner_names_counts_and_becomes_the_limit():
+    story = known_story()
+    large, small = story.submit(memory_mib=32001.0), story.submit()
+    world = world_of(story)
+    placed = world.place(start(world, large, "g0"))
+    assert placed.run.seats[0].memory_mib == 32001.0
+    assert "too little memory" in world.refusal(start(world, small, "g0"))
+
+
+def test_a_flood_of_unknown_workloads_makes_one_kind():
+    story = known_story()
+    world = world_of(story)
+    for k in range(50):
+        story.submit(workload=f"new {k}", memory_mib=100.0 + k)
+    world.renew(story.at_s)
+    assert world.state.names == ("alone",)
+    assert len(world.state.pending) == 50
+
+
+CAPPED = {"shares": [50], "start_capped": True}
+
+
+def capped_world(story, gpus=("g0",), **options):
+    """Return a world in which pairs share badly without caps, and well at 50/50."""
+    profiles = repository(owners=(ANN,)).profiles
+    at_half = [one.replace(share=50, throughput=9.0, metrics=None) for one in profiles]
+    measured = (together("vision", "vision", (1.9, 1.9)),)
+    measured += (together("vision", "vision", (1.2, 1.2), (50, 50)),)
+    data = DataSet(name="test", profiles=(*profiles, *at_half), measurements=measured)
+    return World(story.brain, cluster(gpus, **CAPPED), Beliefs(data), **options)
+
+
+def capped_story(*gpus):
+    story = Story(*gpus)
+    story.know()
+    return story
+
+
+def test_the_last_idle_device_is_started_capped_where_partners_come_soon():
+    story = capped_story("g0")
+    jobs = [story.submit(estimate_s=36000.0) for _ in range(20)]
+    world = capped_world(story)
+    # 20 newcomers an hour, ten hours of work: somebody comes long before the end.
+    capped = world.with_cap(start(world, jobs[0], "g0"))
+    assert capped.shares == (50,)
+    put(story, world, jobs[0], "g0", shares=capped.shares)
+    assert seen(world, jobs[0]).rate == pytest.approx(0.9)
+    assert world.refusal(start(world, jobs[1], "g0", shares=(50,))) is None
+    assert world.refusal(start(world, jobs[1], "g0")) is not None
+
+
+def test_no_cap_where_nobody_comes_or_other_devices_are_idle_or_rules_say_no():
+    seldom = capped_story("g0")
+    job = seldom.submit(estimate_s=60.0)
+    world = capped_world(seldom)
+    assert world.with_cap(start(world, job, "g0")).shares is None
+    often = capped_story("g0", "g1")
+    jobs = [often.submit(estimate_s=36000.0) for _ in range(20)]
+    world = capped_world(often, ("g0", "g1"))
+    assert world.with_cap(start(world, jobs[0], "g0")).shares is None
+    put(often, world, jobs[0], "g0")
+    assert world.with_cap(start(world, jobs[1], "g1")).shares == (50,)
+    world.cluster = world.cluster.replace(start_capped=False)
+    world.learn(world.beliefs)
+    world.renew(often.at_s)
+    assert world.with_cap(start(world, jobs[1], "g1")).shares is None
+
+
+def test_no_cap_at_which_the_owner_would_be_slower_than_he_accepts():
+    story = capped_story("g0")
+    jobs = [story.submit(estimate_s=36000.0, gsla=1.1) for _ in range(20)]
+    world = capped_world(story)
+    assert world.with_cap(start(world, jobs[0], "g0")).shares is None
+
+
+def test_beliefs_that_are_learned_make_another_state():
+    story = known_story()
+    story.submit(), story.submit(workload="speech")
+    world = world_of(story)
+    assert not world.renew(story.at_s)
+    world.learn(Beliefs(repository(together("vision", "speech", (1.2, 1.4)))))
+    before = world.state
+    assert world.renew(story.at_s)
+    assert world.state is not before
+    assert world.state.seen
+    assert not before.seen
+
+
+def test_a_start_that_the_brain_never_hears_of_is_taken_back():
+    story = known_story()
+    job = story.submit()
+    world = world_of(story)
+    world.place(start(world, job, "g0"))
+    assert not world.state.pending
+    world.renew(story.at_s + 1.0)
+    assert seen(world, job).phase == "pending"
+    assert not any(world.state.residents)
+
+
+def test_the_instance_can_be_solved_and_its_plan_passes_the_checker():
+    story = known_story()
+    jobs = [story.submit(workload=name, gsla=1.8) for name in PARTS for _ in range(2)]
+    story.submit(workload="new")
+    world = world_of(story, together("vision", "text", None))
+    put(story, world, jobs[0], "g0")
+    posed = world.instance()
+    plan = solve(posed).plan
+    assert check(posed, plan).violations == ()
+    alone = [job.id for job in posed.jobs if job.workload == "alone"]
+    beside = {a.job: a.co_runners for a in plan.assignments}
+    assert all(not any(beside.get(name, ((),))) for name in alone)
+
+
+@pytest.mark.parametrize("name", ["dovetail", "unaware", "random", "binpack", "sjf-ffs", "fifo"])
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_a_policy_decides_the_brain_takes_what_the_world_lets_pass(name, seed):
+    draw = random.Random(seed)
+    story = known_story()
+    world = world_of(story, together("vision", "text", None), together("text", "text", (1.1, 1.1)))
+    policy = policy_named(name)
+    for _ in range(25):
+        happen(story, world, draw)
+        if world.renew(story.at_s):
+            policy = policy_named(name)
+        for one in policy.decide(world.state).starts:
+            if world.refusal(one) is None:
+                live = story.brain.jobs[one.job.id]
+                gpus = [world.state.machines.gpu_ids[gpu] for gpu in one.gpus]
+                put_all(story, world, live, one)
+                assert [seat.gpu for seat in live.run.seats] == gpus
+        hold_against_brain(story, world)
+
+
+def put_all(story, world, live, one):
+    placed = world.place(one)
+    story.tell(type(placed), run=placed.run, profiling=placed.profiling)
+    for rank in range(live.spec.workers):
+        story.started(live, rank)
+        story.ready(live, rank)
+
+
+def happen(story, world, draw):
+    """Let something happen that is possible now."""
+    running = [job for job in story.brain.holding.values() if job.state is JobState.RUNNING]
+    choice = draw.randrange(8)
+    if choice < 4 or not running:
+        name = draw.choice([*PARTS, "new"])
+        story.submit(workload=name, owner=draw.choice([ANN, BOB]), workers=draw.choice([1, 1, 2]))
+    elif choice < 6:
+        job = draw.choice(running)
+        for rank in range(job.spec.workers):
+            story.ended(job, rank=rank)
+    elif choice == 6:
+        drain(story, draw.choice(GPUS), on=draw.random() < 0.5)
+    else:
+        story.cancel(draw.choice(running))
+
+
+def hold_against_brain(story, world):
+    world.renew(story.at_s)
+    state = world.state
+    residents = story.brain.residents()
+    for gpu, on in zip(state.machines.gpu_ids, state.residents, strict=True):
+        assert sorted(job.id for job in on) == sorted(job.id for job in residents[gpu])
+        names = {workload_name(story.brain.jobs[job.id].spec) for job in on}
+        assert names != {"ann/vision", "ann/text"}
+        assert len(on) < 2 or not any(name.endswith("/new") for name in names)
+    assert {job.id for job in state.pending.values()} == set(story.brain.queued)
+    for job in state.running.values():
+        assert story.brain.jobs[job.id].state in HOLDING
+        assert job.rate > 0
+    world.instance()
