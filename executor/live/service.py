@@ -62,7 +62,7 @@ AGAIN_S: Final = 2.0
 """Seconds after which what the disk, a pool or a policy refused is tried again."""
 
 _POLICY_AGAIN_S: Final = 60.0
-_MODEL: Final = "model.json"
+_MODEL: Final = "fitted.dovetail"
 _ENDS: Final = frozenset({"rank_ended", "rank_gone", "rank_refused"})
 _QUIET: Final = frozenset({"recorded", "rank_started", "placed"})
 _PATIENT: Final = _QUIET | {"submitted", "rank_ready"}
