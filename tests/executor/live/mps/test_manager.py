@@ -337,6 +337,12 @@ class TestRefusals:
         with pytest.raises(MpsRefusedError, match=message):
             MpsManager(place, program="true").environment(gpu, ME, share, memory_mib, False)
 
+    def test_another_user_than_that_of_an_ordinary_service(self, place, gpu, monkeypatch):
+        monkeypatch.setattr(os, "geteuid", lambda: 1000)
+        manager = MpsManager(place, program="true")
+        with pytest.raises(MpsRefusedError, match="user 1001: a service of user 1000 runs MPS"):
+            seat(manager, gpu, uid=1001)
+
     def test_a_place_too_long_for_sockets(self, place, gpu):
         manager = MpsManager(place / ("x" * 80), program="true")
         with pytest.raises(MpsRefusedError, match="longer than 87 bytes"):
