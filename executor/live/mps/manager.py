@@ -286,7 +286,9 @@ class MpsManager:
         found: list[Control] = []
         for daemon in every_mps():
             directory, uuid = daemon.directory, daemon.devices
-            if directory is None or uuid is None or Path(directory).parent != self._base:
+            if daemon.program != PROGRAM or directory is None or uuid is None:
+                continue
+            if Path(directory).parent != self._base:
                 continue
             control = self._control(uuid, daemon.uid)
             if control.directory == Path(directory):
