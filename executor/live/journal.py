@@ -148,15 +148,22 @@ class Journal:
             return False
         chosen = [job for job in brain.jobs.values() if job.sequence not in self._settled]
         rows = [_job_row(job) for job in chosen]
+        forgotten = self._settled - {job.sequence for job in brain.jobs.values()}
         text = checkpoint.brain_text(brain)
         known = (brain.sequence, len(brain.jobs), text)
         state = (checkpoint.VERSION, *known, _sum(brain.sequence, text))
         with _faults(self._path, "written"), _transaction(self._connection):
             self._connection.execute("DELETE FROM brain")
+            if not self._settled:
+                self._connection.execute("DELETE FROM job")
+            self._connection.executemany(
+                "DELETE FROM job WHERE sequence = ?", [(number,) for number in forgotten]
+            )
             self._connection.execute("INSERT INTO brain VALUES (?, ?, ?, ?, ?)", state)
             self._connection.executemany("INSERT OR REPLACE INTO job VALUES (?, ?, ?, ?)", rows)
         self._checkpointed = brain.sequence
         # What is over never changes again.
+        self._settled -= forgotten
         self._settled.update(job.sequence for job in chosen if job.state in OVER)
         return True
 

@@ -147,7 +147,7 @@ class TestKeeping:
     def test_events_that_do_not_fit_are_passed_over_as_they_were(self, tmp_path, story):
         with Journal(tmp_path) as journal:
             journal.append(story.told)
-            journal.append([story.told[1]])  # a job of this id exists
+            journal.append([story.told[1]])  # there is a job of this id
             assert journal.replay().jobs == story.brain.jobs
             assert journal.replay().sequence == journal.sequence
 
@@ -447,7 +447,9 @@ class TestAFullDisk:
             journal.append(story.told)
             pages = "PRAGMA max_page_count = {}"
             journal._connection.execute(pages.format(1))  # SQLite takes the pages there are
-            job = events.Submitted(at_s=1.0, job="j99", spec=spec(env={"A": "a" * 99_999}))
+            job = events.Submitted(
+                at_s=1.0, job=story.brain.next_job_id(), spec=spec(env={"A": "a" * 99_999})
+            )
             for _ in range(3):
                 with pytest.raises(
                     JournalError, match="cannot be written: database or disk is full"
