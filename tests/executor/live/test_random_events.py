@@ -124,14 +124,14 @@ def run(examples, steps):
 @pytest.mark.parametrize("kept", [3, rules.KEPT_OVER])
 def test_a_journal_tells_it_all_again(kept, monkeypatch):
     monkeypatch.setattr(rules, "KEPT_OVER", kept)
-    run(examples=15, steps=15)
+    run(examples=10, steps=12)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("kept", [3, rules.KEPT_OVER])
 def test_a_journal_tells_it_all_again_at_length(kept, monkeypatch):
     monkeypatch.setattr(rules, "KEPT_OVER", kept)
-    run(examples=500, steps=50)
+    run(examples=100, steps=30)
 
 
 def brains_after(seeds, steps):
