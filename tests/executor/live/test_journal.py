@@ -11,11 +11,12 @@ import sys
 import textwrap
 import zlib
 from contextlib import closing
+from copy import deepcopy
 
 import pytest
 
 from dovetail.executor.live import checkpoint, events
-from dovetail.executor.live.brain import Brain
+from dovetail.executor.live.brain import Brain, Device
 from dovetail.executor.live.events import AnyEvent
 from dovetail.executor.live.journal import (
     JOURNAL,
@@ -460,6 +461,22 @@ class TestAFullDisk:
             journal._connection.execute(pages.format(10_000))
             assert journal.append([job]) == len(story.told) + 1
         assert len(read_brain(tmp_path).jobs) == len(story.brain.jobs) + 1
+
+    def test_has_no_room_for_a_checkpoint(self, tmp_path, story):
+        with Journal(tmp_path) as journal:
+            journal.append(story.told)
+            journal.checkpoint(story.brain, every=1)
+            kept = deepcopy(story.brain)
+            story.submit(env={"A": "a" * 99_999})
+            journal.append(story.told[-1:])
+            for _ in range(30):
+                story.brain.devices[f"g{len(story.brain.devices)}"] = Device(sick="x" * 9_999)
+            journal._connection.execute("PRAGMA max_page_count = 1")
+            with pytest.raises(JournalError, match="database or disk is full"):
+                journal.checkpoint(story.brain, every=1)
+            assert not journal.checkpoint(story.brain, every=1)
+            kept.apply(story.told[-1])
+            assert journal.replay() == kept
 
     def test_a_real_one(self, tmp_path):
         """A file system of 1 MiB in a name space of its own is filled, and emptied again."""
