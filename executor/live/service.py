@@ -525,7 +525,7 @@ class Service:
     def _record(self, requests: Sequence[Request]) -> None:
         """Make what has happened and what is asked durable, together; answer who asked."""
         granted = []
-        jobs = len(self._brain.jobs)
+        jobs = self._brain.submitted
         for request in requests:
             try:
                 asked = list(request.events(jobs))
@@ -592,8 +592,8 @@ class Service:
     def _carry_out(self, command: Command) -> None:
         match command:
             case Launch(run):
-                job = self._brain.jobs[run.job]
-                if _is_to_run(job, run):
+                job = self._brain.jobs.get(run.job)
+                if job is not None and _is_to_run(job, run):
                     self._pool.launch(run)
             case Stop(run, grace_s):
                 self._pool.stop(run, grace_s)
