@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from dovetail.executor.live import events
-from dovetail.executor.live.beliefs import Beliefs
 from dovetail.executor.live.brain import (
     HOLDING,
     OVER,
@@ -35,7 +34,8 @@ from dovetail.executor.live.events import AnyEvent
 from dovetail.executor.live.gate import Gate
 from dovetail.executor.live.jobs import JobSpec, Owner, Run
 from dovetail.executor.live.journal import JournalError
-from dovetail.executor.live.library import Library, beliefs_of
+from dovetail.executor.live.learning import Learner
+from dovetail.executor.live.library import Library
 from dovetail.executor.live.mailbox import Mailbox, Request
 from dovetail.executor.live.planning import of_job, of_round, plan_of
 from dovetail.executor.live.pools.pool import NodePool, Usage
@@ -56,6 +56,9 @@ from dovetail.solver.policies import Decision, State, policy_named
 from dovetail.solver.policies.policy import NOTHING
 
 _LOG: Final = logging.getLogger("dovetail.live")
+
+FITTED: Final = "fitted.dovetail"
+"""The model that is fitted on the repository, in the state directory."""
 
 AGAIN_S: Final = 2.0
 """Seconds after which what the disk, a pool or a policy refused is tried again."""
@@ -142,8 +145,6 @@ class Service:
         self.ready = threading.Event()
         self._journal = journal
         self._pool = pool
-        self._repository = repository
-        self._model = model
         self._directory = os.fspath(directory)
         self._dry_run = dry_run
         self._any_user = os.geteuid() == 0 if any_user is None else any_user
@@ -156,7 +157,8 @@ class Service:
         self._clock = ServiceClock(self._brain.now_s)
         self._started_s = self._clock.now_s()
         self._cluster = pool.cluster()
-        self._world = World(self._brain, self._cluster, self._beliefs(), pool.sharing)
+        self._learner = self._learning_from(repository, model)
+        self._world = World(self._brain, self._cluster, self._learner.beliefs(), pool.sharing)
         self._library = Library(self._world)
         self._watch = Watch(_models(self._cluster), self._library, watching)
         self._recorder = Recorder(repository, self._mailbox.ring)
@@ -196,6 +198,7 @@ class Service:
             self._mailbox.close()
             self._pool.close()
             self._recorder.close()
+            self._learner.close()
 
     def stop(self) -> None:
         """Let ``run`` return; from any thread."""
@@ -407,17 +410,29 @@ class Service:
             self._recorder.offer(self._brain.unrecorded)
 
     def _recorded(self) -> list[AnyEvent]:
-        """Return that what was measured is in the repository, and believe it from now on."""
+        """Return that what was measured is in the repository, and believe it from now on.
+
+        So is a model that was fitted meanwhile.
+        """
         sequence = self._recorder.recorded()
+        if sequence is None and not self._learner.has_fitted:
+            return []
+        self._world.learn(self._learner.beliefs())
+        self._changed = self._urgent = True
         if sequence is None:
             return []
-        self._world.learn(self._beliefs())
-        self._changed = self._urgent = True
         recorded = events.Recorded(at_s=self._clock.now_s(), sequence=sequence)
         return [recorded, *self._newly_known()]
 
-    def _beliefs(self) -> Beliefs:
-        return beliefs_of(self._repository, self._model)
+    def _learning_from(self, repository: Repository, model: TrainedPredictor | None) -> Learner:
+        fits = self._directory and not self._dry_run
+        return Learner(
+            repository,
+            tuple(dict.fromkeys(_models(self._cluster).values())),
+            model,
+            into=Path(self._directory) / FITTED if fits else None,
+            wake=self._mailbox.ring,
+        )
 
     def _newly_known(self) -> list[AnyEvent]:
         """Return which workloads that wait for a profile have one in the repository."""
