@@ -82,12 +82,13 @@ class Learner:
         self._fit: subprocess.Popen[str] | None = None
         self._fitted_on = 0
         self._model, self._source = model, _GIVEN
+        self._told: tuple[int, TrainedPredictor | None] | None = None
         self._read()
         if self._into is not None and self._into.exists():
             self._take(self._into)
 
-    def beliefs(self) -> Beliefs:
-        """Return what is to be believed now, and begin a fit where one is due.
+    def news(self) -> Beliefs | None:
+        """Return what is to be believed now; None where that is what was returned last.
 
         Raises
         ------
@@ -97,17 +98,16 @@ class Learner:
         self._read()
         self._collect()
         self._begin_where_due()
+        known = self._sequence, self._model
+        if known == self._told:
+            return None
+        self._told = known
         data = DataSet(
             name=self._repository.path.stem,
             profiles=tuple(self._profiles),
             measurements=tuple(self._measurements),
         )
         return Beliefs(data, self._model, self._source)
-
-    @property
-    def has_fitted(self) -> bool:
-        """Whether a fit has ended since ``beliefs`` was last asked for."""
-        return self._fit is not None and self._fit.poll() is not None
 
     @property
     def fitting(self) -> bool:
@@ -122,7 +122,8 @@ class Learner:
             self._fit = None
 
     def _read(self) -> None:
-        self._repository.append()  # makes the file
+        if not self._repository.path.exists():
+            return
         for found in self._repository.since(self._sequence):
             self._sequence = found.sequence
             if isinstance(found.record, SoloProfile):

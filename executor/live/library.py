@@ -1,4 +1,4 @@
-"""What is known of workloads: what the repository holds, and what follows from it."""
+"""What is known of workloads, as who watches runs asks for it."""
 
 from __future__ import annotations
 

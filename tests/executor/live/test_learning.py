@@ -41,23 +41,25 @@ def measurements(count):
         )
 
 
-def test_what_is_appended_is_believed(tmp_path):
+def test_what_is_appended_becomes_news_once(tmp_path):
     repository = Repository(tmp_path / "r.db")
     learner = Learner(repository, (MODEL,))
-    assert learner.beliefs().data.profiles == ()
+    assert learner.news().data.profiles == ()
+    assert learner.news() is None
     repository.append(profiles(2))
-    assert len(learner.beliefs().data.profiles) == 2
+    assert len(learner.news().data.profiles) == 2
     repository.append(measurements=measurements(2))
-    beliefs = learner.beliefs()
+    beliefs = learner.news()
     table = beliefs.table(("ann/w0", "ann/w1"), (MODEL,), (UNCAPPED,))
     assert table.belief(MODEL, UNCAPPED, "ann/w0", "ann/w1").source == "measured once"
+    assert learner.news() is None
 
 
 def test_too_few_pairs_start_no_fit(tmp_path):
     repository = Repository(tmp_path / "r.db")
     repository.append(profiles(9), itertools.islice(measurements(9), LEAST_PAIRS - 1))
     learner = Learner(repository, (MODEL,), into=tmp_path / "model")
-    learner.beliefs()
+    learner.news()
     assert not learner.fitting
 
 
@@ -67,18 +69,17 @@ def test_enough_pairs_are_fitted_meanwhile_and_the_model_outlives_the_service(tm
     repository, into, ended = Repository(tmp_path / "r.db"), tmp_path / "model", threading.Event()
     repository.append(profiles(10), itertools.islice(measurements(9), LEAST_PAIRS))
     learner = Learner(repository, (MODEL,), into=into, wake=ended.set, kind="castor")
-    assert learner.beliefs().model is None
+    assert learner.news().model is None
     assert learner.fitting
     assert ended.wait(120)
-    assert learner.has_fitted
-    beliefs = learner.beliefs()
+    beliefs = learner.news()
     assert learner.trouble == ""
     table = beliefs.table(("ann/w0", "ann/w9"), (MODEL,), (UNCAPPED,))
     found = table.belief(MODEL, UNCAPPED, "ann/w0", "ann/w9")
     assert found.source == f"model fitted on {LEAST_PAIRS} measurements here"
     assert found.upper > found.slowdown
     again = Learner(repository, (MODEL,), into=into)
-    assert again.beliefs().model is not None
+    assert again.news().model is not None
     assert not again.fitting
 
 
@@ -88,10 +89,9 @@ def test_a_fit_that_fails_is_told_and_does_not_begin_again_at_once(tmp_path):
     wrong = [m.replace(slowdown=(0.5, 0.5)) for m in measurements(9)]
     repository.append(profiles(9), wrong)
     learner = Learner(repository, (MODEL,), into=tmp_path / "model", wake=ended.set, kind="castor")
-    learner.beliefs()
+    learner.news()
     assert ended.wait(120)
-    assert learner.has_fitted
-    assert learner.beliefs().model is None
+    assert learner.news() is None
     assert learner.trouble.startswith("no model was fitted: ")
     assert not learner.fitting
 
@@ -102,7 +102,7 @@ def test_a_damaged_model_file_is_told_and_analytic_beliefs_remain(tmp_path):
     repository.append(profiles(2))
     learner = Learner(repository, (MODEL,), into=tmp_path / "model")
     assert "model" in learner.trouble
-    table = learner.beliefs().table(("ann/w0", "ann/w1"), (MODEL,), (UNCAPPED,))
+    table = learner.news().table(("ann/w0", "ann/w1"), (MODEL,), (UNCAPPED,))
     assert table.belief(MODEL, UNCAPPED, "ann/w0", "ann/w1").source.startswith("analytic")
 
 
@@ -110,7 +110,7 @@ def test_a_learner_that_is_closed_leaves_no_fit_behind(tmp_path):
     repository = Repository(tmp_path / "r.db")
     repository.append(profiles(9), measurements(9))
     learner = Learner(repository, (MODEL,), into=tmp_path / "model")
-    learner.beliefs()
+    learner.news()
     assert learner.fitting
     learner.close()
     assert not learner.fitting
