@@ -165,7 +165,8 @@ class Service:
         self._learner = Learner(repository, kinds, model, into, self._mailbox.ring)
         beliefs = self._learner.news()
         assert beliefs is not None
-        self._world = World(self._brain, self._cluster, beliefs, pool.sharing)
+        self._libraries: dict[WorkloadKey, str] = {}
+        self._world = World(self._brain, self._cluster, beliefs, pool.sharing, self._allowed)
         self._knowledge = Library(self._world)
         self._watch = Watch(self._models, self._knowledge, watching)
         # What has happened and is not durable yet, and what is to be done for what is.
@@ -182,7 +183,6 @@ class Service:
         self._gap: float | None = None
         self._usage: Mapping[str, Usage] = {}
         self._readings: Mapping[str, Reading] = {}
-        self._libraries: dict[WorkloadKey, str] = {}
 
     @property
     def state(self) -> State:
@@ -340,18 +340,7 @@ class Service:
         return self._pool.allowed(self._libraries.get(_key(spec), ""), model)
 
     def _renew(self) -> None:
-        """Bring the policy's state up to date; its shares are right for all who may share."""
-        active = [*self._brain.queued.values(), *self._brain.holding.values()]
-        specs = {_key(job.spec): job.spec for job in active if self._brain.may_share(job)}
-        allowed = {
-            model: set(self._cluster.shares).intersection(
-                *(self._allowed(spec, model) for spec in specs.values())
-            )
-            for model in set(self._models.values())
-        }
-        if allowed != self._world.allowed:
-            self._world.allowed = allowed
-            self._world.learn(self._world.beliefs)
+        """Bring the policy's state up to date."""
         self._world.renew(self._clock.now_s())
 
     def _decision_is_due(self) -> bool:
