@@ -165,7 +165,8 @@ class Service:
         self._learner = Learner(repository, kinds, model, into, self._mailbox.ring)
         beliefs = self._learner.news()
         assert beliefs is not None
-        self._world = World(self._brain, self._cluster, beliefs, pool.sharing)
+        self._libraries: dict[WorkloadKey, str] = {}
+        self._world = World(self._brain, self._cluster, beliefs, pool.sharing, self._allowed)
         self._knowledge = Library(self._world)
         self._watch = Watch(self._models, self._knowledge, watching)
         # What has happened and is not durable yet, and what is to be done for what is.
@@ -184,7 +185,6 @@ class Service:
         self._readings: Mapping[str, Reading] = {}
         self._uppers: Mapping[str, float | None] = {}
         self._power_w: Mapping[str, float] = {}
-        self._libraries: dict[WorkloadKey, str] = {}
 
     @property
     def state(self) -> State:
@@ -299,7 +299,7 @@ class Service:
         self._changed = self._urgent = False
         self._wake_s = math.inf
         try:
-            self._renew()
+            self._world.renew(self._clock.now_s())
         except Exception as error:
             self._be_in_trouble("world", error)
             self._wake_s = self._clock.now_s() + _POLICY_AGAIN_S
@@ -350,21 +350,6 @@ class Service:
     def _allowed(self, spec: JobSpec, model: str) -> Collection[int]:
         """Return the shares that a job may have: those that compute right with its library."""
         return self._pool.allowed(self._libraries.get(_key(spec), ""), model)
-
-    def _renew(self) -> None:
-        """Bring the policy's state up to date; its shares are right for all who may share."""
-        active = [*self._brain.queued.values(), *self._brain.holding.values()]
-        specs = {_key(job.spec): job.spec for job in active if self._brain.may_share(job)}
-        allowed = {
-            model: set(self._cluster.shares).intersection(
-                *(self._allowed(spec, model) for spec in specs.values())
-            )
-            for model in set(self._models.values())
-        }
-        if allowed != self._world.allowed:
-            self._world.allowed = allowed
-            self._world.learn(self._world.beliefs)
-        self._world.renew(self._clock.now_s())
 
     def _decision_is_due(self) -> bool:
         if self._news:
@@ -755,7 +740,7 @@ class Service:
         return found
 
     def _round(self) -> Instance:
-        self._renew()
+        self._world.renew(self._clock.now_s())
         return self._world.instance()
 
     def _job(self, name: str) -> LiveJob:
