@@ -364,7 +364,7 @@ class Watch:
         for track in self._tracks.values():
             job, phase = track.job, track.phase
             alone = job.profiling and not (job.alone_only or track.profiled)
-            if job.state is not JobState.FINISHED or not alone or job.run is not track.run:
+            if job.state is not JobState.FINISHED or not alone or _id(job) != track.run.id:
                 continue
             begin_s = self._begin_s(track) if phase else None
             rate = self._rate(track, begin_s) if begin_s is not None else None
@@ -486,7 +486,7 @@ class Watch:
         shared in the same way.
         """
         run, here = track.run, self._company(gpu)
-        if run.sub_batch is not None or track.job.run is not run:
+        if run.sub_batch is not None or _id(track.job) != run.id:
             return False
         elsewhere = (self._company(seat.gpu) for seat in run.seats if seat.gpu != gpu)
         return all(company == here or len(company) == 1 for company in elsewhere)
@@ -566,6 +566,11 @@ class Watch:
     def _model(self, track: _Track) -> str:
         # A device may have left the pool with a run on it that nobody can find.
         return self._models.get(track.run.seats[0].gpu, "unknown")
+
+
+def _id(job: LiveJob) -> str:
+    """Return the id of its present run, or its last one; empty before it has one."""
+    return job.run.id if job.run is not None else ""
 
 
 def _residents(holding: Sequence[tuple[LiveJob, Run]]) -> dict[str, _Residents]:
