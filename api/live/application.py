@@ -227,7 +227,8 @@ async def _malformed(request: Request, error: Exception) -> JSONResponse:
 
 async def _http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    return _answer(Fault(kind="http", error=str(error.detail)), error.status_code)
+    told = f"{error.detail}: {request.method} {request.url.path}"
+    return _answer(Fault(kind="http", error=told), error.status_code)
 
 
 async def _failed(request: Request, error: Exception) -> JSONResponse:

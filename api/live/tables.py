@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import Group, RenderableType
@@ -11,9 +12,9 @@ from rich.text import Text
 from dovetail.executor.live.brain import OVER, QUEUED, JobState
 from dovetail.executor.live.views import DeviceView, JobView, ServiceView
 from dovetail.live.durations import lasting
-from dovetail.live.wording import beside, clock_time, done, places, slowdown
+from dovetail.live.wording import beside, clock_time, done, places, printable, slowdown
 from dovetail.tables import WIDTH, Fitting, fact_lines, plain_table, row_lines
-from dovetail.wording import NO_FIGURE, gib, number, percent, two_digits
+from dovetail.wording import NO_FIGURE, gib, number, percent, seconds, two_digits
 
 MOST_WAITING = 20
 _METRICS_SHOWN = 2
@@ -88,7 +89,7 @@ def service_lines(service: ServiceView) -> Table:
         if service.jobs.get(state.value)
     )
     dry = "dry run: nothing is started" if service.dry_run else ""
-    decided = "" if service.decide_s is None else f"decided in {service.decide_s:.2f} s"
+    decided = "" if service.decide_s is None else f"decided in {seconds(service.decide_s)}"
     gap = "" if service.gap is None else f"gap {percent(service.gap)}"
     facts = [
         ("Dovetail", ", ".join(filter(None, (f"pool {service.pool}", dry)))),
@@ -165,7 +166,7 @@ def _facts(job: JobView, now_s: float) -> Iterator[tuple[str, str]]:
     if job.waiting_for:
         yield "waits for", job.waiting_for
     yield "user", f"{job.owner} ({job.uid})"
-    yield "command", " ".join(job.command)
+    yield "command", printable(shlex.join(job.command))
     yield "workload", job.workload
     yield "workers", f"{job.workers}, {job.priority}"
     yield "gSLA", two_digits(job.gsla)

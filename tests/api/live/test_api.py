@@ -15,7 +15,7 @@ import pytest
 
 from dovetail.executor.live.brain import OVER, JobState
 from dovetail.executor.live.desk import RefusedError, UnknownJobError
-from dovetail.instances.errors import InputError
+from dovetail.instances.errors import DovetailError, InputError
 from dovetail.live import application
 from dovetail.live.client import Client
 from dovetail.live.places import NoServiceError
@@ -101,7 +101,7 @@ def test_an_unknown_job(live):
     for ask in (live.client.job, live.client.cancel, live.client.explain):
         with pytest.raises(UnknownJobError, match="no job 'j7'"):
             ask("j7")
-    with pytest.raises(UnknownJobError, match="no job"):
+    with pytest.raises(DovetailError, match="Not Found: GET /v1/jobs/../service"):
         live.client.job("../service")
 
 

@@ -134,6 +134,12 @@ def test_the_queue_says_who_runs_where_and_why_others_wait():
     assert "j2  no slowdown is known beside anybody" in text
 
 
+def test_a_command_cannot_command_the_terminal():
+    text = printed(job_view(job(command=("sh", "-c", "\x1b]0;mine\x07\r")), 7300.0, ""))
+    assert "\x1b" not in text
+    assert "]0;mine" in text
+
+
 def test_an_empty_queue():
     assert printed(queue_view([], 0.0)) == "no jobs\n"
 

@@ -314,6 +314,62 @@ def test_a_flood_of_unknown_workloads_makes_one_kind():
     assert len(world.state.pending) == 50
 
 
+CAPPED = {"shares": [50], "start_capped": True}
+
+
+def capped_world(story, gpus=("g0",), **options):
+    """Return a world in which pairs share badly without caps, and well at 50/50."""
+    profiles = repository(owners=(ANN,)).profiles
+    at_half = [one.replace(share=50, throughput=9.0, metrics=None) for one in profiles]
+    measured = (together("vision", "vision", (1.9, 1.9)),)
+    measured += (together("vision", "vision", (1.2, 1.2), (50, 50)),)
+    data = DataSet(name="test", profiles=(*profiles, *at_half), measurements=measured)
+    return World(story.brain, cluster(gpus, **CAPPED), Beliefs(data), **options)
+
+
+def capped_story(*gpus):
+    story = Story(*gpus)
+    story.know()
+    return story
+
+
+def test_the_last_idle_device_is_started_capped_where_partners_come_soon():
+    story = capped_story("g0")
+    jobs = [story.submit(estimate_s=36000.0) for _ in range(20)]
+    world = capped_world(story)
+    # 20 newcomers an hour, ten hours of work: somebody comes long before the end.
+    capped = world.with_cap(start(world, jobs[0], "g0"))
+    assert capped.shares == (50,)
+    put(story, world, jobs[0], "g0", shares=capped.shares)
+    assert seen(world, jobs[0]).rate == pytest.approx(0.9)
+    assert world.refusal(start(world, jobs[1], "g0", shares=(50,))) is None
+    assert world.refusal(start(world, jobs[1], "g0")) is not None
+
+
+def test_no_cap_where_nobody_comes_or_other_devices_are_idle_or_rules_say_no():
+    seldom = capped_story("g0")
+    job = seldom.submit(estimate_s=60.0)
+    world = capped_world(seldom)
+    assert world.with_cap(start(world, job, "g0")).shares is None
+    often = capped_story("g0", "g1")
+    jobs = [often.submit(estimate_s=36000.0) for _ in range(20)]
+    world = capped_world(often, ("g0", "g1"))
+    assert world.with_cap(start(world, jobs[0], "g0")).shares is None
+    put(often, world, jobs[0], "g0")
+    assert world.with_cap(start(world, jobs[1], "g1")).shares == (50,)
+    world.cluster = world.cluster.replace(start_capped=False)
+    world.learn(world.beliefs)
+    world.renew(often.at_s)
+    assert world.with_cap(start(world, jobs[1], "g1")).shares is None
+
+
+def test_no_cap_at_which_the_owner_would_be_slower_than_he_accepts():
+    story = capped_story("g0")
+    jobs = [story.submit(estimate_s=36000.0, gsla=1.1) for _ in range(20)]
+    world = capped_world(story)
+    assert world.with_cap(start(world, jobs[0], "g0")).shares is None
+
+
 def test_beliefs_that_are_learned_make_another_state():
     story = known_story()
     story.submit(), story.submit(workload="speech")

@@ -1,0 +1,97 @@
+"""What the service learns on the simulated pool: profiles, pairs, and who may start beside whom."""
+
+from __future__ import annotations
+
+import pytest
+
+from dovetail.executor.live.brain import JobState
+from dovetail.executor.live.pools.simulated import SimulatedNode
+from dovetail.executor.live.watch import WatchOptions
+from dovetail.instances.checker import check
+from dovetail.instances.datasets import Repository
+from dovetail.instances.instance import Instance
+from tests.executor.live.test_service import ME, is_in, service_in, spec
+from tests.executor.live.waiting import wait_until
+
+QUICK = WatchOptions(
+    warm_up_s=0.1,
+    settle_s=0.1,
+    profile_s=0.5,
+    profile_most_s=5.0,
+    window_s=0.5,
+    window_most_s=0.5,
+    tolerance=0.5,
+    iterations=2,
+)
+
+LIGHT = {"sm_active": 0.3, "sm_occupancy": 0.2, "dram_active": 0.2, "gpu_util": 0.4}
+TRUTH = Instance.from_data(
+    {
+        "format": "dovetail-instance/1",
+        "name": "truth",
+        "cluster": {
+            "nodes": [{"id": "n", "gpu_count": 1, "gpu": {"model": "V100", "memory_mib": 16000}}]
+        },
+        "workloads": {
+            name: {"memory_mib": 1000.0, "metrics": LIGHT, "throughput": {"100": 100.0}}
+            for name in "AB"
+        },
+        "jobs": [],
+        "slowdowns": [{"pair": ["A", "B"], "slowdown": [1.2, 1.4]}],
+    }
+)
+
+
+@pytest.fixture
+def learning(tmp_path):
+    pool = SimulatedNode(tmp_path, TRUTH, 1.0)
+    with service_in(tmp_path, pool=pool, watching=QUICK, sample_s=0.05) as service:
+        yield service
+
+
+def test_jobs_are_profiled_alone_then_share_and_their_slowdowns_are_recorded(tmp_path, learning):
+    first, second = learning.submit([spec(600, workload="A"), spec(600, workload="B")], ME)
+    wait_until(is_in(learning, first, JobState.RUNNING), 40)
+    # B has no profile yet: it may not join A.
+    assert learning.job(second).state is JobState.SUBMITTED
+    assert learning.job(second).waiting_for == "an idle device"
+    assert "its workload has no profile yet" in learning.explain(second)
+    learning.cancel(first, ME)
+    wait_until(is_in(learning, second, JobState.RUNNING), 40)
+    (third,) = learning.submit([spec(600, workload="A")], ME)
+    wait_until(is_in(learning, third, JobState.RUNNING), 40)
+    assert learning.job(third).co_runners == ((second,),)
+    repository = Repository(tmp_path / "repository.db")
+    wait_until(lambda: repository.data_set().measurements, 40)
+    found = repository.data_set().measurements[0]
+    assert dict(zip(found.workloads, found.slowdown, strict=True)) == {
+        "me/A": pytest.approx(1.2, rel=0.2),
+        "me/B": pytest.approx(1.4, rel=0.2),
+    }
+    wait_until(lambda: learning.job(second).slowdown, 40)
+
+
+def test_the_plan_of_the_service_passes_the_checker(learning):
+    first, second = learning.submit([spec(600, workload="A"), spec(600, workload="B")], ME)
+    wait_until(is_in(learning, first, JobState.RUNNING), 40)
+    instance, plan = learning.instance(), learning.plan()
+    assert check(instance, plan).valid
+    assert [row.job for row in plan.assignments] == [first]
+    assert [row.job for row in plan.waiting] == [second]
+    assert plan.solver == "policy dovetail"
+    assert learning.explain(first).startswith(f"{first}: running")
+
+
+def test_a_workload_that_the_repository_knows_needs_no_profile(tmp_path):
+    pool = SimulatedNode(tmp_path, TRUTH, 1.0)
+    with service_in(tmp_path, pool=pool, watching=QUICK, sample_s=0.05) as service:
+        service.submit([spec(600, workload="A")], ME)
+        wait_until(is_in(service, "j1", JobState.RUNNING), 40)
+        wait_until(lambda: Repository(tmp_path / "repository.db").data_set().profiles, 40)
+    other = tmp_path / "other"
+    other.mkdir()
+    (tmp_path / "repository.db").rename(other / "repository.db")
+    with service_in(other, pool=SimulatedNode(other, TRUTH, 1.0)) as service:
+        service.drain([], True, ME)
+        service.submit([spec(600, workload="A"), spec(600, workload="B")], ME)
+        assert [view.state for view in service.jobs()] == ["waiting", "submitted"]
