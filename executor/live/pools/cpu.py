@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import threading
 from collections import Counter
@@ -20,6 +21,7 @@ from dovetail.executor.live.pools.pool import Usage
 from dovetail.executor.live.pools.processes import Process
 from dovetail.executor.live.pools.run_files import DamagedError, home_token
 from dovetail.executor.live.pools.shim import Stat, every_process
+from dovetail.instances._record import shown
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Cluster, Gpu, Node
 
@@ -345,8 +347,8 @@ def _option(text: str) -> tuple[str, str]:
 
 
 def _number(name: str, text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 0 < int(text) <= 4096:
-        raise InputError(f"{name} must be a whole number from 1 to 4096, got {text!r}", "--pool")
+    if not re.fullmatch(r"0*[1-9][0-9]{0,5}", text):
+        raise InputError(f"{name} must be a whole number >= 1, got {shown(text)}", "--pool")
     return int(text)
 
 
