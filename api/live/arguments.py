@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import re
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,10 @@ from dovetail.live.durations import parsed_duration
 _ASKING = "live.commands"
 _SERVING = "live.serving"
 _JOB_HELP = "id of the job"
+_DOCTOR = (
+    "Tell what this machine has for live mode and what it lacks; exit status 0: jobs can share "
+    "GPUs with SM shares, 3: without, 1: not at all."
+)
 
 
 def add_live(
@@ -47,6 +52,7 @@ def add_live(
     drain = asking("drain", "Let devices take no new jobs; those that run go on.")
     drain.add_argument("gpus", metavar="DEVICE", nargs="*", help="default: all")
     drain.add_argument("--off", action="store_true", help="let them take jobs again")
+    _doctor(command(commands, "doctor", _DOCTOR, "doctor", "live.doctoring"))
     top = asking("top", "Show the service, its devices and its jobs as they change.")
     top.add_argument(
         "--every", metavar="TIME", type=_pause, default=2.0, help="how often (default: 2 s)"
@@ -103,6 +109,36 @@ def _serve(serve: argparse.ArgumentParser) -> None:
     serve.add_argument(
         "--dry-run", action="store_true", help="start nothing; plan --from-live tells what would be"
     )
+
+
+def _doctor(doctor: argparse.ArgumentParser) -> None:
+    doctor.add_argument(
+        "--splits",
+        action="store_true",
+        help="first measure which SM shares compute right on these GPUs (docs/splits.md)",
+    )
+    doctor.add_argument(
+        "--shares",
+        metavar="P,...",
+        type=_shares,
+        help="with --splits: these only (default: every fifth)",
+    )
+    doctor.add_argument(
+        "--python",
+        metavar="FILE",
+        default=sys.executable,
+        help="with --splits: a Python with the PyTorch that jobs use (default: this one)",
+    )
+    doctor.add_argument(
+        "--directory", metavar="DIR", help="the service's (default: as serve has it)"
+    )
+
+
+def _shares(text: str) -> tuple[int, ...]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdecimal() and 1 <= int(part) <= 100 for part in parts):
+        raise argparse.ArgumentTypeError(f"must be whole numbers from 1 to 100, got {text!r}")
+    return tuple(dict.fromkeys(map(int, parts)))
 
 
 def _submit(submit: argparse.ArgumentParser) -> None:

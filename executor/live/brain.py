@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 from dovetail.executor.live import events
 from dovetail.executor.live.commands import Command, Launch, Release, Stop
@@ -24,25 +24,33 @@ MOST_LOSSES: Final = 3
 
 
 class JobState(StrEnum):
-    """What a job is doing; ``docs/live-states.md`` has the diagram."""
+    """What a job is doing; ``docs/live-states.md`` has the diagram.
 
-    SUBMITTED = "submitted"
-    """Its workload has no profile: it may start alone only."""
-    WAITING = "waiting"
-    """It may start, alone or beside others."""
-    STARTING = "starting"
-    """Its ranks are being started; its devices count as busy."""
-    PROFILING = "profiling"
-    """It runs alone, is being measured, and nobody may join."""
-    RUNNING = "running"
-    """Every rank runs under its cap."""
-    STOPPING = "stopping"
-    """It was asked to end; its devices count as busy until every rank is proven gone."""
-    LOST = "lost"
-    """Nobody can say whether a rank still runs; its devices count as busy."""
-    FINISHED = "finished"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
+    Attributes
+    ----------
+    meaning : str
+        In words.
+    """
+
+    meaning: str
+
+    def __new__(cls, value: str, meaning: str) -> Self:
+        """Make a member of its name and what that means."""
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.meaning = meaning
+        return member
+
+    SUBMITTED = "submitted", "Its workload has no profile: it may start alone only."
+    WAITING = "waiting", "Its workload has a profile: it may start, alone or beside others."
+    STARTING = "starting", "Its ranks are being started, all or none."
+    PROFILING = "profiling", "It runs alone and is being measured; nobody may join."
+    RUNNING = "running", "Every rank is proven to run under its cap, or has ended well."
+    STOPPING = "stopping", "It is being ended, until every rank is proven gone."
+    LOST = "lost", "Nobody can say whether a rank still runs."
+    FINISHED = "finished", "Every rank ended with status 0, and nobody had asked it to."
+    FAILED = "failed", "It went wrong more often than it may, or broke a limit."
+    CANCELLED = "cancelled", "Its owner or an administrator wanted it gone."
 
 
 OVER: Final = frozenset({JobState.FINISHED, JobState.FAILED, JobState.CANCELLED})
@@ -141,7 +149,8 @@ class LiveJob:
     id : str
         ``j1``, ``j2``, ... in the order of submission.
     spec : JobSpec
-        What was submitted.
+        What was submitted; once the job is over, without its environment, which is large and of
+        no more use.
     state : JobState
         Where it stands.
     sequence : int
@@ -200,6 +209,12 @@ class LiveJob:
     def why(self) -> str:
         """Why it came to its present state."""
         return self.history[-1].why
+
+    def forget_environment(self) -> None:
+        """Free what only a start needs."""
+        self.spec = self.spec.replace(env={})
+        if self.run is not None:
+            self.run = self.run.model_copy(update={"spec": self.spec})
 
 
 @dataclass
@@ -550,6 +565,8 @@ class Brain:
         self._require(state in TRANSITIONS[job.state], rule, job)
         job.state = state
         job.history.append(Step(at_s, state, why))
+        if state in OVER:
+            job.forget_environment()
         self._file(job)
 
     def _file(self, job: LiveJob) -> None:

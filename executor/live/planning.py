@@ -78,16 +78,32 @@ def _beside_whom(rows: list[Assignment]) -> list[Assignment]:
     ]
 
 
-def story(
-    job: LiveJob, brain: Brain, instance: Instance | None = None, plan: Plan | None = None
-) -> str:
-    """Return why a job waits and what would let it start, or where it is, line by line."""
+def of_job(job: LiveJob, brain: Brain) -> str:
+    """Return how a job stands and, if it waits, what keeps it that is no part of a round."""
     lines = [f"{job.id}: {job.state}, {job.why}"]
-    if job.state in QUEUED:
-        lines += _of_live(job, brain)
-    if instance is not None and plan is not None:
-        lines += _of_round(job, instance, plan)
+    if job.state not in QUEUED:
+        return lines[0]
+    if job.alone_only:
+        lines.append(f"it may run alone only: {job.alone_only}")
+    elif job.state is JobState.SUBMITTED:
+        lines.append("it starts alone: its workload has no profile yet")
+    lines += [
+        f"{name} takes no jobs: it {device.trouble}"
+        for name, device in brain.devices.items()
+        if device.present and device.trouble
+    ]
     return "\n".join(lines)
+
+
+def of_round(job: str, instance: Instance, plan: Plan) -> str:
+    """Return why a job waits and what would let it start, or where it runs."""
+    if job not in instance.jobs_by_id:
+        return "it has no part in the round: it holds devices that the pool does not have"
+    try:
+        told = explain(instance, plan, job)
+    except DovetailError as error:
+        return f"no more can be said: {error}"
+    return "\n".join([told.reason, *(f"- {remedy.text}" for remedy in told.remedies)])
 
 
 class Lacks(NamedTuple):
@@ -117,26 +133,3 @@ class Lacks(NamedTuple):
             return "a device that takes jobs"
         devices = "an idle device" if job.spec.workers == 1 else f"{job.spec.workers} idle devices"
         return f"{devices}, or room beside others" if self.brain.may_share(job) else devices
-
-
-def _of_live(job: LiveJob, brain: Brain) -> list[str]:
-    """Return what keeps a job waiting that is no part of the round's mathematics."""
-    lines = []
-    if job.alone_only:
-        lines.append(f"it may run alone only: {job.alone_only}")
-    elif job.state is JobState.SUBMITTED:
-        lines.append("it starts alone: its workload has no profile yet")
-    lines += [
-        f"{name} takes no jobs: {device.trouble}"
-        for name, device in brain.devices.items()
-        if device.present and device.trouble
-    ]
-    return lines
-
-
-def _of_round(job: LiveJob, instance: Instance, plan: Plan) -> list[str]:
-    try:
-        story = explain(instance, plan, job.id)
-    except DovetailError as error:
-        return [f"no more can be said: {error}"]
-    return [story.reason, *(f"- {remedy.text}" for remedy in story.remedies)]

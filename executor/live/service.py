@@ -37,7 +37,7 @@ from dovetail.executor.live.jobs import JobSpec, Owner, Run
 from dovetail.executor.live.journal import JournalError
 from dovetail.executor.live.library import Library, beliefs_of
 from dovetail.executor.live.mailbox import Mailbox, Request
-from dovetail.executor.live.planning import plan_of, story
+from dovetail.executor.live.planning import of_job, of_round, plan_of
 from dovetail.executor.live.pools.pool import NodePool, Usage
 from dovetail.executor.live.presenting import device_views, job_views
 from dovetail.executor.live.recorder import Recorder
@@ -63,8 +63,8 @@ AGAIN_S: Final = 2.0
 _POLICY_AGAIN_S: Final = 60.0
 _NO_TRACE: Final = "the pool has no trace of it"
 _ENDS: Final = frozenset({"rank_ended", "rank_gone", "rank_refused"})
-_QUIET: Final = frozenset({"recorded", "rank_started"})
-_PATIENT: Final = _QUIET | {"submitted"}
+_QUIET: Final = frozenset({"recorded", "rank_started", "placed"})
+_PATIENT: Final = _QUIET | {"submitted", "rank_ready"}
 
 REST: Final = 4.0
 """How many times as long as the last decision took the next one waits, if only jobs came."""
@@ -205,15 +205,12 @@ class Service:
         """Take up what an earlier service left; nothing is done before it is all known."""
         held = list(self._brain.holding.values())
         beyond = self._pool.resume([job.run for job in held if job.run is not None])
-        told = self._stamped(self._pool.poll())
-        adopted = [placed for run in beyond for placed in self._adopted(run)]
-        self._commit([self._attached(), *adopted, *told, *self._untraced(held, told)])
-        self._commit(self._newly_known())
-        self._commands = [
-            *(command for command in self._commands if isinstance(command, Release)),
-            *self._of_strays(beyond),
-            *self._brain.outstanding(),
-        ]
+        self._commit([self._attached(), *(a for run in beyond for a in self._adopted(run))])
+        strays = self._of_strays(beyond)
+        told = self._of_jobs(self._stamped(self._pool.poll()))
+        self._commit([*told, *self._untraced(held, told), *self._newly_known()])
+        releases = [command for command in self._commands if isinstance(command, Release)]
+        self._commands = [*releases, *strays, *self._brain.outstanding()]
         self._pool.attach(self._mailbox.ring)
         self._record_what_was_measured()
         self.ready.set()
@@ -290,7 +287,7 @@ class Service:
             self._decide(decision)
         except JournalError as error:
             self._be_in_trouble("journal", error)
-            self._changed = True
+            self._changed, self._rest_until_s = True, self._again_s
         self._obey()
 
     def _decide(self, decision: Decision) -> None:
@@ -622,7 +619,7 @@ class Service:
                 decide_s=self._decide_s,
                 gap=self._gap,
                 dry_run=self._dry_run,
-                trouble="; ".join(self._troubles.values()),
+                trouble="; ".join(filter(None, (*self._troubles.values(), self._recorder.trouble))),
                 devices=device_views(self._brain, self._cluster, self._usage),
             )
 
@@ -648,12 +645,10 @@ class Service:
 
     def explain(self, job: str) -> str:
         """Say why a job waits and what would let it start."""
-        live = self._job(job)
-        if live.state in OVER:
-            return story(live, self._brain)
-        instance, plan = self._round_and_plan()
         with self._lock:
-            return story(live, self._brain, instance, plan)
+            live = self._job(job)
+            told, over = of_job(live, self._brain), live.state in OVER
+        return told if over else f"{told}\n{of_round(job, *self._round_and_plan())}"
 
     def _round_and_plan(self) -> tuple[Instance, Plan]:
         def decided(_: Sequence[AnyEvent]) -> tuple[Instance, Plan]:

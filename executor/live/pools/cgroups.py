@@ -70,7 +70,9 @@ class CpuGroups:
 
     def names(self) -> list[str]:
         """Return the names of all groups."""
-        return [path.name for path in self.home.iterdir() if path.is_dir()]
+        with contextlib.suppress(OSError):
+            return [path.name for path in self.home.iterdir() if path.is_dir()]
+        return []
 
     def remove(self, name: str) -> None:
         """Remove a group; one that has processes stays."""
@@ -78,7 +80,9 @@ class CpuGroups:
             (self.home / name).rmdir()
 
     def close(self) -> None:
-        """Remove the common group where it is empty."""
+        """Remove every group that has no process, and the common one if it is left empty."""
+        for name in self.names():
+            self.remove(name)
         with contextlib.suppress(OSError):
             self.home.rmdir()
 

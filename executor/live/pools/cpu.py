@@ -68,11 +68,14 @@ class CpuPool(LocalPool):
         devices: int | None = None,
         shares: Enforcement | None = None,
     ) -> None:
-        super().__init__(directory)
         self._cores = _devices(cores_per_device, devices)
+        if shares == "affinity" and cores_per_device == 1:
+            raise InputError("must not be affinity where a device is one core", "shares")
+        super().__init__(directory)
         self._groups = find_groups(f"dovetail-{home_token(directory)}")
         self.shares = shares or self._best(cores_per_device)
-        self._refuse_impossible(cores_per_device)
+        if self.shares == "quota" and self._groups is None:
+            raise InputError("must not be quota: no cgroup can be limited here", "shares")
         self.notice = f"{_NOTICE}; {_KEPT_BY[self.shares]}"
         self._taken: dict[tuple[str, int], tuple[int, ...]] = {}
         self._taking = threading.Lock()
@@ -91,13 +94,12 @@ class CpuPool(LocalPool):
     def resume(self, runs: Sequence[Run]) -> Sequence[Run]:
         """Take up the runs that should exist, with their cores, and tidy up after others."""
         beyond = super().resume(runs)
-        for run in self.kept():
-            for rank in range(len(run.seats)):
-                spec = self.files(run.id).rank(rank).spec()
-                self._taken[run.id, rank] = tuple(spec["cpus"]) if spec else ()
+        ranks = [(run, rank) for run in self.kept() for rank in range(len(run.seats))]
+        for run, rank in ranks:
+            spec = self.files(run.id).rank(rank).spec()
+            self._taken[run.id, rank] = tuple(spec["cpus"]) if spec else ()
         if self._groups is not None:
-            kept = {_group(run, rank) for run in self.kept() for rank in range(len(run.seats))}
-            for name in set(self._groups.names()) - kept:
+            for name in set(self._groups.names()) - {_group(*known) for known in ranks}:
                 self._groups.remove(name)
         return beyond
 
@@ -119,13 +121,13 @@ class CpuPool(LocalPool):
 
     def is_ready(self, run: Run, rank: int, pid: int) -> bool:
         """Return whether the kernel says that the rank is on its cores and in its group."""
-        if os.sched_getaffinity(pid) != set(self._taken[run.id, rank]):
+        spec = self.files(run.id).rank(rank).spec()
+        try:
+            on_its_cores = spec is not None and os.sched_getaffinity(pid) == set(spec["cpus"])
+            return on_its_cores and self._in_its_group(run, rank, pid)
+        except OSError:
+            # The rank, or its group, is gone; its keeper will see that.
             return False
-        if self._groups is None:
-            return True
-        name, quota = _group(run, rank), self._quota(run, rank)
-        inside = pid in {process.pid for process in self._groups.members(name)}
-        return inside and self._groups.cores(name) == quota
 
     def members(self, run: Run, rank: int) -> list[Process]:
         """Return the processes of the rank's group."""
@@ -153,12 +155,6 @@ class CpuPool(LocalPool):
             return "quota"
         return "affinity" if cores_per_device > 1 else "none"
 
-    def _refuse_impossible(self, cores_per_device: int) -> None:
-        if self.shares == "quota" and self._groups is None:
-            raise InputError("must not be quota: no cgroup can be limited here", "shares")
-        if self.shares == "affinity" and cores_per_device == 1:
-            raise InputError("must not be affinity where a device is one core", "shares")
-
     def _allowed_shares(self) -> tuple[int, ...]:
         if self.shares == "quota":
             return QUOTA_SHARES
@@ -166,6 +162,13 @@ class CpuPool(LocalPool):
             return ()
         count = len(next(iter(self._cores.values())))
         return tuple(sorted({100 * cores // count for cores in range(1, count)}))
+
+    def _in_its_group(self, run: Run, rank: int, pid: int) -> bool:
+        if self._groups is None:
+            return True
+        name = _group(run, rank)
+        inside = pid in {process.pid for process in self._groups.members(name)}
+        return inside and self._groups.cores(name) == self._quota(run, rank)
 
     def _quota(self, run: Run, rank: int) -> float | None:
         seat = run.seats[rank]

@@ -107,6 +107,7 @@ class _Rank:
     rung: int = 0
     killed: bool = False
     trouble: str = ""
+    lost: str = ""
 
 
 @dataclass
@@ -143,6 +144,7 @@ class Keeper:
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._ranks = [_Rank(k, files.rank(k)) for k in range(len(run.seats))]
         self._stopping: StopOrder | None = None
+        self._find()
         self._thread = threading.Thread(target=self._keep, name=f"keeper of {run.id}", daemon=True)
         self._thread.start()
 
@@ -179,7 +181,6 @@ class Keeper:
     def _keep(self) -> None:
         """Keep the run until it is over or the service leaves."""
         try:
-            self._find()
             while self._goes_on():
                 self._guarded_step()
         finally:
@@ -315,7 +316,7 @@ class Keeper:
         self._adopt(rank)
         if rank.phase is _Phase.IDLE:
             # It has left no trace, and once it is refused it never can.
-            self._refuse(rank, complaint(answer))
+            self._refuse(rank, f"rank {rank.number}: {complaint(answer)}")
 
     def _refuse_idle(self, reason: str) -> None:
         for rank in self._ranks:
@@ -353,6 +354,7 @@ class Keeper:
     def _try_ready(self, rank: _Rank, pid: int) -> None:
         rank.ready = self._hooks.is_ready(self.kept, rank.number, pid)
         if rank.ready:
+            rank.lost = ""
             self._tell(events.RankReady(at_s=0.0, run=self.kept.id, rank=rank.number))
             return
         _due(rank, boot_s() + rank.pause_s)
@@ -365,7 +367,7 @@ class Keeper:
             rank.phase = _Phase.ABANDONED
             rank.due_s = boot_s()
         elif ending.status is None:
-            self._end(rank, self._refused(rank, ending.refused or "it was not started"))
+            self._end(rank, self._refused(rank, f"rank {rank.number}: {ending.refused}"))
         else:
             ended = events.RankEnded(
                 at_s=0.0, run=self.kept.id, rank=rank.number, status=ending.status
@@ -393,8 +395,9 @@ class Keeper:
         """Kill every process that is known to be the rank's; return whether there was none."""
         rest = self._rest(rank)
         if rest and not rank.killed:
-            self._hooks.before_kill(self.kept, rank.number)
+            # Once, even where it fails: what is left has to be killed all the same.
             rank.killed = True
+            self._hooks.before_kill(self.kept, rank.number)
         for process in rest:
             process.send(signal.SIGKILL)
         return not rest
@@ -431,9 +434,8 @@ class Keeper:
             rank.rung = 1
             rank.shim.send(signal.SIGTERM)
         if rank.rung == 1 and now >= kill_s:
-            rank.rung = 2
+            rank.rung, rank.killed = 2, True
             self._hooks.before_kill(self.kept, rank.number)
-            rank.killed = True
             rank.shim.send(signal.SIGQUIT)
         if rank.rung == 2 and now >= kill_s + SHIM_KILL_S:
             self._kill_rest(rank)
@@ -457,8 +459,12 @@ class Keeper:
                 os.waitpid(rank.shim.pid, os.WNOHANG)
 
     def _lose(self, rank: _Rank, reason: str) -> None:
-        if rank.phase is not _Phase.OVER:
-            self._tell(events.RankLost(at_s=0.0, run=self.kept.id, rank=rank.number, reason=reason))
+        """Tell, once, that nobody can say whether a rank still runs."""
+        if rank.phase in (_Phase.IDLE, _Phase.OVER) or rank.lost == reason:
+            return
+        # Once all is well again it is told anew that the rank is ready.
+        rank.ready, rank.lost = False, reason
+        self._tell(events.RankLost(at_s=0.0, run=self.kept.id, rank=rank.number, reason=reason))
 
     def _refused(self, rank: _Rank, reason: str) -> events.RankRefused:
         return events.RankRefused(at_s=0.0, run=self.kept.id, rank=rank.number, reason=reason)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from dovetail.executor.live.events import AnyEvent
@@ -80,6 +80,17 @@ class NodePool(Protocol):
         """Return why two runs may never share a device (users under one MPS server); None: may."""
         ...
 
+    def library(self, run: Run) -> str:
+        """Return the library that decides which shares compute right for a run (cuBLAS on GPUs).
+
+        It is looked for while the run runs; empty where it is not known, or does not matter.
+        """
+        ...
+
+    def allowed(self, library: str, model: str) -> Collection[int]:
+        """Return the shares of a device model that a program with this library may have."""
+        ...
+
     def attach(self, wake: Callable[[], None]) -> None:
         """Set what to call, from any thread, as soon as ``poll`` has something to tell."""
         ...
@@ -89,7 +100,8 @@ class NodePool(Protocol):
 
         Called once, before anything else but ``cluster``. The state of the given runs is told by
         ``poll``: every rank of them is reported (started, ended, lost, gone, ...), anew if it was
-        before. A run with no trace at all is not reported; it will be launched.
+        before, and one that was released is told as over. A run with no trace at all is not
+        reported; it will be launched.
         """
         ...
 

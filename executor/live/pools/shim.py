@@ -27,6 +27,7 @@ import shutil
 import signal
 import sys
 import time
+import traceback
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -163,8 +164,14 @@ class ExitFile:
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
-        self._beside = os.path.join(directory, "exit.json.tmp")
+        # By its number: another shim may be trying to claim the same rank.
+        self._beside = os.path.join(directory, f"exit.{os.getpid()}.tmp")
         write_durably(self._beside, b" " * RESERVED_BYTES)
+
+    def give_up(self) -> None:
+        """Give the room back."""
+        with contextlib.suppress(OSError):
+            os.unlink(self._beside)
 
     def write(self, status: int | None, refused: str = "") -> None:
         """Put the status into place, however long that takes: the service waits for it."""
@@ -314,6 +321,7 @@ def _become(spec: dict[str, Any], shim: int, gate: int, report: int, output: int
     """Turn the forked child into the rank: everything up to its program, then the gate."""
     try:
         os.setsid()
+        _refuse_unspeakable(spec)
         _take_seat(spec)
         _take_streams(output)
         _take_user(spec)
@@ -331,6 +339,14 @@ def _become(spec: dict[str, Any], shim: int, gate: int, report: int, output: int
     except BaseException as error:
         os.write(report, _told(error).encode(errors="replace")[:_CHUNK])
     os._exit(1)
+
+
+def _refuse_unspeakable(spec: dict[str, Any]) -> None:
+    """Refuse before the gate what could not be handed to a program behind it."""
+    if any("\0" in text for text in (*spec["command"], *spec["env"], *spec["env"].values())):
+        raise ValueError("a NUL character is in its command or environment")
+    if any(not name or "=" in name for name in spec["env"]):
+        raise ValueError("an environment variable's name is empty or has a '=' in it")
 
 
 def _take_seat(spec: dict[str, Any]) -> None:
@@ -433,8 +449,16 @@ class Guard:
                 with contextlib.suppress(KeyError):
                     self._poll.unregister(self._output)
                 return
-            for read in self._readers:
-                read(data)
+            for read in list(self._readers):
+                self._hand(read, data)
+
+    def _hand(self, read: Callable[[bytes], object], data: bytes) -> None:
+        """Give output to a reader; one that fails gets no more, and the job goes on."""
+        try:
+            read(data)
+        except Exception:
+            self._readers.remove(read)
+            traceback.print_exc()
 
     def _obey(self) -> None:
         if self._asked and self._status is None:
@@ -533,7 +557,7 @@ def main(directory: str) -> None:
     try:
         refused = child.prepared()
         readers, ending = _readers(directory, spec), ExitFile(directory)
-    except OSError as error:
+    except Exception as error:
         refused = _told(error)
     if refused:
         child.give_up()
@@ -542,7 +566,12 @@ def main(directory: str) -> None:
     _say("prepared")
     if os.read(0, _CHUNK) != b"go\n" or not _claimed(directory, child):
         child.give_up()
+        ending.give_up()
         return
+    _guard(child, readers, ending)
+
+
+def _guard(child: Child, readers: list[Callable[[bytes], object]], ending: ExitFile) -> None:
     refused = child.release()
     if refused:
         child.give_up()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import shlex
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -27,6 +27,7 @@ from dovetail.instances.files import write_text
 from dovetail.instances.instance import Cluster, Instance
 
 _FILE: Final = "simulated.json"
+_PAST: Final = "it ran before, and nothing is left of it"
 _LONGEST_WAIT_S: Final = 3600.0
 
 
@@ -89,6 +90,14 @@ class SimulatedNode:
         """Return None: any two may share."""
         return None
 
+    def library(self, run: Run) -> str:
+        """Return nothing: every share of a simulation computes right."""
+        return ""
+
+    def allowed(self, library: str, model: str) -> Collection[int]:
+        """Return the shares of the instance."""
+        return self.cluster().shares
+
     def attach(self, wake: Callable[[], None]) -> None:
         """Set what to call as soon as there is something to tell."""
         self._alarm.wake = wake
@@ -99,15 +108,16 @@ class SimulatedNode:
         saved = self._load()
         self._awaited = {run.id: run for run in runs}
         if saved.boot != boot_id():
-            gone = [old.run for old in saved.runs if old.run.id in self._awaited]
-            self._news += [event for run in gone for event in _gone(run, "the machine rebooted")]
-            self._save()
-            return ()
+            # Nothing outlives the machine.
+            saved.runs = []
         for simulated in saved.runs:
             self._simulation.add(simulated)
         self._log(self._simulation.advance(boot_s()))
         for simulated in self._simulation.runs.values():
             self._news += simulated.told()
+        for run in runs:
+            if self._is_past(run):
+                self._news += _gone(run, _PAST)
         self._changed()
         return [old.run for old in saved.runs if old.run.id not in self._awaited]
 
@@ -116,8 +126,8 @@ class SimulatedNode:
         self._awaited[run.id] = run
         if run.id in self._simulation.runs:
             return
-        if self._log_file(run.id, 0).exists():
-            self._news += _gone(run, "it ran before, and its trace is gone")
+        if self._is_past(run):
+            self._news += _gone(run, _PAST)
         elif refusal := self._simulation.refusal(run) or self._start(run):
             self._news += _refused(run, refusal)
         self._changed()
@@ -180,6 +190,10 @@ class SimulatedNode:
         """Tell nobody any more; what runs runs on."""
         self._alarm.wake = None
         self._alarm.set(math.inf)
+
+    def _is_past(self, run: Run) -> bool:
+        """Tell whether nothing but its logs is left of a run: it was released, or a reboot came."""
+        return run.id not in self._simulation.runs and self._log_file(run.id, 0).exists()
 
     def _start(self, run: Run) -> str:
         """Start a run; return why it could not be made to last, empty where it was."""

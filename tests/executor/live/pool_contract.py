@@ -261,6 +261,16 @@ class PoolContract:
         again.wait(run, *_OVER)
         assert self.starts(again, run) == 1
 
+    def test_a_run_that_was_released_is_told_as_over(self, open_pool):
+        told = open_pool()
+        run = self.run_of(told.pool, self.commands.brief)
+        told.pool.launch(run)
+        told.wait(run, RankEnded)
+        told.pool.release(run.id)
+        again = open_pool(run)
+        assert list(again.found) == []
+        again.wait(run, *_OVER)
+
     # A service that comes back.
 
     def test_a_run_outlives_the_service_and_is_found_again(self, open_pool):

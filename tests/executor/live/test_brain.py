@@ -523,6 +523,13 @@ class TestTheTable:
     def test_what_is_over_has_no_way_out_and_all_else_has_one(self):
         assert {state for state, ways in TRANSITIONS.items() if not ways} == OVER
 
+    def test_a_job_that_is_over_has_no_environment_any_more(self, story):
+        job, waiting = story.running(env={"A": "1"}), story.submit(env={"A": "1"})
+        story.ended(job)
+        story.cancel(waiting)
+        assert job.run.spec is job.spec
+        assert (job.spec.env, waiting.spec.env) == ({}, {})
+
     def test_the_specification_is_kept_once(self):
         story = Story()
         job = story.submit()

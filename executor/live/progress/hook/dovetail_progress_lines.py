@@ -32,18 +32,14 @@ class Lines:
         text = self._rest + output.decode("utf-8", "replace").replace("\r", "\n")
         *lines, rest = text.split("\n")
         self._rest = rest[-_LONGEST_LINE:]
-        for line in lines:
-            self._take(line[-_LONGEST_LINE:])
+        counts = (self._count(line[-_LONGEST_LINE:]) for line in reversed(lines))
+        last = next((count for count in counts if count is not None), None)
+        if last is not None:
+            self._counter.set(last, None)
 
-    def close(self) -> None:
-        """Write what has not been written yet."""
-        self._counter.flush()
-
-    def _take(self, line: str) -> None:
+    def _count(self, line: str) -> float | None:
         found = self._pattern.search(line)
-        count = _number(found.group(1)) if found else None
-        if count is not None:
-            self._counter.set(count, None)
+        return _number(found.group(1)) if found else None
 
 
 def _number(text: str | None) -> float | None:

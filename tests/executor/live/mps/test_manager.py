@@ -26,7 +26,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may act as ano
 
 ME = os.geteuid()
 NOBODY = 65534
-SHORT = Patience(answer_s=2, active_s=1, terminate_s=2, shutdown_s=2, quit_s=1)
+SHORT = Patience(answer_s=2, active_s=0.3, terminate_s=2, shutdown_s=2, quit_s=1)
 
 
 @pytest.fixture
@@ -118,16 +118,16 @@ class TestDaemon:
         assert recovery.healthy
         assert client.pid in recovery.left
 
-    def test_a_hanging_daemon_is_killed_and_replaced(self, manager, gpu):
+    def test_a_hanging_daemon_is_killed_and_replaced(self, program, place, gpu):
+        manager = MpsManager(place / "mps", program=program, patience=SHORT._replace(answer_s=1))
         seat(manager, gpu)
         hanging = daemon_of(manager, gpu)
         os.kill(hanging.pid, signal.SIGSTOP)
-        assert manager.health(gpu).state is HealthState.UNKNOWN
-        with pytest.raises(MpsError, match="was not answered in 2 s"):
+        with pytest.raises(MpsError, match="was not answered in 1 s"):
             seat(manager, gpu)
         recovery = manager.recover(gpu)
         assert recovery.healthy
-        assert recovery.steps[-1] == "killed the daemon and started another"
+        assert recovery.steps == ("waited for its servers", "killed the daemon and started another")
         assert processes.look(hanging.pid) is None
         assert manager.health(gpu).state is HealthState.IDLE
 
@@ -294,18 +294,20 @@ class TestRecovery:
         assert recovery.left == (client.pid,)
         assert processes.look(server.pid) is None
 
-    @every_standin
+    @newer_standin
     def test_what_cannot_be_recovered_is_not_healthy(self, manager, gpu):
-        seat(manager, gpu)
-        os.kill(daemon_of(manager, gpu).pid, signal.SIGSTOP)
-        os.unlink(manager._program)
-        os.symlink("/bin/false", manager._program)
-        recovery = manager.recover(gpu)
+        environment = seat(manager, gpu)
+        assert processes.kill(daemon_of(manager, gpu), 10)
+        with subprocess.Popen(["sleep", "100"], env=environment) as client:
+            os.unlink(manager._program)
+            os.symlink("/bin/false", manager._program)
+            recovery = manager.recover(gpu)
+            client.kill()
         assert not recovery.healthy
         assert "did not start" in recovery.steps[-1]
 
-    @every_standin
-    def test_nobody_starts_during_a_recovery(self, manager, gpu):
+    def test_nobody_starts_during_a_recovery(self, place, gpu):
+        manager = MpsManager(place, program="true", patience=SHORT._replace(answer_s=0.1))
         with manager._locked(gpu), pytest.raises(MpsRefusedError, match="is being recovered"):
             seat(manager, gpu)
 

@@ -1,0 +1,136 @@
+"""Parts of the shim by themselves: the claim that only one can make, and its log."""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from dovetail.executor.live.clock import boot_s
+from dovetail.executor.live.pools import shim
+from dovetail.executor.live.pools.gate import Gate
+from dovetail.executor.live.pools.processes import holders
+from dovetail.executor.live.pools.run_files import RunFiles
+
+from .local_runs import a_run, cleared
+from .waiting import wait_until
+
+
+@pytest.fixture
+def rank(tmp_path):
+    """Return the files of a rank that writes a line and sleeps."""
+    with cleared(tmp_path):
+        files = RunFiles(tmp_path, "j1.1")
+        files.make(a_run("true"))
+        spec = {
+            "command": ["sh", "-c", "echo started; exec sleep 600"],
+            "cwd": "/",
+            "env": {"PATH": os.defpath, "DOVETAIL_TOKEN": files.rank(0).token},
+            "user": None,
+            "cpus": [],
+            "cgroups": [],
+            "log": {"most_bytes": 100, "files": 1, "mode": 0o600},
+            "lines": None,
+        }
+        files.rank(0).write_spec(spec)
+        yield files.rank(0)
+
+
+class TestGate:
+    def test_a_service_that_dies_before_the_gate_opens_leaves_no_trace(self, rank):
+        gate = Gate(rank)
+        assert gate.answer(boot_s() + 20) == "prepared"
+        assert len(holders(rank.token)) == 2
+        gate.dismiss()
+        assert holders(rank.token) == []
+        assert rank.started() is None
+        assert rank.ending() is None
+
+    def test_of_two_launchers_of_a_rank_one_starts_it(self, rank):
+        gates = [Gate(rank), Gate(rank)]
+        assert [gate.answer(boot_s() + 20) for gate in gates] == ["prepared", "prepared"]
+        for gate in gates:
+            gate.open()
+        assert sorted(gate.answer(boot_s() + 20) for gate in gates) == ["started", "taken"]
+        wait_until(lambda: rank.log.exists() and rank.log.read_text() == "started\n")
+        for gate in gates:
+            gate.leave()
+
+    def test_a_rank_that_must_never_start_does_not(self, rank):
+        gate = Gate(rank)
+        assert gate.answer(boot_s() + 20) == "prepared"
+        assert rank.never_start("it was stopped")
+        gate.open()
+        assert gate.answer(boot_s() + 20) == "taken"
+        gate.dismiss()
+        assert rank.started().never == "it was stopped"
+        assert not rank.never_start("again")
+        assert holders(rank.token) == []
+        assert rank.log.read_text() == ""
+
+    def test_a_damaged_specification_is_told_in_its_log(self, rank):
+        (rank.directory / "spec.json").write_text("{")
+        gate = Gate(rank)
+        assert gate.answer(boot_s() + 20) == ""
+        gate.dismiss()
+        assert "JSONDecodeError" in (rank.directory / "shim.log").read_text()
+
+
+def test_of_many_claims_one_is_made_and_it_is_whole(tmp_path):
+    program = (
+        "import sys, runpy\n"
+        f"claim = runpy.run_path({shim.__file__!r})['claim']\n"
+        "sys.stdin.read()\n"
+        f"print(claim({str(tmp_path)!r}, {{'by': sys.argv[1]}}))"
+    )
+    racers = [
+        subprocess.Popen(
+            [sys.executable, "-S", "-c", program, str(k)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for k in range(8)
+    ]
+    for racer in racers:
+        racer.stdin.close()
+        racer.stdin = None
+    won = [racer.communicate()[0].strip() == "True" for racer in racers]
+    assert sum(won) == 1
+    assert json.loads((tmp_path / "started.json").read_text()) == {"by": str(won.index(True))}
+    assert [path.name for path in tmp_path.iterdir()] == ["started.json"]
+
+
+class TestLog:
+    def test_a_line_longer_than_a_part_is_cut(self, tmp_path):
+        log = shim.Log(str(tmp_path / "log"), most_bytes=10, files=3)
+        log.write(b"a" * 25)
+        parts = [(tmp_path / name).read_bytes() for name in ("log.2", "log.1", "log")]
+        assert parts == [b"a" * 10, b"a" * 10, b"a" * 5]
+
+    def test_it_goes_on_where_it_was(self, tmp_path):
+        for text in (b"one\n", b"two\n"):
+            shim.Log(str(tmp_path / "log"), most_bytes=8, files=2).write(text)
+        assert (tmp_path / "log").read_bytes() == b"one\ntwo\n"
+
+    def test_a_single_part_begins_anew(self, tmp_path):
+        log = shim.Log(str(tmp_path / "log"), most_bytes=8, files=1)
+        for text in (b"one\n", b"two\n", b"three\n"):
+            log.write(text)
+        assert (tmp_path / "log").read_bytes() == b"three\n"
+
+    def test_what_the_system_refuses_is_counted_and_told(self, tmp_path):
+        log = shim.Log(str(tmp_path / "log"), most_bytes=1000, files=2)
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
+        try:
+            log.write(b"0123456789abc\n")
+            log.write(b"lost\n")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        log.write(b"again\n")
+        assert (tmp_path / "log").read_bytes() == (
+            b"0123456789[dovetail: 9 bytes of output lost, the disk took no more]\nagain\n"
+        )
