@@ -111,18 +111,6 @@ class TestOutput:
         wait_until(lambda: pool.pool.progress("j1.1") not in ((), [None]))
         assert pool.pool.progress("j1.1")[0].iterations == 41
 
-    def test_a_pattern_that_is_none_is_told(self, make):
-        pool = make()
-        pool.pool.launch(a_run("true", progress_pattern="(("))
-        assert "missing )" in pool.wait_for("rank_refused").reason
-
-    def test_a_pattern_without_a_group_harms_nothing_but_the_count(self, make):
-        pool = make()
-        pool.pool.launch(a_run("echo step 1; sleep 0.1; echo step 2", progress_pattern="step"))
-        assert pool.wait_for("rank_ended").status == 0
-        assert log(pool) == "step 1\nstep 2\n"
-        assert pool.pool.progress("j1.1") == [None]
-
     def test_calls_of_the_job_are_counted(self, make):
         pool = make()
         program = "from dovetail_progress import step\nfor _ in range(7): step()"
