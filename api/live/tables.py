@@ -184,8 +184,8 @@ def _facts(job: JobView, now_s: float) -> Iterator[tuple[str, str]]:
         yield "done", _progress(job)
     if job.slowdown is not None or job.predicted is not None:
         figures = (("measured", job.slowdown), ("predicted", job.predicted), ("at most", job.upper))
-        told = (f"{name} {two_digits(figure)}" for name, figure in figures if figure is not None)
-        yield "slowdown", ", ".join(told)
+        known = (f"{name} {two_digits(figure)}" for name, figure in figures if figure is not None)
+        yield "slowdown", ", ".join(known)
     yield "log", "for everybody" if job.public_log else f"for {job.owner} only"
 
 
