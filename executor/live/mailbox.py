@@ -22,7 +22,7 @@ class Request:
     Attributes
     ----------
     events : callable
-        Returns the events that make it so, given how many jobs there are by then; raises what the
+        Returns the events that make it so, given how many jobs came before; raises what the
         user is told where it may not be.
     answer : callable
         Returns what the user is told once these events are durable.

@@ -40,7 +40,7 @@ from dovetail.executor.live.library import Library
 from dovetail.executor.live.mailbox import Mailbox, Request
 from dovetail.executor.live.planning import of_job, of_round, plan_of
 from dovetail.executor.live.pools.pool import NodePool, Usage
-from dovetail.executor.live.presenting import device_views, job_views
+from dovetail.executor.live.presenting import device_views, job_views, powers
 from dovetail.executor.live.recorder import Recorder
 from dovetail.executor.live.views import JobView, ServiceView
 from dovetail.executor.live.watch import WATCHED, Reading, Watch, WatchOptions, watched
@@ -183,6 +183,8 @@ class Service:
         self._gap: float | None = None
         self._usage: Mapping[str, Usage] = {}
         self._readings: Mapping[str, Reading] = {}
+        self._uppers: Mapping[str, float | None] = {}
+        self._power_w: Mapping[str, float] = {}
 
     @property
     def state(self) -> State:
@@ -287,13 +289,23 @@ class Service:
         """Serve until a decision is called for; False once the service stops."""
         while not self._mailbox.closed:
             self._serve()
-            if self._decision_is_due():
-                self._changed = self._urgent = False
-                self._wake_s = math.inf
-                self._renew()
+            if self._decision_is_due() and self._prepared():
                 return True
             self._mailbox.wait(self._idle_s())
         return False
+
+    def _prepared(self) -> bool:
+        """Bring the policy's state up to date; False where that fails, until it is tried again."""
+        self._changed = self._urgent = False
+        self._wake_s = math.inf
+        try:
+            self._world.renew(self._clock.now_s())
+        except Exception as error:
+            self._be_in_trouble("world", error)
+            self._wake_s = self._clock.now_s() + _POLICY_AGAIN_S
+            return False
+        self._troubles.pop("world", None)
+        return True
 
     def carry_out(self, decision: Decision, decide_s: float) -> None:
         """Place and stop jobs as decided, as far as the gate lets them."""
@@ -339,10 +351,6 @@ class Service:
         """Return the shares that a job may have: those that compute right with its library."""
         return self._pool.allowed(self._libraries.get(_key(spec), ""), model)
 
-    def _renew(self) -> None:
-        """Bring the policy's state up to date."""
-        self._world.renew(self._clock.now_s())
-
     def _decision_is_due(self) -> bool:
         if self._news:
             return False
@@ -366,13 +374,20 @@ class Service:
 
     def _serve(self) -> None:
         requests = self._mailbox.take()
-        self._news += self._of_jobs(self._stamped(self._pool.poll()))
+        self._news += self._of_jobs(self._polled())
         if not self._news:
             self._news = [*self._untraced(), *self._overdue(), *self._measured(), *self._recorded()]
         if self._news or requests:
             self._record(requests)
         self._record_what_was_measured()
         self._obey()
+
+    def _polled(self) -> list[AnyEvent]:
+        try:
+            return self._stamped(self._pool.poll())
+        except Exception as error:
+            self._be_in_trouble("pool", error)
+            return []
 
     def _stamped(self, told: Sequence[AnyEvent]) -> list[AnyEvent]:
         at_s = self._clock.now_s()
@@ -421,13 +436,16 @@ class Service:
         self._sampled_s = now_s
         try:
             progress = {run: self._pool.progress(run) for run in runs}
-            self._usage = self._pool.usage()
+            before, self._usage = self._usage, self._pool.usage()
+            self._power_w = powers(before, self._usage)
             found = self._watch.observe(self._brain, progress, self._usage, now_s, boot_s())
             self._ask_for_libraries(runs)
         except Exception as error:
             self._be_in_trouble("watch", error)
             return []
+        self._troubles.pop("watch", None)
         self._readings = {run: self._watch.reading(run) for run in runs}
+        self._uppers = {run: self._knowledge.upper(self._brain, run) for run in runs}
         for run, reading in self._readings.items():
             if reading.iterations is not None:
                 job = run.rpartition(".")[0]
@@ -451,7 +469,7 @@ class Service:
     def _recorded(self) -> list[AnyEvent]:
         """Return that what was measured is in the repository, and believe it from now on."""
         sequence = self._recorder.recorded()
-        if sequence is None and not self._learner.fitting:
+        if sequence is None and not self._learner.fitting and "repository" not in self._troubles:
             return []
         self._learn()
         at_s = self._clock.now_s()
@@ -492,7 +510,7 @@ class Service:
     def _record(self, requests: Sequence[Request]) -> None:
         """Make what has happened and what is asked durable, together; answer who asked."""
         granted = []
-        jobs = len(self._brain.jobs)
+        jobs = self._brain.submitted
         for request in requests:
             try:
                 asked = list(request.events(jobs))
@@ -551,7 +569,6 @@ class Service:
             try:
                 self._carry_out(command)
             except Exception as error:
-                _LOG.exception("%s failed", type(command).__name__)
                 self._be_in_trouble("pool", error)
                 self._commands.append(command)
         if commands and not self._commands:
@@ -560,8 +577,8 @@ class Service:
     def _carry_out(self, command: Command) -> None:
         match command:
             case Launch(run):
-                job = self._brain.jobs[run.job]
-                if _is_to_run(job, run):
+                job = self._brain.jobs.get(run.job)
+                if job is not None and _is_to_run(job, run):
                     self._pool.launch(run)
             case Stop(run, grace_s):
                 self._pool.stop(run, grace_s)
@@ -569,7 +586,12 @@ class Service:
                 self._pool.release(run)
 
     def _be_in_trouble(self, what: str, error: Exception) -> None:
-        self._troubles[what] = str(error)
+        """Show what went wrong, and see that it is tried again."""
+        told = str(error) or type(error).__name__
+        if self._troubles.get(what) != told:
+            unforeseen = None if isinstance(error, DovetailError) else error
+            _LOG.error("%s: %s", what, told, exc_info=unforeseen)
+        self._troubles[what] = told
         self._again_s = min(self._again_s, self._clock.now_s() + AGAIN_S)
 
     # What people ask for (``Desk``).
@@ -644,12 +666,14 @@ class Service:
         """Return the jobs that are not over, or all, in the order of submission."""
         with self._lock:
             chosen = [j for j in self._brain.jobs.values() if over or j.state not in OVER]
-            return job_views(self._brain, chosen, self._readings)
+            return job_views(self._brain, chosen, self._readings, self._uppers)
 
     def job(self, job: str) -> JobView:
         """Return one job with its history."""
         with self._lock:
-            (view,) = job_views(self._brain, [self._job(job)], self._readings, history=True)
+            (view,) = job_views(
+                self._brain, [self._job(job)], self._readings, self._uppers, history=True
+            )
         return view
 
     def service(self) -> ServiceView:
@@ -670,7 +694,7 @@ class Service:
                 gap=self._gap,
                 dry_run=self._dry_run,
                 trouble="; ".join(filter(None, self._all_troubles())),
-                devices=device_views(self._brain, self._cluster, self._usage),
+                devices=device_views(self._brain, self._cluster, self._usage, self._power_w),
             )
 
     def _all_troubles(self) -> list[str]:
@@ -701,7 +725,8 @@ class Service:
         with self._lock:
             live = self._job(job)
             told, over = of_job(live, self._brain), live.state in OVER
-        return told if over else f"{told}\n{of_round(job, *self._round_and_plan())}"
+            alone = not self._brain.may_share(live)
+        return told if over else f"{told}\n{of_round(job, alone, *self._round_and_plan())}"
 
     def _round_and_plan(self) -> tuple[Instance, Plan]:
         def decided(_: Sequence[AnyEvent]) -> tuple[Instance, Plan]:
@@ -715,7 +740,7 @@ class Service:
         return found
 
     def _round(self) -> Instance:
-        self._renew()
+        self._world.renew(self._clock.now_s())
         return self._world.instance()
 
     def _job(self, name: str) -> LiveJob:

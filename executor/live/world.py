@@ -256,7 +256,8 @@ class World:
         active = {**self.brain.queued, **self.brain.holding}
         for name in [name for name in self._tracks if name not in active]:
             self._tracks.pop(name).job.phase = "finished"
-            self._note_duration(self.brain.jobs[name])
+            if name in self.brain.jobs:
+                self._note_duration(self.brain.jobs[name])
         for name, live in active.items():
             if name not in self._tracks:
                 self._tracks[name] = _Track(_seen_as(live))
