@@ -62,6 +62,7 @@ AGAIN_S: Final = 2.0
 """Seconds after which what the disk, a pool or a policy refused is tried again."""
 
 _POLICY_AGAIN_S: Final = 60.0
+_SOONEST_S: Final = 0.1
 _MODEL: Final = "fitted.dovetail"
 _ENDS: Final = frozenset({"rank_ended", "rank_gone", "rank_refused"})
 _QUIET: Final = frozenset({"recorded", "rank_started", "placed"})
@@ -312,7 +313,9 @@ class Service:
         self._decide_s = decide_s
         self._gap = decision.proof.gap if decision.proof else None
         self._rest_until_s = self._clock.now_s() + REST * decide_s
-        self._wake_s = math.inf if decision.wake_s is None else decision.wake_s
+        # A policy that asks for the past would never let the service rest.
+        soonest_s = self._clock.now_s() + _SOONEST_S
+        self._wake_s = math.inf if decision.wake_s is None else max(decision.wake_s, soonest_s)
         if self._dry_run:
             return
         try:
@@ -515,7 +518,7 @@ class Service:
             try:
                 asked = list(request.events(jobs))
             except DovetailError as error:
-                request.told.set_exception(error)
+                request.refuse(error)
             else:
                 jobs += sum(isinstance(event, events.Submitted) for event in asked)
                 granted.append((request, asked))
@@ -523,8 +526,8 @@ class Service:
             self._commit([*self._news, *(event for _, asked in granted for event in asked)])
         except JournalError as error:
             self._be_in_trouble("journal", error)
-            for request, _ in granted:
-                request.told.set_exception(BusyError(str(error)))
+            for request, asked in granted:
+                request.reply(asked) if not asked else request.refuse(BusyError(str(error)))
             return
         self._news = []
         for request, asked in granted:
@@ -698,7 +701,7 @@ class Service:
             )
 
     def _all_troubles(self) -> list[str]:
-        return [*self._troubles.values(), self._recorder.trouble, self._learner.trouble]
+        return [*self._troubles.copy().values(), self._recorder.trouble, self._learner.trouble]
 
     def log_path(self, job: str, rank: int, by: Owner) -> str | None:
         """Return the newest log file of a rank of its present or last run."""

@@ -191,6 +191,7 @@ def test_while_the_disk_is_full_jobs_run_on_and_nothing_is_promised(tmp_path, fu
         with pytest.raises(BusyError, match="disk is full"):
             service.cancel("j2", ME)
         wait_until(lambda: "disk is full" in service.service().trouble)
+        assert {row.job for row in service.plan().assignments} == {"j1", "j2"}
         assert [view.id for view in service.jobs(over=True)] == ["j1", "j2"]
         full.full = False
         wait_until(is_in(service, "j1", JobState.FINISHED))
