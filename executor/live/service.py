@@ -64,6 +64,7 @@ AGAIN_S: Final = 2.0
 """Seconds after which what the disk, a pool or a policy refused is tried again."""
 
 _SOONEST_S: Final = 0.1
+_RELEASE_S: Final = 60.0
 _MODEL: Final = "fitted.dovetail"
 _ENDS: Final = frozenset({"rank_ended", "rank_gone", "rank_refused"})
 _QUIET: Final = frozenset({"recorded", "rank_started", "placed"})
@@ -219,7 +220,9 @@ class Service:
     def _take_up(self) -> None:
         """Take up what an earlier service left; nothing is done before it is all known."""
         held = list(self._brain.holding.values())
-        beyond = self._pool.resume([job.run for job in held if job.run is not None])
+        ended = self._ended_last()
+        present = [job.run for job in held if job.run is not None]
+        beyond = self._pool.resume([*present, *ended])
         self._commit([self._attached(), *(a for run in beyond for a in self._adopted(run))])
         strays = self._of_strays(beyond)
         self._unseen = {
@@ -231,10 +234,20 @@ class Service:
         told = self._of_jobs(self._stamped(self._pool.poll()))
         self._commit([*told, *self._newly_known()])
         releases = [command for command in self._commands if isinstance(command, Release)]
+        releases += [Release(run.id) for run in ended]
         self._commands = [*releases, *strays, *self._brain.outstanding()]
         self._pool.attach(self._mailbox.ring)
         self._record_what_was_measured()
         self.ready.set()
+
+    def _ended_last(self) -> list[Run]:
+        """Return the runs that ended shortly before the journal did: some may be unreleased."""
+        since_s = self._brain.now_s - _RELEASE_S
+        return [
+            job.run
+            for job in self._brain.jobs.values()
+            if job.run is not None and job.state not in HOLDING and job.since_s >= since_s
+        ]
 
     def _attached(self) -> AnyEvent:
         return events.ServiceStarted(
