@@ -66,11 +66,17 @@ class Stat(NamedTuple):
 
 
 def stat_of(pid: int) -> Stat | None:
-    """Return what the kernel says of a process, None where there is none."""
+    """Return what the kernel says of a process, None where there is none.
+
+    Raises
+    ------
+    OSError
+        When that cannot be found out: it is no proof that a process has ended.
+    """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             line = file.read()
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         return None
     # The program's name, in brackets, may hold anything.
     fields = line[line.rindex(b")") + 2 :].split()
@@ -483,8 +489,10 @@ class Guard:
             self._signal_all(signal.SIGKILL)
 
     def _signal_all(self, number: int) -> None:
-        for stat in descendants(os.getpid()):
-            send(stat.pid, stat.started, number)
+        # What cannot be looked at now is looked at again in the next sweep.
+        with contextlib.suppress(OSError):
+            for stat in descendants(os.getpid()):
+                send(stat.pid, stat.started, number)
 
     def _reap(self) -> None:
         try:

@@ -412,6 +412,19 @@ class TestFoundAgain:
         pool.wait_for("rank_gone")
         assert left_over(state) == []
 
+    def test_a_record_that_can_be_read_again_is_believed_again(
+        self, make, left, state, monkeypatch
+    ):
+        monkeypatch.setattr("dovetail.executor.live.pools.keeper._TROUBLE_S", 0.05)
+        run, path = left
+        record = path.read_text()
+        path.write_text("")
+        pool = make(run)
+        pool.wait_for("rank_lost")
+        path.write_text(record)
+        pool.wait_for("rank_ready")
+        assert pool.kinds() == [("rank_lost", 0), ("rank_started", 0), ("rank_ready", 0)]
+
     def test_a_damaged_record_of_what_runs_no_more(self, make, left, state):
         run, path = left
         for process in left_over(state):
@@ -561,6 +574,13 @@ class TestAKeeperInTrouble:
         pool.wait_for("rank_ready")
         assert pool.kinds() == [("rank_started", 0), ("rank_lost", 0), ("rank_ready", 0)]
         assert pool.told[1].reason == "its keeper failed: the device does not answer"
+
+    def test_while_it_launches(self, make, state):
+        pool = make()
+        pool.pool.rank_environment = lambda run, rank: {}["no such device"]
+        pool.pool.launch(a_run("true"))
+        assert pool.wait_for("rank_refused").reason == "'no such device'"
+        assert left_over(state) == []
 
     def test_before_a_kill(self, make, state, monkeypatch):
         monkeypatch.setattr("dovetail.executor.live.pools.keeper.SHIM_KILL_S", 0.1)
