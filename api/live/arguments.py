@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import math
 import re
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -37,7 +36,7 @@ def add_live(
         return command(commands, name, text, name, _ASKING)
 
     _serve(command(commands, "serve", "Run the jobs that people submit.", "serve", _SERVING))
-    _submit(asking("submit", "Submit a job to the live service: submit [OPTIONS] -- COMMAND."))
+    _submit(asking("submit", "Submit a job to the live service."))
     queue = asking("queue", "List the jobs of the live service.")
     queue.add_argument("--all", action="store_true", help="those that are over, too")
     queue.add_argument("--user", metavar="NAME", help="this user's only")
@@ -126,7 +125,6 @@ def _doctor(doctor: argparse.ArgumentParser) -> None:
     doctor.add_argument(
         "--python",
         metavar="FILE",
-        default=sys.executable,
         help="with --splits: a Python with the PyTorch that jobs use (default: this one)",
     )
     doctor.add_argument(
@@ -142,6 +140,7 @@ def _shares(text: str) -> tuple[int, ...]:
 
 
 def _submit(submit: argparse.ArgumentParser) -> None:
+    submit.usage = "dovetail submit [OPTION ...] -- COMMAND [ARGUMENT ...]"
     submit.add_argument(
         "job_command", metavar="COMMAND", nargs="+", help="program and arguments, after --"
     )

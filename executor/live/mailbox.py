@@ -6,12 +6,14 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from dovetail.executor.live.desk import BusyError
 from dovetail.executor.live.events import AnyEvent
+from dovetail.instances.errors import DovetailError
 
-_CLOSED = "the service is stopping"
+_CLOSED: Final = "the service is stopping"
+_ABANDONED: Final = "the service ended before it could answer"
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,7 @@ class Request:
     Attributes
     ----------
     events : callable
-        Returns the events that make it so, given how many jobs there are by then; raises what the
+        Returns the events that make it so, given how many jobs came before; raises what the
         user is told where it may not be.
     answer : callable
         Returns what the user is told once these events are durable.
@@ -40,6 +42,10 @@ class Request:
         except Exception as error:
             self.told.set_exception(error)
 
+    def refuse(self, error: DovetailError) -> None:
+        """Tell why it may not be, or cannot be."""
+        self.told.set_exception(error)
+
 
 class Mailbox:
     """Requests in the order in which they came."""
@@ -48,6 +54,7 @@ class Mailbox:
         self._lock = threading.Lock()
         self._bell = threading.Event()
         self._waiting: list[Request] = []
+        self._taken: list[Request] = []
         self._closed = False
 
     @property
@@ -84,13 +91,24 @@ class Mailbox:
     def take(self) -> list[Request]:
         """Return the requests that have come since the last call."""
         with self._lock:
-            taken, self._waiting = self._waiting, []
-        return taken
+            self._taken, self._waiting = self._waiting, []
+        return self._taken
 
     def close(self) -> None:
-        """Refuse what waits and what comes."""
+        """Refuse what waits and what comes; what was taken is still answered."""
         with self._lock:
             self._closed = True
-        for request in self.take():
-            request.told.set_exception(BusyError(_CLOSED))
+            waiting, self._waiting = self._waiting, []
+        _refuse(waiting, _CLOSED)
         self.ring()
+
+    def abandon(self) -> None:
+        """Close, and tell those who were not answered that they never will be."""
+        self.close()
+        _refuse(self._taken, _ABANDONED)
+
+
+def _refuse(requests: Sequence[Request], why: str) -> None:
+    for request in requests:
+        if not request.told.done():
+            request.refuse(BusyError(why))
