@@ -518,6 +518,15 @@ def _say(text: str) -> None:
         os.write(1, f"{text}\n".encode(errors="replace"))
 
 
+def _close_inherited() -> None:
+    """Close what whoever started the service left open: it is none of the job's business."""
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2:
+            # The listing's own descriptor is closed already.
+            with contextlib.suppress(OSError):
+                os.close(int(name))
+
+
 def _detach() -> None:
     """Let go of the pipes to the service."""
     nothing = os.open(os.devnull, os.O_RDWR)
@@ -556,6 +565,7 @@ def _readers(directory: str, spec: dict[str, Any]) -> list[Callable[[bytes], obj
 def main(directory: str) -> None:
     """Run the rank that ``spec.json`` in a directory tells of."""
     os.chdir("/")
+    _close_inherited()
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     with open(os.path.join(directory, "spec.json"), encoding="utf-8") as file:

@@ -161,6 +161,22 @@ class TestEnvironment:
         monkeypatch.setenv("SECRET_OF_THE_SERVICE", "x")
         assert "SECRET_OF_THE_SERVICE" not in self.run_env(make(), env={"PATH": os.defpath})
 
+    def test_nor_do_its_open_files(self, make):
+        ends = os.pipe()
+        for end in ends:
+            os.set_inheritable(end, True)
+        pool = make()
+        pool.pool.launch(a_run("exec readlink /proc/self/fd/*"))
+        pool.wait_for("rank_ended")
+        for end in ends:
+            os.close(end)
+        # Its input, its output twice; the shell's listing adds nothing that outlives it.
+        first, second, third, *others = log(pool).splitlines()
+        assert first == "/dev/null"
+        assert second == third
+        assert second.startswith("pipe:")
+        assert not [name for name in others if name.startswith(("pipe:", "socket:"))]
+
     def test_ranks_of_gangs_find_each_other(self, make):
         pool = make()
         for name in ("j1.1", "j2.1"):
