@@ -86,6 +86,7 @@ def _serve(serve: argparse.ArgumentParser) -> None:
         "--watch",
         metavar="NAME=VALUE,...",
         type=_changes,
+        default=(),
         help="how long runs are measured: warm_up_s, profile_s, window_s, ... "
         "(docs/profiling.md has all)",
     )

@@ -37,7 +37,7 @@ def serve(options: Namespace) -> int:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     directory = Path(os.path.abspath(options.directory or default_directory()))
     where = _listening(options, directory)
-    watching = _watching(options.watch or ())
+    watching = _watching(options.watch)
     from dovetail.live.server import serving
 
     with Journal(directory) as journal:
