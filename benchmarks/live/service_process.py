@@ -81,6 +81,10 @@ class Setup:
         At which of its points it dies; 0 = at none.
     shift_s : float
         By how much the time of day is wrong as it reads it.
+    watching : WatchOptions
+        How long it looks at runs.
+    sample_s : float
+        Seconds between two looks.
     """
 
     directory: Path
@@ -88,6 +92,8 @@ class Setup:
     policy: str = "dovetail"
     kill_at: int = 0
     shift_s: float = 0.0
+    watching: WatchOptions = QUICK
+    sample_s: float = 0.05
 
 
 @dataclass
@@ -265,8 +271,8 @@ def _service(setup: Setup, points: Points) -> Service:
         pool,
         repository,
         setup.policy,
-        watching=QUICK,
-        sample_s=0.05,
+        watching=setup.watching,
+        sample_s=setup.sample_s,
         directory=setup.directory,
     )
 

@@ -533,6 +533,7 @@ def _readers(directory: str, spec: dict[str, Any]) -> list[Callable[[bytes], obj
 def main(directory: str) -> None:
     """Run the rank that ``spec.json`` in a directory tells of."""
     os.chdir("/")
+    _close_inherited()
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     with open(os.path.join(directory, "spec.json"), encoding="utf-8") as file:
@@ -562,6 +563,14 @@ def main(directory: str) -> None:
     _say("started")
     _detach()
     ending.write(guard.wait())
+
+
+def _close_inherited() -> None:
+    """Let go of what the service had open for its children: it would outlive the service."""
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2:
+            with contextlib.suppress(OSError):
+                os.close(int(name))
 
 
 def _claimed(directory: str, child: Child) -> bool:
