@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,10 @@ from dovetail.live.durations import parsed_duration
 _ASKING = "live.commands"
 _SERVING = "live.serving"
 _JOB_HELP = "id of the job"
+_DOCTOR = (
+    "Tell what this machine has for live mode and what it lacks; exit status 0: jobs can share "
+    "GPUs with SM shares, 3: without, 1: not at all."
+)
 
 
 def add_live(
@@ -31,7 +36,7 @@ def add_live(
         return command(commands, name, text, name, _ASKING)
 
     _serve(command(commands, "serve", "Run the jobs that people submit.", "serve", _SERVING))
-    _submit(asking("submit", "Submit a job to the live service: submit [OPTIONS] -- COMMAND."))
+    _submit(asking("submit", "Submit a job to the live service."))
     queue = asking("queue", "List the jobs of the live service.")
     queue.add_argument("--all", action="store_true", help="those that are over, too")
     queue.add_argument("--user", metavar="NAME", help="this user's only")
@@ -46,6 +51,7 @@ def add_live(
     drain = asking("drain", "Let devices take no new jobs; those that run go on.")
     drain.add_argument("gpus", metavar="DEVICE", nargs="*", help="default: all")
     drain.add_argument("--off", action="store_true", help="let them take jobs again")
+    _doctor(command(commands, "doctor", _DOCTOR, "doctor", "live.doctoring"))
     top = asking("top", "Show the service, its devices and its jobs as they change.")
     top.add_argument(
         "--every", metavar="TIME", type=_pause, default=2.0, help="how often (default: 2 s)"
@@ -58,8 +64,8 @@ def _serve(serve: argparse.ArgumentParser) -> None:
         "--pool",
         metavar="POOL",
         default="gpu",
-        help="gpu (this machine's), cpu (its cores as stand-ins), cpu:cores_per_device=N,devices=N "
-        "or simulated:INSTANCE (default: gpu)",
+        help="gpu (this machine's) or gpu:ID,ID; cpu (its cores as stand-ins) or "
+        "cpu:cores_per_device=N,devices=N,shares=HOW; simulated:INSTANCE (default: gpu)",
     )
     serve.add_argument(
         "--directory",
@@ -72,6 +78,17 @@ def _serve(serve: argparse.ArgumentParser) -> None:
         metavar="P",
         default="dovetail",
         help="NAME or NAME:OPTION=VALUE,... (default: dovetail)",
+    )
+    serve.add_argument(
+        "--model", metavar="FILE", help="predict with this fitted model (default: analytic)"
+    )
+    serve.add_argument(
+        "--watch",
+        metavar="NAME=VALUE,...",
+        type=_changes,
+        default=(),
+        help="how long runs are measured: warm_up_s, profile_s, window_s, ... "
+        "(docs/profiling.md has all)",
     )
     serve.add_argument(
         "--socket",
@@ -93,7 +110,37 @@ def _serve(serve: argparse.ArgumentParser) -> None:
     )
 
 
+def _doctor(doctor: argparse.ArgumentParser) -> None:
+    doctor.add_argument(
+        "--splits",
+        action="store_true",
+        help="first measure which SM shares compute right on these GPUs (docs/splits.md)",
+    )
+    doctor.add_argument(
+        "--shares",
+        metavar="P,...",
+        type=_shares,
+        help="with --splits: these only (default: every fifth)",
+    )
+    doctor.add_argument(
+        "--python",
+        metavar="FILE",
+        help="with --splits: a Python with the PyTorch that jobs use (default: this one)",
+    )
+    doctor.add_argument(
+        "--directory", metavar="DIR", help="the service's (default: as serve has it)"
+    )
+
+
+def _shares(text: str) -> tuple[int, ...]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdecimal() and 1 <= int(part) <= 100 for part in parts):
+        raise argparse.ArgumentTypeError(f"must be whole numbers from 1 to 100, got {text!r}")
+    return tuple(dict.fromkeys(map(int, parts)))
+
+
 def _submit(submit: argparse.ArgumentParser) -> None:
+    submit.usage = "dovetail submit [OPTION ...] -- COMMAND [ARGUMENT ...]"
     submit.add_argument(
         "job_command", metavar="COMMAND", nargs="+", help="program and arguments, after --"
     )
@@ -160,6 +207,20 @@ def _duration(text: str) -> float:
     if time_s is None:
         raise argparse.ArgumentTypeError(f"must be a time like 90, 15m, 2h or 1d, got {text!r}")
     return time_s
+
+
+def _changes(text: str) -> tuple[tuple[str, float], ...]:
+    found = []
+    for part in text.split(","):
+        name, _, value = part.partition("=")
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        if not 0 <= number < math.inf:
+            raise argparse.ArgumentTypeError(f"must be NAME=VALUE,..., got {text!r}")
+        found.append((name.strip(), number))
+    return tuple(found)
 
 
 def _pause(text: str) -> float:

@@ -8,6 +8,7 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
 from typing import Any, Final
 
 from dovetail.executor.live.brain import OVER, QUEUED, JobState
@@ -16,9 +17,13 @@ from dovetail.instances._record import Record
 from dovetail.instances.errors import InputError
 from dovetail.instances.files import write_data
 from dovetail.live.client import Client
+from dovetail.live.places import NoServiceError
 
 _INTERPRETERS: Final = ("bash", "python", "sh", "torchrun")
 _MOST_LABEL: Final = 60
+_AGAIN_S: Final = 1.0
+_PATIENCE_S: Final = 300.0
+"""How long a service that is being restarted is waited for."""
 
 
 def submit(options: Namespace) -> int:
@@ -30,7 +35,7 @@ def submit(options: Namespace) -> int:
             _tell({"id": name}, name, options.json)
             return 0
         print(f"dovetail: {name} is submitted", file=sys.stderr)
-        return _ended(client.wait(name), options.json)
+        return _ended(_waited(client, name), options.json)
 
 
 def queue(options: Namespace) -> int:
@@ -74,7 +79,7 @@ def show(options: Namespace) -> int:
 def wait(options: Namespace) -> int:
     """Wait until jobs are over; 1 unless all of them finished."""
     with Client() as client:
-        return max(_ended(client.wait(name), options.json) for name in options.jobs)
+        return max(_ended(_waited(client, name), options.json) for name in options.jobs)
 
 
 def logs(options: Namespace) -> int:
@@ -96,7 +101,7 @@ def cancel(options: Namespace) -> int:
     with Client() as client:
         found = [client.cancel(name) for name in options.jobs]
         if options.wait:
-            found = [client.wait(job.id) for job in found]
+            found = [_waited(client, job.id) for job in found]
     if options.json:
         _write(found)
         return 0
@@ -139,6 +144,7 @@ def top(options: Namespace) -> int:
 def _watch(client: Client, every_s: float) -> None:
     """Redraw until the user ends it."""
     from rich.live import Live
+    from rich.text import Text
 
     from dovetail.live.tables import dashboard
     from dovetail.tables import console
@@ -148,9 +154,14 @@ def _watch(client: Client, every_s: float) -> None:
         with Live(console=screen, screen=True, auto_refresh=False) as live:
             while True:
                 height = screen.size.height
-                service = client.service()
-                most = _most_jobs(height - len(service.devices))
-                live.update(dashboard(service, client.jobs(), most), refresh=True)
+                try:
+                    service = client.service()
+                    most = _most_jobs(height - len(service.devices))
+                    view = dashboard(service, client.jobs(), most)
+                except NoServiceError as error:
+                    # It may be restarted: what it runs goes on.
+                    view = Text(str(error))
+                live.update(view, refresh=True)
                 time.sleep(every_s)
     except KeyboardInterrupt:
         return
@@ -195,13 +206,18 @@ def default_workload(command: Sequence[str], cwd: str) -> str:
 
     The program's name is there for people, the digest tells apart what they call alike.
     """
-    words = [word for word in command if not word.startswith("-")]
-    label = os.path.basename(words[0]) if words else command[0]
-    if label.rstrip("0123456789.") in _INTERPRETERS and len(words) > 1:
-        label = os.path.basename(words[1])
     digest = hashlib.sha256("\0".join([cwd, *command]).encode()).hexdigest()
-    printable = "".join(c if c.isprintable() else "?" for c in label)[:_MOST_LABEL]
-    return f"{printable or 'job'}-{digest[:8]}"
+    label = "".join(c if c.isprintable() else "?" for c in _label(command))
+    return f"{label[:_MOST_LABEL] or 'job'}-{digest[:8]}"
+
+
+def _label(command: Sequence[str]) -> str:
+    """Return the name of the program, or of the script that an interpreter runs."""
+    program = os.path.basename(command[0])
+    options = list(takewhile(lambda word: word.startswith("-"), command[1:]))
+    script = command[1 + len(options) : 2 + len(options)]
+    interpreted = program.rstrip("0123456789.") in _INTERPRETERS and "-c" not in options
+    return os.path.basename(script[0]) if interpreted and script else program
 
 
 def _utf8(texts: Iterable[str], what: str) -> list[str]:
@@ -227,6 +243,21 @@ def _is_utf8(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def _waited(client: Client, name: str) -> JobView:
+    """Return a job once it is over; the service may be restarted meanwhile."""
+    missed_s = 0.0
+    while True:
+        try:
+            return client.wait(name)
+        except NoServiceError as error:
+            if missed_s >= _PATIENCE_S:
+                raise
+            if missed_s == 0:
+                print(f"dovetail: {error}; waiting for it to come back", file=sys.stderr)
+            missed_s += _AGAIN_S
+            time.sleep(_AGAIN_S)
 
 
 def _ended(job: JobView, as_json: bool) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -32,6 +33,19 @@ def default_directory() -> Path:
 def default_socket(directory: Path) -> Path:
     """Return where the service of a directory listens unless told otherwise."""
     return ROOT_SOCKET if directory == ROOT_DIRECTORY else directory / "api.sock"
+
+
+def mps_directory(directory: Path) -> Path:
+    """Return where the service of a directory has its MPS daemons.
+
+    Root's are where other users may pass, and not in the state directory, where they may not.
+    """
+    if os.geteuid() != 0:
+        return directory / "mps"
+    if directory == ROOT_DIRECTORY:
+        return ROOT_SOCKET.parent / "mps"
+    digest = hashlib.sha256(os.fsencode(directory)).hexdigest()
+    return ROOT_SOCKET.parent / f"mps-{digest[:8]}"
 
 
 def checked_socket(path: Path) -> Path:

@@ -9,6 +9,7 @@ from typing import Final
 
 from dovetail.executor.live.pools.pool import NodePool
 from dovetail.instances.errors import InputError
+from dovetail.live.places import mps_directory
 
 _FLAG: Final = "--pool"
 
@@ -19,7 +20,8 @@ def pool_named(text: str, directory: Path) -> NodePool:
     Parameters
     ----------
     text : str
-        ``gpu``; ``cpu`` or ``cpu:cores_per_device=N,devices=N``; ``simulated:INSTANCE``.
+        ``gpu`` or ``gpu:ID,ID``; ``cpu`` or
+        ``cpu:cores_per_device=N,devices=N,shares=HOW``; ``simulated:INSTANCE``.
     directory : Path
         The service's state directory.
 
@@ -35,16 +37,20 @@ def pool_named(text: str, directory: Path) -> NodePool:
 
 
 def _gpu(rest: str, directory: Path) -> NodePool:
+    from dovetail.executor.live.mps.manager import MpsManager
+    from dovetail.executor.live.nvml import Nvml
     from dovetail.executor.live.pools.gpu import GpuPool
+    from dovetail.executor.live.splits import read_splits
 
-    _counts(rest, ())
-    return GpuPool(directory)
+    only = [part for part in rest.split(",") if part]
+    mps = MpsManager(mps_directory(directory))
+    return GpuPool(directory, Nvml(), mps, read_splits(directory / "splits.json"), only)
 
 
 def _cpu(rest: str, directory: Path) -> NodePool:
-    from dovetail.executor.live.pools.cpu import CpuPool
+    from dovetail.executor.live.pools.cpu import open_cpu_pool
 
-    return CpuPool(directory, **_counts(rest, ("cores_per_device", "devices")))
+    return open_cpu_pool(directory, rest)
 
 
 def _simulated(rest: str, directory: Path) -> NodePool:
@@ -59,17 +65,3 @@ def _simulated(rest: str, directory: Path) -> NodePool:
 _POOLS: Final[Mapping[str, Callable[[str, Path], NodePool]]] = MappingProxyType(
     {"gpu": _gpu, "cpu": _cpu, "simulated": _simulated}
 )
-
-
-def _counts(text: str, known: tuple[str, ...]) -> dict[str, int]:
-    """Return the options of a pool, all of them counts."""
-    found = {}
-    for part in filter(None, text.split(",")):
-        name, _, value = part.partition("=")
-        if name not in known:
-            told = f"one of {', '.join(known)}" if known else "given without options"
-            raise InputError(f"must be {told}, got {name!r}", _FLAG)
-        if not value.isascii() or not value.isdecimal() or int(value) < 1:
-            raise InputError(f"{name} must be a whole number >= 1, got {value!r}", _FLAG)
-        found[name] = int(value)
-    return found

@@ -8,8 +8,9 @@ import signal
 import sys
 import threading
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields, replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Final
@@ -17,7 +18,8 @@ from typing import TYPE_CHECKING, Final
 from dovetail.executor.live.journal import Journal
 from dovetail.executor.live.pools.pool import NodePool
 from dovetail.executor.live.service import Service
-from dovetail.executor.live.world import World
+from dovetail.executor.live.watch import WatchOptions
+from dovetail.instances.datasets import Repository
 from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.instances.files import write_data
 from dovetail.live.places import announce, default_directory, default_socket, retract
@@ -25,6 +27,7 @@ from dovetail.live.pools import pool_named
 
 if TYPE_CHECKING:
     from dovetail.live.server import Listening
+    from dovetail.predictors import TrainedPredictor
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
@@ -34,6 +37,7 @@ def serve(options: Namespace) -> int:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     directory = Path(os.path.abspath(options.directory or default_directory()))
     where = _listening(options, directory)
+    watching = _watching(options.watch)
     from dovetail.live.server import serving
 
     with Journal(directory) as journal:
@@ -41,8 +45,10 @@ def serve(options: Namespace) -> int:
         service = Service(
             journal,
             pool,
-            World(pool.cluster()),
+            Repository(directory / "repository.db"),
             options.policy,
+            model=_model(options.model),
+            watching=watching,
             directory=directory,
             dry_run=options.dry_run,
         )
@@ -70,6 +76,25 @@ def _listening(options: Namespace, directory: Path) -> Listening:
     path = Path(os.path.abspath(options.socket)) if options.socket else default_socket(directory)
     tokens = Tokens.read(options.tokens) if options.tokens else None
     return Listening(path, os.geteuid() == 0, options.listen, tokens)
+
+
+def _watching(changes: Sequence[tuple[str, float]]) -> WatchOptions:
+    """Return how long runs are looked at, with some of the times changed."""
+    usual = WatchOptions()
+    known = [field.name for field in fields(usual)]
+    for name, _ in changes:
+        if name not in known:
+            raise InputError(f"must be one of {', '.join(known)}, got {name!r}", "--watch")
+    kinds = {field.name: type(getattr(usual, field.name)) for field in fields(usual)}
+    return replace(usual, **{name: kinds[name](value) for name, value in changes})
+
+
+def _model(path: str | None) -> TrainedPredictor | None:
+    if path is None:
+        return None
+    from dovetail.predictors.model_file import load_model
+
+    return load_model(path)
 
 
 @contextmanager

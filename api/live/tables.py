@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import Group, RenderableType
@@ -11,10 +12,11 @@ from rich.text import Text
 from dovetail.executor.live.brain import OVER, QUEUED, JobState
 from dovetail.executor.live.views import DeviceView, JobView, ServiceView
 from dovetail.live.durations import lasting
-from dovetail.live.wording import beside, clock_time, done, places, slowdown
+from dovetail.live.wording import beside, clock_time, done, places, printable, slowdown
 from dovetail.tables import WIDTH, Fitting, fact_lines, plain_table, row_lines
-from dovetail.wording import NO_FIGURE, gib, number, percent, two_digits
+from dovetail.wording import NO_FIGURE, gib, number, percent, seconds, two_digits
 
+MOST_JOBS = 200
 MOST_WAITING = 20
 _METRICS_SHOWN = 2
 _STYLES = {
@@ -27,10 +29,11 @@ _STYLES = {
 
 
 def queue_view(jobs: Sequence[JobView], now_s: float) -> RenderableType:
-    """Return jobs as a table, and under it why those wait that do."""
+    """Return jobs as a table, and under it why those wait that do; of many the first."""
     if not jobs:
         return Text("no jobs")
-    return Group(job_table(jobs, now_s), *_waiting(jobs, MOST_WAITING))
+    more = _more(len(jobs) - MOST_JOBS, "more jobs")
+    return Group(job_table(jobs[:MOST_JOBS], now_s), *more, *_waiting(jobs, MOST_WAITING))
 
 
 def job_table(jobs: Iterable[JobView], now_s: float) -> RenderableType:
@@ -88,7 +91,7 @@ def service_lines(service: ServiceView) -> Table:
         if service.jobs.get(state.value)
     )
     dry = "dry run: nothing is started" if service.dry_run else ""
-    decided = "" if service.decide_s is None else f"decided in {service.decide_s:.2f} s"
+    decided = "" if service.decide_s is None else f"decided in {seconds(service.decide_s)}"
     gap = "" if service.gap is None else f"gap {percent(service.gap)}"
     facts = [
         ("Dovetail", ", ".join(filter(None, (f"pool {service.pool}", dry)))),
@@ -156,7 +159,7 @@ def _waiting(jobs: Sequence[JobView], most: int) -> Iterator[RenderableType]:
 
 
 def _more(amount: int, what: str) -> list[RenderableType]:
-    return [Text(f"... {amount} {what}: dovetail queue --json")] if amount > 0 else []
+    return [Text(f"... {amount:,} {what}: dovetail queue --json")] if amount > 0 else []
 
 
 def _facts(job: JobView, now_s: float) -> Iterator[tuple[str, str]]:
@@ -165,7 +168,7 @@ def _facts(job: JobView, now_s: float) -> Iterator[tuple[str, str]]:
     if job.waiting_for:
         yield "waits for", job.waiting_for
     yield "user", f"{job.owner} ({job.uid})"
-    yield "command", " ".join(job.command)
+    yield "command", printable(shlex.join(job.command))
     yield "workload", job.workload
     yield "workers", f"{job.workers}, {job.priority}"
     yield "gSLA", two_digits(job.gsla)
@@ -180,9 +183,9 @@ def _facts(job: JobView, now_s: float) -> Iterator[tuple[str, str]]:
     if job.iterations is not None:
         yield "done", _progress(job)
     if job.slowdown is not None or job.predicted is not None:
-        bounds = (two_digits(job.predicted), two_digits(job.upper))
-        told = "measured {}, predicted {}, at most {}".format(two_digits(job.slowdown), *bounds)
-        yield "slowdown", told
+        figures = (("measured", job.slowdown), ("predicted", job.predicted), ("at most", job.upper))
+        known = (f"{name} {two_digits(figure)}" for name, figure in figures if figure is not None)
+        yield "slowdown", ", ".join(known)
     yield "log", "for everybody" if job.public_log else f"for {job.owner} only"
 
 

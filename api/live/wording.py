@@ -13,6 +13,11 @@ def clock_time(at_s: float) -> str:
     return datetime.fromtimestamp(at_s).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
+def printable(text: str) -> str:
+    """Return a text of somebody else without what a terminal would obey."""
+    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
 def places(job: JobView) -> str:
     """Return the devices of a job with its caps there."""
     if not job.gpus:

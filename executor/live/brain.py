@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from heapq import heappop, heappush
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 from dovetail.executor.live import events
 from dovetail.executor.live.commands import Command, Launch, Release, Stop
@@ -23,26 +24,38 @@ MOST_LOSSES: Final = 3
 """Runs that may end unseen (a reboot, a killed launcher) before a job is given up."""
 
 
-class JobState(StrEnum):
-    """What a job is doing; ``docs/live-states.md`` has the diagram."""
+KEPT_OVER: Final = 20_000
+"""Jobs that are over and still known; those that ended before are in the journal only."""
 
-    SUBMITTED = "submitted"
-    """Its workload has no profile: it may start alone only."""
-    WAITING = "waiting"
-    """It may start, alone or beside others."""
-    STARTING = "starting"
-    """Its ranks are being started; its devices count as busy."""
-    PROFILING = "profiling"
-    """It runs alone, is being measured, and nobody may join."""
-    RUNNING = "running"
-    """Every rank runs under its cap."""
-    STOPPING = "stopping"
-    """It was asked to end; its devices count as busy until every rank is proven gone."""
-    LOST = "lost"
-    """Nobody can say whether a rank still runs; its devices count as busy."""
-    FINISHED = "finished"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
+
+class JobState(StrEnum):
+    """What a job is doing; ``docs/live-states.md`` has the diagram.
+
+    Attributes
+    ----------
+    meaning : str
+        In words.
+    """
+
+    meaning: str
+
+    def __new__(cls, value: str, meaning: str) -> Self:
+        """Make a member of its name and what that means."""
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.meaning = meaning
+        return member
+
+    SUBMITTED = "submitted", "Its workload has no profile: it may start alone only."
+    WAITING = "waiting", "Its workload has a profile: it may start, alone or beside others."
+    STARTING = "starting", "Its ranks are being started, all or none."
+    PROFILING = "profiling", "It runs alone and is being measured; nobody may join."
+    RUNNING = "running", "Every rank is proven to run under its cap, or has ended well."
+    STOPPING = "stopping", "It is being ended, until every rank is proven gone."
+    LOST = "lost", "Nobody can say whether a rank still runs."
+    FINISHED = "finished", "Every rank ended with status 0, and nobody had asked it to."
+    FAILED = "failed", "It went wrong more often than it may, or broke a limit."
+    CANCELLED = "cancelled", "Its owner or an administrator wanted it gone."
 
 
 OVER: Final = frozenset({JobState.FINISHED, JobState.FAILED, JobState.CANCELLED})
@@ -141,7 +154,8 @@ class LiveJob:
     id : str
         ``j1``, ``j2``, ... in the order of submission.
     spec : JobSpec
-        What was submitted.
+        What was submitted; once the job is over, without its environment, which is large and of
+        no more use.
     state : JobState
         Where it stands.
     sequence : int
@@ -201,6 +215,12 @@ class LiveJob:
         """Why it came to its present state."""
         return self.history[-1].why
 
+    def forget_environment(self) -> None:
+        """Free what only a start needs."""
+        self.spec = self.spec.replace(env={})
+        if self.run is not None:
+            self.run = self.run.model_copy(update={"spec": self.spec})
+
 
 @dataclass
 class Device:
@@ -239,7 +259,10 @@ class Brain:
     Attributes
     ----------
     jobs : dict of str to LiveJob
-        Every job ever submitted, by id.
+        By id, in the order of submission: all that are not over, and the last `KEPT_OVER` of
+        those that are.
+    submitted : int
+        How many jobs were ever submitted.
     devices : dict of str to Device
         Of the pool and of those before it, by id.
     profiled : set
@@ -252,9 +275,12 @@ class Brain:
         The number of the last event.
     queued, holding : dict of str to LiveJob
         Those of ``jobs`` that wait for devices and that hold some, in no order.
+    over : list
+        Those that are over, as a heap: when each ended, its ``sequence``, its id.
     """
 
     jobs: dict[str, LiveJob] = field(default_factory=dict)
+    submitted: int = 0
     devices: dict[str, Device] = field(default_factory=dict)
     profiled: set[WorkloadKey] = field(default_factory=set)
     unrecorded: dict[int, events.Profiled | events.Measured] = field(default_factory=dict)
@@ -262,6 +288,7 @@ class Brain:
     sequence: int = 0
     queued: dict[str, LiveJob] = field(default_factory=dict)
     holding: dict[str, LiveJob] = field(default_factory=dict)
+    over: list[tuple[float, int, str]] = field(default_factory=list, compare=False)
 
     def apply(self, event: AnyEvent) -> tuple[Command, ...]:
         """Take in an event and return what is to be done for it.
@@ -305,7 +332,7 @@ class Brain:
 
     def next_job_id(self) -> str:
         """Return the id of the next job to be submitted."""
-        return f"j{len(self.jobs) + 1}"
+        return f"j{self.submitted + 1}"
 
     def residents(self) -> dict[str, list[LiveJob]]:
         """Return the jobs that hold each device, in the order of submission."""
@@ -319,11 +346,13 @@ class Brain:
     # What events do. Each checks before it changes anything.
 
     def _submitted(self, event: events.Submitted) -> list[Command]:
-        self._require(event.job not in self.jobs, f"job {event.job!r} exists")
+        wanted = self.next_job_id()
+        self._require(event.job == wanted, f"the next job is {wanted!r}, not {event.job!r}")
         known = (event.spec.owner.uid, event.spec.workload) in self.profiled
         state = JobState.WAITING if known else JobState.SUBMITTED
         job = LiveJob(event.job, event.spec, state, self.sequence + 1)
         job.history.append(Step(event.at_s, state, "submitted"))
+        self.submitted += 1
         self.add(job)
         return []
 
@@ -550,6 +579,8 @@ class Brain:
         self._require(state in TRANSITIONS[job.state], rule, job)
         job.state = state
         job.history.append(Step(at_s, state, why))
+        if state in OVER:
+            job.forget_environment()
         self._file(job)
 
     def _file(self, job: LiveJob) -> None:
@@ -558,6 +589,10 @@ class Brain:
                 kept[job.id] = job
             else:
                 kept.pop(job.id, None)
+        if job.state in OVER:
+            heappush(self.over, (job.since_s, job.sequence, job.id))
+        if len(self.over) > KEPT_OVER:
+            del self.jobs[heappop(self.over)[2]]
 
     def _job(self, name: str) -> LiveJob:
         self._require(name in self.jobs, f"no job {name!r}")

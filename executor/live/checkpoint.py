@@ -1,6 +1,7 @@
 """A brain as plain texts and back, so that a start need not read a journal from its beginning.
 
-What a job's owner submitted stands in the journal already, and is not written out again.
+What the owner of a job submitted stands in the journal already, and is not written out again
+before the job is over; from then on the brain keeps little of it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from pydantic import TypeAdapter
 from pydantic_core import from_json
 
-from dovetail.executor.live.brain import Brain, LiveJob
+from dovetail.executor.live.brain import OVER, Brain, LiveJob
 from dovetail.executor.live.jobs import JobSpec
 
 VERSION: Final = 1
@@ -22,20 +23,23 @@ _JOB: Final = TypeAdapter(LiveJob)
 
 
 class StoredJob(NamedTuple):
-    """A job's text and the specification that belongs to it."""
+    """A job's text and what was submitted, None for a job that is over."""
 
     text: str
-    spec: JobSpec
+    spec: JobSpec | None
 
 
 def brain_text(brain: Brain) -> str:
     """Return all that a brain knows but its jobs."""
-    return _BRAIN.dump_json(brain, exclude={"jobs", "queued", "holding"}).decode()
+    return _BRAIN.dump_json(brain, exclude={"jobs", "queued", "holding", "over"}).decode()
 
 
 def job_text(job: LiveJob) -> str:
-    """Return all that is known of a job but its specification."""
-    return _JOB.dump_json(job, exclude={"spec": True, "run": {"spec"}}).decode()
+    """Return all that is known of a job but what was submitted, unless it is over."""
+    elsewhere: dict[str, Any] = {"run": {"spec"}}
+    if job.state not in OVER:
+        elsewhere["spec"] = True
+    return _JOB.dump_json(job, exclude=elsewhere).decode()
 
 
 def restored(text: str, jobs: Iterable[StoredJob]) -> Brain:
@@ -54,7 +58,8 @@ def restored(text: str, jobs: Iterable[StoredJob]) -> Brain:
 
 def _job(stored: StoredJob) -> LiveJob:
     data: dict[str, Any] = from_json(stored.text)
-    data["spec"] = stored.spec
+    spec = stored.spec or JobSpec.model_validate(data.get("spec"))
+    data["spec"] = spec
     if data["run"] is not None:
-        data["run"]["spec"] = stored.spec
+        data["run"]["spec"] = spec
     return _JOB.validate_python(data)

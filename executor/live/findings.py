@@ -19,12 +19,11 @@ _LEAST: Final = 1e-9
 _LEAST_SLOWDOWN: Final = 1e-3
 
 
-class Shared(NamedTuple):
-    """One of the runs that share a device: its workload, its cap there, its slowdown."""
+class Slowed(NamedTuple):
+    """How much a run was slowed, and the rate that says so."""
 
-    workload: str
-    share: int | None
     slowdown: float
+    rate: Rate
 
 
 def solo_profile(
@@ -74,9 +73,10 @@ def solo_profile(
 
 
 def measurement(
-    shared: Sequence[Shared],
+    workloads: Sequence[str],
+    shares: Sequence[int | None],
     gpu_model: str,
-    rates: Sequence[Rate],
+    slowed: Sequence[Slowed] | None,
     readings: Sequence[Usage],
     at_s: float,
 ) -> Measurement:
@@ -84,24 +84,24 @@ def measurement(
 
     Parameters
     ----------
-    shared : sequence of Shared
-        The runs.
+    workloads, shares : sequence
+        What ran, and under which caps.
     gpu_model : str
         Of the device.
-    rates : sequence of Rate
-        Of the runs, in that time.
+    slowed : sequence of Slowed or None
+        How much each was slowed; None where one of them stood still.
     readings : sequence of Usage
         Of the device, in that time.
     at_s : float
         The moment, seconds since the epoch.
     """
     return Measurement(
-        workloads=tuple(one.workload for one in shared),
+        workloads=tuple(workloads),
         gpu_model=gpu_model,
-        share=tuple(one.share for one in shared),
-        slowdown=tuple(_between(_LEAST_SLOWDOWN, one.slowdown, _MOST) for one in shared),
+        share=tuple(shares),
+        slowdown=slowed and tuple(_between(_LEAST_SLOWDOWN, s.slowdown, _MOST) for s in slowed),
         power_w=power_w(readings),
-        source=_source(rates, readings),
+        source=_source([s.rate for s in slowed], readings) if slowed else "live; stood still",
         date=moment(at_s),
     )
 

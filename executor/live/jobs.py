@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, StrictBool, StrictInt, model_validator
+from pydantic import Field, StrictBool, StrictInt, field_validator, model_validator
 
 from dovetail.instances._record import (
     Count,
@@ -16,6 +17,7 @@ from dovetail.instances._record import (
     Share,
     Text,
     rule_broken,
+    shown,
 )
 
 UserId = Annotated[StrictInt, Field(ge=0, le=2**32 - 2)]
@@ -88,8 +90,19 @@ class JobSpec(Record):
     retries: Annotated[StrictInt, Field(ge=0, le=1000)] = 0
     requeue: StrictBool = True
     grace_s: NonNegative = 30.0
-    progress_pattern: Text | None = None
+    progress_pattern: Annotated[Text, Field(max_length=1000)] | None = None
     public_log: StrictBool = False
+
+    @field_validator("progress_pattern")
+    @classmethod
+    def _has_a_group(cls, pattern: str | None) -> str | None:
+        try:
+            groups = re.compile(pattern).groups if pattern is not None else 1
+        except re.error as error:
+            raise rule_broken("", f"must be a regular expression: {error}") from None
+        if not groups:
+            raise rule_broken("", f"must have a group, the iterations done, got {shown(pattern)}")
+        return pattern
 
 
 class Seat(Record):

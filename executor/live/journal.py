@@ -25,7 +25,7 @@ from typing import Final, NamedTuple, Self
 from urllib.parse import quote
 
 from dovetail.executor.live import checkpoint
-from dovetail.executor.live.brain import OVER, Brain, TransitionError
+from dovetail.executor.live.brain import OVER, Brain, LiveJob, TransitionError
 from dovetail.executor.live.events import ANY_EVENT, AnyEvent, Submitted
 from dovetail.instances.errors import DovetailError
 from dovetail.instances.files import FilePath, source_name
@@ -46,10 +46,10 @@ _LEAST_BYTES = 512
 
 _SCHEMA = (
     "CREATE TABLE event (sequence INTEGER PRIMARY KEY, text TEXT NOT NULL, sum INTEGER NOT NULL)",
-    "CREATE TABLE brain (version INTEGER NOT NULL, jobs INTEGER NOT NULL, text TEXT NOT NULL, "
-    "sum INTEGER NOT NULL)",
-    "CREATE TABLE job (sequence INTEGER PRIMARY KEY REFERENCES event, text TEXT NOT NULL, "
-    "sum INTEGER NOT NULL)",
+    "CREATE TABLE brain (version INTEGER NOT NULL, sequence INTEGER NOT NULL, "
+    "jobs INTEGER NOT NULL, text TEXT NOT NULL, sum INTEGER NOT NULL)",
+    "CREATE TABLE job (sequence INTEGER PRIMARY KEY REFERENCES event, over INTEGER NOT NULL, "
+    "text TEXT NOT NULL, sum INTEGER NOT NULL)",
     *(
         f"CREATE TRIGGER event_{change} BEFORE {change} ON event "
         "BEGIN SELECT RAISE(ABORT, 'a journal is only appended to'); END"
@@ -92,14 +92,12 @@ class Journal:
         self._lock = _locked(folder)
         try:
             with _faults(self._path, "opened"):
-                self._connection = _for_writing(self._path)
+                self._connection, self._sequence = _for_writing(self._path)
         except BaseException:
             os.close(self._lock)
             raise
-        with _faults(self._path, "read"):
-            self._sequence = _last(self._connection)
-            self._checkpointed = 0
-            self._settled: set[int] = set()
+        self._checkpointed = 0
+        self._settled: set[int] = set()
 
     @property
     def sequence(self) -> int:
@@ -142,20 +140,29 @@ class Journal:
         Raises
         ------
         JournalError
-            When it cannot be written; the journal is as good as before.
+            When it cannot be written; the journal is as good as before, and it is tried again
+            after as many more events.
         """
         if brain.sequence - self._checkpointed < every:
             return False
+        self._checkpointed = brain.sequence
         chosen = [job for job in brain.jobs.values() if job.sequence not in self._settled]
-        rows = [_summed(job.sequence, checkpoint.job_text(job)) for job in chosen]
+        rows = [_job_row(job) for job in chosen]
+        forgotten = self._settled - {job.sequence for job in brain.jobs.values()}
         text = checkpoint.brain_text(brain)
-        state = (checkpoint.VERSION, len(brain.jobs), text, _sum(brain.sequence, text))
+        known = (brain.sequence, len(brain.jobs), text)
+        state = (checkpoint.VERSION, *known, _sum(brain.sequence, text))
         with _faults(self._path, "written"), _transaction(self._connection):
             self._connection.execute("DELETE FROM brain")
-            self._connection.execute("INSERT INTO brain VALUES (?, ?, ?, ?)", state)
-            self._connection.executemany("INSERT OR REPLACE INTO job VALUES (?, ?, ?)", rows)
-        self._checkpointed = brain.sequence
+            if not self._settled:
+                self._connection.execute("DELETE FROM job")
+            self._connection.executemany(
+                "DELETE FROM job WHERE sequence = ?", [(number,) for number in forgotten]
+            )
+            self._connection.execute("INSERT INTO brain VALUES (?, ?, ?, ?, ?)", state)
+            self._connection.executemany("INSERT OR REPLACE INTO job VALUES (?, ?, ?, ?)", rows)
         # What is over never changes again.
+        self._settled -= forgotten
         self._settled.update(job.sequence for job in chosen if job.state in OVER)
         return True
 
@@ -217,27 +224,34 @@ def _replayed(connection: sqlite3.Connection, path: Path) -> Brain:
 
 def _from_checkpoint(connection: sqlite3.Connection) -> Brain | None:
     """Return the brain of the last checkpoint, None where that cannot be used."""
-    found = connection.execute("SELECT version, jobs, text, sum FROM brain").fetchone()
-    if found is None or found[0] != checkpoint.VERSION:
+    found = connection.execute("SELECT version, sequence, jobs, text, sum FROM brain").fetchone()
+    if found is None:
         return None
-    _, count, text, state_sum = found
+    version, sequence, count, text, text_sum = found
+    if version != checkpoint.VERSION or _sum(sequence, text) != text_sum:
+        return None
     try:
         brain = checkpoint.restored(text, _stored_jobs(connection))
     except ValueError:
         return None
-    whole = len(brain.jobs) == count and _sum(brain.sequence, text) == state_sum
-    return brain if whole and brain.sequence <= _last(connection) else None
+    whole = (brain.sequence, len(brain.jobs)) == (sequence, count)
+    return brain if whole and sequence <= _last(connection) else None
 
 
 def _stored_jobs(connection: sqlite3.Connection) -> Iterator[checkpoint.StoredJob]:
     rows = connection.execute(
-        "SELECT sequence, job.text, job.sum, event.text, event.sum FROM job "
-        "LEFT JOIN event USING (sequence) ORDER BY sequence"
+        "SELECT job.sequence, over, job.text, job.sum, event.text, event.sum FROM job "
+        "LEFT JOIN event ON event.sequence = job.sequence AND NOT over ORDER BY job.sequence"
     )
-    for sequence, text, text_sum, submitted, submitted_sum in rows:
-        if (_sum(sequence, text), _sum(sequence, submitted)) != (text_sum, submitted_sum):
-            raise ValueError("a check sum is wrong")
-        yield checkpoint.StoredJob(text, Submitted.model_validate_json(submitted).spec)
+    for sequence, over, text, text_sum, submitted, submitted_sum in rows:
+        if _sum(sequence, text) != text_sum:
+            raise ValueError("a job is damaged")
+        if over:
+            yield checkpoint.StoredJob(text, None)
+        elif _sum(sequence, submitted) == submitted_sum:
+            yield checkpoint.StoredJob(text, Submitted.model_validate_json(submitted).spec)
+        else:
+            raise ValueError("an event is damaged")
 
 
 def _entries(connection: sqlite3.Connection, path: Path, after: int) -> Iterator[Entry]:
@@ -260,11 +274,13 @@ def _last(connection: sqlite3.Connection) -> int:
 
 
 def _row(sequence: int, event: AnyEvent) -> tuple[int, str, int]:
-    return _summed(sequence, event.model_dump_json())
-
-
-def _summed(sequence: int, text: str) -> tuple[int, str, int]:
+    text = event.model_dump_json()
     return sequence, text, _sum(sequence, text)
+
+
+def _job_row(job: LiveJob) -> tuple[int, bool, str, int]:
+    text = checkpoint.job_text(job)
+    return job.sequence, job.state in OVER, text, _sum(job.sequence, text)
 
 
 def _sum(sequence: int, text: str) -> int:
@@ -293,7 +309,8 @@ def _locked(folder: Path) -> int:
     return lock
 
 
-def _for_writing(path: Path) -> sqlite3.Connection:
+def _for_writing(path: Path) -> tuple[sqlite3.Connection, int]:
+    """Open or make the file; return the connection and the number of the last event."""
     _refuse_cut_short(path)
     # Environments of jobs stand in it: nobody else may read it, nor the log beside it.
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
@@ -307,10 +324,10 @@ def _for_writing(path: Path) -> sqlite3.Connection:
                 for statement in _SCHEMA:
                     connection.execute(statement)
         _check_kind(connection, path)
+        return connection, _last(connection)
     except BaseException:
         connection.close()
         raise
-    return connection
 
 
 def _refuse_cut_short(path: Path) -> None:
@@ -332,6 +349,7 @@ def _sync_folder(folder: Path) -> None:
 def _for_reading(path: Path) -> sqlite3.Connection:
     if not path.exists():
         raise JournalError(f"{source_name(path)}: cannot be read: no such file or directory")
+    _refuse_cut_short(path)
     connection = _connected(path, "ro")
     try:
         _check_kind(connection, path)
@@ -381,6 +399,9 @@ def _faults(path: Path, done: str) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise JournalError(f"{source_name(path)}: {_rule(error, done)}") from None
+    except UnicodeDecodeError:
+        # Even what SQLite says of a damaged file may have parts of it.
+        raise JournalError(f"{source_name(path)}: is damaged: not all is text") from None
     except OSError as error:
         raise JournalError(f"{source_name(path)}: cannot be {done}: {_reason(error)}") from None
 

@@ -1,30 +1,18 @@
-"""What is known of workloads: what the repository holds, and what follows from it."""
+"""What is known of workloads, as who watches runs asks for it."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
-from dovetail.executor.live.beliefs import Beliefs
+from dovetail.executor.live.brain import Brain
 from dovetail.executor.live.jobs import JobSpec, Run
 from dovetail.executor.live.kinds import workload_name
 from dovetail.executor.live.world import World
-from dovetail.instances.datasets import DataSet, Repository, SoloProfile
-from dovetail.predictors import TrainedPredictor
+from dovetail.instances.datasets import DataSet, SoloProfile
 
 _PAIR: Final = 2
-
-
-def beliefs_of(repository: Repository, model: TrainedPredictor | None = None) -> Beliefs:
-    """Return what follows from a repository by now.
-
-    Raises
-    ------
-    InputError
-        When it cannot be read.
-    """
-    repository.append()  # makes the file
-    return Beliefs(repository.data_set(), model)
 
 
 class Library:
@@ -41,10 +29,6 @@ class Library:
         self._read: DataSet | None = None
         self._profiles: dict[tuple[str, str, int], SoloProfile] = {}
 
-    def workload(self, spec: JobSpec) -> str:
-        """Return the name of a job's workload in the repository."""
-        return workload_name(spec)
-
     def alone(self, spec: JobSpec, gpu_model: str) -> SoloProfile | None:
         """Return the newest profile of a job's workload alone and uncapped, with its workers."""
         data = self._world.beliefs.data
@@ -58,6 +42,22 @@ class Library:
             return ()
         found = self._world.believed(runs[0].job, runs[1].job, gpu)
         return () if found is None else (found[0].slowdown, found[1].slowdown)
+
+    def upper(self, brain: Brain, run: str) -> float | None:
+        """Return the bound on the slowdown of a run beside those who share its devices now.
+
+        None where it runs alone, or where nothing is believed of it beside one of them.
+        """
+        name, residents = run.rpartition(".")[0], brain.residents()
+        seats = brain.jobs[name].run
+        found = [
+            self._world.believed(name, other.id, seat.gpu)
+            for seat in (seats.seats if seats is not None else ())
+            for other in residents[seat.gpu]
+            if other.id != name
+        ]
+        bounds = [pair[0].upper for pair in found if pair and not math.isnan(pair[0].upper)]
+        return max(bounds) if bounds and len(bounds) == len(found) else None
 
 
 def _uncapped(data: DataSet) -> dict[tuple[str, str, int], SoloProfile]:

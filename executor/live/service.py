@@ -13,12 +13,11 @@ import math
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
 from dovetail.executor.live import events
-from dovetail.executor.live.beliefs import Beliefs
 from dovetail.executor.live.brain import (
     HOLDING,
     OVER,
@@ -27,6 +26,7 @@ from dovetail.executor.live.brain import (
     JobState,
     LiveJob,
     TransitionError,
+    WorkloadKey,
 )
 from dovetail.executor.live.clock import ServiceClock, boot_id, boot_s
 from dovetail.executor.live.commands import Command, Launch, Release, Stop
@@ -35,21 +35,22 @@ from dovetail.executor.live.events import AnyEvent
 from dovetail.executor.live.gate import Gate
 from dovetail.executor.live.jobs import JobSpec, Owner, Run
 from dovetail.executor.live.journal import JournalError
-from dovetail.executor.live.library import Library, beliefs_of
+from dovetail.executor.live.learning import Learner
+from dovetail.executor.live.library import Library
 from dovetail.executor.live.mailbox import Mailbox, Request
 from dovetail.executor.live.planning import of_job, of_round, plan_of
 from dovetail.executor.live.pools.pool import NodePool, Usage
-from dovetail.executor.live.presenting import device_views, job_views
+from dovetail.executor.live.presenting import device_views, job_views, powers
 from dovetail.executor.live.recorder import Recorder
 from dovetail.executor.live.views import JobView, ServiceView
-from dovetail.executor.live.watch import Reading, Watch, WatchOptions, watched
+from dovetail.executor.live.watch import WATCHED, Reading, Watch, WatchOptions, watched
 from dovetail.executor.live.world import CannotStartError, World
 from dovetail.executor.rounds import run_rounds
 from dovetail.instances._record import listed, shown
 from dovetail.instances._version import VERSION
 from dovetail.instances.datasets import Repository
 from dovetail.instances.errors import DovetailError, InputError
-from dovetail.instances.instance import Cluster, Instance
+from dovetail.instances.instance import Instance
 from dovetail.instances.plan import Plan
 from dovetail.predictors import TrainedPredictor
 from dovetail.solver.policies import Decision, State, policy_named
@@ -61,10 +62,14 @@ AGAIN_S: Final = 2.0
 """Seconds after which what the disk, a pool or a policy refused is tried again."""
 
 _POLICY_AGAIN_S: Final = 60.0
-_NO_TRACE: Final = "the pool has no trace of it"
+_SOONEST_S: Final = 0.1
+_MODEL: Final = "fitted.dovetail"
 _ENDS: Final = frozenset({"rank_ended", "rank_gone", "rank_refused"})
 _QUIET: Final = frozenset({"recorded", "rank_started", "placed"})
 _PATIENT: Final = _QUIET | {"submitted", "rank_ready"}
+
+TRACE_S: Final = 60.0
+"""Seconds that a pool has at the start to tell of a run that should be there."""
 
 REST: Final = 4.0
 """How many times as long as the last decision took the next one waits, if only jobs came."""
@@ -142,8 +147,6 @@ class Service:
         self.ready = threading.Event()
         self._journal = journal
         self._pool = pool
-        self._repository = repository
-        self._model = model
         self._directory = os.fspath(directory)
         self._dry_run = dry_run
         self._any_user = os.geteuid() == 0 if any_user is None else any_user
@@ -156,14 +159,22 @@ class Service:
         self._clock = ServiceClock(self._brain.now_s)
         self._started_s = self._clock.now_s()
         self._cluster = pool.cluster()
-        self._world = World(self._brain, self._cluster, self._beliefs(), pool.sharing)
-        self._library = Library(self._world)
-        self._watch = Watch(_models(self._cluster), self._library, watching)
+        self._models = {g.id: g.model for node in self._cluster.nodes for g in node.devices}
         self._recorder = Recorder(repository, self._mailbox.ring)
+        into = Path(directory) / _MODEL if directory and not dry_run else None
+        kinds = tuple(dict.fromkeys(self._models.values()))
+        self._learner = Learner(repository, kinds, model, into, self._mailbox.ring)
+        beliefs = self._learner.news()
+        assert beliefs is not None
+        self._libraries: dict[WorkloadKey, str] = {}
+        self._world = World(self._brain, self._cluster, beliefs, pool.sharing, self._allowed)
+        self._knowledge = Library(self._world)
+        self._watch = Watch(self._models, self._knowledge, watching)
         # What has happened and is not durable yet, and what is to be done for what is.
         self._news: list[AnyEvent] = []
         self._commands: list[Command] = []
         self._strays: dict[str, _Stray] = {}
+        self._unseen: set[tuple[str, int]] = set()
         # When to do what again, on the service's clock.
         self._again_s = self._wake_s = math.inf
         self._rest_until_s = self._sampled_s = -math.inf
@@ -173,6 +184,8 @@ class Service:
         self._gap: float | None = None
         self._usage: Mapping[str, Usage] = {}
         self._readings: Mapping[str, Reading] = {}
+        self._uppers: Mapping[str, float | None] = {}
+        self._power_w: Mapping[str, float] = {}
 
     @property
     def state(self) -> State:
@@ -196,6 +209,7 @@ class Service:
             self._mailbox.abandon()
             self._pool.close()
             self._recorder.close()
+            self._learner.close()
 
     def stop(self) -> None:
         """Let ``run`` return; from any thread."""
@@ -207,8 +221,14 @@ class Service:
         beyond = self._pool.resume([job.run for job in held if job.run is not None])
         self._commit([self._attached(), *(a for run in beyond for a in self._adopted(run))])
         strays = self._of_strays(beyond)
+        self._unseen = {
+            (job.run.id, rank)
+            for job in held
+            if job.run is not None and job.state in WATCHED
+            for rank in range(len(job.ranks))
+        }
         told = self._of_jobs(self._stamped(self._pool.poll()))
-        self._commit([*told, *self._untraced(held, told), *self._newly_known()])
+        self._commit([*told, *self._newly_known()])
         releases = [command for command in self._commands if isinstance(command, Release)]
         self._commands = [*releases, *strays, *self._brain.outstanding()]
         self._pool.attach(self._mailbox.ring)
@@ -238,15 +258,18 @@ class Service:
         known = (run.spec.owner.uid, run.spec.workload) in self._brain.profiled
         return [events.Placed(at_s=self._clock.now_s(), run=run, profiling=not known)]
 
-    def _untraced(self, held: Sequence[LiveJob], told: Sequence[AnyEvent]) -> list[AnyEvent]:
-        """Return that the ranks are lost which should run and of which the pool knows nothing."""
-        seen = {_rank_of(event) for event in told}
+    def _untraced(self) -> list[AnyEvent]:
+        """Return that the ranks are lost of which the pool has told nothing for long enough."""
+        if not self._unseen or self._clock.now_s() < self._started_s + TRACE_S:
+            return []
+        unseen, self._unseen = sorted(self._unseen), set()
+        at_s = self._clock.now_s()
         return [
-            events.RankLost(at_s=self._clock.now_s(), run=job.run.id, rank=rank, reason=_NO_TRACE)
-            for job in held
-            if job.run is not None and job.state in (JobState.PROFILING, JobState.RUNNING)
-            for rank in range(len(job.ranks))
-            if (job.run.id, rank) not in seen
+            events.RankLost(at_s=at_s, run=run, rank=rank, reason="the pool has no trace of it")
+            for run, rank in unseen
+            if (job := self._brain.jobs[run.rpartition(".")[0]]).state in WATCHED
+            and job.run is not None
+            and job.run.id == run
         ]
 
     def _of_strays(self, beyond: Sequence[Run]) -> list[Command]:
@@ -267,20 +290,32 @@ class Service:
         """Serve until a decision is called for; False once the service stops."""
         while not self._mailbox.closed:
             self._serve()
-            if self._decision_is_due():
-                self._changed = self._urgent = False
-                self._wake_s = math.inf
-                self._world.renew(self._clock.now_s())
+            if self._decision_is_due() and self._prepared():
                 return True
             self._mailbox.wait(self._idle_s())
         return False
+
+    def _prepared(self) -> bool:
+        """Bring the policy's state up to date; False where that fails, until it is tried again."""
+        self._changed = self._urgent = False
+        self._wake_s = math.inf
+        try:
+            self._world.renew(self._clock.now_s())
+        except Exception as error:
+            self._be_in_trouble("world", error)
+            self._wake_s = self._clock.now_s() + _POLICY_AGAIN_S
+            return False
+        self._troubles.pop("world", None)
+        return True
 
     def carry_out(self, decision: Decision, decide_s: float) -> None:
         """Place and stop jobs as decided, as far as the gate lets them."""
         self._decide_s = decide_s
         self._gap = decision.proof.gap if decision.proof else None
         self._rest_until_s = self._clock.now_s() + REST * decide_s
-        self._wake_s = math.inf if decision.wake_s is None else decision.wake_s
+        # A policy that asks for the past would never let the service rest.
+        soonest_s = self._clock.now_s() + _SOONEST_S
+        self._wake_s = math.inf if decision.wake_s is None else max(decision.wake_s, soonest_s)
         if self._dry_run:
             return
         try:
@@ -313,7 +348,11 @@ class Service:
 
     def _gate(self) -> Gate:
         strays = {s.gpu: stray.run.id for stray in self._strays.values() for s in stray.run.seats}
-        return Gate(self._brain, self._cluster, self._pool.sharing, strays)
+        return Gate(self._brain, self._cluster, self._pool.sharing, self._allowed, strays)
+
+    def _allowed(self, spec: JobSpec, model: str) -> Collection[int]:
+        """Return the shares that a job may have: those that compute right with its library."""
+        return self._pool.allowed(self._libraries.get(_key(spec), ""), model)
 
     def _decision_is_due(self) -> bool:
         if self._news:
@@ -327,6 +366,8 @@ class Service:
         moments = [self._wake_s, self._again_s, *map(_deadline_s, self._brain.holding.values())]
         if self._watched() or self._readings:
             moments.append(self._sampled_s + self._sample_every_s)
+        if self._unseen:
+            moments.append(self._started_s + TRACE_S)
         if self._changed and not self._news:
             moments.append(self._rest_until_s)
         first_s = min(moments)
@@ -336,13 +377,20 @@ class Service:
 
     def _serve(self) -> None:
         requests = self._mailbox.take()
-        self._news += self._of_jobs(self._stamped(self._pool.poll()))
+        self._news += self._of_jobs(self._polled())
         if not self._news:
-            self._news = [*self._overdue(), *self._measured(), *self._recorded()]
+            self._news = [*self._untraced(), *self._overdue(), *self._measured(), *self._recorded()]
         if self._news or requests:
             self._record(requests)
         self._record_what_was_measured()
         self._obey()
+
+    def _polled(self) -> list[AnyEvent]:
+        try:
+            return self._stamped(self._pool.poll())
+        except Exception as error:
+            self._be_in_trouble("pool", error)
+            return []
 
     def _stamped(self, told: Sequence[AnyEvent]) -> list[AnyEvent]:
         at_s = self._clock.now_s()
@@ -353,6 +401,7 @@ class Service:
         found = []
         for event in told:
             run, rank = _rank_of(event)
+            self._unseen.discard((run, rank))
             stray = self._strays.get(run)
             if stray is None:
                 found.append(event)
@@ -390,17 +439,31 @@ class Service:
         self._sampled_s = now_s
         try:
             progress = {run: self._pool.progress(run) for run in runs}
-            self._usage = self._pool.usage()
+            before, self._usage = self._usage, self._pool.usage()
+            self._power_w = powers(before, self._usage)
             found = self._watch.observe(self._brain, progress, self._usage, now_s, boot_s())
+            self._ask_for_libraries(runs)
         except Exception as error:
             self._be_in_trouble("watch", error)
             return []
+        self._troubles.pop("watch", None)
         self._readings = {run: self._watch.reading(run) for run in runs}
+        self._uppers = {run: self._knowledge.upper(self._brain, run) for run in runs}
         for run, reading in self._readings.items():
             if reading.iterations is not None:
                 job = run.rpartition(".")[0]
                 self._world.note_progress(job, reading.iterations, reading.total)
         return list(found)
+
+    def _ask_for_libraries(self, runs: Sequence[str]) -> None:
+        """Note which library each workload has loaded, while a run of it can be asked."""
+        for name in runs:
+            job = self._brain.jobs[name.rpartition(".")[0]]
+            if job.run is not None and _key(job.spec) not in self._libraries:
+                library = self._pool.library(job.run)
+                if library:
+                    self._libraries[_key(job.spec)] = library
+                    self._changed = True
 
     def _record_what_was_measured(self) -> None:
         if not self._dry_run:
@@ -409,15 +472,23 @@ class Service:
     def _recorded(self) -> list[AnyEvent]:
         """Return that what was measured is in the repository, and believe it from now on."""
         sequence = self._recorder.recorded()
-        if sequence is None:
+        if sequence is None and not self._learner.fitting and "repository" not in self._troubles:
             return []
-        self._world.learn(self._beliefs())
-        self._changed = self._urgent = True
-        recorded = events.Recorded(at_s=self._clock.now_s(), sequence=sequence)
-        return [recorded, *self._newly_known()]
+        self._learn()
+        at_s = self._clock.now_s()
+        recorded = [] if sequence is None else [events.Recorded(at_s=at_s, sequence=sequence)]
+        return [*recorded, *self._newly_known()]
 
-    def _beliefs(self) -> Beliefs:
-        return beliefs_of(self._repository, self._model)
+    def _learn(self) -> None:
+        try:
+            beliefs = self._learner.news()
+        except DovetailError as error:
+            self._be_in_trouble("repository", error)
+            return
+        self._troubles.pop("repository", None)
+        if beliefs is not None:
+            self._world.learn(beliefs)
+            self._changed = self._urgent = True
 
     def _newly_known(self) -> list[AnyEvent]:
         """Return which workloads that wait for a profile have one in the repository."""
@@ -430,11 +501,11 @@ class Service:
 
     def _known_of(self, specs: Iterable[JobSpec]) -> list[AnyEvent]:
         """Return which workloads the repository has the profile of, and the journal does not."""
-        at_s, models = self._clock.now_s(), set(_models(self._cluster).values())
+        at_s, models = self._clock.now_s(), set(self._models.values())
         keys = {
-            (spec.owner.uid, spec.workload)
+            _key(spec)
             for spec in specs
-            if any(self._library.alone(spec, model) for model in models)
+            if any(self._knowledge.alone(spec, model) for model in models)
         }
         new = sorted(keys - self._brain.profiled)
         return [events.WorkloadKnown(at_s=at_s, uid=uid, workload=name) for uid, name in new]
@@ -442,12 +513,12 @@ class Service:
     def _record(self, requests: Sequence[Request]) -> None:
         """Make what has happened and what is asked durable, together; answer who asked."""
         granted = []
-        jobs = len(self._brain.jobs)
+        jobs = self._brain.submitted
         for request in requests:
             try:
                 asked = list(request.events(jobs))
             except DovetailError as error:
-                request.told.set_exception(error)
+                request.refuse(error)
             else:
                 jobs += sum(isinstance(event, events.Submitted) for event in asked)
                 granted.append((request, asked))
@@ -455,8 +526,8 @@ class Service:
             self._commit([*self._news, *(event for _, asked in granted for event in asked)])
         except JournalError as error:
             self._be_in_trouble("journal", error)
-            for request, _ in granted:
-                request.told.set_exception(BusyError(str(error)))
+            for request, asked in granted:
+                request.reply(asked) if not asked else request.refuse(BusyError(str(error)))
             return
         self._news = []
         for request, asked in granted:
@@ -501,7 +572,6 @@ class Service:
             try:
                 self._carry_out(command)
             except Exception as error:
-                _LOG.exception("%s failed", type(command).__name__)
                 self._be_in_trouble("pool", error)
                 self._commands.append(command)
         if commands and not self._commands:
@@ -510,8 +580,8 @@ class Service:
     def _carry_out(self, command: Command) -> None:
         match command:
             case Launch(run):
-                job = self._brain.jobs[run.job]
-                if _is_to_run(job, run):
+                job = self._brain.jobs.get(run.job)
+                if job is not None and _is_to_run(job, run):
                     self._pool.launch(run)
             case Stop(run, grace_s):
                 self._pool.stop(run, grace_s)
@@ -519,7 +589,12 @@ class Service:
                 self._pool.release(run)
 
     def _be_in_trouble(self, what: str, error: Exception) -> None:
-        self._troubles[what] = str(error)
+        """Show what went wrong, and see that it is tried again."""
+        told = str(error) or type(error).__name__
+        if self._troubles.get(what) != told:
+            unforeseen = None if isinstance(error, DovetailError) else error
+            _LOG.error("%s: %s", what, told, exc_info=unforeseen)
+        self._troubles[what] = told
         self._again_s = min(self._again_s, self._clock.now_s() + AGAIN_S)
 
     # What people ask for (``Desk``).
@@ -594,12 +669,14 @@ class Service:
         """Return the jobs that are not over, or all, in the order of submission."""
         with self._lock:
             chosen = [j for j in self._brain.jobs.values() if over or j.state not in OVER]
-            return job_views(self._brain, chosen, self._readings)
+            return job_views(self._brain, chosen, self._readings, self._uppers)
 
     def job(self, job: str) -> JobView:
         """Return one job with its history."""
         with self._lock:
-            (view,) = job_views(self._brain, [self._job(job)], self._readings, history=True)
+            (view,) = job_views(
+                self._brain, [self._job(job)], self._readings, self._uppers, history=True
+            )
         return view
 
     def service(self) -> ServiceView:
@@ -619,9 +696,12 @@ class Service:
                 decide_s=self._decide_s,
                 gap=self._gap,
                 dry_run=self._dry_run,
-                trouble="; ".join(filter(None, (*self._troubles.values(), self._recorder.trouble))),
-                devices=device_views(self._brain, self._cluster, self._usage),
+                trouble="; ".join(filter(None, self._all_troubles())),
+                devices=device_views(self._brain, self._cluster, self._usage, self._power_w),
             )
+
+    def _all_troubles(self) -> list[str]:
+        return [*self._troubles.copy().values(), self._recorder.trouble, self._learner.trouble]
 
     def log_path(self, job: str, rank: int, by: Owner) -> str | None:
         """Return the newest log file of a rank of its present or last run."""
@@ -648,12 +728,15 @@ class Service:
         with self._lock:
             live = self._job(job)
             told, over = of_job(live, self._brain), live.state in OVER
-        return told if over else f"{told}\n{of_round(job, *self._round_and_plan())}"
+            alone = not self._brain.may_share(live)
+        return told if over else f"{told}\n{of_round(job, alone, *self._round_and_plan())}"
 
     def _round_and_plan(self) -> tuple[Instance, Plan]:
         def decided(_: Sequence[AnyEvent]) -> tuple[Instance, Plan]:
             instance = self._round()
             decision = policy_named(self._policy.name).decide(self.state)
+            starts = tuple(self._world.with_cap(start) for start in decision.starts)
+            decision = decision._replace(starts=starts)
             return instance, plan_of(instance, self.state, decision, self._policy.name)
 
         found: tuple[Instance, Plan] = self._mailbox.ask(Request(_no_events, decided))
@@ -705,9 +788,8 @@ class _Unfailing:
         return decision
 
 
-def _models(cluster: Cluster) -> dict[str, str]:
-    """Return the model of every device."""
-    return {gpu.id: gpu.model for node in cluster.nodes for gpu in node.devices}
+def _key(spec: JobSpec) -> WorkloadKey:
+    return spec.owner.uid, spec.workload
 
 
 def _rank_of(event: AnyEvent) -> tuple[str, int]:

@@ -11,11 +11,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple, Protocol
 
-from dovetail.executor.live.brain import HOLDING, Brain, JobState, LiveJob
+from dovetail.executor.live.brain import Brain, JobState, LiveJob
 from dovetail.executor.live.events import (
     AnyEvent,
     Measured,
@@ -23,7 +24,7 @@ from dovetail.executor.live.events import (
     ProfileFailed,
     StopDecided,
 )
-from dovetail.executor.live.findings import Shared, measurement, moment, solo_profile
+from dovetail.executor.live.findings import Slowed, measurement, moment, solo_profile
 from dovetail.executor.live.jobs import JobSpec, Run
 from dovetail.executor.live.kinds import workload_name
 from dovetail.executor.live.pools.pool import Progress, Usage
@@ -34,7 +35,7 @@ WATCHED: Final = frozenset({JobState.PROFILING, JobState.RUNNING})
 """States in which a run's progress means something."""
 
 _Residents = tuple[tuple[str, bool], ...]
-"""The runs on a device, in the order of submission, and whether each is under way."""
+"""The runs on a device, in the order in which they came, and whether each is under way."""
 
 _MOST_SAMPLES: Final = 2048
 _MEMORY_GROWTH: Final = 1.02
@@ -141,13 +142,18 @@ class _Track:
 
 @dataclass
 class _Device:
-    """One device while the same runs are on it; ``since_s`` is when the present window began."""
+    """One device while the same runs are on it.
+
+    ``since_s`` is when the present window began, after ``windows`` others. ``verdict`` says that
+    one of the runs was over its gSLA: it has to be learned, or they are put together again.
+    """
 
     residents: _Residents = ()
     since_s: float = 0.0
-    window_s: float = 0.0
+    windows: int = 0
     predicted: tuple[float, ...] = ()
     readings: list[Usage] = field(default_factory=list)
+    verdict: Literal["", "broken", "stalled"] = ""
 
     @property
     def shared(self) -> bool:
@@ -157,7 +163,7 @@ class _Device:
 
 def watched(brain: Brain) -> list[str]:
     """Return the runs whose progress `Watch.observe` wants to see."""
-    return [job.run.id for job in brain.jobs.values() if job.state in WATCHED and job.run]
+    return [job.run.id for job in brain.holding.values() if job.state in WATCHED and job.run]
 
 
 class Watch:
@@ -247,7 +253,7 @@ class Watch:
 
     def _follow(self, brain: Brain) -> list[AnyEvent]:
         """Take in who is on which device; return what may still be said of those who were."""
-        holding = [job for job in brain.jobs.values() if job.state in HOLDING and job.run]
+        holding = [(job, job.run) for job in brain.holding.values() if job.run is not None]
         residents = _residents(holding)
         changed = [
             gpu
@@ -255,11 +261,10 @@ class Watch:
             if residents.get(gpu, ()) != self._residents_of(gpu)
         ]
         ended = [*self._ended_profiles(), *self._measurements(changed)]
-        for job in holding:
-            if job.run is not None and job.run.id not in self._tracks:
-                self._tracks[job.run.id] = _Track(job, job.run, self._now_s)
-        present = {job.run.id for job in holding if job.run is not None}
-        self._tracks = {run: track for run, track in self._tracks.items() if run in present}
+        self._tracks = {
+            run.id: self._tracks.get(run.id) or _Track(job, run, self._now_s)
+            for job, run in holding
+        }
         for gpu in changed:
             self._devices[gpu] = self._device(gpu, residents.get(gpu, ()))
         for track in self._tracks.values():
@@ -270,10 +275,11 @@ class Watch:
         return self._devices[gpu].residents if gpu in self._devices else ()
 
     def _device(self, gpu: str, residents: _Residents) -> _Device:
-        device = _Device(residents, self._now_s, self._options.window_s)
+        device = _Device(residents, self._now_s)
         if device.shared:
             runs = [self._tracks[run].run for run, _ in residents]
-            device.predicted = self._knowledge.predicted(runs, gpu)
+            beliefs = self._knowledge.predicted(runs, gpu)
+            device.predicted = beliefs if all(map(math.isfinite, beliefs)) else ()
         return device
 
     def _enter_phase(self, track: _Track) -> None:
@@ -358,7 +364,7 @@ class Watch:
         for track in self._tracks.values():
             job, phase = track.job, track.phase
             alone = job.profiling and not (job.alone_only or track.profiled)
-            if job.state is not JobState.FINISHED or not alone or job.run is not track.run:
+            if job.state is not JobState.FINISHED or not alone or _id(job) != track.run.id:
                 continue
             begin_s = self._begin_s(track) if phase else None
             rate = self._rate(track, begin_s) if begin_s is not None else None
@@ -387,7 +393,8 @@ class Watch:
 
     def _too_few(self, track: _Track) -> str:
         if track.first_s is None:
-            return f"it reported no progress in {self._options.profile_most_s:g} s"
+            most_s = self._options.profile_most_s
+            return f"it reported no progress in {most_s:g} s; docs/progress.md says how to"
         return (
             f"its rate cannot be told: fewer than {self._options.iterations} iterations "
             f"in {self._options.profile_most_s:g} s"
@@ -426,35 +433,52 @@ class Watch:
         if len(begins) < len(tracks) or not all(self._attributable(track, gpu) for track in tracks):
             return None
         since_s = max(device.since_s, *begins)
-        rates = [rate for track in tracks if (rate := self._rate(track, since_s))]
-        solos = [solo for track in tracks if (solo := self._solo_rate(track))]
-        if len(rates) < len(tracks) or len(solos) < len(tracks):
-            return None
-        length_s, steady = self._now_s - since_s, all(map(self._steady, rates))
-        if not self._window_over(device, length_s, steady, ended):
+        length_s, slowed = self._now_s - since_s, self._slowed(tracks, since_s)
+        stalled = ended and device.verdict == "stalled"
+        if not stalled and not (slowed and self._window_over(device, length_s, slowed, ended)):
             return None
         readings = [reading for reading in device.readings if reading.at_s >= since_s]
         device.since_s, device.readings = self._now_s, readings[-1:]
-        device.window_s = min(2 * device.window_s, self._options.window_most_s)
-        shared = [
-            Shared(self._name(track), _share(track.run, gpu), solo / rate.per_s)
-            for track, solo, rate in zip(tracks, solos, rates, strict=True)
-        ]
-        found = measurement(shared, self._model(tracks[0]), rates, readings, self._now_s)
+        device.windows += 1
+        found = measurement(
+            [self._name(track) for track in tracks],
+            [_share(track.run, gpu) for track in tracks],
+            self._model(tracks[0]),
+            None if stalled else slowed,
+            readings,
+            self._now_s,
+        )
+        runs = tuple(track.run.id for track in tracks)
         return Measured(
             at_s=self._now_s,
-            runs=tuple(track.run.id for track in tracks),
+            runs=runs,
             gpu=gpu,
             measurement=found,
             window_s=length_s,
             predicted=device.predicted,
         )
 
-    def _window_over(self, device: _Device, length_s: float, steady: bool, ended: bool) -> bool:
+    def _slowed(self, tracks: Sequence[_Track], since_s: float) -> list[Slowed] | None:
+        """Return the slowdown of each run; None where it cannot be told of every one."""
+        found = []
+        for track in tracks:
+            rate, solo = self._rate(track, since_s), self._solo_rate(track)
+            if rate is None or solo is None:
+                return None
+            found.append(Slowed(solo / rate.per_s, rate))
+        return found
+
+    def _window_over(
+        self, device: _Device, length_s: float, slowed: Sequence[Slowed], ended: bool
+    ) -> bool:
+        steady = all(self._steady(one.rate) for one in slowed)
+        if ended and device.verdict and not device.windows:
+            return True
         if ended:
             return steady and length_s >= self._options.window_s / _PART
-        least_s = device.window_s if steady else _PATIENCE * device.window_s
-        return length_s >= least_s
+        wanted_s = self._options.window_s * 2.0**device.windows
+        wanted_s = min(wanted_s, self._options.window_most_s)
+        return length_s >= (wanted_s if steady else _PATIENCE * wanted_s)
 
     def _attributable(self, track: _Track, gpu: str) -> bool:
         """Tell whether a run is slowed by who is on this device, and by nothing else.
@@ -463,7 +487,7 @@ class Watch:
         shared in the same way.
         """
         run, here = track.run, self._company(gpu)
-        if run.sub_batch is not None or track.job.run is not run:
+        if run.sub_batch is not None or _id(track.job) != run.id:
             return False
         elsewhere = (self._company(seat.gpu) for seat in run.seats if seat.gpu != gpu)
         return all(company == here or len(company) == 1 for company in elsewhere)
@@ -477,10 +501,14 @@ class Watch:
         """Yield the stop of the newest run beside each one that is over its gSLA."""
         for track in self._tracks.values():
             others = {run for residents in track.phase for run, _ in residents}
-            if track.job.spec.gsla is None or len(others) < 2:
+            gsla, begin_s = track.job.spec.gsla, self._begin_s(track)
+            if gsla is None or begin_s is None or len(others) < 2:
                 continue
-            broken = self._breach(track, track.job.spec.gsla)
+            stalled = self._stall(track, begin_s)
+            broken = stalled or self._breach(track, begin_s, gsla)
             if broken:
+                for seat in track.run.seats:
+                    self._devices[seat.gpu].verdict = "stalled" if stalled else "broken"
                 newest = max((self._tracks[run] for run in others), key=_started)
                 yield StopDecided(
                     at_s=self._now_s,
@@ -489,20 +517,21 @@ class Watch:
                     then="wait" if newest.run.spec.requeue else "fail",
                 )
 
-    def _breach(self, track: _Track, gsla: float) -> str | None:
-        """Return how a run is over its gSLA beyond the noise, None where it is not."""
-        begin_s, solo = self._begin_s(track), self._solo_rate(track)
-        if begin_s is None or solo is None or not track.samples:
-            return None
+    def _stall(self, track: _Track, begin_s: float) -> str:
         still_s = self._now_s - max(track.samples[-1].at_s, begin_s)
-        if still_s >= self._options.stall_s:
-            return f"has done no iteration beside others for {still_s:.0f} s"
-        for times in _LONGER:
+        if still_s < self._options.stall_s:
+            return ""
+        return f"has done no iteration beside others for {still_s:.0f} s"
+
+    def _breach(self, track: _Track, begin_s: float, gsla: float) -> str:
+        """Return how a run is over its gSLA beyond the noise, empty where it is not."""
+        solo = self._solo_rate(track)
+        for times in _LONGER if solo else ():
             since_s = self._now_s - times * self._options.window_s
             rate = self._rate(track, since_s) if since_s >= begin_s else None
-            if rate and solo / rate.per_s * (1 - 2 * rate.noise) > gsla:
+            if solo and rate and solo / rate.per_s * (1 - 2 * rate.noise) > gsla:
                 return f"was slowed {solo / rate.per_s:.2f}, its gSLA is {gsla:g}"
-        return None
+        return ""
 
     # What is known of one run.
 
@@ -540,14 +569,18 @@ class Watch:
         return self._models.get(track.run.seats[0].gpu, "unknown")
 
 
-def _residents(holding: Sequence[LiveJob]) -> dict[str, _Residents]:
+def _id(job: LiveJob) -> str:
+    """Return the id of its present run, or its last one; empty before it has one."""
+    return job.run.id if job.run is not None else ""
+
+
+def _residents(holding: Sequence[tuple[LiveJob, Run]]) -> dict[str, _Residents]:
     """Return the runs on each device and whether each is under way."""
     found: dict[str, _Residents] = {}
-    for job in holding:
-        if job.run is not None:
-            for seat in job.run.seats:
-                entry = (job.run.id, job.state in WATCHED)
-                found[seat.gpu] = (*found.get(seat.gpu, ()), entry)
+    for job, run in holding:
+        for seat in run.seats:
+            entry = (run.id, job.state in WATCHED)
+            found[seat.gpu] = (*found.get(seat.gpu, ()), entry)
     return found
 
 

@@ -8,7 +8,7 @@ alone, whatever they run. No slowdown is believed of the latter, so nobody is pu
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Final
@@ -16,22 +16,27 @@ from typing import Final
 import numpy as np
 
 from dovetail.executor.live import events
-from dovetail.executor.live.beliefs import WHOLE, Belief, Beliefs, Floats, Source
+from dovetail.executor.live.beliefs import WHOLE, Belief, Beliefs
 from dovetail.executor.live.brain import HOLDING, Brain, JobState, LiveJob
-from dovetail.executor.live.jobs import Run, Seat
+from dovetail.executor.live.jobs import JobSpec, Run, Seat
+from dovetail.executor.live.kind_state import KindState, useful_caps
 from dovetail.executor.live.kinds import Kind, Layout, workload_name
+from dovetail.executor.live.live_instance import instance_of
+from dovetail.executor.live.newcomers import Host, Newcomers
 from dovetail.executor.live.past import Past
-from dovetail.instances import instance as records
+from dovetail.executor.live.start_rules import StartRules, rate_alone
 from dovetail.instances.errors import DovetailError
-from dovetail.instances.instance import Cluster, Instance, Node, SlowdownEntry, Workload
-from dovetail.instances.slowdown_table import UNCAPPED, Caps, SlowdownTable
+from dovetail.instances.instance import Cluster, Instance, Workload
 from dovetail.predictors.sets import LARGEST, set_slowdown
 from dovetail.solver.policies import Job, Start, State
 
-__all__ = ["UNKNOWN_WORK_S", "CannotStartError", "Sharing", "World", "workload_name"]
+__all__ = ["UNKNOWN_WORK_S", "Allowed", "CannotStartError", "Sharing", "World", "workload_name"]
 
 Sharing = Callable[[Run, Run], str | None]
 """Why two runs may never share a device; None where they may (``NodePool.sharing``)."""
+
+Allowed = Callable[[JobSpec, str], Collection[int]]
+"""The shares that a job may have on a device model: those that compute right with its library."""
 
 UNKNOWN_WORK_S: Final = 3600.0
 """What a job is believed to need of which neither its owner nor an earlier run tells anything."""
@@ -40,12 +45,13 @@ MEMORY_STEP_MIB: Final = 64.0
 """To a multiple of which the memory that owners name is rounded up, so that kinds are few."""
 
 _KEPT_ALONE: Final = frozenset({JobState.PROFILING, JobState.STOPPING, JobState.LOST})
-_GSLA_SLACK: Final = 1e-9
-_SLACK_MIB: Final = 1e-6
 
 
 class CannotStartError(DovetailError):
     """A start breaks a rule of sharing: nothing was changed, and the job waits."""
+
+
+_Shares = Mapping[tuple[Kind, str], Collection[int]]
 
 
 @dataclass
@@ -83,8 +89,9 @@ class World:
         Replaced by ``learn``.
     sharing : callable, optional
         Why two runs may never share a device; it may look at their owners only. Default: all may.
-    allowed : mapping of str to collection of int, optional
-        The shares allowed on a device model, where not all of the cluster's are.
+    allowed : callable, optional
+        The shares that a job may have on a device model; jobs of one user's workload may have the
+        same. Default: the cluster's.
 
     Attributes
     ----------
@@ -96,15 +103,20 @@ class World:
     cluster: Cluster
     beliefs: Beliefs
     sharing: Sharing = lambda first, second: None
-    allowed: Mapping[str, Collection[int]] = field(default_factory=dict)
+    allowed: Allowed | None = None
     state: State = field(init=False)
 
     def __post_init__(self) -> None:
         self._gpus = {gpu.id: gpu for node in self.cluster.nodes for gpu in node.devices}
         self._models = tuple(dict.fromkeys(gpu.model for gpu in self._gpus.values()))
+        taken = self.cluster.reserve_mib + self.cluster.per_process_mib
+        self._sizes_mib = [gpu.memory_mib - taken for gpu in self._gpus.values()]
+        self._most_mib = max(self._sizes_mib, default=0.0)
         self._tracks: dict[str, _Track] = {}
         self._lasted: dict[tuple[int, str], _Mean] = {}
         self._profiles: dict[str, Workload | None] = {}
+        self._newcomers = Newcomers()
+        self._place: dict[Kind, int] = {}
         self._stale = True
         for live in self.brain.jobs.values():
             self._note_duration(live)
@@ -164,7 +176,7 @@ class World:
     def place(self, start: Start) -> events.Placed:
         """Return the event for a policy's start, and enter the start into ``state``.
 
-        ``renew`` takes it back where the brain never hears of it.
+        It is started ``with_cap``. ``renew`` takes it back where the brain never hears of it.
 
         Raises
         ------
@@ -172,8 +184,9 @@ class World:
             When the start breaks a rule of the round problem, or puts a job that runs alone
             beside another.
         """
-        refusal = self.refusal(start)
         live = self.brain.jobs[start.job.id]
+        start = self.with_cap(start)
+        refusal = self.refusal(start)
         if refusal:
             raise CannotStartError(f"{live.id} cannot start: {refusal}")
         shares = start.shares or (None,) * start.job.workers
@@ -186,13 +199,29 @@ class World:
         profiling = not live.alone_only and not self.brain.may_share(live)
         return events.Placed(at_s=self.state.now, run=run, profiling=profiling)
 
+    def with_cap(self, start: Start) -> Start:
+        """Return a start, under a cap where that is worth it.
+
+        Only a job that starts without caps on idle devices, the last that there are (while there
+        are idle ones, newcomers take these), in a cluster whose rules have ``start_capped``.
+        Newcomers are expected as they came in the last hour, spread over the devices in order.
+        Caps at which nobody knows the job's rate alone are not taken.
+        """
+        state, job = self.state, start.job
+        idle_left = sum(state.idle_count) - job.workers
+        fresh = all(not state.residents[gpu] for gpu in start.gpus)
+        if not state.machines.rules.start_capped or start.shares or idle_left > 0 or not fresh:
+            return start
+        share = self._best_cap(job, start.gpus[0])
+        return start if share is None else start._replace(shares=(share,) * job.workers)
+
     def refusal(self, start: Start) -> str | None:
         """Return which rule a start would break; None where it breaks none.
 
         What a policy wants is looked through here once more, by code that shares nothing with
         any policy: the worst case is an idle device.
         """
-        return next(self._broken(start), None)
+        return next(self._rules.broken(start), None)
 
     def believed(self, first: str, second: str, gpu: str) -> tuple[Belief, Belief] | None:
         """Return what is believed of two jobs that share a device, None where nothing is.
@@ -208,8 +237,8 @@ class World:
         shares = [_share_on(job, gpu) for job in jobs]
         names = [workload_name(job.spec) for job in jobs]
         model = self._gpus[gpu].model
-        mine = self._table.belief(model, (shares[0], shares[1]), names[0], names[1])
-        theirs = self._table.belief(model, (shares[1], shares[0]), names[1], names[0])
+        mine = self._made.table.belief(model, (shares[0], shares[1]), names[0], names[1])
+        theirs = self._made.table.belief(model, (shares[1], shares[0]), names[1], names[0])
         return None if mine is None or theirs is None else (mine, theirs)
 
     def instance(self) -> Instance:
@@ -217,28 +246,8 @@ class World:
 
         Kinds are its workloads. Devices that take nobody and hold nobody are left out.
         """
-        state = self.state
-        jobs = [*state.running.values(), *state.pending.values()]
-        used = {job.workload for job in jobs}
-        return Instance(
-            name="live",
-            cluster=self._cluster_in_use(),
-            workloads={state.names[k]: state.workloads[k] for k in sorted(used)},
-            jobs=tuple(map(self._record, sorted(jobs, key=lambda job: job.number))),
-            slowdowns=tuple(self._entries(sorted(used))),
-        )
-
-    def _cluster_in_use(self) -> Cluster:
-        """Return the cluster without the devices that take nobody and hold nobody."""
-        holding = {
-            self.state.machines.gpu_ids[g] for g, on in enumerate(self.state.residents) if on
-        }
-        idle = self._troubled - holding
-        nodes = (
-            Node(id=n.id, rack=n.rack, gpus=tuple(g for g in n.devices if g.id not in idle))
-            for n in self.cluster.nodes
-        )
-        return self.cluster.replace(nodes=tuple(node for node in nodes if node.gpus))
+        alone = [k for k, kind in enumerate(self._made.kinds) if kind.alone]
+        return instance_of(self.state, self.cluster, self._troubled, alone)
 
     # Which devices and kinds there are.
 
@@ -247,10 +256,12 @@ class World:
         active = {**self.brain.queued, **self.brain.holding}
         for name in [name for name in self._tracks if name not in active]:
             self._tracks.pop(name).job.phase = "finished"
-            self._note_duration(self.brain.jobs[name])
+            if name in self.brain.jobs:
+                self._note_duration(self.brain.jobs[name])
         for name, live in active.items():
             if name not in self._tracks:
                 self._tracks[name] = _Track(_seen_as(live))
+                self._newcomers.note(live)
         return list(active.values())
 
     def _note_duration(self, live: LiveJob) -> None:
@@ -262,7 +273,8 @@ class World:
         name, given = workload_name(live.spec), live.spec.memory_mib
         known = self._known(name)
         if given is None:
-            need = known.memory_mib if known else 0.0
+            # What ran once fits, however wide the bound on its next run is.
+            need = min(known.memory_mib, self._most_mib) if known else 0.0
         else:
             need = math.ceil(given / MEMORY_STEP_MIB) * MEMORY_STEP_MIB
         shares = (
@@ -285,54 +297,67 @@ class World:
 
         Who runs alone is told apart by the devices that hold him, and by nothing else.
         """
-        taken = self.cluster.reserve_mib + self.cluster.per_process_mib
-        sizes = [gpu.memory_mib - taken for gpu in self._gpus.values()]
-        enough = [size for size in sizes if size >= need_mib]
-        if need_mib == 0 or len(enough) == len(sizes):
+        enough = [size for size in self._sizes_mib if size >= need_mib]
+        if need_mib == 0 or len(enough) == len(self._sizes_mib):
             return 0.0
         return min(enough, default=need_mib)
 
     def _rebuild_where_needed(
         self, layout: Layout, kinds: Mapping[str, Kind], active: Sequence[LiveJob]
     ) -> bool:
-        sizes = _gang_sizes(active)
-        if not self._stale and self._still_holds(layout, kinds, sizes):
+        sizes, shares = _gang_sizes(active), self._shares_of(kinds, active)
+        known = not self._stale and self._place.keys() >= set(kinds.values())
+        if known and self._still_holds(layout, shares, sizes):
             return False
         self._stale, self._troubled, self._sizes = False, layout.troubled, sizes
-        self._kinds = tuple(dict.fromkeys(kinds.values()))
-        self._place = {kind: k for k, kind in enumerate(self._kinds)}
-        names = [name for name in sizes if self._known(name) is not None]
-        self._table = self.beliefs.table(names, self._models, self._caps(), sizes)
-        self._apart = self._who_keeps_apart(active)
-        self.state = self._new_state(layout)
+        self._made = self._kind_state(kinds, shares, active, sizes)
+        self._place = {kind: k for k, kind in enumerate(self._made.kinds)}
+        self.state = self._made.state(self.cluster, layout)
+        self._rules = StartRules(self.state, self._allowed_to)
+        self._gpu_place = {gpu: k for k, gpu in enumerate(self.state.machines.gpu_ids)}
         return True
 
-    def _still_holds(
-        self, layout: Layout, kinds: Mapping[str, Kind], sizes: Mapping[str, int]
-    ) -> bool:
-        return (
-            layout.troubled == self._troubled
-            and self._place.keys() >= set(kinds.values())
-            and all(size <= self._sizes.get(name, 0) for name, size in sizes.items())
+    def _kind_state(
+        self,
+        kinds: Mapping[str, Kind],
+        shares: _Shares,
+        active: Sequence[LiveJob],
+        sizes: Mapping[str, int],
+    ) -> KindState:
+        recent = self._newcomers.workloads if self.cluster.start_capped else ()
+        names = dict.fromkeys([*sizes, *recent])
+        known = [name for name in names if self._known(name) is not None]
+        caps = useful_caps(self.cluster, self.beliefs.measured_caps)
+        return KindState(
+            kinds=tuple(dict.fromkeys(kinds.values())),
+            table=self.beliefs.table(known, self._models, caps, sizes),
+            profile=self._known,
+            apart=self._who_keeps_apart(active),
+            allowed=shares,
         )
 
-    def _caps(self) -> tuple[Caps, ...]:
-        """Return the caps of two jobs that may be used: full use of the device, or measured.
+    def _shares_of(self, kinds: Mapping[str, Kind], active: Sequence[LiveJob]) -> _Shares:
+        """Return the kinds that there are, with the shares that each may have on each model."""
+        of_kind = {kinds[live.id]: live.spec for live in active}
+        return {
+            (kind, model): set() if kind.alone else self._allowed_for(spec, model)
+            for kind, spec in of_kind.items()
+            for model in self._models
+        }
 
-        That is both uncapped, one of them, or two caps that sum to all that may be given or to
-        the whole device.
-        """
-        rules = self.cluster
-        one_or_none: tuple[int | None, ...] = (None, *rules.shares)
-        full = {rules.share_sum, WHOLE}
-        measured = self.beliefs.measured_caps
-        found = [UNCAPPED]
-        for x, y in product(one_or_none, repeat=2):
-            both = (x or 0) + (y or 0)
-            useful = x is None or y is None or both in full or (x, y) in measured
-            if useful and both <= rules.share_sum and (x, y) != UNCAPPED:
-                found.append((x, y))
-        return tuple(found)
+    def _allowed_for(self, spec: JobSpec, model: str) -> Collection[int]:
+        shares = set(self.cluster.shares)
+        return shares.intersection(self.allowed(spec, model)) if self.allowed and shares else shares
+
+    def _allowed_to(self, kind: int, model: str) -> Collection[int]:
+        return self._made.allowed[self._made.kinds[kind], model]
+
+    def _still_holds(self, layout: Layout, shares: _Shares, sizes: Mapping[str, int]) -> bool:
+        return (
+            layout.troubled == self._troubled
+            and all(self._made.allowed[key] == allowed for key, allowed in shares.items())
+            and all(size <= self._sizes.get(name, 0) for name, size in sizes.items())
+        )
 
     def _who_keeps_apart(self, active: Sequence[LiveJob]) -> set[tuple[int, int]]:
         """Return the pairs of users, both ways, that may not share a device."""
@@ -351,87 +376,6 @@ class World:
         gpus = [*self._gpus, *(f"none {k}" for k in range(live.spec.workers))]
         seats = tuple(Seat(gpu=gpu) for gpu in gpus[: live.spec.workers])
         return Run(id=f"{live.id}.1", job=live.id, spec=live.spec, seats=seats)
-
-    # The arrays of a state.
-
-    def _new_state(self, layout: Layout) -> State:
-        cluster, down = layout.cluster(self.cluster)
-        state = State(
-            Instance(name="live", cluster=cluster, workloads=self._workloads(), jobs=()),
-            SlowdownTable.of_entries((), (), ()),
-        )
-        state.down |= down
-        self._gpu_place = {gpu: k for k, gpu in enumerate(state.machines.gpu_ids)}
-        self._model_place = {model: k for k, model in enumerate(state.machines.models)}
-        state.predicted = self._expanded(state, self._table.slowdown, self._table.upper)
-        state.foretold = self._expanded(state, self._table.foretold, self._table.foretold_upper)
-        self._note_measured(state)
-        nobody = np.argwhere(np.isnan(state.predicted.slowdown).all(axis=1)).tolist()
-        state.clashes.update((model, a, b) for model, a, b in nobody)
-        return state
-
-    def _workloads(self) -> dict[str, Workload]:
-        found: dict[str, Workload] = {}
-        for kind in self._kinds:
-            known = None if kind.alone else self._known(kind.workload)
-            label = kind.label(known.memory_mib if known else 0.0)
-            if label in found:
-                label = f"{label} (user {kind.uid})"
-            made = known or Workload(memory_mib=0.0)
-            found[label] = made.replace(memory_mib=kind.need_mib)
-        return found
-
-    def _expanded(self, state: State, slowdown: Floats, upper: Floats) -> SlowdownTable:
-        """Return beliefs of workloads as a table of kinds, on the models of a state."""
-        mine = self._with_beliefs()
-        models = [self._models.index(model) for model in state.machines.models]
-        there = np.array([self._table.place[self._kinds[k].workload] for k in mine], dtype=np.int64)
-        shape = (len(models), len(self._table.caps), len(self._kinds), len(self._kinds))
-
-        def of_kinds(values: Floats) -> Floats:
-            table = np.full(shape, np.nan)
-            known = values[models][:, :, there][..., there]
-            table[np.ix_(range(shape[0]), range(shape[1]), mine, mine)] = known
-            return self._only_allowed(state.machines.models, table)
-
-        return SlowdownTable(
-            workloads=state.names,
-            models=state.machines.models,
-            caps=self._table.caps,
-            slowdown=of_kinds(slowdown),
-            upper=of_kinds(upper),
-            power_w=np.full(shape, np.nan),
-        )
-
-    def _with_beliefs(self) -> list[int]:
-        """Return the kinds of which anything may be believed."""
-        return [k for k, kind in enumerate(self._kinds) if kind.workload in self._table.place]
-
-    def _only_allowed(self, models: Sequence[str], table: Floats) -> Floats:
-        """Strike out shares that are not allowed on a model, and users that keep apart."""
-        for m, model in enumerate(models):
-            allowed = {None, *self.allowed.get(model, self.cluster.shares)}
-            for k, caps in enumerate(self._table.caps):
-                if not allowed.issuperset(caps):
-                    table[m, k] = np.nan
-        for a, b in product(range(len(self._kinds)), repeat=2):
-            if (self._kinds[a].uid, self._kinds[b].uid) in self._apart:
-                table[:, :, a, b] = np.nan
-        return table
-
-    def _note_measured(self, state: State) -> None:
-        """Tell policies which of the slowdowns were measured, and their bounds."""
-        of_name: dict[int, list[int]] = {}
-        for k in self._with_beliefs():
-            of_name.setdefault(self._table.place[self._kinds[k].workload], []).append(k)
-        cells = np.argwhere(self._table.source == Source.MEASURED).tolist()
-        for m, caps, own, other in cells:
-            model = self._model_place[self._models[m]]
-            for a, b in product(of_name.get(own, ()), of_name.get(other, ())):
-                if not math.isnan(state.predicted.rows[model][caps][a][b]):
-                    cell = (model, caps, a, b)
-                    state.seen[cell] = state.predicted.rows[model][caps][a][b]
-                    state.seen_upper[cell] = state.predicted.upper_rows[model][caps][a][b]
 
     # Jobs in a state.
 
@@ -512,7 +456,7 @@ class World:
         """Return a slowdown on one GPU; where nothing is known, as if its jobs took turns."""
         residents = self.state.residents[gpu]
         if len(residents) == 1:
-            return self._alone(job, job.share_on(gpu))
+            return 1 / (rate_alone(self.state, job, job.share_on(gpu)) or 1.0)
         pairs = [[self._beside(a, b, gpu) for b in residents] for a in residents]
         if len(residents) > LARGEST:
             return float(len(residents))
@@ -526,14 +470,8 @@ class World:
         caps = (job.share_on(gpu), other.share_on(gpu))
         model = self.state.machines.models[self.state.machines.model[gpu]]
         names = workload_name(live.spec), workload_name(their.spec)
-        found = self._table.belief(model, caps, *names)
+        found = self._made.table.belief(model, caps, *names)
         return found.slowdown if found else math.nan
-
-    def _alone(self, job: Job, share: int | None) -> float:
-        throughput = self.state.workloads[job.workload].throughput
-        if share is None or share not in throughput or WHOLE not in throughput:
-            return 1.0
-        return throughput[WHOLE] / throughput[share]
 
     def _enter(self, start: Start) -> None:
         state, job = self.state, start.job
@@ -550,125 +488,26 @@ class World:
                 resident.done_s, resident.since_s = resident.done(state.now), state.now
                 resident.rate = self._rate(resident)
 
-    # The rules of a start.
-
-    def _broken(self, start: Start) -> Iterator[str]:
-        """Yield every rule that a start breaks."""
-        state, job, gpus = self.state, start.job, start.gpus
-        if state.pending.get(job.number) is not job:
-            yield "it does not wait"
-            return
-        if len(gpus) != job.workers or len(set(gpus)) != job.workers:
-            yield f"it needs {job.workers} devices, got {len(set(gpus))}"
-            return
-        if len({state.machines.model[gpu] for gpu in gpus}) > 1:
-            yield "its devices are of several models"
-        if start.mode:
-            yield "it has one mode only"
-        shares = start.shares or (None,) * job.workers
-        if len(shares) != job.workers:
-            yield f"it needs {job.workers} shares, got {len(shares)}"
-            return
-        for gpu, share in zip(gpus, shares, strict=True):
-            yield from self._broken_on(job, gpu, share)
-
-    def _broken_on(self, job: Job, gpu: int, share: int | None) -> Iterator[str]:
-        state, machines = self.state, self.state.machines
-        rules, where, residents = machines.rules, machines.gpu_ids[gpu], state.residents[gpu]
-        model = machines.models[machines.model[gpu]]
-        if machines.node[gpu] in state.down:
-            yield f"{where} takes no jobs"
-        if len(residents) >= rules.max_jobs_per_gpu:
-            yield f"{where} is full"
-        if share is not None and share not in self.allowed.get(model, rules.shares):
-            yield f"a share of {share} % is not allowed on {where}"
-        if share is not None and not residents and not self._cap_known(job, share):
-            yield f"nobody knows how fast it runs alone at {share} %"
-        capped = (share or 0) + sum(other.share_on(gpu) or 0 for other in residents)
-        if capped > rules.share_sum:
-            yield f"the shares on {where} would sum to {capped} %"
-        need = state.modes[job.workload][0].memory_mib + sum(map(state.needs_mib, residents))
-        if need > machines.memory_mib[gpu] + _SLACK_MIB:
-            yield f"{where} has too little memory"
-        for other in residents:
-            yield from self._broken_beside(job, share, other, gpu)
-
-    def _cap_known(self, job: Job, share: int) -> bool:
-        known = self.state.workloads[job.workload].throughput
-        return share in known and WHOLE in known
-
-    def _broken_beside(self, job: Job, share: int | None, other: Job, gpu: int) -> Iterator[str]:
-        state, theirs = self.state, other.share_on(gpu)
-        model, table = state.machines.model[gpu], state.predicted
-        there = table.caps_place.get((share, theirs))
-        back = table.caps_place.get((theirs, share))
-        if there is None or back is None:
-            yield f"nothing is believed of it beside {other.id} at these shares"
-            return
-        mine = table.upper_rows[model][there][job.workload][other.workload]
-        their_upper = table.upper_rows[model][back][other.workload][job.workload]
-        if math.isnan(mine) or math.isnan(their_upper):
-            yield f"it may not share with {other.id}"
-        if mine > job.gsla + _GSLA_SLACK:
-            yield f"{other.id} would slow it to {mine:.3g}, its gSLA is {job.gsla:g}"
-        if their_upper > other.gsla + _GSLA_SLACK:
-            yield f"it would slow {other.id} to {their_upper:.3g}, whose gSLA is {other.gsla:g}"
-
-    # Records of an instance.
-
-    def _record(self, job: Job) -> records.Job:
-        live, state = self.brain.jobs[job.id], self.state
-        common = {
-            "id": job.id,
-            "workload": state.names[job.workload],
-            "workers": job.workers,
-            "gsla": live.spec.gsla,
-            "weight": job.weight,
-            "arrival_s": max(0.0, job.arrival_s),
-            "remaining_s": job.remaining(state.now),
-            "priority": live.spec.priority,
-            "state": job.phase,
-        }
-        if job.phase == "running":
-            common["gpus"] = tuple(state.machines.gpu_ids[gpu] for gpu in job.gpus)
-            common["share"] = job.shares
-        return records.Job.model_validate(common)
-
-    def _entries(self, used: Sequence[int]) -> Iterator[SlowdownEntry]:
-        """Yield an entry for every two kinds that do not run alone; null: they may not share."""
-        table, state = self.state.predicted, self.state
-        shared = [k for k in used if not self._kinds[k].alone]
-        for m, model in enumerate(state.machines.models):
-            for k, caps in enumerate(table.caps):
-                back = table.caps_place[caps[1], caps[0]]
-                for a, b in product(shared, repeat=2):
-                    mirror = a > b or (a == b and (caps[0] or 0) > (caps[1] or 0))
-                    if mirror:
-                        continue
-                    yield _entry(
-                        (state.names[a], state.names[b]),
-                        caps,
-                        model,
-                        (float(table.slowdown[m, k, a, b]), float(table.slowdown[m, back, b, a])),
-                        (float(table.upper[m, k, a, b]), float(table.upper[m, back, b, a])),
-                    )
-
-
-def _entry(
-    pair: tuple[str, str],
-    caps: Caps,
-    model: str,
-    slowdown: tuple[float, float],
-    upper: tuple[float, float],
-) -> SlowdownEntry:
-    known = not any(map(math.isnan, (*slowdown, *upper)))
-    return SlowdownEntry(
-        pair=pair,
-        share=None if caps == UNCAPPED else caps,
-        slowdown=slowdown if known else None,
-        upper=upper if known and upper != slowdown else None,
-        gpu_model=model,
-    )
+    def _best_cap(self, job: Job, gpu: int) -> int | None:
+        """Return the cap at which a job that starts alone leaves its device the most to do."""
+        state, spec = self.state, self.brain.jobs[job.id].spec
+        model, shares = state.machines.model[gpu], self._rules.shares_on(job, gpu)
+        alone: dict[int | None, float] = {None: 1.0}
+        for share in shares:
+            rate = rate_alone(state, job, share)
+            if rate is not None and rate * job.gsla >= 1:
+                alone[share] = rate
+        host = Host(
+            workload=workload_name(spec),
+            model=state.machines.models[model],
+            gsla=job.gsla,
+            work_s=job.remaining(state.now) / state.speed[model][job.workload],
+            table=self._made.table,
+            shares=shares,
+            apart=[other for own, other in self._made.apart if own == spec.owner.uid],
+        )
+        open_gpus = sum(node not in state.down for node in state.machines.node)
+        return self._newcomers.best_cap(host, alone, self._newcomers.per_s(state.now) / open_gpus)
 
 
 def _seen_as(live: LiveJob) -> Job:

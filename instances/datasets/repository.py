@@ -120,10 +120,15 @@ class Repository:
     ----------
     path : str or path
         The file. It is made by the first append.
+
+    Attributes
+    ----------
+    path : Path
+        The file.
     """
 
     def __init__(self, path: FilePath) -> None:
-        self._path = Path(path)
+        self.path = Path(path)
         self._source = source_name(path)
 
     def append(
@@ -165,7 +170,7 @@ class Repository:
         records = [found.record for found in self.since(0)]
         return DataSet.from_data(
             {
-                "name": self._path.stem,
+                "name": self.path.stem,
                 "profiles": [record for record in records if isinstance(record, SoloProfile)],
                 "measurements": [record for record in records if isinstance(record, Measurement)],
             },
@@ -182,7 +187,7 @@ class Repository:
         InputError
             As for `data_set`.
         """
-        if not os.path.exists(self._path):
+        if not os.path.exists(self.path):
             raise InputError("cannot be read: no such file or directory", "", self._source)
         with self._faults("read"), closing(self._connected(self._read_mode())) as connection:
             self._check_kind(connection)
@@ -191,8 +196,8 @@ class Repository:
 
     def _read_mode(self) -> str:
         """Return how to open the file for reading; SQLite wants to put its log beside it."""
-        log = self._path.with_name(f"{self._path.name}-wal")
-        if os.access(self._path.parent, os.W_OK) or log.exists():
+        log = self.path.with_name(f"{self.path.name}-wal")
+        if os.access(self.path.parent, os.W_OK) or log.exists():
             return "ro"
         return "ro&immutable=1"
 
@@ -202,18 +207,18 @@ class Repository:
             rule = f"a repository needs SQLite {needed} or later"
             raise UnsupportedError(f"{rule}, this Python has {sqlite3.sqlite_version}")
         self._refuse_other_files()
-        place = f"file:{quote(str(self._path.absolute()))}?mode={mode}"
+        place = f"file:{quote(str(self.path.absolute()))}?mode={mode}"
         connection = sqlite3.connect(place, _WAIT_S, isolation_level=None, uri=True)
         connection.execute("PRAGMA foreign_keys = ON")
         return connection
 
     def _refuse_other_files(self) -> None:
         """Refuse what is no database; SQLite takes a short file for an empty one, to write over."""
-        if os.path.isdir(self._path):
+        if os.path.isdir(self.path):
             raise InputError("must be a profile repository, got a folder", "", self._source)
         # Looked at by its size: to open and close it here would drop the locks that another
         # thread of this process holds through SQLite.
-        if os.path.isfile(self._path) and 0 < os.path.getsize(self._path) < _LEAST_BYTES:
+        if os.path.isfile(self.path) and 0 < os.path.getsize(self.path) < _LEAST_BYTES:
             raise InputError(_NO_REPOSITORY, "", self._source)
 
     def _prepare(self, connection: sqlite3.Connection) -> None:

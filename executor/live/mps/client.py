@@ -6,26 +6,12 @@ import re
 from pathlib import Path
 from typing import Final
 
-from dovetail.executor.live.mps.control import DEVICES, LOG_DIRECTORY, PIPE_DIRECTORY
+from dovetail.executor.live.mps.control import DEVICES, PIPE_DIRECTORY
 from dovetail.executor.live.mps.errors import MpsRefusedError
 
 PERCENTAGE: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 MEMORY: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 PRIORITY: Final = "CUDA_MPS_CLIENT_PRIORITY"
-
-CLIENT_VARIABLES: Final = (
-    DEVICES,
-    PIPE_DIRECTORY,
-    LOG_DIRECTORY,
-    PERCENTAGE,
-    MEMORY,
-    PRIORITY,
-    "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING",
-    "CUDA_MPS_SM_PARTITION",
-    "CUDA_MPS_PROTOCOL_VERSION",
-    "CUDA_DEVICE_MAX_CONNECTIONS",
-)
-"""Variables that decide how a process meets MPS: take a submitter's away before setting ours."""
 
 _UUID: Final = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 

@@ -102,11 +102,11 @@ class Control:
 
     def daemon(self) -> Process | None:
         """Return the daemon's process, proved by name, user, pipe directory and GPU."""
-        return next((found for found in processes.every() if self._is_daemon(found)), None)
+        return next((one for one in processes.running(PROGRAM) if self._is_daemon(one)), None)
 
     def server_processes(self) -> tuple[Process, ...]:
         """Return the processes of its servers, whether the daemon lives or not."""
-        return tuple(found for found in processes.every() if self._is_server(found))
+        return tuple(one for one in processes.running(SERVER) if self._given(one))
 
     def holders(self) -> tuple[int, ...]:
         """Return the processes that may be clients: they were given its pipe directory."""
@@ -224,23 +224,14 @@ class Control:
         return f"MPS of {self.gpu} for user {self.uid}"
 
     def _is_daemon(self, process: Process) -> bool:
-        if not ({"-d", "-f"} & set(process.arguments) and process.runs(PROGRAM)):
-            return False
-        return self._given(process) and self._sees(process) == self.gpu
-
-    def _is_server(self, process: Process) -> bool:
-        return process.runs(SERVER) and self._given(process)
+        environment = process.environment() or {}
+        return is_daemon(process) and self._given(process) and environment.get(DEVICES) == self.gpu
 
     def _given(self, process: Process) -> bool:
         if process.uid != self.uid:
             return False
-        environment = process.environment()
-        return environment is not None and environment.get(PIPE_DIRECTORY) == str(self.directory)
-
-    @staticmethod
-    def _sees(process: Process) -> str | None:
-        environment = process.environment()
-        return None if environment is None else environment.get(DEVICES)
+        environment = process.environment() or {}
+        return environment.get(PIPE_DIRECTORY) == str(self.directory)
 
     def _pids(self, command: str) -> tuple[int, ...]:
         answer = self.ask(command)
@@ -297,6 +288,11 @@ class Control:
             os.close(handle)
             return None
         return handle
+
+
+def is_daemon(process: Process) -> bool:
+    """Whether a process of the control program is a daemon: its front end has no such option."""
+    return bool({"-d", "-f"} & set(process.arguments))
 
 
 def acting_as(uid: int) -> dict[str, Any]:

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dovetail.executor.live.mps import processes
-from dovetail.executor.live.mps.control import DEVICES, PIPE_DIRECTORY, PROGRAM, SERVER
-from dovetail.executor.live.mps.processes import Process
+from dovetail.executor.live.mps.control import DEVICES, PIPE_DIRECTORY, PROGRAM, SERVER, is_daemon
 
 
 class MpsProcess(NamedTuple):
@@ -46,9 +45,9 @@ def foreign_mps(base: Path, uuid: str) -> Iterator[MpsProcess]:
 
 def every_mps() -> Iterator[MpsProcess]:
     """Yield every daemon and server of MPS on the machine."""
-    for process in processes.every():
-        program = _program(process)
-        if program is not None:
+    for process in processes.running(PROGRAM, SERVER):
+        program = SERVER if process.runs(SERVER) else PROGRAM
+        if program == SERVER or is_daemon(process):
             environment = process.environment() or {}
             directory, devices = environment.get(PIPE_DIRECTORY), environment.get(DEVICES)
             yield MpsProcess(process.pid, process.uid, program, directory, devices)
@@ -63,12 +62,3 @@ def may_see(devices: str | None, uuid: str) -> bool:
         return True
     names = [name.strip() for name in devices.split(",")]
     return any(uuid.startswith(name) if name.startswith("GPU-") else bool(name) for name in names)
-
-
-def _program(process: Process) -> str | None:
-    if process.runs(SERVER):
-        return SERVER
-    # Without these options it is the front end that sends commands.
-    if process.runs(PROGRAM) and {"-d", "-f"} & set(process.arguments):
-        return PROGRAM
-    return None

@@ -25,7 +25,7 @@ class HealthState(StrEnum):
     FAULT = "fault"
     """A client's fault has stopped a server; newcomers are refused."""
     UNKNOWN = "unknown"
-    """The daemon does not answer in time, or nobody understands what it says."""
+    """The daemon does not answer in time, is gone from under its clients, or talks nonsense."""
 
 
 class Health(NamedTuple):

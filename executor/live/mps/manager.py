@@ -72,7 +72,7 @@ class MpsManager:
     ) -> dict[str, str]:
         """Start the GPU's daemon if need be, and return what a client must have in its environment.
 
-        ``CLIENT_VARIABLES`` of the submitter are to be removed first.
+        The submitter's variables that begin with ``CUDA_MPS_`` are to be removed first.
 
         Parameters
         ----------
@@ -153,10 +153,12 @@ class MpsManager:
         return all(done)
 
     def health(self, uuid: str) -> Health:
-        """Return how MPS on the GPU is doing; a daemon in trouble is an answer, not an error."""
-        found = [health_of(control) for control in self._controls(uuid)]
-        for control in self._controls(uuid):
-            control.trim_logs()
+        """Return how MPS on the GPU is doing; a daemon in trouble is an answer, not an error.
+
+        A daemon that is gone while its server, or a possible client, lives is not down: what
+        becomes of them is unknown.
+        """
+        found = [self._health(control) for control in self._controls(uuid)]
         alive = [health for health in found if health.state is not HealthState.DOWN]
         return next(iter([*alive, *found]), Health(HealthState.DOWN, why="never started"))
 
@@ -190,6 +192,16 @@ class MpsManager:
             if not self._in_use(control):
                 control.quit(self._patience.quit_s)
 
+    @staticmethod
+    def _health(control: Control) -> Health:
+        control.trim_logs()
+        health = health_of(control)
+        left = _left_by(control) if health.state is HealthState.DOWN else ()
+        if not left:
+            return health
+        why = f"{control}: its daemon is gone, but {_listed(left)} may be its server or clients"
+        return Health(HealthState.UNKNOWN, control.uid, why=why)
+
     # One daemon, one user.
 
     def _vacate(self, uuid: str, uid: int) -> None:
@@ -205,7 +217,7 @@ class MpsManager:
             control.quit(self._patience.quit_s)
 
     def _ensure(self, control: Control) -> None:
-        health = health_of(control)
+        health = self._health(control)
         if health.state is HealthState.DOWN:
             self._start(control)
         elif health.state is HealthState.UNKNOWN:
@@ -216,12 +228,6 @@ class MpsManager:
             raise MpsError(f"{control}: a server is in fault")
 
     def _start(self, control: Control) -> None:
-        left = [*(process.pid for process in control.server_processes()), *control.holders()]
-        if left:
-            raise MpsError(
-                f"{control}: its daemon is gone, but its server or clients may live; recover it: "
-                f"{_listed(left)}"
-            )
         stale = control.daemon()
         if stale is not None and not processes.kill(stale, self._patience.answer_s):
             raise MpsError(f"{control}: a daemon that does not answer, {stale.pid}, does not die")
@@ -239,7 +245,7 @@ class MpsManager:
         try:
             return bool(control.all_clients() or control.holders())
         except NoDaemonError:
-            return bool(control.server_processes() or control.holders())
+            return bool(_left_by(control))
         except MpsError:
             return True
 
@@ -272,9 +278,7 @@ class MpsManager:
     def _live(self, uuid: str) -> list[Control]:
         """Return the controls with a process of theirs: a daemon, a server, a possible client."""
         return [
-            control
-            for control in self._controls(uuid)
-            if control.daemon() or control.server_processes() or control.holders()
+            control for control in self._controls(uuid) if control.daemon() or _left_by(control)
         ]
 
     def _running(self) -> list[Control]:
@@ -282,7 +286,9 @@ class MpsManager:
         found: list[Control] = []
         for daemon in every_mps():
             directory, uuid = daemon.directory, daemon.devices
-            if directory is None or uuid is None or Path(directory).parent != self._base:
+            if daemon.program != PROGRAM or directory is None or uuid is None:
+                continue
+            if Path(directory).parent != self._base:
                 continue
             control = self._control(uuid, daemon.uid)
             if control.directory == Path(directory):
@@ -298,6 +304,10 @@ class MpsManager:
             yield
         finally:
             lock.release()
+
+
+def _left_by(control: Control) -> tuple[int, ...]:
+    return (*(server.pid for server in control.server_processes()), *control.holders())
 
 
 def _listed(pids: Sequence[int]) -> str:

@@ -7,9 +7,7 @@ import select
 import signal
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
-
-_PROC: Final = Path("/proc")
+from typing import NamedTuple
 
 
 class Process(NamedTuple):
@@ -28,7 +26,7 @@ class Process(NamedTuple):
     def environment(self) -> Mapping[str, str] | None:
         """Return the environment it was started with, or None where that may not be read."""
         try:
-            raw = (_PROC / str(self.pid) / "environ").read_bytes()
+            raw = _read(self.pid, "environ")
         except OSError:
             return None
         pairs = (part.partition("=") for part in os.fsdecode(raw).split("\0") if part)
@@ -37,26 +35,39 @@ class Process(NamedTuple):
 
 def look(pid: int) -> Process | None:
     """Return the process, or None where none lives (a zombie does not)."""
-    folder = _PROC / str(pid)
     try:
         # The name, in parentheses, may hold anything: fields are counted from its end.
-        fields = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
-        status = (folder / "status").read_text(errors="replace")
-        arguments = os.fsdecode((folder / "cmdline").read_bytes()).split("\0")[:-1]
+        fields = _read(pid, "stat").rpartition(b")")[2].split()
+        status = _read(pid, "status")
+        arguments = os.fsdecode(_read(pid, "cmdline")).split("\0")[:-1]
     except OSError:
         return None
     state, parent, started = fields[0], int(fields[1]), int(fields[19])
-    if state in "ZX":
+    if state in (b"Z", b"X"):
         return None
-    uid = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("Uid:"))
+    uid = next(int(line.split()[1]) for line in status.splitlines() if line.startswith(b"Uid:"))
     return Process(pid, parent, started, uid, tuple(arguments))
 
 
 def every() -> Iterator[Process]:
     """Yield every process that can be seen."""
-    for entry in _PROC.iterdir():
-        if entry.name.isdecimal() and (process := look(int(entry.name))) is not None:
+    for pid in _pids():
+        if (process := look(pid)) is not None:
             yield process
+
+
+def running(*programs: str) -> Iterator[Process]:
+    """Yield the processes that run a program of one of these names."""
+    needles = [os.fsencode(program) for program in programs]
+    for pid in _pids():
+        try:
+            line = _read(pid, "cmdline")
+        except OSError:
+            continue
+        if any(needle in line for needle in needles):
+            process = look(pid)
+            if process is not None and any(process.runs(program) for program in programs):
+                yield process
 
 
 def descends(pid: int, ancestor: int) -> bool:
@@ -101,3 +112,12 @@ def _with_handle(process: Process, within_s: float, sent: signal.Signals | None)
         return True
     finally:
         os.close(handle)
+
+
+def _pids() -> Iterator[int]:
+    return (int(name) for name in os.listdir("/proc") if name.isdecimal())
+
+
+def _read(pid: int, name: str) -> bytes:
+    with open(f"/proc/{pid}/{name}", "rb") as file:
+        return file.read()

@@ -10,12 +10,13 @@ import logging
 import socket
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
 from dovetail.executor.live import events
 from dovetail.executor.live.clock import boot_s
+from dovetail.executor.live.cublas import CublasVersions
 from dovetail.executor.live.jobs import Run
 from dovetail.executor.live.mps.errors import MpsError
 from dovetail.executor.live.mps.health import HealthState
@@ -25,7 +26,7 @@ from dovetail.executor.live.pools.gate import LaunchError
 from dovetail.executor.live.pools.local import LocalPool
 from dovetail.executor.live.pools.pool import Usage
 from dovetail.executor.live.pools.processes import descendants, stat_of
-from dovetail.executor.live.splits import Splits
+from dovetail.executor.live.splits import SplitKey, Splits
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Cluster, Node
 from dovetail.instances.instance import Gpu as Device
@@ -91,6 +92,7 @@ class GpuPool(LocalPool):
         self._has_mps = mps.why_not() is None
         self.notice = "" if self._has_mps else TURNS
         self._outside_since: dict[tuple[str, int], float] = {}
+        self._cublas = CublasVersions()
         self._sick: dict[str, str] = {}
         self._left: dict[str, tuple[int, ...]] = {}
         self._closing = threading.Event()
@@ -121,6 +123,17 @@ class GpuPool(LocalPool):
         if self._has_mps and first.spec.owner.uid != second.spec.owner.uid:
             return "an MPS server serves one user at a time"
         return None
+
+    def library(self, run: Run) -> str:
+        """Return the version of cuBLAS that a run has loaded, empty where it is not known."""
+        pids = [pid for gpu in self._gpus.values() for pid in self._pids(run, gpu)]
+        return self._cublas.of(pids, run.spec.owner.uid, run.spec.owner.gid) or ""
+
+    def allowed(self, library: str, model: str) -> Collection[int]:
+        """Return the shares of a GPU model under which a version of cuBLAS computes right."""
+        if not self._has_mps or not library:
+            return ()
+        return self._splits.allowed(SplitKey(model, self._driver, library))
 
     def usage(self) -> Mapping[str, Usage]:
         """Return what each GPU has been doing since the last call; none of one that is lost."""

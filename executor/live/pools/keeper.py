@@ -107,6 +107,7 @@ class _Rank:
     rung: int = 0
     killed: bool = False
     trouble: str = ""
+    lost: str = ""
 
 
 @dataclass
@@ -143,6 +144,7 @@ class Keeper:
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._ranks = [_Rank(k, files.rank(k)) for k in range(len(run.seats))]
         self._stopping: StopOrder | None = None
+        self._find()
         self._thread = threading.Thread(target=self._keep, name=f"keeper of {run.id}", daemon=True)
         self._thread.start()
 
@@ -179,7 +181,6 @@ class Keeper:
     def _keep(self) -> None:
         """Keep the run until it is over or the service leaves."""
         try:
-            self._find()
             while self._goes_on():
                 self._guarded_step()
         finally:
@@ -353,6 +354,7 @@ class Keeper:
     def _try_ready(self, rank: _Rank, pid: int) -> None:
         rank.ready = self._hooks.is_ready(self.kept, rank.number, pid)
         if rank.ready:
+            rank.lost = ""
             self._tell(events.RankReady(at_s=0.0, run=self.kept.id, rank=rank.number))
             return
         _due(rank, boot_s() + rank.pause_s)
@@ -457,8 +459,12 @@ class Keeper:
                 os.waitpid(rank.shim.pid, os.WNOHANG)
 
     def _lose(self, rank: _Rank, reason: str) -> None:
-        if rank.phase is not _Phase.OVER:
-            self._tell(events.RankLost(at_s=0.0, run=self.kept.id, rank=rank.number, reason=reason))
+        """Tell, once, that nobody can say whether a rank still runs."""
+        if rank.phase in (_Phase.IDLE, _Phase.OVER) or rank.lost == reason:
+            return
+        # Once all is well again it is told anew that the rank is ready.
+        rank.ready, rank.lost = False, reason
+        self._tell(events.RankLost(at_s=0.0, run=self.kept.id, rank=rank.number, reason=reason))
 
     def _refused(self, rank: _Rank, reason: str) -> events.RankRefused:
         return events.RankRefused(at_s=0.0, run=self.kept.id, rank=rank.number, reason=reason)

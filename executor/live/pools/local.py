@@ -8,7 +8,7 @@ import queue
 import socket
 import threading
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Final
@@ -71,6 +71,14 @@ class LocalPool:
     def sharing(self, first: Run, second: Run) -> str | None:
         """Return why two runs may never share a device; None: they may."""
         return None
+
+    def library(self, run: Run) -> str:
+        """Return the library on which it depends which shares compute right; empty: none."""
+        return ""
+
+    def allowed(self, library: str, model: str) -> Collection[int]:
+        """Return the shares that a program with this library may have."""
+        return self.cluster().shares
 
     def usage(self) -> Mapping[str, Usage]:
         """Return what each device has been doing since the last call."""

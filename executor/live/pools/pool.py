@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from dovetail.executor.live.events import AnyEvent
@@ -18,7 +18,8 @@ class Progress(NamedTuple):
     iterations : float
         Done since its process began.
     at_s : float
-        When that was read, seconds of CLOCK_BOOTTIME (any clock that does not stop or jump).
+        When the last of them was done, seconds of CLOCK_BOOTTIME: two readings make an exact
+        rate, whenever they are taken.
     total : float or None
         Iterations in all, where the job says so.
     """
@@ -78,6 +79,17 @@ class NodePool(Protocol):
 
     def sharing(self, first: Run, second: Run) -> str | None:
         """Return why two runs may never share a device (users under one MPS server); None: may."""
+        ...
+
+    def library(self, run: Run) -> str:
+        """Return the library that decides which shares compute right for a run (cuBLAS on GPUs).
+
+        It is looked for while the run runs; empty where it is not known, or does not matter.
+        """
+        ...
+
+    def allowed(self, library: str, model: str) -> Collection[int]:
+        """Return the shares of a device model that a program with this library may have."""
         ...
 
     def attach(self, wake: Callable[[], None]) -> None:

@@ -27,6 +27,7 @@ import shutil
 import signal
 import sys
 import time
+import traceback
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -163,8 +164,14 @@ class ExitFile:
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
-        self._beside = os.path.join(directory, "exit.json.tmp")
+        # By its number: another shim may be trying to claim the same rank.
+        self._beside = os.path.join(directory, f"exit.{os.getpid()}.tmp")
         write_durably(self._beside, b" " * RESERVED_BYTES)
+
+    def give_up(self) -> None:
+        """Give the room back."""
+        with contextlib.suppress(OSError):
+            os.unlink(self._beside)
 
     def write(self, status: int | None, refused: str = "") -> None:
         """Put the status into place, however long that takes: the service waits for it."""
@@ -442,8 +449,16 @@ class Guard:
                 with contextlib.suppress(KeyError):
                     self._poll.unregister(self._output)
                 return
-            for read in self._readers:
-                read(data)
+            for read in list(self._readers):
+                self._hand(read, data)
+
+    def _hand(self, read: Callable[[bytes], object], data: bytes) -> None:
+        """Give output to a reader; one that fails gets no more, and the job goes on."""
+        try:
+            read(data)
+        except Exception:
+            self._readers.remove(read)
+            traceback.print_exc()
 
     def _obey(self) -> None:
         if self._asked and self._status is None:
@@ -540,11 +555,12 @@ def main(directory: str) -> None:
         spec = json.load(file)
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     child = Child(spec)
-    try:
-        refused = child.prepared()
-        readers, ending = _readers(directory, spec), ExitFile(directory)
-    except OSError as error:
-        refused = _told(error)
+    refused = child.prepared()
+    if not refused:
+        try:
+            readers, ending = _readers(directory, spec), ExitFile(directory)
+        except Exception as error:
+            refused = _told(error)
     if refused:
         child.give_up()
         _say(f"refused {refused}")
@@ -552,7 +568,12 @@ def main(directory: str) -> None:
     _say("prepared")
     if os.read(0, _CHUNK) != b"go\n" or not _claimed(directory, child):
         child.give_up()
+        ending.give_up()
         return
+    _guard(child, readers, ending)
+
+
+def _guard(child: Child, readers: list[Callable[[bytes], object]], ending: ExitFile) -> None:
     refused = child.release()
     if refused:
         child.give_up()

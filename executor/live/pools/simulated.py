@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import shlex
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -89,6 +89,14 @@ class SimulatedNode:
     def sharing(self, first: Run, second: Run) -> str | None:
         """Return None: any two may share."""
         return None
+
+    def library(self, run: Run) -> str:
+        """Return nothing: every share of a simulation computes right."""
+        return ""
+
+    def allowed(self, library: str, model: str) -> Collection[int]:
+        """Return the shares of the instance."""
+        return self.cluster().shares
 
     def attach(self, wake: Callable[[], None]) -> None:
         """Set what to call as soon as there is something to tell."""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from dovetail.executor.live.journal import Journal
 from dovetail.executor.live.pools.simulated import SimulatedNode
 from dovetail.executor.live.service import Service
-from dovetail.executor.live.world import World
+from dovetail.instances.datasets import Repository
 from dovetail.instances.instance import Instance
 from dovetail.live.client import Client
 from dovetail.live.peers import Tokens
@@ -51,16 +51,16 @@ class Running(NamedTuple):
 
 
 @contextmanager
-def service_here(directory, socket):
+def service_here(directory, socket, everybody=False):
     """Run a service with a simulated pool in a thread; jobs may be anybody's, since none runs."""
     tokens = directory / "tokens"
     tokens.write_text("".join(f"{user} {token}\n" for user, token in TOKENS.items()))
     tokens.chmod(0o600)
     pool = SimulatedNode(directory, Instance.from_data(TRUTH))
-    listening = Listening(socket, False, ("127.0.0.1", 0), Tokens.read(str(tokens)))
+    listening = Listening(socket, everybody, ("127.0.0.1", 0), Tokens.read(str(tokens)))
     with Journal(directory) as journal:
-        world = World(pool.cluster())
-        service = Service(journal, pool, world, "fifo", directory=directory, any_user=True)
+        repository = Repository(directory / "repository.db")
+        service = Service(journal, pool, repository, directory=directory, any_user=True)
         thread = threading.Thread(target=service.run)
         thread.start()
         try:
@@ -98,4 +98,4 @@ def served(home, *options):
         finally:
             if process.poll() is None:
                 process.terminate()
-            process.communicate(timeout=30)
+            process.wait(timeout=30)

@@ -134,6 +134,19 @@ def test_the_queue_says_who_runs_where_and_why_others_wait():
     assert "j2  no slowdown is known beside anybody" in text
 
 
+def test_a_command_cannot_command_the_terminal():
+    text = printed(job_view(job(command=("sh", "-c", "\x1b]0;mine\x07\r")), 7300.0, ""))
+    assert "\x1b" not in text
+    assert "]0;mine" in text
+
+
+def test_of_many_jobs_the_first_are_shown():
+    text = printed(queue_view([waiting(k) for k in range(1, 5001)], 7300.0))
+    assert "... 4,800 more jobs: dovetail queue --json" in text
+    assert "... 4,980 more waiting: dovetail queue --json" in text
+    assert "5,000 jobs waiting" in text
+
+
 def test_an_empty_queue():
     assert printed(queue_view([], 0.0)) == "no jobs\n"
 

@@ -111,6 +111,14 @@ class TestOutput:
         wait_until(lambda: pool.pool.progress("j1.1") not in ((), [None]))
         assert pool.pool.progress("j1.1")[0].iterations == 41
 
+    def test_a_pattern_that_takes_for_ever_holds_up_nobody_who_stops_its_job(self, make):
+        pool = make()
+        line = "a" * 60 + "!"
+        pool.pool.launch(a_run(f"echo {line}; sleep 600", progress_pattern="(a+)+$"))
+        wait_until(lambda: log(pool))
+        pool.pool.stop("j1.1", 0.2)
+        pool.wait_for("rank_ended")
+
     def test_calls_of_the_job_are_counted(self, make):
         pool = make()
         program = "from dovetail_progress import step\nfor _ in range(7): step()"
@@ -541,6 +549,40 @@ class TestFullDisk:
             fifo.write("end\n")
         assert pool.wait_for("rank_ended").status == 6
         pool.pool.close()
+
+
+class TestAKeeperInTrouble:
+    """A hook that fails makes devices busy, never free."""
+
+    def test_while_it_is_asked_whether_a_rank_is_ready(self, make, state, monkeypatch):
+        monkeypatch.setattr("dovetail.executor.live.pools.keeper._TROUBLE_S", 0.05)
+        pool = make()
+        failures = iter((True, True, False))
+
+        def is_ready(run, rank, pid):
+            if next(failures, False):
+                raise RuntimeError("the device does not answer")
+            return True
+
+        pool.pool.is_ready = is_ready
+        pool.pool.launch(a_run(("sleep", "600")))
+        pool.wait_for("rank_ready")
+        assert pool.kinds() == [("rank_started", 0), ("rank_lost", 0), ("rank_ready", 0)]
+        assert pool.told[1].reason == "its keeper failed: the device does not answer"
+
+    def test_before_a_kill(self, make, state, monkeypatch):
+        monkeypatch.setattr("dovetail.executor.live.pools.keeper.SHIM_KILL_S", 0.1)
+        pool = make()
+
+        def before_kill(run, rank):
+            raise RuntimeError("the device does not answer")
+
+        pool.pool.before_kill = before_kill
+        pool.pool.launch(a_run("trap '' TERM; echo up; while :; do sleep 1; done"))
+        wait_for_log(pool, "up")
+        pool.pool.stop("j1.1", 0.0)
+        pool.wait_for("rank_gone")
+        assert left_over(state) == []
 
 
 def test_many_at_once(make, state):

@@ -174,7 +174,7 @@ def test_a_run_that_tells_nothing_never_shares():
     assert scene.live(299) == []
     [found] = scene.live(3)
     assert isinstance(found, events.ProfileFailed)
-    assert found.reason == "it reported no progress in 300 s"
+    assert found.reason == "it reported no progress in 300 s; docs/progress.md says how to"
     assert job.alone_only == found.reason
     assert scene.live(300) == []
 
@@ -436,6 +436,19 @@ def test_the_newer_stops_for_the_older_one_s_gsla_and_fails_where_it_may_not_wai
     assert stop.reason.startswith("j1 was slowed 2.00")
 
 
+def test_what_a_noisy_breach_showed_is_learned():
+    scene = Scene(*KNOWN)
+    _, b = pair(scene, gsla=1.5)
+    rng = random.Random(2)
+    for _ in range(12):
+        scene.rates[b.run.id] = [rng.uniform(0.2, 0.8)]
+        scene.live(10)
+    [stop, measured] = scene.events
+    assert isinstance(stop, events.StopDecided)
+    assert isinstance(measured, events.Measured)
+    assert measured.measurement.slowdown[1] > 1.5
+
+
 def test_a_short_breach_is_borne():
     scene = Scene(*KNOWN)
     pair(scene, second=1.2, gsla=1.5)
@@ -467,6 +480,7 @@ def test_a_run_that_stands_still_beside_another_breaks_its_gsla():
     scene.live(20)
     [stop] = scene.only(events.StopDecided)
     assert stop.reason == "j2 has done no iteration beside others for 600 s"
+    assert scene.only(events.Measured)[-1].measurement.failed
 
 
 def test_nobody_is_stopped_for_a_job_that_is_slow_alone():

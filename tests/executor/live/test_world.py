@@ -276,7 +276,7 @@ def test_only_allowed_shares_have_beliefs():
     story = known_story()
     story.submit(), story.submit()
     rules = {"shares": [30, 50, 70]}
-    world = world_of(story, rules=rules, allowed={MODEL: (50,)})
+    world = world_of(story, rules=rules, allowed=lambda spec, model: (50,))
     table = world.state.predicted
     known = {
         caps for k, caps in enumerate(table.caps) if not math.isnan(table.slowdown[0, k, 0, 0])
@@ -284,6 +284,27 @@ def test_only_allowed_shares_have_beliefs():
     assert known == {(None, None), (50, 50)}
     job = next(iter(story.brain.queued.values()))
     assert "30 % is not allowed" in world.refusal(start(world, job, "g0", shares=(30,)))
+
+
+def test_a_workload_whose_library_is_unproven_gets_no_share_and_others_keep_theirs():
+    story = known_story()
+    proven, unproven = story.submit(), story.submit(workload="speech")
+    libraries = {"vision"}
+
+    def allowed(spec, model):
+        return (50,) if spec.workload in libraries else ()
+
+    world = world_of(story, rules={"shares": [50]}, allowed=allowed)
+    table = world.state.predicted
+    half, one = table.caps_place[50, 50], table.caps_place[None, 50]
+    a, b = (seen(world, job).workload for job in (proven, unproven))
+    assert not math.isnan(table.slowdown[0, half, a, a])
+    assert math.isnan(table.slowdown[0, half, a, b])
+    assert math.isnan(table.slowdown[0, one, a, b])
+    assert not world.renew(story.at_s)
+    libraries.add("speech")
+    assert world.renew(story.at_s)
+    assert not math.isnan(world.state.predicted.slowdown[0, half, a, b])
 
 
 def test_a_gsla_is_held_against_the_bound_of_the_measured():
@@ -304,6 +325,16 @@ def test_memory_that_an_owner_names_counts_and_becomes_the_limit():
     assert "too little memory" in world.refusal(start(world, small, "g0"))
 
 
+def test_what_ran_once_fits_however_wide_the_bound_on_its_next_run():
+    story = known_story()
+    job, other = story.submit(), story.submit()
+    beliefs = Beliefs(repository(memory_mib=36000.0))
+    assert beliefs.workload("ann/vision", (MODEL,)).memory_mib > 40000
+    world = World(story.brain, cluster(), beliefs)
+    put(story, world, job, "g0")
+    assert "too little memory" in world.refusal(start(world, other, "g0"))
+
+
 def test_a_flood_of_unknown_workloads_makes_one_kind():
     story = known_story()
     world = world_of(story)
@@ -312,6 +343,61 @@ def test_a_flood_of_unknown_workloads_makes_one_kind():
     world.renew(story.at_s)
     assert world.state.names == ("alone",)
     assert len(world.state.pending) == 50
+
+
+CAPPED = {"shares": [50], "start_capped": True}
+
+
+def capped_world(story, gpus=("g0",), **options):
+    """Return a world in which pairs share badly without caps, and well at 50/50."""
+    profiles = repository(owners=(ANN,)).profiles
+    at_half = [one.replace(share=50, throughput=9.0, metrics=None) for one in profiles]
+    measured = (together("vision", "vision", (1.9, 1.9)),)
+    measured += (together("vision", "vision", (1.2, 1.2), (50, 50)),)
+    data = DataSet(name="test", profiles=(*profiles, *at_half), measurements=measured)
+    return World(story.brain, cluster(gpus, **CAPPED), Beliefs(data), **options)
+
+
+def capped_story(*gpus):
+    story = Story(*gpus)
+    story.know()
+    return story
+
+
+def test_the_last_idle_device_is_started_capped_where_partners_come_soon():
+    story = capped_story("g0")
+    jobs = [story.submit(estimate_s=36000.0) for _ in range(20)]
+    world = capped_world(story)
+    # 20 newcomers an hour, ten hours of work: somebody comes long before the end.
+    put(story, world, jobs[0], "g0")
+    assert jobs[0].run.seats[0].share == 50
+    assert seen(world, jobs[0]).rate == pytest.approx(0.9)
+    assert world.refusal(start(world, jobs[1], "g0", shares=(50,))) is None
+    assert world.refusal(start(world, jobs[1], "g0")) is not None
+
+
+def test_no_cap_where_nobody_comes_or_other_devices_are_idle_or_rules_say_no():
+    seldom = capped_story("g0")
+    job = seldom.submit(estimate_s=60.0)
+    world = capped_world(seldom)
+    assert world.with_cap(start(world, job, "g0")).shares is None
+    often = capped_story("g0", "g1")
+    jobs = [often.submit(estimate_s=36000.0) for _ in range(20)]
+    world = capped_world(often, ("g0", "g1"))
+    assert world.with_cap(start(world, jobs[0], "g0")).shares is None
+    put(often, world, jobs[0], "g0")
+    assert world.with_cap(start(world, jobs[1], "g1")).shares == (50,)
+    world.cluster = world.cluster.replace(start_capped=False)
+    world.learn(world.beliefs)
+    world.renew(often.at_s)
+    assert world.with_cap(start(world, jobs[1], "g1")).shares is None
+
+
+def test_no_cap_at_which_the_owner_would_be_slower_than_he_accepts():
+    story = capped_story("g0")
+    jobs = [story.submit(estimate_s=36000.0, gsla=1.1) for _ in range(20)]
+    world = capped_world(story)
+    assert world.with_cap(start(world, jobs[0], "g0")).shares is None
 
 
 def test_beliefs_that_are_learned_make_another_state():

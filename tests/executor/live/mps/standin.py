@@ -19,14 +19,10 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import shutil
 import signal
 import socket
-import subprocess
 import sys
-import threading
 import time
-from pathlib import Path
 
 NAME = "nvidia-cuda-mps-control"
 SERVER = "nvidia-cuda-mps-server"
@@ -34,6 +30,9 @@ SERVER = "nvidia-cuda-mps-server"
 
 def install(folder, version):
     """Put the stand-in and its server into ``folder/version`` and return the program's path."""
+    import shutil
+    from pathlib import Path
+
     place = Path(folder) / version
     place.mkdir()
     # The system's can be run by every user; the one that runs the tests may be in a private home.
@@ -50,27 +49,33 @@ class Daemon:
     """The control daemon: at most one server, as all its clients are of one user."""
 
     def __init__(self, pipes):
-        self.pipes = Path(pipes)
-        self.version = Path(__file__).parent.name
+        self.pipes = pipes
+        self.version = os.path.basename(os.path.dirname(__file__))
         self.server = None
         self.clients = {}
         self.fault = False
         self.moods = set()
+        # Imported here, as the front end has to start fast.
+        import threading
+
         self.lock = threading.Lock()
+        self.thread = threading.Thread
 
     def listen(self):
         """Listen, give back control once, and serve until told to quit."""
-        path = self.pipes / "control"
-        path.unlink(missing_ok=True)
+        path = os.path.join(self.pipes, "control")
+        if os.path.exists(path):
+            os.unlink(path)
         with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(str(path))
+            listener.bind(path)
             listener.listen()
             if self.version != "535":
-                (self.pipes / f"{NAME}.pid").write_text(f"{os.getpid()}\n")
+                with open(os.path.join(self.pipes, f"{NAME}.pid"), "w") as file:
+                    file.write(f"{os.getpid()}\n")
             yield
             while True:
                 connection, _ = listener.accept()
-                threading.Thread(target=self.serve, args=(connection,), daemon=True).start()
+                self.thread(target=self.serve, args=(connection,), daemon=True).start()
 
     def serve(self, connection):
         with connection, connection.makefile("rw") as stream:
@@ -89,7 +94,9 @@ class Daemon:
                 tell(stream, "807")
                 return
             if self.server is None:
-                self.server = subprocess.Popen([str(Path(__file__).with_name(SERVER))])
+                import subprocess
+
+                self.server = subprocess.Popen([os.path.join(os.path.dirname(__file__), SERVER)])
             self.clients[pid] = stream
             tell(stream, "attached")
         for _ in stream:

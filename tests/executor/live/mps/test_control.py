@@ -205,6 +205,7 @@ class TestServersOfStandin:
         (server,) = control.servers()
         told = control.status(server)
         assert told == (None if "535" in program else ServerStatus.ACTIVE)
+        wait_until(control.server_processes)
         assert [process.pid for process in control.server_processes()] == [server]
 
     def test_nonsense_is_no_list(self, control):

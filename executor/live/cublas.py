@@ -1,0 +1,80 @@
+"""Which cuBLAS a running program has loaded: on it depends which shares compute right."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+_LOADED: Final = re.compile(r"\S*/libcublasLt\.so\S*")
+_ASK: Final = (
+    "import ctypes, sys; library = ctypes.CDLL(sys.argv[1]);"
+    "library.cublasLtGetVersion.restype = ctypes.c_size_t;"
+    "print(library.cublasLtGetVersion())"
+)
+_PATIENCE_S: Final = 60.0
+
+
+class CublasVersions:
+    """Asks each library file once; a file that was replaced is another one."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, int, int], str | None] = {}
+
+    def of(self, pids: Iterable[int], uid: int, gid: int) -> str | None:
+        """Return the version that all of a job's processes have loaded, as cuBLAS numbers it.
+
+        None where it is not known: none has been loaded yet, or several have, or it does not tell.
+
+        Parameters
+        ----------
+        pids : iterable of int
+            The processes.
+        uid, gid : int
+            The job's user. The library is the user's, so that it is asked as the user, in a
+            process of its own.
+        """
+        versions = {self._version(path, uid, gid) for pid in pids for path in _loaded(pid)}
+        return versions.pop() if len(versions) == 1 else None
+
+    def _version(self, path: str, uid: int, gid: int) -> str | None:
+        try:
+            state = os.stat(path)
+        except OSError:
+            return None
+        key = (path, state.st_ino, state.st_mtime_ns)
+        if key not in self._known:
+            self._known[key] = _ask(path, uid, gid)
+        return self._known[key]
+
+
+def _loaded(pid: int) -> set[str]:
+    try:
+        maps = Path(f"/proc/{pid}/maps").read_text(errors="replace")
+    except OSError:
+        return set()
+    return set(_LOADED.findall(maps))
+
+
+def _ask(path: str, uid: int, gid: int) -> str | None:
+    user: dict[str, object] = {}
+    if os.geteuid() == 0:
+        user = {"user": uid, "group": gid, "extra_groups": []}
+    try:
+        told = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", _ASK, path],
+            capture_output=True,
+            text=True,
+            timeout=_PATIENCE_S,
+            check=True,
+            cwd="/",
+            env={"PATH": os.defpath},
+            **user,  # type: ignore[call-overload]
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return told.stdout.strip() if told.stdout.strip().isdecimal() else None

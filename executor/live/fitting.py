@@ -1,0 +1,36 @@
+"""Fits a model on a repository and writes it to a file: a process of its own, at low priority.
+
+``python -m dovetail.executor.live.fitting KIND REPOSITORY FILE GPU_MODEL...``; a fit that fails
+is told in one line, with an exit status of 2.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from dovetail.instances.datasets import Repository
+from dovetail.instances.errors import DovetailError
+from dovetail.predictors import save_model
+
+_LOW_PRIORITY: Final = 19
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Fit, and return the exit status."""
+    kind, repository, path, *gpu_models = arguments
+    try:
+        from dovetail.predictors.training import fit
+
+        save_model(fit(Repository(repository).data_set(), kind, gpu_models), path)
+    except (DovetailError, ImportError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    os.nice(_LOW_PRIORITY)
+    sys.exit(main(sys.argv[1:]))

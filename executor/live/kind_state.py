@@ -1,0 +1,152 @@
+"""From what is believed of workloads to the state of policies, whose workloads are kinds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+
+import numpy as np
+
+from dovetail.executor.live.beliefs import WHOLE, BeliefTable, Floats, Source
+from dovetail.executor.live.kinds import Kind, Layout
+from dovetail.instances.instance import Cluster, Instance, Workload
+from dovetail.instances.slowdown_table import UNCAPPED, Caps, SlowdownTable
+from dovetail.solver.policies import State
+
+
+def useful_caps(rules: Cluster, measured: Collection[Caps]) -> tuple[Caps, ...]:
+    """Return the caps of two jobs that may be used, the mirror of each among them.
+
+    Both uncapped, one of them, two caps that sum to all that may be given or to the whole device,
+    and what was measured.
+    """
+    found = [UNCAPPED]
+    for x, y in product((None, *rules.shares), repeat=2):
+        both = (x or 0) + (y or 0)
+        full = x is None or y is None or both in (rules.share_sum, WHOLE)
+        useful = full or (x, y) in measured or (y, x) in measured
+        if useful and both <= rules.share_sum and (x, y) != UNCAPPED:
+            found.append((x, y))
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class KindState:
+    """What a state is made of, for as long as devices, kinds and beliefs stay the same.
+
+    Attributes
+    ----------
+    kinds : tuple of Kind
+        The workloads of the state.
+    table : BeliefTable
+        Of their workloads.
+    profile : callable
+        What is known of a workload by its name.
+    apart : set of (int, int)
+        Users, both ways, that may not share a device.
+    allowed : mapping of (Kind, str) to collection of int
+        The shares that jobs of a kind may have on a device model.
+    """
+
+    kinds: tuple[Kind, ...]
+    table: BeliefTable
+    profile: Callable[[str], Workload | None]
+    apart: Collection[tuple[int, int]]
+    allowed: Mapping[tuple[Kind, str], Collection[int]]
+
+    def state(self, cluster: Cluster, layout: Layout) -> State:
+        """Return the state of a pool without jobs.
+
+        Devices that take nobody are on nodes that are down; kinds that may share at no caps at
+        all are clashes, so that no policy puts them together.
+        """
+        whole, down = layout.cluster(cluster)
+        world = Instance(name="live", cluster=whole, workloads=self._workloads(), jobs=())
+        models = tuple(dict.fromkeys(place.gpu.model for place in world.places.values()))
+        table = self.table
+        state = State(world, self._of_kinds(world, models, table.slowdown, table.upper))
+        state.foretold = self._of_kinds(world, models, table.foretold, table.foretold_upper)
+        state.down |= down
+        for node in down:
+            state.idle_count[node] = 0
+        self._note_measured(state)
+        nobody = np.argwhere(np.isnan(state.predicted.slowdown).all(axis=1)).tolist()
+        state.clashes.update((model, a, b) for model, a, b in nobody)
+        return state
+
+    def _workloads(self) -> dict[str, Workload]:
+        found: dict[str, Workload] = {}
+        for kind in self.kinds:
+            known = None if kind.alone else self.profile(kind.workload)
+            label = kind.label(known.memory_mib if known else 0.0)
+            if label in found:
+                label = f"{label} (user {kind.uid})"
+            made = known or Workload(memory_mib=0.0)
+            found[label] = made.replace(memory_mib=kind.need_mib)
+        return found
+
+    def _of_kinds(
+        self, world: Instance, models: tuple[str, ...], slowdown: Floats, upper: Floats
+    ) -> SlowdownTable:
+        place = [self.table.models.index(model) for model in models]
+        shape = (len(models), len(self.table.caps), len(self.kinds), len(self.kinds))
+
+        def expanded(values: Floats) -> Floats:
+            there = np.array(list(self._believed.values()), dtype=np.int64)
+            mine = list(self._believed)
+            found = np.full(shape, np.nan)
+            known = values[place][:, :, there][..., there]
+            found[np.ix_(range(shape[0]), range(shape[1]), mine, mine)] = known
+            return self._only_allowed(models, found)
+
+        return SlowdownTable(
+            workloads=tuple(world.workloads),
+            models=models,
+            caps=self.table.caps,
+            slowdown=expanded(slowdown),
+            upper=expanded(upper),
+            power_w=np.full(shape, np.nan),
+        )
+
+    @cached_property
+    def _believed(self) -> dict[int, int]:
+        """The kinds of which anything may be believed, and their workloads in the table."""
+        place = self.table.place
+        return {
+            k: place[kind.workload] for k, kind in enumerate(self.kinds) if kind.workload in place
+        }
+
+    def _only_allowed(self, models: Sequence[str], found: Floats) -> Floats:
+        """Strike out shares that a kind may not have on a model, and users that keep apart."""
+        for m, model in enumerate(models):
+            may = [{None, *self.allowed[kind, model]} for kind in self.kinds]
+            for k, (mine, theirs) in enumerate(self.table.caps):
+                found[m, k, [mine not in shares for shares in may], :] = np.nan
+                found[m, k, :, [theirs not in shares for shares in may]] = np.nan
+        users = [kind.uid for kind in self.kinds]
+        apart = [
+            (a, b) for a, b in product(range(len(users)), repeat=2) if self._apart(users, a, b)
+        ]
+        for a, b in apart:
+            found[:, :, a, b] = np.nan
+        return found
+
+    def _apart(self, users: Sequence[int], a: int, b: int) -> bool:
+        return (users[a], users[b]) in self.apart
+
+    def _note_measured(self, state: State) -> None:
+        """Tell policies which of the slowdowns were measured, and their bounds."""
+        of_workload: dict[int, list[int]] = {}
+        for kind, workload in self._believed.items():
+            of_workload.setdefault(workload, []).append(kind)
+        place = {model: m for m, model in enumerate(state.machines.models)}
+        table = state.predicted
+        for m, caps, own, other in np.argwhere(self.table.source == Source.MEASURED).tolist():
+            model = place[self.table.models[m]]
+            for a, b in product(of_workload.get(own, ()), of_workload.get(other, ())):
+                if not math.isnan(table.rows[model][caps][a][b]):
+                    state.seen[model, caps, a, b] = table.rows[model][caps][a][b]
+                    state.seen_upper[model, caps, a, b] = table.upper_rows[model][caps][a][b]

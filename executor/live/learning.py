@@ -1,0 +1,195 @@
+"""Beliefs that follow a repository as it grows, and a model that is fitted on it meanwhile."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from dovetail.executor.live.beliefs import Beliefs
+from dovetail.instances.datasets import DataSet, Measurement, Repository, SoloProfile
+from dovetail.instances.errors import DovetailError
+from dovetail.predictors import TrainedPredictor, load_model
+
+LEAST_PAIRS: Final = 30
+"""Different pairs that must have been measured on a device model before a model is fitted.
+
+``docs/live-beliefs.md`` has what fits on so many are worth."""
+
+LEAST_WORKLOADS: Final = 8
+"""Different workloads that these must be of."""
+
+NEWS: Final = 1.2
+"""By which factor they must have grown before it is fitted again."""
+
+_GIVEN: Final = "model that was given"
+
+
+class Learner:
+    """Reads what a repository has, and has a model fitted on it where that is enough.
+
+    The fit runs in a process of its own, at low priority, so that neither its time nor its memory
+    is the service's. The model stays in a file, which a service that starts again reads.
+
+    Parameters
+    ----------
+    repository : Repository
+        Its file may not exist yet.
+    gpu_models : sequence of str
+        The pool's device models.
+    model : TrainedPredictor, optional
+        A model that is given (``--model``): then none is fitted.
+    into : path, optional
+        The file of the fitted model, which the next learner begins with; without it none is
+        fitted.
+    wake : callable
+        Called, from another thread, when a fit has ended.
+    kind : str
+        What is fitted, as in ``predictors.training.fit``.
+
+    Attributes
+    ----------
+    trouble : str
+        Why there is no fitted model, or no newer one; empty where nothing went wrong.
+
+    Raises
+    ------
+    InputError
+        When the repository cannot be read.
+    """
+
+    def __init__(
+        self,
+        repository: Repository,
+        gpu_models: Sequence[str],
+        model: TrainedPredictor | None = None,
+        into: Path | None = None,
+        wake: Callable[[], None] = lambda: None,
+        kind: str = "auto",
+    ) -> None:
+        self.trouble = ""
+        self._repository = repository
+        self._gpu_models = tuple(gpu_models)
+        self._into = into if model is None else None
+        self._wake = wake
+        self._kind = kind
+        self._sequence = 0
+        self._profiles: list[SoloProfile] = []
+        self._measurements: list[Measurement] = []
+        self._fit: subprocess.Popen[str] | None = None
+        self._fitted_on = 0
+        self._model, self._source = model, _GIVEN
+        self._told: tuple[int, TrainedPredictor | None] | None = None
+        self._read()
+        if self._into is not None and self._into.exists():
+            self._take(self._into)
+
+    def news(self) -> Beliefs | None:
+        """Return what is to be believed now; None where that is what was returned last.
+
+        Raises
+        ------
+        InputError
+            When the repository cannot be read.
+        """
+        self._read()
+        self._collect()
+        self._begin_where_due()
+        known = self._sequence, self._model
+        if known == self._told:
+            return None
+        self._told = known
+        data = DataSet(
+            name=self._repository.path.stem,
+            profiles=tuple(self._profiles),
+            measurements=tuple(self._measurements),
+        )
+        return Beliefs(data, self._model, self._source)
+
+    @property
+    def fitting(self) -> bool:
+        """Whether a model is being fitted."""
+        return self._fit is not None
+
+    def close(self) -> None:
+        """End the fit that is under way."""
+        if self._fit is not None:
+            self._fit.kill()
+            self._fit.communicate()
+            self._fit = None
+
+    def _read(self) -> None:
+        if not self._repository.path.exists():
+            return
+        for found in self._repository.since(self._sequence):
+            self._sequence = found.sequence
+            if isinstance(found.record, SoloProfile):
+                self._profiles.append(found.record)
+            else:
+                self._measurements.append(found.record)
+
+    def _collect(self) -> None:
+        """Take the model of a fit that has ended."""
+        if self._fit is None or self._fit.poll() is None:
+            return
+        _, said = self._fit.communicate()
+        status, self._fit = self._fit.returncode, None
+        if status == 0 and self._into is not None:
+            self._take(self._into)
+        else:
+            lines = said.strip().splitlines() or [f"it ended with status {status}"]
+            self.trouble = f"no model was fitted: {lines[-1]}"
+
+    def _take(self, path: Path) -> None:
+        try:
+            self._model = load_model(path)
+        except DovetailError as error:
+            self.trouble = str(error)
+            return
+        self.trouble = ""
+        training = self._model.about.training
+        count = training.measurements if training else 0
+        self._fitted_on = len(self._pairs(self._measurements[:count]))
+        self._source = f"model fitted on {count} measurements here"
+
+    def _begin_where_due(self) -> None:
+        if self._into is None or self._fit is not None:
+            return
+        pairs = self._pairs(self._measurements)
+        enough = [model for model in self._gpu_models if _is_enough(pairs, model)]
+        if not enough or len(pairs) < NEWS * self._fitted_on:
+            return
+        self._fitted_on = len(pairs)
+        program = (sys.executable, "-m", "dovetail.executor.live.fitting")
+        self._fit = subprocess.Popen(
+            [*program, self._kind, self._repository.path, self._into, *enough],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        threading.Thread(target=self._wait, args=(self._fit,), daemon=True).start()
+
+    def _wait(self, fit: subprocess.Popen[str]) -> None:
+        fit.wait()
+        self._wake()
+
+    def _pairs(self, measurements: Sequence[Measurement]) -> set[_Pair]:
+        """Return the different pairs that were measured on the pool's device models."""
+        return {
+            (found.gpu_model, frozenset(found.workloads))
+            for found in measurements
+            if len(found.workloads) == 2 and found.gpu_model in self._gpu_models
+        }
+
+
+_Pair = tuple[str, frozenset[str]]
+
+
+def _is_enough(pairs: set[_Pair], gpu_model: str) -> bool:
+    found = [names for model, names in pairs if model == gpu_model]
+    workloads = {name for names in found for name in names}
+    return len(found) >= LEAST_PAIRS and len(workloads) >= LEAST_WORKLOADS

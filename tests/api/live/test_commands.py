@@ -1,0 +1,288 @@
+"""The commands of live mode as their users meet them: real services, real processes."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from dovetail.cli import main
+from dovetail.live.client import Client
+from tests.api.live.services import ME, TRUTH, served
+from tests.executor.live.waiting import wait_until
+
+
+@pytest.fixture
+def run(capfdbinary, monkeypatch, short_path):
+    """Run the command line in this process; return exit status, output and errors."""
+    monkeypatch.setenv("DOVETAIL_HOME", str(short_path / "home"))
+    monkeypatch.delenv("DOVETAIL_SERVICE", raising=False)
+
+    def call(*arguments):
+        try:
+            status = main([str(argument) for argument in arguments])
+        except SystemExit as stopped:
+            status = stopped.code
+        sys.stdout.flush()
+        told = capfdbinary.readouterr()
+        return status, told.out.decode(), told.err.decode()
+
+    return call
+
+
+@pytest.fixture
+def truth(short_path):
+    """Return the file of an instance to simulate."""
+    path = short_path / "truth.json"
+    path.write_text(json.dumps(TRUTH))
+    return path
+
+
+@pytest.fixture(scope="module")
+def home():
+    """Return the directory of a service whose pool is simulated, started as people start it."""
+    with tempfile.TemporaryDirectory(prefix="dove-") as folder:
+        path = Path(folder) / "truth.json"
+        path.write_text(json.dumps(TRUTH))
+        with served(folder, "--pool", f"simulated:{path}"):
+            yield folder
+
+
+@pytest.fixture
+def simulated(home, monkeypatch, run):
+    """Let commands mean that service; at the end its devices are free again."""
+    monkeypatch.setenv("DOVETAIL_HOME", home)
+    yield
+    with Client() as client:
+        for job in client.jobs():
+            client.cancel(job.id)
+            client.wait(job.id)
+        client.drain([], on=False)
+
+
+def submitted(run, *options, command=("train", "work_s=60")):
+    status, out, err = run("submit", "--workload", "resnet", *options, "--", *command)
+    assert (status, err) == (0, "")
+    return out.strip()
+
+
+def view(run, job):
+    status, out, _ = run("show", job, "--json")
+    assert status == 0
+    return json.loads(out)
+
+
+# httpcore leaves the socket open on which it could not connect.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_jobs_outlive_services_that_are_killed_or_ended(short_path, truth, run):
+    home = short_path / "home"
+    options = ("--pool", f"simulated:{truth}")
+    with served(home, *options) as (process, told):
+        assert told == f"serving the simulated pool, 2 devices, at {home}/api.sock\n"
+        assert json.loads((home / "service.json").read_text())["pid"] == process.pid
+        job = submitted(run)
+        wait_until(lambda: view(run, job)["state"] == "profiling")
+        process.kill()
+        process.wait(timeout=30)
+    status, _, err = run("queue")
+    gc.collect()
+    assert status == 2
+    assert err.startswith(f"dovetail: no service answers at {home}/api.sock")
+    with served(home, *options) as (process, _):
+        found = view(run, job)
+        assert (found["state"], found["runs"]) == ("profiling", 1)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == 0
+    assert not (home / "service.json").exists()
+    assert not (home / "api.sock").exists()
+    stopped = f"dovetail: no service runs in {home}: start one with dovetail serve\n"
+    assert run("queue")[::2] == (2, stopped)
+
+
+def test_one_directory_has_one_service(simulated, home, run):
+    first = json.loads((Path(home) / "service.json").read_text())["pid"]
+    with served(home, "--pool", f"simulated:{home}/truth.json") as (second, _):
+        assert second.wait(timeout=30) == 2
+        err = second.stderr.read()
+    assert str(first) in err
+    assert len(err.splitlines()) == 1
+    assert run("queue")[0] == 0
+
+
+def test_a_job_is_submitted_shown_listed_and_cancelled(simulated, run):
+    job = submitted(run, "--name", "mine", "--gsla", "1.5")
+    wait_until(lambda: view(run, job)["state"] == "profiling")
+    assert view(run, job)["gsla"] == 1.5
+    status, out, _ = run("queue")
+    assert status == 0
+    assert re.search(rf"^{job} +{ME} +mine +profiling ", out, re.M)
+    assert run("queue", "--user", "nobody-like-this") == (0, "no jobs\n", "")
+    status, out, _ = run("show", job)
+    assert (status, out.split()[:2]) == (0, [job, "mine"])
+    assert run("cancel", job, "--wait", "--json")[0] == 0
+    assert view(run, job)["state"] == "cancelled"
+    assert run("queue")[1] == "no jobs\n"
+    assert json.loads(run("queue", "--all", "--json")[1])[-1]["id"] == job
+
+
+def test_waiting_ends_as_the_job_does(simulated, run):
+    words = ("submit", "--workload", "resnet", "--wait", "--")
+    status, out, err = run(*words, "train", "work_s=0.1")
+    good = out.partition(":")[0]
+    assert (status, err) == (0, f"dovetail: {good} is submitted\n")
+    assert out.startswith(f"{good}: finished: ")
+    status, out, _ = run(*words, "train", "work_s=0.1", "status=3")
+    bad, _, told = out.partition(": ")
+    assert (status, told) == (1, "failed: rank 0 ended with status 3\n")
+    assert run("wait", good)[0] == 0
+    assert run("wait", good, bad)[0] == 1
+
+
+def test_logs(simulated, run):
+    job = submitted(run, command=("train", "work_s=0.3"))
+    status, out, err = run("logs", "-f", job)
+    assert (status, err) == (0, "")
+    assert out.splitlines()[-1] == "simulated: ended with status 0"
+    assert run("logs", "-n", "1", job)[1] == "simulated: ended with status 0\n"
+    assert json.loads(run("logs", "--json", job)[1])["text"] == out
+    assert run("logs", "--rank", "1", job)[::2] == (2, "dovetail: rank: must be < 1, got 1\n")
+
+
+def test_devices_are_drained_and_taken_back(simulated, run):
+    status, out, _ = run("drain", "n0-0")
+    assert status == 0
+    assert re.fullmatch(rf"n0-0: .*drained by {ME}\n", out)
+    assert run("drain", "--off") == (0, "n0-0: takes new jobs\nn0-1: takes new jobs\n", "")
+    assert run("drain", "gpu7")[::2] == (
+        2,
+        "dovetail: gpus[0]: must be one of n0-0, n0-1, got 'gpu7'\n",
+    )
+
+
+def test_the_dashboard_where_there_is_no_terminal(simulated, run):
+    job = submitted(run)
+    wait_until(lambda: view(run, job)["state"] == "profiling")
+    status, out, _ = run("top")
+    assert status == 0
+    assert "pool simulated" in out
+    assert max(map(len, out.splitlines())) <= 100
+    data = json.loads(run("top", "--json")[1])
+    assert (data["service"]["pool"], [each["id"] for each in data["jobs"]]) == ("simulated", [job])
+
+
+def test_a_plan_from_live(simulated, run, short_path):
+    submitted(run)
+    path = short_path / "plan.json"
+    status, _, err = run("plan", "--from-live", "-o", path)
+    assert (status, err) == (0, "")
+    assert json.loads(path.read_text())["format"] == "dovetail-plan/1"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("plan",), "INSTANCE: is needed, or --from-live"),
+        (("plan", "x.json", "--from-live"), "INSTANCE: cannot be had with --from-live"),
+        (("plan", "--from-live", "--solver", "cpsat"), "--solver: cannot be had with --from-live"),
+        (("plan", "--from-live", "--time-limit", "3"), "--time-limit: cannot be had"),
+        (("serve", "--pool", "tpu"), "--pool: must be one of gpu, cpu, simulated, got 'tpu'"),
+        (("serve", "--pool", "cpu:cores=2"), "--pool: must be one of cores_per_device, devices"),
+        (("serve", "--pool", "cpu:devices=0"), "--pool: devices must be a whole number >= 1"),
+        (("serve", "--pool", "simulated"), "--pool: must name an instance: simulated:INSTANCE"),
+        (("serve", "--pool", "simulated:none.json"), "none.json: cannot be read"),
+        (("serve", "--listen", "localhost:0"), "--tokens: is needed, too"),
+        (("serve", "--tokens", "x"), "--listen: is needed, too"),
+        (("serve", "--socket", "s" * 200), "--socket: must have at most 107 bytes as a socket"),
+        (("submit", "--progress", "(", "--", "x"), "must be a regular expression"),
+        (("submit", "--progress", "step", "--", "x"), "must have a group for the iterations"),
+        (("submit", "--walltime", "soon", "--", "x"), "must be a time like 90, 15m, 2h or 1d"),
+        (("submit", "--workers", "0", "--", "x"), "must be a whole number >= 1, got '0'"),
+        (("submit",), "the following arguments are required: COMMAND"),
+        (("top", "--every", "0"), "must be >= 0.1 s, got '0'"),
+        (("serve", "--listen", "here"), "must be HOST:PORT, got 'here'"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(run, words, told, monkeypatch, short_path):
+    monkeypatch.chdir(short_path)
+    words = (*words, "--pool", "cpu") if words[0] == "serve" and "--pool" not in words else words
+    status, out, err = run(*words)
+    assert (status, out) == (2, "")
+    assert told in err
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "module", "told"),
+    [
+        (("queue",), "httpx", "asking a service needs httpx: pip install 'dovetail[live]'"),
+        (("serve",), "uvicorn", "dovetail serve needs uvicorn: pip install 'dovetail[live]'"),
+        (("serve",), "fastapi", "dovetail serve needs fastapi: pip install 'dovetail[live]'"),
+    ],
+)
+def test_without_the_extra(run, monkeypatch, words, module, told):
+    monkeypatch.setenv("DOVETAIL_SERVICE", "/none.sock")
+    for name in [name for name in sys.modules if name.partition(".")[0] == module]:
+        monkeypatch.delitem(sys.modules, name)
+    for name in ("application", "server"):
+        monkeypatch.delitem(sys.modules, f"dovetail.live.{name}", raising=False)
+    monkeypatch.setitem(sys.modules, module, None)
+    assert run(*words) == (2, "", f"dovetail: {told}\n")
+
+
+def test_a_dry_run_starts_nothing_and_tells_what_it_would(short_path, truth, run):
+    options = ("--pool", f"simulated:{truth}", "--dry-run")
+    with served(short_path / "home", *options) as (_, told):
+        assert told.endswith(" (dry run: nothing is started)\n")
+        job = submitted(run)
+        status, out, _ = run("plan", "--from-live", "--json")
+        assert status == 0
+        (assigned,) = json.loads(out)["assignments"]
+        assert assigned["job"] == job
+        assert view(run, job)["runs"] == 0
+        assert "dry run: nothing is started" in run("show")[1]
+
+
+def test_what_json_cannot_carry_stays_behind(simulated, run, monkeypatch):
+    monkeypatch.setitem(os.environ, "ODD", "\udcff")
+    status, _, err = run("submit", "--workload", "resnet", "--", "train")
+    assert status == 0
+    assert err == "dovetail: the job goes without ODD, which is not UTF-8 text\n"
+    assert run("submit", "--", "train\udcff")[::2] == (
+        2,
+        "dovetail: COMMAND: must be UTF-8 text, got b'train\\xff'\n",
+    )
+
+
+def test_real_processes_on_the_cores_of_this_machine(short_path, run, monkeypatch):
+    monkeypatch.setenv("GREETING", "good morning")
+    monkeypatch.chdir(short_path)
+    with served(short_path / "home", "--pool", "cpu:devices=1"):
+        script = 'echo "$GREETING from $PWD"; echo "$@"; exit 7'
+        words = ("sh", "-c", script, "--", "--lr", "--", "x y")
+        status, out, _ = run("submit", "--wait", "--", *words)
+        assert (status, out) == (1, "j1: failed: rank 0 ended with status 7\n")
+        assert run("logs", "j1")[1] == f"good morning from {short_path}\n--lr -- x y\n"
+
+
+def test_the_program_itself_prints_what_is_followed_as_it_comes(simulated, home, run):
+    job = submitted(run)
+    wait_until(lambda: view(run, job)["state"] == "profiling")
+    with subprocess.Popen(
+        [sys.executable, "-m", "dovetail.cli", "logs", "-f", job],
+        env={**os.environ, "DOVETAIL_HOME": home},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as follower:
+        assert follower.stdout.readline().startswith("simulated: started")
+        follower.send_signal(signal.SIGINT)
+        assert follower.wait(timeout=30) == 130
+        assert follower.stderr.read() == "dovetail: interrupted\n"

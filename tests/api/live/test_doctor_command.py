@@ -1,0 +1,81 @@
+"""``dovetail doctor`` on this machine, and with made-up GPUs through the real ``pynvml``."""
+
+import json
+import shutil
+
+import pytest
+
+pynvml = pytest.importorskip("pynvml", reason="needs the extra live")
+
+from dovetail.cli import main  # noqa: E402
+from dovetail.executor.live.nvml import Nvml, NvmlError  # noqa: E402
+from tests.executor.live.injected_nvml import injected  # noqa: E402
+
+NEEDS_MPS = pytest.mark.skipif(
+    shutil.which("nvidia-cuda-mps-control") is None, reason="needs nvidia-cuda-mps-control"
+)
+
+
+def has_gpu():
+    try:
+        with Nvml() as session:
+            return bool(session.gpus())
+    except NvmlError:
+        return False
+
+
+@pytest.mark.skipif(has_gpu(), reason="there is a GPU")
+def test_without_a_gpu_every_line_fits_and_the_status_says_so(tmp_path, capsys):
+    assert main(["doctor", "--directory", str(tmp_path)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 100
+    assert lines[-1].startswith("not usable")
+    assert any("dovetail serve --pool cpu" in line for line in lines)
+
+
+@pytest.mark.skipif(has_gpu(), reason="there is a GPU")
+def test_splits_cannot_be_measured_without_a_gpu(tmp_path, capsys):
+    assert main(["doctor", "--splits", "--directory", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert not (tmp_path / "splits.json").exists()
+
+
+def test_the_machines_form(tmp_path, capsys):
+    with injected():
+        assert main(["doctor", "--json", "--directory", str(tmp_path)]) == 3
+    told = json.loads(capsys.readouterr().out)
+    assert told["usable"] == "unpartitioned"
+    assert {"about", "told", "level", "remedy"} == set(told["findings"][0])
+
+
+@NEEDS_MPS
+def test_a_gpu_in_use_is_not_measured(tmp_path, capsys):
+    with injected():
+        assert main(["doctor", "--splits", "--directory", str(tmp_path)]) == 2
+    assert "is in use (pid 100, 101, 102): drain it" in capsys.readouterr().err
+
+
+@NEEDS_MPS
+def test_what_was_measured_before_something_failed_is_kept(tmp_path, capsys, monkeypatch):
+    answer = {"cublas": "130100", "sms": 66, "products": [["nn", "float16", 1, 2, 3, 0.25]]}
+    python = tmp_path / "python"
+    cap = "${CUDA_MPS_ACTIVE_THREAD_PERCENTAGE%%.*}"
+    python.write_text(f"#!/bin/sh\n[ {cap} = 50 ] && echo '{json.dumps(answer)}'\n")
+    python.chmod(0o755)
+    with injected() as library:
+        library.processes = {"compute": [], "mps": []}
+        library.uuids = {k: f"GPU-0000000{k}-0000-4000-8000-00000000000{k}" for k in range(2)}
+        arguments = ["--python", str(python), "--shares", "50,40", "--directory", str(tmp_path)]
+        assert main(["doctor", "--splits", *arguments]) == 2
+    assert "50 % is 66 SMs and computes right in all of 1 products" in capsys.readouterr().err
+    (kept,) = json.loads((tmp_path / "splits.json").read_text())["evidence"]
+    assert (kept["gpu_model"], kept["share"]) == ("Injected H200", 50)
+
+
+@pytest.mark.parametrize("shares", ["0", "101", "50,", "half"])
+def test_shares_that_cannot_be(tmp_path, capsys, shares):
+    with pytest.raises(SystemExit) as ended:
+        main(["doctor", "--splits", "--shares", shares])
+    assert ended.value.code == 2
+    assert "must be whole numbers from 1 to 100" in capsys.readouterr().err

@@ -1,0 +1,89 @@
+"""Records from readings, by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from dovetail.executor.live.findings import Slowed, measurement, moment, power_w, solo_profile
+from dovetail.executor.live.jobs import JobSpec, Run, Seat
+from dovetail.executor.live.pools.pool import Usage
+from dovetail.executor.live.rates import Rate
+from tests.executor.live.telling import ANN
+
+STEADY = Rate(4.0, 0.012, 0.0, 240.0, 60.0)
+
+
+def run_on(*gpus, share=None):
+    spec = JobSpec(command=("a",), workload="w", owner=ANN, cwd="/", workers=len(gpus))
+    return Run(id="j1.1", job="j1", spec=spec, seats=[Seat(gpu=gpu, share=share) for gpu in gpus])
+
+
+def test_a_profile_has_means_over_all_devices_and_the_variance_of_one_reading():
+    devices = [
+        [
+            Usage(0.0, energy_j=0.0, metrics={"sm_active": 0.4}, source="NVML GPM"),
+            Usage(10.0, energy_j=2000.0, metrics={"sm_active": 0.6}, source="NVML GPM"),
+        ],
+        [
+            Usage(0.0, energy_j=500.0, metrics={"sm_active": 0.8}, source="NVML GPM"),
+            Usage(10.0, energy_j=1500.0, metrics={"ipc": 1.5}, source="NVML GPM"),
+        ],
+    ]
+    found = solo_profile(run_on("g0", "g1"), "ann/w", "H200", STEADY, 900.0, devices, 0.0)
+    assert found.metrics.sm_active == pytest.approx(0.6)  # of 0.4, 0.6, 0.8
+    assert found.metrics_variance["sm_active"] == pytest.approx(0.08 / 3)
+    assert found.metrics.ipc == 1.5
+    assert found.power_w == pytest.approx(150.0)  # of 200 W and 100 W
+    assert (found.throughput, found.memory_mib, found.workers) == (4.0, 900.0, 2)
+    assert found.source == "live; rate ±1.2% over 60 s; NVML GPM"
+    assert found.date == "1970-01-01T00:00:00+00:00"
+    assert found.share is None
+
+
+def test_a_capped_run_s_profile_says_so():
+    assert solo_profile(run_on("g", share=40), "w", "M", STEADY, 1.0, [[]], 0.0).share == 40
+
+
+def test_readings_outside_of_what_can_be_are_cut_and_strange_ones_left_out():
+    metrics = {"sm_active": 1.0004, "dram_active": -1e-6, "fp64_active": math.nan, "odd": 3.0}
+    device = [Usage(0.0, metrics={**metrics, "pcie_rx_bytes_s": 2e9})]
+    found = solo_profile(run_on("g"), "w", "M", STEADY, 1.0, [device], 0.0).metrics
+    assert found.to_data() == {"sm_active": 1.0, "dram_active": 0.0, "pcie_rx_bytes_s": 2e9}
+
+
+def test_without_readings_there_are_no_metrics_and_no_power():
+    found = solo_profile(run_on("g"), "w", "M", STEADY, 1.0, [[]], 0.0)
+    assert (found.metrics, found.power_w) == (None, None)
+    assert found.source == "live; rate ±1.2% over 60 s"
+
+
+@pytest.mark.parametrize(
+    ("readings", "expected"),
+    [
+        ([], None),
+        ([Usage(0.0, energy_j=5.0)], None),
+        ([Usage(0.0, energy_j=5.0), Usage(0.0, energy_j=6.0)], None),
+        ([Usage(0.0, energy_j=5.0), Usage(2.0), Usage(4.0, energy_j=9.0)], 1.0),
+        ([Usage(0.0, energy_j=5.0), Usage(4.0, energy_j=1.0)], None),
+    ],
+)
+def test_power_is_energy_over_time(readings, expected):
+    assert power_w(readings) == expected
+
+
+def test_a_measurement_tells_the_worse_noise_and_the_shorter_time():
+    slowed = [Slowed(1.25, STEADY), Slowed(1e-6, Rate(1.0, math.inf, math.inf, 9.0, 55.0))]
+    found = measurement(["ann/w", "bob/v"], [50, None], "M", slowed, [], 1e9)
+    assert found.workloads == ("ann/w", "bob/v")
+    assert found.share == (50, None)
+    assert found.slowdown == (1.25, 1e-3)
+    assert found.source == "live; rate noise unknown over 55 s"
+    assert found.date == moment(1e9) == "2001-09-09T01:46:40+00:00"
+
+
+def test_runs_of_which_one_stood_still_failed_to_run_together():
+    found = measurement(["a", "b"], [None, None], "M", None, [], 0.0)
+    assert found.failed
+    assert found.source == "live; stood still"

@@ -1,0 +1,123 @@
+"""Beliefs that follow a repository, and fits that run in a process of their own."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+
+import numpy as np
+import pytest
+
+from dovetail.executor.live import fitting
+from dovetail.executor.live.learning import LEAST_PAIRS, Learner
+from dovetail.instances.datasets import Measurement, Repository, SoloProfile
+from dovetail.instances.instance import Metrics
+
+MODEL = "A100"
+UNCAPPED = (None, None)
+
+
+def profiles(count):
+    draw = np.random.default_rng(0)
+    for k in range(count):
+        sm, dram = draw.uniform(0.2, 0.9), draw.uniform(0.1, 0.5)
+        metrics = Metrics(
+            sm_active=sm, sm_occupancy=sm / 2, dram_active=dram, pcie_rx_bytes_s=1e8 * (1 + k)
+        )
+        yield SoloProfile(
+            workload=f"ann/w{k}", gpu_model=MODEL, metrics=metrics, throughput=1.0, memory_mib=1e3
+        )
+
+
+def measurements(count):
+    """Return pairs that slow each other by what they ask of the SMs together."""
+    known = list(profiles(count))
+    for first, second in itertools.combinations(known, 2):
+        busy = first.metrics.sm_active * second.metrics.sm_active
+        yield Measurement(
+            workloads=(first.workload, second.workload),
+            gpu_model=MODEL,
+            slowdown=(1 + 0.8 * busy, 1 + 1.1 * busy),
+        )
+
+
+def test_what_is_appended_becomes_news_once(tmp_path):
+    repository = Repository(tmp_path / "r.db")
+    learner = Learner(repository, (MODEL,))
+    assert learner.news().data.profiles == ()
+    assert learner.news() is None
+    repository.append(profiles(2))
+    assert len(learner.news().data.profiles) == 2
+    repository.append(measurements=measurements(2))
+    beliefs = learner.news()
+    table = beliefs.table(("ann/w0", "ann/w1"), (MODEL,), (UNCAPPED,))
+    assert table.belief(MODEL, UNCAPPED, "ann/w0", "ann/w1").source == "measured once"
+    assert learner.news() is None
+
+
+def test_too_few_pairs_start_no_fit(tmp_path):
+    repository = Repository(tmp_path / "r.db")
+    repository.append(profiles(9), itertools.islice(measurements(9), LEAST_PAIRS - 1))
+    learner = Learner(repository, (MODEL,), into=tmp_path / "model")
+    learner.news()
+    assert not learner.fitting
+
+
+def test_enough_pairs_are_fitted_meanwhile_and_the_model_outlives_the_service(tmp_path):
+    pytest.importorskip("sklearn")
+    pytest.importorskip("xgboost")
+    repository, into, ended = Repository(tmp_path / "r.db"), tmp_path / "model", threading.Event()
+    repository.append(profiles(10), itertools.islice(measurements(9), LEAST_PAIRS))
+    learner = Learner(repository, (MODEL,), into=into, wake=ended.set, kind="castor")
+    assert learner.news().model is None
+    assert learner.fitting
+    assert ended.wait(120)
+    beliefs = learner.news()
+    assert learner.trouble == ""
+    table = beliefs.table(("ann/w0", "ann/w9"), (MODEL,), (UNCAPPED,))
+    found = table.belief(MODEL, UNCAPPED, "ann/w0", "ann/w9")
+    assert found.source == f"model fitted on {LEAST_PAIRS} measurements here"
+    assert found.upper > found.slowdown
+    again = Learner(repository, (MODEL,), into=into)
+    assert again.news().model is not None
+    assert not again.fitting
+
+
+def test_a_fit_that_fails_is_told_and_does_not_begin_again_at_once(tmp_path):
+    repository, ended = Repository(tmp_path / "r.db"), threading.Event()
+    # Speeds in place of slowdowns: no model can be fitted on these.
+    wrong = [m.replace(slowdown=(0.5, 0.5)) for m in measurements(9)]
+    repository.append(profiles(9), wrong)
+    learner = Learner(repository, (MODEL,), into=tmp_path / "model", wake=ended.set, kind="castor")
+    learner.news()
+    assert ended.wait(120)
+    assert learner.news() is None
+    assert learner.trouble.startswith("no model was fitted: ")
+    assert not learner.fitting
+
+
+def test_a_damaged_model_file_is_told_and_analytic_beliefs_remain(tmp_path):
+    (tmp_path / "model").write_bytes(b"nonsense")
+    repository = Repository(tmp_path / "r.db")
+    repository.append(profiles(2))
+    learner = Learner(repository, (MODEL,), into=tmp_path / "model")
+    assert "model" in learner.trouble
+    table = learner.news().table(("ann/w0", "ann/w1"), (MODEL,), (UNCAPPED,))
+    assert table.belief(MODEL, UNCAPPED, "ann/w0", "ann/w1").source.startswith("analytic")
+
+
+def test_a_learner_that_is_closed_leaves_no_fit_behind(tmp_path):
+    repository = Repository(tmp_path / "r.db")
+    repository.append(profiles(9), measurements(9))
+    learner = Learner(repository, (MODEL,), into=tmp_path / "model")
+    learner.news()
+    assert learner.fitting
+    learner.close()
+    assert not learner.fitting
+
+
+def test_the_program_that_fits_tells_faults_in_one_line(tmp_path, capsys):
+    assert fitting.main(["castor", str(tmp_path / "none.db"), str(tmp_path / "model"), MODEL]) == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert "no such file" in told
