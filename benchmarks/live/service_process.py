@@ -33,6 +33,7 @@ from dovetail.executor.live.watch import WatchOptions
 from dovetail.instances.datasets import Repository
 from dovetail.instances.errors import DovetailError
 from dovetail.instances.instance import Instance
+from dovetail.live.server import Listening, serving
 
 POINTS = "points"
 _THREADS = 64
@@ -52,6 +53,7 @@ _CONTEXT = get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
     [
         "dovetail.executor.live.service",
+        "dovetail.live.server",
         "dovetail.executor.live.pools.cpu",
         "dovetail.executor.live.pools.simulated",
         "dovetail.solver.policies.dovetail",
@@ -85,6 +87,8 @@ class Setup:
         How long it looks at runs.
     sample_s : float
         Seconds between two looks.
+    socket : path, optional
+        Where it answers HTTP, too.
     """
 
     directory: Path
@@ -94,6 +98,7 @@ class Setup:
     shift_s: float = 0.0
     watching: WatchOptions = QUICK
     sample_s: float = 0.05
+    socket: Path | None = None
 
 
 @dataclass
@@ -257,7 +262,11 @@ def _serve(setup: Setup, pipe: Connection) -> None:
         return
     listener = threading.Thread(target=_listen, args=(service, pipe), daemon=True)
     listener.start()
-    service.run()
+    if setup.socket is None:
+        service.run()
+        return
+    with serving(service, Listening(setup.socket, everybody=False), service.ready):
+        service.run()
 
 
 def _service(setup: Setup, points: Points) -> Service:
