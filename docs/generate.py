@@ -1,12 +1,12 @@
 """Write the reference of formats and commands from the code.
 
-    python docs/generate.py            write formats.md, cli.md and policies.md in docs/reference
+    python docs/generate.py            write the generated pages of docs/reference
     python docs/generate.py --check    say which of them is out of date (exit status 1)
 
 Types, limits and defaults come from the records, the options of commands from the argument parser,
-those of policies from their classes. What a field means stands below, one line each; a field
-without a line, or a line without a field, stops the generator. So does an option of a policy that
-its docstring says nothing of.
+those of policies from their classes, the HTTP API from its OpenAPI description. What a field means
+stands below, one line each; a field without a line, or a line without a field, stops the generator.
+So does an option of a policy that its docstring says nothing of.
 """
 
 from __future__ import annotations
@@ -21,9 +21,13 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from dovetail.cli import parser
+from dovetail.executor.live import views
+from dovetail.executor.live.brain import JobState
+from dovetail.executor.live.jobs import JobSpec
 from dovetail.instances import instance as instances
 from dovetail.instances import plan as plans
 from dovetail.instances._record import Record
+from dovetail.live import requests
 from dovetail.solver.policies import POLICIES
 from dovetail.solver.policies.registry import policy_class
 
@@ -197,6 +201,84 @@ FIELDS: Mapping[type[Record], Mapping[str, str]] = {
         "slowdown": "How slow the waiting job would be.",
         "gpu": "On which GPU.",
     },
+    views.JobView: {
+        "id": "`j1`, `j2` and so on, in the order of submission.",
+        "name": "What people call it.",
+        "owner": "Its user.",
+        "uid": "The user's number.",
+        "command": "Program and arguments.",
+        "workload": "Jobs of one user and one workload are alike to predictors.",
+        "workers": "Processes, one device each.",
+        "priority": "`batch` or `latency`.",
+        "gsla": "The largest slowdown that its owner accepts.",
+        "state": "Where it stands.",
+        "why": "Why it came there.",
+        "waiting_for": "What a waiting job waits for, as far as that is known.",
+        "submitted_s": "When it was submitted.",
+        "since_s": "When it came to its state.",
+        "started_s": "When it first ran.",
+        "ended_s": "When it was over.",
+        "runs": "How often it was started.",
+        "run": "Id of its present or last run.",
+        "gpus": "The device of each rank of that run.",
+        "shares": "The cap of each there, per cent; null for none.",
+        "co_runners": "The other jobs on each of these devices.",
+        "pids": "The process of each rank.",
+        "statuses": "The exit status of each rank; negative for a signal, null while it runs or "
+        "where it is not known.",
+        "iterations": "Done by the slowest rank in this run.",
+        "total": "Iterations in all, where the job says so.",
+        "rate": "Iterations a second now.",
+        "solo_rate": "Iterations a second alone.",
+        "slowdown": "Measured: its rate alone over its rate now.",
+        "predicted": "The slowdown that was believed when it was placed.",
+        "upper": "The upper bound of that.",
+        "memory_mib": "Memory limit of a rank, MiB.",
+        "public_log": "Whether other users may read its output.",
+        "history": "How it came to its state; empty in lists of jobs.",
+    },
+    views.StepView: {
+        "at_s": "When.",
+        "state": "What state it came to.",
+        "why": "Why.",
+    },
+    views.ServiceView: {
+        "pool": "`gpu`, `cpu` or `simulated`.",
+        "notice": "What figures of this pool are worth; empty for GPUs under MPS.",
+        "policy": "Which policy decides.",
+        "version": "Dovetail's.",
+        "pid": "The service's process.",
+        "directory": "Where it keeps its state.",
+        "started_s": "When it started.",
+        "now_s": "Its clock now.",
+        "sequence": "Number of the last event in the journal.",
+        "jobs": "How many jobs are in each state.",
+        "decide_s": "How long its last decision took, s.",
+        "gap": "The proven gap of that decision.",
+        "dry_run": "Whether it starts nothing.",
+        "trouble": "What is wrong with it; empty where nothing is.",
+        "devices": "Its devices.",
+    },
+    views.DeviceView: {
+        "id": "Name of the device.",
+        "model": "Its model.",
+        "memory_mib": "Its memory, MiB.",
+        "jobs": "The jobs that hold it.",
+        "used_mib": "Memory in use, MiB.",
+        "power_w": "Power drawn, W.",
+        "energy_j": "Energy drawn, J, from an origin of its own.",
+        "metrics": "Means over the last interval, named as in a workload's profile.",
+        "source": "Where the metrics come from.",
+        "trouble": "Why it takes no new jobs; empty where it does.",
+    },
+    requests.Submissions: {"jobs": "The jobs, at most 10,000, accepted all or none."},
+    requests.Accepted: {"ids": "Their ids, in the order of the request."},
+    requests.DrainRequest: {
+        "gpus": "Which devices; none: all.",
+        "on": "true: they take no new jobs; false: they do again.",
+    },
+    requests.Explained: {"job": "Which job.", "text": "Why it waits, what would let it start."},
+    requests.Fault: {"kind": "For programs; the table above lists them.", "error": "One line."},
 }
 """What each field means. A record that extends another shows the other's fields as well."""
 
@@ -263,7 +345,7 @@ Written by `docs/generate.py` from the argument parser; do not edit by hand.
 | exit status | meaning |
 |--:|---|
 | 0 | done |
-| 1 | checked and found wrong, or no valid plan; also an internal error |
+| 1 | checked and found wrong, no valid plan, or a job that did not finish; also an internal error |
 | 2 | bad input or usage: one line on standard error |
 
 Every command takes `--json` for the machine's form and `-h` for help. Where a file is read, `-` is
@@ -272,8 +354,39 @@ unpacked on the way, and a file appears whole or not at all. `DOVETAIL_DEBUG=1` 
 internal error came from.
 
 How to use them: [plan from a file](../howto-plan-from-a-file.md),
-[importing data](../importing-data.md), [data sets](../datasets.md), [solvers](../solvers.md).
+[importing data](../importing-data.md), [data sets](../datasets.md), [solvers](../solvers.md),
+[live mode](../howto-serve.md).
 """
+
+API = """\
+# HTTP API, request by request
+
+Written by `docs/generate.py` from the service's OpenAPI description; do not edit by hand.
+
+A live service answers over its socket and, where it was told to, over TCP with a token;
+[live mode](../live.md#who-may-do-what) says who may do what. Bodies are JSON. `GET /openapi.json`
+gives the same in machine form, `GET /metrics` figures for Prometheus. Times of day are seconds
+since the epoch.
+
+An error is a [Fault](#fault):
+
+| status | kind | meaning |
+|--:|---|---|
+"""
+
+REQUESTS: tuple[type[Record], ...] = (
+    requests.Submissions,
+    requests.Accepted,
+    requests.DrainRequest,
+    requests.Explained,
+    requests.Fault,
+)
+VIEWS: tuple[type[Record], ...] = (
+    views.JobView,
+    views.StepView,
+    views.ServiceView,
+    views.DeviceView,
+)
 
 
 POLICY_PAGE = """\
@@ -307,7 +420,12 @@ def main() -> int:
 
 def pages() -> dict[str, str]:
     """Return the text of every generated file by its name."""
-    return {"formats.md": formats_page(), "cli.md": cli_page(), "policies.md": policies_page()}
+    return {
+        "formats.md": formats_page(),
+        "cli.md": cli_page(),
+        "policies.md": policies_page(),
+        "api.md": api_page(),
+    }
 
 
 def formats_page() -> str:
@@ -452,7 +570,7 @@ def _subcommands(command: argparse.ArgumentParser) -> dict[str, argparse.Argumen
 
 def _command(name: str, command: argparse.ArgumentParser) -> str:
     actions = [a for a in command._actions if a.dest not in ("help", "json")]
-    usage = " ".join(
+    usage = command.usage or " ".join(
         [name, *(_usage(a) for a in sorted(actions, key=lambda a: bool(a.option_strings)))]
     )
     rows = [f"| {_names(a)} | {_told(a)} | {_standing(a)} |" for a in actions]
@@ -463,9 +581,9 @@ def _command(name: str, command: argparse.ArgumentParser) -> str:
 
 def _usage(action: argparse.Action) -> str:
     if not action.option_strings:
-        return {"?": f"[{action.metavar}]", "+": f"{action.metavar} ..."}.get(
-            str(action.nargs), f"{action.metavar}"
-        )
+        name = f"{action.metavar}"
+        shapes = {"?": f"[{name}]", "+": f"{name} ...", "*": f"[{name} ...]"}
+        return shapes.get(str(action.nargs), name)
     text = action.option_strings[0]
     if action.nargs != 0:
         text += f" {_value(action)}"
@@ -499,6 +617,72 @@ def _standing(action: argparse.Action) -> str:
     if action.nargs == 0 or action.default is None:
         return ""
     return f"`{action.default}`"
+
+
+def api_page() -> str:
+    """Return the reference of the HTTP API."""
+    # Of the extra live.
+    from dovetail.live.application import MEANINGS, application
+
+    described = application(None).openapi()
+    faults = [f"| {status} | {kind} | {meaning} |" for status, kind, meaning in MEANINGS]
+    parts = [API + "\n".join(faults) + "\n", "## Requests\n"]
+    for path, methods in described["paths"].items():
+        if path.startswith("/v1/"):
+            parts += [_request(method.upper(), path, told) for method, told in methods.items()]
+    parts += ["## Records\n", _submission(), *map(_record, (*REQUESTS, *VIEWS)), _states()]
+    return "\n".join(parts)
+
+
+def _request(method: str, path: str, told: Mapping[str, Any]) -> str:
+    asked = [
+        f"- `{each['name']}` ({each['in']}): {_asked(each['schema'])}"
+        for each in told.get("parameters", ())
+        if each["in"] != "path"
+    ]
+    body = _content(told.get("requestBody", {}))
+    takes = [f"- body: {body}"] if body else []
+    answer = next(found for status, found in told["responses"].items() if status < "300")
+    gives = [f"- answer: {_content(answer) or 'JSON'}"]
+    lines = [f"### {method} {path}\n", told["description"], "", *asked, *takes, *gives, ""]
+    return "\n".join(lines)
+
+
+def _asked(schema: Mapping[str, Any]) -> str:
+    default = schema.get("default")
+    shown = "" if default is None else f"; default: `{str(default).lower()}`"
+    return f"{_type(schema)}{shown}"
+
+
+def _content(told: Mapping[str, Any]) -> str:
+    """Return what a body or an answer is."""
+    for kind, content in told.get("content", {}).items():
+        if kind.startswith("text/"):
+            return "plain text"
+        schema = content["schema"]
+        if schema.get("type") == "array" or "$ref" in schema:
+            return _type(schema)
+    return ""
+
+
+def _submission() -> str:
+    """Return the fields of a job that is submitted: a ``JobSpec`` without its owner."""
+    meanings = _told_in(getdoc(JobSpec) or "")
+    shared = {"gsla": "gsla", "weight": "weight", "priority": "priority"}
+    instance = FIELDS[instances.Job]
+    schema = requests.SUBMISSION.model_json_schema()["properties"]
+    rows = [
+        f"| `{name}` | {_type(schema[name])} | {_default(requests.SUBMISSION, name)} | "
+        f"{_plain(instance[name] if name in shared else meanings[name])} |"
+        for name in requests.SUBMISSION.model_fields
+    ]
+    table = ["| field | type | default | meaning |", "|---|---|---|---|", *rows]
+    return "\n".join(["### Submission\n", getdoc(requests.SUBMISSION) or "", "", *table, ""])
+
+
+def _states() -> str:
+    listed = ", ".join(f"`{state.value}`" for state in JobState)
+    return f"### JobState\n\nOne of {listed}: [live mode](../live.md#how-a-job-goes).\n"
 
 
 def policies_page() -> str:

@@ -41,13 +41,13 @@ _POLL_S: Final = 0.1
 _router = APIRouter(prefix="/v1")
 
 
-def application(desk: Desk, tokens: Tokens | None = None) -> FastAPI:
+def application(desk: Desk | None, tokens: Tokens | None = None) -> FastAPI:
     """Return the API of a service.
 
     Parameters
     ----------
-    desk : Desk
-        The service.
+    desk : Desk or None
+        The service; None where nothing will be asked.
     tokens : Tokens, optional
         Of those who may ask over TCP; without them nobody may.
     """
@@ -59,7 +59,7 @@ def application(desk: Desk, tokens: Tokens | None = None) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         responses={
-            status: {"model": Fault, "description": meaning} for status, meaning in _MEANINGS
+            status: {"model": Fault, "description": meaning} for status, _, meaning in MEANINGS
         },
     )
     made.state.desk = desk
@@ -75,13 +75,16 @@ def application(desk: Desk, tokens: Tokens | None = None) -> FastAPI:
     return made
 
 
-_MEANINGS: Final = (
-    (401, "Over TCP: no token, or one that is not known"),
-    (403, "This user may not"),
-    (404, "There is no such job"),
-    (422, "The request breaks a rule"),
-    (503, "It cannot be made durable now; nothing was done"),
+MEANINGS: Final = (
+    (401, "token", "over TCP: no token, or one that is not known"),
+    (403, "refused", "this user may not"),
+    (404, "unknown_job", "there is no such job"),
+    (413, "http", "the body is too large"),
+    (422, "input", "the request breaks a rule"),
+    (500, "failed", "an internal error"),
+    (503, "busy", "it cannot be made durable now; nothing was done"),
 )
+"""Status, kind and meaning of what goes wrong."""
 
 
 @_router.get("/service")

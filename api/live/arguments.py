@@ -37,7 +37,7 @@ def add_live(
         return command(commands, name, text, name, _ASKING)
 
     _serve(command(commands, "serve", "Run the jobs that people submit.", "serve", _SERVING))
-    _submit(asking("submit", "Submit a job to the live service: submit [OPTIONS] -- COMMAND."))
+    _submit(asking("submit", "Submit a job to the live service."))
     queue = asking("queue", "List the jobs of the live service.")
     queue.add_argument("--all", action="store_true", help="those that are over, too")
     queue.add_argument("--user", metavar="NAME", help="this user's only")
@@ -142,6 +142,7 @@ def _shares(text: str) -> tuple[int, ...]:
 
 
 def _submit(submit: argparse.ArgumentParser) -> None:
+    submit.usage = "dovetail submit [OPTION ...] -- COMMAND [ARGUMENT ...]"
     submit.add_argument(
         "job_command", metavar="COMMAND", nargs="+", help="program and arguments, after --"
     )

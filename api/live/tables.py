@@ -181,9 +181,9 @@ def _facts(job: JobView, now_s: float) -> Iterator[tuple[str, str]]:
     if job.iterations is not None:
         yield "done", _progress(job)
     if job.slowdown is not None or job.predicted is not None:
-        bounds = (two_digits(job.predicted), two_digits(job.upper))
-        told = "measured {}, predicted {}, at most {}".format(two_digits(job.slowdown), *bounds)
-        yield "slowdown", told
+        figures = (("measured", job.slowdown), ("predicted", job.predicted), ("at most", job.upper))
+        told = (f"{name} {two_digits(figure)}" for name, figure in figures if figure is not None)
+        yield "slowdown", ", ".join(told)
     yield "log", "for everybody" if job.public_log else f"for {job.owner} only"
 
 

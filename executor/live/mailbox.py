@@ -6,12 +6,13 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from dovetail.executor.live.desk import BusyError
 from dovetail.executor.live.events import AnyEvent
 
-_CLOSED = "the service is stopping"
+_CLOSED: Final = "the service is stopping"
+_ABANDONED: Final = "the service ended before it could answer"
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class Mailbox:
         self._lock = threading.Lock()
         self._bell = threading.Event()
         self._waiting: list[Request] = []
+        self._taken: list[Request] = []
         self._closed = False
 
     @property
@@ -84,13 +86,24 @@ class Mailbox:
     def take(self) -> list[Request]:
         """Return the requests that have come since the last call."""
         with self._lock:
-            taken, self._waiting = self._waiting, []
-        return taken
+            self._taken, self._waiting = self._waiting, []
+        return self._taken
 
     def close(self) -> None:
-        """Refuse what waits and what comes."""
+        """Refuse what waits and what comes; what was taken is still answered."""
         with self._lock:
             self._closed = True
-        for request in self.take():
-            request.told.set_exception(BusyError(_CLOSED))
+            waiting, self._waiting = self._waiting, []
+        _refuse(waiting, _CLOSED)
         self.ring()
+
+    def abandon(self) -> None:
+        """Close, and tell those who were not answered that they never will be."""
+        self.close()
+        _refuse(self._taken, _ABANDONED)
+
+
+def _refuse(requests: Sequence[Request], why: str) -> None:
+    for request in requests:
+        if not request.told.done():
+            request.told.set_exception(BusyError(why))

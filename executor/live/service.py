@@ -193,7 +193,7 @@ class Service:
             self._take_up()
             run_rounds(self, self._policy)
         finally:
-            self._mailbox.close()
+            self._mailbox.abandon()
             self._pool.close()
             self._recorder.close()
 

@@ -102,6 +102,9 @@ class World:
     def __post_init__(self) -> None:
         self._gpus = {gpu.id: gpu for node in self.cluster.nodes for gpu in node.devices}
         self._models = tuple(dict.fromkeys(gpu.model for gpu in self._gpus.values()))
+        taken = self.cluster.reserve_mib + self.cluster.per_process_mib
+        self._sizes_mib = [gpu.memory_mib - taken for gpu in self._gpus.values()]
+        self._most_mib = max(self._sizes_mib, default=0.0)
         self._tracks: dict[str, _Track] = {}
         self._lasted: dict[tuple[int, str], _Mean] = {}
         self._profiles: dict[str, Workload | None] = {}
@@ -165,7 +168,7 @@ class World:
     def place(self, start: Start) -> events.Placed:
         """Return the event for a policy's start, and enter the start into ``state``.
 
-        ``renew`` takes it back where the brain never hears of it.
+        It is started ``with_cap``. ``renew`` takes it back where the brain never hears of it.
 
         Raises
         ------
@@ -173,8 +176,9 @@ class World:
             When the start breaks a rule of the round problem, or puts a job that runs alone
             beside another.
         """
-        refusal = self.refusal(start)
         live = self.brain.jobs[start.job.id]
+        start = self.with_cap(start)
+        refusal = self.refusal(start)
         if refusal:
             raise CannotStartError(f"{live.id} cannot start: {refusal}")
         shares = start.shares or (None,) * start.job.workers
@@ -260,7 +264,8 @@ class World:
         name, given = workload_name(live.spec), live.spec.memory_mib
         known = self._known(name)
         if given is None:
-            need = known.memory_mib if known else 0.0
+            # What ran once fits, however wide the bound on its next run is.
+            need = min(known.memory_mib, self._most_mib) if known else 0.0
         else:
             need = math.ceil(given / MEMORY_STEP_MIB) * MEMORY_STEP_MIB
         shares = (
@@ -283,10 +288,8 @@ class World:
 
         Who runs alone is told apart by the devices that hold him, and by nothing else.
         """
-        taken = self.cluster.reserve_mib + self.cluster.per_process_mib
-        sizes = [gpu.memory_mib - taken for gpu in self._gpus.values()]
-        enough = [size for size in sizes if size >= need_mib]
-        if need_mib == 0 or len(enough) == len(sizes):
+        enough = [size for size in self._sizes_mib if size >= need_mib]
+        if need_mib == 0 or len(enough) == len(self._sizes_mib):
             return 0.0
         return min(enough, default=need_mib)
 

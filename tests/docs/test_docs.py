@@ -4,8 +4,11 @@ Conventions of a page, in the order in which a reader meets them:
 
 - a block with ``title="NAME"`` after its language is a file NAME, written before what follows;
 - in a ``console`` block, lines after ``$`` are run in the page's folder; what is shown below has
-  to come out, where a line ``...`` stands for any lines and times may differ; ``$ echo $?`` shows
+  to come out, where a line ``...`` stands for any lines, ``...`` at the end of a line for its
+  rest, and times may differ; ``$ echo $?`` shows
   the exit status of the command before it, which is 0 where nothing is shown;
+- a command that ends in ``&`` starts a service, which the page's other commands then mean; it is
+  ended behind the page;
 - ``python`` blocks share one namespace; a ``text`` block directly below is what they print;
 - other blocks (``sh``, ``text``) are for reading.
 """
@@ -16,16 +19,20 @@ import contextlib
 import doctest
 import importlib.util
 import io
+import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 import dovetail
+from tests.executor.live.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -61,7 +68,7 @@ def blocks(page):
 
 
 @every_page
-def test_its_files_commands_and_code_do_what_it_shows(page, tmp_path, monkeypatch):
+def test_its_files_commands_and_code_do_what_it_shows(page, tmp_path, monkeypatch, home):
     monkeypatch.chdir(tmp_path)
     page_blocks = blocks(page)
     namespace = {"__name__": "page"}
@@ -81,6 +88,18 @@ def test_its_files_commands_and_code_do_what_it_shows(page, tmp_path, monkeypatc
             between = page.read_text(encoding="utf-8")[block.end :].lstrip("\n")
             if below and below.language == "text" and between.startswith("```text"):
                 shows(block.text, below.text.splitlines(), printed.getvalue())
+
+
+@pytest.fixture
+def home(monkeypatch):
+    """Return the state directory of a page's service, with a name short enough for a socket."""
+    with tempfile.TemporaryDirectory(prefix="dove-") as folder:
+        monkeypatch.setenv("DOVETAIL_HOME", folder)
+        yield Path(folder)
+        announced = Path(folder) / "service.json"
+        if announced.exists():
+            os.kill(json.loads(announced.read_text())["pid"], signal.SIGTERM)
+            wait_until(lambda: not announced.exists())
 
 
 class Command(NamedTuple):
@@ -121,6 +140,9 @@ def run(command, folder):
         timeout=120,
     )
     assert child.returncode == command.status, f"{command.line}\n{child.stdout}"
+    if command.line.endswith("&"):
+        announced = Path(os.environ["DOVETAIL_HOME"]) / "service.json"
+        wait_until(announced.exists, what="the service has not started")
     if command.shown:
         shows(command.line, command.shown, child.stdout)
 
@@ -135,11 +157,21 @@ def shows(what, expected, printed):
             chunk.append(plain(line))
             continue
         starts = range(position, len(lines) - len(chunk) + 1) if free else [position]
-        at = next((s for s in starts if lines[s : s + len(chunk)] == chunk), None)
+        at = next((s for s in starts if same(chunk, lines[s : s + len(chunk)])), None)
         assert at is not None, f"{what}\nshows\n{os.linesep.join(chunk)}\nbut prints\n{printed}"
         position, free, chunk = at + len(chunk), True, []
     cut = bool(expected) and expected[-1].strip() == "..."
     assert cut or position == len(lines), f"{what}\nprints more than is shown:\n{printed}"
+
+
+def same(expected, printed):
+    """Tell whether lines are as expected, up to ``...`` at their ends."""
+    if len(expected) != len(printed):
+        return False
+    return all(
+        line.startswith(wanted[:-3]) if wanted.endswith(" ...") else line == wanted
+        for wanted, line in zip(expected, printed, strict=True)
+    )
 
 
 def plain(line):
@@ -199,6 +231,9 @@ def test_the_example_of_the_package():
         (["a", "...", "c"], "a\nb\nc\n", True),
         (["b", "...", "a"], "a\nb\n", False),
         (["took 0.21 s"], "took 13 ms\n", True),
+        (["a ..."], "a b c\n", True),
+        (["a ..."], "ab c\n", False),
+        (["a ...", "c"], "a b\nd\n", False),
         (["a", "c"], "a\nb\nc\n", False),
     ],
 )

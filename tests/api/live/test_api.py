@@ -5,8 +5,11 @@ from __future__ import annotations
 import gc
 import json
 import os
+import pwd
 import socket
 import stat
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -44,6 +47,33 @@ def test_the_owner_is_whom_the_kernel_names(live):
     (name,) = live.client.submit([job()])
     found = live.client.job(name)
     assert (found.owner, found.uid) == (ME, os.getuid())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_another_user_at_the_socket_is_told_apart(short_path):
+    short_path.chmod(0o755)
+    other = pwd.getpwnam(OTHER)
+    body = json.dumps({"jobs": [job()]}).encode()
+    head = f"POST /v1/jobs HTTP/1.0\r\nContent-Length: {len(body)}\r\n"
+    asked = head.encode() + b"Content-Type: application/json\r\n\r\n" + body
+    script = (
+        "import os, socket, sys\n"
+        "uid, gid = map(int, sys.argv[2:])\n"
+        "os.setgroups([]), os.setgid(gid), os.setuid(uid)\n"
+        "with socket.socket(socket.AF_UNIX) as s:\n"
+        "    s.connect(sys.argv[1])\n"
+        "    s.sendall(sys.stdin.buffer.read())\n"
+        "    print(s.recv(100))\n"
+    )
+    with service_here(short_path, short_path / "api.sock", everybody=True) as live:
+        subprocess.run(
+            [sys.executable, "-c", script, live.socket, str(other.pw_uid), str(other.pw_gid)],
+            input=asked,
+            check=True,
+            timeout=30,
+        )
+        found = live.client.job("j1")
+    assert (found.owner, found.uid) == (OTHER, other.pw_uid)
 
 
 def test_nobody_may_name_an_owner(live):

@@ -80,7 +80,9 @@ def view(run, job):
     return json.loads(out)
 
 
-def test_a_service_says_where_it_is_and_its_jobs_outlive_it(short_path, truth, run):
+# httpcore leaves the socket open on which it could not connect.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_jobs_outlive_services_that_are_killed_or_ended(short_path, truth, run):
     home = short_path / "home"
     options = ("--pool", f"simulated:{truth}")
     with served(home, *options) as (process, told):
@@ -88,32 +90,21 @@ def test_a_service_says_where_it_is_and_its_jobs_outlive_it(short_path, truth, r
         assert json.loads((home / "service.json").read_text())["pid"] == process.pid
         job = submitted(run)
         wait_until(lambda: view(run, job)["state"] == "profiling")
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=30) == 0
-    assert not (home / "service.json").exists()
-    assert not (home / "api.sock").exists()
-    stopped = f"dovetail: no service runs in {home}: start one with dovetail serve\n"
-    assert run("queue")[::2] == (2, stopped)
-    with served(home, *options):
-        found = view(run, job)
-        assert (found["state"], found["runs"]) == ("profiling", 1)
-
-
-# httpcore leaves the socket open on which it could not connect.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_killed_service_leaves_nothing_in_the_way(short_path, truth, run):
-    home = short_path / "home"
-    options = ("--pool", f"simulated:{truth}")
-    with served(home, *options) as (process, _):
-        job = submitted(run)
         process.kill()
         process.wait(timeout=30)
     status, _, err = run("queue")
     gc.collect()
     assert status == 2
     assert err.startswith(f"dovetail: no service answers at {home}/api.sock")
-    with served(home, *options):
-        assert view(run, job)["id"] == job
+    with served(home, *options) as (process, _):
+        found = view(run, job)
+        assert (found["state"], found["runs"]) == ("profiling", 1)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == 0
+    assert not (home / "service.json").exists()
+    assert not (home / "api.sock").exists()
+    stopped = f"dovetail: no service runs in {home}: start one with dovetail serve\n"
+    assert run("queue")[::2] == (2, stopped)
 
 
 def test_one_directory_has_one_service(simulated, home, run):
@@ -226,6 +217,37 @@ def test_mistakes_are_told_in_one_line(run, words, told, monkeypatch, short_path
     assert (status, out) == (2, "")
     assert told in err
     assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "module", "told"),
+    [
+        (("queue",), "httpx", "asking a service needs httpx: pip install 'dovetail[live]'"),
+        (("serve",), "uvicorn", "dovetail serve needs uvicorn: pip install 'dovetail[live]'"),
+        (("serve",), "fastapi", "dovetail serve needs fastapi: pip install 'dovetail[live]'"),
+    ],
+)
+def test_without_the_extra(run, monkeypatch, words, module, told):
+    monkeypatch.setenv("DOVETAIL_SERVICE", "/none.sock")
+    for name in [name for name in sys.modules if name.partition(".")[0] == module]:
+        monkeypatch.delitem(sys.modules, name)
+    for name in ("application", "server"):
+        monkeypatch.delitem(sys.modules, f"dovetail.live.{name}", raising=False)
+    monkeypatch.setitem(sys.modules, module, None)
+    assert run(*words) == (2, "", f"dovetail: {told}\n")
+
+
+def test_a_dry_run_starts_nothing_and_tells_what_it_would(short_path, truth, run):
+    options = ("--pool", f"simulated:{truth}", "--dry-run")
+    with served(short_path / "home", *options) as (_, told):
+        assert told.endswith(" (dry run: nothing is started)\n")
+        job = submitted(run)
+        status, out, _ = run("plan", "--from-live", "--json")
+        assert status == 0
+        (assigned,) = json.loads(out)["assignments"]
+        assert assigned["job"] == job
+        assert view(run, job)["runs"] == 0
+        assert "dry run: nothing is started" in run("show")[1]
 
 
 def test_what_json_cannot_carry_stays_behind(simulated, run, monkeypatch):

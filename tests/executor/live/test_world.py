@@ -304,6 +304,16 @@ def test_memory_that_an_owner_names_counts_and_becomes_the_limit():
     assert "too little memory" in world.refusal(start(world, small, "g0"))
 
 
+def test_what_ran_once_fits_however_wide_the_bound_on_its_next_run():
+    story = known_story()
+    job, other = story.submit(), story.submit()
+    beliefs = Beliefs(repository(memory_mib=36000.0))
+    assert beliefs.workload("ann/vision", (MODEL,)).memory_mib > 40000
+    world = World(story.brain, cluster(), beliefs)
+    put(story, world, job, "g0")
+    assert "too little memory" in world.refusal(start(world, other, "g0"))
+
+
 def test_a_flood_of_unknown_workloads_makes_one_kind():
     story = known_story()
     world = world_of(story)
@@ -338,9 +348,8 @@ def test_the_last_idle_device_is_started_capped_where_partners_come_soon():
     jobs = [story.submit(estimate_s=36000.0) for _ in range(20)]
     world = capped_world(story)
     # 20 newcomers an hour, ten hours of work: somebody comes long before the end.
-    capped = world.with_cap(start(world, jobs[0], "g0"))
-    assert capped.shares == (50,)
-    put(story, world, jobs[0], "g0", shares=capped.shares)
+    put(story, world, jobs[0], "g0")
+    assert jobs[0].run.seats[0].share == 50
     assert seen(world, jobs[0]).rate == pytest.approx(0.9)
     assert world.refusal(start(world, jobs[1], "g0", shares=(50,))) is None
     assert world.refusal(start(world, jobs[1], "g0")) is not None
