@@ -7,11 +7,11 @@ is an idle device, never one that is booked twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from dovetail.executor.live.brain import Brain, JobState, LiveJob
-from dovetail.executor.live.jobs import Run, Seat
+from dovetail.executor.live.jobs import JobSpec, Run, Seat
 from dovetail.instances.instance import Cluster, Gpu
 
 _LEAVING = frozenset({JobState.STOPPING, JobState.LOST})
@@ -29,6 +29,8 @@ class Gate:
         The pool's devices, and the shares that may be used on them.
     sharing : callable
         Why two runs may never share a device; None = they may (``NodePool.sharing``).
+    allowed : callable
+        The shares that a job may have on a device model (``NodePool.allowed``).
     strays : mapping of str to str
         Devices that runs of no job may still hold, and which.
     """
@@ -36,6 +38,7 @@ class Gate:
     brain: Brain
     cluster: Cluster
     sharing: Callable[[Run, Run], str | None]
+    allowed: Callable[[JobSpec, str], Collection[int]]
     strays: Mapping[str, str]
 
     def refusal(self, run: Run) -> str | None:
@@ -59,8 +62,8 @@ class Gate:
             return f"{gpu.id}: {trouble}"
         if gpu.id in self.strays:
             return f"{self.strays[gpu.id]} may still be on {gpu.id}"
-        if seat.share is not None and seat.share not in self.cluster.shares:
-            return f"{seat.share} % is no share of {gpu.id}"
+        if seat.share is not None and seat.share not in self.allowed(run.spec, gpu.model):
+            return f"a share of {seat.share} % is not known to compute right on {gpu.id}"
         if len(residents) >= self.cluster.max_jobs_per_gpu:
             return f"{gpu.id} is full"
         for other in residents:

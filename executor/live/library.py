@@ -1,30 +1,16 @@
-"""What is known of workloads: what the repository holds, and what follows from it."""
+"""What is known of workloads, as who watches runs asks for it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
 
-from dovetail.executor.live.beliefs import Beliefs
 from dovetail.executor.live.jobs import JobSpec, Run
 from dovetail.executor.live.kinds import workload_name
 from dovetail.executor.live.world import World
-from dovetail.instances.datasets import DataSet, Repository, SoloProfile
-from dovetail.predictors import TrainedPredictor
+from dovetail.instances.datasets import DataSet, SoloProfile
 
 _PAIR: Final = 2
-
-
-def beliefs_of(repository: Repository, model: TrainedPredictor | None = None) -> Beliefs:
-    """Return what follows from a repository by now.
-
-    Raises
-    ------
-    InputError
-        When it cannot be read.
-    """
-    repository.append()  # makes the file
-    return Beliefs(repository.data_set(), model)
 
 
 class Library:

@@ -13,12 +13,11 @@ import math
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
 from dovetail.executor.live import events
-from dovetail.executor.live.beliefs import Beliefs
 from dovetail.executor.live.brain import (
     HOLDING,
     OVER,
@@ -27,6 +26,7 @@ from dovetail.executor.live.brain import (
     JobState,
     LiveJob,
     TransitionError,
+    WorkloadKey,
 )
 from dovetail.executor.live.clock import ServiceClock, boot_id, boot_s
 from dovetail.executor.live.commands import Command, Launch, Release, Stop
@@ -35,21 +35,22 @@ from dovetail.executor.live.events import AnyEvent
 from dovetail.executor.live.gate import Gate
 from dovetail.executor.live.jobs import JobSpec, Owner, Run
 from dovetail.executor.live.journal import JournalError
-from dovetail.executor.live.library import Library, beliefs_of
+from dovetail.executor.live.learning import Learner
+from dovetail.executor.live.library import Library
 from dovetail.executor.live.mailbox import Mailbox, Request
 from dovetail.executor.live.planning import of_job, of_round, plan_of
 from dovetail.executor.live.pools.pool import NodePool, Usage
 from dovetail.executor.live.presenting import device_views, job_views
 from dovetail.executor.live.recorder import Recorder
 from dovetail.executor.live.views import JobView, ServiceView
-from dovetail.executor.live.watch import Reading, Watch, WatchOptions, watched
+from dovetail.executor.live.watch import WATCHED, Reading, Watch, WatchOptions, watched
 from dovetail.executor.live.world import CannotStartError, World
 from dovetail.executor.rounds import run_rounds
 from dovetail.instances._record import listed, shown
 from dovetail.instances._version import VERSION
 from dovetail.instances.datasets import Repository
 from dovetail.instances.errors import DovetailError, InputError
-from dovetail.instances.instance import Cluster, Instance
+from dovetail.instances.instance import Instance
 from dovetail.instances.plan import Plan
 from dovetail.predictors import TrainedPredictor
 from dovetail.solver.policies import Decision, State, policy_named
@@ -61,10 +62,13 @@ AGAIN_S: Final = 2.0
 """Seconds after which what the disk, a pool or a policy refused is tried again."""
 
 _POLICY_AGAIN_S: Final = 60.0
-_NO_TRACE: Final = "the pool has no trace of it"
+_MODEL: Final = "fitted.dovetail"
 _ENDS: Final = frozenset({"rank_ended", "rank_gone", "rank_refused"})
 _QUIET: Final = frozenset({"recorded", "rank_started", "placed"})
 _PATIENT: Final = _QUIET | {"submitted", "rank_ready"}
+
+TRACE_S: Final = 60.0
+"""Seconds that a pool has at the start to tell of a run that should be there."""
 
 REST: Final = 4.0
 """How many times as long as the last decision took the next one waits, if only jobs came."""
@@ -142,8 +146,6 @@ class Service:
         self.ready = threading.Event()
         self._journal = journal
         self._pool = pool
-        self._repository = repository
-        self._model = model
         self._directory = os.fspath(directory)
         self._dry_run = dry_run
         self._any_user = os.geteuid() == 0 if any_user is None else any_user
@@ -156,14 +158,21 @@ class Service:
         self._clock = ServiceClock(self._brain.now_s)
         self._started_s = self._clock.now_s()
         self._cluster = pool.cluster()
-        self._world = World(self._brain, self._cluster, self._beliefs(), pool.sharing)
-        self._library = Library(self._world)
-        self._watch = Watch(_models(self._cluster), self._library, watching)
+        self._models = {g.id: g.model for node in self._cluster.nodes for g in node.devices}
         self._recorder = Recorder(repository, self._mailbox.ring)
+        into = Path(directory) / _MODEL if directory and not dry_run else None
+        kinds = tuple(dict.fromkeys(self._models.values()))
+        self._learner = Learner(repository, kinds, model, into, self._mailbox.ring)
+        beliefs = self._learner.news()
+        assert beliefs is not None
+        self._world = World(self._brain, self._cluster, beliefs, pool.sharing)
+        self._knowledge = Library(self._world)
+        self._watch = Watch(self._models, self._knowledge, watching)
         # What has happened and is not durable yet, and what is to be done for what is.
         self._news: list[AnyEvent] = []
         self._commands: list[Command] = []
         self._strays: dict[str, _Stray] = {}
+        self._unseen: set[tuple[str, int]] = set()
         # When to do what again, on the service's clock.
         self._again_s = self._wake_s = math.inf
         self._rest_until_s = self._sampled_s = -math.inf
@@ -173,6 +182,7 @@ class Service:
         self._gap: float | None = None
         self._usage: Mapping[str, Usage] = {}
         self._readings: Mapping[str, Reading] = {}
+        self._libraries: dict[WorkloadKey, str] = {}
 
     @property
     def state(self) -> State:
@@ -196,6 +206,7 @@ class Service:
             self._mailbox.abandon()
             self._pool.close()
             self._recorder.close()
+            self._learner.close()
 
     def stop(self) -> None:
         """Let ``run`` return; from any thread."""
@@ -207,8 +218,14 @@ class Service:
         beyond = self._pool.resume([job.run for job in held if job.run is not None])
         self._commit([self._attached(), *(a for run in beyond for a in self._adopted(run))])
         strays = self._of_strays(beyond)
+        self._unseen = {
+            (job.run.id, rank)
+            for job in held
+            if job.run is not None and job.state in WATCHED
+            for rank in range(len(job.ranks))
+        }
         told = self._of_jobs(self._stamped(self._pool.poll()))
-        self._commit([*told, *self._untraced(held, told), *self._newly_known()])
+        self._commit([*told, *self._newly_known()])
         releases = [command for command in self._commands if isinstance(command, Release)]
         self._commands = [*releases, *strays, *self._brain.outstanding()]
         self._pool.attach(self._mailbox.ring)
@@ -238,15 +255,18 @@ class Service:
         known = (run.spec.owner.uid, run.spec.workload) in self._brain.profiled
         return [events.Placed(at_s=self._clock.now_s(), run=run, profiling=not known)]
 
-    def _untraced(self, held: Sequence[LiveJob], told: Sequence[AnyEvent]) -> list[AnyEvent]:
-        """Return that the ranks are lost which should run and of which the pool knows nothing."""
-        seen = {_rank_of(event) for event in told}
+    def _untraced(self) -> list[AnyEvent]:
+        """Return that the ranks are lost of which the pool has told nothing for long enough."""
+        if not self._unseen or self._clock.now_s() < self._started_s + TRACE_S:
+            return []
+        unseen, self._unseen = sorted(self._unseen), set()
+        at_s = self._clock.now_s()
         return [
-            events.RankLost(at_s=self._clock.now_s(), run=job.run.id, rank=rank, reason=_NO_TRACE)
-            for job in held
-            if job.run is not None and job.state in (JobState.PROFILING, JobState.RUNNING)
-            for rank in range(len(job.ranks))
-            if (job.run.id, rank) not in seen
+            events.RankLost(at_s=at_s, run=run, rank=rank, reason="the pool has no trace of it")
+            for run, rank in unseen
+            if (job := self._brain.jobs[run.rpartition(".")[0]]).state in WATCHED
+            and job.run is not None
+            and job.run.id == run
         ]
 
     def _of_strays(self, beyond: Sequence[Run]) -> list[Command]:
@@ -270,7 +290,7 @@ class Service:
             if self._decision_is_due():
                 self._changed = self._urgent = False
                 self._wake_s = math.inf
-                self._world.renew(self._clock.now_s())
+                self._renew()
                 return True
             self._mailbox.wait(self._idle_s())
         return False
@@ -313,7 +333,26 @@ class Service:
 
     def _gate(self) -> Gate:
         strays = {s.gpu: stray.run.id for stray in self._strays.values() for s in stray.run.seats}
-        return Gate(self._brain, self._cluster, self._pool.sharing, strays)
+        return Gate(self._brain, self._cluster, self._pool.sharing, self._allowed, strays)
+
+    def _allowed(self, spec: JobSpec, model: str) -> Collection[int]:
+        """Return the shares that a job may have: those that compute right with its library."""
+        return self._pool.allowed(self._libraries.get(_key(spec), ""), model)
+
+    def _renew(self) -> None:
+        """Bring the policy's state up to date; its shares are right for all who may share."""
+        active = [*self._brain.queued.values(), *self._brain.holding.values()]
+        specs = {_key(job.spec): job.spec for job in active if self._brain.may_share(job)}
+        allowed = {
+            model: set(self._cluster.shares).intersection(
+                *(self._allowed(spec, model) for spec in specs.values())
+            )
+            for model in set(self._models.values())
+        }
+        if allowed != self._world.allowed:
+            self._world.allowed = allowed
+            self._world.learn(self._world.beliefs)
+        self._world.renew(self._clock.now_s())
 
     def _decision_is_due(self) -> bool:
         if self._news:
@@ -327,6 +366,8 @@ class Service:
         moments = [self._wake_s, self._again_s, *map(_deadline_s, self._brain.holding.values())]
         if self._watched() or self._readings:
             moments.append(self._sampled_s + self._sample_every_s)
+        if self._unseen:
+            moments.append(self._started_s + TRACE_S)
         if self._changed and not self._news:
             moments.append(self._rest_until_s)
         first_s = min(moments)
@@ -338,7 +379,7 @@ class Service:
         requests = self._mailbox.take()
         self._news += self._of_jobs(self._stamped(self._pool.poll()))
         if not self._news:
-            self._news = [*self._overdue(), *self._measured(), *self._recorded()]
+            self._news = [*self._untraced(), *self._overdue(), *self._measured(), *self._recorded()]
         if self._news or requests:
             self._record(requests)
         self._record_what_was_measured()
@@ -353,6 +394,7 @@ class Service:
         found = []
         for event in told:
             run, rank = _rank_of(event)
+            self._unseen.discard((run, rank))
             stray = self._strays.get(run)
             if stray is None:
                 found.append(event)
@@ -392,6 +434,7 @@ class Service:
             progress = {run: self._pool.progress(run) for run in runs}
             self._usage = self._pool.usage()
             found = self._watch.observe(self._brain, progress, self._usage, now_s, boot_s())
+            self._ask_for_libraries(runs)
         except Exception as error:
             self._be_in_trouble("watch", error)
             return []
@@ -402,6 +445,16 @@ class Service:
                 self._world.note_progress(job, reading.iterations, reading.total)
         return list(found)
 
+    def _ask_for_libraries(self, runs: Sequence[str]) -> None:
+        """Note which library each workload has loaded, while a run of it can be asked."""
+        for name in runs:
+            job = self._brain.jobs[name.rpartition(".")[0]]
+            if job.run is not None and _key(job.spec) not in self._libraries:
+                library = self._pool.library(job.run)
+                if library:
+                    self._libraries[_key(job.spec)] = library
+                    self._changed = True
+
     def _record_what_was_measured(self) -> None:
         if not self._dry_run:
             self._recorder.offer(self._brain.unrecorded)
@@ -409,15 +462,23 @@ class Service:
     def _recorded(self) -> list[AnyEvent]:
         """Return that what was measured is in the repository, and believe it from now on."""
         sequence = self._recorder.recorded()
-        if sequence is None:
+        if sequence is None and not self._learner.fitting:
             return []
-        self._world.learn(self._beliefs())
-        self._changed = self._urgent = True
-        recorded = events.Recorded(at_s=self._clock.now_s(), sequence=sequence)
-        return [recorded, *self._newly_known()]
+        self._learn()
+        at_s = self._clock.now_s()
+        recorded = [] if sequence is None else [events.Recorded(at_s=at_s, sequence=sequence)]
+        return [*recorded, *self._newly_known()]
 
-    def _beliefs(self) -> Beliefs:
-        return beliefs_of(self._repository, self._model)
+    def _learn(self) -> None:
+        try:
+            beliefs = self._learner.news()
+        except DovetailError as error:
+            self._be_in_trouble("repository", error)
+            return
+        self._troubles.pop("repository", None)
+        if beliefs is not None:
+            self._world.learn(beliefs)
+            self._changed = self._urgent = True
 
     def _newly_known(self) -> list[AnyEvent]:
         """Return which workloads that wait for a profile have one in the repository."""
@@ -430,11 +491,11 @@ class Service:
 
     def _known_of(self, specs: Iterable[JobSpec]) -> list[AnyEvent]:
         """Return which workloads the repository has the profile of, and the journal does not."""
-        at_s, models = self._clock.now_s(), set(_models(self._cluster).values())
+        at_s, models = self._clock.now_s(), set(self._models.values())
         keys = {
-            (spec.owner.uid, spec.workload)
+            _key(spec)
             for spec in specs
-            if any(self._library.alone(spec, model) for model in models)
+            if any(self._knowledge.alone(spec, model) for model in models)
         }
         new = sorted(keys - self._brain.profiled)
         return [events.WorkloadKnown(at_s=at_s, uid=uid, workload=name) for uid, name in new]
@@ -619,9 +680,12 @@ class Service:
                 decide_s=self._decide_s,
                 gap=self._gap,
                 dry_run=self._dry_run,
-                trouble="; ".join(filter(None, (*self._troubles.values(), self._recorder.trouble))),
+                trouble="; ".join(filter(None, self._all_troubles())),
                 devices=device_views(self._brain, self._cluster, self._usage),
             )
+
+    def _all_troubles(self) -> list[str]:
+        return [*self._troubles.values(), self._recorder.trouble, self._learner.trouble]
 
     def log_path(self, job: str, rank: int, by: Owner) -> str | None:
         """Return the newest log file of a rank of its present or last run."""
@@ -654,13 +718,15 @@ class Service:
         def decided(_: Sequence[AnyEvent]) -> tuple[Instance, Plan]:
             instance = self._round()
             decision = policy_named(self._policy.name).decide(self.state)
+            starts = tuple(self._world.with_cap(start) for start in decision.starts)
+            decision = decision._replace(starts=starts)
             return instance, plan_of(instance, self.state, decision, self._policy.name)
 
         found: tuple[Instance, Plan] = self._mailbox.ask(Request(_no_events, decided))
         return found
 
     def _round(self) -> Instance:
-        self._world.renew(self._clock.now_s())
+        self._renew()
         return self._world.instance()
 
     def _job(self, name: str) -> LiveJob:
@@ -705,9 +771,8 @@ class _Unfailing:
         return decision
 
 
-def _models(cluster: Cluster) -> dict[str, str]:
-    """Return the model of every device."""
-    return {gpu.id: gpu.model for node in cluster.nodes for gpu in node.devices}
+def _key(spec: JobSpec) -> WorkloadKey:
+    return spec.owner.uid, spec.workload
 
 
 def _rank_of(event: AnyEvent) -> tuple[str, int]:

@@ -1,0 +1,67 @@
+"""The service with real processes, on processor cores."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+
+import pytest
+
+from dovetail.executor.live.brain import JobState
+from dovetail.executor.live.journal import Journal
+from dovetail.executor.live.pools.cpu import open_cpu_pool
+from dovetail.executor.live.service import Service
+from dovetail.instances.datasets import Repository
+from tests.executor.live.local_runs import cleared, python
+from tests.executor.live.test_service import ME, is_in, serving, spec
+from tests.executor.live.waiting import wait_until
+
+ENV = {"PATH": os.environ.get("PATH", "/usr/bin:/bin")}
+
+
+@pytest.fixture
+def directory(tmp_path):
+    with cleared(tmp_path):
+        yield tmp_path
+
+
+@contextmanager
+def service_on_cores(directory):
+    with Journal(directory) as journal:
+        pool = open_cpu_pool(directory, "devices=1")
+        with serving(Service(journal, pool, Repository(directory / "repository.db"))) as service:
+            yield service
+
+
+def job(code, directory, **fields):
+    """Return a job that runs Python code in a directory."""
+    return spec().replace(command=python(code), cwd=str(directory), env=ENV, **fields)
+
+
+def test_real_jobs_run_one_after_the_other_and_outlive_the_service(directory):
+    wait = "import pathlib, time\nwhile not pathlib.Path('go').exists(): time.sleep(0.05)"
+    with service_on_cores(directory) as service:
+        service.submit([job(wait, directory), job("raise SystemExit(3)", directory)], ME)
+        wait_until(is_in(service, "j1", JobState.PROFILING), 60)
+        (pid,) = service.job("j1").pids
+    with service_on_cores(directory) as service:
+        wait_until(lambda: service.job("j1").pids == (pid,), 60)
+        assert service.job("j1").state is JobState.PROFILING
+        (directory / "go").touch()
+        wait_until(lambda: not service.jobs(), 60)
+        views = service.jobs(over=True)
+        assert [(view.state, view.runs, view.statuses) for view in views] == [
+            (JobState.FINISHED, 1, (0,)),
+            (JobState.FAILED, 1, (3,)),
+        ]
+        assert "ended with status 3" in views[1].why
+
+
+def test_a_job_that_is_cancelled_leaves_no_process(directory):
+    with service_on_cores(directory) as service:
+        service.submit([job("import time\ntime.sleep(600)", directory, grace_s=5.0)], ME)
+        wait_until(is_in(service, "j1", JobState.PROFILING), 60)
+        (pid,) = service.job("j1").pids
+        service.cancel("j1", ME)
+        wait_until(is_in(service, "j1", JobState.CANCELLED), 60)
+        assert not os.path.exists(f"/proc/{pid}")
