@@ -1,4 +1,4 @@
-"""What counting iterations costs a job: seconds a step, and of Python's start.
+"""What counting iterations costs a job: processor time of a step, and of Python's start.
 
 ``python benchmarks/progress.py``; where PyTorch is installed, or DOVETAIL_TORCH_PYTHON names a
 Python that has it, its optimizer's hook, too. Each figure is the least of several.
@@ -8,35 +8,37 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import resource
 import subprocess
 import sys
 import tempfile
 import time
+import timeit
 from collections.abc import Callable
 
 from dovetail.executor.live.progress import hook_environment, read_progress
 
 _CALLS = """
-import sys, timeit
+import time, timeit
 from dovetail_progress import step
 n = 1_000_000
-print(min(timeit.repeat(step, number=n, repeat=5)) / n)
+print(min(timeit.repeat(step, timer=time.process_time, number=n, repeat=9)) / n)
 """
 _WRITES = """
-import timeit
+import time, timeit
 import dovetail_progress
 dovetail_progress.INTERVAL_S = 0.0
 n = 100_000
-print(min(timeit.repeat(dovetail_progress.step, number=n, repeat=5)) / n)
+print(min(timeit.repeat(dovetail_progress.step, timer=time.process_time, number=n, repeat=9)) / n)
 """
 _OPTIMIZER = """
-import timeit, torch
+import time, timeit, torch
 torch.set_num_threads(1)
 model = torch.nn.Linear(8, 8)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 model(torch.ones(2, 8)).sum().backward()
-n = 20_000
-print(min(timeit.repeat(optimizer.step, number=n, repeat=7)) / n)
+n = 5_000
+print(min(timeit.repeat(optimizer.step, timer=time.process_time, number=n, repeat=15)) / n)
 """
 _STARTS = 30
 TORCH_PYTHON = os.environ.get("DOVETAIL_TORCH_PYTHON") or (
@@ -70,20 +72,20 @@ def _seconds(code: str, env: dict[str, str], python: str = sys.executable) -> fl
     return float(subprocess.run(command, env=env, check=True, capture_output=True).stdout)
 
 
-def _best(call: Callable[[], object], times: int = 10_000) -> float:
-    begin_s = time.perf_counter()
-    for _ in range(times):
-        call()
-    return (time.perf_counter() - begin_s) / times
+def _best(call: Callable[[], object]) -> float:
+    count = 10_000
+    return min(timeit.repeat(call, timer=time.process_time, number=count, repeat=9)) / count
 
 
 def _start(env: dict[str, str]) -> float:
-    def once() -> float:
-        begin_s = time.perf_counter()
-        subprocess.run([sys.executable, "-c", ""], env=env, check=True)
-        return time.perf_counter() - begin_s
+    return min(_of_one_start(env) for _ in range(_STARTS))
 
-    return min(once() for _ in range(_STARTS))
+
+def _of_one_start(env: dict[str, str]) -> float:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-c", ""], env=env, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 
 
 if __name__ == "__main__":

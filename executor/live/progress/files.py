@@ -45,8 +45,8 @@ def read_progress(path: str) -> Progress | None:
     for _ in range(_TRIES):
         found = decode(_content(path))
         if found is not None:
-            fresh = found.at_s <= boot_s()
-            return Progress(found.iterations, found.at_s, found.total) if fresh else None
+            progress = Progress(*found)
+            return progress if progress.at_s <= boot_s() else None
     return None
 
 

@@ -174,7 +174,7 @@ def test_a_run_that_tells_nothing_never_shares():
     assert scene.live(299) == []
     [found] = scene.live(3)
     assert isinstance(found, events.ProfileFailed)
-    assert found.reason == "it reported no progress in 300 s"
+    assert found.reason == "it reported no progress in 300 s; docs/progress.md says how to"
     assert job.alone_only == found.reason
     assert scene.live(300) == []
 

@@ -21,19 +21,22 @@ from __future__ import annotations
 
 import atexit
 import fcntl
-import importlib.util
 import math
 import os
 import struct
 import sys
 import time
 import zlib
-from typing import TYPE_CHECKING, Any, NamedTuple
 
+TYPE_CHECKING = False  # as typing's, whose import takes as long as all the rest
 if TYPE_CHECKING:
     from collections.abc import Callable
     from importlib.machinery import ModuleSpec
     from types import ModuleType
+    from typing import Any
+
+    Count = tuple[float, float, float | None]
+    """Iterations, when the last was done, and how many there are in all or None."""
 
 VARIABLE = "DOVETAIL_PROGRESS"
 """The environment variable with the path of the file."""
@@ -48,18 +51,10 @@ _CHECK = struct.Struct("<I4x")
 SIZE = _BODY.size + _CHECK.size
 
 
-class Count(NamedTuple):
-    """What the file says; ``total`` is None where it is not known."""
-
-    iterations: float
-    at_s: float
-    total: float | None
-
-
 def encode(count: Count) -> bytes:
     """Return the content of the file."""
-    total = math.nan if count.total is None else count.total
-    body = _BODY.pack(_MAGIC, count.iterations, count.at_s, total)
+    iterations, at_s, total = count
+    body = _BODY.pack(_MAGIC, iterations, at_s, math.nan if total is None else total)
     return body + _CHECK.pack(zlib.crc32(body))
 
 
@@ -71,7 +66,7 @@ def decode(data: bytes) -> Count | None:
     magic, iterations, at_s, total = _BODY.unpack(body)
     if magic != _MAGIC or not (0 <= iterations <= _MOST and 0 <= at_s <= _MOST):
         return None
-    return Count(iterations, at_s, total if 0 < total <= _MOST else None)
+    return iterations, at_s, total if 0 < total <= _MOST else None
 
 
 class Counter:
@@ -117,8 +112,7 @@ class Counter:
     def _write(self, at_s: float) -> None:
         try:
             if self._writer == os.getpid() or self._become_writer():
-                count = Count(self._before + self._done, at_s, self._total)
-                os.pwrite(self._fd, encode(count), 0)
+                os.pwrite(self._fd, encode((self._before + self._done, at_s, self._total)), 0)
         except OSError:
             # A full disk, say: the job matters more than what is known of it.
             pass
@@ -133,7 +127,7 @@ class Counter:
         except BlockingIOError:
             return False
         found = decode(os.pread(self._fd, SIZE, 0))
-        self._before = found.iterations - self._done if found else 0.0
+        self._before = found[0] - self._done if found else 0.0
         self._writer = os.getpid()
         return True
 
@@ -204,6 +198,8 @@ class _AfterImport:
         if name != self._name:
             return None
         sys.meta_path.remove(self)
+        import importlib.util
+
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
             loader: Any = spec.loader

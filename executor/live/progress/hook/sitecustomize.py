@@ -5,7 +5,6 @@ been run without it is run next. Whatever goes wrong here, the job goes on.
 """
 
 import importlib
-import importlib.util
 import os
 import sys
 from importlib.machinery import PathFinder
@@ -23,6 +22,8 @@ def _run_the_next() -> None:
     others = [entry for entry in sys.path if os.path.abspath(entry) != here]
     spec = PathFinder.find_spec("sitecustomize", others)
     if spec is not None and spec.loader is not None:
+        import importlib.util
+
         module = importlib.util.module_from_spec(spec)
         sys.modules["sitecustomize"] = module
         spec.loader.exec_module(module)
