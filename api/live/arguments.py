@@ -66,7 +66,7 @@ def _serve(serve: argparse.ArgumentParser) -> None:
         metavar="POOL",
         default="gpu",
         help="gpu (this machine's) or gpu:ID,ID; cpu (its cores as stand-ins) or "
-        "cpu:cores_per_device=N,devices=N; simulated:INSTANCE (default: gpu)",
+        "cpu:cores_per_device=N,devices=N,shares=HOW; simulated:INSTANCE (default: gpu)",
     )
     serve.add_argument(
         "--directory",

@@ -20,8 +20,8 @@ def pool_named(text: str, directory: Path) -> NodePool:
     Parameters
     ----------
     text : str
-        ``gpu`` or ``gpu:ID,ID``; ``cpu`` or ``cpu:cores_per_device=N,devices=N``;
-        ``simulated:INSTANCE``.
+        ``gpu`` or ``gpu:ID,ID``; ``cpu`` or
+        ``cpu:cores_per_device=N,devices=N,shares=HOW``; ``simulated:INSTANCE``.
     directory : Path
         The service's state directory.
 
@@ -48,10 +48,9 @@ def _gpu(rest: str, directory: Path) -> NodePool:
 
 
 def _cpu(rest: str, directory: Path) -> NodePool:
-    from dovetail.executor.live.pools.cpu import CpuPool
+    from dovetail.executor.live.pools.cpu import open_cpu_pool
 
-    counts = _counts(rest, ("cores_per_device", "devices"))
-    return CpuPool(directory, counts.get("cores_per_device", 1), counts.get("devices"))
+    return open_cpu_pool(directory, rest)
 
 
 def _simulated(rest: str, directory: Path) -> NodePool:
@@ -66,16 +65,3 @@ def _simulated(rest: str, directory: Path) -> NodePool:
 _POOLS: Final[Mapping[str, Callable[[str, Path], NodePool]]] = MappingProxyType(
     {"gpu": _gpu, "cpu": _cpu, "simulated": _simulated}
 )
-
-
-def _counts(text: str, known: tuple[str, ...]) -> dict[str, int]:
-    """Return the options of a pool, all of them counts."""
-    found = {}
-    for part in filter(None, text.split(",")):
-        name, _, value = part.partition("=")
-        if name not in known:
-            raise InputError(f"must be one of {', '.join(known)}, got {name!r}", _FLAG)
-        if not value.isascii() or not value.isdecimal() or int(value) < 1:
-            raise InputError(f"{name} must be a whole number >= 1, got {value!r}", _FLAG)
-        found[name] = int(value)
-    return found

@@ -10,8 +10,10 @@ real processes too. After each run: no job that was acknowledged is lost, none i
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -39,7 +41,7 @@ from load import (
     truth,
     verdict,
 )
-from service_process import ServiceGoneError, ServiceProcess, Setup, Simulated
+from service_process import Cores, ServiceGoneError, ServiceProcess, Setup, Simulated
 
 from dovetail.executor.live.desk import BusyError
 from dovetail.executor.live.invariants import violations
@@ -82,6 +84,7 @@ class Kind:
 
 
 SIMULATED: Final = Kind("simulated", Simulated(truth()), brief_s=0.1)
+CPU: Final = Kind("cpu", Cores(), brief_s=0.3)
 
 
 @dataclass
@@ -222,6 +225,27 @@ def _refused(client: Client, deed: Deed, command: CommandOf) -> bool:
     return False
 
 
+def jobs_killed(kind: Kind, draw: random.Random, kills: int) -> Tally:
+    """Kill processes of jobs, and those that guard them, while the service lives (``cpu``)."""
+    with state_directory() as directory:
+        again = {"retries": 2 * kills}
+        todo = [
+            Deed(f"sturdy-{k}", 5 * kind.brief_s, starts=(1, kills + 1), fields=again)
+            for k in range(4)
+        ]
+        client = Client(Setup(directory, kind.make_pool), todo, kind.command(directory))
+        killed = 0
+        while killed < kills and not client.step():
+            victims = left_behind(directory)
+            if victims and draw.random() < 0.2:
+                with suppress(ProcessLookupError):
+                    os.kill(draw.choice(victims), signal.SIGKILL)
+                    killed += 1
+        tally = settled(client, kind, directory, todo)
+        tally.notes["processes killed"] += killed
+        return tally
+
+
 def clock_set(kind: Kind, shift_s: float) -> Tally:
     """Set the time of day while jobs run, and kill the service: another reads the new time."""
     with state_directory() as directory:
@@ -338,7 +362,7 @@ def campaign(kind: Kind, seed: int, short: bool) -> dict[str, Callable[[], Tally
     """Return every fault by its name, in its short or long form."""
     draw = random.Random(seed)
     times = 2 if short else 20
-    return {
+    faults = {
         "service killed at every point": lambda: killed_at_every_point(kind, 13 if short else 1),
         "killed again and again": lambda: killed_again_and_again(kind, draw, times),
         "killed at any time": lambda: killed_at_any_time(kind, draw, times),
@@ -349,6 +373,9 @@ def campaign(kind: Kind, seed: int, short: bool) -> dict[str, Callable[[], Tally
         "two services": lambda: two_services(kind),
         "flood": lambda: flood(kind, 300 if short else _FLOOD),
     }
+    if kind is CPU:
+        faults["jobs killed"] = lambda: repeated(times, lambda: jobs_killed(kind, draw, 3))
+    return faults
 
 
 def repeated(times: int, fault: Callable[[], Tally]) -> Tally:
@@ -362,13 +389,15 @@ def repeated(times: int, fault: Callable[[], Tally]) -> Tally:
 def main() -> None:
     """Run the campaign and print its counts; exit with status 1 if anything was wrong."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--pool", choices=("simulated", "cpu"), default="simulated")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--short", action="store_true")
     parser.add_argument("faults", nargs="*", metavar="FAULT", help="part of a name; default: all")
     options = parser.parse_args()
+    kind = CPU if options.pool == "cpu" else SIMULATED
     wrong = 0
     print(f"{'fault':<32}{'runs':>6}{'killed':>8}{'jobs':>8}{'starts':>8}{'wrong':>7}{'s':>8}")
-    for name, fault in campaign(SIMULATED, options.seed, options.short).items():
+    for name, fault in campaign(kind, options.seed, options.short).items():
         if options.faults and not any(part in name for part in options.faults):
             continue
         began = time.monotonic()

@@ -25,6 +25,7 @@ from dovetail.executor.live import clock
 from dovetail.executor.live.events import AnyEvent
 from dovetail.executor.live.jobs import Run
 from dovetail.executor.live.journal import Journal
+from dovetail.executor.live.pools.cpu import CpuPool
 from dovetail.executor.live.pools.pool import NodePool
 from dovetail.executor.live.pools.simulated import SimulatedNode
 from dovetail.executor.live.service import Service
@@ -47,7 +48,17 @@ QUICK = WatchOptions(
 """So that what is brief is profiled, too."""
 
 _CONTEXT = get_context("forkserver")
-_CONTEXT.set_forkserver_preload([__name__])
+# What takes long to import; what is beside this file is not found at that moment.
+_CONTEXT.set_forkserver_preload(
+    [
+        "dovetail.executor.live.service",
+        "dovetail.executor.live.pools.cpu",
+        "dovetail.executor.live.pools.simulated",
+        "dovetail.solver.policies.dovetail",
+        "dovetail.predictors.fill",
+        "psutil",
+    ]
+)
 
 
 class ServiceGoneError(Exception):
@@ -336,3 +347,11 @@ class Simulated:
     def __call__(self, directory: Path) -> NodePool:
         """Return a pool that keeps its files in the directory."""
         return SimulatedNode(directory, self.truth, start_s=self.start_s)
+
+
+class Cores:
+    """Makes pools of two cores of this machine (a ``make_pool``)."""
+
+    def __call__(self, directory: Path) -> NodePool:
+        """Return a pool that keeps its files in the directory."""
+        return CpuPool(directory, devices=2)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from heapq import heappop, heappush
 from types import MappingProxyType
 from typing import Final, NamedTuple, Self
 
@@ -21,6 +22,10 @@ from dovetail.instances.errors import DovetailError
 
 MOST_LOSSES: Final = 3
 """Runs that may end unseen (a reboot, a killed launcher) before a job is given up."""
+
+
+KEPT_OVER: Final = 20_000
+"""Jobs that are over and still known; those that ended before are in the journal only."""
 
 
 class JobState(StrEnum):
@@ -254,7 +259,10 @@ class Brain:
     Attributes
     ----------
     jobs : dict of str to LiveJob
-        Every job ever submitted, by id.
+        By id, in the order of submission: all that are not over, and the last `KEPT_OVER` of
+        those that are.
+    submitted : int
+        How many jobs were ever submitted.
     devices : dict of str to Device
         Of the pool and of those before it, by id.
     profiled : set
@@ -267,9 +275,12 @@ class Brain:
         The number of the last event.
     queued, holding : dict of str to LiveJob
         Those of ``jobs`` that wait for devices and that hold some, in no order.
+    over : list
+        Those that are over, as a heap: when each ended, its ``sequence``, its id.
     """
 
     jobs: dict[str, LiveJob] = field(default_factory=dict)
+    submitted: int = 0
     devices: dict[str, Device] = field(default_factory=dict)
     profiled: set[WorkloadKey] = field(default_factory=set)
     unrecorded: dict[int, events.Profiled | events.Measured] = field(default_factory=dict)
@@ -277,6 +288,7 @@ class Brain:
     sequence: int = 0
     queued: dict[str, LiveJob] = field(default_factory=dict)
     holding: dict[str, LiveJob] = field(default_factory=dict)
+    over: list[tuple[float, int, str]] = field(default_factory=list, compare=False)
 
     def apply(self, event: AnyEvent) -> tuple[Command, ...]:
         """Take in an event and return what is to be done for it.
@@ -320,7 +332,7 @@ class Brain:
 
     def next_job_id(self) -> str:
         """Return the id of the next job to be submitted."""
-        return f"j{len(self.jobs) + 1}"
+        return f"j{self.submitted + 1}"
 
     def residents(self) -> dict[str, list[LiveJob]]:
         """Return the jobs that hold each device, in the order of submission."""
@@ -334,11 +346,13 @@ class Brain:
     # What events do. Each checks before it changes anything.
 
     def _submitted(self, event: events.Submitted) -> list[Command]:
-        self._require(event.job not in self.jobs, f"job {event.job!r} exists")
+        wanted = self.next_job_id()
+        self._require(event.job == wanted, f"the next job is {wanted!r}, not {event.job!r}")
         known = (event.spec.owner.uid, event.spec.workload) in self.profiled
         state = JobState.WAITING if known else JobState.SUBMITTED
         job = LiveJob(event.job, event.spec, state, self.sequence + 1)
         job.history.append(Step(event.at_s, state, "submitted"))
+        self.submitted += 1
         self.add(job)
         return []
 
@@ -575,6 +589,10 @@ class Brain:
                 kept[job.id] = job
             else:
                 kept.pop(job.id, None)
+        if job.state in OVER:
+            heappush(self.over, (job.since_s, job.sequence, job.id))
+        if len(self.over) > KEPT_OVER:
+            del self.jobs[heappop(self.over)[2]]
 
     def _job(self, name: str) -> LiveJob:
         self._require(name in self.jobs, f"no job {name!r}")

@@ -31,7 +31,7 @@ class StoredJob(NamedTuple):
 
 def brain_text(brain: Brain) -> str:
     """Return all that a brain knows but its jobs."""
-    return _BRAIN.dump_json(brain, exclude={"jobs", "queued", "holding"}).decode()
+    return _BRAIN.dump_json(brain, exclude={"jobs", "queued", "holding", "over"}).decode()
 
 
 def job_text(job: LiveJob) -> str:

@@ -29,6 +29,12 @@ def _of_all(brain: Brain) -> Iterator[str]:
     numbers = [job.sequence for job in brain.jobs.values()]
     if numbers != sorted(set(numbers)) or numbers[-1:] > [brain.sequence]:
         yield "the jobs are not in the order of submission"
+    if not len(brain.jobs) <= brain.submitted <= brain.sequence:
+        yield f"{len(brain.jobs)} jobs are known, {brain.submitted} were submitted"
+    if {name for _, _, name in brain.over} != {
+        name for name, job in brain.jobs.items() if job.state in _ENDED
+    }:
+        yield "the index of what is over is not what the jobs are"
     if any(number > brain.sequence for number in brain.unrecorded):
         yield "something is measured that has not happened yet"
     for kept, states in ((brain.queued, _WAITS), (brain.holding, _HOLDS)):

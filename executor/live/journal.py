@@ -92,14 +92,12 @@ class Journal:
         self._lock = _locked(folder)
         try:
             with _faults(self._path, "opened"):
-                self._connection = _for_writing(self._path)
+                self._connection, self._sequence = _for_writing(self._path)
         except BaseException:
             os.close(self._lock)
             raise
-        with _faults(self._path, "read"):
-            self._sequence = _last(self._connection)
-            self._checkpointed = 0
-            self._settled: set[int] = set()
+        self._checkpointed = 0
+        self._settled: set[int] = set()
 
     @property
     def sequence(self) -> int:
@@ -142,21 +140,29 @@ class Journal:
         Raises
         ------
         JournalError
-            When it cannot be written; the journal is as good as before.
+            When it cannot be written; the journal is as good as before, and it is tried again
+            after as many more events.
         """
         if brain.sequence - self._checkpointed < every:
             return False
+        self._checkpointed = brain.sequence
         chosen = [job for job in brain.jobs.values() if job.sequence not in self._settled]
         rows = [_job_row(job) for job in chosen]
+        forgotten = self._settled - {job.sequence for job in brain.jobs.values()}
         text = checkpoint.brain_text(brain)
         known = (brain.sequence, len(brain.jobs), text)
         state = (checkpoint.VERSION, *known, _sum(brain.sequence, text))
         with _faults(self._path, "written"), _transaction(self._connection):
             self._connection.execute("DELETE FROM brain")
+            if not self._settled:
+                self._connection.execute("DELETE FROM job")
+            self._connection.executemany(
+                "DELETE FROM job WHERE sequence = ?", [(number,) for number in forgotten]
+            )
             self._connection.execute("INSERT INTO brain VALUES (?, ?, ?, ?, ?)", state)
             self._connection.executemany("INSERT OR REPLACE INTO job VALUES (?, ?, ?, ?)", rows)
-        self._checkpointed = brain.sequence
         # What is over never changes again.
+        self._settled -= forgotten
         self._settled.update(job.sequence for job in chosen if job.state in OVER)
         return True
 
@@ -303,7 +309,8 @@ def _locked(folder: Path) -> int:
     return lock
 
 
-def _for_writing(path: Path) -> sqlite3.Connection:
+def _for_writing(path: Path) -> tuple[sqlite3.Connection, int]:
+    """Open or make the file; return the connection and the number of the last event."""
     _refuse_cut_short(path)
     # Environments of jobs stand in it: nobody else may read it, nor the log beside it.
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
@@ -317,10 +324,10 @@ def _for_writing(path: Path) -> sqlite3.Connection:
                 for statement in _SCHEMA:
                     connection.execute(statement)
         _check_kind(connection, path)
+        return connection, _last(connection)
     except BaseException:
         connection.close()
         raise
-    return connection
 
 
 def _refuse_cut_short(path: Path) -> None:

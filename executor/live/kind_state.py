@@ -47,15 +47,15 @@ class KindState:
         What is known of a workload by its name.
     apart : set of (int, int)
         Users, both ways, that may not share a device.
-    allowed : mapping of str to collection of int
-        The shares allowed on a device model, where not all of the cluster's are.
+    allowed : mapping of (Kind, str) to collection of int
+        The shares that jobs of a kind may have on a device model.
     """
 
     kinds: tuple[Kind, ...]
     table: BeliefTable
     profile: Callable[[str], Workload | None]
     apart: Collection[tuple[int, int]]
-    allowed: Mapping[str, Collection[int]]
+    allowed: Mapping[tuple[Kind, str], Collection[int]]
 
     def state(self, cluster: Cluster, layout: Layout) -> State:
         """Return the state of a pool without jobs.
@@ -120,12 +120,12 @@ class KindState:
         }
 
     def _only_allowed(self, models: Sequence[str], found: Floats) -> Floats:
-        """Strike out shares that are not allowed on a model, and users that keep apart."""
+        """Strike out shares that a kind may not have on a model, and users that keep apart."""
         for m, model in enumerate(models):
-            for k, caps in enumerate(self.table.caps):
-                given = [share for share in caps if share is not None]
-                if model in self.allowed and not set(given) <= set(self.allowed[model]):
-                    found[m, k] = np.nan
+            may = [{None, *self.allowed[kind, model]} for kind in self.kinds]
+            for k, (mine, theirs) in enumerate(self.table.caps):
+                found[m, k, [mine not in shares for shares in may], :] = np.nan
+                found[m, k, :, [theirs not in shares for shares in may]] = np.nan
         users = [kind.uid for kind in self.kinds]
         apart = [
             (a, b) for a, b in product(range(len(users)), repeat=2) if self._apart(users, a, b)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
+from dovetail.executor.live.brain import Brain
 from dovetail.executor.live.jobs import JobSpec, Run
 from dovetail.executor.live.kinds import workload_name
 from dovetail.executor.live.world import World
@@ -44,6 +46,22 @@ class Library:
             return ()
         found = self._world.believed(runs[0].job, runs[1].job, gpu)
         return () if found is None else (found[0].slowdown, found[1].slowdown)
+
+    def upper(self, brain: Brain, run: str) -> float | None:
+        """Return the bound on the slowdown of a run beside those who share its devices now.
+
+        None where it runs alone, or where nothing is believed of it beside one of them.
+        """
+        name, residents = run.rpartition(".")[0], brain.residents()
+        seats = brain.jobs[name].run
+        found = [
+            self._world.believed(name, other.id, seat.gpu)
+            for seat in (seats.seats if seats is not None else ())
+            for other in residents[seat.gpu]
+            if other.id != name
+        ]
+        bounds = [pair[0].upper for pair in found if pair and not math.isnan(pair[0].upper)]
+        return max(bounds) if bounds and len(bounds) == len(found) else None
 
 
 def _uncapped(data: DataSet) -> dict[tuple[str, str, int], SoloProfile]:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from dovetail.executor.live.desk import BusyError
 from dovetail.executor.live.events import AnyEvent
+from dovetail.instances.errors import DovetailError
 
 _CLOSED: Final = "the service is stopping"
 _ABANDONED: Final = "the service ended before it could answer"
@@ -22,7 +23,7 @@ class Request:
     Attributes
     ----------
     events : callable
-        Returns the events that make it so, given how many jobs there are by then; raises what the
+        Returns the events that make it so, given how many jobs came before; raises what the
         user is told where it may not be.
     answer : callable
         Returns what the user is told once these events are durable.
@@ -40,6 +41,10 @@ class Request:
             self.told.set_result(self.answer(events))
         except Exception as error:
             self.told.set_exception(error)
+
+    def refuse(self, error: DovetailError) -> None:
+        """Tell why it may not be, or cannot be."""
+        self.told.set_exception(error)
 
 
 class Mailbox:
@@ -106,4 +111,4 @@ class Mailbox:
 def _refuse(requests: Sequence[Request], why: str) -> None:
     for request in requests:
         if not request.told.done():
-            request.told.set_exception(BusyError(why))
+            request.refuse(BusyError(why))

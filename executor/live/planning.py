@@ -95,15 +95,20 @@ def of_job(job: LiveJob, brain: Brain) -> str:
     return "\n".join(lines)
 
 
-def of_round(job: str, instance: Instance, plan: Plan) -> str:
-    """Return why a job waits and what would let it start, or where it runs."""
+def of_round(job: str, alone: bool, instance: Instance, plan: Plan) -> str:
+    """Return why a job waits and what would let it start, or where it runs.
+
+    Of a job that may start ``alone`` only, it is no news that nothing is known of it beside others.
+    """
     if job not in instance.jobs_by_id:
         return "it has no part in the round: it holds devices that the pool does not have"
     try:
         told = explain(instance, plan, job)
     except DovetailError as error:
         return f"no more can be said: {error}"
-    return "\n".join([told.reason, *(f"- {remedy.text}" for remedy in told.remedies)])
+    reason = "capacity: no device is idle" if told.category == "unknown" and alone else told.reason
+    remedies = [kept for kept in told.remedies if not (alone and kept.change.measured)]
+    return "\n".join([reason, *(f"- {remedy.text}" for remedy in remedies)])
 
 
 class Lacks(NamedTuple):

@@ -19,18 +19,20 @@ def job_views(
     brain: Brain,
     jobs: Iterable[LiveJob],
     readings: Mapping[str, Reading],
+    uppers: Mapping[str, float | None],
     history: bool = False,
 ) -> list[JobView]:
-    """Return how jobs stand; ``readings`` are what is seen of runs."""
+    """Return how jobs stand; ``readings`` are what is seen of runs, ``uppers`` their bounds."""
     residents = brain.residents()
     lacks = Lacks.of(brain)
-    return [_job_view(job, residents, readings, lacks, history) for job in jobs]
+    return [_job_view(job, residents, readings, uppers, lacks, history) for job in jobs]
 
 
 def _job_view(
     job: LiveJob,
     residents: Mapping[str, list[LiveJob]],
     readings: Mapping[str, Reading],
+    uppers: Mapping[str, float | None],
     lacks: Lacks,
     history: bool,
 ) -> JobView:
@@ -73,6 +75,7 @@ def _job_view(
         solo_rate=seen.solo_rate,
         slowdown=seen.slowdown,
         predicted=seen.predicted,
+        upper=uppers.get(run.id) if run is not None and holds else None,
         memory_mib=seen.memory_mib or spec.memory_mib,
         public_log=spec.public_log,
         history=_steps(job) if history else (),
@@ -89,7 +92,7 @@ def _first(job: LiveJob, states: frozenset[JobState]) -> float | None:
 
 
 def device_views(
-    brain: Brain, cluster: Cluster, usage: Mapping[str, Usage]
+    brain: Brain, cluster: Cluster, usage: Mapping[str, Usage], power_w: Mapping[str, float]
 ) -> tuple[DeviceView, ...]:
     """Return how the devices stand."""
     residents = brain.residents()
@@ -103,6 +106,7 @@ def device_views(
                 memory_mib=gpu.memory_mib,
                 jobs=tuple(job.id for job in residents.get(gpu.id, ())),
                 used_mib=used.memory_mib if used else None,
+                power_w=power_w.get(gpu.id),
                 energy_j=used.energy_j if used else None,
                 metrics=used.metrics if used else {},
                 source=used.source if used else "",
@@ -110,3 +114,13 @@ def device_views(
             )
         )
     return tuple(found)
+
+
+def powers(before: Mapping[str, Usage], now: Mapping[str, Usage]) -> dict[str, float]:
+    """Return the mean power of each device between two readings in W, where it is metered."""
+    found = {}
+    for gpu in before.keys() & now.keys():
+        first, last = before[gpu], now[gpu]
+        if first.energy_j is not None and last.energy_j is not None and last.at_s > first.at_s:
+            found[gpu] = (last.energy_j - first.energy_j) / (last.at_s - first.at_s)
+    return found

@@ -40,7 +40,7 @@ from dovetail.executor.live.library import Library
 from dovetail.executor.live.mailbox import Mailbox, Request
 from dovetail.executor.live.planning import of_job, of_round, plan_of
 from dovetail.executor.live.pools.pool import NodePool, Usage
-from dovetail.executor.live.presenting import device_views, job_views
+from dovetail.executor.live.presenting import device_views, job_views, powers
 from dovetail.executor.live.recorder import Recorder
 from dovetail.executor.live.views import JobView, ServiceView
 from dovetail.executor.live.watch import WATCHED, Reading, Watch, WatchOptions, watched
@@ -62,6 +62,7 @@ AGAIN_S: Final = 2.0
 """Seconds after which what the disk, a pool or a policy refused is tried again."""
 
 _POLICY_AGAIN_S: Final = 60.0
+_SOONEST_S: Final = 0.1
 _MODEL: Final = "fitted.dovetail"
 _ENDS: Final = frozenset({"rank_ended", "rank_gone", "rank_refused"})
 _QUIET: Final = frozenset({"recorded", "rank_started", "placed"})
@@ -165,7 +166,8 @@ class Service:
         self._learner = Learner(repository, kinds, model, into, self._mailbox.ring)
         beliefs = self._learner.news()
         assert beliefs is not None
-        self._world = World(self._brain, self._cluster, beliefs, pool.sharing)
+        self._libraries: dict[WorkloadKey, str] = {}
+        self._world = World(self._brain, self._cluster, beliefs, pool.sharing, self._allowed)
         self._knowledge = Library(self._world)
         self._watch = Watch(self._models, self._knowledge, watching)
         # What has happened and is not durable yet, and what is to be done for what is.
@@ -182,7 +184,8 @@ class Service:
         self._gap: float | None = None
         self._usage: Mapping[str, Usage] = {}
         self._readings: Mapping[str, Reading] = {}
-        self._libraries: dict[WorkloadKey, str] = {}
+        self._uppers: Mapping[str, float | None] = {}
+        self._power_w: Mapping[str, float] = {}
 
     @property
     def state(self) -> State:
@@ -287,20 +290,32 @@ class Service:
         """Serve until a decision is called for; False once the service stops."""
         while not self._mailbox.closed:
             self._serve()
-            if self._decision_is_due():
-                self._changed = self._urgent = False
-                self._wake_s = math.inf
-                self._renew()
+            if self._decision_is_due() and self._prepared():
                 return True
             self._mailbox.wait(self._idle_s())
         return False
+
+    def _prepared(self) -> bool:
+        """Bring the policy's state up to date; False where that fails, until it is tried again."""
+        self._changed = self._urgent = False
+        self._wake_s = math.inf
+        try:
+            self._world.renew(self._clock.now_s())
+        except Exception as error:
+            self._be_in_trouble("world", error)
+            self._wake_s = self._clock.now_s() + _POLICY_AGAIN_S
+            return False
+        self._troubles.pop("world", None)
+        return True
 
     def carry_out(self, decision: Decision, decide_s: float) -> None:
         """Place and stop jobs as decided, as far as the gate lets them."""
         self._decide_s = decide_s
         self._gap = decision.proof.gap if decision.proof else None
         self._rest_until_s = self._clock.now_s() + REST * decide_s
-        self._wake_s = math.inf if decision.wake_s is None else decision.wake_s
+        # A policy that asks for the past would never let the service rest.
+        soonest_s = self._clock.now_s() + _SOONEST_S
+        self._wake_s = math.inf if decision.wake_s is None else max(decision.wake_s, soonest_s)
         if self._dry_run:
             return
         try:
@@ -339,21 +354,6 @@ class Service:
         """Return the shares that a job may have: those that compute right with its library."""
         return self._pool.allowed(self._libraries.get(_key(spec), ""), model)
 
-    def _renew(self) -> None:
-        """Bring the policy's state up to date; its shares are right for all who may share."""
-        active = [*self._brain.queued.values(), *self._brain.holding.values()]
-        specs = {_key(job.spec): job.spec for job in active if self._brain.may_share(job)}
-        allowed = {
-            model: set(self._cluster.shares).intersection(
-                *(self._allowed(spec, model) for spec in specs.values())
-            )
-            for model in set(self._models.values())
-        }
-        if allowed != self._world.allowed:
-            self._world.allowed = allowed
-            self._world.learn(self._world.beliefs)
-        self._world.renew(self._clock.now_s())
-
     def _decision_is_due(self) -> bool:
         if self._news:
             return False
@@ -377,13 +377,20 @@ class Service:
 
     def _serve(self) -> None:
         requests = self._mailbox.take()
-        self._news += self._of_jobs(self._stamped(self._pool.poll()))
+        self._news += self._of_jobs(self._polled())
         if not self._news:
             self._news = [*self._untraced(), *self._overdue(), *self._measured(), *self._recorded()]
         if self._news or requests:
             self._record(requests)
         self._record_what_was_measured()
         self._obey()
+
+    def _polled(self) -> list[AnyEvent]:
+        try:
+            return self._stamped(self._pool.poll())
+        except Exception as error:
+            self._be_in_trouble("pool", error)
+            return []
 
     def _stamped(self, told: Sequence[AnyEvent]) -> list[AnyEvent]:
         at_s = self._clock.now_s()
@@ -432,13 +439,16 @@ class Service:
         self._sampled_s = now_s
         try:
             progress = {run: self._pool.progress(run) for run in runs}
-            self._usage = self._pool.usage()
+            before, self._usage = self._usage, self._pool.usage()
+            self._power_w = powers(before, self._usage)
             found = self._watch.observe(self._brain, progress, self._usage, now_s, boot_s())
             self._ask_for_libraries(runs)
         except Exception as error:
             self._be_in_trouble("watch", error)
             return []
+        self._troubles.pop("watch", None)
         self._readings = {run: self._watch.reading(run) for run in runs}
+        self._uppers = {run: self._knowledge.upper(self._brain, run) for run in runs}
         for run, reading in self._readings.items():
             if reading.iterations is not None:
                 job = run.rpartition(".")[0]
@@ -462,7 +472,7 @@ class Service:
     def _recorded(self) -> list[AnyEvent]:
         """Return that what was measured is in the repository, and believe it from now on."""
         sequence = self._recorder.recorded()
-        if sequence is None and not self._learner.fitting:
+        if sequence is None and not self._learner.fitting and "repository" not in self._troubles:
             return []
         self._learn()
         at_s = self._clock.now_s()
@@ -503,12 +513,12 @@ class Service:
     def _record(self, requests: Sequence[Request]) -> None:
         """Make what has happened and what is asked durable, together; answer who asked."""
         granted = []
-        jobs = len(self._brain.jobs)
+        jobs = self._brain.submitted
         for request in requests:
             try:
                 asked = list(request.events(jobs))
             except DovetailError as error:
-                request.told.set_exception(error)
+                request.refuse(error)
             else:
                 jobs += sum(isinstance(event, events.Submitted) for event in asked)
                 granted.append((request, asked))
@@ -516,8 +526,8 @@ class Service:
             self._commit([*self._news, *(event for _, asked in granted for event in asked)])
         except JournalError as error:
             self._be_in_trouble("journal", error)
-            for request, _ in granted:
-                request.told.set_exception(BusyError(str(error)))
+            for request, asked in granted:
+                request.reply(asked) if not asked else request.refuse(BusyError(str(error)))
             return
         self._news = []
         for request, asked in granted:
@@ -562,7 +572,6 @@ class Service:
             try:
                 self._carry_out(command)
             except Exception as error:
-                _LOG.exception("%s failed", type(command).__name__)
                 self._be_in_trouble("pool", error)
                 self._commands.append(command)
         if commands and not self._commands:
@@ -571,8 +580,8 @@ class Service:
     def _carry_out(self, command: Command) -> None:
         match command:
             case Launch(run):
-                job = self._brain.jobs[run.job]
-                if _is_to_run(job, run):
+                job = self._brain.jobs.get(run.job)
+                if job is not None and _is_to_run(job, run):
                     self._pool.launch(run)
             case Stop(run, grace_s):
                 self._pool.stop(run, grace_s)
@@ -580,7 +589,12 @@ class Service:
                 self._pool.release(run)
 
     def _be_in_trouble(self, what: str, error: Exception) -> None:
-        self._troubles[what] = str(error)
+        """Show what went wrong, and see that it is tried again."""
+        told = str(error) or type(error).__name__
+        if self._troubles.get(what) != told:
+            unforeseen = None if isinstance(error, DovetailError) else error
+            _LOG.error("%s: %s", what, told, exc_info=unforeseen)
+        self._troubles[what] = told
         self._again_s = min(self._again_s, self._clock.now_s() + AGAIN_S)
 
     # What people ask for (``Desk``).
@@ -655,12 +669,14 @@ class Service:
         """Return the jobs that are not over, or all, in the order of submission."""
         with self._lock:
             chosen = [j for j in self._brain.jobs.values() if over or j.state not in OVER]
-            return job_views(self._brain, chosen, self._readings)
+            return job_views(self._brain, chosen, self._readings, self._uppers)
 
     def job(self, job: str) -> JobView:
         """Return one job with its history."""
         with self._lock:
-            (view,) = job_views(self._brain, [self._job(job)], self._readings, history=True)
+            (view,) = job_views(
+                self._brain, [self._job(job)], self._readings, self._uppers, history=True
+            )
         return view
 
     def service(self) -> ServiceView:
@@ -681,11 +697,11 @@ class Service:
                 gap=self._gap,
                 dry_run=self._dry_run,
                 trouble="; ".join(filter(None, self._all_troubles())),
-                devices=device_views(self._brain, self._cluster, self._usage),
+                devices=device_views(self._brain, self._cluster, self._usage, self._power_w),
             )
 
     def _all_troubles(self) -> list[str]:
-        return [*self._troubles.values(), self._recorder.trouble, self._learner.trouble]
+        return [*self._troubles.copy().values(), self._recorder.trouble, self._learner.trouble]
 
     def log_path(self, job: str, rank: int, by: Owner) -> str | None:
         """Return the newest log file of a rank of its present or last run."""
@@ -712,7 +728,8 @@ class Service:
         with self._lock:
             live = self._job(job)
             told, over = of_job(live, self._brain), live.state in OVER
-        return told if over else f"{told}\n{of_round(job, *self._round_and_plan())}"
+            alone = not self._brain.may_share(live)
+        return told if over else f"{told}\n{of_round(job, alone, *self._round_and_plan())}"
 
     def _round_and_plan(self) -> tuple[Instance, Plan]:
         def decided(_: Sequence[AnyEvent]) -> tuple[Instance, Plan]:
@@ -726,7 +743,7 @@ class Service:
         return found
 
     def _round(self) -> Instance:
-        self._renew()
+        self._world.renew(self._clock.now_s())
         return self._world.instance()
 
     def _job(self, name: str) -> LiveJob:

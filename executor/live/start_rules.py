@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 
 from dovetail.executor.live.beliefs import WHOLE
 from dovetail.solver.policies import Job, Start, State
@@ -23,12 +23,12 @@ class StartRules:
     ----------
     state : State
         What the policy decided on, and the starts that were let through since.
-    allowed : mapping of str to collection of int
-        The shares allowed on a device model, where not all of the cluster's are.
+    allowed : callable
+        The shares that a workload of the state may have on a device model.
     """
 
     state: State
-    allowed: Mapping[str, Collection[int]] = field(default_factory=dict)
+    allowed: Callable[[int, str], Collection[int]]
 
     def broken(self, start: Start) -> Iterator[str]:
         """Yield every rule that a start breaks."""
@@ -48,11 +48,10 @@ class StartRules:
         for gpu, share in zip(gpus, shares, strict=True):
             yield from self._broken_on(job, gpu, share)
 
-    def shares_on(self, gpu: int) -> Collection[int]:
-        """Return the shares that are allowed on a device."""
+    def shares_on(self, job: Job, gpu: int) -> Collection[int]:
+        """Return the shares that a job may have on a device."""
         machines = self.state.machines
-        model = machines.models[machines.model[gpu]]
-        return self.allowed.get(model, machines.rules.shares)
+        return self.allowed(job.workload, machines.models[machines.model[gpu]])
 
     def _broken_on(self, job: Job, gpu: int, share: int | None) -> Iterator[str]:
         state, machines = self.state, self.state.machines
@@ -61,8 +60,8 @@ class StartRules:
             yield f"{where} takes no jobs"
         if len(residents) >= rules.max_jobs_per_gpu:
             yield f"{where} is full"
-        if share is not None and share not in self.shares_on(gpu):
-            yield f"a share of {share} % is not allowed on {where}"
+        if share is not None and share not in self.shares_on(job, gpu):
+            yield f"a share of {share} % is not allowed to it on {where}"
         if share is not None and not residents and rate_alone(state, job, share) is None:
             yield f"nobody knows how fast it runs alone at {share} %"
         capped = (share or 0) + sum(other.share_on(gpu) or 0 for other in residents)

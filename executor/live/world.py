@@ -18,7 +18,7 @@ import numpy as np
 from dovetail.executor.live import events
 from dovetail.executor.live.beliefs import WHOLE, Belief, Beliefs
 from dovetail.executor.live.brain import HOLDING, Brain, JobState, LiveJob
-from dovetail.executor.live.jobs import Run, Seat
+from dovetail.executor.live.jobs import JobSpec, Run, Seat
 from dovetail.executor.live.kind_state import KindState, useful_caps
 from dovetail.executor.live.kinds import Kind, Layout, workload_name
 from dovetail.executor.live.live_instance import instance_of
@@ -30,10 +30,13 @@ from dovetail.instances.instance import Cluster, Instance, Workload
 from dovetail.predictors.sets import LARGEST, set_slowdown
 from dovetail.solver.policies import Job, Start, State
 
-__all__ = ["UNKNOWN_WORK_S", "CannotStartError", "Sharing", "World", "workload_name"]
+__all__ = ["UNKNOWN_WORK_S", "Allowed", "CannotStartError", "Sharing", "World", "workload_name"]
 
 Sharing = Callable[[Run, Run], str | None]
 """Why two runs may never share a device; None where they may (``NodePool.sharing``)."""
+
+Allowed = Callable[[JobSpec, str], Collection[int]]
+"""The shares that a job may have on a device model: those that compute right with its library."""
 
 UNKNOWN_WORK_S: Final = 3600.0
 """What a job is believed to need of which neither its owner nor an earlier run tells anything."""
@@ -46,6 +49,9 @@ _KEPT_ALONE: Final = frozenset({JobState.PROFILING, JobState.STOPPING, JobState.
 
 class CannotStartError(DovetailError):
     """A start breaks a rule of sharing: nothing was changed, and the job waits."""
+
+
+_Shares = Mapping[tuple[Kind, str], Collection[int]]
 
 
 @dataclass
@@ -83,8 +89,9 @@ class World:
         Replaced by ``learn``.
     sharing : callable, optional
         Why two runs may never share a device; it may look at their owners only. Default: all may.
-    allowed : mapping of str to collection of int, optional
-        The shares allowed on a device model, where not all of the cluster's are.
+    allowed : callable, optional
+        The shares that a job may have on a device model; jobs of one user's workload may have the
+        same. Default: the cluster's.
 
     Attributes
     ----------
@@ -96,7 +103,7 @@ class World:
     cluster: Cluster
     beliefs: Beliefs
     sharing: Sharing = lambda first, second: None
-    allowed: Mapping[str, Collection[int]] = field(default_factory=dict)
+    allowed: Allowed | None = None
     state: State = field(init=False)
 
     def __post_init__(self) -> None:
@@ -109,6 +116,7 @@ class World:
         self._lasted: dict[tuple[int, str], _Mean] = {}
         self._profiles: dict[str, Workload | None] = {}
         self._newcomers = Newcomers()
+        self._place: dict[Kind, int] = {}
         self._stale = True
         for live in self.brain.jobs.values():
             self._note_duration(live)
@@ -248,7 +256,8 @@ class World:
         active = {**self.brain.queued, **self.brain.holding}
         for name in [name for name in self._tracks if name not in active]:
             self._tracks.pop(name).job.phase = "finished"
-            self._note_duration(self.brain.jobs[name])
+            if name in self.brain.jobs:
+                self._note_duration(self.brain.jobs[name])
         for name, live in active.items():
             if name not in self._tracks:
                 self._tracks[name] = _Track(_seen_as(live))
@@ -296,19 +305,24 @@ class World:
     def _rebuild_where_needed(
         self, layout: Layout, kinds: Mapping[str, Kind], active: Sequence[LiveJob]
     ) -> bool:
-        sizes = _gang_sizes(active)
-        if not self._stale and self._still_holds(layout, kinds, sizes):
+        sizes, shares = _gang_sizes(active), self._shares_of(kinds, active)
+        known = not self._stale and self._place.keys() >= set(kinds.values())
+        if known and self._still_holds(layout, shares, sizes):
             return False
         self._stale, self._troubled, self._sizes = False, layout.troubled, sizes
-        self._made = self._kind_state(kinds, active, sizes)
+        self._made = self._kind_state(kinds, shares, active, sizes)
         self._place = {kind: k for k, kind in enumerate(self._made.kinds)}
         self.state = self._made.state(self.cluster, layout)
-        self._rules = StartRules(self.state, self.allowed)
+        self._rules = StartRules(self.state, self._allowed_to)
         self._gpu_place = {gpu: k for k, gpu in enumerate(self.state.machines.gpu_ids)}
         return True
 
     def _kind_state(
-        self, kinds: Mapping[str, Kind], active: Sequence[LiveJob], sizes: Mapping[str, int]
+        self,
+        kinds: Mapping[str, Kind],
+        shares: _Shares,
+        active: Sequence[LiveJob],
+        sizes: Mapping[str, int],
     ) -> KindState:
         recent = self._newcomers.workloads if self.cluster.start_capped else ()
         names = dict.fromkeys([*sizes, *recent])
@@ -319,15 +333,29 @@ class World:
             table=self.beliefs.table(known, self._models, caps, sizes),
             profile=self._known,
             apart=self._who_keeps_apart(active),
-            allowed=self.allowed,
+            allowed=shares,
         )
 
-    def _still_holds(
-        self, layout: Layout, kinds: Mapping[str, Kind], sizes: Mapping[str, int]
-    ) -> bool:
+    def _shares_of(self, kinds: Mapping[str, Kind], active: Sequence[LiveJob]) -> _Shares:
+        """Return the kinds that there are, with the shares that each may have on each model."""
+        of_kind = {kinds[live.id]: live.spec for live in active}
+        return {
+            (kind, model): set() if kind.alone else self._allowed_for(spec, model)
+            for kind, spec in of_kind.items()
+            for model in self._models
+        }
+
+    def _allowed_for(self, spec: JobSpec, model: str) -> Collection[int]:
+        shares = set(self.cluster.shares)
+        return shares.intersection(self.allowed(spec, model)) if self.allowed and shares else shares
+
+    def _allowed_to(self, kind: int, model: str) -> Collection[int]:
+        return self._made.allowed[self._made.kinds[kind], model]
+
+    def _still_holds(self, layout: Layout, shares: _Shares, sizes: Mapping[str, int]) -> bool:
         return (
             layout.troubled == self._troubled
-            and self._place.keys() >= set(kinds.values())
+            and all(self._made.allowed[key] == allowed for key, allowed in shares.items())
             and all(size <= self._sizes.get(name, 0) for name, size in sizes.items())
         )
 
@@ -463,7 +491,7 @@ class World:
     def _best_cap(self, job: Job, gpu: int) -> int | None:
         """Return the cap at which a job that starts alone leaves its device the most to do."""
         state, spec = self.state, self.brain.jobs[job.id].spec
-        model, shares = state.machines.model[gpu], self._rules.shares_on(gpu)
+        model, shares = state.machines.model[gpu], self._rules.shares_on(job, gpu)
         alone: dict[int | None, float] = {None: 1.0}
         for share in shares:
             rate = rate_alone(state, job, share)

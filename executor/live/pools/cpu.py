@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import threading
 from collections import Counter
@@ -20,6 +21,7 @@ from dovetail.executor.live.pools.pool import Usage
 from dovetail.executor.live.pools.processes import Process
 from dovetail.executor.live.pools.run_files import DamagedError, home_token
 from dovetail.executor.live.pools.shim import Stat, every_process
+from dovetail.instances._record import shown
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Cluster, Gpu, Node
 
@@ -30,6 +32,7 @@ SOURCE: Final = "CPU time as a stand-in; memory traffic and bus, not measured, a
 
 QUOTA_SHARES: Final = tuple(range(10, 100, 10))
 
+_OPTIONS: Final = ("cores_per_device", "devices", "shares")
 _NOTICE: Final = "processor cores stand in for GPUs: no figure of this pool is one of a GPU"
 _KEPT_BY: Final[Mapping[Enforcement, str]] = {
     "quota": "shares are quotas of CPU time",
@@ -70,12 +73,12 @@ class CpuPool(LocalPool):
     ) -> None:
         self._cores = _devices(cores_per_device, devices)
         if shares == "affinity" and cores_per_device == 1:
-            raise InputError("must not be affinity where a device is one core", "shares")
+            raise InputError("shares must not be affinity where a device is one core", "--pool")
         super().__init__(directory)
         self._groups = find_groups(f"dovetail-{home_token(directory)}")
         self.shares = shares or self._best(cores_per_device)
         if self.shares == "quota" and self._groups is None:
-            raise InputError("must not be quota: no cgroup can be limited here", "shares")
+            raise InputError("shares must not be quota: no cgroup can be limited here", "--pool")
         self.notice = f"{_NOTICE}; {_KEPT_BY[self.shares]}"
         self._taken: dict[tuple[str, int], tuple[int, ...]] = {}
         self._taking = threading.Lock()
@@ -201,7 +204,7 @@ class CpuPool(LocalPool):
                     started = self.files(run.id).rank(rank).started()
                 except DamagedError:
                     continue
-                if started is not None:
+                if started is not None and started.shim is not None:
                     found.append(_Guarded(run.id, rank, seat.gpu, started.shim))
         return found
 
@@ -298,7 +301,7 @@ def _devices(cores_per_device: int, devices: int | None) -> dict[str, tuple[int,
         raise InputError(
             f"must take at most the {len(cores)} cores that may be used, "
             f"got {count} devices of {cores_per_device}",
-            "devices",
+            "--pool",
         )
     return {
         f"cpu-{k}": tuple(cores[k * cores_per_device : (k + 1) * cores_per_device])
@@ -326,11 +329,9 @@ def open_cpu_pool(directory: Path, options: str = "") -> CpuPool:
         When an option is unknown, or its value cannot be.
     """
     given = dict(_option(part) for part in options.split(",") if part)
-    unknown = sorted(set(given) - {"cores_per_device", "devices", "shares"})
+    unknown = [name for name in given if name not in _OPTIONS]
     if unknown:
-        raise InputError(
-            f"must be cores_per_device, devices or shares, got {unknown[0]!r}", "--pool cpu"
-        )
+        raise InputError(f"must be one of {', '.join(_OPTIONS)}, got {unknown[0]!r}", "--pool")
     devices = given.get("devices")
     return CpuPool(
         directory,
@@ -346,8 +347,8 @@ def _option(text: str) -> tuple[str, str]:
 
 
 def _number(name: str, text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 0 < int(text) <= 4096:
-        raise InputError(f"must be a whole number from 1 to 4096, got {text!r}", name)
+    if not re.fullmatch(r"0*[1-9][0-9]{0,5}", text):
+        raise InputError(f"{name} must be a whole number >= 1, got {shown(text)}", "--pool")
     return int(text)
 
 
@@ -355,4 +356,4 @@ def _enforcement(text: str | None) -> Enforcement | None:
     match text:
         case None | "quota" | "affinity" | "none":
             return text
-    raise InputError(f"must be quota, affinity or none, got {text!r}", "shares")
+    raise InputError(f"shares must be quota, affinity or none, got {text!r}", "--pool")

@@ -38,10 +38,13 @@ class DamagedError(DovetailError):
 
 
 class Started(NamedTuple):
-    """What ``started.json`` says; ``never`` is why the rank may not be started any more."""
+    """What ``started.json`` says.
 
-    rank: Process
-    shim: Process
+    Of a rank that may never be started it says why, ``never``, and there are no processes.
+    """
+
+    rank: Process | None
+    shim: Process | None
     boot: str
     never: str = ""
 
@@ -174,7 +177,7 @@ class RankFiles(NamedTuple):
         if found is None:
             return None
         if "never" in found:
-            return Started(Process(0, 0), Process(0, 0), "", str(found["never"]))
+            return Started(None, None, "", str(found["never"]))
         try:
             rank = Process(int(found["pid"]), int(found["pid_started"]))
             shim = Process(int(found["shim"]), int(found["shim_started"]))

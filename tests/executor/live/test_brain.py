@@ -4,6 +4,7 @@ from copy import deepcopy
 
 import pytest
 
+from dovetail.executor.live import brain as rules
 from dovetail.executor.live import events
 from dovetail.executor.live.brain import (
     HOLDING,
@@ -446,7 +447,7 @@ class TestWhatIsRefused:
 
     def test_a_second_job_of_the_same_id(self, story):
         story.submit()
-        with pytest.raises(TransitionError, match="job 'j1' exists"):
+        with pytest.raises(TransitionError, match="the next job is 'j2', not 'j1'"):
             story.tell(events.Submitted, job="j1", spec=spec())
 
     def test_changes_nothing_but_the_number_and_the_time(self, story):
@@ -513,6 +514,33 @@ class TestAfterARestart:
         assert list(story.brain.unrecorded) == [first + 1]
         story.tell(events.Recorded, sequence=first + 1)
         assert story.brain.unrecorded == {}
+
+
+class TestWhatIsForgotten:
+    @pytest.fixture(autouse=True)
+    def _few(self, monkeypatch):
+        monkeypatch.setattr(rules, "KEPT_OVER", 2)
+
+    def test_jobs_that_ended_first_and_none_that_has_not(self, story):
+        old = story.submit()
+        first, second, third = story.running("g0"), story.running("g1"), story.running("g2")
+        story.ended(second)
+        story.ended(first)
+        assert list(story.brain.jobs.values()) == [old, first, second, third]
+        story.ended(third)
+        assert list(story.brain.jobs.values()) == [old, first, third]
+
+    def test_ids_go_on(self, story):
+        for _ in range(4):
+            story.cancel(story.submit())
+        assert list(story.brain.jobs) == ["j3", "j4"]
+        assert story.submit().id == "j5"
+
+    def test_late_news_of_them_is_refused(self, story):
+        for _ in range(3):
+            story.ended(story.running("g0"))
+        with pytest.raises(TransitionError, match="no job 'j1'"):
+            story.tell(events.RankEnded, run="j1.1", rank=0, status=0)
 
 
 class TestTheTable:

@@ -83,14 +83,14 @@ class TestDevices:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ("devices=0", "devices: must be a whole number from 1 to 4096, got '0'"),
-            ("devices=x", "devices: must be a whole number from 1 to 4096, got 'x'"),
-            ("cores=2", "--pool cpu: must be cores_per_device, devices or shares, got 'cores'"),
-            ("shares=some", "shares: must be quota, affinity or none, got 'some'"),
-            ("shares=affinity", "shares: must not be affinity where a device is one core"),
+            ("devices=0", "--pool: devices must be a whole number >= 1, got '0'"),
+            ("devices=x", "--pool: devices must be a whole number >= 1, got 'x'"),
+            ("cores=2", "--pool: must be one of cores_per_device, devices, shares, got 'cores'"),
+            ("shares=some", "--pool: shares must be quota, affinity or none, got 'some'"),
+            ("shares=affinity", "--pool: shares must not be affinity where a device is one core"),
             (
                 "devices=4000",
-                f"devices: must take at most the {len(CORES)} cores that may be used, "
+                f"--pool: must take at most the {len(CORES)} cores that may be used, "
                 "got 4000 devices of 1",
             ),
         ],

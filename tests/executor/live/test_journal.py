@@ -11,11 +11,12 @@ import sys
 import textwrap
 import zlib
 from contextlib import closing
+from copy import deepcopy
 
 import pytest
 
 from dovetail.executor.live import checkpoint, events
-from dovetail.executor.live.brain import Brain
+from dovetail.executor.live.brain import Brain, Device
 from dovetail.executor.live.events import AnyEvent
 from dovetail.executor.live.journal import (
     JOURNAL,
@@ -147,7 +148,7 @@ class TestKeeping:
     def test_events_that_do_not_fit_are_passed_over_as_they_were(self, tmp_path, story):
         with Journal(tmp_path) as journal:
             journal.append(story.told)
-            journal.append([story.told[1]])  # a job of this id exists
+            journal.append([story.told[1]])  # there is a job of this id
             assert journal.replay().jobs == story.brain.jobs
             assert journal.replay().sequence == journal.sequence
 
@@ -447,7 +448,9 @@ class TestAFullDisk:
             journal.append(story.told)
             pages = "PRAGMA max_page_count = {}"
             journal._connection.execute(pages.format(1))  # SQLite takes the pages there are
-            job = events.Submitted(at_s=1.0, job="j99", spec=spec(env={"A": "a" * 99_999}))
+            job = events.Submitted(
+                at_s=1.0, job=story.brain.next_job_id(), spec=spec(env={"A": "a" * 99_999})
+            )
             for _ in range(3):
                 with pytest.raises(
                     JournalError, match="cannot be written: database or disk is full"
@@ -458,6 +461,22 @@ class TestAFullDisk:
             journal._connection.execute(pages.format(10_000))
             assert journal.append([job]) == len(story.told) + 1
         assert len(read_brain(tmp_path).jobs) == len(story.brain.jobs) + 1
+
+    def test_has_no_room_for_a_checkpoint(self, tmp_path, story):
+        with Journal(tmp_path) as journal:
+            journal.append(story.told)
+            journal.checkpoint(story.brain, every=1)
+            kept = deepcopy(story.brain)
+            story.submit(env={"A": "a" * 99_999})
+            journal.append(story.told[-1:])
+            for _ in range(30):
+                story.brain.devices[f"g{len(story.brain.devices)}"] = Device(sick="x" * 9_999)
+            journal._connection.execute("PRAGMA max_page_count = 1")
+            with pytest.raises(JournalError, match="database or disk is full"):
+                journal.checkpoint(story.brain, every=1)
+            assert not journal.checkpoint(story.brain, every=1)
+            kept.apply(story.told[-1])
+            assert journal.replay() == kept
 
     def test_a_real_one(self, tmp_path):
         """A file system of 1 MiB in a name space of its own is filled, and emptied again."""

@@ -16,6 +16,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from dovetail.executor.live import brain as rules
 from dovetail.executor.live import events
 from dovetail.executor.live.brain import HOLDING, OVER, TRANSITIONS, Brain, TransitionError
 from dovetail.executor.live.invariants import violations
@@ -120,13 +121,17 @@ def run(examples, steps):
     )
 
 
-def test_a_journal_tells_it_all_again():
-    run(examples=15, steps=15)
+@pytest.mark.parametrize("kept", [3, rules.KEPT_OVER])
+def test_a_journal_tells_it_all_again(kept, monkeypatch):
+    monkeypatch.setattr(rules, "KEPT_OVER", kept)
+    run(examples=10, steps=12)
 
 
 @pytest.mark.long
-def test_a_journal_tells_it_all_again_at_length():
-    run(examples=500, steps=50)
+@pytest.mark.parametrize("kept", [3, rules.KEPT_OVER])
+def test_a_journal_tells_it_all_again_at_length(kept, monkeypatch):
+    monkeypatch.setattr(rules, "KEPT_OVER", kept)
+    run(examples=100, steps=30)
 
 
 def brains_after(seeds, steps):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from contextlib import contextmanager
+from itertools import pairwise
 
 import pytest
 
@@ -17,6 +18,7 @@ from dovetail.executor.live.service import Service
 from dovetail.instances.datasets import Repository
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Instance
+from dovetail.solver.policies import Decision, Start
 from tests.executor.live.waiting import wait_until
 
 ME = Owner(name="me", uid=os.geteuid(), gid=os.getegid())
@@ -189,6 +191,7 @@ def test_while_the_disk_is_full_jobs_run_on_and_nothing_is_promised(tmp_path, fu
         with pytest.raises(BusyError, match="disk is full"):
             service.cancel("j2", ME)
         wait_until(lambda: "disk is full" in service.service().trouble)
+        assert {row.job for row in service.plan().assignments} == {"j1", "j2"}
         assert [view.id for view in service.jobs(over=True)] == ["j1", "j2"]
         full.full = False
         wait_until(is_in(service, "j1", JobState.FINISHED))
@@ -248,3 +251,63 @@ def test_a_flood_of_requests_is_answered_in_few_appends(tmp_path):
             thread.join(60)
         assert sorted(ids, key=lambda job: int(job[1:])) == [f"j{k}" for k in range(1, 501)]
         assert Counted.appends < 250
+
+
+class Stubborn(SimulatedNode):
+    """A simulated pool whose first orders fail."""
+
+    def __init__(self, directory):
+        super().__init__(directory, TRUTH, SPEED)
+        self.failures = {"launch": 1, "stop": 1}
+
+    def _fail_once(self, order):
+        if self.failures[order]:
+            self.failures[order] = 0
+            raise OSError(f"no {order} today")
+
+    def launch(self, run):
+        self._fail_once("launch")
+        super().launch(run)
+
+    def stop(self, run, grace_s):
+        self._fail_once("stop")
+        super().stop(run, grace_s)
+
+
+def test_what_a_pool_fails_to_do_is_done_later(tmp_path, caplog):
+    with service_in(tmp_path, pool=Stubborn(tmp_path)) as service:
+        service.submit([spec(600)], ME)
+        wait_until(is_in(service, "j1", JobState.PROFILING))
+        assert service.service().trouble == ""
+        service.cancel("j1", ME)
+        wait_until(is_in(service, "j1", JobState.CANCELLED))
+        assert service.job("j1").runs == 1
+    assert "pool: no launch today" in caplog.text
+    assert "pool: no stop today" in caplog.text
+
+
+class Moody:
+    """A policy that fails until it may not, then starts what waits on the first device."""
+
+    fails = True
+
+    def decide(self, state):
+        if Moody.fails:
+            raise ZeroDivisionError("in a mood")
+        return Decision(starts=tuple(Start(job, (0,)) for job in state.pending.values()))
+
+
+def test_a_policy_that_fails_or_overbooks_costs_idle_devices_only(tmp_path, caplog):
+    policy = "python:tests.executor.live.test_service.Moody"
+    with service_in(tmp_path, policy=policy) as service:
+        service.submit([spec(), spec()], ME)
+        wait_until(lambda: service.service().trouble == "the policy failed: in a mood")
+        Moody.fails = False
+        service.submit([spec()], ME)
+        wait_until(lambda: not service.jobs())
+        assert service.service().trouble == ""
+        runs = [service.job(f"j{k}") for k in (1, 2, 3)]
+        assert [view.gpus for view in runs] == [("n-0",)] * 3
+        ended = sorted((view.started_s, view.ended_s) for view in runs)
+        assert all(first[1] <= second[0] for first, second in pairwise(ended))
+    assert "cannot start" in caplog.text

@@ -10,7 +10,7 @@ from dovetail.executor.live.watch import WatchOptions
 from dovetail.instances.checker import check
 from dovetail.instances.datasets import Repository
 from dovetail.instances.instance import Instance
-from tests.executor.live.test_service import ME, is_in, service_in, spec
+from tests.executor.live.test_service import ME, is_in, kinds, service_in, spec
 from tests.executor.live.waiting import wait_until
 
 QUICK = WatchOptions(
@@ -55,20 +55,27 @@ def test_jobs_are_profiled_alone_then_share_and_their_slowdowns_are_recorded(tmp
     # B has no profile yet: it may not join A.
     assert learning.job(second).state is JobState.SUBMITTED
     assert learning.job(second).waiting_for == "an idle device"
-    assert "its workload has no profile yet" in learning.explain(second)
+    assert learning.explain(second).splitlines() == [
+        "j2: submitted, submitted",
+        "it starts alone: its workload has no profile yet",
+        "capacity: no device is idle",
+        "- would start alone on n-0 once j1 has ended",
+        "- would start with 1 more V100 GPU",
+    ]
     learning.cancel(first, ME)
     wait_until(is_in(learning, second, JobState.RUNNING), 40)
     (third,) = learning.submit([spec(600, workload="A")], ME)
     wait_until(is_in(learning, third, JobState.RUNNING), 40)
     assert learning.job(third).co_runners == ((second,),)
-    repository = Repository(tmp_path / "repository.db")
-    wait_until(lambda: repository.data_set().measurements, 40)
-    found = repository.data_set().measurements[0]
+    wait_until(lambda: kinds(tmp_path).count("recorded") == 3, 40)
+    found = Repository(tmp_path / "repository.db").data_set().measurements[0]
     assert dict(zip(found.workloads, found.slowdown, strict=True)) == {
         "me/A": pytest.approx(1.2, rel=0.2),
         "me/B": pytest.approx(1.4, rel=0.2),
     }
     wait_until(lambda: learning.job(second).slowdown, 40)
+    shown = learning.job(second)
+    assert shown.upper >= shown.predicted >= 1
 
 
 def test_the_plan_of_the_service_passes_the_checker(learning):
@@ -86,8 +93,7 @@ def test_a_workload_that_the_repository_knows_needs_no_profile(tmp_path):
     pool = SimulatedNode(tmp_path, TRUTH, 1.0)
     with service_in(tmp_path, pool=pool, watching=QUICK, sample_s=0.05) as service:
         service.submit([spec(600, workload="A")], ME)
-        wait_until(is_in(service, "j1", JobState.RUNNING), 40)
-        wait_until(lambda: Repository(tmp_path / "repository.db").data_set().profiles, 40)
+        wait_until(lambda: "recorded" in kinds(tmp_path), 40)
     other = tmp_path / "other"
     other.mkdir()
     (tmp_path / "repository.db").rename(other / "repository.db")

@@ -4,7 +4,15 @@ import re
 from itertools import product
 from pathlib import Path
 
-from dovetail.executor.live.brain import HOLDING, MOST_LOSSES, OVER, QUEUED, TRANSITIONS, JobState
+from dovetail.executor.live.brain import (
+    HOLDING,
+    KEPT_OVER,
+    MOST_LOSSES,
+    OVER,
+    QUEUED,
+    TRANSITIONS,
+    JobState,
+)
 from dovetail.executor.live.journal import EVENTS_A_CHECKPOINT
 
 PAGE = (Path(__file__).parents[3] / "docs" / "live-states.md").read_text(encoding="utf-8")
@@ -36,3 +44,4 @@ def test_the_diagram_is_the_codes():
 def test_its_numbers_are_the_codes():
     assert f"up to {MOST_LOSSES} times" in PAGE
     assert f"every {EVENTS_A_CHECKPOINT:,} events" in PAGE
+    assert f"the last {KEPT_OVER:,} that are" in PAGE

@@ -276,7 +276,7 @@ def test_only_allowed_shares_have_beliefs():
     story = known_story()
     story.submit(), story.submit()
     rules = {"shares": [30, 50, 70]}
-    world = world_of(story, rules=rules, allowed={MODEL: (50,)})
+    world = world_of(story, rules=rules, allowed=lambda spec, model: (50,))
     table = world.state.predicted
     known = {
         caps for k, caps in enumerate(table.caps) if not math.isnan(table.slowdown[0, k, 0, 0])
@@ -284,6 +284,27 @@ def test_only_allowed_shares_have_beliefs():
     assert known == {(None, None), (50, 50)}
     job = next(iter(story.brain.queued.values()))
     assert "30 % is not allowed" in world.refusal(start(world, job, "g0", shares=(30,)))
+
+
+def test_a_workload_whose_library_is_unproven_gets_no_share_and_others_keep_theirs():
+    story = known_story()
+    proven, unproven = story.submit(), story.submit(workload="speech")
+    libraries = {"vision"}
+
+    def allowed(spec, model):
+        return (50,) if spec.workload in libraries else ()
+
+    world = world_of(story, rules={"shares": [50]}, allowed=allowed)
+    table = world.state.predicted
+    half, one = table.caps_place[50, 50], table.caps_place[None, 50]
+    a, b = (seen(world, job).workload for job in (proven, unproven))
+    assert not math.isnan(table.slowdown[0, half, a, a])
+    assert math.isnan(table.slowdown[0, half, a, b])
+    assert math.isnan(table.slowdown[0, one, a, b])
+    assert not world.renew(story.at_s)
+    libraries.add("speech")
+    assert world.renew(story.at_s)
+    assert not math.isnan(world.state.predicted.slowdown[0, half, a, b])
 
 
 def test_a_gsla_is_held_against_the_bound_of_the_measured():
