@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import math
 import re
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -126,7 +125,6 @@ def _doctor(doctor: argparse.ArgumentParser) -> None:
     doctor.add_argument(
         "--python",
         metavar="FILE",
-        default=sys.executable,
         help="with --splits: a Python with the PyTorch that jobs use (default: this one)",
     )
     doctor.add_argument(

@@ -37,7 +37,7 @@ def doctor(options: Namespace) -> int:
     directory = Path(options.directory) if options.directory else default_directory()
     mps = MpsManager(mps_directory(directory))
     if options.splits:
-        _measure(directory, mps, options.python, options.shares or CANDIDATES)
+        _measure(directory, mps, options.python or sys.executable, options.shares or CANDIDATES)
     diagnosis = diagnose(directory, mps)
     if options.json:
         write_data(_plain(diagnosis), "-")

@@ -41,9 +41,22 @@ class Submissions(Record):
     jobs: Annotated[tuple[SUBMISSION, ...], Field(min_length=1, max_length=MOST_JOBS)]
 
     def specs(self, owner: Owner) -> list[JobSpec]:
-        """Return the jobs as those of their owner."""
-        said = ({name: getattr(job, name) for name in _SAID} for job in self.jobs)
-        return [JobSpec(owner=owner, **fields) for fields in said]
+        """Return the jobs as those of their owner.
+
+        Raises
+        ------
+        InputError
+            When one breaks a rule that its fields alone do not tell.
+        """
+        return [_spec(job, owner, f"jobs[{k}]") for k, job in enumerate(self.jobs)]
+
+
+def _spec(job: Record, owner: Owner, path: str) -> JobSpec:
+    fields = {name: getattr(job, name) for name in _SAID}
+    try:
+        return JobSpec.from_data({**fields, "owner": owner})
+    except InputError as error:
+        raise InputError(error.rule, f"{path}.{error.path}") from None
 
 
 class Accepted(Record):

@@ -135,7 +135,7 @@ def _unix_socket(where: Listening) -> socket.socket:
     path = checked_socket(where.path)
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _make_folder(path.parent, where.everybody)
         path.unlink(missing_ok=True)
         made.bind(str(path))
         # Before it listens: nobody connects to it under another mode.
@@ -145,6 +145,13 @@ def _unix_socket(where: Listening) -> socket.socket:
         raise InputError(f"cannot listen: {error.strerror}", "--socket", str(path)) from None
     made.listen(_BACKLOG)
     return made
+
+
+def _make_folder(folder: Path, everybody: bool) -> None:
+    """Make the folder of a socket; one that is there stays as it is."""
+    if not folder.exists():
+        folder.mkdir(parents=True)
+        folder.chmod(0o755 if everybody else 0o700)
 
 
 def _tcp_socket(host: str, port: int) -> socket.socket:

@@ -16,6 +16,7 @@ from dovetail.live.wording import beside, clock_time, done, places, printable, s
 from dovetail.tables import WIDTH, Fitting, fact_lines, plain_table, row_lines
 from dovetail.wording import NO_FIGURE, gib, number, percent, seconds, two_digits
 
+MOST_JOBS = 200
 MOST_WAITING = 20
 _METRICS_SHOWN = 2
 _STYLES = {
@@ -28,10 +29,11 @@ _STYLES = {
 
 
 def queue_view(jobs: Sequence[JobView], now_s: float) -> RenderableType:
-    """Return jobs as a table, and under it why those wait that do."""
+    """Return jobs as a table, and under it why those wait that do; of many the first."""
     if not jobs:
         return Text("no jobs")
-    return Group(job_table(jobs, now_s), *_waiting(jobs, MOST_WAITING))
+    more = _more(len(jobs) - MOST_JOBS, "more jobs")
+    return Group(job_table(jobs[:MOST_JOBS], now_s), *more, *_waiting(jobs, MOST_WAITING))
 
 
 def job_table(jobs: Iterable[JobView], now_s: float) -> RenderableType:
@@ -157,7 +159,7 @@ def _waiting(jobs: Sequence[JobView], most: int) -> Iterator[RenderableType]:
 
 
 def _more(amount: int, what: str) -> list[RenderableType]:
-    return [Text(f"... {amount} {what}: dovetail queue --json")] if amount > 0 else []
+    return [Text(f"... {amount:,} {what}: dovetail queue --json")] if amount > 0 else []
 
 
 def _facts(job: JobView, now_s: float) -> Iterator[tuple[str, str]]:
@@ -182,8 +184,8 @@ def _facts(job: JobView, now_s: float) -> Iterator[tuple[str, str]]:
         yield "done", _progress(job)
     if job.slowdown is not None or job.predicted is not None:
         figures = (("measured", job.slowdown), ("predicted", job.predicted), ("at most", job.upper))
-        told = (f"{name} {two_digits(figure)}" for name, figure in figures if figure is not None)
-        yield "slowdown", ", ".join(told)
+        known = (f"{name} {two_digits(figure)}" for name, figure in figures if figure is not None)
+        yield "slowdown", ", ".join(known)
     yield "log", "for everybody" if job.public_log else f"for {job.owner} only"
 
 

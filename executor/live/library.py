@@ -29,10 +29,6 @@ class Library:
         self._read: DataSet | None = None
         self._profiles: dict[tuple[str, str, int], SoloProfile] = {}
 
-    def workload(self, spec: JobSpec) -> str:
-        """Return the name of a job's workload in the repository."""
-        return workload_name(spec)
-
     def alone(self, spec: JobSpec, gpu_model: str) -> SoloProfile | None:
         """Return the newest profile of a job's workload alone and uncapped, with its workers."""
         data = self._world.beliefs.data

@@ -66,8 +66,8 @@ def environment_of(
         own["DOVETAIL_SUB_BATCH"] = str(run.sub_batch)
     gang = {} if port is None else gang_environment(rank, len(run.seats), port)
     env = {**login_environment(run.spec.owner.uid), **kept, **gang, **own}
-    counted = run.spec.progress_pattern is None
-    return {**env, **hook_environment(str(progress), env)} if counted else env
+    counted = str(progress) if run.spec.progress_pattern is None else None
+    return {**env, **hook_environment(counted, env)}
 
 
 def gang_environment(rank: int, ranks: int, port: int) -> Mapping[str, str]:

@@ -18,7 +18,8 @@ class Progress(NamedTuple):
     iterations : float
         Done since its process began.
     at_s : float
-        When that was read, seconds of CLOCK_BOOTTIME (any clock that does not stop or jump).
+        When the last of them was done, seconds of CLOCK_BOOTTIME: two readings make an exact
+        rate, whenever they are taken.
     total : float or None
         Iterations in all, where the job says so.
     """

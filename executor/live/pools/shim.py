@@ -554,11 +554,12 @@ def main(directory: str) -> None:
         spec = json.load(file)
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     child = Child(spec)
-    try:
-        refused = child.prepared()
-        readers, ending = _readers(directory, spec), ExitFile(directory)
-    except Exception as error:
-        refused = _told(error)
+    refused = child.prepared()
+    if not refused:
+        try:
+            readers, ending = _readers(directory, spec), ExitFile(directory)
+        except Exception as error:
+            refused = _told(error)
     if refused:
         child.give_up()
         _say(f"refused {refused}")

@@ -21,19 +21,20 @@ PROGRESS_VARIABLE: Final = VARIABLE
 _TRIES: Final = 3
 
 
-def hook_environment(path: str, env: Mapping[str, str]) -> dict[str, str]:
+def hook_environment(path: str | None, env: Mapping[str, str]) -> dict[str, str]:
     """Return what to set in the environment of a rank so that its iterations are counted.
 
     Parameters
     ----------
-    path : str
-        The rank's progress file; the rank's user has to be able to write it.
+    path : str or None
+        The rank's progress file; the rank's user has to be able to write it. None: somebody else
+        counts, and what the rank tells is not listened to.
     env : mapping of str to str
         The rank's environment so far.
     """
     before = env.get("PYTHONPATH")
     paths = HOOK_DIRECTORY if not before else f"{HOOK_DIRECTORY}{os.pathsep}{before}"
-    return {"PYTHONPATH": paths, VARIABLE: path}
+    return {"PYTHONPATH": paths} if path is None else {"PYTHONPATH": paths, VARIABLE: path}
 
 
 def read_progress(path: str) -> Progress | None:

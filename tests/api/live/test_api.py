@@ -88,6 +88,7 @@ def test_nobody_may_name_an_owner(live):
         ({"gsla": 0.5}, r"^jobs\[0\]\.gsla: must be >= 1, got 0.5$"),
         ({"gsl": 2.0}, r"^jobs\[0\]\.gsl: unknown field, did you mean gsla\?$"),
         ({"workers": 3}, r"workers: must be <= 2"),
+        ({"progress_pattern": "("}, r"^jobs\[0\]\.progress_pattern: must be a regular"),
     ],
 )
 def test_a_bad_job_is_told_in_one_line(live, change, told):

@@ -140,6 +140,13 @@ def test_a_command_cannot_command_the_terminal():
     assert "]0;mine" in text
 
 
+def test_of_many_jobs_the_first_are_shown():
+    text = printed(queue_view([waiting(k) for k in range(1, 5001)], 7300.0))
+    assert "... 4,800 more jobs: dovetail queue --json" in text
+    assert "... 4,980 more waiting: dovetail queue --json" in text
+    assert "5,000 jobs waiting" in text
+
+
 def test_an_empty_queue():
     assert printed(queue_view([], 0.0)) == "no jobs\n"
 

@@ -111,6 +111,14 @@ class TestOutput:
         wait_until(lambda: pool.pool.progress("j1.1") not in ((), [None]))
         assert pool.pool.progress("j1.1")[0].iterations == 41
 
+    def test_a_pattern_that_takes_for_ever_holds_up_nobody_who_stops_its_job(self, make):
+        pool = make()
+        line = "a" * 60 + "!"
+        pool.pool.launch(a_run(f"echo {line}; sleep 600", progress_pattern="(a+)+$"))
+        wait_until(lambda: log(pool))
+        pool.pool.stop("j1.1", 0.2)
+        pool.wait_for("rank_ended")
+
     def test_calls_of_the_job_are_counted(self, make):
         pool = make()
         program = "from dovetail_progress import step\nfor _ in range(7): step()"

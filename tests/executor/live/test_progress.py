@@ -212,6 +212,7 @@ def test_the_hook_adds_to_the_module_path_that_is_set():
         "DOVETAIL_PROGRESS": "/p",
     }
     assert hook_environment("/p", {})["PYTHONPATH"] == HOOK_DIRECTORY
+    assert hook_environment(None, {}) == {"PYTHONPATH": HOOK_DIRECTORY}
 
 
 # Optimizer steps.

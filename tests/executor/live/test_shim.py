@@ -13,6 +13,7 @@ from dovetail.executor.live.pools import shim
 from dovetail.executor.live.pools.gate import Gate
 from dovetail.executor.live.pools.processes import holders
 from dovetail.executor.live.pools.run_files import RunFiles
+from dovetail.executor.live.progress import HOOK_DIRECTORY
 
 from .local_runs import a_run, cleared
 from .waiting import wait_until
@@ -69,6 +70,29 @@ class TestGate:
         assert not rank.never_start("again")
         assert holders(rank.token) == []
         assert rank.log.read_text() == ""
+
+    def gate_with_pattern(self, rank, pattern):
+        lines = {"modules": HOOK_DIRECTORY, "pattern": pattern, "path": str(rank.progress)}
+        rank.write_spec({**rank.spec(), "lines": lines})
+        return Gate(rank)
+
+    def test_a_pattern_that_is_none_is_refused(self, rank):
+        gate = self.gate_with_pattern(rank, "((")
+        expected = "refused missing ), unterminated subpattern at position 1"
+        assert gate.answer(boot_s() + 20) == expected
+        gate.dismiss()
+        assert holders(rank.token) == []
+
+    def test_a_reader_that_fails_harms_nothing_but_the_count(self, rank):
+        gate = self.gate_with_pattern(rank, "started")
+        assert gate.answer(boot_s() + 20) == "prepared"
+        gate.open()
+        assert gate.answer(boot_s() + 20) == "started"
+        trouble = rank.directory / "shim.log"
+        wait_until(lambda: "no such group" in trouble.read_text())
+        assert rank.log.read_text() == "started\n"
+        assert len(holders(rank.token)) == 2
+        gate.leave()
 
     def test_a_damaged_specification_is_told_in_its_log(self, rank):
         (rank.directory / "spec.json").write_text("{")

@@ -1,0 +1,48 @@
+"""What Dovetail's policy takes from measurements that are mixed into what is believed."""
+
+import dataclasses
+
+from dovetail.instances.slowdown_table import SlowdownTable
+from dovetail.solver.policies.dovetail_ways import Seat, WayBook
+from dovetail.solver.policies.state import State
+from tests.executor.simulation.worlds import world
+
+NAMES = ("a", "b", *(f"w{k}" for k in range(5)))
+UNCAPPED = Seat(None, 0)
+
+
+def _state(measured):
+    """Return a state that believes 1.2 of all pairs, but 1.4 of those measured."""
+    pairs = [(x, y, 1.2, 1.2) for k, x in enumerate(NAMES) for y in NAMES[k:]]
+    where = world(gpus=1, slowdowns=pairs, workloads=NAMES)
+    foretold = SlowdownTable.of(where)
+    slowdown, upper = foretold.slowdown.copy(), foretold.upper.copy()
+    for x, y in measured:
+        slowdown[0, 0, x, y], upper[0, 0, x, y] = 1.4, 1.5
+    state = State(where, dataclasses.replace(foretold, slowdown=slowdown, upper=upper))
+    state.foretold = foretold
+    state.seen = {(0, 0, x, y): 1.4 for x, y in measured}
+    state.seen_upper = {(0, 0, x, y): 1.5 for x, y in measured}
+    return state
+
+
+def _bound(state, newcomer, other):
+    book = WayBook(state, 1.5)
+    book.refresh()
+    ways = book.beside(0, 1e6, NAMES.index(other), (UNCAPPED,))
+    return ways.cost[:2, NAMES.index(newcomer), 0].round(9).tolist()
+
+
+def test_a_measured_pair_keeps_its_own_bound_and_no_margin_is_put_on_it():
+    # Of the pair that nobody measured: 1 + 0.2 * 1.5.
+    state = _state([(0, 1), (1, 0)])
+    assert _bound(state, "a", "b") == [1.4, 1.5]
+    assert _bound(state, "w0", "w1") == [1.2, 1.3]
+
+
+def test_the_margin_follows_from_what_was_foretold_and_not_from_what_is_believed_since():
+    # Ten measurements at twice the excess that was foretold: the margin is 2. Held against the
+    # beliefs that have them in it, they would say 1.
+    measured = [(x, y) for x in range(2, 7) for y in range(2, 7) if x < y]
+    assert len(measured) == 10
+    assert _bound(_state(measured), "a", "b") == [1.2, 1.4]
