@@ -58,6 +58,9 @@ from dovetail.solver.policies.policy import NOTHING
 
 _LOG: Final = logging.getLogger("dovetail.live")
 
+SAMPLE_S: Final = 1.0
+"""Seconds between two looks at what runs, unless asked otherwise."""
+
 AGAIN_S: Final = 2.0
 """Seconds after which what the disk, a pool or a policy refused is tried again."""
 
@@ -139,7 +142,7 @@ class Service:
         *,
         model: TrainedPredictor | None = None,
         watching: WatchOptions | None = None,
-        sample_s: float = 1.0,
+        sample_s: float = SAMPLE_S,
         directory: str | Path = "",
         dry_run: bool = False,
         any_user: bool | None = None,
