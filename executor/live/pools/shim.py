@@ -603,14 +603,6 @@ def _guard(child: Child, readers: list[Callable[[bytes], object]], ending: ExitF
     ending.write(guard.wait())
 
 
-def _close_inherited() -> None:
-    """Let go of what the service had open for its children: it would outlive the service."""
-    for name in os.listdir("/proc/self/fd"):
-        if int(name) > 2:
-            with contextlib.suppress(OSError):
-                os.close(int(name))
-
-
 def _claimed(directory: str, child: Child) -> bool:
     try:
         if claim(directory, _started(child)):
