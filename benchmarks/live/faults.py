@@ -382,7 +382,7 @@ def flood(kind: Kind, jobs: int) -> Tally:
         accepted = directory / "accepted"
         service.tell("at_once", "submit", calls, accepted)
         while len(noted_starts(accepted)) < jobs // 2:
-            time.sleep(0.05)
+            time.sleep(0.002)
         service.kill()
         again = ServiceProcess(setup)
         there = {view.name for view in again.ask("jobs", True)}
