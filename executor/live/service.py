@@ -56,9 +56,12 @@ from dovetail.instances.errors import DovetailError, InputError
 from dovetail.instances.instance import Instance
 from dovetail.instances.plan import Plan
 from dovetail.predictors import TrainedPredictor
-from dovetail.solver.policies import Decision, State, policy_named
+from dovetail.solver.policies import Decision, Start, State, policy_named
 
 _LOG: Final = logging.getLogger("dovetail.live")
+
+SAMPLE_S: Final = 1.0
+"""Seconds between two looks at what runs, unless asked otherwise."""
 
 AGAIN_S: Final = 2.0
 """Seconds after which what the disk, a pool or a policy refused is tried again."""
@@ -140,7 +143,7 @@ class Service:
         *,
         model: TrainedPredictor | None = None,
         watching: WatchOptions | None = None,
-        sample_s: float = 1.0,
+        sample_s: float = SAMPLE_S,
         directory: str | Path = "",
         dry_run: bool = False,
         any_user: bool | None = None,
@@ -331,17 +334,29 @@ class Service:
             run = self._brain.jobs[job.id].run
             if run is not None and run.spec.requeue:
                 self._commit([self._stop_decided(run, "the policy gives its devices to others")])
+        wanted = Counter(gpu for start in decision.starts for gpu in start.gpus)
+        joined = {gpu for gpu, starts in wanted.items() if starts > 1}
         for start in decision.starts:
-            try:
-                placed = self._world.place(start)
-            except CannotStartError as error:
-                _LOG.warning("%s", error)
-                continue
-            refusal = self._gate().refusal(placed.run)
-            if refusal:
-                _LOG.warning("%s is not started: %s", placed.run.job, refusal)
-            else:
-                self._commit([placed.replace(at_s=self._clock.now_s())])
+            # A policy that was refused would decide the same again: nobody would ever start.
+            if not self._start(start, joined) and start.shares and not self._held(start.gpus):
+                self._start(start._replace(shares=None), ())
+
+    def _start(self, start: Start, joined: Collection[int]) -> bool:
+        """Place a job where everybody lets it, and tell whether that was so."""
+        try:
+            placed = self._world.place(start, joined)
+        except CannotStartError as error:
+            _LOG.warning("%s", error)
+            return False
+        refusal = self._gate().refusal(placed.run)
+        if refusal:
+            _LOG.warning("%s is not started: %s", placed.run.job, refusal)
+        else:
+            self._commit([placed.replace(at_s=self._clock.now_s())])
+        return not refusal
+
+    def _held(self, gpus: Iterable[int]) -> bool:
+        return any(self._world.state.residents[gpu] for gpu in gpus)
 
     def _stop_decided(self, run: Run, reason: str) -> AnyEvent:
         at_s = self._clock.now_s()

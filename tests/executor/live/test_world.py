@@ -497,3 +497,14 @@ def hold_against_brain(story, world):
         assert story.brain.jobs[job.id].state in HOLDING
         assert job.rate > 0
     world.instance()
+
+
+def test_who_starts_beside_another_may_have_a_cap_that_nobody_has_tried_alone():
+    story = known_story()
+    job = story.submit()
+    world = world_of(story, rules={"shares": [40, 60]})
+    capped = start(world, job, "g0", shares=(60,))
+    assert "nobody knows how fast it runs alone at 60 %" in world.refusal(capped)
+    on = capped.gpus
+    assert world.refusal(capped, on) is None
+    assert world.place(capped, on).run.seats[0].share == 60
