@@ -131,8 +131,9 @@ class Service:
     ------
     UnsupportedError
         When there is no such policy.
-    JournalError, InputError
-        When the journal or the repository cannot be read.
+    JournalError
+        When the journal cannot be read. A repository that cannot be read is tried again while
+        the service runs: until then nothing is believed of any pair.
     """
 
     def __init__(
@@ -169,9 +170,8 @@ class Service:
         into = Path(directory) / _MODEL if directory and not dry_run else None
         kinds = tuple(dict.fromkeys(self._models.values()))
         self._learner = Learner(repository, kinds, model, into, self._mailbox.ring)
-        beliefs = self._learner.news()
-        assert beliefs is not None
         self._libraries: dict[WorkloadKey, str] = {}
+        beliefs = self._learner.beliefs
         self._world = World(self._brain, self._cluster, beliefs, pool.sharing, self._allowed)
         self._knowledge = Library(self._world)
         self._watch = Watch(self._models, self._knowledge, watching)
@@ -191,6 +191,7 @@ class Service:
         self._readings: Mapping[str, Reading] = {}
         self._uppers: Mapping[str, float | None] = {}
         self._power_w: Mapping[str, float] = {}
+        self._learn()
 
     @property
     def state(self) -> State:
