@@ -332,7 +332,7 @@ class Service:
                 self._commit([self._stop_decided(run, "the policy gives its devices to others")])
         for start in decision.starts:
             try:
-                placed = self._world.place(start)
+                placed = self._world.place(start, decision.starts)
             except CannotStartError as error:
                 _LOG.warning("%s", error)
                 continue

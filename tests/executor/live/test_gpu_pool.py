@@ -12,8 +12,8 @@ pynvml = pytest.importorskip("pynvml", reason="needs the extra live")
 from dovetail.executor.live.jobs import Owner  # noqa: E402
 from dovetail.executor.live.mps.manager import MpsManager  # noqa: E402
 from dovetail.executor.live.nvml import Nvml  # noqa: E402
-from dovetail.executor.live.pools import gpu  # noqa: E402
-from dovetail.executor.live.pools.gpu import TURNS, GpuPool  # noqa: E402
+from dovetail.executor.live.pools import gpu, gpu_health  # noqa: E402
+from dovetail.executor.live.pools.gpu import EXCLUSIVE, TURNS, GpuPool  # noqa: E402
 from dovetail.executor.live.splits import Product, SplitEvidence, Splits  # noqa: E402
 from dovetail.instances.errors import InputError  # noqa: E402
 
@@ -31,7 +31,7 @@ SHOW = "env | grep ^CUDA | sort; exec sleep 600"
 
 @pytest.fixture
 def library(monkeypatch):
-    monkeypatch.setattr(gpu, "WATCH_S", 0.05)
+    monkeypatch.setattr(gpu_health, "WATCH_S", 0.05)
     with injected() as library:
         library.uuids = dict(enumerate(UUIDS))
         library.processes = {"compute": [], "mps": []}
@@ -145,9 +145,11 @@ def test_a_rank_on_the_gpu_but_outside_mps_is_stopped(make, library, monkeypatch
     pool.wait_for("rank_ended")
 
 
-def test_who_may_share(make):
+def test_who_may_share(make, library):
     other = Owner(name="other", uid=me().uid + 1, gid=1)
     mine, yours = a_run("true", gpus=(FIRST,)), a_run("true", gpus=(FIRST,), owner=other)
+    assert make(program="no-such-mps-control").pool.sharing(mine, yours) == EXCLUSIVE
+    library.compute_modes[1] = pynvml.NVML_COMPUTEMODE_DEFAULT
     assert make(program="no-such-mps-control").pool.sharing(mine, yours) is None
     if shutil.which("nvidia-cuda-mps-control"):
         under_mps = make().pool
