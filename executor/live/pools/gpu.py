@@ -16,6 +16,8 @@ from typing import Final, Literal
 from dovetail.executor.live import events
 from dovetail.executor.live.clock import boot_s
 from dovetail.executor.live.cublas import CublasVersions
+from dovetail.executor.live.dcgm import SOURCE as DCGM
+from dovetail.executor.live.dcgm import open_dcgm
 from dovetail.executor.live.jobs import Run
 from dovetail.executor.live.mps.errors import MpsError
 from dovetail.executor.live.mps.manager import MpsManager
@@ -89,6 +91,8 @@ class GpuPool(LocalPool):
         self._outside_since: dict[tuple[str, int], float] = {}
         self._cublas = CublasVersions()
         self._ailments = Ailments(directory / "sick.json", self._tell)
+        self._without_gpm = {g.uuid for g in self._gpus.values() if not nvml.has_gpm(g.uuid)}
+        self._dcgm = open_dcgm() if self._without_gpm else None
         under_mps = mps if self._has_mps else None
         self._health = GpuHealth(self._gpus, nvml, under_mps, self._ailments, self._end)
 
@@ -204,6 +208,8 @@ class GpuPool(LocalPool):
     def close(self) -> None:
         """Let go of everything but the jobs and the daemons that serve them."""
         quiet = self._health.close()
+        if self._dcgm is not None:
+            self._dcgm.close()
         super().close()
         if quiet:
             self._mps.close()
@@ -213,12 +219,13 @@ class GpuPool(LocalPool):
 
     def _read(self, name: str, gpu: Gpu) -> Usage:
         readings = self._nvml.read(gpu.uuid)
+        told = self._dcgm.metrics(gpu.uuid) if self._dcgm and gpu.uuid in self._without_gpm else {}
         return Usage(
             at_s=boot_s(),
             memory_mib=readings.used_mib,
             energy_j=readings.energy_j,
-            metrics=readings.metrics,
-            source=readings.source,
+            metrics=told or readings.metrics,
+            source=DCGM if told else readings.source,
             memory_by_run=self._memory_by_run(name, gpu),
         )
 
