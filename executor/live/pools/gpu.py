@@ -210,6 +210,7 @@ class GpuPool(LocalPool):
         quiet = self._health.close()
         if self._dcgm is not None:
             self._dcgm.close()
+        self._cublas.close()
         super().close()
         if quiet:
             self._mps.close()

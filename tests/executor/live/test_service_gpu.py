@@ -144,6 +144,7 @@ def test_a_pair_is_capped_only_where_its_cublas_computed_right(machine, measured
     with machine.service(half_is_right(measured)) as service:
         for job in service.submit(jobs, ME):
             becomes(service, job, JobState.RUNNING)
+            wait_until(lambda name=f"{job}.1": name in service._asked)
             service.cancel(job, ME)
             becomes(service, job, JobState.CANCELLED)
         service.drain([], True, ME)
@@ -156,6 +157,32 @@ def test_a_pair_is_capped_only_where_its_cublas_computed_right(machine, measured
         name = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
         told = [machine.variables(run).get(name) for run in ("j3.1", "j4.1")]
         assert told == [str(share) if share else None] * 2
+
+
+@NEEDS_CC
+def test_a_job_whose_cublas_is_another_than_it_was_loses_its_cap(machine):
+    right = stand_in_cublas(machine.place / "right", "130100")
+    other = stand_in_cublas(machine.place / "other", "120600")
+    found = [a_pair(machine, (None, None), 1.9), a_pair(machine, (50, 50), 1.1)]
+    Repository(machine.state / "repository.db").append(measurements=found)
+    jobs = [machine.job(right, workload=name, memory_mib=50.0) for name in "AB"]
+    with machine.service(half_is_right()) as service:
+        for job in service.submit(jobs, ME):
+            becomes(service, job, JobState.RUNNING)
+            wait_until(lambda name=f"{job}.1": name in service._asked)
+            service.cancel(job, ME)
+            becomes(service, job, JobState.CANCELLED)
+        service.drain([], True, ME)
+        changed = machine.job(other, workload="A", memory_mib=50.0)
+        first, second = service.submit([changed, jobs[1]], ME)
+        service.drain([], False, ME)
+        wait_until(lambda: "its library" in service.job(first).why, 40)
+        becomes(service, first, JobState.WAITING)
+        assert service.job(first).why == "its library 120600 is not known to compute right at 50 %"
+        service.cancel(second, ME)
+        becomes(service, first, JobState.RUNNING)
+        assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" in machine.variables(f"{first}.1")
+        assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" not in machine.variables(f"{first}.2")
 
 
 # Restarts.
