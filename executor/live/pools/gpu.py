@@ -11,25 +11,27 @@ import socket
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from dovetail.executor.live import events
 from dovetail.executor.live.clock import boot_s
 from dovetail.executor.live.cublas import CublasVersions
 from dovetail.executor.live.dcgm import SOURCE as DCGM
 from dovetail.executor.live.dcgm import open_dcgm
+from dovetail.executor.live.events import AnyEvent
 from dovetail.executor.live.jobs import Run
 from dovetail.executor.live.mps.errors import MpsError
 from dovetail.executor.live.mps.manager import MpsManager
 from dovetail.executor.live.nvml import Gpu, GpuLostError, Nvml, NvmlError
 from dovetail.executor.live.pools.ailments import Ailments
 from dovetail.executor.live.pools.gate import LaunchError, NotNowError
-from dovetail.executor.live.pools.gpu_health import GpuHealth
+from dovetail.executor.live.pools.gpu_health import FAULT_S, GpuHealth
 from dovetail.executor.live.pools.local import LocalPool
 from dovetail.executor.live.pools.pool import Usage
 from dovetail.executor.live.pools.processes import Process, descendants, holders, stat_of
 from dovetail.executor.live.pools.run_files import DamagedError
 from dovetail.executor.live.splits import SplitKey, Splits
+from dovetail.instances._record import listed
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Cluster, Node
 from dovetail.instances.instance import Gpu as Device
@@ -45,6 +47,13 @@ OUTSIDE_S: Final = 15.0
 """Seconds for which a process may be on a GPU and not in the client list of its MPS server."""
 
 _log = logging.getLogger(__name__)
+
+
+class _Fault(NamedTuple):
+    """When a program's fault was seen on a GPU, and which runs were there."""
+
+    at_s: float
+    runs: frozenset[str]
 
 
 class GpuPool(LocalPool):
@@ -88,6 +97,7 @@ class GpuPool(LocalPool):
         self._gpus = {_device_id(gpu): gpu for gpu in _chosen(_usable(nvml.gpus()), only)}
         self._has_mps = mps.why_not() is None
         self.notice = "" if self._has_mps else TURNS
+        self._victims: dict[str, _Fault] = {}
         self._outside_since: dict[tuple[str, int], float] = {}
         self._cublas = CublasVersions()
         self._ailments = Ailments(directory / "sick.json", self._tell)
@@ -258,6 +268,29 @@ class GpuPool(LocalPool):
         except DamagedError:
             return None
         return started.shim if started is not None else None
+
+    def _tell(self, event: AnyEvent) -> None:
+        if isinstance(event, events.RankEnded) and event.status != 0:
+            event = self._judged(event)
+        super()._tell(event)
+
+    def _judged(self, ended: events.RankEnded) -> AnyEvent:
+        """Return how a rank failed: where a fault hit several runs, it says nothing of this one.
+
+        MPS passes a fault on to every client of the GPU, and names no culprit.
+        """
+        run = next((run for run in self.kept() if run.id == ended.run), None)
+        name = run.seats[ended.rank].gpu if run is not None else ""
+        if not self._has_mps or name not in self._gpus or not self._health.faulted(name):
+            return ended
+        known = self._victims.get(name)
+        if known is None or boot_s() - known.at_s > FAULT_S:
+            here = {one.id for one in self.kept() if name in {seat.gpu for seat in one.seats}}
+            known = self._victims[name] = _Fault(boot_s(), frozenset(here))
+        if ended.run not in known.runs or len(known.runs) == 1:
+            return ended
+        reason = f"a fault on {name}, of {listed(sorted(known.runs))}, ended all work there"
+        return events.RankGone(at_s=0.0, run=ended.run, rank=ended.rank, reason=reason)
 
     def _judge_outsider(self, run: Run, rank: int, outside: bool) -> None:
         key = (run.id, rank)

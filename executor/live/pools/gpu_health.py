@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
@@ -11,7 +12,7 @@ from dovetail.executor.live.clock import boot_s
 from dovetail.executor.live.mps.errors import MpsError
 from dovetail.executor.live.mps.health import HealthState
 from dovetail.executor.live.mps.manager import MpsManager
-from dovetail.executor.live.nvml import Gpu, GpuLostError, Nvml, NvmlError
+from dovetail.executor.live.nvml import Gpu, GpuLostError, Nvml, NvmlError, Xid
 from dovetail.executor.live.pools.ailments import Ailments, Cause
 from dovetail.executor.live.pools.processes import runs, stat_of
 
@@ -20,6 +21,9 @@ WATCH_S: Final = 2.0
 
 REST_S: Final = 30.0
 """Seconds for which nothing starts on a GPU on which something just could not."""
+
+FAULT_S: Final = 10.0
+"""Seconds for which a fault of a program explains the failures of those beside it."""
 
 LEAVE_S: Final = 5.0
 """Seconds that a thread has to end; one that is in the middle of a recovery is left behind."""
@@ -64,6 +68,9 @@ class GpuHealth:
         self._ailments, self._lost = ailments, lost
         self._left: dict[str, tuple[int, ...]] = {}
         self._rest_until_s: dict[str, float] = {}
+        self._names = {gpu.uuid: name for name, gpu in gpus.items()}
+        self._fault_s: dict[str, float] = {}
+        self._listening = threading.Lock()
         self._closing = threading.Event()
         self._threads = [self._thread("GPUs", self._look)]
         for name, gpu in gpus.items() if mps is not None else ():
@@ -91,6 +98,14 @@ class GpuHealth:
         """Note that a GPU has not answered; it is well again as soon as it does."""
         self._ailments.report(name, Cause.ANSWER, reason)
 
+    def faulted(self, name: str) -> bool:
+        """Return whether a program's fault was seen on a GPU just now."""
+        self._listen()
+        uuid = self._gpus[name].uuid
+        if self._mps is not None and self._mps.health(uuid).state is HealthState.FAULT:
+            self._fault_s[name] = boot_s()
+        return boot_s() - self._fault_s.get(name, -math.inf) < FAULT_S
+
     def _thread(self, what: str, look: Callable[..., None], *of: str) -> threading.Thread:
         return threading.Thread(
             target=self._watch, args=(look, *of), name=f"health of {what}", daemon=True
@@ -108,14 +123,25 @@ class GpuHealth:
     def _look(self) -> None:
         for name, gpu in self._gpus.items():
             self._check(name, gpu)
-        names = {gpu.uuid: name for name, gpu in self._gpus.items()}
+        self._listen()
+
+    def _listen(self) -> None:
         try:
-            for xid in self._nvml.xids():
-                if xid.uuid in names and xid.code not in APPLICATION_XIDS:
-                    reason = f"the driver reported Xid {xid.code}: see dmesg"
-                    self._ailments.report(names[xid.uuid], Cause.DRIVER, reason)
+            with self._listening:
+                for xid in self._nvml.xids():
+                    self._judge(xid)
         except (NvmlError, GpuLostError) as error:
             _log.info("critical errors cannot be asked for: %s", error)
+
+    def _judge(self, xid: Xid) -> None:
+        name = self._names.get(xid.uuid)
+        if name is None:
+            return
+        if xid.code in APPLICATION_XIDS:
+            self._fault_s[name] = boot_s()
+        else:
+            reason = f"the driver reported Xid {xid.code}: see dmesg"
+            self._ailments.report(name, Cause.DRIVER, reason)
 
     def _check(self, name: str, gpu: Gpu) -> None:
         try:

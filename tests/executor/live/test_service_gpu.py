@@ -223,6 +223,29 @@ def test_a_fault_makes_the_gpu_sick_until_its_clients_have_left(machine):
         becomes(service, second, JobState.PROFILING)
 
 
+def test_who_shares_a_gpu_with_a_fault_is_started_again(machine):
+    found = [a_pair(machine, (None, None), 1.2)]
+    Repository(machine.state / "repository.db").append(measurements=found)
+    jobs = [machine.job(workload=name, memory_mib=50.0) for name in "AB"]
+    with machine.service() as service:
+        for job in service.submit(jobs, ME):
+            becomes(service, job, JobState.RUNNING)
+            service.cancel(job, ME)
+            becomes(service, job, JobState.CANCELLED)
+        service.drain([], True, ME)
+        pair = service.submit(jobs, ME)
+        service.drain([], False, ME)
+        for job in pair:
+            becomes(service, job, JobState.RUNNING)
+        machine.library.xids = [(0, 31)]
+        machine.tell_standin("fault")
+        for job in pair:
+            wait_until(lambda job=job: service.job(job).runs == 2, 40)
+            becomes(service, job, JobState.RUNNING)
+            reasons = [step.why for step in service.job(job).history]
+            assert any("of j3.1 and j4.1" in why or "of j3.1, j4.1" in why for why in reasons)
+
+
 def test_a_daemon_that_dies_under_its_client_takes_the_job_along_and_is_replaced(machine):
     with machine.service(watching=PATIENT) as service:
         (job,) = service.submit([machine.job()], ME)
