@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from dovetail.instances.errors import InputError
+from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.instances.files import (
     read_instance,
     read_plan,
@@ -29,10 +29,12 @@ if TYPE_CHECKING:
 
     from dovetail.instances._record import Record
     from dovetail.instances.plan import Plan
+    from dovetail.live.client import Client
     from dovetail.predictors import Predictor
     from dovetail.solver.rounds import Result
 
 _LIBRARY = "library:"
+_MOST_ASKED = 5
 _MOST_TOLD = 10
 
 
@@ -83,9 +85,21 @@ def _plan_from_live(options: Namespace) -> int:
         raise InputError("cannot be had with --from-live", "INSTANCE")
     require_separate((), options.output, options.report)
     with Client() as client:
-        instance, made = client.instance(), client.plan()
+        instance, made = _round_and_plan(client)
     _write_plan(options, instance, made)
     return 0
+
+
+def _round_and_plan(client: Client) -> tuple[Instance, Plan]:
+    """Return the live round, and the plan for it: asked again where jobs came or went between."""
+    for _ in range(_MOST_ASKED):
+        instance, made = client.instance(), client.plan()
+        told = {row.job for row in made.assignments} | {row.job for row in made.waiting}
+        stay = {row.job for row in made.assignments if not row.start}
+        running = {job.id for job in instance.jobs if job.running}
+        if told <= {job.id for job in instance.jobs} and stay <= running:
+            return instance, made
+    raise UnsupportedError("the jobs of the service change too quickly for a plan of them")
 
 
 def _verified(instance: Instance, result: Result) -> Plan:

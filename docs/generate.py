@@ -614,7 +614,7 @@ def _told(action: argparse.Action) -> str:
 def _standing(action: argparse.Action) -> str:
     if action.required:
         return "required" if action.option_strings or action.nargs in (None, "+") else ""
-    if action.nargs == 0 or action.default is None:
+    if action.nargs == 0 or action.default in (None, ()):
         return ""
     return f"`{action.default}`"
 

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Final
 
 from dovetail.executor.live.pools.pool import NodePool
-from dovetail.instances.errors import InputError
+from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.live.places import mps_directory
 
 _FLAG: Final = "--pool"
@@ -38,13 +38,18 @@ def pool_named(text: str, directory: Path) -> NodePool:
 
 def _gpu(rest: str, directory: Path) -> NodePool:
     from dovetail.executor.live.mps.manager import MpsManager
-    from dovetail.executor.live.nvml import Nvml
+    from dovetail.executor.live.nvml import Nvml, NvmlError
     from dovetail.executor.live.pools.gpu import GpuPool
     from dovetail.executor.live.splits import read_splits
 
     only = [part for part in rest.split(",") if part]
     mps = MpsManager(mps_directory(directory))
-    return GpuPool(directory, Nvml(), mps, read_splits(directory / "splits.json"), only)
+    try:
+        nvml = Nvml()
+    except NvmlError as error:
+        told = f"{error} (dovetail doctor tells more; without a GPU: --pool cpu)"
+        raise UnsupportedError(told) from None
+    return GpuPool(directory, nvml, mps, read_splits(directory / "splits.json"), only)
 
 
 def _cpu(rest: str, directory: Path) -> NodePool:

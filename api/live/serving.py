@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from dovetail.executor.live.journal import Journal
 from dovetail.executor.live.pools.pool import NodePool
-from dovetail.executor.live.service import Service
+from dovetail.executor.live.service import SAMPLE_S, Service
 from dovetail.executor.live.watch import WatchOptions
 from dovetail.instances.datasets import Repository
 from dovetail.instances.errors import InputError, UnsupportedError
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from dovetail.predictors import TrainedPredictor
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+_SAMPLE: Final = "sample_s"
 
 
 def serve(options: Namespace) -> int:
@@ -37,7 +38,7 @@ def serve(options: Namespace) -> int:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     directory = Path(os.path.abspath(options.directory or default_directory()))
     where = _listening(options, directory)
-    watching = _watching(options.watch)
+    watching, sample_s = _watching(options.watch)
     from dovetail.live.server import serving
 
     with Journal(directory) as journal:
@@ -49,6 +50,7 @@ def serve(options: Namespace) -> int:
             options.policy,
             model=_model(options.model),
             watching=watching,
+            sample_s=sample_s,
             directory=directory,
             dry_run=options.dry_run,
         )
@@ -78,15 +80,20 @@ def _listening(options: Namespace, directory: Path) -> Listening:
     return Listening(path, os.geteuid() == 0, options.listen, tokens)
 
 
-def _watching(changes: Sequence[tuple[str, float]]) -> WatchOptions:
-    """Return how long runs are looked at, with some of the times changed."""
+def _watching(changes: Sequence[tuple[str, float]]) -> tuple[WatchOptions, float]:
+    """Return how long runs are looked at, and how often, with some of the times changed."""
+    changed = dict(changes)
+    sample_s = changed.pop(_SAMPLE, SAMPLE_S)
+    if not sample_s > 0:
+        raise InputError(f"must be > 0, got {sample_s:g}", f"--watch {_SAMPLE}")
     usual = WatchOptions()
-    known = [field.name for field in fields(usual)]
-    for name, _ in changes:
-        if name not in known:
-            raise InputError(f"must be one of {', '.join(known)}, got {name!r}", "--watch")
     kinds = {field.name: type(getattr(usual, field.name)) for field in fields(usual)}
-    return replace(usual, **{name: kinds[name](value) for name, value in changes})
+    for name in changed:
+        if name not in kinds:
+            known = ", ".join([*kinds, _SAMPLE])
+            raise InputError(f"must be one of {known}, got {name!r}", "--watch")
+    times = {name: kinds[name](value) for name, value in changed.items()}
+    return replace(usual, **times), sample_s
 
 
 def _model(path: str | None) -> TrainedPredictor | None:

@@ -14,6 +14,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import time
@@ -278,19 +279,27 @@ def journal_cut(kind: Kind, draw: random.Random) -> Tally:
             while not client.ask_for_all():
                 pass
         client.service.kill()
-        events = read_brain(directory).sequence
+        events = _events(directory)
         log = directory / f"{JOURNAL}-wal"
         size = log.stat().st_size if log.exists() else 0
         if size:
             with log.open("r+b") as file:
                 file.truncate(draw.randint(size // 2, size - 1))
-        left = read_brain(directory).sequence
+        left = _events(directory)
         client.begin_anew()
         tally = settled(client, kind, directory, todo)
         starts = kind.starts(directory)
         tally.wrong = verdict(directory, client.acknowledged, todo, starts, forgetful=True)
         tally.notes["events lost"] += events - left
         return tally
+
+
+def _events(directory: Path) -> int:
+    """Return how many events are in a journal; a log cut before the first one leaves none."""
+    try:
+        return read_brain(directory).sequence
+    except JournalError:
+        return 0
 
 
 def two_services(kind: Kind) -> Tally:
@@ -314,6 +323,54 @@ def two_services(kind: Kind) -> Tally:
         return tally
 
 
+def garbage(kind: Kind, draw: random.Random, pieces: int) -> Tally:
+    """Send nonsense to the service's socket while jobs run, and leave in the midst of requests."""
+    with state_directory() as directory:
+        todo = deeds(kind.brief_s)
+        path = directory / "api.sock"
+        setup = Setup(directory, kind.make_pool, socket=path)
+        client = Client(setup, todo, kind.command(directory))
+        for _ in range(pieces):
+            _send(path, _nonsense(draw))
+            client.step()
+        answer = _send(
+            path, b"GET /openapi.json HTTP/1.1\r\nHost: d\r\nConnection: close\r\n\r\n", True
+        )
+        tally = settled(client, kind, directory, todo)
+        tally.notes["pieces of garbage"] += pieces
+        if not answer.startswith(b"HTTP/1.1 200"):
+            tally.wrong.append(f"it does not answer any more: {answer[:100]!r}")
+        if tally.deaths:
+            tally.wrong.append("the service died of it")
+        return tally
+
+
+def _nonsense(draw: random.Random) -> bytes:
+    noise = draw.randbytes(draw.choice((1, 100, 100_000)))
+    body = b"POST /v1/jobs HTTP/1.1\r\nHost: d\r\nContent-Type: application/json\r\n"
+    return draw.choice(
+        (
+            noise,
+            b"GET /" + noise,
+            body + b"Content-Length: 1000000\r\n\r\n" + noise,
+            body + f"Content-Length: {len(noise)}\r\n\r\n".encode() + noise,
+            body + b"Content-Length: -5\r\n\r\n{}",
+            body + b"Content-Length: 4\r\n\r\n[[[[",
+        )
+    )
+
+
+def _send(path: Path, data: bytes, listen: bool = False) -> bytes:
+    """Send data to a socket, and return what comes back if it is to be listened to."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(20.0)
+        connection.connect(str(path))
+        # Whoever does not understand a request may hang up before its end.
+        with suppress(OSError):
+            connection.sendall(data)
+        return connection.recv(1000) if listen else b""
+
+
 def flood(kind: Kind, jobs: int) -> Tally:
     """Submit very many jobs from 64 threads at once, and kill the service in the midst."""
     with state_directory() as directory:
@@ -325,7 +382,7 @@ def flood(kind: Kind, jobs: int) -> Tally:
         accepted = directory / "accepted"
         service.tell("at_once", "submit", calls, accepted)
         while len(noted_starts(accepted)) < jobs // 2:
-            time.sleep(0.05)
+            time.sleep(0.002)
         service.kill()
         again = ServiceProcess(setup)
         there = {view.name for view in again.ask("jobs", True)}
@@ -371,6 +428,7 @@ def campaign(kind: Kind, seed: int, short: bool) -> dict[str, Callable[[], Tally
         "clock a year back": lambda: clock_set(kind, -_YEAR_S),
         "journal cut short": lambda: repeated(times, lambda: journal_cut(kind, draw)),
         "two services": lambda: two_services(kind),
+        "garbage on the socket": lambda: garbage(kind, draw, 20 if short else 300),
         "flood": lambda: flood(kind, 300 if short else _FLOOD),
     }
     if kind is CPU:

@@ -70,6 +70,7 @@ def deeds(brief_s: float) -> tuple[Deed, ...]:
     cancelled = (JobState.CANCELLED,)
     return (
         Deed("brief", brief_s),
+        Deed("watched", 8 * brief_s),
         Deed("gang", brief_s, fields={"workers": 2}),
         Deed("fails", brief_s, (JobState.FAILED,), (2, 2), status=3, fields={"retries": 1}),
         Deed("endless", _LONG_S, cancelled, cancel="running"),

@@ -33,6 +33,7 @@ from dovetail.executor.live.watch import WatchOptions
 from dovetail.instances.datasets import Repository
 from dovetail.instances.errors import DovetailError
 from dovetail.instances.instance import Instance
+from dovetail.live.server import Listening, serving
 
 POINTS = "points"
 _THREADS = 64
@@ -52,6 +53,7 @@ _CONTEXT = get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
     [
         "dovetail.executor.live.service",
+        "dovetail.live.server",
         "dovetail.executor.live.pools.cpu",
         "dovetail.executor.live.pools.simulated",
         "dovetail.solver.policies.dovetail",
@@ -81,6 +83,12 @@ class Setup:
         At which of its points it dies; 0 = at none.
     shift_s : float
         By how much the time of day is wrong as it reads it.
+    watching : WatchOptions
+        How long it looks at runs.
+    sample_s : float
+        Seconds between two looks.
+    socket : path, optional
+        Where it answers HTTP, too.
     """
 
     directory: Path
@@ -88,6 +96,9 @@ class Setup:
     policy: str = "dovetail"
     kill_at: int = 0
     shift_s: float = 0.0
+    watching: WatchOptions = QUICK
+    sample_s: float = 0.05
+    socket: Path | None = None
 
 
 @dataclass
@@ -251,7 +262,11 @@ def _serve(setup: Setup, pipe: Connection) -> None:
         return
     listener = threading.Thread(target=_listen, args=(service, pipe), daemon=True)
     listener.start()
-    service.run()
+    if setup.socket is None:
+        service.run()
+        return
+    with serving(service, Listening(setup.socket, everybody=False), service.ready):
+        service.run()
 
 
 def _service(setup: Setup, points: Points) -> Service:
@@ -265,8 +280,8 @@ def _service(setup: Setup, points: Points) -> Service:
         pool,
         repository,
         setup.policy,
-        watching=QUICK,
-        sample_s=0.05,
+        watching=setup.watching,
+        sample_s=setup.sample_s,
         directory=setup.directory,
     )
 

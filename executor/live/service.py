@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final, Literal, Protocol
 
 from dovetail.executor.live import events
+from dovetail.executor.live.admission import is_administrator, refuse_hopeless, refuse_others
 from dovetail.executor.live.brain import (
     HOLDING,
     OVER,
@@ -42,6 +43,8 @@ from dovetail.executor.live.planning import of_job, of_round, plan_of
 from dovetail.executor.live.pools.pool import NodePool, Usage
 from dovetail.executor.live.presenting import device_views, job_views, powers
 from dovetail.executor.live.recorder import Recorder
+from dovetail.executor.live.unfailing import AGAIN_S as POLICY_AGAIN_S
+from dovetail.executor.live.unfailing import UnfailingPolicy
 from dovetail.executor.live.views import JobView, ServiceView
 from dovetail.executor.live.watch import WATCHED, Reading, Watch, WatchOptions, watched
 from dovetail.executor.live.world import CannotStartError, World
@@ -53,16 +56,18 @@ from dovetail.instances.errors import DovetailError, InputError
 from dovetail.instances.instance import Instance
 from dovetail.instances.plan import Plan
 from dovetail.predictors import TrainedPredictor
-from dovetail.solver.policies import Decision, State, policy_named
-from dovetail.solver.policies.policy import NOTHING
+from dovetail.solver.policies import Decision, Start, State, policy_named
 
 _LOG: Final = logging.getLogger("dovetail.live")
+
+SAMPLE_S: Final = 1.0
+"""Seconds between two looks at what runs, unless asked otherwise."""
 
 AGAIN_S: Final = 2.0
 """Seconds after which what the disk, a pool or a policy refused is tried again."""
 
-_POLICY_AGAIN_S: Final = 60.0
 _SOONEST_S: Final = 0.1
+_RELEASE_S: Final = 60.0
 _MODEL: Final = "fitted.dovetail"
 _ENDS: Final = frozenset({"rank_ended", "rank_gone", "rank_refused"})
 _QUIET: Final = frozenset({"recorded", "rank_started", "placed"})
@@ -126,8 +131,9 @@ class Service:
     ------
     UnsupportedError
         When there is no such policy.
-    JournalError, InputError
-        When the journal or the repository cannot be read.
+    JournalError
+        When the journal cannot be read. A repository that cannot be read is tried again while
+        the service runs: until then nothing is believed of any pair.
     """
 
     def __init__(
@@ -139,7 +145,7 @@ class Service:
         *,
         model: TrainedPredictor | None = None,
         watching: WatchOptions | None = None,
-        sample_s: float = 1.0,
+        sample_s: float = SAMPLE_S,
         directory: str | Path = "",
         dry_run: bool = False,
         any_user: bool | None = None,
@@ -154,7 +160,7 @@ class Service:
         self._lock = threading.RLock()
         self._mailbox = Mailbox()
         self._troubles: dict[str, str] = {}
-        self._policy = _Unfailing(policy, self._troubles)
+        self._policy = UnfailingPolicy(policy, self._troubles)
         self._brain = journal.replay()
         self._clock = ServiceClock(self._brain.now_s)
         self._started_s = self._clock.now_s()
@@ -164,10 +170,9 @@ class Service:
         into = Path(directory) / _MODEL if directory and not dry_run else None
         kinds = tuple(dict.fromkeys(self._models.values()))
         self._learner = Learner(repository, kinds, model, into, self._mailbox.ring)
-        beliefs = self._learner.news()
-        assert beliefs is not None
         self._libraries: dict[WorkloadKey, str] = {}
         self._asked: set[str] = set()
+        beliefs = self._learner.beliefs
         self._world = World(self._brain, self._cluster, beliefs, pool.sharing, self._allowed)
         self._knowledge = Library(self._world)
         self._watch = Watch(self._models, self._knowledge, watching)
@@ -187,6 +192,7 @@ class Service:
         self._readings: Mapping[str, Reading] = {}
         self._uppers: Mapping[str, float | None] = {}
         self._power_w: Mapping[str, float] = {}
+        self._learn()
 
     @property
     def state(self) -> State:
@@ -219,7 +225,9 @@ class Service:
     def _take_up(self) -> None:
         """Take up what an earlier service left; nothing is done before it is all known."""
         held = list(self._brain.holding.values())
-        beyond = self._pool.resume([job.run for job in held if job.run is not None])
+        ended = self._ended_last()
+        present = [job.run for job in held if job.run is not None]
+        beyond = self._pool.resume([*present, *ended])
         self._commit([self._attached(), *(a for run in beyond for a in self._adopted(run))])
         strays = self._of_strays(beyond)
         self._unseen = {
@@ -231,10 +239,20 @@ class Service:
         told = self._of_jobs(self._stamped(self._pool.poll()))
         self._commit([*told, *self._newly_known()])
         releases = [command for command in self._commands if isinstance(command, Release)]
+        releases += [Release(run.id) for run in ended]
         self._commands = [*releases, *strays, *self._brain.outstanding()]
         self._pool.attach(self._mailbox.ring)
         self._record_what_was_measured()
         self.ready.set()
+
+    def _ended_last(self) -> list[Run]:
+        """Return the runs that ended shortly before the journal did: some may be unreleased."""
+        since_s = self._brain.now_s - _RELEASE_S
+        return [
+            job.run
+            for job in self._brain.jobs.values()
+            if job.run is not None and job.state not in HOLDING and job.since_s >= since_s
+        ]
 
     def _attached(self) -> AnyEvent:
         return events.ServiceStarted(
@@ -304,7 +322,7 @@ class Service:
             self._world.renew(self._clock.now_s())
         except Exception as error:
             self._be_in_trouble("world", error)
-            self._wake_s = self._clock.now_s() + _POLICY_AGAIN_S
+            self._wake_s = self._clock.now_s() + POLICY_AGAIN_S
             return False
         self._troubles.pop("world", None)
         return True
@@ -331,17 +349,29 @@ class Service:
             run = self._brain.jobs[job.id].run
             if run is not None and run.spec.requeue:
                 self._commit([self._stop_decided(run, "the policy gives its devices to others")])
+        wanted = Counter(gpu for start in decision.starts for gpu in start.gpus)
+        joined = {gpu for gpu, starts in wanted.items() if starts > 1}
         for start in decision.starts:
-            try:
-                placed = self._world.place(start, decision.starts)
-            except CannotStartError as error:
-                _LOG.warning("%s", error)
-                continue
-            refusal = self._gate().refusal(placed.run)
-            if refusal:
-                _LOG.warning("%s is not started: %s", placed.run.job, refusal)
-            else:
-                self._commit([placed.replace(at_s=self._clock.now_s())])
+            # A policy that was refused would decide the same again: nobody would ever start.
+            if not self._start(start, joined) and start.shares and not self._held(start.gpus):
+                self._start(start._replace(shares=None), ())
+
+    def _start(self, start: Start, joined: Collection[int]) -> bool:
+        """Place a job where everybody lets it, and tell whether that was so."""
+        try:
+            placed = self._world.place(start, joined)
+        except CannotStartError as error:
+            _LOG.warning("%s", error)
+            return False
+        refusal = self._gate().refusal(placed.run)
+        if refusal:
+            _LOG.warning("%s is not started: %s", placed.run.job, refusal)
+        else:
+            self._commit([placed.replace(at_s=self._clock.now_s())])
+        return not refusal
+
+    def _held(self, gpus: Iterable[int]) -> bool:
+        return any(self._world.state.residents[gpu] for gpu in gpus)
 
     def _stop_decided(self, run: Run, reason: str) -> AnyEvent:
         at_s = self._clock.now_s()
@@ -625,7 +655,8 @@ class Service:
     def submit(self, specs: Sequence[JobSpec], by: Owner) -> tuple[str, ...]:
         """Accept jobs, all or none, and return their ids."""
         for k, spec in enumerate(specs):
-            self._refuse_hopeless(spec, by, f"jobs[{k}]." if len(specs) > 1 else "")
+            path = f"jobs[{k}]." if len(specs) > 1 else ""
+            refuse_hopeless(spec, by, self._cluster, self._any_user, path)
 
         def submitted(jobs: int) -> list[AnyEvent]:
             at_s = self._clock.now_s()
@@ -639,31 +670,12 @@ class Service:
         found: tuple[str, ...] = self._mailbox.ask(Request(submitted, ids))
         return found
 
-    def _refuse_hopeless(self, spec: JobSpec, by: Owner, path: str) -> None:
-        if spec.owner.uid != by.uid and not _is_administrator(by):
-            rule = f"must be {by.uid} (a user submits for himself), got {spec.owner.uid}"
-            raise InputError(rule, f"{path}owner.uid")
-        if spec.owner.uid != os.geteuid() and not self._any_user:
-            rule = f"must be {os.geteuid()} (the service is not root), got {spec.owner.uid}"
-            raise InputError(rule, f"{path}owner.uid")
-        need_mib = (spec.memory_mib or 0.0) + self._cluster.per_process_mib
-        fitting = Counter(
-            gpu.model
-            for node in self._cluster.nodes
-            for gpu in node.devices
-            if need_mib + self._cluster.reserve_mib <= gpu.memory_mib
-        )
-        most = max(fitting.values(), default=0)
-        if spec.workers > most:
-            rule = f"must be <= {most} (devices of one model that hold it), got {spec.workers}"
-            raise InputError(rule, f"{path}workers")
-
     def cancel(self, job: str, by: Owner) -> JobView:
         """Begin to end a job; one that is over stays as it is."""
 
         def cancelled(_: int) -> list[AnyEvent]:
             live = self._job(job)
-            _refuse_others(live, by, "cancel")
+            refuse_others(live, by, "cancel")
             if live.state in OVER:
                 return []
             return [events.CancelRequested(at_s=self._clock.now_s(), job=job, by=by.name)]
@@ -673,7 +685,7 @@ class Service:
 
     def drain(self, gpus: Sequence[str], on: bool, by: Owner) -> ServiceView:
         """Let devices (none named: all) take no new jobs, or take them again."""
-        if not _is_administrator(by):
+        if not is_administrator(by):
             raise RefusedError("only an administrator may drain devices")
         known = [gpu.id for node in self._cluster.nodes for gpu in node.devices]
         for k, gpu in enumerate(gpus):
@@ -731,7 +743,7 @@ class Service:
         with self._lock:
             live = self._job(job)
             if not live.spec.public_log:
-                _refuse_others(live, by, "read the log of")
+                refuse_others(live, by, "read the log of")
             if not 0 <= rank < live.spec.workers:
                 raise InputError(f"must be < {live.spec.workers}, got {rank}", "rank")
             run = live.run
@@ -784,33 +796,6 @@ class _Stray:
         self.left = set(range(len(run.seats)))
 
 
-class _Unfailing:
-    """A policy by name, whose faults leave everything as it is until it is asked again.
-
-    What policies remember by GPU and workload is of one state: with another one a fresh policy
-    decides.
-    """
-
-    def __init__(self, name: str, troubles: dict[str, str]) -> None:
-        self.name = name
-        self._policy = policy_named(name)
-        self._state: State | None = None
-        self._troubles = troubles
-
-    def decide(self, state: State) -> Decision:
-        """Return what the policy decides."""
-        if state is not self._state:
-            self._policy, self._state = policy_named(self.name), state
-        try:
-            decision = self._policy.decide(state)
-        except Exception as error:
-            _LOG.exception("the policy failed")
-            self._troubles["policy"] = f"the policy failed: {error}"
-            return NOTHING._replace(wake_s=state.now + _POLICY_AGAIN_S)
-        self._troubles.pop("policy", None)
-        return decision
-
-
 def _key(spec: JobSpec) -> WorkloadKey:
     return spec.owner.uid, spec.workload
 
@@ -832,15 +817,6 @@ def _is_to_run(job: LiveJob, run: Run) -> bool:
     """Tell whether a run is still its job's, and not to be ended."""
     present = job.run is not None and job.run.id == run.id
     return present and job.state in HOLDING and job.state is not JobState.STOPPING
-
-
-def _is_administrator(user: Owner) -> bool:
-    return user.uid in (0, os.geteuid())
-
-
-def _refuse_others(job: LiveJob, by: Owner, what: str) -> None:
-    if by.uid != job.spec.owner.uid and not _is_administrator(by):
-        raise RefusedError(f"{by.name} may not {what} {job.id} of {job.spec.owner.name}")
 
 
 def _no_events(_: int) -> list[AnyEvent]:

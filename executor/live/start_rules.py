@@ -30,11 +30,8 @@ class StartRules:
     state: State
     allowed: Callable[[int, str], Collection[int]]
 
-    def broken(self, start: Start, beside: Collection[int] = ()) -> Iterator[str]:
-        """Yield every rule that a start breaks.
-
-        ``beside``: the devices on which the policy starts somebody else as well.
-        """
+    def broken(self, start: Start, joined: Collection[int] = ()) -> Iterator[str]:
+        """Yield every rule that a start breaks; ``joined``: where others start with it."""
         state, job, gpus = self.state, start.job, start.gpus
         if state.pending.get(job.number) is not job:
             yield "it does not wait"
@@ -49,17 +46,14 @@ class StartRules:
         if start.mode:
             yield "it has one mode only"
         for gpu, share in zip(gpus, shares, strict=True):
-            yield from self._broken_on(job, gpu, share)
-            alone = gpu not in beside and not state.residents[gpu]
-            if share is not None and alone and rate_alone(state, job, share) is None:
-                yield f"nobody knows how fast it runs alone at {share} %"
+            yield from self._broken_on(job, gpu, share, gpu in joined)
 
     def shares_on(self, job: Job, gpu: int) -> Collection[int]:
         """Return the shares that a job may have on a device."""
         machines = self.state.machines
         return self.allowed(job.workload, machines.models[machines.model[gpu]])
 
-    def _broken_on(self, job: Job, gpu: int, share: int | None) -> Iterator[str]:
+    def _broken_on(self, job: Job, gpu: int, share: int | None, joined: bool) -> Iterator[str]:
         state, machines = self.state, self.state.machines
         rules, where, residents = machines.rules, machines.gpu_ids[gpu], state.residents[gpu]
         if machines.node[gpu] in state.down:
@@ -68,6 +62,9 @@ class StartRules:
             yield f"{where} is full"
         if share is not None and share not in self.shares_on(job, gpu):
             yield f"a share of {share} % is not allowed to it on {where}"
+        alone = not residents and not joined
+        if share is not None and alone and rate_alone(state, job, share) is None:
+            yield f"nobody knows how fast it runs alone at {share} %"
         capped = (share or 0) + sum(other.share_on(gpu) or 0 for other in residents)
         if capped > rules.share_sum:
             yield f"the shares on {where} would sum to {capped} %"

@@ -173,11 +173,18 @@ class World:
 
     # What goes out.
 
-    def place(self, start: Start, decided: Sequence[Start] = ()) -> events.Placed:
+    def place(self, start: Start, joined: Collection[int] = ()) -> events.Placed:
         """Return the event for a policy's start, and enter the start into ``state``.
 
         It is started ``with_cap``. ``renew`` takes it back where the brain never hears of it.
-        ``decided``: the starts of the same decision, one of which may be beside it.
+
+        Parameters
+        ----------
+        start : Start
+            Of the present ``state``.
+        joined : collection of int
+            The GPUs on which another job is started in the same decision: one that will not be
+            alone there may have a cap at which nobody knows its rate alone.
 
         Raises
         ------
@@ -187,7 +194,7 @@ class World:
         """
         live = self.brain.jobs[start.job.id]
         start = self.with_cap(start)
-        refusal = self.refusal(start, decided)
+        refusal = self.refusal(start, joined)
         if refusal:
             raise CannotStartError(f"{live.id} cannot start: {refusal}")
         shares = start.shares or (None,) * start.job.workers
@@ -216,15 +223,13 @@ class World:
         share = self._best_cap(job, start.gpus[0])
         return start if share is None else start._replace(shares=(share,) * job.workers)
 
-    def refusal(self, start: Start, decided: Sequence[Start] = ()) -> str | None:
+    def refusal(self, start: Start, joined: Collection[int] = ()) -> str | None:
         """Return which rule a start would break; None where it breaks none.
 
         What a policy wants is looked through here once more, by code that shares nothing with
         any policy: the worst case is an idle device.
         """
-        others = (other for other in decided if other.job is not start.job)
-        beside = {gpu for other in others for gpu in other.gpus}
-        return next(self._rules.broken(start, beside), None)
+        return next(self._rules.broken(start, joined), None)
 
     def believed(self, first: str, second: str, gpu: str) -> tuple[Belief, Belief] | None:
         """Return what is believed of two jobs that share a device, None where nothing is.

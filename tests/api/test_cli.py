@@ -230,7 +230,7 @@ def test_same_seed_same_plan(run):
     ("arguments", "message"),
     [
         ([], "dovetail: the following arguments are required: COMMAND (see dovetail --help)"),
-        (["plan"], "dovetail plan: the following arguments are required: INSTANCE"),
+        (["plan"], "dovetail: INSTANCE: is needed, or --from-live"),
         (["plan", "none.json"], "dovetail: none.json: cannot be read: no such file or directory"),
         (["plan", "library:none"], "got 'none'"),
         (["plan", "library:lab", "--objective", "x"], "invalid choice: 'x'"),

@@ -60,10 +60,10 @@ class CpuGroups:
         return self._limited(self.home / name)
 
     def members(self, name: str) -> list[Process]:
-        """Return the running processes of a group."""
+        """Return the running processes of a group; none where there is no such group."""
         try:
             numbers = (self.home / name / "cgroup.procs").read_text(encoding="ascii").split()
-        except OSError:
+        except FileNotFoundError:
             return []
         stats = [stat_of(int(number)) for number in numbers]
         return [Process(stat.pid, stat.started) for stat in stats if stat and runs(stat)]

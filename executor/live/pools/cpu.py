@@ -79,7 +79,8 @@ class CpuPool(LocalPool):
         self.shares = shares or self._best(cores_per_device)
         if self.shares == "quota" and self._groups is None:
             raise InputError("shares must not be quota: no cgroup can be limited here", "--pool")
-        self.notice = f"{_NOTICE}; {_KEPT_BY[self.shares]}"
+        kept_by = "no shares, as was asked" if shares == "none" else _KEPT_BY[self.shares]
+        self.notice = f"{_NOTICE}; {kept_by}"
         self._taken: dict[tuple[str, int], tuple[int, ...]] = {}
         self._taking = threading.Lock()
         self._usage = _Meter(self._cores)

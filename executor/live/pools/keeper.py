@@ -88,7 +88,7 @@ class _Phase(Enum):
     ABANDONED = auto()
     """Its shim is gone without a word; what is left of it is being killed."""
     UNKNOWN = auto()
-    """Its record is damaged."""
+    """Its record is damaged, or cannot be read now."""
     OVER = auto()
 
 
@@ -256,7 +256,7 @@ class Keeper:
                 self._end(rank, self._gone(rank, "the machine was restarted"))
             else:
                 rank.phase = _Phase.ABANDONED
-        except DamagedError as error:
+        except (DamagedError, OSError) as error:
             rank.phase, rank.trouble = _Phase.UNKNOWN, str(error)
 
     def _take_up(self, rank: _Rank) -> None:
@@ -283,7 +283,9 @@ class Keeper:
                 rank.files.write_spec(spec)
                 rank.gate = Gate(rank.files)
             self._await_gates(idle)
-        except (LaunchError, OSError) as error:
+        except Exception as error:
+            if not isinstance(error, LaunchError | OSError):
+                _log.exception("%s: it could not be launched", self.kept.id)
             self._abort(idle, str(error), isinstance(error, NotNowError))
             return
         for rank in idle:
@@ -383,6 +385,9 @@ class Keeper:
 
     def _doubt(self, rank: _Rank) -> None:
         """Wait for the processes of a rank whose record is damaged; when it is stopped, kill."""
+        self._adopt(rank)
+        if rank.phase is not _Phase.UNKNOWN:
+            return
         if self._stopping is None and holders(rank.files.token):
             self._lose(rank, rank.trouble)
             rank.due_s = boot_s() + _TROUBLE_S
@@ -421,6 +426,7 @@ class Keeper:
             else known._replace(grace_s=order.asked_s + grace_s - known.asked_s)
         )
         try:
+            self._files.make(self.kept)
             self._files.write_stop_order(self._stopping)
         except OSError:
             # Then a service started meanwhile gives the whole grace again.
@@ -454,9 +460,7 @@ class Keeper:
             os.close(rank.watch)
             rank.watch = None
         if rank.shim is not None:
-            # Where the shim is this process's child.
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(rank.shim.pid, os.WNOHANG)
+            rank.shim.reap()
 
     def _lose(self, rank: _Rank, reason: str) -> None:
         """Tell, once, that nobody can say whether a rank still runs."""

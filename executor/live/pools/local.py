@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import pwd
 import queue
@@ -26,6 +27,8 @@ from dovetail.instances.instance import Cluster
 
 LOG_BYTES: Final = 64 * 2**20
 LOG_FILES: Final = 4
+
+_log = logging.getLogger(__name__)
 
 _PORTS: Final = range(20_000, 30_000)
 """Below what Linux gives to outgoing connections by itself."""
@@ -123,10 +126,14 @@ class LocalPool:
         for run in runs:
             self._keep(run)
         names = sorted(self._running() - set(self._keepers))
-        found = [self.files(name).read_run() for name in names]
-        beyond = [run for run in found if run is not None]
-        for run in beyond:
-            self._keep(run)
+        beyond = []
+        for name in names:
+            found = self.files(name).read_run()
+            if found is None:
+                _log.warning("processes of %s run, and nothing says what it is", name)
+            else:
+                self._keep(found)
+                beyond.append(found)
         return beyond
 
     def launch(self, run: Run) -> None:

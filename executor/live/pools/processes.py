@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,8 @@ __all__ = [
     "descendants",
     "every_process",
     "holders",
+    "runs",
+    "session",
     "stat_of",
     "tokens",
 ]
@@ -41,11 +44,18 @@ class Process(NamedTuple):
         """Signal it, and return whether that was done."""
         return _send(self.pid, self.started, number)
 
+    def reap(self) -> None:
+        """Take the exit status from the kernel if it has ended and is a child of this process."""
+        stat = stat_of(self.pid)
+        if stat is not None and stat.started == self.started:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(self.pid, os.WNOHANG)
+
     def watch(self) -> int | None:
         """Return a descriptor that becomes readable when it ends; None where it has ended."""
         try:
             descriptor = os.pidfd_open(self.pid)
-        except OSError:
+        except ProcessLookupError:
             return None
         # The number may have gone to another process before it was opened.
         if self.alive:
@@ -69,7 +79,8 @@ def tokens() -> Iterator[tuple[Process, str]]:
     for stat in every_process():
         try:
             environment = Path(f"/proc/{stat.pid}/environ").read_bytes()
-        except OSError:
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            # It has ended, or belongs to somebody else.
             continue
         for entry in environment.split(b"\0"):
             if entry.startswith(name) and runs(stat):

@@ -66,11 +66,17 @@ class Stat(NamedTuple):
 
 
 def stat_of(pid: int) -> Stat | None:
-    """Return what the kernel says of a process, None where there is none."""
+    """Return what the kernel says of a process, None where there is none.
+
+    Raises
+    ------
+    OSError
+        When that cannot be found out: it is no proof that a process has ended.
+    """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             line = file.read()
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         return None
     # The program's name, in brackets, may hold anything.
     fields = line[line.rindex(b")") + 2 :].split()
@@ -483,8 +489,10 @@ class Guard:
             self._signal_all(signal.SIGKILL)
 
     def _signal_all(self, number: int) -> None:
-        for stat in descendants(os.getpid()):
-            send(stat.pid, stat.started, number)
+        # What cannot be looked at now is looked at again in the next sweep.
+        with contextlib.suppress(OSError):
+            for stat in descendants(os.getpid()):
+                send(stat.pid, stat.started, number)
 
     def _reap(self) -> None:
         try:
@@ -508,6 +516,15 @@ def _say(text: str) -> None:
     """Tell the service, which may be gone."""
     with contextlib.suppress(OSError):
         os.write(1, f"{text}\n".encode(errors="replace"))
+
+
+def _close_inherited() -> None:
+    """Close what whoever started the service left open: it is none of the job's business."""
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2:
+            # The listing's own descriptor is closed already.
+            with contextlib.suppress(OSError):
+                os.close(int(name))
 
 
 def _detach() -> None:
@@ -548,6 +565,7 @@ def _readers(directory: str, spec: dict[str, Any]) -> list[Callable[[bytes], obj
 def main(directory: str) -> None:
     """Run the rank that ``spec.json`` in a directory tells of."""
     os.chdir("/")
+    _close_inherited()
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     with open(os.path.join(directory, "spec.json"), encoding="utf-8") as file:

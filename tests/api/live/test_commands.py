@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import gc
 import json
 import os
+import pty
 import re
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 from pathlib import Path
 
 import pytest
@@ -176,6 +181,33 @@ def test_the_dashboard_where_there_is_no_terminal(simulated, run):
     assert max(map(len, out.splitlines())) <= 100
     data = json.loads(run("top", "--json")[1])
     assert (data["service"]["pool"], [each["id"] for each in data["jobs"]]) == ("simulated", [job])
+
+
+def test_the_dashboard_on_a_terminal(simulated, home, run):
+    job = submitted(run)
+    wait_until(lambda: view(run, job)["state"] == "profiling")
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
+    with subprocess.Popen(
+        [sys.executable, "-m", "dovetail.cli", "top", "--every", "0.2s"],
+        env={**os.environ, "DOVETAIL_HOME": home, "TERM": "xterm", "COLUMNS": "100"},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    ) as dashboard:
+        os.close(theirs)
+        seen = b""
+        while seen.count(b"pool simulated") < 2:
+            seen += os.read(ours, 65536)
+        dashboard.send_signal(signal.SIGINT)
+        # Until the terminal is closed there may be more to read, and nobody to wait for it.
+        with contextlib.suppress(OSError):
+            while os.read(ours, 65536):
+                pass
+        assert dashboard.wait(timeout=30) == 0
+    os.close(ours)
+    assert job.encode() in seen
 
 
 def test_a_plan_from_live(simulated, run, short_path):

@@ -1,6 +1,7 @@
 """The pool of processor cores: the contract, and shares that the kernel keeps."""
 
 import os
+import select
 import time
 from pathlib import Path
 
@@ -171,9 +172,7 @@ class TestShares:
     def test_where_none_can_be_kept_none_is_offered(self, make):
         pool = make("shares=none")
         assert pool.pool.cluster().shares == ()
-        assert pool.pool.notice.endswith(
-            "no shares: neither a quota nor a second core is to be had"
-        )
+        assert pool.pool.notice.endswith("; no shares, as was asked")
         pool.pool.launch(a_run("true", share=50))
         assert pool.wait_for("rank_refused").reason == "a share of 50 % cannot be kept here"
 
@@ -201,3 +200,15 @@ class TestUsage:
         usage = pool.pool.usage()["cpu-0"]
         assert usage.memory_by_run["j1.1"] >= 64
         wait_until(lambda: pool.pool.usage()["cpu-0"].metrics["sm_active"] > 0.2)
+
+
+def test_a_job_keeps_nothing_open_of_the_service(make):
+    reader, writer = os.pipe()
+    os.set_inheritable(writer, True)
+    watched = make()
+    watched.pool.launch(a_run("sleep 600"))
+    watched.wait_for("rank_ready")
+    os.close(writer)
+    ended, _, _ = select.select([reader], [], [], 10.0)
+    os.close(reader)
+    assert ended

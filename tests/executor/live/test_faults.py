@@ -36,7 +36,7 @@ def check(tally):
     assert tally.runs
 
 
-@pytest.mark.parametrize("points", [(1,), (7,), (24,), (50,), (12, 3, 5)])
+@pytest.mark.parametrize("points", [(1,), (24,), (50,), (12, 3)])
 def test_a_service_that_is_killed_loses_nothing(faults, points):
     tally = faults.killed(faults.SIMULATED, points)
     check(tally)
@@ -56,14 +56,17 @@ def test_a_clock_that_is_set_ends_no_job(faults, years):
     check(faults.clock_set(faults.SIMULATED, years * 365 * 86400.0))
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_a_journal_that_was_cut_short_starts_nothing_twice(faults, seed):
-    tally = faults.journal_cut(faults.SIMULATED, random.Random(seed))
+def test_a_journal_that_was_cut_short_starts_nothing_twice(faults):
+    tally = faults.journal_cut(faults.SIMULATED, random.Random(0))
     check(tally)
 
 
 def test_two_services_are_one_too_many(faults):
     check(faults.two_services(faults.SIMULATED))
+
+
+def test_garbage_on_the_socket_harms_nobody(faults):
+    check(faults.garbage(faults.SIMULATED, random.Random(0), 10))
 
 
 def test_a_flood_is_taken_in(faults):

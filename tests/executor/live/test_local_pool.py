@@ -161,6 +161,22 @@ class TestEnvironment:
         monkeypatch.setenv("SECRET_OF_THE_SERVICE", "x")
         assert "SECRET_OF_THE_SERVICE" not in self.run_env(make(), env={"PATH": os.defpath})
 
+    def test_nor_do_its_open_files(self, make):
+        ends = os.pipe()
+        for end in ends:
+            os.set_inheritable(end, True)
+        pool = make()
+        pool.pool.launch(a_run("exec readlink /proc/self/fd/*"))
+        pool.wait_for("rank_ended")
+        for end in ends:
+            os.close(end)
+        # Its input, its output twice; the shell's listing adds nothing that outlives it.
+        first, second, third, *others = log(pool).splitlines()
+        assert first == "/dev/null"
+        assert second == third
+        assert second.startswith("pipe:")
+        assert not [name for name in others if name.startswith(("pipe:", "socket:"))]
+
     def test_ranks_of_gangs_find_each_other(self, make):
         pool = make()
         for name in ("j1.1", "j2.1"):
@@ -420,6 +436,19 @@ class TestFoundAgain:
         pool.wait_for("rank_gone")
         assert left_over(state) == []
 
+    def test_a_record_that_can_be_read_again_is_believed_again(
+        self, make, left, state, monkeypatch
+    ):
+        monkeypatch.setattr("dovetail.executor.live.pools.keeper._TROUBLE_S", 0.05)
+        run, path = left
+        record = path.read_text()
+        path.write_text("")
+        pool = make(run)
+        pool.wait_for("rank_lost")
+        path.write_text(record)
+        pool.wait_for("rank_ready")
+        assert pool.kinds() == [("rank_lost", 0), ("rank_started", 0), ("rank_ready", 0)]
+
     def test_a_damaged_record_of_what_runs_no_more(self, make, left, state):
         run, path = left
         for process in left_over(state):
@@ -569,6 +598,13 @@ class TestAKeeperInTrouble:
         pool.wait_for("rank_ready")
         assert pool.kinds() == [("rank_started", 0), ("rank_lost", 0), ("rank_ready", 0)]
         assert pool.told[1].reason == "its keeper failed: the device does not answer"
+
+    def test_while_it_launches(self, make, state):
+        pool = make()
+        pool.pool.rank_environment = lambda run, rank: {}["no such device"]
+        pool.pool.launch(a_run("true"))
+        assert pool.wait_for("rank_refused").reason == "'no such device'"
+        assert left_over(state) == []
 
     def test_before_a_kill(self, make, state, monkeypatch):
         monkeypatch.setattr("dovetail.executor.live.pools.keeper.SHIM_KILL_S", 0.1)

@@ -311,3 +311,20 @@ def test_a_policy_that_fails_or_overbooks_costs_idle_devices_only(tmp_path, capl
         ended = sorted((view.started_s, view.ended_s) for view in runs)
         assert all(first[1] <= second[0] for first, second in pairwise(ended))
     assert "cannot start" in caplog.text
+
+
+class Capper:
+    """A policy that starts everybody alone at a cap that nobody has tried."""
+
+    def decide(self, state):
+        jobs = list(state.pending.values())[: sum(state.idle_count)]
+        return Decision(starts=tuple(Start(job, (k,), (50,)) for k, job in enumerate(jobs)))
+
+
+def test_a_job_whose_cap_is_refused_starts_without_one(tmp_path, caplog):
+    policy = "python:tests.executor.live.test_service.Capper"
+    with service_in(tmp_path, policy=policy) as service:
+        service.submit([spec()], ME)
+        wait_until(lambda: not service.jobs())
+        assert service.job("j1").shares == (None,)
+    assert "j1 cannot start: " in caplog.text

@@ -25,10 +25,16 @@ def directory(tmp_path):
         yield tmp_path
 
 
+class Killed(BaseException):
+    """The service is no more."""
+
+
 @contextmanager
-def service_on_cores(directory):
+def service_on_cores(directory, **replaced):
     with Journal(directory) as journal:
         pool = open_cpu_pool(directory, "devices=1")
+        for name, method in replaced.items():
+            setattr(pool, name, method)
         with serving(Service(journal, pool, Repository(directory / "repository.db"))) as service:
             yield service
 
@@ -65,3 +71,24 @@ def test_a_job_that_is_cancelled_leaves_no_process(directory):
         service.cancel("j1", ME)
         wait_until(is_in(service, "j1", JobState.CANCELLED), 60)
         assert not os.path.exists(f"/proc/{pid}")
+
+
+def run_until_release(directory):
+    """Run a job with a service that is killed when it would release it."""
+
+    def killed(run):
+        raise Killed
+
+    with service_on_cores(directory, release=killed) as service:
+        service.submit([job("pass", directory)], ME)
+        wait_until(is_in(service, "j1", JobState.FINISHED), 60)
+
+
+def test_a_run_that_was_not_released_before_a_kill_is_released_at_the_next_start(directory):
+    with pytest.raises(Killed):
+        run_until_release(directory)
+    # It holds the environment of the job.
+    spec_file = directory / "runs/j1.1/rank0/spec.json"
+    assert spec_file.exists()
+    with service_on_cores(directory):
+        wait_until(lambda: not spec_file.exists(), 60)

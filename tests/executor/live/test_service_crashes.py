@@ -7,6 +7,7 @@ outside, with real kills, ``benchmarks/live`` does it.
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
 from contextlib import suppress
@@ -140,6 +141,8 @@ def test_nothing_is_lost_and_nothing_starts_twice(tmp_path, first):
     assert [job.runs for job in brain.jobs.values()][:3] == [1, 2, 1]
     assert set(starts_in(tmp_path).values()) == {1}
     assert kills >= 1
+    # Every run was released, however late.
+    assert json.loads((tmp_path / "simulated.json").read_text())["runs"] == []
 
 
 def copied(directory, other):

@@ -1,5 +1,6 @@
 """Parts of the shim by themselves: the claim that only one can make, and its log."""
 
+import errno
 import json
 import os
 import resource
@@ -9,7 +10,7 @@ import sys
 import pytest
 
 from dovetail.executor.live.clock import boot_s
-from dovetail.executor.live.pools import shim
+from dovetail.executor.live.pools import processes, shim
 from dovetail.executor.live.pools.gate import Gate
 from dovetail.executor.live.pools.processes import holders
 from dovetail.executor.live.pools.run_files import RunFiles
@@ -125,6 +126,23 @@ def test_of_many_claims_one_is_made_and_it_is_whole(tmp_path):
     assert sum(won) == 1
     assert json.loads((tmp_path / "started.json").read_text()) == {"by": str(won.index(True))}
     assert [path.name for path in tmp_path.iterdir()] == ["started.json"]
+
+
+def test_what_cannot_be_looked_at_has_not_ended():
+    me = processes.Process(os.getpid(), shim.stat_of(os.getpid()).started)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    failed = []
+    try:
+        for look in (lambda: me.alive, me.watch, lambda: processes.holders("x")):
+            try:
+                look()
+            except OSError as error:
+                failed.append(error.errno)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert failed == [errno.EMFILE] * 3
+    assert me.alive
 
 
 class TestLog:

@@ -292,7 +292,7 @@ def test_a_pair_may_start_at_caps_at_which_nobody_knows_its_jobs_alone():
     world = world_of(story, rules={"shares": [50]})
     pair = [start(world, job, "g0", shares=(50,)) for job in jobs]
     assert "nobody knows how fast it runs alone" in world.refusal(pair[0])
-    placed = [world.place(one, pair) for one in pair]
+    placed = [world.place(one, {0}) for one in pair]
     assert [one.run.seats[0].share for one in placed] == [50, 50]
 
 
@@ -507,3 +507,14 @@ def hold_against_brain(story, world):
         assert story.brain.jobs[job.id].state in HOLDING
         assert job.rate > 0
     world.instance()
+
+
+def test_who_starts_beside_another_may_have_a_cap_that_nobody_has_tried_alone():
+    story = known_story()
+    job = story.submit()
+    world = world_of(story, rules={"shares": [40, 60]})
+    capped = start(world, job, "g0", shares=(60,))
+    assert "nobody knows how fast it runs alone at 60 %" in world.refusal(capped)
+    on = capped.gpus
+    assert world.refusal(capped, on) is None
+    assert world.place(capped, on).run.seats[0].share == 60

@@ -1,0 +1,71 @@
+"""Who may ask for what, and which jobs can never run."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+
+from dovetail.executor.live.brain import LiveJob
+from dovetail.executor.live.desk import RefusedError
+from dovetail.executor.live.jobs import JobSpec, Owner
+from dovetail.instances.errors import InputError
+from dovetail.instances.instance import Cluster
+
+
+def is_administrator(user: Owner) -> bool:
+    """Tell whether a user is root or the one whom the service runs as."""
+    return user.uid in (0, os.geteuid())
+
+
+def refuse_others(job: LiveJob, by: Owner, what: str) -> None:
+    """Refuse whom a job does not belong to, unless he is an administrator.
+
+    Raises
+    ------
+    RefusedError
+        With ``what`` he may not do.
+    """
+    if by.uid != job.spec.owner.uid and not is_administrator(by):
+        raise RefusedError(f"{by.name} may not {what} {job.id} of {job.spec.owner.name}")
+
+
+def refuse_hopeless(spec: JobSpec, by: Owner, cluster: Cluster, any_user: bool, path: str) -> None:
+    """Refuse a job that may not run as its owner, or that fits on no devices.
+
+    Parameters
+    ----------
+    spec : JobSpec
+        The job.
+    by : Owner
+        Who submits it.
+    cluster : Cluster
+        The pool's devices.
+    any_user : bool
+        Whether jobs may run as other users than the service's.
+    path : str
+        Where the job stands in the request.
+
+    Raises
+    ------
+    InputError
+        When it is refused.
+    """
+    if spec.owner.uid != by.uid and not is_administrator(by):
+        rule = f"must be {by.uid} (a user submits for himself), got {spec.owner.uid}"
+        raise InputError(rule, f"{path}owner.uid")
+    if spec.owner.uid != os.geteuid() and not any_user:
+        rule = f"must be {os.geteuid()} (the service is not root), got {spec.owner.uid}"
+        raise InputError(rule, f"{path}owner.uid")
+    most = _most_devices(spec, cluster)
+    if spec.workers > most:
+        rule = f"must be <= {most} (devices of one model that hold it), got {spec.workers}"
+        raise InputError(rule, f"{path}workers")
+
+
+def _most_devices(spec: JobSpec, cluster: Cluster) -> int:
+    """Return of how many devices of one model each holds a rank."""
+    need_mib = (spec.memory_mib or 0.0) + cluster.per_process_mib + cluster.reserve_mib
+    fitting = Counter(
+        gpu.model for node in cluster.nodes for gpu in node.devices if need_mib <= gpu.memory_mib
+    )
+    return max(fitting.values(), default=0)
