@@ -13,9 +13,9 @@ import math
 import os
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol
 
 from dovetail.executor.live import events
 from dovetail.executor.live.admission import is_administrator, refuse_hopeless, refuse_others
@@ -171,6 +171,7 @@ class Service:
         kinds = tuple(dict.fromkeys(self._models.values()))
         self._learner = Learner(repository, kinds, model, into, self._mailbox.ring)
         self._libraries: dict[WorkloadKey, str] = {}
+        self._asked: set[str] = set()
         beliefs = self._learner.beliefs
         self._world = World(self._brain, self._cluster, beliefs, pool.sharing, self._allowed)
         self._knowledge = Library(self._world)
@@ -471,8 +472,10 @@ class Service:
             progress = {run: self._pool.progress(run) for run in runs}
             before, self._usage = self._usage, self._pool.usage()
             self._power_w = powers(before, self._usage)
-            found = self._watch.observe(self._brain, progress, self._usage, now_s, boot_s())
-            self._ask_for_libraries(runs)
+            found: Sequence[AnyEvent] = self._watch.observe(
+                self._brain, progress, self._usage, now_s, boot_s()
+            )
+            found = (*found, *self._libraries_of(runs))
         except Exception as error:
             self._be_in_trouble("watch", error)
             return []
@@ -485,15 +488,35 @@ class Service:
                 self._world.note_progress(job, reading.iterations, reading.total)
         return list(found)
 
-    def _ask_for_libraries(self, runs: Sequence[str]) -> None:
-        """Note which library each workload has loaded, while a run of it can be asked."""
+    def _libraries_of(self, runs: Sequence[str]) -> Iterator[AnyEvent]:
+        """Note which library each run has loaded; yield the stops of those it lets compute wrong.
+
+        A workload's jobs may change their library between one run and the next.
+        """
+        self._asked &= set(runs)
         for name in runs:
             job = self._brain.jobs[name.rpartition(".")[0]]
-            if job.run is not None and _key(job.spec) not in self._libraries:
-                library = self._pool.library(job.run)
-                if library:
-                    self._libraries[_key(job.spec)] = library
-                    self._changed = True
+            if job.run is None or name in self._asked:
+                continue
+            library = self._pool.library(job.run)
+            if not library:
+                continue
+            self._asked.add(name)
+            if self._libraries.get(_key(job.spec)) != library:
+                self._libraries[_key(job.spec)] = library
+                self._changed = True
+            yield from self._wrong_share(job.run, library)
+
+    def _wrong_share(self, run: Run, library: str) -> Iterator[AnyEvent]:
+        for seat in run.seats:
+            if seat.share is None or seat.gpu not in self._models:
+                continue
+            if seat.share not in self._pool.allowed(library, self._models[seat.gpu]):
+                reason = f"its library {library} is not known to compute right at {seat.share} %"
+                then: Literal["wait", "fail"] = "wait" if run.spec.requeue else "fail"
+                at_s = self._clock.now_s()
+                yield events.StopDecided(at_s=at_s, run=run.id, reason=reason, then=then)
+                return
 
     def _record_what_was_measured(self) -> None:
         if not self._dry_run:
