@@ -30,7 +30,7 @@ PATIENT = WatchOptions(profile_most_s=600.0)
 
 @pytest.fixture
 def library(monkeypatch):
-    monkeypatch.setattr(gpu_health, "WATCH_S", 0.1)
+    monkeypatch.setattr(gpu_health, "WATCH_S", 0.3)
     monkeypatch.setattr(gpu_health, "REST_S", 0.5)
     with injected() as library:
         yield library
