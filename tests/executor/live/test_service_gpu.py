@@ -96,6 +96,19 @@ def test_a_gang_has_a_daemon_for_each_gpu(pair):
         assert len(pair.daemons()) == 2
 
 
+def test_an_orphan_of_a_job_is_its_client_and_is_terminated_before_it_is_killed(machine):
+    with machine.service(watching=PATIENT) as service:
+        job = machine.job()
+        script = "trap '' TERM; (\"$@\" &); sleep 600"
+        job = job.replace(command=("sh", "-c", script, "sh", *job.command))
+        (name,) = service.submit([job], ME)
+        becomes(service, name, JobState.PROFILING)
+        service.cancel(name, ME)
+        becomes(service, name, JobState.CANCELLED)
+        # CUDA's error 810: MPS has ended its work.
+        assert "810" in machine.log("j1.1").splitlines()
+
+
 def test_a_job_that_never_uses_the_gpu_is_not_said_to_run_and_can_finish(machine):
     with machine.service() as service:
         idle = machine.job().replace(
