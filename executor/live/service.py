@@ -18,7 +18,12 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from dovetail.executor.live import events
-from dovetail.executor.live.admission import is_administrator, refuse_hopeless, refuse_others
+from dovetail.executor.live.admission import (
+    is_administrator,
+    refuse_another,
+    refuse_hopeless,
+    refuse_others,
+)
 from dovetail.executor.live.brain import (
     HOLDING,
     OVER,
@@ -171,7 +176,7 @@ class Service:
         self._learner = Learner(repository, kinds, model, into, self._mailbox.ring)
         beliefs = self._learner.news()
         assert beliefs is not None
-        self._libraries: dict[WorkloadKey, str] = {}
+        self._asked: set[str] = set()
         self._world = World(self._brain, self._cluster, beliefs, pool.sharing, self._allowed)
         self._knowledge = Library(self._world)
         self._watch = Watch(self._models, self._knowledge, watching)
@@ -381,7 +386,7 @@ class Service:
 
     def _allowed(self, spec: JobSpec, model: str) -> Collection[int]:
         """Return the shares that a job may have: those that compute right with its library."""
-        return self._pool.allowed(self._libraries.get(_key(spec), ""), model)
+        return self._pool.allowed(self._brain.library(spec), model)
 
     def _decision_is_due(self) -> bool:
         if self._news:
@@ -471,7 +476,7 @@ class Service:
             before, self._usage = self._usage, self._pool.usage()
             self._power_w = powers(before, self._usage)
             found = self._watch.observe(self._brain, progress, self._usage, now_s, boot_s())
-            self._ask_for_libraries(runs)
+            found += self._newly_loaded(runs)
         except Exception as error:
             self._be_in_trouble("watch", error)
             return []
@@ -484,15 +489,27 @@ class Service:
                 self._world.note_progress(job, reading.iterations, reading.total)
         return list(found)
 
-    def _ask_for_libraries(self, runs: Sequence[str]) -> None:
-        """Note which library each workload has loaded, while a run of it can be asked."""
+    def _newly_loaded(self, runs: Sequence[str]) -> tuple[AnyEvent, ...]:
+        """Return which libraries workloads have loaded that they had not before.
+
+        Every run is asked until it tells one: a program may load another one by now.
+        """
+        self._asked &= set(runs)
+        new: dict[WorkloadKey, str] = {}
         for name in runs:
             job = self._brain.jobs[name.rpartition(".")[0]]
-            if job.run is not None and _key(job.spec) not in self._libraries:
-                library = self._pool.library(job.run)
-                if library:
-                    self._libraries[_key(job.spec)] = library
-                    self._changed = True
+            if job.run is None or name in self._asked:
+                continue
+            library = self._pool.library(job.run)
+            if library:
+                self._asked.add(name)
+            if library not in ("", self._brain.library(job.spec)):
+                new[_key(job.spec)] = library
+        at_s = self._clock.now_s()
+        return tuple(
+            events.LibrarySeen(at_s=at_s, uid=uid, workload=name, library=library)
+            for (uid, name), library in new.items()
+        )
 
     def _record_what_was_measured(self) -> None:
         if not self._dry_run:
@@ -543,7 +560,7 @@ class Service:
         """Make what has happened and what is asked durable, together; answer who asked."""
         granted = []
         jobs = self._brain.submitted
-        for request in requests:
+        for request in self._mailbox.each_once(requests):
             try:
                 asked = list(request.events(jobs))
             except DovetailError as error:
@@ -628,23 +645,34 @@ class Service:
 
     # What people ask for (``Desk``).
 
-    def submit(self, specs: Sequence[JobSpec], by: Owner) -> tuple[str, ...]:
-        """Accept jobs, all or none, and return their ids."""
+    def submit(self, specs: Sequence[JobSpec], by: Owner, key: str = "") -> tuple[str, ...]:
+        """Accept jobs, all or none, and return their ids; what was accepted before, as it is."""
         for k, spec in enumerate(specs):
             path = f"jobs[{k}]." if len(specs) > 1 else ""
             refuse_hopeless(spec, by, self._cluster, self._any_user, path)
 
+        request = f"{by.uid} {key}" if key else ""
+
         def submitted(jobs: int) -> list[AnyEvent]:
+            if request in self._brain.requests:
+                refuse_another(specs, self._jobs_of(request))
+                return []
             at_s = self._clock.now_s()
-            numbered = enumerate(specs, jobs + 1)
-            made = [events.Submitted(at_s=at_s, job=f"j{k}", spec=spec) for k, spec in numbered]
+            made = [
+                events.Submitted(at_s=at_s, job=f"j{k}", spec=spec, request=request)
+                for k, spec in enumerate(specs, jobs + 1)
+            ]
             return [*made, *self._known_of(specs)]
 
         def ids(asked: Sequence[AnyEvent]) -> tuple[str, ...]:
-            return tuple(event.job for event in asked if isinstance(event, events.Submitted))
+            made = [event.job for event in asked if isinstance(event, events.Submitted)]
+            return tuple(made or self._brain.requests[request])
 
-        found: tuple[str, ...] = self._mailbox.ask(Request(submitted, ids))
+        found: tuple[str, ...] = self._mailbox.ask(Request(submitted, ids, request))
         return found
+
+    def _jobs_of(self, request: str) -> list[LiveJob]:
+        return [self._brain.jobs[job] for job in self._brain.requests[request]]
 
     def cancel(self, job: str, by: Owner) -> JobView:
         """Begin to end a job; one that is over stays as it is."""
