@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from dovetail.comparison import Comparison, Row
 from dovetail.instances.plan import ObjectiveName, ObjectiveValue, Plan
 from dovetail.views import LOWER_IS_BETTER, MIB_PER_GIB, TWO_STAGE, Seat
+
+if TYPE_CHECKING:
+    # Solvers come with it, and commands of live mode need these words without them.
+    from dovetail.comparison import Comparison, Row
 
 NO_FIGURE = "-"
 

@@ -22,7 +22,10 @@ from dovetail.instances.datasets import Measurement
 from dovetail.instances.errors import DovetailError
 
 MOST_LOSSES: Final = 3
-"""Runs that may end unseen (a reboot, a killed launcher) before a job is given up."""
+"""Runs that may be lost through no fault of their job before it is given up.
+
+They ended unseen (a reboot, a killed launcher), or could not be started then.
+"""
 
 
 KEPT_OVER: Final = 20_000
@@ -178,11 +181,11 @@ class LiveJob:
     runs : int
         How often it was started.
     failures, losses : int
-        How many runs failed by themselves, and how many ended unseen.
+        How many runs failed by themselves, and how many were lost through no fault of theirs.
     trouble : str
         What went wrong first in its present run, or the last one.
     unseen : bool
-        Whether that was a rank of which nobody knows how it ended.
+        Whether that says nothing of the job: a rank ended unseen, or could not be started then.
     request : str
         Of which request it is a part, empty where that had no key.
     stop_reason, stop_then : str
@@ -564,7 +567,7 @@ class Brain:
             return []
         rank.state, rank.status = RankState.OVER, status
         if trouble and not job.trouble:
-            job.trouble, job.unseen = trouble, isinstance(event, events.RankGone)
+            job.trouble, job.unseen = trouble, _blameless(event)
         if all(other.state is RankState.OVER for other in job.ranks):
             return self._conclude(job, event.at_s)
         if trouble:
@@ -618,7 +621,8 @@ class Brain:
         """Count a run that went wrong, and tell whether there may be another."""
         if job.unseen:
             job.losses += 1
-            return job.spec.requeue and job.losses <= MOST_LOSSES
+            may = job.spec.requeue or not any(rank.has_run for rank in job.ranks)
+            return may and job.losses <= MOST_LOSSES
         job.failures += 1
         return job.failures <= job.spec.retries
 
@@ -696,6 +700,13 @@ class Brain:
 
 def _submission(job: LiveJob) -> int:
     return job.sequence
+
+
+def _blameless(event: AnyEvent) -> bool:
+    """Tell whether the end of a rank says nothing of its job."""
+    return isinstance(event, events.RankGone) or (
+        isinstance(event, events.RankRefused) and event.later
+    )
 
 
 def _key(job: LiveJob) -> WorkloadKey:

@@ -105,12 +105,16 @@ class RankReady(Event):
 
 
 class RankRefused(Event):
-    """A rank could not be started; it has never run and never will."""
+    """A rank could not be started; it has never run and never will.
+
+    ``later``: nothing is wrong with its job, and another run of it may start.
+    """
 
     kind: Literal["rank_refused"] = "rank_refused"
     run: Name
     rank: Rank
     reason: Reason
+    later: bool = False
 
 
 class RankEnded(Event):

@@ -54,11 +54,6 @@ class Learner:
     ----------
     trouble : str
         Why there is no fitted model, or no newer one; empty where nothing went wrong.
-
-    Raises
-    ------
-    InputError
-        When the repository cannot be read.
     """
 
     def __init__(
@@ -82,13 +77,12 @@ class Learner:
         self._fit: subprocess.Popen[str] | None = None
         self._fitted_on = 0
         self._model, self._source = model, _GIVEN
-        self._told: tuple[int, TrainedPredictor | None] | None = None
-        self._read()
         if self._into is not None and self._into.exists():
             self._take(self._into)
+        self._told = self._sequence, self._model
 
     def news(self) -> Beliefs | None:
-        """Return what is to be believed now; None where that is what was returned last.
+        """Read what is new, and return `beliefs` if they are others than before it.
 
         Raises
         ------
@@ -102,6 +96,11 @@ class Learner:
         if known == self._told:
             return None
         self._told = known
+        return self.beliefs
+
+    @property
+    def beliefs(self) -> Beliefs:
+        """What is to be believed after what was read; nothing is before the first `news`."""
         data = DataSet(
             name=self._repository.path.stem,
             profiles=tuple(self._profiles),
@@ -151,18 +150,18 @@ class Learner:
             return
         self.trouble = ""
         training = self._model.about.training
-        count = training.measurements if training else 0
-        self._fitted_on = len(self._pairs(self._measurements[:count]))
-        self._source = f"model fitted on {count} measurements here"
+        self._fitted_on = training.measurements if training else 0
+        self._source = f"model fitted on {self._fitted_on} measurements here"
 
     def _begin_where_due(self) -> None:
         if self._into is None or self._fit is not None:
             return
         pairs = self._pairs(self._measurements)
         enough = [model for model in self._gpu_models if _is_enough(pairs, model)]
-        if not enough or len(pairs) < NEWS * self._fitted_on:
+        before = self._pairs(self._measurements[: self._fitted_on])
+        if not enough or len(pairs) < NEWS * len(before):
             return
-        self._fitted_on = len(pairs)
+        self._fitted_on = len(self._measurements)
         program = (sys.executable, "-m", "dovetail.executor.live.fitting")
         self._fit = subprocess.Popen(
             [*program, self._kind, self._repository.path, self._into, *enough],

@@ -7,6 +7,7 @@ it starts again, and does not append them a second time.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
@@ -28,6 +29,8 @@ class Recorder:
         Where records go.
     wake : callable
         Called from that thread when an append has ended, well or not.
+    rest_s : float
+        Seconds that an append takes longer if it fails, so that it is not tried without a break.
 
     Attributes
     ----------
@@ -35,12 +38,19 @@ class Recorder:
         Why the last append failed, empty where it did not; it is tried again at the next offer.
     """
 
-    def __init__(self, repository: Repository, wake: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        repository: Repository,
+        wake: Callable[[], None] = lambda: None,
+        rest_s: float = 2.0,
+    ) -> None:
         self.trouble = ""
         self._repository = repository
         self._wake = wake
+        self._rest_s = rest_s
+        self._closed = threading.Event()
         self._thread = ThreadPoolExecutor(1, "recorder")
-        self._under_way: Future[int] | None = None
+        self._under_way: Future[int | None] | None = None
         self._last = 0
         self._caught_up = False
 
@@ -51,7 +61,7 @@ class Recorder:
         new = {sequence: event for sequence, event in unrecorded.items() if sequence > self._last}
         if new:
             chosen = dict(sorted(new.items())[:_MOST])
-            self._under_way = self._thread.submit(self._append, chosen)
+            self._under_way = self._thread.submit(self._try, chosen)
             self._under_way.add_done_callback(lambda _: self._wake())
 
     def recorded(self) -> int | None:
@@ -59,17 +69,26 @@ class Recorder:
         if self._under_way is None or not self._under_way.done():
             return None
         done, self._under_way = self._under_way, None
-        try:
-            self._last = done.result()
-        except DovetailError as error:
-            self.trouble = str(error)
-            return None
-        self.trouble = ""
-        return self._last
+        sequence = done.result()
+        if sequence is not None:
+            self._last = sequence
+        return sequence
 
     def close(self) -> None:
         """Wait for the append that is under way."""
+        self._closed.set()
         self._thread.shutdown()
+
+    def _try(self, events: Mapping[int, Profiled | Measured]) -> int | None:
+        """Append, and return the last number; None where that failed."""
+        try:
+            last = self._append(events)
+        except DovetailError as error:
+            self.trouble = str(error)
+            self._closed.wait(self._rest_s)
+            return None
+        self.trouble = ""
+        return last
 
     def _append(self, events: Mapping[int, Profiled | Measured]) -> int:
         records = [_record(event) for event in events.values()]

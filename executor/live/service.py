@@ -13,9 +13,9 @@ import math
 import os
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol
 
 from dovetail.executor.live import events
 from dovetail.executor.live.admission import (
@@ -136,8 +136,9 @@ class Service:
     ------
     UnsupportedError
         When there is no such policy.
-    JournalError, InputError
-        When the journal or the repository cannot be read.
+    JournalError
+        When the journal cannot be read. A repository that cannot be read is tried again while
+        the service runs: until then nothing is believed of any pair.
     """
 
     def __init__(
@@ -174,9 +175,8 @@ class Service:
         into = Path(directory) / _MODEL if directory and not dry_run else None
         kinds = tuple(dict.fromkeys(self._models.values()))
         self._learner = Learner(repository, kinds, model, into, self._mailbox.ring)
-        beliefs = self._learner.news()
-        assert beliefs is not None
         self._asked: set[str] = set()
+        beliefs = self._learner.beliefs
         self._world = World(self._brain, self._cluster, beliefs, pool.sharing, self._allowed)
         self._knowledge = Library(self._world)
         self._watch = Watch(self._models, self._knowledge, watching)
@@ -196,6 +196,7 @@ class Service:
         self._readings: Mapping[str, Reading] = {}
         self._uppers: Mapping[str, float | None] = {}
         self._power_w: Mapping[str, float] = {}
+        self._learn()
 
     @property
     def state(self) -> State:
@@ -475,8 +476,10 @@ class Service:
             progress = {run: self._pool.progress(run) for run in runs}
             before, self._usage = self._usage, self._pool.usage()
             self._power_w = powers(before, self._usage)
-            found = self._watch.observe(self._brain, progress, self._usage, now_s, boot_s())
-            found += self._newly_loaded(runs)
+            found: Sequence[AnyEvent] = self._watch.observe(
+                self._brain, progress, self._usage, now_s, boot_s()
+            )
+            found = (*found, *self._libraries_of(runs))
         except Exception as error:
             self._be_in_trouble("watch", error)
             return []
@@ -489,27 +492,36 @@ class Service:
                 self._world.note_progress(job, reading.iterations, reading.total)
         return list(found)
 
-    def _newly_loaded(self, runs: Sequence[str]) -> tuple[AnyEvent, ...]:
-        """Return which libraries workloads have loaded that they had not before.
+    def _libraries_of(self, runs: Sequence[str]) -> Iterator[AnyEvent]:
+        """Yield which libraries runs have loaded, and the stops of those that compute wrong.
 
-        Every run is asked until it tells one: a program may load another one by now.
+        A workload's jobs may change their library between one run and the next.
         """
         self._asked &= set(runs)
-        new: dict[WorkloadKey, str] = {}
         for name in runs:
             job = self._brain.jobs[name.rpartition(".")[0]]
             if job.run is None or name in self._asked:
                 continue
             library = self._pool.library(job.run)
-            if library:
-                self._asked.add(name)
-            if library not in ("", self._brain.library(job.spec)):
-                new[_key(job.spec)] = library
-        at_s = self._clock.now_s()
-        return tuple(
-            events.LibrarySeen(at_s=at_s, uid=uid, workload=name, library=library)
-            for (uid, name), library in new.items()
-        )
+            if not library:
+                continue
+            self._asked.add(name)
+            if library != self._brain.library(job.spec):
+                uid, workload = _key(job.spec)
+                at_s = self._clock.now_s()
+                yield events.LibrarySeen(at_s=at_s, uid=uid, workload=workload, library=library)
+            yield from self._wrong_share(job.run, library)
+
+    def _wrong_share(self, run: Run, library: str) -> Iterator[AnyEvent]:
+        for seat in run.seats:
+            if seat.share is None or seat.gpu not in self._models:
+                continue
+            if seat.share not in self._pool.allowed(library, self._models[seat.gpu]):
+                reason = f"its library {library} is not known to compute right at {seat.share} %"
+                then: Literal["wait", "fail"] = "wait" if run.spec.requeue else "fail"
+                at_s = self._clock.now_s()
+                yield events.StopDecided(at_s=at_s, run=run.id, reason=reason, then=then)
+                return
 
     def _record_what_was_measured(self) -> None:
         if not self._dry_run:

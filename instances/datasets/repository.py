@@ -162,10 +162,13 @@ class Repository:
     def data_set(self) -> DataSet:
         """Return everything, in the order of recording; the newest profile counts in use.
 
+        What a killed writer has left is tidied up, as every append does.
+
         Raises
         ------
         InputError
-            When the file is absent, no repository, of a newer schema or damaged.
+            When the file is absent, no repository, of a newer schema or damaged, or a writer was
+            killed and this process may not write what would make the file whole again.
         """
         records = [found.record for found in self.since(0)]
         return DataSet.from_data(
@@ -190,15 +193,22 @@ class Repository:
         if not os.path.exists(self.path):
             raise InputError("cannot be read: no such file or directory", "", self._source)
         with self._faults("read"), closing(self._connected(self._read_mode())) as connection:
+            if _empty(connection):
+                return ()
             self._check_kind(connection)
             with _transaction(connection, "DEFERRED"):
                 return tuple(self._read(connection, sequence))
 
     def _read_mode(self) -> str:
-        """Return how to open the file for reading; SQLite wants to put its log beside it."""
-        log = self.path.with_name(f"{self.path.name}-wal")
-        if os.access(self.path.parent, os.W_OK) or log.exists():
-            return "ro"
+        """Return how to open the file for reading.
+
+        A killed writer leaves a file that only a connection that writes can make whole again;
+        where nobody may write, SQLite makes a reader of it. It wants to put its log beside the
+        file: where it may not, and none is there, nobody writes.
+        """
+        logs = [self.path.with_name(f"{self.path.name}-{end}") for end in ("wal", "journal")]
+        if os.access(self.path.parent, os.W_OK) or any(log.exists() for log in logs):
+            return "rw"
         return "ro&immutable=1"
 
     def _connected(self, mode: str) -> sqlite3.Connection:
@@ -276,6 +286,8 @@ def _rule(error: sqlite3.Error, done: str) -> str:
             return f"is damaged: {error}"
         case sqlite3.SQLITE_BUSY:
             return f"cannot be {done}: others have been writing for {_WAIT_S:g} s"
+        case sqlite3.SQLITE_READONLY if done == "read":
+            return "cannot be read: a writer was killed, and who may write must open it first"
         case _:
             return f"cannot be {done}: {error}"
 

@@ -44,7 +44,7 @@ def measurements(count):
 def test_what_is_appended_becomes_news_once(tmp_path):
     repository = Repository(tmp_path / "r.db")
     learner = Learner(repository, (MODEL,))
-    assert learner.news().data.profiles == ()
+    assert learner.beliefs.data.profiles == ()
     assert learner.news() is None
     repository.append(profiles(2))
     assert len(learner.news().data.profiles) == 2
@@ -79,7 +79,8 @@ def test_enough_pairs_are_fitted_meanwhile_and_the_model_outlives_the_service(tm
     assert found.source == f"model fitted on {LEAST_PAIRS} measurements here"
     assert found.upper > found.slowdown
     again = Learner(repository, (MODEL,), into=into)
-    assert again.news().model is not None
+    assert again.beliefs.model is not None
+    again.news()
     assert not again.fitting
 
 

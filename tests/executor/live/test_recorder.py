@@ -97,7 +97,7 @@ def test_equal_figures_of_two_moments_are_two_records(repository):
 
 def test_a_repository_that_cannot_be_written_is_tried_again(tmp_path):
     path = tmp_path / "folder" / "repository.db"
-    recorder = Recorder(Repository(path))
+    recorder = Recorder(Repository(path), rest_s=0.1)
     recorder.offer({1: PROFILED})
     assert settled(recorder) is None
     assert "cannot be written" in recorder.trouble

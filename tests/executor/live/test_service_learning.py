@@ -101,3 +101,22 @@ def test_a_workload_that_the_repository_knows_needs_no_profile(tmp_path):
         service.drain([], True, ME)
         service.submit([spec(600, workload="A"), spec(600, workload="B")], ME)
         assert [view.state for view in service.jobs()] == ["waiting", "submitted"]
+
+
+def test_a_repository_that_cannot_be_read_holds_up_no_job_and_loses_nothing(tmp_path):
+    path = tmp_path / "repository.db"
+    path.write_bytes(b"something else" * 100)
+    pool = SimulatedNode(tmp_path, TRUTH, 1.0)
+    with service_in(tmp_path, pool=pool, watching=QUICK, sample_s=0.05) as service:
+        service.submit([spec(600, workload="A")], ME)
+        wait_until(lambda: "profiled" in kinds(tmp_path), 40)
+        assert "must be a profile repository" in service.service().trouble
+        assert "recorded" not in kinds(tmp_path)
+    # Another service knows that A has a profile, and not yet which.
+    with service_in(tmp_path, pool=SimulatedNode(tmp_path, TRUTH, 1.0)) as service:
+        assert service.job("j1").state is JobState.RUNNING
+        assert "must be a profile repository" in service.service().trouble
+        path.unlink()
+        wait_until(lambda: "recorded" in kinds(tmp_path), 40)
+        wait_until(lambda: not service.service().trouble, 40)
+    assert [found.workload for found in Repository(path).data_set().profiles] == ["me/A"]
