@@ -18,7 +18,12 @@ from pathlib import Path
 from typing import Final, Literal, Protocol
 
 from dovetail.executor.live import events
-from dovetail.executor.live.admission import is_administrator, refuse_hopeless, refuse_others
+from dovetail.executor.live.admission import (
+    is_administrator,
+    refuse_another,
+    refuse_hopeless,
+    refuse_others,
+)
 from dovetail.executor.live.brain import (
     HOLDING,
     OVER,
@@ -170,7 +175,6 @@ class Service:
         into = Path(directory) / _MODEL if directory and not dry_run else None
         kinds = tuple(dict.fromkeys(self._models.values()))
         self._learner = Learner(repository, kinds, model, into, self._mailbox.ring)
-        self._libraries: dict[WorkloadKey, str] = {}
         self._asked: set[str] = set()
         beliefs = self._learner.beliefs
         self._world = World(self._brain, self._cluster, beliefs, pool.sharing, self._allowed)
@@ -383,7 +387,7 @@ class Service:
 
     def _allowed(self, spec: JobSpec, model: str) -> Collection[int]:
         """Return the shares that a job may have: those that compute right with its library."""
-        return self._pool.allowed(self._libraries.get(_key(spec), ""), model)
+        return self._pool.allowed(self._brain.library(spec), model)
 
     def _decision_is_due(self) -> bool:
         if self._news:
@@ -489,7 +493,7 @@ class Service:
         return list(found)
 
     def _libraries_of(self, runs: Sequence[str]) -> Iterator[AnyEvent]:
-        """Note which library each run has loaded; yield the stops of those it lets compute wrong.
+        """Yield which libraries runs have loaded, and the stops of those that compute wrong.
 
         A workload's jobs may change their library between one run and the next.
         """
@@ -502,9 +506,10 @@ class Service:
             if not library:
                 continue
             self._asked.add(name)
-            if self._libraries.get(_key(job.spec)) != library:
-                self._libraries[_key(job.spec)] = library
-                self._changed = True
+            if library != self._brain.library(job.spec):
+                uid, workload = _key(job.spec)
+                at_s = self._clock.now_s()
+                yield events.LibrarySeen(at_s=at_s, uid=uid, workload=workload, library=library)
             yield from self._wrong_share(job.run, library)
 
     def _wrong_share(self, run: Run, library: str) -> Iterator[AnyEvent]:
@@ -567,7 +572,7 @@ class Service:
         """Make what has happened and what is asked durable, together; answer who asked."""
         granted = []
         jobs = self._brain.submitted
-        for request in requests:
+        for request in self._mailbox.each_once(requests):
             try:
                 asked = list(request.events(jobs))
             except DovetailError as error:
@@ -652,23 +657,34 @@ class Service:
 
     # What people ask for (``Desk``).
 
-    def submit(self, specs: Sequence[JobSpec], by: Owner) -> tuple[str, ...]:
-        """Accept jobs, all or none, and return their ids."""
+    def submit(self, specs: Sequence[JobSpec], by: Owner, key: str = "") -> tuple[str, ...]:
+        """Accept jobs, all or none, and return their ids; what was accepted before, as it is."""
         for k, spec in enumerate(specs):
             path = f"jobs[{k}]." if len(specs) > 1 else ""
             refuse_hopeless(spec, by, self._cluster, self._any_user, path)
 
+        request = f"{by.uid} {key}" if key else ""
+
         def submitted(jobs: int) -> list[AnyEvent]:
+            if request in self._brain.requests:
+                refuse_another(specs, self._jobs_of(request))
+                return []
             at_s = self._clock.now_s()
-            numbered = enumerate(specs, jobs + 1)
-            made = [events.Submitted(at_s=at_s, job=f"j{k}", spec=spec) for k, spec in numbered]
+            made = [
+                events.Submitted(at_s=at_s, job=f"j{k}", spec=spec, request=request)
+                for k, spec in enumerate(specs, jobs + 1)
+            ]
             return [*made, *self._known_of(specs)]
 
         def ids(asked: Sequence[AnyEvent]) -> tuple[str, ...]:
-            return tuple(event.job for event in asked if isinstance(event, events.Submitted))
+            made = [event.job for event in asked if isinstance(event, events.Submitted)]
+            return tuple(made or self._brain.requests[request])
 
-        found: tuple[str, ...] = self._mailbox.ask(Request(submitted, ids))
+        found: tuple[str, ...] = self._mailbox.ask(Request(submitted, ids, request))
         return found
+
+    def _jobs_of(self, request: str) -> list[LiveJob]:
+        return [self._brain.jobs[job] for job in self._brain.requests[request]]
 
     def cancel(self, job: str, by: Owner) -> JobView:
         """Begin to end a job; one that is over stays as it is."""

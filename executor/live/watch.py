@@ -6,7 +6,8 @@
   cannot be measured;
 - runs that share a device: ``Measured``, a window at a time, each slowdown being the rate alone
   over the rate now;
-- a run over its gSLA for longer than a window: the newest of those who share is stopped.
+- a run over its gSLA for longer than a window: the newest of those who share is stopped, and
+  ``Separated`` says who may not be put together again.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from dovetail.executor.live.events import (
     Measured,
     Profiled,
     ProfileFailed,
+    Separated,
     StopDecided,
 )
 from dovetail.executor.live.findings import Slowed, measurement, moment, solo_profile
@@ -168,6 +170,38 @@ class _Device:
         return len(self.residents) > 1 and all(under_way for _, under_way in self.residents)
 
 
+class _Breach(NamedTuple):
+    """A run over its gSLA, for so long without an iteration, and all who are on its devices."""
+
+    track: _Track
+    beside: tuple[_Track, ...]
+    gsla: float
+    slowdown: float | None
+    still_s: float
+
+    @property
+    def newest(self) -> _Track:
+        """The one that is stopped for it."""
+        return max(self.beside, key=_started)
+
+    @property
+    def culprits(self) -> tuple[_Track, ...]:
+        """Those that may have slowed it: the one that came last, or any where it came last."""
+        newest = self.newest
+        if newest is not self.track:
+            return (newest,)
+        return tuple(other for other in self.beside if other is not self.track)
+
+    @property
+    def reason(self) -> str:
+        """Why somebody is stopped, in words."""
+        if self.slowdown is None:
+            told = f"has done no iteration beside others for {self.still_s:.0f} s"
+        else:
+            told = f"was slowed {self.slowdown:.2f}, its gSLA is {self.gsla:g}"
+        return f"{self.track.job.id} {told}"
+
+
 def watched(brain: Brain) -> list[str]:
     """Return the runs whose progress `Watch.observe` wants to see."""
     return [job.run.id for job in brain.holding.values() if job.state in WATCHED and job.run]
@@ -229,7 +263,8 @@ class Watch:
             self._advance(self._tracks[run], progress[run], now_s - boot_s)
         for gpu in usage.keys() & self._devices.keys():
             self._use(self._devices[gpu], usage[gpu], now_s - boot_s)
-        stops = {stop.run: stop for stop in self._breaches()}
+        breaches = list(self._breaches())
+        stops = {breach.newest.run.id: self._stop(breach) for breach in breaches}
         return (
             *ended,
             *self._profiles(),
@@ -237,6 +272,7 @@ class Watch:
             *self._grown(),
             *self._renewed(),
             *stops.values(),
+            *(event for breach in breaches for event in self._separated(breach)),
         )
 
     def reading(self, run: str) -> Reading:
@@ -526,41 +562,58 @@ class Watch:
         runs = [self._tracks[run] for run, _ in self._devices[gpu].residents]
         return sorted((self._name(one), str(_share(one.run, gpu))) for one in runs)
 
-    def _breaches(self) -> Iterator[StopDecided]:
-        """Yield the stop of the newest run beside each one that is over its gSLA."""
+    def _breaches(self) -> Iterator[_Breach]:
+        """Yield the runs that are over their gSLA."""
         for track in self._tracks.values():
             others = {run for residents in track.phase for run, _ in residents}
             gsla, begin_s = track.job.spec.gsla, self._begin_s(track)
             if gsla is None or begin_s is None or len(others) < 2:
                 continue
-            stalled = self._stall(track, begin_s)
-            broken = stalled or self._breach(track, begin_s, gsla)
-            if broken:
-                for seat in track.run.seats:
-                    self._devices[seat.gpu].verdict = "stalled" if stalled else "broken"
-                newest = max((self._tracks[run] for run in others), key=_started)
-                yield StopDecided(
+            still_s = self._now_s - max(track.samples[-1].at_s, begin_s)
+            stalled = still_s >= self._options.stall_s
+            slowdown = None if stalled else self._too_slow(track, begin_s, gsla)
+            if not stalled and slowdown is None:
+                continue
+            for seat in track.run.seats:
+                self._devices[seat.gpu].verdict = "stalled" if stalled else "broken"
+            beside = tuple(self._tracks[run] for run in others)
+            yield _Breach(track, beside, gsla, slowdown, still_s)
+
+    def _stop(self, breach: _Breach) -> AnyEvent:
+        newest = breach.newest.run
+        return StopDecided(
+            at_s=self._now_s,
+            run=newest.id,
+            reason=breach.reason,
+            then="wait" if newest.spec.requeue else "fail",
+        )
+
+    def _separated(self, breach: _Breach) -> Iterator[AnyEvent]:
+        """Yield whom a run over its gSLA may not be beside again, at which caps."""
+        track = breach.track
+        for other in breach.culprits:
+            there = {seat.gpu: seat.share for seat in other.run.seats}
+            mine = {seat.gpu: seat.share for seat in track.run.seats if seat.gpu in there}
+            for shares in dict.fromkeys((mine[gpu], there[gpu]) for gpu in mine):
+                yield Separated(
                     at_s=self._now_s,
-                    run=newest.run.id,
-                    reason=f"{track.job.id} {broken}",
-                    then="wait" if newest.run.spec.requeue else "fail",
+                    runs=(track.run.id, other.run.id),
+                    gpu_model=self._model(track),
+                    workloads=(self._name(track), self._name(other)),
+                    shares=shares,
+                    gsla=breach.gsla,
+                    slowdown=breach.slowdown,
                 )
 
-    def _stall(self, track: _Track, begin_s: float) -> str:
-        still_s = self._now_s - max(track.samples[-1].at_s, begin_s)
-        if still_s < self._options.stall_s:
-            return ""
-        return f"has done no iteration beside others for {still_s:.0f} s"
-
-    def _breach(self, track: _Track, begin_s: float, gsla: float) -> str:
-        """Return how a run is over its gSLA beyond the noise, empty where it is not."""
+    def _too_slow(self, track: _Track, begin_s: float, gsla: float) -> float | None:
+        """Return the slowdown of a run that is over its gSLA beyond the noise, else None."""
         solo = self._solo_rate(track)
         for times in _LONGER if solo else ():
             since_s = self._now_s - times * self._options.window_s
             rate = self._rate(track, since_s) if since_s >= begin_s else None
             if solo and rate and solo / rate.per_s * (1 - 2 * rate.noise) > gsla:
-                return f"was slowed {solo / rate.per_s:.2f}, its gSLA is {gsla:g}"
-        return ""
+                return solo / rate.per_s
+        return None
 
     # What is known of one run.
 
