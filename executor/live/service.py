@@ -38,6 +38,7 @@ from dovetail.executor.live.clock import ServiceClock, boot_id, boot_s
 from dovetail.executor.live.commands import Command, Launch, Release, Stop
 from dovetail.executor.live.desk import BusyError, RefusedError, UnknownJobError
 from dovetail.executor.live.events import AnyEvent
+from dovetail.executor.live.first_looks import FirstLooks
 from dovetail.executor.live.gate import Gate
 from dovetail.executor.live.jobs import JobSpec, Owner, Run
 from dovetail.executor.live.journal import JournalError
@@ -179,7 +180,9 @@ class Service:
         beliefs = self._learner.beliefs
         self._world = World(self._brain, self._cluster, beliefs, pool.sharing, self._allowed)
         self._knowledge = Library(self._world)
+        watching = watching or WatchOptions()
         self._watch = Watch(self._models, self._knowledge, watching)
+        self._looks = FirstLooks(self._brain, watching.profile_most_s)
         # What has happened and is not durable yet, and what is to be done for what is.
         self._news: list[AnyEvent] = []
         self._commands: list[Command] = []
@@ -329,7 +332,23 @@ class Service:
             self._wake_s = self._clock.now_s() + POLICY_AGAIN_S
             return False
         self._troubles.pop("world", None)
+        return self._dry_run or self._looked_first()
+
+    def _looked_first(self) -> bool:
+        """Start what goes first so that it is measured; False where the journal is full."""
+        try:
+            for start in self._looks.due(self.state):
+                if self._start(start, ()):
+                    self._looks.note(start, self.state)
+        except JournalError as error:
+            self._wait_for_journal(error)
+            return False
+        self._obey()
         return True
+
+    def _wait_for_journal(self, error: JournalError) -> None:
+        self._be_in_trouble("journal", error)
+        self._changed, self._rest_until_s = True, self._again_s
 
     def carry_out(self, decision: Decision, decide_s: float) -> None:
         """Place and stop jobs as decided, as far as the gate lets them."""
@@ -344,8 +363,7 @@ class Service:
         try:
             self._decide(decision)
         except JournalError as error:
-            self._be_in_trouble("journal", error)
-            self._changed, self._rest_until_s = True, self._again_s
+            self._wait_for_journal(error)
         self._obey()
 
     def _decide(self, decision: Decision) -> None:
@@ -785,9 +803,12 @@ class Service:
     def _round_and_plan(self) -> tuple[Instance, Plan]:
         def decided(_: Sequence[AnyEvent]) -> tuple[Instance, Plan]:
             instance = self._round()
+            first = list(self._looks.due(self.state))
+            for start in first:
+                self._world.place(start)
             decision = policy_named(self._policy.name).decide(self.state)
-            starts = tuple(self._world.with_cap(start) for start in decision.starts)
-            decision = decision._replace(starts=starts)
+            starts = (self._world.with_cap(start) for start in decision.starts)
+            decision = decision._replace(starts=(*first, *starts))
             return instance, plan_of(instance, self.state, decision, self._policy.name)
 
         found: tuple[Instance, Plan] = self._mailbox.ask(Request(_no_events, decided))
