@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import socket
+import stat
 import struct
 import threading
 from collections.abc import Iterator
@@ -52,8 +53,8 @@ class Listening(NamedTuple):
 def serving(desk: Desk, where: Listening, ready: threading.Event) -> Iterator[int | None]:
     """Answer requests in another thread while the block runs; yields the TCP port.
 
-    The socket's file is there as long as the block runs. Whatever is there before is taken for the
-    rest of a service that was killed: who serves holds the journal's lock.
+    The socket's file is there as long as the block runs. A socket that is there before and that
+    nobody listens on is taken for the rest of a service that was killed.
 
     Parameters
     ----------
@@ -67,7 +68,7 @@ def serving(desk: Desk, where: Listening, ready: threading.Event) -> Iterator[in
     Raises
     ------
     InputError
-        When it cannot listen there.
+        When it cannot listen there, above all where another service or another file is.
     """
     with closing(_unix_socket(where)) as local:
         sockets = [local]
@@ -136,15 +137,37 @@ def _unix_socket(where: Listening) -> socket.socket:
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         _make_folder(path.parent, where.everybody)
-        path.unlink(missing_ok=True)
+        _remove_dead(path)
         made.bind(str(path))
         # Before it listens: nobody connects to it under another mode.
         os.chmod(path, 0o666 if where.everybody else 0o600)
     except OSError as error:
         made.close()
         raise InputError(f"cannot listen: {error.strerror}", "--socket", str(path)) from None
+    except InputError:
+        made.close()
+        raise
     made.listen(_BACKLOG)
     return made
+
+
+def _remove_dead(path: Path) -> None:
+    """Remove a socket that nobody listens on, and nothing else."""
+    if not os.path.lexists(path):
+        return
+    if not stat.S_ISSOCK(path.lstat().st_mode):
+        raise InputError("a file that is no socket is there", "--socket", str(path))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        # One whose queue of callers is full is alive, too.
+        probe.setblocking(False)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink(missing_ok=True)
+            return
+        except BlockingIOError:
+            pass
+    raise InputError("another service listens there", "--socket", str(path))
 
 
 def _make_folder(folder: Path, everybody: bool) -> None:

@@ -98,6 +98,24 @@ exit "$3"
 """
 
 
+_UNTIL = """\
+echo "$DOVETAIL_RUN $DOVETAIL_RANK" >> "$1"
+until [ -e "$2" ]; do sleep 0.1; done
+"""
+
+
+@dataclass(frozen=True)
+class UntilCommand:
+    """Makes jobs that are real processes, note their starts, and end well once a file is there."""
+
+    starts: Path
+    file: Path
+
+    def __call__(self, deed: Deed) -> tuple[str, ...]:
+        """Return the shell's arguments."""
+        return ("sh", "-c", _UNTIL, "sh", str(self.starts), str(self.file))
+
+
 @dataclass(frozen=True)
 class ShellCommand:
     """Makes jobs that are real processes and note their starts in a file."""

@@ -130,10 +130,12 @@ class RankView:
     """One rank of a job's present run.
 
     ``status`` is its exit status, None while it runs or where it is not known. ``proven``: it
-    was seen to run under its cap, which it keeps for life.
+    was seen to run under its cap, which it keeps for life. ``started_s`` is when it was first
+    heard of as a process.
     """
 
     state: RankState = RankState.ASKED
+    started_s: float | None = None
     pid: int | None = None
     pid_started: int | None = None
     proven: bool = False
@@ -452,6 +454,8 @@ class Brain:
             return []
         if rank.pid is None:
             rank.pid, rank.pid_started = event.pid, event.pid_started
+        if rank.started_s is None:
+            rank.started_s = event.at_s
         rank.state = RankState.READY if rank.proven else RankState.STARTED
         return self._settle(job, event.at_s)
 

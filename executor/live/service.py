@@ -843,11 +843,14 @@ def _rank_of(event: AnyEvent) -> tuple[str, int]:
 
 
 def _deadline_s(job: LiveJob) -> float:
-    """Return when a run has had its walltime; never where it has none, or is being stopped."""
+    """Return when a run has had its walltime; never where it has none, or is being stopped.
+
+    Nor while nothing of it runs: whoever serves next may launch it much later than it was placed.
+    """
     if job.spec.walltime_s is None or job.stop_then:
         return math.inf
-    placed = (step.at_s for step in reversed(job.history) if step.state is JobState.STARTING)
-    return next(placed, math.inf) + job.spec.walltime_s
+    started = (rank.started_s for rank in job.ranks if rank.started_s is not None)
+    return min(started, default=math.inf) + job.spec.walltime_s
 
 
 def _is_to_run(job: LiveJob, run: Run) -> bool:

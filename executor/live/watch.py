@@ -47,6 +47,12 @@ _LONGER: Final = (1, 4, 16)
 _PATIENCE: Final = 4
 """A noisy window is waited on until it is so many times as long."""
 
+OUTDATED: Final = 0.1
+"""A run alone whose rate is off by more than this part of its profile's is profiled again."""
+
+LEAST_CREDIBLE: Final = 0.8
+"""A slowdown below this says that the rate alone is wrong, not that company helps."""
+
 _PART: Final = 4
 """What is left of a window at its end counts if it is at least one part of so many."""
 
@@ -140,6 +146,7 @@ class _Track:
     total: float | None = None
     memory_mib: float | None = None
     profiled: bool = False
+    renewed: bool = False
 
 
 @dataclass
@@ -263,6 +270,7 @@ class Watch:
             *self._profiles(),
             *self._measurements(),
             *self._grown(),
+            *self._renewed(),
             *stops.values(),
             *(event for breach in breaches for event in self._separated(breach)),
         )
@@ -446,6 +454,25 @@ class Watch:
                 self._found[self._name(track), self._model(track), known.workers] = profile
                 yield Profiled(at_s=self._now_s, run=track.run.id, profile=profile)
 
+    def _renewed(self) -> Iterator[AnyEvent]:
+        """Yield new profiles of runs that are alone and go at another rate than was known."""
+        since_s = self._now_s - self._options.profile_s
+        for track in self._tracks.values():
+            begin_s = self._begin_s(track) if self._may_renew(track) else None
+            rate = self._rate(track, since_s) if begin_s and begin_s <= since_s else None
+            known = self._solo_rate(track)
+            if rate is None or known is None or not self._steady(rate):
+                continue
+            if abs(rate.per_s - known) > OUTDATED * known and track.memory_mib is not None:
+                track.renewed = True
+                yield self._profiled(track, rate)
+
+    def _may_renew(self, track: _Track) -> bool:
+        alone = all(len(residents) == 1 for residents in track.phase)
+        uncapped = all(seat.share is None for seat in track.run.seats)
+        running = track.job.state is JobState.RUNNING and track.run.sub_batch is None
+        return running and alone and uncapped and not track.renewed
+
     # Runs that share.
 
     def _measurements(self, ended: Sequence[str] | None = None) -> Iterator[AnyEvent]:
@@ -474,6 +501,8 @@ class Watch:
         if not stalled and not (slowed and self._window_over(device, length_s, slowed, ended)):
             return None
         readings = [reading for reading in device.readings if reading.at_s >= since_s]
+        if slowed and not device.verdict and any(one.slowdown < LEAST_CREDIBLE for one in slowed):
+            return None
         device.since_s, device.readings = self._now_s, readings[-1:]
         device.windows += 1
         found = measurement(

@@ -30,6 +30,7 @@ def benchmark():
     return module
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
     ("tenths", "watch"),
     [

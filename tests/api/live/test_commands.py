@@ -122,6 +122,21 @@ def test_one_directory_has_one_service(simulated, home, run):
     assert run("queue")[0] == 0
 
 
+def test_a_socket_is_neither_taken_from_a_service_nor_from_a_file(simulated, home, run, short_path):
+    file = short_path / "plan.json"
+    file.write_text("precious")
+    pool = ("--pool", f"simulated:{home}/truth.json")
+    for path, told in (
+        (f"{home}/api.sock", "another service listens there"),
+        (file, "a file that is no socket is there"),
+    ):
+        with served(short_path / "other", *pool, "--socket", path) as (second, _):
+            assert second.wait(timeout=30) == 2
+            assert second.stderr.read() == f"dovetail: {path}: --socket: {told}\n"
+    assert run("queue")[0] == 0
+    assert file.read_text() == "precious"
+
+
 def test_a_job_is_submitted_shown_listed_and_cancelled(simulated, run):
     job = submitted(run, "--name", "mine", "--gsla", "1.5")
     wait_until(lambda: view(run, job)["state"] == "profiling")

@@ -14,7 +14,7 @@ from .waiting import wait_until
 FIRST = "GPU-1d82f4df-3cf9-150d-088b-52f18f8654e1"
 SECOND = "GPU-94168100-c5d5-1c05-9005-26953dd598e7"
 
-# The layout of NVIDIA's documentation of `dcgmi discovery -l`.
+# The layout that users post of `dcgmi discovery -l` (NVIDIA/DCGM, issue 229).
 DISCOVERY = f"""\
 2 GPUs found.
 +--------+----------------------------------------------------------------------+

@@ -30,7 +30,7 @@ PATIENT = WatchOptions(profile_most_s=600.0)
 
 @pytest.fixture
 def library(monkeypatch):
-    monkeypatch.setattr(gpu_health, "WATCH_S", 0.1)
+    monkeypatch.setattr(gpu_health, "WATCH_S", 0.3)
     monkeypatch.setattr(gpu_health, "REST_S", 0.5)
     with injected() as library:
         yield library
@@ -94,6 +94,19 @@ def test_a_gang_has_a_daemon_for_each_gpu(pair):
         places = {one["CUDA_MPS_PIPE_DIRECTORY"] for one in given}
         assert places == {str(pair.pipes(gpu)) for gpu in (0, 1)}
         assert len(pair.daemons()) == 2
+
+
+def test_an_orphan_of_a_job_is_its_client_and_is_terminated_before_it_is_killed(machine):
+    with machine.service(watching=PATIENT) as service:
+        job = machine.job()
+        script = "trap '' TERM; (\"$@\" &); sleep 600"
+        job = job.replace(command=("sh", "-c", script, "sh", *job.command))
+        (name,) = service.submit([job], ME)
+        becomes(service, name, JobState.PROFILING)
+        service.cancel(name, ME)
+        becomes(service, name, JobState.CANCELLED)
+        # CUDA's error 810: MPS has ended its work.
+        assert "810" in machine.log("j1.1").splitlines()
 
 
 def test_a_job_that_never_uses_the_gpu_is_not_said_to_run_and_can_finish(machine):

@@ -410,6 +410,35 @@ def test_memory_that_grows_is_learned():
 # The gSLA.
 
 
+def test_a_run_alone_at_another_rate_than_its_profile_is_profiled_again_once():
+    scene = Scene(profile("ann/a", 2.0))
+    scene.start("a", "g0", rate=3.0, memory_mib=500.0)
+    scene.used_mib = {"j1.1": 400.0}
+    assert scene.live(int(OPTIONS.warm_up_s) + 59) == []
+    (found,) = scene.live(300)
+    assert (found.kind, found.profile.throughput) == ("profiled", pytest.approx(3.0))
+    assert scene.watch.reading("j1.1").solo_rate == pytest.approx(3.0)
+
+
+def test_a_run_alone_near_its_profile_is_left_at_that():
+    scene = Scene(profile("ann/a", 2.0))
+    scene.start("a", "g0", rate=2.15)
+    assert scene.live(400) == []
+
+
+def test_a_capped_run_says_nothing_of_the_rate_alone():
+    scene = Scene(profile("ann/a", 2.0))
+    scene.start("a", "g0", rate=1.0, share=50)
+    assert scene.live(400) == []
+
+
+def test_a_run_that_company_makes_much_faster_has_a_wrong_profile_and_no_measurement():
+    scene = Scene(*KNOWN)
+    pair(scene, first=3.0)
+    assert scene.live(400) == []  # 2 / 3 = 0.67
+    assert scene.watch.reading("j1.1").slowdown == pytest.approx(2 / 3)
+
+
 def test_the_newer_of_a_pair_that_breaks_a_gsla_waits_again():
     scene = Scene(*KNOWN)
     a, b = pair(scene, second=0.9, gsla=1.5)  # slowed 1.67
