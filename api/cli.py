@@ -292,6 +292,11 @@ def _dataset(commands: _Commands) -> None:
     add.add_argument("data", metavar="DATA", nargs="+", help=DATA_HELP)
     show = _command(inner, "show", "Say what a data set holds.", "show", "dataset_commands")
     show.add_argument("data", metavar="DATA", help=DATA_HELP)
+    pairs = _command(
+        inner, "pairs", "List what was measured of workloads together.", "pairs", "dataset_pairs"
+    )
+    pairs.add_argument("data", metavar="DATA", help=DATA_HELP)
+    pairs.add_argument("--workload", metavar="NAME", help="what this one was part of only")
     instance = _command(
         inner, "instance", "Make an instance of what was measured.", "dataset_instance"
     )

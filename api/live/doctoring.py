@@ -58,7 +58,7 @@ def _measure(directory: Path, mps: MpsManager, python: str, shares: Sequence[int
         driver = nvml.driver()
         for gpu in {gpu.name: gpu for gpu in nvml.gpus() if not gpu.mig}.values():
             _refuse_busy(nvml, gpu)
-            measuring = Measuring(gpu.name, driver, python, partial(_client, mps, gpu))
+            measuring = Measuring(gpu.name, driver, gpu.sms, python, partial(_client, mps, gpu))
             for evidence in measure_shares(measuring, shares):
                 splits = splits.with_evidence(evidence)
                 write_splits(splits, path)

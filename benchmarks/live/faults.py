@@ -10,6 +10,7 @@ real processes too. After each run: no job that was acknowledged is lost, none i
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import random
 import shutil
@@ -32,6 +33,7 @@ from load import (
     Deed,
     ShellCommand,
     StuckError,
+    UntilCommand,
     deeds,
     left_behind,
     noted_starts,
@@ -231,10 +233,11 @@ def jobs_killed(kind: Kind, draw: random.Random, kills: int) -> Tally:
     with state_directory() as directory:
         again = {"retries": 2 * kills}
         todo = [
-            Deed(f"sturdy-{k}", 5 * kind.brief_s, starts=(1, kills + 1), fields=again)
-            for k in range(4)
+            Deed(f"sturdy-{k}", math.inf, starts=(1, kills + 1), fields=again) for k in range(4)
         ]
-        client = Client(Setup(directory, kind.make_pool), todo, kind.command(directory))
+        enough = directory / "enough"
+        command = UntilCommand(directory / "starts", enough)
+        client = Client(Setup(directory, kind.make_pool), todo, command)
         killed = 0
         while killed < kills and not client.step():
             victims = left_behind(directory)
@@ -242,6 +245,7 @@ def jobs_killed(kind: Kind, draw: random.Random, kills: int) -> Tally:
                 with suppress(ProcessLookupError):
                     os.kill(draw.choice(victims), signal.SIGKILL)
                     killed += 1
+        enough.touch()
         tally = settled(client, kind, directory, todo)
         tally.notes["processes killed"] += killed
         return tally

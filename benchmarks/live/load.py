@@ -98,6 +98,24 @@ exit "$3"
 """
 
 
+_UNTIL = """\
+echo "$DOVETAIL_RUN $DOVETAIL_RANK" >> "$1"
+until [ -e "$2" ]; do sleep 0.1; done
+"""
+
+
+@dataclass(frozen=True)
+class UntilCommand:
+    """Makes jobs that are real processes, note their starts, and end well once a file is there."""
+
+    starts: Path
+    file: Path
+
+    def __call__(self, deed: Deed) -> tuple[str, ...]:
+        """Return the shell's arguments."""
+        return ("sh", "-c", _UNTIL, "sh", str(self.starts), str(self.file))
+
+
 @dataclass(frozen=True)
 class ShellCommand:
     """Makes jobs that are real processes and note their starts in a file."""
@@ -264,8 +282,8 @@ def verdict(
 ) -> list[str]:
     """Return what is wrong after all is over; nothing is, if the list is empty.
 
-    ``forgetful``: the journal has lost what it had; a job may then end as it likes, and be
-    started once more as another run.
+    ``forgetful``: the journal has lost what it had; a job may then end as it likes, and what was
+    forgotten of it may be done once more, as other runs.
     """
     brain = read_brain(directory)
     found = [
@@ -290,7 +308,7 @@ def _wrong(deed: Deed, brain: Brain, job: str, starts: Sequence[str], forgetful:
         found.append(f"{deed.name} ended as {live.state}: {_past(brain, job)}")
     begun = {line.split()[0] for line in starts if line.startswith(f"{job}.")}
     least, most = deed.starts
-    if not least <= len(begun) <= most + forgetful:
+    if not least <= len(begun) <= most * (1 + forgetful):
         found.append(f"{deed.name} was started {len(begun)} times: {_past(brain, job)}")
     unknown = begun - {f"{job}.{k}" for k in range(1, live.runs + 1)}
     return found + [f"{run} was started, and the journal does not know" for run in unknown]

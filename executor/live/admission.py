@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Sequence
 
 from dovetail.executor.live.brain import LiveJob
 from dovetail.executor.live.desk import RefusedError
@@ -28,6 +29,21 @@ def refuse_others(job: LiveJob, by: Owner, what: str) -> None:
     """
     if by.uid != job.spec.owner.uid and not is_administrator(by):
         raise RefusedError(f"{by.name} may not {what} {job.id} of {job.spec.owner.name}")
+
+
+def refuse_another(specs: Sequence[JobSpec], jobs: Sequence[LiveJob]) -> None:
+    """Refuse a request under the key of another one, whose jobs these are.
+
+    Raises
+    ------
+    InputError
+        When it is refused.
+    """
+    # Jobs that are over have no environment any more.
+    asked = [spec.replace(env={}) for spec in specs]
+    if asked != [job.spec.replace(env={}) for job in jobs]:
+        names = f"{jobs[0].id} to {jobs[-1].id}" if len(jobs) > 1 else jobs[0].id
+        raise InputError(f"must be a new one, got that of {names}, which are other jobs", "key")
 
 
 def refuse_hopeless(spec: JobSpec, by: Owner, cluster: Cluster, any_user: bool, path: str) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
+from dovetail.executor.live.events import Separated
 from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
 from dovetail.instances.instance import Metrics, Workload
 from dovetail.instances.slowdown_table import Caps
@@ -42,6 +43,9 @@ MEMORY_CONFIDENCE: Final = 0.95
 
 WHOLE: Final = 100
 
+_OVER: Final = 1 + 1e-6
+"""Beyond the rounding with which bounds are held against gSLAs."""
+
 
 class Source(IntEnum):
     """Where a number comes from."""
@@ -52,6 +56,7 @@ class Source(IntEnum):
     MODEL = 3
     ANALYTIC = 4
     UTILISATION = 5
+    BROKEN = 6
 
 
 class Belief(NamedTuple):
@@ -117,6 +122,29 @@ class BeliefTable:
             return None
         return Belief(float(self.slowdown[cell]), float(self.upper[cell]), self._words(cell))
 
+    def after(self, broken: Sequence[Separated]) -> BeliefTable:
+        """Return the table in which nothing better is believed than what broke a gSLA."""
+        if not broken:
+            return self
+        slowdown, upper, source = self.slowdown.copy(), self.upper.copy(), self.source.copy()
+        for pair in broken:
+            # Whoever stood still beside the other may not share with it: NaN spreads.
+            least = math.nan if pair.slowdown is None else max(pair.slowdown, pair.gsla * _OVER)
+            for cell in self._cells(pair):
+                slowdown[cell] = np.maximum(slowdown[cell], least)
+                upper[cell] = np.maximum(upper[cell], least)
+                source[cell] = Source.BROKEN
+        return replace(self, slowdown=slowdown, upper=upper, source=source)
+
+    def _cells(self, pair: Separated) -> list[tuple[int, int, int, int]]:
+        """Return where the first of a pair beside the second is, if there is such a cell."""
+        own, other = (self.place.get(name) for name in pair.workloads)
+        if own is None or other is None:
+            return []
+        if pair.gpu_model not in self.models or pair.shares not in self.caps:
+            return []
+        return [(self.models.index(pair.gpu_model), self.caps.index(pair.shares), own, other)]
+
     def _words(self, cell: tuple[int, int, int, int]) -> str:
         source, times = Source(int(self.source[cell])), int(self.repeats[cell])
         if source is Source.MEASURED:
@@ -126,6 +154,7 @@ class BeliefTable:
 
 _WORDS: Final = {
     Source.FAILED: "failed to run together",
+    Source.BROKEN: "broke a gSLA",
     Source.ANALYTIC: "analytic, from solo profiles",
     Source.UTILISATION: "analytic, from utilisation alone",
 }

@@ -18,14 +18,22 @@ from dovetail.executor.live import events
 from dovetail.executor.live.commands import Command, Launch, Release, Stop
 from dovetail.executor.live.events import AnyEvent
 from dovetail.executor.live.jobs import JobSpec, Run
+from dovetail.instances.datasets import Measurement
 from dovetail.instances.errors import DovetailError
 
 MOST_LOSSES: Final = 3
-"""Runs that may end unseen (a reboot, a killed launcher) before a job is given up."""
+"""Runs that may be lost through no fault of their job before it is given up.
+
+They ended unseen (a reboot, a killed launcher), or could not be started then.
+"""
 
 
 KEPT_OVER: Final = 20_000
 """Jobs that are over and still known; those that ended before are in the journal only."""
+
+
+KEPT_APART: Final = 1000
+"""Separated pairs that are remembered, the last ones, of jobs and of workloads."""
 
 
 class JobState(StrEnum):
@@ -122,10 +130,12 @@ class RankView:
     """One rank of a job's present run.
 
     ``status`` is its exit status, None while it runs or where it is not known. ``proven``: it
-    was seen to run under its cap, which it keeps for life.
+    was seen to run under its cap, which it keeps for life. ``started_s`` is when it was first
+    heard of as a process.
     """
 
     state: RankState = RankState.ASKED
+    started_s: float | None = None
     pid: int | None = None
     pid_started: int | None = None
     proven: bool = False
@@ -173,11 +183,13 @@ class LiveJob:
     runs : int
         How often it was started.
     failures, losses : int
-        How many runs failed by themselves, and how many ended unseen.
+        How many runs failed by themselves, and how many were lost through no fault of theirs.
     trouble : str
         What went wrong first in its present run, or the last one.
     unseen : bool
-        Whether that was a rank of which nobody knows how it ended.
+        Whether that says nothing of the job: a rank ended unseen, or could not be started then.
+    request : str
+        Of which request it is a part, empty where that had no key.
     stop_reason, stop_then : str
         Why its run is being stopped, and what then: ``wait``, ``fail`` or ``cancel``. Empty where
         it is stopped for its own trouble.
@@ -199,6 +211,7 @@ class LiveJob:
     unseen: bool = False
     stop_reason: str = ""
     stop_then: str = ""
+    request: str = ""
 
     @property
     def submitted_s(self) -> float:
@@ -269,6 +282,12 @@ class Brain:
         Workloads whose solo profile is known.
     unrecorded : dict of int to Profiled or Measured
         What is not yet known to be in the repository, by sequence number.
+    apart : list of (str, str)
+        Jobs that may not be put together any more, until one of them is over.
+    broken : list of Separated
+        Workloads that broke a gSLA, until they are measured to keep it at the same caps.
+    libraries : dict of int to dict of str to str
+        The library that each workload was seen to load last, by its user.
     now_s : float
         When the last event happened.
     sequence : int
@@ -277,6 +296,8 @@ class Brain:
         Those of ``jobs`` that wait for devices and that hold some, in no order.
     over : list
         Those that are over, as a heap: when each ended, its ``sequence``, its id.
+    requests : dict of str to list of str
+        The jobs of each request that had a key, as long as they are all known.
     """
 
     jobs: dict[str, LiveJob] = field(default_factory=dict)
@@ -284,11 +305,15 @@ class Brain:
     devices: dict[str, Device] = field(default_factory=dict)
     profiled: set[WorkloadKey] = field(default_factory=set)
     unrecorded: dict[int, events.Profiled | events.Measured] = field(default_factory=dict)
+    apart: list[tuple[str, str]] = field(default_factory=list)
+    broken: list[events.Separated] = field(default_factory=list)
+    libraries: dict[int, dict[str, str]] = field(default_factory=dict)
     now_s: float = 0.0
     sequence: int = 0
     queued: dict[str, LiveJob] = field(default_factory=dict)
     holding: dict[str, LiveJob] = field(default_factory=dict)
     over: list[tuple[float, int, str]] = field(default_factory=list, compare=False)
+    requests: dict[str, list[str]] = field(default_factory=dict)
 
     def apply(self, event: AnyEvent) -> tuple[Command, ...]:
         """Take in an event and return what is to be done for it.
@@ -308,11 +333,21 @@ class Brain:
     def add(self, job: LiveJob) -> None:
         """Take in a job of a checkpoint."""
         self.jobs[job.id] = job
+        if job.request:
+            self.requests.setdefault(job.request, []).append(job.id)
         self._file(job)
 
     def may_share(self, job: LiveJob) -> bool:
         """Tell whether a job may be put beside others: its workload has a profile."""
         return _key(job) in self.profiled and not job.alone_only
+
+    def are_apart(self, first: str, second: str) -> bool:
+        """Tell whether two jobs may not be put together any more."""
+        return (first, second) in self.apart or (second, first) in self.apart
+
+    def library(self, spec: JobSpec) -> str:
+        """Return the library that a job's workload was seen to load last, empty before that."""
+        return self.libraries.get(spec.owner.uid, {}).get(spec.workload, "")
 
     def queue(self) -> list[LiveJob]:
         """Return the jobs that wait for devices, in the order of submission."""
@@ -350,7 +385,7 @@ class Brain:
         self._require(event.job == wanted, f"the next job is {wanted!r}, not {event.job!r}")
         known = (event.spec.owner.uid, event.spec.workload) in self.profiled
         state = JobState.WAITING if known else JobState.SUBMITTED
-        job = LiveJob(event.job, event.spec, state, self.sequence + 1)
+        job = LiveJob(event.job, event.spec, state, self.sequence + 1, request=event.request)
         job.history.append(Step(event.at_s, state, "submitted"))
         self.submitted += 1
         self.add(job)
@@ -400,6 +435,9 @@ class Brain:
             others = residents[seat.gpu]
             together = may_share and all(self.may_share(other) for other in others)
             self._require(together or not others, f"{seat.gpu} is being used alone", job)
+            for other in others:
+                apart = self.are_apart(job.id, other.id)
+                self._require(not apart, f"{other.id} on {seat.gpu} was separated from it", job)
 
     def _stop_decided(self, event: events.StopDecided) -> list[Command]:
         job = self._present(event.run)
@@ -416,6 +454,8 @@ class Brain:
             return []
         if rank.pid is None:
             rank.pid, rank.pid_started = event.pid, event.pid_started
+        if rank.started_s is None:
+            rank.started_s = event.at_s
         rank.state = RankState.READY if rank.proven else RankState.STARTED
         return self._settle(job, event.at_s)
 
@@ -472,6 +512,21 @@ class Brain:
         for run in event.runs:
             self._job_of(run)
         self.unrecorded[self.sequence + 1] = event
+        self.broken = [pair for pair in self.broken if not _refutes(event, pair)]
+        return []
+
+    def _separated(self, event: events.Separated) -> list[Command]:
+        first, second = (self._job_of(run) for run in event.runs)
+        self._require(first is not second, f"{first.id} cannot be separated from itself", first)
+        stay = _together(first, second) and JobState.STOPPING not in (first.state, second.state)
+        self._require(not stay, f"{first.id} and {second.id} share a device, and none stops")
+        if not {first.state, second.state} & OVER:
+            self.apart = [*self.apart, (first.id, second.id)][-KEPT_APART:]
+        self.broken = [*self.broken, event][-KEPT_APART:]
+        return []
+
+    def _library_seen(self, event: events.LibrarySeen) -> list[Command]:
+        self.libraries.setdefault(event.uid, {})[event.workload] = event.library
         return []
 
     def _recorded(self, event: events.Recorded) -> list[Command]:
@@ -516,7 +571,7 @@ class Brain:
             return []
         rank.state, rank.status = RankState.OVER, status
         if trouble and not job.trouble:
-            job.trouble, job.unseen = trouble, isinstance(event, events.RankGone)
+            job.trouble, job.unseen = trouble, _blameless(event)
         if all(other.state is RankState.OVER for other in job.ranks):
             return self._conclude(job, event.at_s)
         if trouble:
@@ -570,7 +625,8 @@ class Brain:
         """Count a run that went wrong, and tell whether there may be another."""
         if job.unseen:
             job.losses += 1
-            return job.spec.requeue and job.losses <= MOST_LOSSES
+            may = job.spec.requeue or not any(rank.has_run for rank in job.ranks)
+            return may and job.losses <= MOST_LOSSES
         job.failures += 1
         return job.failures <= job.spec.retries
 
@@ -591,8 +647,16 @@ class Brain:
                 kept.pop(job.id, None)
         if job.state in OVER:
             heappush(self.over, (job.since_s, job.sequence, job.id))
+            self.apart = [pair for pair in self.apart if job.id not in pair]
         if len(self.over) > KEPT_OVER:
-            del self.jobs[heappop(self.over)[2]]
+            forgotten = self.jobs.pop(heappop(self.over)[2])
+            self._forget_request(forgotten)
+
+    def _forget_request(self, job: LiveJob) -> None:
+        if job.request:
+            self.requests[job.request].remove(job.id)
+            if not self.requests[job.request]:
+                del self.requests[job.request]
 
     def _job(self, name: str) -> LiveJob:
         self._require(name in self.jobs, f"no job {name!r}")
@@ -642,8 +706,46 @@ def _submission(job: LiveJob) -> int:
     return job.sequence
 
 
+def _blameless(event: AnyEvent) -> bool:
+    """Tell whether the end of a rank says nothing of its job."""
+    return isinstance(event, events.RankGone) or (
+        isinstance(event, events.RankRefused) and event.later
+    )
+
+
 def _key(job: LiveJob) -> WorkloadKey:
     return job.spec.owner.uid, job.spec.workload
+
+
+def _together(first: LiveJob, second: LiveJob) -> bool:
+    """Tell whether two jobs hold a device that is the same."""
+    held = [
+        {seat.gpu for seat in job.run.seats} if job.run and job.state in HOLDING else set()
+        for job in (first, second)
+    ]
+    return not held[0].isdisjoint(held[1])
+
+
+def _refutes(event: events.Measured, pair: events.Separated) -> bool:
+    """Tell whether other runs of two workloads kept the gSLA that was broken, at the same caps."""
+    found = event.measurement
+    if found.gpu_model != pair.gpu_model or set(pair.runs) <= set(event.runs):
+        return False
+    slowed = _slowdowns_as(found, pair)
+    return bool(slowed) and max(slowed) <= pair.gsla
+
+
+def _slowdowns_as(found: Measurement, pair: events.Separated) -> list[float]:
+    """Return what was measured of the first of a pair beside the second, at their caps."""
+    if found.slowdown is None or len(found.workloads) != len(pair.workloads):
+        return []
+    sides = (
+        (found.workloads, found.shares, found.slowdown[0]),
+        (found.workloads[::-1], found.shares[::-1], found.slowdown[1]),
+    )
+    return [
+        slow for names, shares, slow in sides if (names, shares) == (pair.workloads, pair.shares)
+    ]
 
 
 def _places(run: Run) -> str:
@@ -674,6 +776,8 @@ _REACTIONS: Final[Mapping[type, Callable[..., list[Command]]]] = MappingProxyTyp
         events.WorkloadKnown: Brain._workload_known,
         events.ProfileFailed: Brain._profile_failed,
         events.Measured: Brain._measured,
+        events.Separated: Brain._separated,
+        events.LibrarySeen: Brain._library_seen,
         events.Recorded: Brain._recorded,
         events.DeviceSick: Brain._device_sick,
         events.DeviceHealed: Brain._device_healed,

@@ -31,7 +31,9 @@ class StoredJob(NamedTuple):
 
 def brain_text(brain: Brain) -> str:
     """Return all that a brain knows but its jobs."""
-    return _BRAIN.dump_json(brain, exclude={"jobs", "queued", "holding", "over"}).decode()
+    return _BRAIN.dump_json(
+        brain, exclude={"jobs", "queued", "holding", "over", "requests"}
+    ).decode()
 
 
 def job_text(job: LiveJob) -> str:

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -16,19 +17,25 @@ _ASK: Final = (
     "library.cublasLtGetVersion.restype = ctypes.c_size_t;"
     "print(library.cublasLtGetVersion())"
 )
-_PATIENCE_S: Final = 60.0
+_PATIENCE_S: Final = 20.0
 
 
 class CublasVersions:
-    """Asks each library file once; a file that was replaced is another one."""
+    """Asks each library file once, in the background; a file that was replaced is another one."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, int, int], str | None] = {}
+        self._answers: dict[tuple[str, int, int], Future[str | None]] = {}
+        self._asking = ThreadPoolExecutor(1, "cuBLAS versions")
+
+    def close(self) -> None:
+        """Ask no more."""
+        self._asking.shutdown(wait=False, cancel_futures=True)
 
     def of(self, pids: Iterable[int], uid: int, gid: int) -> str | None:
         """Return the version that all of a job's processes have loaded, as cuBLAS numbers it.
 
-        None where it is not known: none has been loaded yet, or several have, or it does not tell.
+        None where it is not known: none has been loaded yet, or several have, or it does not tell,
+        or has not told yet.
 
         Parameters
         ----------
@@ -47,9 +54,10 @@ class CublasVersions:
         except OSError:
             return None
         key = (path, state.st_ino, state.st_mtime_ns)
-        if key not in self._known:
-            self._known[key] = _ask(path, uid, gid)
-        return self._known[key]
+        if key not in self._answers:
+            self._answers[key] = self._asking.submit(_ask, path, uid, gid)
+        answer = self._answers[key]
+        return answer.result() if answer.done() else None
 
 
 def _loaded(pid: int) -> set[str]:

@@ -31,13 +31,17 @@ class Desk(Protocol):
     the connection; uid 0 and the user whom the service runs as are administrators.
     """
 
-    def submit(self, specs: Sequence[JobSpec], by: Owner) -> tuple[str, ...]:
+    def submit(self, specs: Sequence[JobSpec], by: Owner, key: str = "") -> tuple[str, ...]:
         """Accept jobs, all or none, and return their ids.
+
+        A key makes it safe to ask again where no answer came: whatever else the same user asks
+        under it gets the ids of the first time, as long as the service knows these jobs.
 
         Raises
         ------
         InputError
-            When a job can never run here, or may not run as its owner.
+            When a job can never run here, or may not run as its owner, or the key was used for
+            other jobs.
         BusyError
             When it cannot be made durable.
         """

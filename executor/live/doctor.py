@@ -10,8 +10,10 @@ from enum import IntEnum, StrEnum
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from dovetail.executor.live.mps.foreign import every_mps
 from dovetail.executor.live.mps.manager import MpsManager
 from dovetail.executor.live.nvml import Gpu, Nvml, NvmlError
+from dovetail.executor.live.pools.processes import tokens
 from dovetail.executor.live.splits import SplitKey, Splits, read_splits
 from dovetail.instances._record import listed
 from dovetail.instances.errors import DovetailError, UnsupportedError
@@ -219,7 +221,9 @@ def _profiling(nvml: Nvml, gpu: Gpu, about: str) -> Finding:
 
 
 def _strangers(nvml: Nvml, gpu: Gpu, about: str) -> Iterator[Finding]:
-    pids = nvml.processes(gpu.uuid)
+    """Tell of processes on a GPU that are neither jobs of a service nor of MPS itself."""
+    jobs = {process.pid for process, _ in tokens()}
+    pids = nvml.processes(gpu.uuid).keys() - jobs - {process.pid for process in every_mps()}
     if pids:
         remedy = "what they cost jobs is not known; Dovetail should have the GPU to itself"
         told = f"processes of others run there: pid {listed(map(str, sorted(pids)))}"

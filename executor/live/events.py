@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StrictBool, StrictInt, TypeAdapter
 
 from dovetail.executor.live.jobs import JobSpec, Run, UserId
-from dovetail.instances._record import Count, Name, NonNegative, Number, Positive, Record
+from dovetail.instances._record import Count, Name, NonNegative, Number, Positive, Record, Share
 from dovetail.instances.datasets import Measurement, SoloProfile
 
 Rank = Annotated[StrictInt, Field(ge=0)]
@@ -28,11 +28,16 @@ class Event(Record):
 
 
 class Submitted(Event):
-    """A job was accepted under an id that no job had before."""
+    """A job was accepted under an id that no job had before.
+
+    ``request`` names what was asked for and by whom, so that it is done once however often it is
+    asked; empty where the asker gave it no key. Jobs of one request follow each other.
+    """
 
     kind: Literal["submitted"] = "submitted"
     job: Name
     spec: JobSpec
+    request: str = ""
 
 
 class CancelRequested(Event):
@@ -100,12 +105,16 @@ class RankReady(Event):
 
 
 class RankRefused(Event):
-    """A rank could not be started; it has never run and never will."""
+    """A rank could not be started; it has never run and never will.
+
+    ``later``: nothing is wrong with its job, and another run of it may start.
+    """
 
     kind: Literal["rank_refused"] = "rank_refused"
     run: Name
     rank: Rank
     reason: Reason
+    later: bool = False
 
 
 class RankEnded(Event):
@@ -177,6 +186,31 @@ class Measured(Event):
     predicted: tuple[Positive, ...] = ()
 
 
+class Separated(Event):
+    """Two runs shared a device, one broke its gSLA, and one of them is being stopped for it.
+
+    ``runs``, ``workloads`` and ``shares`` are of the run over its gSLA and of the other;
+    ``slowdown`` is how much the first was slowed, None where it stood still.
+    """
+
+    kind: Literal["separated"] = "separated"
+    runs: tuple[Name, Name]
+    gpu_model: Name
+    workloads: tuple[Name, Name]
+    shares: tuple[Share | None, Share | None]
+    gsla: Positive
+    slowdown: Positive | None
+
+
+class LibrarySeen(Event):
+    """A run of a workload has loaded this library, which decides what shares it may have."""
+
+    kind: Literal["library_seen"] = "library_seen"
+    uid: UserId
+    workload: Name
+    library: Name
+
+
 class Recorded(Event):
     """Profiles and measurements up to this sequence number of the journal are in the repository."""
 
@@ -228,6 +262,8 @@ AnyEvent = Annotated[
     | WorkloadKnown
     | ProfileFailed
     | Measured
+    | Separated
+    | LibrarySeen
     | Recorded
     | DeviceSick
     | DeviceHealed

@@ -71,6 +71,8 @@ class Gate:
                 return f"{other.id} may still be on {gpu.id}"
             if not (self.brain.may_share(other) and self.brain.may_share(self.brain.jobs[run.job])):
                 return f"{run.job} and {other.id} are not both known well enough to share"
+            if self.brain.are_apart(run.job, other.id):
+                return f"{run.job} and {other.id} broke a gSLA on a device before"
         return self._beside(run, seat, gpu, residents)
 
     def _beside(self, run: Run, seat: Seat, gpu: Gpu, residents: list[LiveJob]) -> str | None:

@@ -118,3 +118,7 @@ def _of_devices(brain: Brain) -> Iterator[str]:
         ]
         if alone and len(jobs) > 1:
             yield f"{gpu}: {', '.join(alone)} must run alone, and {names} are there"
+        staying = {job.id for job in jobs if job.state != "stopping"}
+        for pair in brain.apart:
+            if staying.issuperset(pair):
+                yield f"{gpu}: {' and '.join(pair)} were separated, and both are there"

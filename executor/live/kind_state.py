@@ -47,6 +47,8 @@ class KindState:
         What is known of a workload by its name.
     apart : set of (int, int)
         Users, both ways, that may not share a device.
+    separated : collection of (str, str)
+        Jobs that may not be put together any more.
     allowed : mapping of (Kind, str) to collection of int
         The shares that jobs of a kind may have on a device model.
     """
@@ -55,6 +57,7 @@ class KindState:
     table: BeliefTable
     profile: Callable[[str], Workload | None]
     apart: Collection[tuple[int, int]]
+    separated: Collection[tuple[str, str]]
     allowed: Mapping[tuple[Kind, str], Collection[int]]
 
     def state(self, cluster: Cluster, layout: Layout) -> State:
@@ -120,22 +123,21 @@ class KindState:
         }
 
     def _only_allowed(self, models: Sequence[str], found: Floats) -> Floats:
-        """Strike out shares that a kind may not have on a model, and users that keep apart."""
+        """Strike out shares that a kind may not have on a model, and who keeps apart."""
         for m, model in enumerate(models):
             may = [{None, *self.allowed[kind, model]} for kind in self.kinds]
             for k, (mine, theirs) in enumerate(self.table.caps):
                 found[m, k, [mine not in shares for shares in may], :] = np.nan
                 found[m, k, :, [theirs not in shares for shares in may]] = np.nan
-        users = [kind.uid for kind in self.kinds]
-        apart = [
-            (a, b) for a, b in product(range(len(users)), repeat=2) if self._apart(users, a, b)
-        ]
-        for a, b in apart:
-            found[:, :, a, b] = np.nan
+        for (a, one), (b, other) in product(enumerate(self.kinds), repeat=2):
+            if self._keep_apart(one, other):
+                found[:, :, a, b] = np.nan
         return found
 
-    def _apart(self, users: Sequence[int], a: int, b: int) -> bool:
-        return (users[a], users[b]) in self.apart
+    def _keep_apart(self, one: Kind, other: Kind) -> bool:
+        jobs = (one.job, other.job)
+        separated = jobs in self.separated or jobs[::-1] in self.separated
+        return separated or (one.uid, other.uid) in self.apart
 
     def _note_measured(self, state: State) -> None:
         """Tell policies which of the slowdowns were measured, and their bounds."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from hashlib import sha256
 from typing import Final, NamedTuple
 
@@ -38,11 +38,14 @@ class Kind(NamedTuple):
         The name in the repository; empty for those that run alone.
     need_mib : float
         Memory of one worker.
+    job : str
+        Whose own kind it is, of a job that may not be put beside a certain other; else empty.
     """
 
     uid: int
     workload: str
     need_mib: float
+    job: str = ""
 
     @property
     def alone(self) -> bool:
@@ -53,9 +56,10 @@ class Kind(NamedTuple):
         """Return its name in an instance; ``usual_mib`` is what the workload needs as learned."""
         if self.alone:
             return f"alone ({self.need_mib:g} MiB)" if self.need_mib else "alone"
-        if self.need_mib == usual_mib:
-            return self.workload
-        return f"{self.workload} ({self.need_mib:g} MiB)"
+        special = [self.job] if self.job else []
+        if self.need_mib != usual_mib:
+            special.append(f"{self.need_mib:g} MiB")
+        return f"{self.workload} ({', '.join(special)})" if special else self.workload
 
 
 class Layout(NamedTuple):
@@ -76,10 +80,10 @@ class Layout(NamedTuple):
     hidden: frozenset[str]
 
     @classmethod
-    def of(cls, brain: Brain, gpus: Iterable[str], active: Sequence[LiveJob]) -> Layout:
-        """Return the layout of a pool's devices."""
+    def of(cls, brain: Brain, gpus: Iterable[str], jobs: Iterable[LiveJob]) -> Layout:
+        """Return the layout of a pool's devices, of which some are held by these jobs."""
         there = set(gpus)
-        held = {job.id: _held(job) for job in active if _held(job)}
+        held = {job.id: _held(job) for job in jobs if _held(job)}
         hidden: set[str] = set()
         out: set[str] = set()
         while more := {

@@ -27,12 +27,15 @@ class Request:
         user is told where it may not be.
     answer : callable
         Returns what the user is told once these events are durable.
+    key : str
+        What requests for the same thing have in common; empty: there is no other.
     told : Future
         Where the user's thread waits.
     """
 
     events: Callable[[int], Sequence[AnyEvent]]
     answer: Callable[[Sequence[AnyEvent]], Any]
+    key: str = ""
     told: Future[Any] = field(default_factory=Future)
 
     def reply(self, events: Sequence[AnyEvent]) -> None:
@@ -93,6 +96,20 @@ class Mailbox:
         with self._lock:
             self._taken, self._waiting = self._waiting, []
         return self._taken
+
+    def each_once(self, taken: Sequence[Request]) -> list[Request]:
+        """Return those taken but later ones for the same thing, which wait for the next time."""
+        first: dict[str, Request] = {}
+        now: list[Request] = []
+        later: list[Request] = []
+        for one in taken:
+            alone = not one.key or first.setdefault(one.key, one) is one
+            (now if alone else later).append(one)
+        if later:
+            with self._lock:
+                self._taken, self._waiting = now, later + self._waiting
+            self.ring()
+        return now
 
     def close(self) -> None:
         """Refuse what waits and what comes; what was taken is still answered."""

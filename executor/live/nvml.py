@@ -6,7 +6,9 @@ that is gone raises. Sources: ``nvidia-ml-py`` (the bindings), NVIDIA's ``nvml.h
 
 from __future__ import annotations
 
+import ctypes
 import math
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -108,6 +110,8 @@ class Xid(NamedTuple):
 class Nvml:
     """A session with NVML; use it as a context manager.
 
+    Its methods may be called from several threads.
+
     Attributes
     ----------
     lost : tuple of str
@@ -128,7 +132,9 @@ class Nvml:
         self.lost: tuple[str, ...] = ()
         self._handles: dict[str, Any] = {}
         self._samples: dict[str, _Gpm] = {}
+        self._sampling = threading.Lock()
         self._events: Any = None
+        self._deaf = False
 
     def __enter__(self) -> Self:
         return self
@@ -176,7 +182,8 @@ class Nvml:
         memory = self._optional(nv.nvmlDeviceGetMemoryInfo, handle)
         energy = self._optional(nv.nvmlDeviceGetTotalEnergyConsumption, handle)
         power = self._optional(nv.nvmlDeviceGetPowerUsage, handle)
-        metrics, source = self._metrics(uuid, handle)
+        with self._sampling:
+            metrics, source = self._metrics(uuid, handle)
         return Readings(
             None if memory is None else memory.used / MIB,
             None if energy is None else energy / 1000,
@@ -184,6 +191,10 @@ class Nvml:
             metrics,
             source,
         )
+
+    def check(self, uuid: str) -> None:
+        """Return if a GPU answers; raises as ``read``."""
+        self._optional(self._nv.nvmlDeviceGetMemoryInfo, self._handle(uuid))
 
     def has_gpm(self, uuid: str) -> bool:
         """Tell whether a GPU reports the activity of its parts (GPM, Hopper and newer)."""
@@ -203,21 +214,21 @@ class Nvml:
                 found[process.pid] = None if used is None else used / MIB
         return found
 
-    def xids(self, within_s: float = 0.0) -> Iterator[Xid]:
-        """Yield the critical errors that were reported since the last call.
+    def xids(self) -> Iterator[Xid]:
+        """Yield the critical errors of the listed GPUs that were reported since the last call.
 
-        Those from before the first call are not told again by the driver.
+        Those from before the first call are not told again by the driver. To be called from one
+        thread.
         """
         if not self._listens():
             return
-        wait_ms = int(1000 * within_s)
+        # A GPU that has just been lost no longer tells who it is.
+        uuids = {_address(handle): uuid for uuid, handle in self._handles.items()}
         while True:
-            event = self._optional(self._nv.nvmlEventSetWait_v2, self._events, wait_ms)
+            event = self._optional(self._nv.nvmlEventSetWait_v2, self._events, 0)
             if event is None:
                 return
-            wait_ms = 0
-            uuid = self._optional(self._nv.nvmlDeviceGetUUID, event.device)
-            yield Xid(str(uuid or ""), int(event.eventData))
+            yield Xid(uuids.get(_address(event.device), ""), int(event.eventData))
 
     # How it is read.
 
@@ -268,16 +279,19 @@ class Nvml:
 
     def _listens(self) -> bool:
         """Register for critical errors once; tell whether that has worked for any GPU."""
-        if self._events is not None:
-            return True
+        if self._events is None and not self._deaf:
+            self._deaf = not self._registers()
+        return not self._deaf
+
+    def _registers(self) -> bool:
         nv = self._nv
         events = self._optional(nv.nvmlEventSetCreate)
         if events is None:
             return False
         kind = nv.nvmlEventTypeXidCriticalError
         registered = [
-            self._succeeds(nv.nvmlDeviceRegisterEvents, self._handle(gpu.uuid), kind, events)
-            for gpu in self.gpus()
+            self._succeeds(nv.nvmlDeviceRegisterEvents, handle, kind, events)
+            for handle in self._handles.values()
         ]
         if not any(registered):
             self._optional(nv.nvmlEventSetFree, events)
@@ -398,6 +412,10 @@ def _bindings() -> Any:
             "GPUs are read through nvidia-ml-py: pip install 'dovetail[live]'"
         ) from None
     return pynvml
+
+
+def _address(handle: Any) -> int | None:
+    return ctypes.cast(handle, ctypes.c_void_p).value
 
 
 def _unusable(nv: Any) -> tuple[type[Exception], ...]:

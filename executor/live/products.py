@@ -4,9 +4,9 @@ A program of its own that needs PyTorch only: it runs under whatever Python and 
 
     python products.py [cuda|cpu] [small]
 
-It prints one line of JSON: the SMs that this client sees, the version of cuBLAS, and of every
-product how far its worst element is off, as a part of what rounding may cause. ``cpu`` tries the
-program itself without a GPU, ``small`` with small products.
+It prints one line of JSON: the SMs that this client sees, whether it is a client of MPS at all,
+the version of cuBLAS, and of every product how far its worst element is off, as a part of what
+rounding may cause. ``cpu`` tries the program itself without a GPU, ``small`` with small products.
 
 Factors lie in [0.5, 1.5), so that an element that was not written (the output is filled with NaN
 before) or not summed to the end is off by far more than rounding: four units in the last place
@@ -22,6 +22,9 @@ from typing import Any
 
 Shape = tuple[int, int, int]
 Result = tuple[str, str, int, int, int, float | None]
+
+MPS_ENABLED = 133
+"""CU_DEVICE_ATTRIBUTE_MPS_ENABLED (cuda.h)."""
 
 SHAPES = (
     (16, 1000, 2048),
@@ -92,6 +95,13 @@ def cublas_version() -> str | None:
     return str(library.cublasLtGetVersion())
 
 
+def under_mps() -> bool:
+    """Tell whether CUDA has brought this process to an MPS server: without one, caps are void."""
+    driver, value = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(0)
+    status = driver.cuDeviceGetAttribute(ctypes.byref(value), MPS_ENABLED, 0)
+    return status == 0 and value.value == 1
+
+
 def measure(device: str, shapes: Sequence[Shape]) -> dict[str, object]:
     """Return what the program prints."""
     import torch
@@ -108,6 +118,7 @@ def measure(device: str, shapes: Sequence[Shape]) -> dict[str, object]:
         "torch": torch.__version__,
         "cublas": cublas_version(),
         "sms": seen,
+        "mps": under_mps() if on_gpu else None,
         "products": results,
     }
 

@@ -13,12 +13,17 @@ import math
 import os
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol
 
 from dovetail.executor.live import events
-from dovetail.executor.live.admission import is_administrator, refuse_hopeless, refuse_others
+from dovetail.executor.live.admission import (
+    is_administrator,
+    refuse_another,
+    refuse_hopeless,
+    refuse_others,
+)
 from dovetail.executor.live.brain import (
     HOLDING,
     OVER,
@@ -33,6 +38,7 @@ from dovetail.executor.live.clock import ServiceClock, boot_id, boot_s
 from dovetail.executor.live.commands import Command, Launch, Release, Stop
 from dovetail.executor.live.desk import BusyError, RefusedError, UnknownJobError
 from dovetail.executor.live.events import AnyEvent
+from dovetail.executor.live.first_looks import FirstLooks
 from dovetail.executor.live.gate import Gate
 from dovetail.executor.live.jobs import JobSpec, Owner, Run
 from dovetail.executor.live.journal import JournalError
@@ -170,11 +176,13 @@ class Service:
         into = Path(directory) / _MODEL if directory and not dry_run else None
         kinds = tuple(dict.fromkeys(self._models.values()))
         self._learner = Learner(repository, kinds, model, into, self._mailbox.ring)
-        self._libraries: dict[WorkloadKey, str] = {}
+        self._asked: set[str] = set()
         beliefs = self._learner.beliefs
         self._world = World(self._brain, self._cluster, beliefs, pool.sharing, self._allowed)
         self._knowledge = Library(self._world)
+        watching = watching or WatchOptions()
         self._watch = Watch(self._models, self._knowledge, watching)
+        self._looks = FirstLooks(self._brain, watching.profile_most_s)
         # What has happened and is not durable yet, and what is to be done for what is.
         self._news: list[AnyEvent] = []
         self._commands: list[Command] = []
@@ -324,7 +332,23 @@ class Service:
             self._wake_s = self._clock.now_s() + POLICY_AGAIN_S
             return False
         self._troubles.pop("world", None)
+        return self._dry_run or self._looked_first()
+
+    def _looked_first(self) -> bool:
+        """Start what goes first so that it is measured; False where the journal is full."""
+        try:
+            for start in self._looks.due(self.state):
+                if self._start(start, ()):
+                    self._looks.note(start, self.state)
+        except JournalError as error:
+            self._wait_for_journal(error)
+            return False
+        self._obey()
         return True
+
+    def _wait_for_journal(self, error: JournalError) -> None:
+        self._be_in_trouble("journal", error)
+        self._changed, self._rest_until_s = True, self._again_s
 
     def carry_out(self, decision: Decision, decide_s: float) -> None:
         """Place and stop jobs as decided, as far as the gate lets them."""
@@ -339,8 +363,7 @@ class Service:
         try:
             self._decide(decision)
         except JournalError as error:
-            self._be_in_trouble("journal", error)
-            self._changed, self._rest_until_s = True, self._again_s
+            self._wait_for_journal(error)
         self._obey()
 
     def _decide(self, decision: Decision) -> None:
@@ -382,7 +405,7 @@ class Service:
 
     def _allowed(self, spec: JobSpec, model: str) -> Collection[int]:
         """Return the shares that a job may have: those that compute right with its library."""
-        return self._pool.allowed(self._libraries.get(_key(spec), ""), model)
+        return self._pool.allowed(self._brain.library(spec), model)
 
     def _decision_is_due(self) -> bool:
         if self._news:
@@ -471,8 +494,10 @@ class Service:
             progress = {run: self._pool.progress(run) for run in runs}
             before, self._usage = self._usage, self._pool.usage()
             self._power_w = powers(before, self._usage)
-            found = self._watch.observe(self._brain, progress, self._usage, now_s, boot_s())
-            self._ask_for_libraries(runs)
+            found: Sequence[AnyEvent] = self._watch.observe(
+                self._brain, progress, self._usage, now_s, boot_s()
+            )
+            found = (*found, *self._libraries_of(runs))
         except Exception as error:
             self._be_in_trouble("watch", error)
             return []
@@ -485,15 +510,36 @@ class Service:
                 self._world.note_progress(job, reading.iterations, reading.total)
         return list(found)
 
-    def _ask_for_libraries(self, runs: Sequence[str]) -> None:
-        """Note which library each workload has loaded, while a run of it can be asked."""
+    def _libraries_of(self, runs: Sequence[str]) -> Iterator[AnyEvent]:
+        """Yield which libraries runs have loaded, and the stops of those that compute wrong.
+
+        A workload's jobs may change their library between one run and the next.
+        """
+        self._asked &= set(runs)
         for name in runs:
             job = self._brain.jobs[name.rpartition(".")[0]]
-            if job.run is not None and _key(job.spec) not in self._libraries:
-                library = self._pool.library(job.run)
-                if library:
-                    self._libraries[_key(job.spec)] = library
-                    self._changed = True
+            if job.run is None or name in self._asked:
+                continue
+            library = self._pool.library(job.run)
+            if not library:
+                continue
+            self._asked.add(name)
+            if library != self._brain.library(job.spec):
+                uid, workload = _key(job.spec)
+                at_s = self._clock.now_s()
+                yield events.LibrarySeen(at_s=at_s, uid=uid, workload=workload, library=library)
+            yield from self._wrong_share(job.run, library)
+
+    def _wrong_share(self, run: Run, library: str) -> Iterator[AnyEvent]:
+        for seat in run.seats:
+            if seat.share is None or seat.gpu not in self._models:
+                continue
+            if seat.share not in self._pool.allowed(library, self._models[seat.gpu]):
+                reason = f"its library {library} is not known to compute right at {seat.share} %"
+                then: Literal["wait", "fail"] = "wait" if run.spec.requeue else "fail"
+                at_s = self._clock.now_s()
+                yield events.StopDecided(at_s=at_s, run=run.id, reason=reason, then=then)
+                return
 
     def _record_what_was_measured(self) -> None:
         if not self._dry_run:
@@ -544,7 +590,7 @@ class Service:
         """Make what has happened and what is asked durable, together; answer who asked."""
         granted = []
         jobs = self._brain.submitted
-        for request in requests:
+        for request in self._mailbox.each_once(requests):
             try:
                 asked = list(request.events(jobs))
             except DovetailError as error:
@@ -629,23 +675,34 @@ class Service:
 
     # What people ask for (``Desk``).
 
-    def submit(self, specs: Sequence[JobSpec], by: Owner) -> tuple[str, ...]:
-        """Accept jobs, all or none, and return their ids."""
+    def submit(self, specs: Sequence[JobSpec], by: Owner, key: str = "") -> tuple[str, ...]:
+        """Accept jobs, all or none, and return their ids; what was accepted before, as it is."""
         for k, spec in enumerate(specs):
             path = f"jobs[{k}]." if len(specs) > 1 else ""
             refuse_hopeless(spec, by, self._cluster, self._any_user, path)
 
+        request = f"{by.uid} {key}" if key else ""
+
         def submitted(jobs: int) -> list[AnyEvent]:
+            if request in self._brain.requests:
+                refuse_another(specs, self._jobs_of(request))
+                return []
             at_s = self._clock.now_s()
-            numbered = enumerate(specs, jobs + 1)
-            made = [events.Submitted(at_s=at_s, job=f"j{k}", spec=spec) for k, spec in numbered]
+            made = [
+                events.Submitted(at_s=at_s, job=f"j{k}", spec=spec, request=request)
+                for k, spec in enumerate(specs, jobs + 1)
+            ]
             return [*made, *self._known_of(specs)]
 
         def ids(asked: Sequence[AnyEvent]) -> tuple[str, ...]:
-            return tuple(event.job for event in asked if isinstance(event, events.Submitted))
+            made = [event.job for event in asked if isinstance(event, events.Submitted)]
+            return tuple(made or self._brain.requests[request])
 
-        found: tuple[str, ...] = self._mailbox.ask(Request(submitted, ids))
+        found: tuple[str, ...] = self._mailbox.ask(Request(submitted, ids, request))
         return found
+
+    def _jobs_of(self, request: str) -> list[LiveJob]:
+        return [self._brain.jobs[job] for job in self._brain.requests[request]]
 
     def cancel(self, job: str, by: Owner) -> JobView:
         """Begin to end a job; one that is over stays as it is."""
@@ -746,9 +803,12 @@ class Service:
     def _round_and_plan(self) -> tuple[Instance, Plan]:
         def decided(_: Sequence[AnyEvent]) -> tuple[Instance, Plan]:
             instance = self._round()
+            first = list(self._looks.due(self.state))
+            for start in first:
+                self._world.place(start)
             decision = policy_named(self._policy.name).decide(self.state)
-            starts = tuple(self._world.with_cap(start) for start in decision.starts)
-            decision = decision._replace(starts=starts)
+            starts = (self._world.with_cap(start) for start in decision.starts)
+            decision = decision._replace(starts=(*first, *starts))
             return instance, plan_of(instance, self.state, decision, self._policy.name)
 
         found: tuple[Instance, Plan] = self._mailbox.ask(Request(_no_events, decided))
@@ -783,11 +843,14 @@ def _rank_of(event: AnyEvent) -> tuple[str, int]:
 
 
 def _deadline_s(job: LiveJob) -> float:
-    """Return when a run has had its walltime; never where it has none, or is being stopped."""
+    """Return when a run has had its walltime; never where it has none, or is being stopped.
+
+    Nor while nothing of it runs: whoever serves next may launch it much later than it was placed.
+    """
     if job.spec.walltime_s is None or job.stop_then:
         return math.inf
-    placed = (step.at_s for step in reversed(job.history) if step.state is JobState.STARTING)
-    return next(placed, math.inf) + job.spec.walltime_s
+    started = (rank.started_s for rank in job.ranks if rank.started_s is not None)
+    return min(started, default=math.inf) + job.spec.walltime_s
 
 
 def _is_to_run(job: LiveJob, run: Run) -> bool:

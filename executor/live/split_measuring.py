@@ -32,6 +32,8 @@ class Measuring(NamedTuple):
     ----------
     gpu_model, driver : str
         What the evidence holds for, beside the version of cuBLAS, which the program tells.
+    sms : int or None
+        SMs of the whole GPU, where that is known.
     python : str
         A Python with the PyTorch that jobs use.
     environment : callable
@@ -40,6 +42,7 @@ class Measuring(NamedTuple):
 
     gpu_model: str
     driver: str
+    sms: int | None
     python: str
     environment: Callable[[int], Mapping[str, str]]
 
@@ -87,6 +90,11 @@ def _run(command: Sequence[str], environment: Mapping[str, str]) -> dict[str, ob
 def _evidence(measuring: Measuring, share: int, told: Mapping[str, object]) -> SplitEvidence:
     if told.get("cublas") is None or told.get("sms") is None:
         raise GateError("the program saw no GPU, or its PyTorch uses no cuBLAS")
+    if told.get("mps") is not True:
+        raise GateError("the program did not reach MPS: what it computed says nothing of a share")
+    sms = told["sms"]
+    if measuring.sms is not None and share < WHOLE and sms == measuring.sms:
+        raise GateError(f"at {share} % the program saw all {sms} SMs: the cap is not kept")
     products = told.get("products")
     fields = ("kind", "dtype", "m", "n", "k", "error")
     return SplitEvidence.from_data(

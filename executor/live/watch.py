@@ -6,7 +6,8 @@
   cannot be measured;
 - runs that share a device: ``Measured``, a window at a time, each slowdown being the rate alone
   over the rate now;
-- a run over its gSLA for longer than a window: the newest of those who share is stopped.
+- a run over its gSLA for longer than a window: the newest of those who share is stopped, and
+  ``Separated`` says who may not be put together again.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from dovetail.executor.live.events import (
     Measured,
     Profiled,
     ProfileFailed,
+    Separated,
     StopDecided,
 )
 from dovetail.executor.live.findings import Slowed, measurement, moment, solo_profile
@@ -44,6 +46,12 @@ _LONGER: Final = (1, 4, 16)
 
 _PATIENCE: Final = 4
 """A noisy window is waited on until it is so many times as long."""
+
+OUTDATED: Final = 0.1
+"""A run alone whose rate is off by more than this part of its profile's is profiled again."""
+
+LEAST_CREDIBLE: Final = 0.8
+"""A slowdown below this says that the rate alone is wrong, not that company helps."""
 
 _PART: Final = 4
 """What is left of a window at its end counts if it is at least one part of so many."""
@@ -138,6 +146,7 @@ class _Track:
     total: float | None = None
     memory_mib: float | None = None
     profiled: bool = False
+    renewed: bool = False
 
 
 @dataclass
@@ -159,6 +168,38 @@ class _Device:
     def shared(self) -> bool:
         """Whether several runs are on it, all under way."""
         return len(self.residents) > 1 and all(under_way for _, under_way in self.residents)
+
+
+class _Breach(NamedTuple):
+    """A run over its gSLA, for so long without an iteration, and all who are on its devices."""
+
+    track: _Track
+    beside: tuple[_Track, ...]
+    gsla: float
+    slowdown: float | None
+    still_s: float
+
+    @property
+    def newest(self) -> _Track:
+        """The one that is stopped for it."""
+        return max(self.beside, key=_started)
+
+    @property
+    def culprits(self) -> tuple[_Track, ...]:
+        """Those that may have slowed it: the one that came last, or any where it came last."""
+        newest = self.newest
+        if newest is not self.track:
+            return (newest,)
+        return tuple(other for other in self.beside if other is not self.track)
+
+    @property
+    def reason(self) -> str:
+        """Why somebody is stopped, in words."""
+        if self.slowdown is None:
+            told = f"has done no iteration beside others for {self.still_s:.0f} s"
+        else:
+            told = f"was slowed {self.slowdown:.2f}, its gSLA is {self.gsla:g}"
+        return f"{self.track.job.id} {told}"
 
 
 def watched(brain: Brain) -> list[str]:
@@ -222,13 +263,16 @@ class Watch:
             self._advance(self._tracks[run], progress[run], now_s - boot_s)
         for gpu in usage.keys() & self._devices.keys():
             self._use(self._devices[gpu], usage[gpu], now_s - boot_s)
-        stops = {stop.run: stop for stop in self._breaches()}
+        breaches = list(self._breaches())
+        stops = {breach.newest.run.id: self._stop(breach) for breach in breaches}
         return (
             *ended,
             *self._profiles(),
             *self._measurements(),
             *self._grown(),
+            *self._renewed(),
             *stops.values(),
+            *(event for breach in breaches for event in self._separated(breach)),
         )
 
     def reading(self, run: str) -> Reading:
@@ -410,6 +454,25 @@ class Watch:
                 self._found[self._name(track), self._model(track), known.workers] = profile
                 yield Profiled(at_s=self._now_s, run=track.run.id, profile=profile)
 
+    def _renewed(self) -> Iterator[AnyEvent]:
+        """Yield new profiles of runs that are alone and go at another rate than was known."""
+        since_s = self._now_s - self._options.profile_s
+        for track in self._tracks.values():
+            begin_s = self._begin_s(track) if self._may_renew(track) else None
+            rate = self._rate(track, since_s) if begin_s and begin_s <= since_s else None
+            known = self._solo_rate(track)
+            if rate is None or known is None or not self._steady(rate):
+                continue
+            if abs(rate.per_s - known) > OUTDATED * known and track.memory_mib is not None:
+                track.renewed = True
+                yield self._profiled(track, rate)
+
+    def _may_renew(self, track: _Track) -> bool:
+        alone = all(len(residents) == 1 for residents in track.phase)
+        uncapped = all(seat.share is None for seat in track.run.seats)
+        running = track.job.state is JobState.RUNNING and track.run.sub_batch is None
+        return running and alone and uncapped and not track.renewed
+
     # Runs that share.
 
     def _measurements(self, ended: Sequence[str] | None = None) -> Iterator[AnyEvent]:
@@ -438,6 +501,8 @@ class Watch:
         if not stalled and not (slowed and self._window_over(device, length_s, slowed, ended)):
             return None
         readings = [reading for reading in device.readings if reading.at_s >= since_s]
+        if slowed and not device.verdict and any(one.slowdown < LEAST_CREDIBLE for one in slowed):
+            return None
         device.since_s, device.readings = self._now_s, readings[-1:]
         device.windows += 1
         found = measurement(
@@ -497,41 +562,58 @@ class Watch:
         runs = [self._tracks[run] for run, _ in self._devices[gpu].residents]
         return sorted((self._name(one), str(_share(one.run, gpu))) for one in runs)
 
-    def _breaches(self) -> Iterator[StopDecided]:
-        """Yield the stop of the newest run beside each one that is over its gSLA."""
+    def _breaches(self) -> Iterator[_Breach]:
+        """Yield the runs that are over their gSLA."""
         for track in self._tracks.values():
             others = {run for residents in track.phase for run, _ in residents}
             gsla, begin_s = track.job.spec.gsla, self._begin_s(track)
             if gsla is None or begin_s is None or len(others) < 2:
                 continue
-            stalled = self._stall(track, begin_s)
-            broken = stalled or self._breach(track, begin_s, gsla)
-            if broken:
-                for seat in track.run.seats:
-                    self._devices[seat.gpu].verdict = "stalled" if stalled else "broken"
-                newest = max((self._tracks[run] for run in others), key=_started)
-                yield StopDecided(
+            still_s = self._now_s - max(track.samples[-1].at_s, begin_s)
+            stalled = still_s >= self._options.stall_s
+            slowdown = None if stalled else self._too_slow(track, begin_s, gsla)
+            if not stalled and slowdown is None:
+                continue
+            for seat in track.run.seats:
+                self._devices[seat.gpu].verdict = "stalled" if stalled else "broken"
+            beside = tuple(self._tracks[run] for run in others)
+            yield _Breach(track, beside, gsla, slowdown, still_s)
+
+    def _stop(self, breach: _Breach) -> AnyEvent:
+        newest = breach.newest.run
+        return StopDecided(
+            at_s=self._now_s,
+            run=newest.id,
+            reason=breach.reason,
+            then="wait" if newest.spec.requeue else "fail",
+        )
+
+    def _separated(self, breach: _Breach) -> Iterator[AnyEvent]:
+        """Yield whom a run over its gSLA may not be beside again, at which caps."""
+        track = breach.track
+        for other in breach.culprits:
+            there = {seat.gpu: seat.share for seat in other.run.seats}
+            mine = {seat.gpu: seat.share for seat in track.run.seats if seat.gpu in there}
+            for shares in dict.fromkeys((mine[gpu], there[gpu]) for gpu in mine):
+                yield Separated(
                     at_s=self._now_s,
-                    run=newest.run.id,
-                    reason=f"{track.job.id} {broken}",
-                    then="wait" if newest.run.spec.requeue else "fail",
+                    runs=(track.run.id, other.run.id),
+                    gpu_model=self._model(track),
+                    workloads=(self._name(track), self._name(other)),
+                    shares=shares,
+                    gsla=breach.gsla,
+                    slowdown=breach.slowdown,
                 )
 
-    def _stall(self, track: _Track, begin_s: float) -> str:
-        still_s = self._now_s - max(track.samples[-1].at_s, begin_s)
-        if still_s < self._options.stall_s:
-            return ""
-        return f"has done no iteration beside others for {still_s:.0f} s"
-
-    def _breach(self, track: _Track, begin_s: float, gsla: float) -> str:
-        """Return how a run is over its gSLA beyond the noise, empty where it is not."""
+    def _too_slow(self, track: _Track, begin_s: float, gsla: float) -> float | None:
+        """Return the slowdown of a run that is over its gSLA beyond the noise, else None."""
         solo = self._solo_rate(track)
         for times in _LONGER if solo else ():
             since_s = self._now_s - times * self._options.window_s
             rate = self._rate(track, since_s) if since_s >= begin_s else None
             if solo and rate and solo / rate.per_s * (1 - 2 * rate.noise) > gsla:
-                return f"was slowed {solo / rate.per_s:.2f}, its gSLA is {gsla:g}"
-        return ""
+                return solo / rate.per_s
+        return None
 
     # What is known of one run.
 

@@ -11,13 +11,20 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 
 from dovetail.executor.live import events
 from dovetail.executor.live.beliefs import WHOLE, Belief, Beliefs
-from dovetail.executor.live.brain import HOLDING, Brain, JobState, LiveJob
+from dovetail.executor.live.brain import (
+    HOLDING,
+    OVER,
+    Brain,
+    JobState,
+    LiveJob,
+    WorkloadKey,
+)
 from dovetail.executor.live.jobs import JobSpec, Run, Seat
 from dovetail.executor.live.kind_state import KindState, useful_caps
 from dovetail.executor.live.kinds import Kind, Layout, workload_name
@@ -44,6 +51,7 @@ UNKNOWN_WORK_S: Final = 3600.0
 MEMORY_STEP_MIB: Final = 64.0
 """To a multiple of which the memory that owners name is rounded up, so that kinds are few."""
 
+_UNREAD: Final = Kind(-1, "", 0.0)
 _KEPT_ALONE: Final = frozenset({JobState.PROFILING, JobState.STOPPING, JobState.LOST})
 
 
@@ -56,11 +64,32 @@ _Shares = Mapping[tuple[Kind, str], Collection[int]]
 
 @dataclass
 class _Track:
-    """What is kept of a job that is not over, beside what policies see of it."""
+    """What is kept of a job that is not over, beside what policies see of it.
 
+    ``steps`` of its history and ``alone_only`` are what was read of it last; ``kind`` is what
+    that made it.
+    """
+
+    live: LiveJob
     job: Job
+    key: WorkloadKey
+    name: str
+    kind: Kind
     steps: int = 0
+    alone_only: str = ""
     past: Past = field(default_factory=Past)
+
+    @classmethod
+    def of(cls, live: LiveJob) -> Self:
+        """Begin with a job of which nothing has been read."""
+        return cls(live, _seen_as(live), _key(live), workload_name(live.spec), _UNREAD)
+
+    @property
+    def changed(self) -> bool:
+        """Whether it may be somewhere else, or of another kind, than when it was read."""
+        live = self.live
+        read = self.steps == len(live.history) and self.alone_only == live.alone_only
+        return not read or self.job.phase == "running"
 
 
 @dataclass
@@ -105,6 +134,7 @@ class World:
     sharing: Sharing = lambda first, second: None
     allowed: Allowed | None = None
     state: State = field(init=False)
+    _made: KindState = field(init=False)
 
     def __post_init__(self) -> None:
         self._gpus = {gpu.id: gpu for node in self.cluster.nodes for gpu in node.devices}
@@ -113,10 +143,13 @@ class World:
         self._sizes_mib = [gpu.memory_mib - taken for gpu in self._gpus.values()]
         self._most_mib = max(self._sizes_mib, default=0.0)
         self._tracks: dict[str, _Track] = {}
-        self._lasted: dict[tuple[int, str], _Mean] = {}
+        self._lasted: dict[WorkloadKey, _Mean] = {}
         self._profiles: dict[str, Workload | None] = {}
         self._newcomers = Newcomers()
         self._place: dict[Kind, int] = {}
+        self._sizes: dict[str, int] = {}
+        self._specs: dict[Kind, JobSpec] = {}
+        self._basis: tuple[object, ...] = ()
         self._stale = True
         for live in self.brain.jobs.values():
             self._note_duration(live)
@@ -162,13 +195,17 @@ class World:
         bool
             Whether ``state`` is another object now: devices, workloads or beliefs have changed.
         """
-        active = self._active()
-        layout = Layout.of(self.brain, self._gpus, active)
-        shown = [live for live in active if live.id not in layout.hidden]
-        kinds = {live.id: self._kind(live, layout) for live in shown}
-        replaced = self._rebuild_where_needed(layout, kinds, shown)
+        finished = self._follow()
+        layout = Layout.of(self.brain, self._gpus, self.brain.holding.values())
+        self._note_basis(layout)
+        # Most jobs wait, and of most of those nothing is new.
+        changed = [t for t in self._tracks.values() if self._stale or t.changed]
+        for track in changed:
+            track.kind = self._kind(track, layout)
+        replaced = self._rebuild_where_needed(layout, changed)
         self.state.now = now_s
-        self._fill(shown, kinds)
+        self._estimate_anew(finished)
+        self._fill(list(self._tracks.values()) if replaced else changed, layout)
         return replaced
 
     # What goes out.
@@ -259,27 +296,48 @@ class World:
 
     # Which devices and kinds there are.
 
-    def _active(self) -> list[LiveJob]:
-        """Return the jobs that are not over; take up new ones and let go of ended ones."""
-        active = {**self.brain.queued, **self.brain.holding}
-        for name in [name for name in self._tracks if name not in active]:
-            self._tracks.pop(name).job.phase = "finished"
-            if name in self.brain.jobs:
-                self._note_duration(self.brain.jobs[name])
-        for name, live in active.items():
-            if name not in self._tracks:
-                self._tracks[name] = _Track(_seen_as(live))
-                self._newcomers.note(live)
-        return list(active.values())
+    def _follow(self) -> set[WorkloadKey]:
+        """Take up new jobs and let go of ended ones; return the workloads of which one finished."""
+        finished: set[WorkloadKey] = set()
+        for track in [t for t in self._tracks.values() if t.live.state in OVER]:
+            del self._tracks[track.live.id]
+            track.job.phase = "finished"
+            self.state.pending.pop(track.job.number, None)
+            if self._note_duration(track.live):
+                finished.add(track.key)
+        for jobs in (self.brain.queued, self.brain.holding):
+            for name in jobs.keys() - self._tracks.keys():
+                self._tracks[name] = track = _Track.of(jobs[name])
+                self._newcomers.note(track.live)
+                self._stale |= track.job.workers > self._sizes.get(track.name, 0)
+        return finished
 
-    def _note_duration(self, live: LiveJob) -> None:
-        if live.state is JobState.FINISHED:
-            lasted = self._lasted.setdefault(_key(live), _Mean())
-            lasted.add(Past.of(live).last_ran_s)
+    def _note_duration(self, live: LiveJob) -> bool:
+        """Note for how long a job ran, and tell whether it finished."""
+        if live.state is not JobState.FINISHED:
+            return False
+        lasted = self._lasted.setdefault(_key(live), _Mean())
+        lasted.add(Past.of(live).last_ran_s)
+        return True
 
-    def _kind(self, live: LiveJob, layout: Layout) -> Kind:
-        name, given = workload_name(live.spec), live.spec.memory_mib
-        known = self._known(name)
+    def _note_basis(self, layout: Layout) -> None:
+        """See whether that has changed on which all kinds and beliefs rest."""
+        basis = (layout.troubled, self.brain.apart, self.brain.broken)
+        if basis != self._basis:
+            self._basis, self._stale = basis, True
+
+    def _estimate_anew(self, finished: Collection[WorkloadKey]) -> None:
+        """Believe something newer of how long the jobs take of which one has finished."""
+        for key in finished:
+            work_s = self._lasted[key].seconds
+            for track in self._tracks.values():
+                waits = track.key == key and track.job.phase == "pending"
+                if waits and track.live.spec.estimate_s is None:
+                    track.job.work_s = work_s
+
+    def _kind(self, track: _Track, layout: Layout) -> Kind:
+        live, name = track.live, track.name
+        given, known = live.spec.memory_mib, self._known(name)
         if given is None:
             # What ran once fits, however wide the bound on its next run is.
             need = min(known.memory_mib, self._most_mib) if known else 0.0
@@ -291,7 +349,8 @@ class World:
             and live.id not in layout.closed
         )
         if shares and known and need:
-            return Kind(live.spec.owner.uid, name, need)
+            separated = any(live.id in pair for pair in self.brain.apart)
+            return Kind(live.spec.owner.uid, name, need, live.id if separated else "")
         return Kind(-1, "", self._least_device_mib(need))
 
     def _known(self, name: str) -> Workload | None:
@@ -310,46 +369,43 @@ class World:
             return 0.0
         return min(enough, default=need_mib)
 
-    def _rebuild_where_needed(
-        self, layout: Layout, kinds: Mapping[str, Kind], active: Sequence[LiveJob]
-    ) -> bool:
-        sizes, shares = _gang_sizes(active), self._shares_of(kinds, active)
-        known = not self._stale and self._place.keys() >= set(kinds.values())
-        if known and self._still_holds(layout, shares, sizes):
+    def _rebuild_where_needed(self, layout: Layout, changed: Sequence[_Track]) -> bool:
+        shown = [track for track in changed if track.live.id not in layout.hidden]
+        known = not self._stale and all(track.kind in self._place for track in shown)
+        if known and self._made.allowed == self._shares_of(self._specs):
             return False
-        self._stale, self._troubled, self._sizes = False, layout.troubled, sizes
-        self._made = self._kind_state(kinds, shares, active, sizes)
+        shown = [t for name, t in self._tracks.items() if name not in layout.hidden]
+        self._stale, self._troubled = False, layout.troubled
+        self._sizes = _gang_sizes(shown)
+        self._specs = {track.kind: track.live.spec for track in shown}
+        self._made = self._kind_state(shown)
         self._place = {kind: k for k, kind in enumerate(self._made.kinds)}
         self.state = self._made.state(self.cluster, layout)
         self._rules = StartRules(self.state, self._allowed_to)
         self._gpu_place = {gpu: k for k, gpu in enumerate(self.state.machines.gpu_ids)}
         return True
 
-    def _kind_state(
-        self,
-        kinds: Mapping[str, Kind],
-        shares: _Shares,
-        active: Sequence[LiveJob],
-        sizes: Mapping[str, int],
-    ) -> KindState:
+    def _kind_state(self, shown: Sequence[_Track]) -> KindState:
         recent = self._newcomers.workloads if self.cluster.start_capped else ()
-        names = dict.fromkeys([*sizes, *recent])
+        names = dict.fromkeys([*self._sizes, *recent])
         known = [name for name in names if self._known(name) is not None]
         caps = useful_caps(self.cluster, self.beliefs.measured_caps)
         return KindState(
-            kinds=tuple(dict.fromkeys(kinds.values())),
-            table=self.beliefs.table(known, self._models, caps, sizes),
+            kinds=tuple(self._specs),
+            table=self.beliefs.table(known, self._models, caps, self._sizes).after(
+                self.brain.broken
+            ),
             profile=self._known,
-            apart=self._who_keeps_apart(active),
-            allowed=shares,
+            apart=self._who_keeps_apart(shown),
+            separated=frozenset(self.brain.apart),
+            allowed=self._shares_of(self._specs),
         )
 
-    def _shares_of(self, kinds: Mapping[str, Kind], active: Sequence[LiveJob]) -> _Shares:
-        """Return the kinds that there are, with the shares that each may have on each model."""
-        of_kind = {kinds[live.id]: live.spec for live in active}
+    def _shares_of(self, specs: Mapping[Kind, JobSpec]) -> _Shares:
+        """Return the shares that jobs of each kind, such as these, may have on each model."""
         return {
             (kind, model): set() if kind.alone else self._allowed_for(spec, model)
-            for kind, spec in of_kind.items()
+            for kind, spec in specs.items()
             for model in self._models
         }
 
@@ -360,16 +416,9 @@ class World:
     def _allowed_to(self, kind: int, model: str) -> Collection[int]:
         return self._made.allowed[self._made.kinds[kind], model]
 
-    def _still_holds(self, layout: Layout, shares: _Shares, sizes: Mapping[str, int]) -> bool:
-        return (
-            layout.troubled == self._troubled
-            and all(self._made.allowed[key] == allowed for key, allowed in shares.items())
-            and all(size <= self._sizes.get(name, 0) for name, size in sizes.items())
-        )
-
-    def _who_keeps_apart(self, active: Sequence[LiveJob]) -> set[tuple[int, int]]:
+    def _who_keeps_apart(self, shown: Sequence[_Track]) -> set[tuple[int, int]]:
         """Return the pairs of users, both ways, that may not share a device."""
-        of_user = {live.spec.owner.uid: live for live in active}
+        of_user = {track.live.spec.owner.uid: track.live for track in shown}
         runs = {uid: self._example(live) for uid, live in of_user.items()}
         return {
             (a, b)
@@ -387,20 +436,19 @@ class World:
 
     # Jobs in a state.
 
-    def _fill(self, active: Sequence[LiveJob], kinds: Mapping[str, Kind]) -> None:
-        """Put every job where the brain has it."""
+    def _fill(self, changed: Sequence[_Track], layout: Layout) -> None:
+        """Put the jobs that have changed, all that hold devices among them, where they are."""
         state = self.state
         for job in state.running.values():
             job.done_s, job.since_s = job.done(state.now), max(job.since_s, state.now)
-        for live in active:
-            self._read_job(live, self._place[kinds[live.id]])
-        seen = [self._tracks[live.id].job for live in active]
-        waiting = [job for job in seen if job.phase == "pending"]
-        holding = [job for job in seen if job.phase == "running"]
-        by_wait = sorted(waiting, key=lambda job: (job.waiting_since_s, job.number))
+        shown = [track for track in changed if track.live.id not in layout.hidden]
+        for track in changed:
+            state.pending.pop(track.job.number, None)
+        for track in shown:
+            self._read_job(track)
+        self._line_up([track.job for track in shown if track.job.phase == "pending"])
+        holding = [track.job for track in shown if track.job.phase == "running"]
         by_start = sorted(holding, key=lambda job: (job.started_s, job.number))
-        state.pending.clear()
-        state.pending.update((job.number, job) for job in by_wait)
         state.running.clear()
         state.running.update((job.number, job) for job in by_start)
         for residents in state.residents:
@@ -412,16 +460,24 @@ class World:
         for job in by_start:
             job.rate = self._rate(job)
 
+    def _line_up(self, waiting: Sequence[Job]) -> None:
+        """Put jobs into the queue, which is in the order in which they began to wait."""
+        pending = self.state.pending
+        come = sorted(waiting, key=_wait)
+        if come and pending and _wait(pending[next(reversed(pending))]) > _wait(come[0]):
+            come = sorted([*pending.values(), *come], key=_wait)
+            pending.clear()
+        pending.update((job.number, job) for job in come)
+
     def _count_idle(self) -> None:
         state = self.state
         for node, gpus in enumerate(state.machines.node_gpus):
             idle = sum(not state.residents[gpu] for gpu in gpus)
             state.idle_count[node] = 0 if node in state.down else idle
 
-    def _read_job(self, live: LiveJob, kind: int) -> None:
-        track = self._tracks[live.id]
-        job, now = track.job, self.state.now
-        job.workload = kind
+    def _read_job(self, track: _Track) -> None:
+        live, job, now = track.live, track.job, self.state.now
+        job.workload, track.alone_only = self._place[track.kind], live.alone_only
         if track.steps != len(live.history):
             self._read_history(track, live)
         if live.state not in HOLDING or live.run is None:
@@ -535,7 +591,11 @@ def _seen_as(live: LiveJob) -> Job:
     )
 
 
-def _key(live: LiveJob) -> tuple[int, str]:
+def _wait(job: Job) -> tuple[float, int]:
+    return job.waiting_since_s, job.number
+
+
+def _key(live: LiveJob) -> WorkloadKey:
     return live.spec.owner.uid, live.spec.workload
 
 
@@ -544,10 +604,9 @@ def _share_on(live: LiveJob, gpu: str) -> int | None:
     return next((seat.share for seat in seats if seat.gpu == gpu), None)
 
 
-def _gang_sizes(active: Sequence[LiveJob]) -> dict[str, int]:
+def _gang_sizes(tracks: Sequence[_Track]) -> dict[str, int]:
     """Return the workers of the largest job of each workload."""
     sizes: dict[str, int] = {}
-    for live in active:
-        name = workload_name(live.spec)
-        sizes[name] = max(live.spec.workers, sizes.get(name, 0))
+    for track in tracks:
+        sizes[track.name] = max(track.job.workers, sizes.get(track.name, 0))
     return sizes

@@ -63,19 +63,20 @@ class Patience:
 
     def next_s(self, state: State) -> float | None:
         """Return when the next of the waiting jobs becomes overdue."""
-        ahead = min([due for _, due in self._due(state) if due > state.now], default=math.inf)
+        ahead = min([due for due in self._due(state) if due > state.now], default=math.inf)
         return None if math.isinf(ahead) else ahead
 
-    def _due(self, state: State) -> list[tuple[Job, float]]:
-        """Return the waiting jobs and when each becomes overdue."""
+    def _due(self, state: State) -> list[float]:
+        """Return when each of the waiting jobs becomes overdue."""
         patience_s, stretch = self.patience_s, self.stretch
         return [
-            (job, job.waiting_since_s + patience_s + stretch * job.work_s)
+            job.waiting_since_s + patience_s + stretch * job.work_s
             for job in state.pending.values()
         ]
 
     def _overdue(self, state: State) -> list[Job]:
-        overdue = [job for job, due in self._due(state) if due <= state.now]
+        waiting = zip(state.pending.values(), self._due(state), strict=True)
+        overdue = [job for job, due in waiting if due <= state.now]
         return sorted(overdue, key=lambda job: (job.waiting_since_s, job.number))
 
     def _reserve(self, state: State, job: Job, ends: Mapping[int, float]) -> Reservation | None:

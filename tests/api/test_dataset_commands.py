@@ -208,3 +208,44 @@ def test_instance_with_margins_and_sub_batches(run, tmp_path):
     assert made["w"].batch.fixed_mib == pytest.approx(600)
     assert made["w"].batch.step_s.per_sample == pytest.approx((1 / 12 - 1 / 20) / 8)
     assert made["other"].batch is None
+
+
+class TestPairs:
+    TABLE = """workload_1,slowdown_1,workload_2,slowdown_2,share_1,share_2,gpu_model,status,date
+b,1.2,a,1.6,,,V100,ok,2026-01-01
+a,1.4,b,1.0,,,V100,ok,2026-01-03
+a,,b,,,,V100,failed,2026-01-02
+a,1.1,b,1.3,50,50,V100,ok,2026-01-02
+a,,c,,,,V100,failed,
+"""
+
+    @pytest.fixture
+    def pairs(self, tmp_path):
+        (tmp_path / "pairs.csv").write_text(self.TABLE)
+        return tmp_path
+
+    def test_repeats_are_one_whichever_way_round(self, run, pairs):
+        status, output, _ = run("pairs", pairs, "--json")
+        first, capped, failed = json.loads(output)
+        # a: (1.6 + 1.4) / 2, b: (1.2 + 1.0) / 2
+        assert (first["workloads"], first["slowdown"]) == (["a", "b"], [1.5, 1.1])
+        assert (first["times"], first["failed"], first["last"]) == (3, 1, "2026-01-03")
+        assert (capped["shares"], capped["slowdown"]) == ([50, 50], [1.1, 1.3])
+        assert (failed["workloads"], failed["slowdown"]) == (["a", "c"], None)
+        assert status == 0
+
+    def test_as_people_read_it(self, run, pairs):
+        _, output, _ = run("pairs", pairs, "--workload", "c")
+        assert [line.split() for line in output.splitlines() if "a" in line or "c" in line][1:] == [
+            ["V100", "a", "no", "cap", "failed", "once"],
+            ["c", "no", "cap", "failed"],
+        ]
+        assert "3 times, 1 failed" in run("pairs", pairs)[1]
+
+    def test_a_workload_that_is_not_there(self, run, pairs):
+        status, _, error = run("pairs", pairs, "--workload", "d")
+        assert (status, error) == (2, "dovetail: --workload: must be one of a, b, c, got 'd'\n")
+
+    def test_nothing_measured(self, run, tmp_path):
+        (tmp_path / "profiles.csv").write_text(PROFILES)
+        assert run("pairs", tmp_path) == (0, "nothing was measured together\n", "")

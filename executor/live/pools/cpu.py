@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import socket
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
@@ -206,43 +207,53 @@ class CpuPool(LocalPool):
                 except DamagedError:
                     continue
                 if started is not None and started.shim is not None:
-                    found.append(_Guarded(run.id, rank, seat.gpu, started.shim))
+                    capped = seat.share is not None
+                    found.append(_Guarded(run.id, rank, seat.gpu, started.shim, capped))
         return found
 
 
 class _Guarded(NamedTuple):
-    """A rank, its device, and the shim below which its processes are."""
+    """A rank, its device, the shim below which its processes are, and whether it has a cap."""
 
     run: str
     rank: int
     device: str
     shim: Process
+    capped: bool
 
 
 class _Meter:
-    """CPU time and memory of each device's ranks, from one look at all processes."""
+    """CPU time that each device's ranks had or waited for, and their memory.
+
+    Who waits for a core would use it: with others on the machine, time on it alone would make a
+    job that is always busy look like one that hardly computes.
+    """
 
     def __init__(self, cores: Mapping[str, Sequence[int]]) -> None:
         self._cores = cores
         self._read_s = boot_s()
-        self._ticks: dict[tuple[str, int], int] = {}
+        self._wanted: dict[tuple[str, int], float] = {}
         self._most: dict[str, float] = {}
 
     def read(self, ranks: Sequence[_Guarded]) -> Mapping[str, Usage]:
         now_s, trees = boot_s(), _Trees(every_process())
-        spent: Counter[str] = Counter()
+        spent: defaultdict[str, float] = defaultdict(float)
         resident: Counter[str] = Counter()
         by_run: Counter[str] = Counter()
-        ticks = {}
+        wanted = {}
         for rank in ranks:
             below = trees.below(rank.shim)
-            ticks[rank.run, rank.rank] = total = sum(stat.cpu for stat in below)
-            spent[rank.device] += max(0, total - self._ticks.get((rank.run, rank.rank), 0))
+            total = sum(stat.cpu for stat in below) / _TICKS_S
+            # Who waits for his cap's sake would not use the core.
+            if not rank.capped:
+                total += sum(_queued_s(stat.pid) for stat in below)
+            wanted[rank.run, rank.rank] = total
+            spent[rank.device] += max(0.0, total - self._wanted.get((rank.run, rank.rank), 0.0))
             # The shim, the first, is ours and not the job's.
             pages = sum(stat.rss_pages for stat in below[1:])
             resident[rank.device] += pages
             by_run[rank.run] += pages
-        wall_s, self._read_s, self._ticks = now_s - self._read_s, now_s, ticks
+        wall_s, self._read_s, self._wanted = now_s - self._read_s, now_s, wanted
         self._most = {
             run: max(self._most.get(run, 0.0), pages * _PAGE_MIB) for run, pages in by_run.items()
         }
@@ -251,7 +262,7 @@ class _Meter:
             device: Usage(
                 at_s=now_s,
                 memory_mib=resident[device] * _PAGE_MIB,
-                metrics=_metrics(spent[device] / _TICKS_S, wall_s, len(cores)),
+                metrics=_metrics(spent[device], wall_s, len(cores)),
                 source=SOURCE,
                 memory_by_run={
                     run: most for run, most in self._most.items() if homes[run] == device
@@ -279,6 +290,16 @@ class _Trees:
         for stat in found:
             found += [self._known[child] for child in self._children.get(stat.pid, [])]
         return found
+
+
+def _queued_s(pid: int) -> float:
+    """Return the seconds for which the threads of a process have waited for a core."""
+    waited_ns = 0
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/schedstat", "rb") as file:
+                waited_ns += int(file.read().split()[1])
+    return waited_ns / 1e9
 
 
 def _metrics(spent_s: float, wall_s: float, cores: int) -> Mapping[str, float]:

@@ -22,6 +22,10 @@ class LaunchError(DovetailError):
     """A rank cannot be started; the text says why."""
 
 
+class NotNowError(LaunchError):
+    """A rank cannot be started at present, through no fault of its job."""
+
+
 class Gate:
     """A shim that has been started, and the process that it holds at the gate.
 

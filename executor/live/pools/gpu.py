@@ -8,46 +8,52 @@ from __future__ import annotations
 
 import logging
 import socket
-import threading
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from dovetail.executor.live import events
 from dovetail.executor.live.clock import boot_s
 from dovetail.executor.live.cublas import CublasVersions
+from dovetail.executor.live.dcgm import SOURCE as DCGM
+from dovetail.executor.live.dcgm import open_dcgm
+from dovetail.executor.live.events import AnyEvent
 from dovetail.executor.live.jobs import Run
 from dovetail.executor.live.mps.errors import MpsError
-from dovetail.executor.live.mps.health import HealthState
 from dovetail.executor.live.mps.manager import MpsManager
 from dovetail.executor.live.nvml import Gpu, GpuLostError, Nvml, NvmlError
-from dovetail.executor.live.pools.gate import LaunchError
+from dovetail.executor.live.pools.ailments import Ailments
+from dovetail.executor.live.pools.gate import LaunchError, NotNowError
+from dovetail.executor.live.pools.gpu_health import FAULT_S, GpuHealth
 from dovetail.executor.live.pools.local import LocalPool
 from dovetail.executor.live.pools.pool import Usage
-from dovetail.executor.live.pools.processes import descendants, stat_of
+from dovetail.executor.live.pools.processes import Process, descendants, holders, stat_of
+from dovetail.executor.live.pools.run_files import DamagedError
 from dovetail.executor.live.splits import SplitKey, Splits
+from dovetail.instances._record import listed
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Cluster, Node
 from dovetail.instances.instance import Gpu as Device
 
 TURNS: Final = "no MPS: jobs that share a GPU take turns on it (time slicing), without SM shares"
 
+EXCLUSIVE: Final = "without MPS, a GPU in compute mode EXCLUSIVE_PROCESS takes one process"
+
 RESERVE_MIB: Final = 512.0
 """Kept free on every GPU, for the driver and the MPS server."""
-
-WATCH_S: Final = 2.0
-"""Seconds between looks at MPS and at critical errors."""
 
 OUTSIDE_S: Final = 15.0
 """Seconds for which a process may be on a GPU and not in the client list of its MPS server."""
 
-APPLICATION_XIDS: Final = frozenset({13, 31, 43, 45, 68, 109})
-"""Errors that a program causes; the GPU is as good as before (NVIDIA's device plugin)."""
-
-_FAULTY: Final = frozenset({HealthState.FAULT, HealthState.UNKNOWN})
-
 _log = logging.getLogger(__name__)
+
+
+class _Fault(NamedTuple):
+    """When a program's fault was seen on a GPU, and which runs were there."""
+
+    at_s: float
+    runs: frozenset[str]
 
 
 class GpuPool(LocalPool):
@@ -91,14 +97,14 @@ class GpuPool(LocalPool):
         self._gpus = {_device_id(gpu): gpu for gpu in _chosen(_usable(nvml.gpus()), only)}
         self._has_mps = mps.why_not() is None
         self.notice = "" if self._has_mps else TURNS
+        self._victims: dict[str, _Fault] = {}
         self._outside_since: dict[tuple[str, int], float] = {}
         self._cublas = CublasVersions()
-        self._sick: dict[str, str] = {}
-        self._left: dict[str, tuple[int, ...]] = {}
-        self._closing = threading.Event()
-        self._reading = threading.Lock()
-        self._watcher = threading.Thread(target=self._watch, name="gpu watcher", daemon=True)
-        self._watcher.start()
+        self._ailments = Ailments(directory / "sick.json", self._tell)
+        self._without_gpm = {g.uuid for g in self._gpus.values() if not nvml.has_gpm(g.uuid)}
+        self._dcgm = open_dcgm() if self._without_gpm else None
+        under_mps = mps if self._has_mps else None
+        self._health = GpuHealth(self._gpus, nvml, under_mps, self._ailments, self._end)
 
     # What there is.
 
@@ -120,13 +126,16 @@ class GpuPool(LocalPool):
 
     def sharing(self, first: Run, second: Run) -> str | None:
         """Return why two runs may never share a GPU: an MPS server serves one user."""
-        if self._has_mps and first.spec.owner.uid != second.spec.owner.uid:
-            return "an MPS server serves one user at a time"
-        return None
+        if self._has_mps:
+            same = first.spec.owner.uid == second.spec.owner.uid
+            return None if same else "an MPS server serves one user at a time"
+        modes = {gpu.compute_mode for gpu in self._gpus.values()}
+        return EXCLUSIVE if "exclusive_process" in modes else None
 
     def library(self, run: Run) -> str:
         """Return the version of cuBLAS that a run has loaded, empty where it is not known."""
-        pids = [pid for gpu in self._gpus.values() for pid in self._pids(run, gpu)]
+        roots = [self._root(run, rank) for rank in range(len(run.seats))]
+        pids = [pid for root in roots if root is not None for pid in _family(root.pid)]
         return self._cublas.of(pids, run.spec.owner.uid, run.spec.owner.gid) or ""
 
     def allowed(self, library: str, model: str) -> Collection[int]:
@@ -140,23 +149,25 @@ class GpuPool(LocalPool):
         found = {}
         for name, gpu in self._gpus.items():
             try:
-                with self._reading:
-                    found[name] = self._read(gpu)
+                found[name] = self._read(name, gpu)
             except (GpuLostError, NvmlError) as error:
-                self._report(name, str(error))
+                self._health.silent(name, str(error))
         return found
 
     def resume(self, runs: Sequence[Run]) -> Sequence[Run]:
-        """Take up the runs that should exist; no GPU is known to be sick yet."""
-        for name in self._gpus:
-            self._tell(events.DeviceHealed(at_s=0.0, gpu=name))
-        return super().resume(runs)
+        """Take up the runs that should exist, and begin to watch the GPUs."""
+        self._ailments.resume(self._gpus.keys())
+        beyond = super().resume(runs)
+        self._health.start()
+        return beyond
 
     # What a rank needs.
 
     def rank_environment(self, run: Run, rank: int) -> Mapping[str, str]:
         """Return the variables that bring a rank to its GPU, under its cap and limit."""
         seat, spec = run.seats[rank], run.spec
+        if seat.gpu not in self._gpus:
+            raise NotNowError(f"rank {rank}: the pool has no GPU {seat.gpu}")
         uuid = self._gpus[seat.gpu].uuid
         if not self._has_mps:
             if seat.share is not None:
@@ -167,7 +178,8 @@ class GpuPool(LocalPool):
                 uuid, spec.owner.uid, seat.share, seat.memory_mib, spec.priority == "latency"
             )
         except MpsError as error:
-            raise LaunchError(f"rank {rank}: {error}") from None
+            self._health.rest(seat.gpu, str(error))
+            raise NotNowError(f"rank {rank}: {error}") from None
 
     def is_ready(self, run: Run, rank: int, pid: int) -> bool:
         """Return whether a rank is among the clients of its GPU's MPS server.
@@ -176,13 +188,14 @@ class GpuPool(LocalPool):
         """
         if not self._has_mps:
             return True
-        uuid = self._gpus[run.seats[rank].gpu].uuid
+        gpu, root = self._gpus.get(run.seats[rank].gpu), self._root(run, rank)
+        if gpu is None or root is None:
+            return False
         try:
-            if self._mps.attached(uuid, pid):
+            if self._mps.attached(gpu.uuid, root.pid):
                 self._outside_since.pop((run.id, rank), None)
                 return True
-            with self._reading:
-                outside = not self._nvml.processes(uuid).keys().isdisjoint(_family(pid))
+            outside = not self._nvml.processes(gpu.uuid).keys().isdisjoint(_family(root.pid))
         except (MpsError, NvmlError, GpuLostError) as error:
             _log.info("%s: rank %d cannot be looked up: %s", run.id, rank, error)
             return False
@@ -191,50 +204,93 @@ class GpuPool(LocalPool):
 
     def before_kill(self, run: Run, rank: int) -> None:
         """Have MPS end the rank's work on the GPU: killing a busy client is undefined (NVIDIA)."""
-        started = self.files(run.id).rank(rank).started()
-        if not self._has_mps or started is None or started.rank is None:
+        gpu, root = self._gpus.get(run.seats[rank].gpu), self._root(run, rank)
+        if not self._has_mps or gpu is None:
             return
-        uuid = self._gpus[run.seats[rank].gpu].uuid
-        if not self._mps.terminate(uuid, started.rank.pid):
+        if root is not None and root.alive:
+            above = [root]
+        else:
+            above = holders(self.files(run.id).rank(rank).token)
+        done = [self._mps.terminate(gpu.uuid, process.pid) for process in above]
+        if not all(done):
             _log.warning("%s: MPS could not end rank %d; it is killed all the same", run.id, rank)
 
     def close(self) -> None:
         """Let go of everything but the jobs and the daemons that serve them."""
-        self._closing.set()
-        self._watcher.join()
+        quiet = self._health.close()
+        if self._dcgm is not None:
+            self._dcgm.close()
+        self._cublas.close()
         super().close()
-        self._mps.close()
-        self._nvml.close()
+        if quiet:
+            self._mps.close()
+            self._nvml.close()
 
     # How it is found out.
 
-    def _read(self, gpu: Gpu) -> Usage:
+    def _read(self, name: str, gpu: Gpu) -> Usage:
         readings = self._nvml.read(gpu.uuid)
+        told = self._dcgm.metrics(gpu.uuid) if self._dcgm and gpu.uuid in self._without_gpm else {}
         return Usage(
             at_s=boot_s(),
             memory_mib=readings.used_mib,
             energy_j=readings.energy_j,
-            metrics=readings.metrics,
-            source=readings.source,
-            memory_by_run=self._memory_by_run(gpu),
+            metrics=told or readings.metrics,
+            source=DCGM if told else readings.source,
+            memory_by_run=self._memory_by_run(name, gpu),
         )
 
-    def _memory_by_run(self, gpu: Gpu) -> dict[str, float]:
+    def _memory_by_run(self, name: str, gpu: Gpu) -> dict[str, float]:
         """Return what the processes of each run hold on a GPU, where the driver tells it."""
         by_pid = self._nvml.processes(gpu.uuid)
+        roots = self._roots(name) if by_pid else {}
         found: dict[str, float] = defaultdict(float)
-        for run in self.kept():
-            for pid in self._pids(run, gpu):
-                found[run.id] += by_pid.get(pid) or 0.0
-        return {run: mib for run, mib in found.items() if mib}
+        for pid, mib in by_pid.items():
+            root = next((above for above in _line(pid) if above in roots), None)
+            if root is not None and mib:
+                found[roots[root]] += mib
+        return dict(found)
 
-    def _pids(self, run: Run, gpu: Gpu) -> Iterator[int]:
-        for rank, seat in enumerate(run.seats):
-            if self._gpus[seat.gpu] is not gpu:
-                continue
+    def _roots(self, name: str) -> dict[int, str]:
+        """Return the runs on a GPU by the process above all others of their rank there."""
+        found = {}
+        for run in self.kept():
+            for rank, seat in enumerate(run.seats):
+                root = self._root(run, rank) if seat.gpu == name else None
+                if root is not None:
+                    found[root.pid] = run.id
+        return found
+
+    def _root(self, run: Run, rank: int) -> Process | None:
+        """Return the launcher of a rank, to whom orphans among its processes go, too."""
+        try:
             started = self.files(run.id).rank(rank).started()
-            if started is not None and started.rank is not None:
-                yield from _family(started.rank.pid)
+        except DamagedError:
+            return None
+        return started.shim if started is not None else None
+
+    def _tell(self, event: AnyEvent) -> None:
+        if isinstance(event, events.RankEnded) and event.status != 0:
+            event = self._judged(event)
+        super()._tell(event)
+
+    def _judged(self, ended: events.RankEnded) -> AnyEvent:
+        """Return how a rank failed: where a fault hit several runs, it says nothing of this one.
+
+        MPS passes a fault on to every client of the GPU, and names no culprit.
+        """
+        run = next((run for run in self.kept() if run.id == ended.run), None)
+        name = run.seats[ended.rank].gpu if run is not None else ""
+        if not self._has_mps or name not in self._gpus or not self._health.faulted(name):
+            return ended
+        known = self._victims.get(name)
+        if known is None or boot_s() - known.at_s > FAULT_S:
+            here = {one.id for one in self.kept() if name in {seat.gpu for seat in one.seats}}
+            known = self._victims[name] = _Fault(boot_s(), frozenset(here))
+        if ended.run not in known.runs or len(known.runs) == 1:
+            return ended
+        reason = f"a fault on {name}, of {listed(sorted(known.runs))}, ended all work there"
+        return events.RankGone(at_s=0.0, run=ended.run, rank=ended.rank, reason=reason)
 
     def _judge_outsider(self, run: Run, rank: int, outside: bool) -> None:
         key = (run.id, rank)
@@ -245,58 +301,25 @@ class GpuPool(LocalPool):
             reason = f"rank {rank} is on the GPU, but not under MPS: it would ignore its share"
             self._tell(events.StopDecided(at_s=0.0, run=run.id, reason=reason, then="fail"))
 
-    # The health of GPUs.
-
-    def _watch(self) -> None:
-        while not self._closing.wait(WATCH_S):
-            try:
-                self._look()
-            except Exception:  # without its watcher a pool would start jobs on sick GPUs
-                _log.exception("the GPUs could not be looked at")
-
-    def _look(self) -> None:
-        with self._reading:
-            xids = list(self._nvml.xids())
-        for xid in xids:
-            for name, gpu in self._gpus.items():
-                if gpu.uuid == xid.uuid and xid.code not in APPLICATION_XIDS:
-                    self._report(name, f"the driver reported Xid {xid.code}: see dmesg")
-        if self._has_mps:
-            for name, gpu in self._gpus.items():
-                self._nurse(name, gpu)
-
-    def _nurse(self, name: str, gpu: Gpu) -> None:
-        """Bring MPS back on a GPU whose server has failed; until then nothing starts there."""
-        health = self._mps.health(gpu.uuid)
-        if health.state in _FAULTY:
-            self._report(name, f"MPS: {health.why or health.state}")
-            recovery = self._mps.recover(gpu.uuid)
-            _log.warning("%s: MPS was recovered: %s", name, "; ".join(recovery.steps))
-            self._left[name] = recovery.left
-            self._end(gpu, recovery.left)
-            if not recovery.healthy:
-                return
-        if name in self._left and not any(map(stat_of, self._left[name])):
-            del self._left[name]
-            self._heal(name)
-
-    def _end(self, gpu: Gpu, pids: Iterable[int]) -> None:
+    def _end(self, name: str, pids: Collection[int]) -> None:
         """Stop the runs whose work on a GPU was lost with its MPS server."""
-        lost = set(pids)
+        roots = self._roots(name) if pids else {}
+        lost = {roots[above] for pid in pids for above in _line(pid) if above in roots}
         for run in self.kept():
-            if not lost.isdisjoint(self._pids(run, gpu)):
+            if run.id in lost:
                 then: Literal["wait", "fail"] = "wait" if run.spec.requeue else "fail"
                 reason = "the MPS server of its GPU failed"
                 self._tell(events.StopDecided(at_s=0.0, run=run.id, reason=reason, then=then))
 
-    def _report(self, name: str, reason: str) -> None:
-        if self._sick.get(name) != reason:
-            self._sick[name] = reason
-            self._tell(events.DeviceSick(at_s=0.0, gpu=name, reason=reason))
 
-    def _heal(self, name: str) -> None:
-        if self._sick.pop(name, None) is not None:
-            self._tell(events.DeviceHealed(at_s=0.0, gpu=name))
+def _line(pid: int) -> Iterator[int]:
+    """Yield a process and those above it."""
+    seen: set[int] = set()
+    while pid > 1 and pid not in seen:
+        yield pid
+        seen.add(pid)
+        stat = stat_of(pid)
+        pid = stat.parent if stat is not None else 0
 
 
 def _family(pid: int) -> list[int]:

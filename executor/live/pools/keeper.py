@@ -21,7 +21,7 @@ from typing import Final, NamedTuple, Protocol
 from dovetail.executor.live import events
 from dovetail.executor.live.clock import boot_s
 from dovetail.executor.live.jobs import Run
-from dovetail.executor.live.pools.gate import Gate, LaunchError, complaint
+from dovetail.executor.live.pools.gate import Gate, LaunchError, NotNowError, complaint
 from dovetail.executor.live.pools.processes import Process, boot_id, holders, session
 from dovetail.executor.live.pools.run_files import DamagedError, RankFiles, RunFiles, StopOrder
 
@@ -286,7 +286,7 @@ class Keeper:
         except Exception as error:
             if not isinstance(error, LaunchError | OSError):
                 _log.exception("%s: it could not be launched", self.kept.id)
-            self._abort(idle, str(error))
+            self._abort(idle, str(error), isinstance(error, NotNowError))
             return
         for rank in idle:
             assert rank.gate is not None
@@ -302,11 +302,11 @@ class Keeper:
             if answer != "prepared":
                 raise LaunchError(f"rank {rank.number}: {complaint(answer)}")
 
-    def _abort(self, ranks: list[_Rank], reason: str) -> None:
+    def _abort(self, ranks: list[_Rank], reason: str, later: bool) -> None:
         for rank in ranks:
             if rank.gate is not None:
                 rank.gate.dismiss()
-            self._end(rank, self._refused(rank, reason))
+            self._end(rank, self._refused(rank, reason, later))
 
     def _await_start(self, rank: _Rank) -> None:
         assert rank.gate is not None
@@ -470,8 +470,10 @@ class Keeper:
         rank.ready, rank.lost = False, reason
         self._tell(events.RankLost(at_s=0.0, run=self.kept.id, rank=rank.number, reason=reason))
 
-    def _refused(self, rank: _Rank, reason: str) -> events.RankRefused:
-        return events.RankRefused(at_s=0.0, run=self.kept.id, rank=rank.number, reason=reason)
+    def _refused(self, rank: _Rank, reason: str, later: bool = False) -> events.RankRefused:
+        return events.RankRefused(
+            at_s=0.0, run=self.kept.id, rank=rank.number, reason=reason, later=later
+        )
 
     def _gone(self, rank: _Rank, reason: str) -> events.RankGone:
         return events.RankGone(at_s=0.0, run=self.kept.id, rank=rank.number, reason=reason)

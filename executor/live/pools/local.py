@@ -185,7 +185,7 @@ class LocalPool:
 
     def kept(self) -> Sequence[Run]:
         """Return the runs that are not released."""
-        return [keeper.kept for keeper in self._keepers.values()]
+        return [keeper.kept for keeper in list(self._keepers.values())]
 
     def rank_spec(self, run: Run, rank: int, files: RunFiles) -> dict[str, object]:
         """Return what the shim of a rank is to run."""

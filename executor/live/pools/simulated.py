@@ -112,6 +112,7 @@ class SimulatedNode:
             saved.runs = []
         for simulated in saved.runs:
             self._simulation.add(simulated)
+            self._note_start(simulated.run)
         self._log(self._simulation.advance(boot_s()))
         for simulated in self._simulation.runs.values():
             self._news += simulated.told()
@@ -256,6 +257,12 @@ class SimulatedNode:
 
     def _log_file(self, run: str, rank: int) -> Path:
         return self._directory / "runs" / run / f"rank{rank}" / "log"
+
+    def _note_start(self, run: Run) -> None:
+        """Log a start that the service before was killed at, before it could log it."""
+        for rank in range(len(run.seats)):
+            if not self._log_file(run.id, rank).exists():
+                self._log([RankStarted(at_s=0.0, run=run.id, rank=rank)])
 
     def _log(self, happened: Sequence[AnyEvent]) -> None:
         for event in happened:

@@ -22,7 +22,8 @@ def _submitted(brain, rng):
         requeue=rng.random() < 0.8,
     )
     job = rng.choice([brain.next_job_id()] * 19 + ["j1"])
-    return events.Submitted, {"job": job, "spec": chosen}
+    request = rng.choice(["", "", "1000 k", "1000 l"])
+    return events.Submitted, {"job": job, "spec": chosen, "request": request}
 
 
 def _placed(brain, rng):
@@ -85,6 +86,22 @@ def _measured(brain, rng):
     return events.Measured, {"runs": runs, "gpu": "g0", "measurement": found, "window_s": 9.5}
 
 
+def _separated(brain, rng):
+    return events.Separated, {
+        "runs": (_run(brain, rng), _run(brain, rng)),
+        "gpu_model": "test",
+        "workloads": ("v", "w"),
+        "shares": (None, None),
+        "gsla": 1.5,
+        "slowdown": rng.choice([None, 1.7]),
+    }
+
+
+def _library_seen(brain, rng):
+    uid, library = rng.choice([ANN, BOB]).uid, rng.choice(["130100", "130200"])
+    return events.LibrarySeen, {"uid": uid, "workload": "vision", "library": library}
+
+
 def _recorded(brain, rng):
     return events.Recorded, {"sequence": max(0, brain.sequence - rng.randrange(9))}
 
@@ -140,6 +157,8 @@ _FATES = (
     (_profiled, 0.5),
     (_not_profiled, 0.5),
     (_measured, 0.5),
+    (_separated, 0.5),
+    (_library_seen, 0.2),
     (_recorded, 0.5),
     (_drained, 0.5),
     (_sick, 0.3),

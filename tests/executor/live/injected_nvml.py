@@ -29,6 +29,7 @@ class InjectedLibrary:
         self.lost: set[int] = set()
         self.uuids = {0: "GPU-injected-0", 1: "GPU-injected-1"}
         self.compute_modes = {0: 0, 1: pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS}
+        self.gpus = 2
         self.freed = 0
         self.sampled = 0
         for name in dir(type(self)):
@@ -55,7 +56,7 @@ class InjectedLibrary:
         return _say(text, b"580.0 (injected)")
 
     def _nvmlDeviceGetCount_v2(self, count: c_void_p) -> int:
-        c_uint.from_address(count).value = 2
+        c_uint.from_address(count).value = self.gpus
         return SUCCESS
 
     def _nvmlDeviceGetHandleByIndex_v2(self, index: c_uint, handle: c_void_p) -> int:

@@ -75,8 +75,10 @@ class Story:
     def gone(self, job, rank=0):
         return self.tell(events.RankGone, run=job.run.id, rank=rank, reason="another boot")
 
-    def refused(self, job, rank=0):
-        return self.tell(events.RankRefused, run=job.run.id, rank=rank, reason="no port")
+    def refused(self, job, rank=0, later=False):
+        return self.tell(
+            events.RankRefused, run=job.run.id, rank=rank, reason="no port", later=later
+        )
 
     def stop(self, job, then="wait"):
         return self.tell(events.StopDecided, run=job.run.id, reason="too slow", then=then)

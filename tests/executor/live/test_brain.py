@@ -278,6 +278,17 @@ class TestFailures:
         story.gone(job)
         assert job.state is JobState.FAILED
 
+    def test_what_cannot_be_started_yet_waits_but_not_for_ever(self, story):
+        job = story.submit(requeue=False)
+        for _ in range(MOST_LOSSES):
+            story.place(job)
+            story.refused(job, later=True)
+            assert job.state is JobState.SUBMITTED
+        story.place(job)
+        story.refused(job, later=True)
+        assert (job.state, job.failures) == (JobState.FAILED, 0)
+        assert job.why == "rank 0 cannot start: no port"
+
     def test_a_gang_of_which_one_rank_crashed_and_one_is_gone_has_failed(self, story):
         job = story.running(workers=2)
         story.ended(job, status=1, rank=1)

@@ -2,6 +2,7 @@
 
 import os
 import select
+import subprocess
 import time
 from pathlib import Path
 
@@ -200,6 +201,24 @@ class TestUsage:
         usage = pool.pool.usage()["cpu-0"]
         assert usage.memory_by_run["j1.1"] >= 64
         wait_until(lambda: pool.pool.usage()["cpu-0"].metrics["sm_active"] > 0.2)
+
+    def test_who_waits_for_a_core_that_others_use_would_use_it(self, make):
+        pool = make("devices=1")
+        (core,) = pool.pool._cores["cpu-0"]
+        pool.pool.launch(a_run(BUSY))
+        pool.wait_for("rank_ready")
+        wait_until(lambda: pool.pool.usage()["cpu-0"].metrics["sm_active"] > 0)
+        others = [subprocess.Popen(["taskset", "-c", str(core), *python("while True: pass")])
+                  for _ in range(3)]  # fmt: skip
+        try:
+            pool.pool.usage()
+            time.sleep(2)
+            # It has a quarter of the core, at most a half with some luck.
+            assert pool.pool.usage()["cpu-0"].metrics["sm_active"] > 0.8
+        finally:
+            for other in others:
+                other.kill()
+                other.wait()
 
 
 def test_a_job_keeps_nothing_open_of_the_service(make):

@@ -4,6 +4,8 @@ import os
 import shutil
 import subprocess
 import sys
+import time
+from concurrent.futures import wait
 from contextlib import contextmanager
 
 import pytest
@@ -35,7 +37,10 @@ def loading(*libraries):
 
 
 def version_of(*pids, versions=None):
-    return (versions or CublasVersions()).of(pids, os.geteuid(), os.getegid())
+    versions = versions or CublasVersions()
+    versions.of(pids, os.geteuid(), os.getegid())
+    wait(versions._answers.values())
+    return versions.of(pids, os.geteuid(), os.getegid())
 
 
 def test_the_version_of_what_is_loaded(tmp_path):
@@ -59,6 +64,14 @@ def test_processes_with_one_version_each_agree_or_do_not(tmp_path):
     with loading(first) as one, loading(second) as other, loading(first) as third:
         assert version_of(one, third) == "130100"
         assert version_of(one, other) is None
+
+
+def test_nobody_waits_for_an_answer(tmp_path):
+    versions = CublasVersions()
+    with loading(stand_in(tmp_path / "a", 130100)) as pid:
+        versions._asking.submit(time.sleep, 1.0)
+        assert versions.of([pid], os.geteuid(), os.getegid()) is None
+        assert version_of(pid, versions=versions) == "130100"
 
 
 def test_a_library_that_does_not_tell_is_not_known(tmp_path):

@@ -1,6 +1,7 @@
 """The doctor: on this machine as it is, and with made-up GPUs through the real ``pynvml``."""
 
 import shutil
+import subprocess
 
 import pytest
 
@@ -9,6 +10,7 @@ pynvml = pytest.importorskip("pynvml", reason="needs the extra live")
 from dovetail.executor.live.doctor import Level, Usable, diagnose  # noqa: E402
 from dovetail.executor.live.mps.manager import MpsManager  # noqa: E402
 from dovetail.executor.live.nvml import Nvml, NvmlError  # noqa: E402
+from dovetail.executor.live.pools.processes import TOKEN  # noqa: E402
 from dovetail.executor.live.splits import (  # noqa: E402
     Product,
     SplitEvidence,
@@ -76,6 +78,16 @@ def test_gpus_without_evidence_are_usable_without_partitioning(tmp_path, library
     assert "profiles by NVML GPM" in told
     assert "processes of others run there: pid 100, 101, 102" in told
     assert "compute mode EXCLUSIVE_PROCESS" in told
+
+
+def test_jobs_of_the_service_are_no_strangers(tmp_path, library):
+    with subprocess.Popen(["sleep", "600"], env={TOKEN: "home/j1.1/0"}) as job:
+        try:
+            library.processes = {"compute": [(job.pid, 1 << 20)], "mps": []}
+            told = [finding.told for finding in diagnosis(tmp_path).findings]
+        finally:
+            job.kill()
+    assert not any("processes of others" in one for one in told)
 
 
 @pytest.mark.skipif(not HAS_MPS, reason="needs nvidia-cuda-mps-control")

@@ -3,7 +3,9 @@
 MPS is NVIDIA's own control daemon where it is installed; no server can start without a GPU.
 """
 
+import os
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -12,13 +14,16 @@ pynvml = pytest.importorskip("pynvml", reason="needs the extra live")
 from dovetail.executor.live.jobs import Owner  # noqa: E402
 from dovetail.executor.live.mps.manager import MpsManager  # noqa: E402
 from dovetail.executor.live.nvml import Nvml  # noqa: E402
-from dovetail.executor.live.pools import gpu  # noqa: E402
-from dovetail.executor.live.pools.gpu import TURNS, GpuPool  # noqa: E402
+from dovetail.executor.live.pools import gpu, gpu_health  # noqa: E402
+from dovetail.executor.live.pools.gpu import EXCLUSIVE, TURNS, GpuPool  # noqa: E402
 from dovetail.executor.live.splits import Product, SplitEvidence, Splits  # noqa: E402
 from dovetail.instances.errors import InputError  # noqa: E402
 
 from .injected_nvml import injected  # noqa: E402
-from .local_runs import Watched, a_run, cleared, me  # noqa: E402
+from .local_runs import Watched, a_run, cleared, me, python  # noqa: E402
+from .pool_contract import Commands, PoolContract  # noqa: E402
+from .test_dcgm import DMON, program  # noqa: E402
+from .test_dcgm import FIRST as DCGM_FIRST  # noqa: E402
 from .waiting import wait_until  # noqa: E402
 
 NEEDS_MPS = pytest.mark.skipif(
@@ -31,7 +36,7 @@ SHOW = "env | grep ^CUDA | sort; exec sleep 600"
 
 @pytest.fixture
 def library(monkeypatch):
-    monkeypatch.setattr(gpu, "WATCH_S", 0.05)
+    monkeypatch.setattr(gpu_health, "WATCH_S", 0.05)
     with injected() as library:
         library.uuids = dict(enumerate(UUIDS))
         library.processes = {"compute": [], "mps": []}
@@ -43,10 +48,10 @@ def library(monkeypatch):
 def make(tmp_path, library, request):
     opened = []
 
-    def new(program="nvidia-cuda-mps-control", splits=None, only=()):
+    def new(program="nvidia-cuda-mps-control", splits=None, only=(), runs=()):
         mps = MpsManager(tmp_path / "m", program=program)
         pool = GpuPool(tmp_path / "state", Nvml(), mps, splits or Splits(), only)
-        pool.resume(())
+        pool.resume(runs)
         opened.append(Watched(pool))
         return opened[-1]
 
@@ -145,9 +150,11 @@ def test_a_rank_on_the_gpu_but_outside_mps_is_stopped(make, library, monkeypatch
     pool.wait_for("rank_ended")
 
 
-def test_who_may_share(make):
+def test_who_may_share(make, library):
     other = Owner(name="other", uid=me().uid + 1, gid=1)
     mine, yours = a_run("true", gpus=(FIRST,)), a_run("true", gpus=(FIRST,), owner=other)
+    assert make(program="no-such-mps-control").pool.sharing(mine, yours) == EXCLUSIVE
+    library.compute_modes[1] = pynvml.NVML_COMPUTEMODE_DEFAULT
     assert make(program="no-such-mps-control").pool.sharing(mine, yours) is None
     if shutil.which("nvidia-cuda-mps-control"):
         under_mps = make().pool
@@ -174,6 +181,19 @@ def test_memory_and_energy_are_read_for_every_run(make, library):
     assert (usage.memory_mib, usage.energy_j) == (100.0, 123.456)
 
 
+def test_without_gpm_dcgm_is_asked_and_named(make, library, tmp_path, monkeypatch):
+    (tmp_path / "bin").mkdir()
+    path = program(tmp_path / "bin", DMON)
+    Path(path).write_text(Path(path).read_text().replace(DCGM_FIRST, UUIDS[0]))
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    library.gpm_supported = False
+    pool = make(program="no-such-mps-control").pool
+    found = []
+    wait_until(lambda: found.append(pool.usage()[FIRST]) or found[-1].source.startswith("DCGM"))
+    assert found[-1].metrics["sm_active"] == 0.5
+    assert pool.usage()[SECOND].source == "NVML utilisation"
+
+
 def test_a_gpu_that_is_lost_is_sick_and_the_other_is_read(make, library):
     pool = make(program="no-such-mps-control")
     library.lost = {0}
@@ -196,3 +216,40 @@ def test_gpus_that_cannot_be_shared_are_left_out(make, library):
     library.compute_modes = dict.fromkeys(range(2), pynvml.NVML_COMPUTEMODE_PROHIBITED)
     with pytest.raises(InputError, match="there is no usable GPU"):
         make()
+
+
+class TestContract(PoolContract):
+    """Without MPS, where a rank is ready as soon as it runs."""
+
+    commands = Commands(
+        brief=("sh", "-c", "echo started; sleep 0.3"),
+        failing=("sh", "-c", "echo started; sleep 0.3; exit 3"),
+        endless=("sh", "-c", "echo started; exec sleep 600"),
+        deaf=python(
+            "import signal, time\n"
+            "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+            "print('started', flush=True)\n"
+            "time.sleep(600)"
+        ),
+    )
+
+    @pytest.fixture(autouse=True)
+    def _made_up(self, library):
+        self.library = library
+
+    def make(self, directory):
+        mps = MpsManager(directory / "m", program="no-such-mps-control")
+        return GpuPool(directory, Nvml(), mps, Splits())
+
+
+def test_a_run_on_a_gpu_that_has_left_the_pool_is_kept_and_can_be_stopped(make):
+    run = a_run("exec sleep 600", gpus=(FIRST,))
+    first = make(program="no-such-mps-control")
+    first.pool.launch(run)
+    first.wait_for("rank_ready")
+    first.pool.close()
+    later = make(program="no-such-mps-control", only=(SECOND,), runs=[run])
+    later.wait_for("rank_ready")
+    assert list(later.pool.usage()) == [SECOND]
+    later.pool.stop(run.id, 0.0)
+    later.wait_for("rank_ended")

@@ -118,7 +118,7 @@ class TestKeeping:
         )
         failed = Measurement(workloads=("a", "b"), gpu_model="m", slowdown=None, share=(None, 40))
         known = [
-            events.Submitted(at_s=1.1, job="j1", spec=job.spec),
+            events.Submitted(at_s=1.1, job="j1", spec=job.spec, request="0 k"),
             events.CancelRequested(at_s=2.0, job="j1", by="ann"),
             events.DrainChanged(at_s=3.0, on=False, by="root"),
             events.Placed(at_s=4.0, run=run_of(job, ("g0",), share=30), profiling=True),
@@ -135,6 +135,16 @@ class TestKeeping:
             events.Measured(
                 at_s=15.0, runs=("j1.1",), gpu="g0", measurement=failed, window_s=0.1 + 0.2
             ),
+            events.Separated(
+                at_s=15.1,
+                runs=("j1.1", "j2.1"),
+                gpu_model="m",
+                workloads=("a", "b"),
+                shares=(None, 40),
+                gsla=1.3,
+                slowdown=4 / 3,
+            ),
+            events.LibrarySeen(at_s=15.2, uid=0, workload="w", library="130100"),
             events.Recorded(at_s=16.0, sequence=3),
             events.DeviceSick(at_s=17.0, gpu="g0", reason="r"),
             events.DeviceHealed(at_s=18.0, gpu="g0"),

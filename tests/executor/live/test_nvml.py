@@ -93,8 +93,26 @@ def test_clients_of_mps_are_listed_with_their_memory(library):
 def test_critical_errors_are_told_once(library):
     library.xids = [(0, 31), (1, 79)]
     with nvml.Nvml() as session:
+        session.gpus()
         assert list(session.xids()) == [(FIRST, 31), ("GPU-injected-1", 79)]
         assert list(session.xids()) == []
+
+
+def test_an_error_of_a_gpu_that_is_lost_with_it_is_told_of_that_gpu(library):
+    library.xids = [(1, 79)]
+    with nvml.Nvml() as session:
+        session.gpus()
+        library.fails["nvmlDeviceGetUUID"] = pynvml.NVML_ERROR_GPU_IS_LOST
+        assert list(session.xids()) == [("GPU-injected-1", 79)]
+
+
+def test_a_gpu_answers_or_is_lost(library):
+    with nvml.Nvml() as session:
+        session.gpus()
+        library.lost = {0}
+        session.check("GPU-injected-1")
+        with pytest.raises(nvml.GpuLostError, match="GPU is lost"):
+            session.check(FIRST)
 
 
 def test_without_events_nothing_is_told(library):

@@ -259,6 +259,75 @@ def test_a_flood_of_requests_is_answered_in_few_appends(tmp_path):
         assert Counted.appends < 250
 
 
+def test_who_asks_again_under_his_key_gets_the_same_jobs(tmp_path):
+    with service_in(tmp_path) as service:
+        service.drain([], True, ME)
+        first = service.submit([spec(), spec(workload="B")], ME, key="monday")
+        assert first == ("j1", "j2")
+        assert service.submit([spec(), spec(workload="B")], ME, key="monday") == first
+        assert service.submit([spec()], ME) == ("j3",)
+        with pytest.raises(InputError, match="key: must be a new one, got that of j1 to j2"):
+            service.submit([spec(), spec()], ME, key="monday")
+        service.cancel("j1", ME)
+    with service_in(tmp_path) as service:
+        assert service.submit([spec(), spec(workload="B")], ME, key="monday") == first
+        assert len(service.jobs(over=True)) == 3
+
+
+def test_keys_of_two_users_are_two(tmp_path):
+    administrator = Owner(name="root", uid=0, gid=0)
+    with service_in(tmp_path) as service:
+        service.drain([], True, ME)
+        other = spec(owner=OTHER)
+        ids = [service.submit([other], by, key="k") for by in (administrator, OTHER, OTHER)]
+        assert ids == [("j1",), ("j2",), ("j2",)]
+
+
+def test_one_key_asked_by_many_threads_at_once_is_one_job(tmp_path):
+    ids = []
+    with service_in(tmp_path) as service:
+        service.drain([], True, ME)
+        asking = [
+            threading.Thread(target=lambda: ids.extend(service.submit([spec()], ME, key="k")))
+            for _ in range(20)
+        ]
+        for thread in asking:
+            thread.start()
+        for thread in asking:
+            thread.join(20)
+        assert ids == ["j1"] * 20
+        assert len(service.jobs()) == 1
+
+
+class Linked(SimulatedNode):
+    """A simulated pool whose runs load a library that is named in their command."""
+
+    def library(self, run):
+        return run.spec.command[-1]
+
+    def allowed(self, library, model):
+        return {"old": (50,), "new": (20, 80)}.get(library, ())
+
+
+def test_the_library_that_a_workload_loaded_last_is_known_after_a_restart(tmp_path):
+    def allowed(service, words):
+        return set(service._allowed(spec(words=words), "V100"))
+
+    def pool():
+        return Linked(tmp_path, TRUTH, SPEED)
+
+    with service_in(tmp_path, pool=pool(), sample_s=0.05) as service:
+        service.submit([spec(work_s=20, words=["old"])], ME)
+        wait_until(lambda: "library_seen" in kinds(tmp_path))
+        wait_until(is_in(service, "j1", JobState.FINISHED))
+    with service_in(tmp_path, pool=pool(), sample_s=0.05) as service:
+        assert allowed(service, ["old"]) == {50}
+        service.submit([spec(work_s=20, words=["new"])], ME)
+        wait_until(lambda: allowed(service, ["new"]) == {20, 80})
+        wait_until(is_in(service, "j2", JobState.FINISHED))
+    assert kinds(tmp_path).count("library_seen") == 2
+
+
 class Stubborn(SimulatedNode):
     """A simulated pool whose first orders fail."""
 

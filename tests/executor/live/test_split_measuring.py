@@ -54,11 +54,12 @@ def answering(tmp_path, text, status=0):
     ]
     path.write_text("\n".join(lines))
     path.chmod(0o755)
-    return Measuring("Made-up GPU", "580.1", str(path), lambda share: {"SHARE": str(share)})
+    return Measuring("Made-up GPU", "580.1", 132, str(path), lambda share: {"SHARE": str(share)})
 
 
 def test_evidence_is_read_share_by_share(tmp_path):
-    answer = {"cublas": "130100", "sms": 66, "products": [["nn", "float16", 1, 2, 3, 0.25]]}
+    product = ["nn", "float16", 1, 2, 3, 0.25]
+    answer = {"cublas": "130100", "sms": 66, "mps": True, "products": [product]}
     measuring = answering(tmp_path, json.dumps(answer).replace("66", "SHARE"))
     first, second = measure_shares(measuring, [50, 10])
     assert (first.share, first.sms, second.sms) == (50, 50, 10)
@@ -74,6 +75,8 @@ def test_evidence_is_read_share_by_share(tmp_path):
         ("hello", 0, "printed what is no JSON: 'hello"),
         ("[]", 0, "printed no mapping"),
         ('{"cublas": null, "sms": 3}', 0, "saw no GPU"),
+        ('{"cublas": "1", "sms": 66, "mps": false}', 0, "did not reach MPS"),
+        ('{"cublas": "1", "sms": 132, "mps": true}', 0, "saw all 132 SMs"),
     ],
 )
 def test_what_cannot_be_measured_is_told(tmp_path, text, status, told):
@@ -82,7 +85,7 @@ def test_what_cannot_be_measured_is_told(tmp_path, text, status, told):
 
 
 def test_no_such_python():
-    measuring = Measuring("g", "d", "/no/such/python", lambda share: {})
+    measuring = Measuring("g", "d", None, "/no/such/python", lambda share: {})
     with pytest.raises(GateError, match="cannot be run: No such file"):
         list(measure_shares(measuring, [50]))
 

@@ -410,14 +410,47 @@ def test_memory_that_grows_is_learned():
 # The gSLA.
 
 
+def test_a_run_alone_at_another_rate_than_its_profile_is_profiled_again_once():
+    scene = Scene(profile("ann/a", 2.0))
+    scene.start("a", "g0", rate=3.0, memory_mib=500.0)
+    scene.used_mib = {"j1.1": 400.0}
+    assert scene.live(int(OPTIONS.warm_up_s) + 59) == []
+    (found,) = scene.live(300)
+    assert (found.kind, found.profile.throughput) == ("profiled", pytest.approx(3.0))
+    assert scene.watch.reading("j1.1").solo_rate == pytest.approx(3.0)
+
+
+def test_a_run_alone_near_its_profile_is_left_at_that():
+    scene = Scene(profile("ann/a", 2.0))
+    scene.start("a", "g0", rate=2.15)
+    assert scene.live(400) == []
+
+
+def test_a_capped_run_says_nothing_of_the_rate_alone():
+    scene = Scene(profile("ann/a", 2.0))
+    scene.start("a", "g0", rate=1.0, share=50)
+    assert scene.live(400) == []
+
+
+def test_a_run_that_company_makes_much_faster_has_a_wrong_profile_and_no_measurement():
+    scene = Scene(*KNOWN)
+    pair(scene, first=3.0)
+    assert scene.live(400) == []  # 2 / 3 = 0.67
+    assert scene.watch.reading("j1.1").slowdown == pytest.approx(2 / 3)
+
+
 def test_the_newer_of_a_pair_that_breaks_a_gsla_waits_again():
     scene = Scene(*KNOWN)
     a, b = pair(scene, second=0.9, gsla=1.5)  # slowed 1.67
     scene.live(80)
-    [measured, stop] = scene.events
+    [measured, stop, separated] = scene.events
     assert isinstance(measured, events.Measured)
     assert isinstance(stop, events.StopDecided)
+    assert isinstance(separated, events.Separated)
     assert (stop.run, stop.then) == (b.run.id, "wait")
+    assert separated.runs == (b.run.id, a.run.id)
+    assert separated.gsla == 1.5
+    assert separated.slowdown == pytest.approx(1.67, abs=0.01)
     assert stop.reason == "j2 was slowed 1.67, its gSLA is 1.5"
     assert a.state is JobState.RUNNING
     assert b.state is JobState.STOPPING
@@ -436,6 +469,26 @@ def test_the_newer_stops_for_the_older_one_s_gsla_and_fails_where_it_may_not_wai
     assert stop.reason.startswith("j1 was slowed 2.00")
 
 
+def test_a_gang_is_separated_from_all_it_may_have_been_slowed_by():
+    scene = Scene(profile("ann/speech", 2.0), profile("ann/vision", 4.0, workers=2))
+    scene.story.know("vision")
+    scene.story.know("speech")
+    first = scene.start("speech", "g0", rate=1.5, share=40)
+    second = scene.start("speech", "g1", rate=1.5, share=50)
+    gang = scene.start("vision", "g0", "g1", rate=1.0, gsla=1.5, share=50)
+    scene.live(80)
+    assert scene.only(events.Measured) == []  # its company differs
+    found = scene.only(events.Separated)
+    assert {pair.runs for pair in found} == {
+        (gang.run.id, first.run.id),
+        (gang.run.id, second.run.id),
+    }
+    assert [pair.shares for pair in found if pair.runs[1] == first.run.id] == [(50, 40)]
+    assert gang.state is JobState.STOPPING
+    assert scene.story.brain.are_apart(first.id, gang.id)
+    assert not scene.story.brain.are_apart(first.id, second.id)
+
+
 def test_what_a_noisy_breach_showed_is_learned():
     scene = Scene(*KNOWN)
     _, b = pair(scene, gsla=1.5)
@@ -443,7 +496,7 @@ def test_what_a_noisy_breach_showed_is_learned():
     for _ in range(12):
         scene.rates[b.run.id] = [rng.uniform(0.2, 0.8)]
         scene.live(10)
-    [stop, measured] = scene.events
+    [stop, _, measured] = scene.events
     assert isinstance(stop, events.StopDecided)
     assert isinstance(measured, events.Measured)
     assert measured.measurement.slowdown[1] > 1.5

@@ -286,6 +286,16 @@ def test_only_allowed_shares_have_beliefs():
     assert "30 % is not allowed" in world.refusal(start(world, job, "g0", shares=(30,)))
 
 
+def test_a_pair_may_start_at_caps_at_which_nobody_knows_its_jobs_alone():
+    story = known_story()
+    jobs = [story.submit(), story.submit()]
+    world = world_of(story, rules={"shares": [50]})
+    pair = [start(world, job, "g0", shares=(50,)) for job in jobs]
+    assert "nobody knows how fast it runs alone" in world.refusal(pair[0])
+    placed = [world.place(one, {0}) for one in pair]
+    assert [one.run.seats[0].share for one in placed] == [50, 50]
+
+
 def test_a_workload_whose_library_is_unproven_gets_no_share_and_others_keep_theirs():
     story = known_story()
     proven, unproven = story.submit(), story.submit(workload="speech")

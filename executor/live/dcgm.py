@@ -1,0 +1,174 @@
+"""What DCGM says of GPUs that have no GPM (before Hopper), read from ``dcgmi dmon``.
+
+Sources: NVIDIA's documentation of ``dcgmi``, and transcripts in NVIDIA/DCGM's issues 3 and 244.
+DCGM takes the driver's profiler for the whole machine: while a profiler like Nsight runs, it tells
+nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from statistics import fmean
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+PROGRAM: Final = "dcgmi"
+SOURCE: Final = "DCGM (dcgmi dmon)"
+
+FIELDS: Final[Mapping[int, tuple[str, str]]] = MappingProxyType(
+    {
+        1001: ("GRACT", "graphics_active"),
+        1002: ("SMACT", "sm_active"),
+        1003: ("SMOCC", "sm_occupancy"),
+        1004: ("TENSO", "tensor_active"),
+        1005: ("DRAMA", "dram_active"),
+        1009: ("PCITX", "pcie_tx_bytes_s"),
+        1010: ("PCIRX", "pcie_rx_bytes_s"),
+    }
+)
+"""Field of DCGM -> its column and our metric; fractions, and bytes/s."""
+
+EVERY_MS: Final = 1000
+"""Below 100 ms its values are not valid."""
+
+AGAIN_S: Final = 60.0
+"""Seconds after which it is tried again, where it has ended."""
+
+_ANSWER_S: Final = 10.0
+_MOST_ROWS: Final = 600
+_METRICS: Final = dict(FIELDS.values())
+_ID: Final = re.compile(r"\|\s*(\d+)\s*\|")
+_UUID: Final = re.compile(r"Device UUID:\s*(GPU-[0-9a-f-]+)")
+
+_log = logging.getLogger(__name__)
+
+
+class Row(NamedTuple):
+    """What one line tells of a GPU; blank values are left out."""
+
+    gpu: int
+    metrics: Mapping[str, float]
+
+
+def rows(lines: Iterable[str]) -> Iterator[Row]:
+    """Yield what the lines of ``dcgmi dmon`` tell, as they come.
+
+    The header names the columns and comes again every few rows. Lines that are none of ours
+    (errors, MIG instances, units) are passed over.
+    """
+    columns: list[str] = []
+    for line in lines:
+        words = line.replace("#", " ").split()
+        if words[:1] == ["Entity"]:
+            columns = words[1:]
+        elif words[:1] == ["GPU"] and len(words) == 2 + len(columns) and words[1].isdecimal():
+            values = zip(columns, map(_number, words[2:]), strict=True)
+            yield Row(
+                int(words[1]),
+                {_METRICS[k]: v for k, v in values if k in _METRICS and v is not None},
+            )
+
+
+def uuids(lines: Iterable[str]) -> dict[int, str]:
+    """Return the UUIDs of the GPUs by DCGM's number, from ``dcgmi discovery -l``."""
+    found: dict[int, str] = {}
+    gpu = None
+    for line in lines:
+        number, uuid = _ID.match(line), _UUID.search(line)
+        if number:
+            gpu = int(number[1])
+        if uuid and gpu is not None:
+            found[gpu] = uuid[1]
+    return found
+
+
+class Dcgm:
+    """Keeps ``dcgmi dmon`` running, and the means of what it tells.
+
+    Parameters
+    ----------
+    program : str
+        Path of ``dcgmi``.
+    """
+
+    def __init__(self, program: str = PROGRAM) -> None:
+        self._program = program
+        self._lock = threading.Lock()
+        self._rows: dict[str, list[Mapping[str, float]]] = {}
+        self._closing = threading.Event()
+        self._running: subprocess.Popen[str] | None = None
+        self._thread = threading.Thread(target=self._read, name="dcgmi dmon", daemon=True)
+        self._thread.start()
+
+    def metrics(self, uuid: str) -> dict[str, float]:
+        """Return the means of a GPU's activity since the last call; empty where nothing is told."""
+        with self._lock:
+            told = self._rows.pop(uuid, [])
+        names = {name for row in told for name in row}
+        return {name: fmean(row[name] for row in told if name in row) for name in sorted(names)}
+
+    def close(self) -> None:
+        """End it."""
+        self._closing.set()
+        with self._lock:
+            if self._running is not None:
+                self._running.terminate()
+        self._thread.join(_ANSWER_S)
+
+    def _read(self) -> None:
+        while not self._closing.is_set():
+            try:
+                self._follow(self._uuids())
+            except (OSError, subprocess.SubprocessError) as error:
+                _log.info("%s cannot be run: %s", self._program, error)
+            self._closing.wait(AGAIN_S)
+
+    def _uuids(self) -> dict[int, str]:
+        command = [self._program, "discovery", "-l"]
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_ANSWER_S, check=False
+        )
+        return uuids(done.stdout.splitlines())
+
+    def _follow(self, known: Mapping[int, str]) -> None:
+        """Take in what it tells until it ends; it ends by itself where nobody listens any more."""
+        with self._begun() as running:
+            assert running.stdout is not None
+            for row in rows(running.stdout):
+                if row.gpu in known:
+                    with self._lock:
+                        kept = self._rows.setdefault(known[row.gpu], [])
+                        kept.append(row.metrics)
+                        del kept[:-_MOST_ROWS]
+
+    def _begun(self) -> subprocess.Popen[str]:
+        fields = ",".join(map(str, FIELDS))
+        command = [self._program, "dmon", "-e", fields, "-d", str(EVERY_MS)]
+        with self._lock:
+            self._running = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
+            )
+            if self._closing.is_set():
+                self._running.terminate()
+            return self._running
+
+
+def open_dcgm() -> Dcgm | None:
+    """Return a session where DCGM's command line is installed."""
+    program = shutil.which(PROGRAM)
+    return None if program is None else Dcgm(program)
+
+
+def _number(word: str) -> float | None:
+    """Return a value, None for ``N/A`` and other blanks."""
+    try:
+        value = float(word)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) and value >= 0 else None

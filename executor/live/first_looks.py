@@ -1,0 +1,88 @@
+"""Which jobs go first so that their workloads are measured, whatever the policy thinks of them.
+
+Until a workload has a profile none of its jobs may share, and nothing is known of how long they
+take. So the first job of a workload is worth more than it is to a policy that compares lengths.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Final
+
+from dovetail.executor.live.brain import Brain, JobState, LiveJob, WorkloadKey
+from dovetail.solver.policies import Start, State
+from dovetail.solver.policies.draft import Draft
+from dovetail.solver.policies.placement import idle_gpus
+
+PART: Final = 4
+"""At most one part in so many of the devices' time is given to first looks out of turn."""
+
+
+class FirstLooks:
+    """Finds the job that goes first next, if any.
+
+    That is the one that was submitted first among the first jobs of workloads of which no job has
+    been started yet, if its whole gang has idle devices and not everybody else has too. A look is
+    taken to keep its devices closed for ``look_s``; the next one waits until that is at most one
+    ``PART`` of the time that all devices have had since.
+
+    Parameters
+    ----------
+    brain : Brain
+        Is read only.
+    look_s : float
+        The longest that a profile takes, in seconds.
+    """
+
+    def __init__(self, brain: Brain, look_s: float) -> None:
+        self._brain = brain
+        self._look_s = look_s
+        self._next_s = -math.inf
+        self._begun = {_key(job) for job in brain.jobs.values() if job.runs}
+
+    def due(self, state: State) -> Iterator[Start]:
+        """Yield the start that comes before those of the policy, at most one."""
+        self._begun.update(map(_key, self._brain.holding.values()))
+        idle = sum(state.idle_count)
+        if not idle or state.now < self._next_s or not _more_wait(state, idle):
+            return
+        draft = Draft(state)
+        for live in self._first_jobs():
+            job = state.pending.get(live.sequence)
+            gpus = idle_gpus(draft, job) if job is not None else None
+            if job is not None and gpus is not None:
+                yield Start(job, tuple(gpus))
+                return
+
+    def note(self, start: Start, state: State) -> None:
+        """Note that a start has become one."""
+        closed_s = start.job.workers * self._look_s
+        self._next_s = state.now + PART * closed_s / len(state.machines)
+
+    def _first_jobs(self) -> list[LiveJob]:
+        first: dict[WorkloadKey, LiveJob] = {}
+        for live in self._brain.queued.values():
+            key = _key(live)
+            if live.state is JobState.SUBMITTED and key not in self._begun and not live.runs:
+                earlier = first.setdefault(key, live)
+                first[key] = min(live, earlier, key=_sequence)
+        return sorted(first.values(), key=_sequence)
+
+
+def _more_wait(state: State, idle: int) -> bool:
+    """Tell whether more ranks wait than there are idle devices."""
+    wanted = 0
+    for job in state.pending.values():
+        wanted += job.workers
+        if wanted > idle:
+            return True
+    return False
+
+
+def _key(live: LiveJob) -> WorkloadKey:
+    return live.spec.owner.uid, live.spec.workload
+
+
+def _sequence(live: LiveJob) -> int:
+    return live.sequence

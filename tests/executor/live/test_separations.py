@@ -1,0 +1,157 @@
+"""Who broke a gSLA is not put together again: in the brain, for policies, and at the last look."""
+
+from __future__ import annotations
+
+import pytest
+
+from dovetail.executor.live import brain as rules
+from dovetail.executor.live import events
+from dovetail.executor.live.beliefs import Source
+from dovetail.executor.live.brain import TransitionError
+from dovetail.executor.live.gate import Gate
+from dovetail.executor.live.journal import Journal
+from dovetail.instances.datasets import Measurement
+from dovetail.solver.policies import policy_named
+
+from .telling import Story
+from .test_world import MODEL, cluster, known_story, put, start, together, world_of
+
+
+def separate(story, slowed, other, slowdown=1.6, gsla=1.3, shares=(None, None)):
+    """Stop ``other`` for the sake of ``slowed``, as the watch does; it waits again."""
+    story.stop(other)
+    story.tell(
+        events.Separated,
+        runs=(slowed.run.id, other.run.id),
+        gpu_model=MODEL,
+        workloads=tuple(f"ann/{job.spec.workload}" for job in (slowed, other)),
+        shares=shares,
+        gsla=gsla,
+        slowdown=slowdown,
+    )
+    for rank in range(other.spec.workers):
+        story.ended(other, rank=rank)
+
+
+def measured_together(story, first, second, slowdown):
+    measurement = Measurement(
+        workloads=tuple(f"ann/{job.spec.workload}" for job in (first, second)),
+        gpu_model=MODEL,
+        slowdown=slowdown,
+    )
+    runs = (first.run.id, second.run.id)
+    story.tell(events.Measured, runs=runs, gpu="g0", measurement=measurement, window_s=60.0)
+
+
+def pair(story, *gpus):
+    """Return a vision and a speech job that share their devices."""
+    gpus = gpus or ("g0",)
+    count = len(gpus)
+    first = story.running(*gpus, workload="vision", workers=count, gsla=1.3)
+    return first, story.running(*gpus, workload="speech", workers=count)
+
+
+@pytest.mark.parametrize("gpus", [("g0",), ("g0", "g1")])
+def test_separated_jobs_are_never_placed_together_again(gpus):
+    story = known_story()
+    first, second = pair(story, *gpus)
+    separate(story, first, second)
+    with pytest.raises(TransitionError, match="j1 on g0 was separated from it"):
+        story.place(second, *gpus)
+    if len(gpus) == 1:
+        story.place(second, "g1")
+
+
+def test_it_is_remembered_in_the_journal_and_in_its_checkpoints(tmp_path):
+    story = Story()
+    first, second = pair(story)
+    separate(story, first, second)
+    with Journal(tmp_path) as journal:
+        journal.append(story.told)
+        assert journal.replay() == story.brain
+        journal.checkpoint(story.brain, every=1)
+    with Journal(tmp_path) as journal:
+        again = journal.replay()
+    assert again == story.brain
+    assert again.are_apart(first.id, second.id)
+    assert len(again.broken) == 1
+
+
+def test_jobs_are_forgotten_once_one_is_over_and_workloads_are_not():
+    story = known_story()
+    first, second = pair(story)
+    separate(story, first, second)
+    story.ended(first)
+    assert story.brain.apart == []
+    assert len(story.brain.broken) == 1
+
+
+def test_what_is_remembered_is_bounded(monkeypatch):
+    monkeypatch.setattr(rules, "KEPT_APART", 2)
+    story = known_story()
+    host = story.running("g0", workload="vision", gsla=1.3)
+    for _ in range(4):
+        separate(story, host, story.running("g0", workload="speech"))
+    assert story.brain.apart == [("j1", "j4"), ("j1", "j5")]
+    assert len(story.brain.broken) == 2
+
+
+def test_a_measurement_of_others_that_keeps_the_gsla_lets_workloads_together_again():
+    story = known_story()
+    first, second = pair(story)
+    other, third = pair(story, "g1")
+    measured_together(story, third, other, (1.0, 1.2))
+    separate(story, first, second)
+    measured_together(story, first, second, (1.2, 1.0))  # their own last window
+    measured_together(story, other, third, (1.4, 1.0))  # the gSLA is 1.3
+    assert len(story.brain.broken) == 1
+    measured_together(story, third, other, (1.0, 1.3))
+    assert story.brain.broken == []
+    assert story.brain.are_apart(first.id, second.id)
+
+
+def test_policies_see_who_was_separated():
+    story = known_story()
+    world = world_of(story)
+    first = story.submit(workload="vision", gsla=1.9)
+    second = story.submit(workload="speech")
+    world.renew(story.at_s)
+    for job in (first, second):
+        put(story, world, job, "g0")
+    # Neither was measured, and the analytic predictor believes less than 1.9.
+    separate(story, first, second, slowdown=2.5, gsla=1.9)
+    other = story.submit(workload="speech")
+    strict = story.submit(workload="vision", gsla=1.9)
+    easy = story.submit(workload="vision")
+    world.renew(story.at_s)
+    assert "may not share" in world.refusal(start(world, second, "g0"))
+    assert "would slow j1 to 2.5" in world.refusal(start(world, other, "g0"))
+    put(story, world, second, "g1")
+    assert "would slow it to 2.5" in world.refusal(start(world, strict, "g1"))
+    assert world.refusal(start(world, easy, "g1")) is None
+    assert {"ann/vision (j1)", "ann/speech (j2)"} <= {*world.instance().workloads}
+    assert policy_named("dovetail").decide(world.state).starts
+
+
+def test_a_table_believes_no_less_than_what_broke_a_gsla():
+    story = known_story()
+    world = world_of(story, together("vision", "speech", (1.1, 1.1)))
+    first, second = pair(story)
+    separate(story, first, second, slowdown=None, gsla=1.3)
+    world.renew(story.at_s)
+    table = world.beliefs.table(("ann/vision", "ann/speech"), (MODEL,), ((None, None),))
+    stalled = table.after(story.brain.broken)
+    assert stalled.belief(MODEL, (None, None), "ann/vision", "ann/speech").source == "broke a gSLA"
+    assert stalled.source[0, 0, 1, 0] == Source.MEASURED
+    separate(story, first, story.running("g1", workload="speech"), slowdown=1.2, gsla=1.3)
+    broken = table.after(story.brain.broken[1:])
+    assert broken.belief(MODEL, (None, None), "ann/vision", "ann/speech").upper > 1.3
+
+
+def test_the_last_look_refuses_them_too():
+    story = known_story()
+    first, second = pair(story)
+    separate(story, first, second)
+    gate = Gate(story.brain, cluster(), lambda a, b: None, lambda spec, model: (), {})
+    run = second.run.replace(id="j2.2")
+    assert gate.refusal(run) == "j2 and j1 broke a gSLA on a device before"

@@ -1,0 +1,317 @@
+"""The service on made-up GPUs, from submission to end; ``gpu_machine`` says what is real."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+
+import pytest
+
+pynvml = pytest.importorskip("pynvml", reason="needs the extra live")
+
+from dovetail.executor.live.brain import JobState  # noqa: E402
+from dovetail.executor.live.jobs import Owner  # noqa: E402
+from dovetail.executor.live.pools import gpu, gpu_health  # noqa: E402
+from dovetail.executor.live.watch import WatchOptions  # noqa: E402
+from dovetail.instances.datasets import Measurement, Repository  # noqa: E402
+
+from .gpu_machine import gpu_machine, half_is_right, stand_in_cublas  # noqa: E402
+from .injected_nvml import injected  # noqa: E402
+from .test_service import ME, is_in  # noqa: E402
+from .waiting import wait_until  # noqa: E402
+
+NEEDS_CC = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs jobs of others")
+OTHER = Owner(name="other", uid=54321, gid=54321)
+PATIENT = WatchOptions(profile_most_s=600.0)
+"""Nothing is measured within a test's time."""
+
+
+@pytest.fixture
+def library(monkeypatch):
+    monkeypatch.setattr(gpu_health, "WATCH_S", 0.3)
+    monkeypatch.setattr(gpu_health, "REST_S", 0.5)
+    with injected() as library:
+        yield library
+
+
+@pytest.fixture
+def machine(library):
+    with gpu_machine(library) as machine:
+        yield machine
+
+
+@pytest.fixture
+def pair(library):
+    with gpu_machine(library, gpus=2) as machine:
+        yield machine
+
+
+def becomes(service, job, state):
+    """Wait until a job is in a state; where it does not come to that, say what it does."""
+    try:
+        wait_until(is_in(service, job, state))
+    except AssertionError:
+        told = [service.explain(job), service.service().trouble, *service.job(job).history]
+        raise AssertionError("\n".join(map(str, told))) from None
+
+
+def trouble(service, place=0):
+    return lambda: service.service().devices[place].trouble
+
+
+# What a rank is given, and what is asked of it.
+
+
+def test_a_job_is_profiled_as_a_client_and_its_daemon_goes_with_the_service(machine):
+    with machine.service() as service:
+        (job,) = service.submit([machine.job(priority="latency")], ME)
+        becomes(service, job, JobState.RUNNING)
+        assert machine.variables("j1.1") == {
+            "CUDA_VISIBLE_DEVICES": machine.uuids[0],
+            "CUDA_MPS_PIPE_DIRECTORY": str(machine.pipes()),
+            "CUDA_MPS_CLIENT_PRIORITY": "0",
+            "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=100M",
+        }
+        states = [step.state for step in service.job(job).history]
+        assert states == ["submitted", "starting", "profiling", "running"]
+        machine.finish()
+        becomes(service, job, JobState.FINISHED)
+        assert len(machine.daemons()) == 1
+    assert machine.daemons() == []
+    (profile,) = Repository(machine.state / "repository.db").data_set().profiles
+    assert profile.metrics.sm_active == pytest.approx(0.8)
+    assert "NVML GPM" in profile.source
+
+
+def test_a_gang_has_a_daemon_for_each_gpu(pair):
+    with pair.service(watching=PATIENT) as service:
+        (job,) = service.submit([pair.job(workers=2)], ME)
+        becomes(service, job, JobState.PROFILING)
+        given = [pair.variables("j1.1", rank) for rank in (0, 1)]
+        assert {one["CUDA_VISIBLE_DEVICES"] for one in given} == set(pair.uuids)
+        places = {one["CUDA_MPS_PIPE_DIRECTORY"] for one in given}
+        assert places == {str(pair.pipes(gpu)) for gpu in (0, 1)}
+        assert len(pair.daemons()) == 2
+
+
+def test_an_orphan_of_a_job_is_its_client_and_is_terminated_before_it_is_killed(machine):
+    with machine.service(watching=PATIENT) as service:
+        job = machine.job()
+        script = "trap '' TERM; (\"$@\" &); sleep 600"
+        job = job.replace(command=("sh", "-c", script, "sh", *job.command))
+        (name,) = service.submit([job], ME)
+        becomes(service, name, JobState.PROFILING)
+        service.cancel(name, ME)
+        becomes(service, name, JobState.CANCELLED)
+        # CUDA's error 810: MPS has ended its work.
+        assert "810" in machine.log("j1.1").splitlines()
+
+
+def test_a_job_that_never_uses_the_gpu_is_not_said_to_run_and_can_finish(machine):
+    with machine.service() as service:
+        idle = machine.job().replace(
+            command=("sh", "-c", "until test -e finish; do sleep 0.1; done")
+        )
+        (job,) = service.submit([idle], ME)
+        wait_until(lambda: any(service.job(job).pids), 40)
+        wait_until(lambda: len(machine.daemons()) == 1)
+        assert service.job(job).state is JobState.STARTING
+        machine.finish()
+        becomes(service, job, JobState.FINISHED)
+
+
+def test_a_job_on_the_gpu_but_outside_mps_is_stopped(machine, monkeypatch):
+    monkeypatch.setattr(gpu, "OUTSIDE_S", 0.2)
+    with machine.service() as service:
+        outside = machine.job().replace(command=("sh", "-c", "sleep 600; true"))
+        (job,) = service.submit([outside], ME)
+        wait_until(lambda: any(service.job(job).pids), 40)
+        machine.library.processes["compute"] = [(service.job(job).pids[0], 1 << 30)]
+        becomes(service, job, JobState.FAILED)
+        assert "not under MPS" in service.job(job).why
+
+
+# Caps.
+
+
+def a_pair(machine, caps, slowdown):
+    return Measurement(
+        workloads=("me/A", "me/B"),
+        gpu_model="Injected H200",
+        share=caps,
+        slowdown=(slowdown, slowdown),
+        source="made up",
+        date="2026-11-21",
+    )
+
+
+@NEEDS_CC
+@pytest.mark.parametrize(("measured", "share"), [("130100", 50), ("120600", None)])
+def test_a_pair_is_capped_only_where_its_cublas_computed_right(machine, measured, share):
+    cublas = stand_in_cublas(machine.place / "cublas", "130100")
+    found = [a_pair(machine, (None, None), 1.2), a_pair(machine, (50, 50), 1.1)]
+    Repository(machine.state / "repository.db").append(measurements=found)
+    jobs = [machine.job(cublas, workload=name, memory_mib=50.0) for name in "AB"]
+    with machine.service(half_is_right(measured)) as service:
+        for job in service.submit(jobs, ME):
+            becomes(service, job, JobState.RUNNING)
+            wait_until(lambda name=f"{job}.1": name in service._asked)
+            service.cancel(job, ME)
+            becomes(service, job, JobState.CANCELLED)
+        service.drain([], True, ME)
+        first, second = service.submit(jobs, ME)
+        service.drain([], False, ME)
+        becomes(service, first, JobState.RUNNING)
+        becomes(service, second, JobState.RUNNING)
+        assert service.job(first).co_runners == ((second,),)
+        wait_until(lambda: machine.variables("j4.1"))
+        name = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+        told = [machine.variables(run).get(name) for run in ("j3.1", "j4.1")]
+        assert told == [str(share) if share else None] * 2
+
+
+@NEEDS_CC
+def test_a_job_whose_cublas_is_another_than_it_was_loses_its_cap(machine):
+    right = stand_in_cublas(machine.place / "right", "130100")
+    other = stand_in_cublas(machine.place / "other", "120600")
+    found = [a_pair(machine, (None, None), 1.9), a_pair(machine, (50, 50), 1.1)]
+    Repository(machine.state / "repository.db").append(measurements=found)
+    jobs = [machine.job(right, workload=name, memory_mib=50.0) for name in "AB"]
+    with machine.service(half_is_right()) as service:
+        for job in service.submit(jobs, ME):
+            becomes(service, job, JobState.RUNNING)
+            wait_until(lambda name=f"{job}.1": name in service._asked)
+            service.cancel(job, ME)
+            becomes(service, job, JobState.CANCELLED)
+        service.drain([], True, ME)
+        changed = machine.job(other, workload="A", memory_mib=50.0)
+        first, second = service.submit([changed, jobs[1]], ME)
+        service.drain([], False, ME)
+        wait_until(lambda: "its library" in service.job(first).why, 40)
+        becomes(service, first, JobState.WAITING)
+        assert service.job(first).why == "its library 120600 is not known to compute right at 50 %"
+        service.cancel(second, ME)
+        becomes(service, first, JobState.RUNNING)
+        assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" in machine.variables(f"{first}.1")
+        assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" not in machine.variables(f"{first}.2")
+
+
+# Restarts.
+
+
+def test_a_service_that_comes_back_finds_clients_daemons_and_sick_gpus_again(pair):
+    with pair.service(watching=PATIENT) as service:
+        (job,) = service.submit([pair.job()], ME)
+        becomes(service, job, JobState.PROFILING)
+        (place,) = (pair.names.index(name) for name in service.job(job).gpus)
+        pair.library.xids = [(1 - place, 79)]
+        wait_until(trouble(service, 1 - place))
+        pids, daemons = service.job(job).pids, pair.daemons()
+    assert pair.daemons() == daemons  # of a daemon with a client nobody lets go
+    with pair.service(watching=PATIENT) as service:
+        wait_until(lambda: service.job(job).pids == pids)
+        assert service.job(job).state is JobState.PROFILING
+        assert "Xid 79" in trouble(service, 1 - place)()
+        (second,) = service.submit([pair.job()], ME)
+        pair.finish()
+        becomes(service, second, JobState.FINISHED)
+        assert service.job(second).gpus == service.job(job).gpus
+        assert pair.daemons() == daemons
+
+
+# Faults.
+
+
+def test_a_fault_makes_the_gpu_sick_until_its_clients_have_left(machine):
+    with machine.service(watching=PATIENT) as service:
+        (job,) = service.submit([machine.job()], ME)
+        becomes(service, job, JobState.PROFILING)
+        machine.tell_standin("fault")
+        becomes(service, job, JobState.FAILED)
+        assert service.job(job).why == "rank 0 ended with status 1"
+        wait_until(lambda: not trouble(service)())
+        (second,) = service.submit([machine.job()], ME)
+        becomes(service, second, JobState.PROFILING)
+
+
+def test_who_shares_a_gpu_with_a_fault_is_started_again(machine):
+    found = [a_pair(machine, (None, None), 1.2)]
+    Repository(machine.state / "repository.db").append(measurements=found)
+    jobs = [machine.job(workload=name, memory_mib=50.0) for name in "AB"]
+    with machine.service() as service:
+        for job in service.submit(jobs, ME):
+            becomes(service, job, JobState.RUNNING)
+            service.cancel(job, ME)
+            becomes(service, job, JobState.CANCELLED)
+        service.drain([], True, ME)
+        pair = service.submit(jobs, ME)
+        service.drain([], False, ME)
+        for job in pair:
+            becomes(service, job, JobState.RUNNING)
+        machine.library.xids = [(0, 31)]
+        machine.tell_standin("fault")
+        for job in pair:
+            wait_until(lambda job=job: service.job(job).runs == 2, 40)
+            becomes(service, job, JobState.RUNNING)
+            reasons = [step.why for step in service.job(job).history]
+            assert any("of j3.1 and j4.1" in why or "of j3.1, j4.1" in why for why in reasons)
+
+
+def test_a_daemon_that_dies_under_its_client_takes_the_job_along_and_is_replaced(machine):
+    with machine.service(watching=PATIENT) as service:
+        (job,) = service.submit([machine.job()], ME)
+        becomes(service, job, JobState.PROFILING)
+        (daemon,) = machine.daemons()
+        os.kill(daemon, signal.SIGKILL)
+        wait_until(lambda: service.job(job).runs == 2, 40)
+        becomes(service, job, JobState.PROFILING)
+        assert "the MPS server of its GPU failed" in [s.why for s in service.job(job).history]
+        wait_until(lambda: not trouble(service)())
+        assert machine.daemons() != [daemon]
+
+
+def test_a_gpu_that_falls_silent_is_sick_until_it_answers(machine):
+    with machine.service() as service:
+        machine.library.lost = {0}
+        wait_until(trouble(service))
+        assert "GPU is lost" in trouble(service)()
+        machine.library.lost = set()
+        wait_until(lambda: not trouble(service)())
+
+
+def test_a_refusal_of_mps_fails_no_job(machine, monkeypatch):
+    """MPS of others is on the GPU: jobs wait until it has gone."""
+    from dovetail.executor.live.mps.control import Control
+
+    foreign = machine.place / "foreign"
+    foreign.mkdir(mode=0o700)
+    other = Control(foreign, machine.uuids[0], os.geteuid(), machine.program)
+    other.start()
+    with machine.service(watching=PATIENT) as service:
+        (job,) = service.submit([machine.job()], ME)
+        wait_until(lambda: "MPS of others" in trouble(service)())
+        becomes(service, job, JobState.SUBMITTED)
+        assert service.job(job).runs <= 1
+        other.quit(1.0)
+        becomes(service, job, JobState.PROFILING)
+
+
+# Users.
+
+
+@NEEDS_ROOT
+def test_a_gpu_passes_from_one_user_to_another_once_the_first_has_left(machine):
+    machine.state.chmod(0o755)
+    with machine.service(watching=PATIENT) as service:
+        mine, theirs = service.submit([machine.job(), machine.job(owner=OTHER)], ME)
+        becomes(service, mine, JobState.PROFILING)
+        assert service.job(theirs).state is JobState.SUBMITTED
+        assert machine.pipes().exists()
+        service.cancel(mine, ME)
+        becomes(service, theirs, JobState.PROFILING)
+        given = machine.variables("j2.1")
+        assert given["CUDA_MPS_PIPE_DIRECTORY"] == str(machine.pipes(uid=OTHER.uid))
+        assert machine.pipes(uid=OTHER.uid).stat().st_uid == OTHER.uid
+        assert len(machine.daemons()) == 1
