@@ -170,6 +170,8 @@ def test_over_tcp_nothing_is_told_without_a_token(live):
             headers = {} if token is None else {"Authorization": token}
             answer = httpx.get(live.url + path, headers=headers)
             assert (answer.status_code, answer.json()["kind"]) == (401, "token"), (path, token)
+            told = "over TCP a token is needed" if token is None else "this token is not known"
+            assert answer.json()["error"].startswith(told)
 
 
 def test_the_api_describes_itself(live):
