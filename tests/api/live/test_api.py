@@ -297,7 +297,7 @@ def test_whoever_follows_does_not_keep_the_service_from_ending(short_path):
     seen = []
 
     def follow():
-        with Client(str(short_path / "api.sock")) as client:
+        with Client(str(short_path / "api.sock")) as client, pytest.raises(NoServiceError):
             seen.extend(client.log("j1", follow=True))
 
     thread = threading.Thread(target=follow)
