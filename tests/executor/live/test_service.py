@@ -239,8 +239,14 @@ def test_jobs_that_can_never_run_are_refused(tmp_path):
     with service_in(tmp_path, any_user=False) as service:
         with pytest.raises(InputError, match=r"jobs\[1\].workers: must be <= 2 .*, got 3"):
             service.submit([spec(), spec(workers=3)], ME)
-        with pytest.raises(InputError, match="workers: must be <= 0"):
+        too_much = r"^memory_mib: must be <= 16000 \(the largest device\), got 20000$"
+        with pytest.raises(InputError, match=too_much):
             service.submit([spec(memory_mib=20000.0)], ME)
+        with pytest.raises(InputError, match=r"^cwd: must begin with '/', got 'here'$"):
+            service.submit([spec().replace(cwd="here")], ME)
+        for command in (("",), ("train", "a\0b")):
+            with pytest.raises(InputError, match=r"^command: must name a program"):
+                service.submit([spec().replace(command=command)], ME)
         with pytest.raises(InputError, match=r"owner\.uid"):
             service.submit([spec(owner=ME)], OTHER)
         with pytest.raises(InputError, match=r"owner\.uid: must be .* \(the service is not root\)"):
