@@ -257,8 +257,7 @@ class _Gate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and not self._known(scope):
-            fault = Fault(kind="token", error="over TCP a token is needed: Authorization: Bearer")
-            await _answer(fault, 401)(scope, receive, send)
+            await _answer(Fault(kind="token", error=_lacking(scope)), 401)(scope, receive, send)
             return
         await self._app(scope, receive, send)
 
@@ -271,6 +270,12 @@ class _Gate:
             if user is not None:
                 state["peer"] = user
         return "peer" in state
+
+
+def _lacking(scope: Scope) -> str:
+    if any(name == b"authorization" for name, _ in scope["headers"]):
+        return "this token is not known"
+    return "over TCP a token is needed: Authorization: Bearer"
 
 
 class _SmallBodies:

@@ -153,11 +153,13 @@ def _submit(submit: argparse.ArgumentParser) -> None:
     submit.add_argument(
         "--workers", metavar="N", type=_number(1), default=1, help="processes, a GPU each"
     )
-    submit.add_argument("--gsla", metavar="X", type=float, help="the largest slowdown accepted")
-    submit.add_argument("--weight", metavar="W", type=float, default=1.0, help="how much it counts")
+    submit.add_argument("--gsla", metavar="X", type=_finite, help="the largest slowdown accepted")
+    submit.add_argument(
+        "--weight", metavar="W", type=_finite, default=1.0, help="how much it counts"
+    )
     submit.add_argument("--priority", choices=("batch", "latency"), default="batch")
     submit.add_argument(
-        "--memory-mib", metavar="MIB", type=float, help="of a worker; becomes its limit"
+        "--memory-mib", metavar="MIB", type=_finite, help="of a worker; becomes its limit"
     )
     submit.add_argument(
         "--estimate", metavar="TIME", type=_duration, help="how long it runs alone: 90, 15m, 2h, 1d"
@@ -212,6 +214,16 @@ def _duration(text: str) -> float:
     return time_s
 
 
+def _finite(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise argparse.ArgumentTypeError(f"must be a finite number, got {text!r}")
+    return number
+
+
 def _changes(text: str) -> tuple[tuple[str, float], ...]:
     found = []
     for part in text.split(","):
@@ -221,7 +233,8 @@ def _changes(text: str) -> tuple[tuple[str, float], ...]:
         except ValueError:
             number = math.nan
         if not 0 <= number < math.inf:
-            raise argparse.ArgumentTypeError(f"must be NAME=VALUE,..., got {text!r}")
+            rule = f"must be NAME=VALUE,... with finite values >= 0, got {text!r}"
+            raise argparse.ArgumentTypeError(rule)
         found.append((name.strip(), number))
     return tuple(found)
 

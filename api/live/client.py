@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -142,7 +143,13 @@ class Client:
     def log(
         self, job: str, rank: int = 0, lines: int | None = None, follow: bool = False
     ) -> Iterator[bytes]:
-        """Yield what a rank has written, all or the last lines; ``follow``: to the job's end."""
+        """Yield what a rank has written, all or the last lines; ``follow``: to the job's end.
+
+        Raises
+        ------
+        NoServiceError
+            Also when the service ends before the job that is followed.
+        """
         asked: dict[str, str | int] = {"rank": rank, "follow": str(follow).lower()}
         if lines is not None:
             asked["lines"] = lines
@@ -155,6 +162,8 @@ class Client:
                 answer.read()
                 raise _refusal(answer)
             yield from answer.iter_raw()
+        if follow and self.job(job).state not in OVER:
+            raise NoServiceError(f"the service at {self.service_name} is ending; {job} goes on")
 
     def explain(self, job: str) -> str:
         """Say why a job waits and what would let it start."""
@@ -185,8 +194,11 @@ class Client:
         try:
             yield
         except httpx.ConnectError as error:
-            told = f"no service answers at {self.service_name}: {error}"
+            reason = re.sub(r"^\[Errno -?\d+\] ", "", str(error))
+            told = f"no service answers at {self.service_name}: {reason}"
             raise NoServiceError(told) from None
+        except httpx.RemoteProtocolError:
+            raise _NoAnswerError(f"the service at {self.service_name} went away") from None
         except httpx.TransportError as error:
             what = str(error) or type(error).__name__
             raise _NoAnswerError(f"the service at {self.service_name} went away: {what}") from None

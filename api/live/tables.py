@@ -164,7 +164,8 @@ def _more(amount: int, what: str) -> list[RenderableType]:
 
 def _facts(job: JobView, now_s: float) -> Iterator[tuple[str, str]]:
     yield job.id, job.name or job.workload
-    yield "state", f"{job.state.value} for {lasting(now_s - job.since_s)}: {job.why}"
+    lasted = f"{job.state.value} for {lasting(now_s - job.since_s)}"
+    yield "state", f"{lasted}: {job.why}" if job.why != job.state.value else lasted
     if job.waiting_for:
         yield "waits for", job.waiting_for
     yield "user", f"{job.owner} ({job.uid})"

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dovetail.executor.live.brain import LiveJob
 from dovetail.executor.live.desk import RefusedError
 from dovetail.executor.live.jobs import JobSpec, Owner
+from dovetail.instances._record import shown
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Cluster
 
@@ -72,6 +73,19 @@ def refuse_hopeless(spec: JobSpec, by: Owner, cluster: Cluster, any_user: bool, 
     if spec.owner.uid != os.geteuid() and not any_user:
         rule = f"must be {os.geteuid()} (the service is not root), got {spec.owner.uid}"
         raise InputError(rule, f"{path}owner.uid")
+    if not os.path.isabs(spec.cwd):
+        raise InputError(f"must begin with '/', got {shown(spec.cwd)}", f"{path}cwd")
+    if not spec.command[0] or any("\0" in word for word in spec.command):
+        rule = "must name a program and be without NUL characters"
+        raise InputError(rule, f"{path}command")
+    _refuse_too_large(spec, cluster, path)
+
+
+def _refuse_too_large(spec: JobSpec, cluster: Cluster, path: str) -> None:
+    held_mib = max((held_mib for _, held_mib in _devices(cluster)), default=0.0)
+    if spec.memory_mib is not None and spec.memory_mib > held_mib:
+        rule = f"must be <= {held_mib:g} (the largest device), got {spec.memory_mib:g}"
+        raise InputError(rule, f"{path}memory_mib")
     most = _most_devices(spec, cluster)
     if spec.workers > most:
         rule = f"must be <= {most} (devices of one model that hold it), got {spec.workers}"
@@ -80,8 +94,13 @@ def refuse_hopeless(spec: JobSpec, by: Owner, cluster: Cluster, any_user: bool, 
 
 def _most_devices(spec: JobSpec, cluster: Cluster) -> int:
     """Return of how many devices of one model each holds a rank."""
-    need_mib = (spec.memory_mib or 0.0) + cluster.per_process_mib + cluster.reserve_mib
-    fitting = Counter(
-        gpu.model for node in cluster.nodes for gpu in node.devices if need_mib <= gpu.memory_mib
-    )
+    need_mib = spec.memory_mib or 0.0
+    fitting = Counter(model for model, held_mib in _devices(cluster) if need_mib <= held_mib)
     return max(fitting.values(), default=0)
+
+
+def _devices(cluster: Cluster) -> list[tuple[str, float]]:
+    """Return the model of every device and the memory that it has for a rank."""
+    kept_mib = cluster.per_process_mib + cluster.reserve_mib
+    gpus = (gpu for node in cluster.nodes for gpu in node.devices)
+    return [(gpu.model, gpu.memory_mib - kept_mib) for gpu in gpus]

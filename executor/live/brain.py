@@ -470,7 +470,7 @@ class Brain:
         job, rank = self._rank(event)
         never = job is None or rank.state is RankState.OVER or not rank.has_run
         self._require(never, f"rank {event.rank} of {event.run} has run", job)
-        return self._rank_over(event, None, f"rank {event.rank} cannot start: {event.reason}")
+        return self._rank_over(event, None, f"cannot start: {event.reason}")
 
     def _rank_ended(self, event: events.RankEnded) -> list[Command]:
         trouble = "" if event.status == 0 else _status(event.rank, event.status)

@@ -19,6 +19,7 @@ import sqlite3
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple, Self
@@ -361,7 +362,10 @@ def _for_reading(path: Path) -> sqlite3.Connection:
 
 def _connected(path: Path, mode: str) -> sqlite3.Connection:
     place = f"file:{quote(str(path.absolute()))}?mode={mode}"
-    return sqlite3.connect(place, _WAIT_S, isolation_level=None, check_same_thread=False, uri=True)
+    made = sqlite3.connect(place, _WAIT_S, isolation_level=None, check_same_thread=False, uri=True)
+    # Damaged text is for the check sums to find, which say where it is.
+    made.text_factory = partial(str, encoding="utf-8", errors="replace")
+    return made
 
 
 def _is_empty(connection: sqlite3.Connection) -> bool:

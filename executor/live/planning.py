@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from typing import NamedTuple, Self
 
 from dovetail.executor.live.brain import QUEUED, Brain, JobState, LiveJob
@@ -10,12 +11,19 @@ from dovetail.formulations.problems import Problem
 from dovetail.instances.checker import check
 from dovetail.instances.errors import DovetailError
 from dovetail.instances.instance import Instance
-from dovetail.instances.plan import Assignment, ObjectiveValue, Plan
+from dovetail.instances.plan import Assignment, ObjectiveValue, Plan, Waiting
 from dovetail.solver.explanations import explain, reasons
 from dovetail.solver.policies import Decision, Start, State
 
 
-def plan_of(instance: Instance, state: State, decision: Decision, policy: str) -> Plan:
+def plan_of(
+    instance: Instance,
+    state: State,
+    decision: Decision,
+    policy: str,
+    alone: Callable[[str], bool],
+    notice: str,
+) -> Plan:
     """Return what a decision comes to: who runs on, who starts, and why the others wait.
 
     Parameters
@@ -28,6 +36,10 @@ def plan_of(instance: Instance, state: State, decision: Decision, policy: str) -
         Its answer.
     policy : str
         Its name.
+    alone : callable
+        Tells of a job's id whether it may start alone only.
+    notice : str
+        What a reader has to know of the pool's figures.
     """
     stopped = {job.id for job in decision.stops}
     stay = [
@@ -47,10 +59,34 @@ def plan_of(instance: Instance, state: State, decision: Decision, policy: str) -
         solver=f"policy {policy}",
         preempt=bool(stopped),
         objective=None if value is None else ObjectiveValue(name="throughput", value=value),
-        notes=(*map(str, report.violations), *report.warnings),
+        notes=(*filter(None, [notice]), *map(str, report.violations), *report.warnings),
         assignments=tuple(told),
-        waiting=reasons(Problem(problem, "throughput"), assigned) if report.valid else (),
+        waiting=_reasons(problem, assigned, alone) if report.valid else (),
     )
+
+
+def _reasons(
+    problem: Instance, assigned: list[Assignment], alone: Callable[[str], bool]
+) -> tuple[Waiting, ...]:
+    found = reasons(Problem(problem, "throughput"), assigned)
+    return tuple(
+        each.replace(reason=_live_reason(each.reason, problem, each.job, alone(each.job)))
+        for each in found
+    )
+
+
+def _live_reason(reason: str, instance: Instance, job: str, alone: bool) -> str:
+    """Return a reason of ``dovetail explain`` as it is meant of a job that is live.
+
+    Of a job that may start ``alone`` only, it is no news that nothing is known of it beside others.
+    No job is accepted that is too large for the whole pool.
+    """
+    if reason.startswith("size: "):
+        return "capacity: too few devices take jobs"
+    if alone and reason.startswith("unknown: "):
+        gang = instance.jobs_by_id[job].workers > 1
+        return f"capacity: {'too few devices are' if gang else 'no device is'} idle"
+    return reason
 
 
 def _assignment(start: Start, state: State) -> Assignment:
@@ -80,7 +116,7 @@ def _beside_whom(rows: list[Assignment]) -> list[Assignment]:
 
 def of_job(job: LiveJob, brain: Brain) -> str:
     """Return how a job stands and, if it waits, what keeps it that is no part of a round."""
-    lines = [f"{job.id}: {job.state}, {job.why}"]
+    lines = [f"{job.id}: {job.state}" + (f", {job.why}" if job.why != job.state else "")]
     if job.state not in QUEUED:
         return lines[0]
     if job.alone_only:
@@ -96,17 +132,14 @@ def of_job(job: LiveJob, brain: Brain) -> str:
 
 
 def of_round(job: str, alone: bool, instance: Instance, plan: Plan) -> str:
-    """Return why a job waits and what would let it start, or where it runs.
-
-    Of a job that may start ``alone`` only, it is no news that nothing is known of it beside others.
-    """
+    """Return why a job waits and what would let it start, or where it runs."""
     if job not in instance.jobs_by_id:
         return "it has no part in the round: it holds devices that the pool does not have"
     try:
         told = explain(instance, plan, job)
     except DovetailError as error:
         return f"no more can be said: {error}"
-    reason = "capacity: no device is idle" if told.category == "unknown" and alone else told.reason
+    reason = _live_reason(told.reason, instance, job, alone)
     remedies = [kept for kept in told.remedies if not (alone and kept.change.measured)]
     return "\n".join([reason, *(f"- {remedy.text}" for remedy in remedies)])
 

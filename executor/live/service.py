@@ -809,10 +809,16 @@ class Service:
             decision = policy_named(self._policy.name).decide(self.state)
             starts = (self._world.with_cap(start) for start in decision.starts)
             decision = decision._replace(starts=(*first, *starts))
-            return instance, plan_of(instance, self.state, decision, self._policy.name)
+            plan = plan_of(
+                instance, self.state, decision, self._policy.name, self._alone, self._pool.notice
+            )
+            return instance, plan
 
         found: tuple[Instance, Plan] = self._mailbox.ask(Request(_no_events, decided))
         return found
+
+    def _alone(self, job: str) -> bool:
+        return not self._brain.may_share(self._brain.jobs[job])
 
     def _round(self) -> Instance:
         self._world.renew(self._clock.now_s())

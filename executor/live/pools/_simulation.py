@@ -140,7 +140,8 @@ class Simulation:
     def refusal(self, run: Run) -> str:
         """Return why a run cannot be simulated, empty where it can."""
         if run.spec.workload not in self._workload:
-            return f"the instance has no workload {run.spec.workload!r}"
+            known = ", ".join(self._workload)
+            return f"the instance has no workload {run.spec.workload!r}, only {known}"
         elsewhere = [seat.gpu for seat in run.seats if seat.gpu not in self._gpu]
         if elsewhere:
             return f"the instance has no GPU {elsewhere[0]!r}"

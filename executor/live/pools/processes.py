@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from dovetail.executor.live.pools.shim import Stat, boot_id, descendants, every_process, stat_of
 from dovetail.executor.live.pools.shim import send as _send
 
-TOKEN: Final = "DOVETAIL_TOKEN"
+TOKEN: Final = "DOVETAIL_LAUNCH"
 """The variable that every process of a rank inherits; its value names directory, run and rank."""
 
 __all__ = [

@@ -170,6 +170,8 @@ def test_over_tcp_nothing_is_told_without_a_token(live):
             headers = {} if token is None else {"Authorization": token}
             answer = httpx.get(live.url + path, headers=headers)
             assert (answer.status_code, answer.json()["kind"]) == (401, "token"), (path, token)
+            told = "over TCP a token is needed" if token is None else "this token is not known"
+            assert answer.json()["error"].startswith(told)
 
 
 def test_the_api_describes_itself(live):
@@ -295,7 +297,7 @@ def test_whoever_follows_does_not_keep_the_service_from_ending(short_path):
     seen = []
 
     def follow():
-        with Client(str(short_path / "api.sock")) as client:
+        with Client(str(short_path / "api.sock")) as client, pytest.raises(NoServiceError):
             seen.extend(client.log("j1", follow=True))
 
     thread = threading.Thread(target=follow)

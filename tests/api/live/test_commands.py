@@ -251,6 +251,9 @@ def test_a_plan_from_live(simulated, run, short_path):
         (("submit", "--progress", "(", "--", "x"), "must be a regular expression"),
         (("submit", "--progress", "step", "--", "x"), "must have a group for the iterations"),
         (("submit", "--walltime", "soon", "--", "x"), "must be a time like 90, 15m, 2h or 1d"),
+        (("submit", "--gsla", "nan", "--", "x"), "--gsla: must be a finite number, got 'nan'"),
+        (("submit", "--weight", "inf", "--", "x"), "--weight: must be a finite number"),
+        (("serve", "--watch", "warm_up_s=-3"), "with finite values >= 0, got 'warm_up_s=-3'"),
         (("submit", "--workers", "0", "--", "x"), "must be a whole number >= 1, got '0'"),
         (("submit",), "the following arguments are required: COMMAND"),
         (("top", "--every", "0"), "must be >= 0.1 s, got '0'"),
@@ -282,6 +285,29 @@ def test_without_the_extra(run, monkeypatch, words, module, told):
         monkeypatch.delitem(sys.modules, f"dovetail.live.{name}", raising=False)
     monkeypatch.setitem(sys.modules, module, None)
     assert run(*words) == (2, "", f"dovetail: {told}\n")
+
+
+@pytest.mark.parametrize("ended_by", [signal.SIGTERM, signal.SIGKILL])
+def test_following_a_job_says_that_the_service_ends_before_it(short_path, truth, run, ended_by):
+    home = short_path / "home"
+    with served(home, "--pool", f"simulated:{truth}") as (process, _):
+        job = submitted(run)
+        wait_until(lambda: view(run, job)["state"] == "profiling")
+        words = [sys.executable, "-m", "dovetail.cli", "logs", "-f", job]
+        with subprocess.Popen(
+            words,
+            env={**os.environ, "DOVETAIL_HOME": str(home)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as follower:
+            assert follower.stdout.readline().startswith("simulated: started")
+            process.send_signal(ended_by)
+            assert follower.wait(timeout=30) == 2
+            (told,) = follower.stderr.read().splitlines()
+    assert told.startswith(f"dovetail: the service at {home}/api.sock ") or "no service" in told
+    assert "Errno" not in told
+    assert "chunk" not in told
 
 
 def test_a_dry_run_starts_nothing_and_tells_what_it_would(short_path, truth, run):

@@ -126,7 +126,7 @@ class TestGangs:
         assert story.refused(job, 1) == (Stop("j1.1", 30.0),)
         assert story.brain.residents()["g1"] == [job]
         assert story.ended(job, status=-15, rank=0) == (Release("j1.1"),)
-        assert (job.state, job.why) == (JobState.FAILED, "rank 1 cannot start: no port")
+        assert (job.state, job.why) == (JobState.FAILED, "cannot start: no port")
 
     def test_all_refused_is_one_failure(self, story):
         job = story.submit(workers=2, retries=1)

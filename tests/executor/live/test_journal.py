@@ -353,8 +353,9 @@ class TestWhatIsNoJournal:
 
 
 class TestDamage:
-    def test_a_changed_byte_is_named(self, folder):
-        change(folder, "UPDATE event SET text = replace(text, 'j1', 'j2') WHERE sequence = 5")
+    @pytest.mark.parametrize("text", ["replace(text, 'j1', 'j2')", "CAST(X'7BFFFF' AS TEXT)"])
+    def test_a_changed_byte_is_named(self, folder, text):
+        change(folder, f"UPDATE event SET text = {text} WHERE sequence = 5")
         with pytest.raises(JournalError, match=r"is damaged at event 5$"):
             read_brain(folder)
         with Journal(folder) as journal, pytest.raises(JournalError, match=r"at event 5$"):

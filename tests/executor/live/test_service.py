@@ -131,6 +131,25 @@ def test_a_run_is_stopped_after_its_walltime(tmp_path):
         assert service.job("j1").runs == 1
 
 
+def test_a_walltime_does_not_count_before_anything_runs(tmp_path):
+    class Late(SimulatedNode):
+        late = True
+
+        def launch(self, run):
+            if self.late:
+                raise OSError("no process can be made")
+            super().launch(run)
+
+    pool = Late(tmp_path, TRUTH, SPEED)
+    with service_in(tmp_path, pool=pool) as service:
+        service.submit([spec(work_s=1, walltime_s=0.5)], ME)
+        wait_until(lambda: "no process can be made" in service.service().trouble)
+        placed_s = service.job("j1").since_s
+        wait_until(lambda: service.service().now_s > placed_s + 1)
+        pool.late = False
+        wait_until(is_in(service, "j1", JobState.FINISHED))
+
+
 def test_drained_devices_take_no_jobs_until_they_are_open_again(tmp_path):
     with service_in(tmp_path) as service:
         view = service.drain(["n-0"], True, ME)
@@ -220,8 +239,14 @@ def test_jobs_that_can_never_run_are_refused(tmp_path):
     with service_in(tmp_path, any_user=False) as service:
         with pytest.raises(InputError, match=r"jobs\[1\].workers: must be <= 2 .*, got 3"):
             service.submit([spec(), spec(workers=3)], ME)
-        with pytest.raises(InputError, match="workers: must be <= 0"):
+        too_much = r"^memory_mib: must be <= 16000 \(the largest device\), got 20000$"
+        with pytest.raises(InputError, match=too_much):
             service.submit([spec(memory_mib=20000.0)], ME)
+        with pytest.raises(InputError, match=r"^cwd: must begin with '/', got 'here'$"):
+            service.submit([spec().replace(cwd="here")], ME)
+        for command in (("",), ("train", "a\0b")):
+            with pytest.raises(InputError, match=r"^command: must name a program"):
+                service.submit([spec().replace(command=command)], ME)
         with pytest.raises(InputError, match=r"owner\.uid"):
             service.submit([spec(owner=ME)], OTHER)
         with pytest.raises(InputError, match=r"owner\.uid: must be .* \(the service is not root\)"):

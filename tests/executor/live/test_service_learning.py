@@ -56,7 +56,7 @@ def test_jobs_are_profiled_alone_then_share_and_their_slowdowns_are_recorded(tmp
     assert learning.job(second).state is JobState.SUBMITTED
     assert learning.job(second).waiting_for == "an idle device"
     assert learning.explain(second).splitlines() == [
-        "j2: submitted, submitted",
+        "j2: submitted",
         "it starts alone: its workload has no profile yet",
         "capacity: no device is idle",
         "- would start alone on n-0 once j1 has ended",
@@ -84,7 +84,10 @@ def test_the_plan_of_the_service_passes_the_checker(learning):
     instance, plan = learning.instance(), learning.plan()
     assert check(instance, plan).valid
     assert [row.job for row in plan.assignments] == [first]
-    assert [row.job for row in plan.waiting] == [second]
+    assert [(row.job, row.reason) for row in plan.waiting] == [
+        (second, "capacity: no device is idle")
+    ]
+    assert plan.notes == ("simulated from the instance truth: no process runs",)
     assert plan.solver == "policy dovetail"
     assert learning.explain(first).startswith(f"{first}: running")
 

@@ -29,7 +29,7 @@ def rank(tmp_path):
         spec = {
             "command": ["sh", "-c", "echo started; exec sleep 600"],
             "cwd": "/",
-            "env": {"PATH": os.defpath, "DOVETAIL_TOKEN": files.rank(0).token},
+            "env": {"PATH": os.defpath, "DOVETAIL_LAUNCH": files.rank(0).token},
             "user": None,
             "cpus": [],
             "cgroups": [],

@@ -190,7 +190,7 @@ class TestPool:
     @pytest.mark.parametrize(
         ("workload", "words", "reason"),
         [
-            ("Z", (), "the instance has no workload 'Z'"),
+            ("Z", (), "the instance has no workload 'Z', only A, B, C"),
             ("B", (), "B: work_s: must be > 0, or the job needs an estimate"),
             ("B", ("work_s=0",), "B: work_s: must be > 0, or the job needs an estimate"),
             ("B", ("work_s=long",), "work_s: must be a number, got 'long'"),
