@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, FastAPI, Query, Request
+from fastapi import APIRouter, FastAPI, Header, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.concurrency import run_in_threadpool
@@ -26,6 +26,7 @@ from dovetail.live.logs import Log, followed, last_lines, written
 from dovetail.live.peers import Tokens
 from dovetail.live.prometheus import exposition
 from dovetail.live.requests import (
+    KEY_HEADER,
     Accepted,
     DrainRequest,
     Explained,
@@ -100,10 +101,18 @@ def jobs(request: Request, over: bool = False) -> Sequence[JobView]:
 
 
 @_router.post("/jobs", status_code=201)
-def submit(request: Request, body: Submissions) -> Accepted:
-    """Accept jobs, all or none; they run as the user who asks."""
+def submit(
+    request: Request,
+    body: Submissions,
+    key: Annotated[str, Header(alias=KEY_HEADER, max_length=200)] = "",
+) -> Accepted:
+    """Accept jobs, all or none; they run as the user who asks.
+
+    Under an `Idempotency-Key` they are accepted once: asked again by the same user, it answers
+    with the ids of the first time.
+    """
     owner = _asker(request)
-    return Accepted(ids=_desk(request).submit(body.specs(owner), owner))
+    return Accepted(ids=_desk(request).submit(body.specs(owner), owner, key))
 
 
 @_router.get("/jobs/{job}")

@@ -191,6 +191,9 @@ def _submit(submit: argparse.ArgumentParser) -> None:
     submit.add_argument(
         "--wait", action="store_true", help="return when it is over; 1 unless it finished"
     )
+    submit.add_argument(
+        "--key", metavar="KEY", help="submit once, however often this is asked under one key"
+    )
 
 
 def _logs(logs: argparse.ArgumentParser) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import quote
+from uuid import uuid4
 
 from dovetail.executor.live.brain import OVER
 from dovetail.executor.live.views import JobView, ServiceView
@@ -15,15 +17,30 @@ from dovetail.instances.errors import DovetailError, InputError, UnsupportedErro
 from dovetail.instances.instance import Instance
 from dovetail.instances.plan import Plan
 from dovetail.live.places import NoServiceError, find_service
-from dovetail.live.requests import Accepted, Explained, Fault, ServiceFailedError, error_of
+from dovetail.live.requests import (
+    KEY_HEADER,
+    Accepted,
+    Explained,
+    Fault,
+    ServiceFailedError,
+    error_of,
+)
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     import httpx
 
+RETRY_S: Final = 15.0
+"""For how long a submission that got no answer is repeated: a service restarts within that."""
+
+_AGAIN_S = 0.5
 _TIMEOUT_S = 60.0
 _WAIT_S = 20.0
+
+
+class _NoAnswerError(NoServiceError):
+    """The service may have done what was asked, and did not say so."""
 
 
 class Client:
@@ -62,9 +79,38 @@ class Client:
     ) -> None:
         self._http.close()
 
-    def submit(self, jobs: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-        """Submit jobs, all or none, by the fields of ``JobSpec`` without its owner."""
-        return Accepted.from_data(self._post("jobs", {"jobs": list(jobs)})).ids
+    def submit(self, jobs: Sequence[Mapping[str, Any]], key: str | None = None) -> tuple[str, ...]:
+        """Submit jobs, all or none, by the fields of ``JobSpec`` without its owner.
+
+        Where the service goes away before it answers, it is asked again for ``RETRY_S``. However
+        often it is asked under one key, the jobs are accepted once.
+
+        Parameters
+        ----------
+        jobs : sequence of mapping
+            A job each.
+        key : str, optional
+            Known to nobody else who submits as this user; by default a new one.
+        """
+        key = key or uuid4().hex
+        body = {"jobs": list(jobs)}
+        try:
+            return self._submitted(body, key)
+        except _NoAnswerError:
+            give_up_s = time.monotonic() + RETRY_S
+        while True:
+            time.sleep(_AGAIN_S)
+            try:
+                return self._submitted(body, key)
+            except NoServiceError as error:
+                if time.monotonic() > give_up_s:
+                    told = f"{error}; whether it took the jobs shows who submits with --key {key}"
+                    raise NoServiceError(told) from None
+
+    def _submitted(self, body: Mapping[str, Any], key: str) -> tuple[str, ...]:
+        with self._answered():
+            answer = self._http.post("/v1/jobs", json=body, headers={KEY_HEADER: key})
+        return Accepted.from_data(_data(answer)).ids
 
     def cancel(self, job: str) -> JobView:
         """Begin to end a job."""
@@ -158,10 +204,10 @@ class Client:
             told = f"no service answers at {self.service_name}: {reason}"
             raise NoServiceError(told) from None
         except httpx.RemoteProtocolError:
-            raise NoServiceError(f"the service at {self.service_name} went away") from None
+            raise _NoAnswerError(f"the service at {self.service_name} went away") from None
         except httpx.TransportError as error:
             what = str(error) or type(error).__name__
-            raise NoServiceError(f"the service at {self.service_name} went away: {what}") from None
+            raise _NoAnswerError(f"the service at {self.service_name} went away: {what}") from None
 
 
 def _connection(service: str, token: str | None) -> httpx.Client:

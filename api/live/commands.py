@@ -30,7 +30,7 @@ def submit(options: Namespace) -> int:
     """Hand in a job; with ``--wait`` end as it does."""
     job = _job(options)
     with Client() as client:
-        (name,) = client.submit([job])
+        (name,) = client.submit([job], options.key)
         if not options.wait:
             _tell({"id": name}, name, options.json)
             return 0

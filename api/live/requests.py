@@ -16,6 +16,9 @@ from dovetail.instances.errors import DovetailError, InputError, UnsupportedErro
 MOST_JOBS: Final = 10_000
 """In one request."""
 
+KEY_HEADER: Final = "Idempotency-Key"
+"""Names a submission, so that asking for it again accepts no job twice."""
+
 _SAID: Final[Mapping[str, Any]] = MappingProxyType(
     {
         name: (field.annotation, field)

@@ -1,6 +1,6 @@
 """The same 12 jobs as real processes on the ``cpu`` pool and in the simulator.
 
-    python benchmarks/live/against_simulation.py [--seconds 12] [--policy dovetail]
+    python benchmarks/live/against_simulation.py [--seconds 12] [--devices 1] [--policy dovetail]
 
 Three kinds of small loops (they compute, wait as for data, or both) run twice. The first round
 teaches the service their profiles and slowdowns; of the second, mean JCT and makespan are taken.
@@ -16,6 +16,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -65,15 +66,16 @@ def main() -> None:
     """Print both, and how far they are apart."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seconds", type=float, default=12.0, help="of a job alone, about")
+    parser.add_argument("--devices", type=int, default=1, help="cores that jobs run on")
     parser.add_argument("--policy", default="dovetail")
     options = parser.parse_args()
-    print(
-        f"load average when this began: {psutil.getloadavg()[0]:.1f} on {psutil.cpu_count()} cores"
-    )
+    _tell_load("began")
     turns = _turns_per_s()
     jobs = [_spec(kind, options.seconds, turns) for kind in [*_KINDS] * (_ROUND // len(_KINDS))]
     with state_directory() as directory:
-        setup = Setup(directory, Cores(), options.policy, watching=_WATCHING, sample_s=0.25)
+        setup = Setup(
+            directory, Cores(options.devices), options.policy, watching=_WATCHING, sample_s=0.25
+        )
         service = ServiceProcess(setup)
         try:
             for _ in range(2):
@@ -82,13 +84,22 @@ def main() -> None:
         finally:
             service.stop()
         known = Repository(directory / "repository.db").data_set()
-        real = _real(directory, ids)
+        real, launch_s = _real(directory, ids), _launch_s(directory, ids)
     world = _world(known, cluster)
     simulated = _simulated(world, jobs, options.policy)
+    _tell_load("ended")
+    print(f"from a decision to every rank's run: {launch_s:.2f} s (mean), in the simulator 0 s")
     for entry in world.slowdowns:
         print(f"  {' beside '.join(entry.workloads)}: {entry.slowdown}")
     for name, mine, theirs in zip(("mean JCT", "makespan"), real, simulated, strict=True):
         print(f"{name}: {mine:.1f} s real, {theirs:.1f} s simulated ({theirs / mine - 1:+.1%})")
+
+
+def _tell_load(when: str) -> None:
+    load = psutil.getloadavg()[0]
+    print(
+        f"load average when the jobs {when}: {load:.1f} on {psutil.cpu_count()} cores", flush=True
+    )
 
 
 def _turns_per_s() -> float:
@@ -129,6 +140,17 @@ def _real(directory: Path, ids: Sequence[str]) -> Figures:
     return Figures(
         statistics.mean(job.since_s - job.submitted_s for job in jobs),
         max(job.since_s for job in jobs) - first,
+    )
+
+
+def _launch_s(directory: Path, ids: Sequence[str]) -> float:
+    """Return the mean seconds that jobs were starting."""
+    jobs = [read_brain(directory).jobs[name] for name in ids]
+    return statistics.mean(
+        after.at_s - step.at_s
+        for job in jobs
+        for step, after in pairwise(job.history)
+        if step.state is JobState.STARTING
     )
 
 

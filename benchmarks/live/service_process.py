@@ -364,9 +364,12 @@ class Simulated:
         return SimulatedNode(directory, self.truth, start_s=self.start_s)
 
 
+@dataclass(frozen=True)
 class Cores:
-    """Makes pools of two cores of this machine (a ``make_pool``)."""
+    """Makes pools of cores of this machine, each a device (a ``make_pool``)."""
+
+    devices: int = 2
 
     def __call__(self, directory: Path) -> NodePool:
         """Return a pool that keeps its files in the directory."""
-        return CpuPool(directory, devices=2)
+        return CpuPool(directory, devices=self.devices)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from enum import IntEnum, StrEnum
@@ -13,7 +14,9 @@ from typing import Final, NamedTuple
 from dovetail.executor.live.mps.foreign import every_mps
 from dovetail.executor.live.mps.manager import MpsManager
 from dovetail.executor.live.nvml import Gpu, Nvml, NvmlError
+from dovetail.executor.live.pools.cpu import KEPT_BY, shares_here
 from dovetail.executor.live.pools.processes import tokens
+from dovetail.executor.live.progress import HOOK_DIRECTORY
 from dovetail.executor.live.splits import SplitKey, Splits, read_splits
 from dovetail.instances._record import listed
 from dovetail.instances.errors import DovetailError, UnsupportedError
@@ -129,6 +132,9 @@ def _machine(directory: Path) -> Iterator[Finding]:
         yield Finding("user", told, Level.NOTE, "start the service as root to run everybody's")
     yield _state_directory(directory)
     yield _shared_memory()
+    if os.geteuid() == 0:
+        yield progress_hook(Path(HOOK_DIRECTORY))
+    yield _cores()
 
 
 def _state_directory(directory: Path) -> Finding:
@@ -168,6 +174,43 @@ def _shared_memory() -> Finding:
         told = f"holds {size / 2**20:.0f} MiB"
         return Finding(about, told, Level.LACKING, "pinned memory under MPS is bounded by it")
     return Finding(about, f"holds {size / 2**30:.0f} GiB")
+
+
+def progress_hook(directory: Path) -> Finding:
+    """Say whether every user's jobs can read the hook that counts their iterations."""
+    about = "progress hook"
+    closed = next((path for path in _on_the_way(directory) if not _open_to_all(path)), None)
+    if closed is None:
+        return Finding(about, "every user's jobs can read it")
+    mode = stat.S_IMODE(closed.stat().st_mode)
+    told = f"jobs of other users cannot read it: {closed} has mode {mode:o}"
+    remedy = "install Dovetail where all may read it (/opt, say), or their jobs never share"
+    return Finding(about, told, Level.LACKING, remedy)
+
+
+def _on_the_way(directory: Path) -> Iterator[Path]:
+    """Yield what has to be passed, from the root on, and what has to be read."""
+    resolved = directory.resolve()
+    yield from reversed(resolved.parents)
+    yield resolved
+    yield from sorted(resolved.glob("*.py"))
+
+
+def _open_to_all(path: Path) -> bool:
+    needed = stat.S_IXOTH if path.is_dir() else stat.S_IROTH
+    return bool(path.stat().st_mode & needed)
+
+
+def _cores() -> Finding:
+    """Say what the pool of processor cores would be here."""
+    about, cores, kept = "cpu pool", len(os.sched_getaffinity(0)), shares_here()
+    told = f"{cores} {'device' if cores == 1 else 'devices'} of one core each; {KEPT_BY[kept]}"
+    if kept != "none":
+        return Finding(about, told)
+    if cores == 1:
+        return Finding(about, told, Level.NOTE, "jobs there take turns")
+    remedy = "dovetail serve --pool cpu:cores_per_device=2 has shares: numbers of cores"
+    return Finding(about, told, Level.NOTE, remedy)
 
 
 def _no_gpus(why: str) -> Finding:

@@ -14,7 +14,7 @@ from typing import Final, Literal, NamedTuple
 
 from dovetail.executor.live.clock import boot_s
 from dovetail.executor.live.jobs import Run
-from dovetail.executor.live.pools.cgroups import find_groups
+from dovetail.executor.live.pools.cgroups import CpuGroups, find_groups
 from dovetail.executor.live.pools.gate import LaunchError
 from dovetail.executor.live.pools.keeper import Bounds
 from dovetail.executor.live.pools.local import LocalPool
@@ -31,15 +31,17 @@ Enforcement = Literal["quota", "affinity", "none"]
 
 SOURCE: Final = "CPU time as a stand-in; memory traffic and bus, not measured, are given as 0"
 
-QUOTA_SHARES: Final = tuple(range(10, 100, 10))
-
-_OPTIONS: Final = ("cores_per_device", "devices", "shares")
-_NOTICE: Final = "processor cores stand in for GPUs: no figure of this pool is one of a GPU"
-_KEPT_BY: Final[Mapping[Enforcement, str]] = {
+KEPT_BY: Final[Mapping[Enforcement, str]] = {
     "quota": "shares are quotas of CPU time",
     "affinity": "shares are numbers of cores",
     "none": "no shares: neither a quota nor a second core is to be had",
 }
+"""How shares are kept, in words."""
+
+QUOTA_SHARES: Final = tuple(range(10, 100, 10))
+
+_OPTIONS: Final = ("cores_per_device", "devices", "shares")
+_NOTICE: Final = "processor cores stand in for GPUs: no figure of this pool is one of a GPU"
 _TICKS_S: Final = os.sysconf("SC_CLK_TCK")
 _PAGE_MIB: Final = os.sysconf("SC_PAGE_SIZE") / 2**20
 
@@ -77,10 +79,10 @@ class CpuPool(LocalPool):
             raise InputError("shares must not be affinity where a device is one core", "--pool")
         super().__init__(directory)
         self._groups = find_groups(f"dovetail-{home_token(directory)}")
-        self.shares = shares or self._best(cores_per_device)
+        self.shares = shares or _best(self._groups, cores_per_device)
         if self.shares == "quota" and self._groups is None:
             raise InputError("shares must not be quota: no cgroup can be limited here", "--pool")
-        kept_by = "no shares, as was asked" if shares == "none" else _KEPT_BY[self.shares]
+        kept_by = "no shares, as was asked" if shares == "none" else KEPT_BY[self.shares]
         self.notice = f"{_NOTICE}; {kept_by}"
         self._taken: dict[tuple[str, int], tuple[int, ...]] = {}
         self._taking = threading.Lock()
@@ -155,11 +157,6 @@ class CpuPool(LocalPool):
         if self._groups is not None:
             self._groups.close()
 
-    def _best(self, cores_per_device: int) -> Enforcement:
-        if self._groups is not None:
-            return "quota"
-        return "affinity" if cores_per_device > 1 else "none"
-
     def _allowed_shares(self) -> tuple[int, ...]:
         if self.shares == "quota":
             return QUOTA_SHARES
@@ -210,6 +207,20 @@ class CpuPool(LocalPool):
                     capped = seat.share is not None
                     found.append(_Guarded(run.id, rank, seat.gpu, started.shim, capped))
         return found
+
+
+def shares_here(cores_per_device: int = 1) -> Enforcement:
+    """Return by what a pool would keep shares here; a control group is made and removed again."""
+    groups = find_groups(f"dovetail-trial-{os.getpid()}")
+    if groups is not None:
+        groups.close()
+    return _best(groups, cores_per_device)
+
+
+def _best(groups: CpuGroups | None, cores_per_device: int) -> Enforcement:
+    if groups is not None:
+        return "quota"
+    return "affinity" if cores_per_device > 1 else "none"
 
 
 class _Guarded(NamedTuple):

@@ -60,7 +60,8 @@ class NodePool(Protocol):
     """Devices on which runs can be started, stopped and watched.
 
     No method waits for a job. What happens is told as events (those about ranks and devices) by
-    ``poll``. Methods are called from one thread.
+    ``poll``. Methods are called from one thread, but for ``log_path``: anybody who follows a log
+    asks for it, from any thread and at any time, even after ``release``.
 
     Attributes
     ----------
@@ -135,7 +136,10 @@ class NodePool(Protocol):
         ...
 
     def log_path(self, run: str, rank: int) -> str | None:
-        """Return the newest log file of a rank; older parts have ``.1``, ``.2``, ... appended."""
+        """Return the newest log file of a rank; older parts have ``.1``, ``.2``, ... appended.
+
+        None where there is none yet. It looks at files only, at nothing that other methods change.
+        """
         ...
 
     def close(self) -> None:

@@ -248,6 +248,51 @@ def test_many_clients_at_once_lose_nothing(live):
     assert sorted(found) == sorted(f"j{k}" for k in range(1, 41))
 
 
+class Forgetful:
+    """Passes requests on to a service's socket, and loses the answers of the first connections."""
+
+    def __init__(self, service, path, losses):
+        self.service, self.losses = service, losses
+        self.listening = socket.socket(socket.AF_UNIX)
+        self.listening.bind(str(path))
+        self.listening.listen()
+        threading.Thread(target=self.relay, daemon=True).start()
+
+    def relay(self):
+        while True:
+            try:
+                asking, _ = self.listening.accept()
+            except OSError:
+                return
+            with asking, socket.socket(socket.AF_UNIX) as asked:
+                asked.connect(self.service)
+                # Jobs are few here: one packet has a request, and one its answer.
+                head = asking.recv(65536)
+                asked.sendall(head if head.endswith(b"}") else head + asking.recv(65536))
+                answer = asked.recv(65536)
+                self.losses -= 1
+                if self.losses < 0:
+                    asking.sendall(answer)
+
+
+def test_an_answer_that_was_lost_is_asked_for_again_and_nothing_runs_twice(live, short_path):
+    relay = Forgetful(live.socket, short_path / "relay.sock", losses=2)
+    try:
+        with Client(str(short_path / "relay.sock")) as client:
+            assert client.submit([job(), job()]) == ("j1", "j2")
+    finally:
+        relay.listening.close()
+    assert len(live.client.jobs()) == 2
+
+
+def test_a_user_s_own_key_is_used_once(live):
+    with Client(live.socket) as again:
+        assert live.client.submit([job()], "k") == again.submit([job()], "k") == ("j1",)
+    with pytest.raises(InputError, match="key: must be a new one"):
+        live.client.submit([job(workload="bert")], "k")
+    assert live.other.submit([job()], "k") == ("j2",)
+
+
 def test_whoever_follows_does_not_keep_the_service_from_ending(short_path):
     seen = []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -172,6 +173,30 @@ class PoolContract:
         run = self.run_of(told.pool, self.commands.failing)
         told.pool.launch(run)
         assert told.wait(run, RankEnded)[0].status == 3
+
+    def test_logs_are_asked_for_from_any_thread(self, open_pool):
+        told = open_pool()
+        run = self.run_of(told.pool, self.commands.brief)
+        over = threading.Event()
+
+        def asked() -> set[str | None]:
+            found: set[str | None] = set()
+            while not over.is_set():
+                found.add(told.pool.log_path(run.id, 0))
+                over.wait(0.001)
+            return found | {told.pool.log_path(run.id, 0)}
+
+        with ThreadPoolExecutor(4) as threads:
+            asking = [threads.submit(asked) for _ in range(4)]
+            try:
+                told.pool.launch(run)
+                told.wait(run, RankEnded)
+                told.pool.release(run.id)
+            finally:
+                over.set()
+            expected = {told.pool.log_path(run.id, 0)}
+            assert None not in expected
+            assert all(found.result() - {None} == expected for found in asking)
 
     def test_the_brain_takes_a_life_in(self, open_pool):
         told = open_pool()

@@ -7,9 +7,10 @@ import pytest
 
 pynvml = pytest.importorskip("pynvml", reason="needs the extra live")
 
-from dovetail.executor.live.doctor import Level, Usable, diagnose  # noqa: E402
+from dovetail.executor.live.doctor import Level, Usable, diagnose, progress_hook  # noqa: E402
 from dovetail.executor.live.mps.manager import MpsManager  # noqa: E402
 from dovetail.executor.live.nvml import Nvml, NvmlError  # noqa: E402
+from dovetail.executor.live.pools.cpu import CpuPool  # noqa: E402
 from dovetail.executor.live.pools.processes import TOKEN  # noqa: E402
 from dovetail.executor.live.splits import (  # noqa: E402
     Product,
@@ -136,3 +137,31 @@ def test_a_state_directory_that_cannot_be_is_told_and_nothing_is_usable(tmp_path
     (finding,) = found(result, "state directory")
     assert finding.level is Level.BROKEN
     assert result.usable is Usable.NOT
+
+
+def test_a_progress_hook_that_other_users_cannot_reach_is_told(tmp_path):
+    home = tmp_path / "root"
+    hook = home / "venv" / "hook"
+    hook.mkdir(parents=True)
+    (hook / "sitecustomize.py").touch(0o644)
+    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
+        folder.chmod(0o755)
+    assert progress_hook(hook).level is Level.GOOD
+    home.chmod(0o700)
+    closed = progress_hook(hook)
+    assert closed.level is Level.LACKING
+    assert closed.told.endswith(f"{home} has mode 700")
+    home.chmod(0o711)
+    (hook / "sitecustomize.py").chmod(0o600)
+    assert "sitecustomize.py has mode 600" in progress_hook(hook).told
+
+
+def test_what_the_cpu_pool_would_be_is_what_it_is(tmp_path):
+    (told,) = found(diagnosis(tmp_path), "cpu pool")
+    pool = CpuPool(tmp_path / "pool")
+    try:
+        count = len(pool.cluster().nodes[0].devices)
+        assert told.told.startswith(f"{count} device")
+        assert pool.notice.endswith(told.told.partition("; ")[2])
+    finally:
+        pool.close()

@@ -131,6 +131,25 @@ def test_a_run_is_stopped_after_its_walltime(tmp_path):
         assert service.job("j1").runs == 1
 
 
+def test_a_walltime_does_not_count_before_anything_runs(tmp_path):
+    class Late(SimulatedNode):
+        late = True
+
+        def launch(self, run):
+            if self.late:
+                raise OSError("no process can be made")
+            super().launch(run)
+
+    pool = Late(tmp_path, TRUTH, SPEED)
+    with service_in(tmp_path, pool=pool) as service:
+        service.submit([spec(work_s=1, walltime_s=0.5)], ME)
+        wait_until(lambda: "no process can be made" in service.service().trouble)
+        placed_s = service.job("j1").since_s
+        wait_until(lambda: service.service().now_s > placed_s + 1)
+        pool.late = False
+        wait_until(is_in(service, "j1", JobState.FINISHED))
+
+
 def test_drained_devices_take_no_jobs_until_they_are_open_again(tmp_path):
     with service_in(tmp_path) as service:
         view = service.drain(["n-0"], True, ME)
