@@ -53,7 +53,12 @@ class Gate:
         told = (
             self._at(run, seat, gpus[seat.gpu], residents.get(seat.gpu, [])) for seat in run.seats
         )
-        return next((why for why in told if why), None)
+        return next((why for why in told if why), self._named(run))
+
+    def _named(self, run: Run) -> str | None:
+        """Return why a run may not have its name: what is told of a stray is not told of it."""
+        taken = run.id in self.strays.values()
+        return f"{run.id} is another run until that has ended" if taken else None
 
     def _at(self, run: Run, seat: Seat, gpu: Gpu, residents: list[LiveJob]) -> str | None:
         """Return why a rank may not take its seat."""

@@ -696,7 +696,7 @@ class Service:
 
         def ids(asked: Sequence[AnyEvent]) -> tuple[str, ...]:
             made = [event.job for event in asked if isinstance(event, events.Submitted)]
-            return tuple(made or self._brain.requests[request])
+            return tuple(made or self._brain.requests.get(request, ()))
 
         found: tuple[str, ...] = self._mailbox.ask(Request(submitted, ids, request))
         return found

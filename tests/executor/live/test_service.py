@@ -131,6 +131,13 @@ def test_a_run_is_stopped_after_its_walltime(tmp_path):
         assert service.job("j1").runs == 1
 
 
+def test_no_jobs_are_no_jobs(tmp_path):
+    with service_in(tmp_path) as service:
+        assert service.submit([], ME) == ()
+        assert service.submit([], ME, "again") == ()
+        assert service.jobs(over=True) == []
+
+
 def test_a_walltime_does_not_count_before_anything_runs(tmp_path):
     class Late(SimulatedNode):
         late = True

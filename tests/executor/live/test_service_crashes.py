@@ -186,3 +186,20 @@ def test_a_run_of_no_job_is_ended_and_holds_its_device_until_then(tmp_path, capl
         wait_until(lambda: not service.jobs())
     assert f"j1 is not started: j1.1 may still be on {busy}" in caplog.text
     assert "ended with status -9" in (tmp_path / "runs/j1.1/rank0/log").read_text()
+
+
+def test_a_run_of_no_job_is_not_taken_for_one_of_the_same_name(tmp_path):
+    with service_in(tmp_path) as service:
+        service.submit([spec(5000, words=["deaf=1"], grace_s=1.0)], ME)
+        wait_until(lambda: service.job("j1").state is JobState.PROFILING)
+        (busy,) = service.job("j1").gpus
+    restored(None, tmp_path)
+    with service_in(tmp_path) as service:
+        # Its device takes nobody, so that only the other one can be chosen.
+        service.drain([busy], True, ME)
+        service.submit([spec(1)], ME)
+        wait_until(lambda: not service.jobs())
+        told = service.job("j1")
+    assert told.state is JobState.FINISHED
+    assert told.run == "j1.2"
+    assert starts_in(tmp_path) == {"j1.1/rank0": 1, "j1.2/rank0": 1}
