@@ -162,8 +162,14 @@ class Client:
                 answer.read()
                 raise _refusal(answer)
             yield from answer.iter_raw()
-        if follow and self.job(job).state not in OVER:
-            raise NoServiceError(f"the service at {self.service_name} is ending; {job} goes on")
+        if follow and not self._is_over(job):
+            raise NoServiceError(f"the service at {self.service_name} ended before {job}")
+
+    def _is_over(self, job: str) -> bool:
+        try:
+            return self.job(job).state in OVER
+        except NoServiceError:
+            return False
 
     def explain(self, job: str) -> str:
         """Say why a job waits and what would let it start."""

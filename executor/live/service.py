@@ -45,7 +45,7 @@ from dovetail.executor.live.journal import JournalError
 from dovetail.executor.live.learning import Learner
 from dovetail.executor.live.library import Library
 from dovetail.executor.live.mailbox import Mailbox, Request
-from dovetail.executor.live.planning import of_job, of_round, plan_of
+from dovetail.executor.live.planning import Lacks, of_job, of_round, plan_of
 from dovetail.executor.live.pools.pool import NodePool, Usage
 from dovetail.executor.live.presenting import device_views, job_views, powers
 from dovetail.executor.live.recorder import Recorder
@@ -798,7 +798,11 @@ class Service:
             live = self._job(job)
             told, over = of_job(live, self._brain), live.state in OVER
             alone = not self._brain.may_share(live)
-        return told if over else f"{told}\n{of_round(job, alone, *self._round_and_plan())}"
+            # What would let it start beside others or later is of no use while nobody may.
+            closed = live.state in QUEUED and Lacks.of(self._brain).closed
+        if over or closed:
+            return told
+        return f"{told}\n{of_round(job, alone, *self._round_and_plan())}"
 
     def _round_and_plan(self) -> tuple[Instance, Plan]:
         def decided(_: Sequence[AnyEvent]) -> tuple[Instance, Plan]:

@@ -58,7 +58,12 @@ def test_a_gpu_in_use_is_not_measured(tmp_path, capsys):
 
 @NEEDS_MPS
 def test_what_was_measured_before_something_failed_is_kept(tmp_path, capsys, monkeypatch):
-    answer = {"cublas": "130100", "sms": 66, "products": [["nn", "float16", 1, 2, 3, 0.25]]}
+    answer = {
+        "cublas": "130100",
+        "sms": 66,
+        "mps": True,
+        "products": [["nn", "float16", 1, 2, 3, 0.25]],
+    }
     python = tmp_path / "python"
     cap = "${CUDA_MPS_ACTIVE_THREAD_PERCENTAGE%%.*}"
     python.write_text(f"#!/bin/sh\n[ {cap} = 50 ] && echo '{json.dumps(answer)}'\n")

@@ -287,7 +287,7 @@ class TestFailures:
         story.place(job)
         story.refused(job, later=True)
         assert (job.state, job.failures) == (JobState.FAILED, 0)
-        assert job.why == "rank 0 cannot start: no port"
+        assert job.why == "cannot start: no port"
 
     def test_a_gang_of_which_one_rank_crashed_and_one_is_gone_has_failed(self, story):
         job = story.running(workers=2)

@@ -164,7 +164,14 @@ def test_drained_devices_take_no_jobs_until_they_are_open_again(tmp_path):
         service.submit([spec(), spec()], ME)
         wait_until(is_in(service, "j2", JobState.FINISHED))
         assert [service.job(job).gpus for job in ("j1", "j2")] == [("n-1",), ("n-1",)]
+        service.drain([], True, ME)
         service.submit([spec(workers=2)], ME)
+        assert service.explain("j3").splitlines() == [
+            "j3: submitted",
+            "it starts alone: its workload has no profile yet",
+            "n-0 takes no jobs: it is being drained by me",
+            "n-1 takes no jobs: it is being drained by me",
+        ]
         service.drain([], False, ME)
         wait_until(is_in(service, "j3", JobState.FINISHED))
 

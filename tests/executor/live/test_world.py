@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
 
@@ -10,12 +11,13 @@ import pytest
 from dovetail import check, solve
 from dovetail.executor.live import events
 from dovetail.executor.live.beliefs import Beliefs
-from dovetail.executor.live.brain import HOLDING, JobState
+from dovetail.executor.live.brain import HOLDING, JobState, TransitionError
 from dovetail.executor.live.world import CannotStartError, World, workload_name
 from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
 from dovetail.instances.instance import Cluster, Metrics
 from dovetail.solver.policies import Start, policy_named
 
+from .fate import random_event
 from .telling import ANN, BOB, GPUS, Story, spec
 
 MODEL = "A100"
@@ -518,3 +520,52 @@ def test_who_starts_beside_another_may_have_a_cap_that_nobody_has_tried_alone():
     on = capped.gpus
     assert world.refusal(capped, on) is None
     assert world.place(capped, on).run.seats[0].share == 60
+
+
+def test_a_round_reads_only_the_jobs_that_have_changed(monkeypatch):
+    story = known_story()
+    jobs = [story.submit() for _ in range(50)]
+    world = world_of(story)
+    put(story, world, jobs[0], "g0")
+    read = []
+    whole = World._read_job
+
+    def noted(self, track):
+        read.append(track.live.id)
+        whole(self, track)
+
+    monkeypatch.setattr(World, "_read_job", noted)
+    story.ended(jobs[0])
+    put(story, world, jobs[1], "g0")
+    assert set(read) == {jobs[1].id}
+
+
+def shown(world):
+    """Return what policies see of jobs and devices."""
+    state, kinds = world.state, world._made.kinds
+    # What a running job is believed to need is what was known when it started.
+    waiting = [
+        (job.id, kinds[job.workload], round(job.work_s, 6)) for job in state.pending.values()
+    ]
+    running = [(job.id, kinds[job.workload], job.gpus) for job in state.running.values()]
+    residents = [[job.id for job in there] for there in state.residents]
+    return waiting, running, residents, list(state.idle_count)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_world_that_has_followed_is_one_made_anew(seed):
+    rng, story = random.Random(seed), known_story()
+    beliefs = Beliefs(repository())
+    followed = World(story.brain, cluster(), beliefs)
+    for _ in range(60):
+        for _ in range(rng.randrange(4)):
+            with contextlib.suppress(TransitionError):
+                story.brain.apply(random_event(story.brain, rng))
+        followed.renew(story.brain.now_s)
+        pending = list(followed.state.pending.values())
+        if pending and rng.random() < 0.5:
+            # A start that the brain never hears of.
+            with contextlib.suppress(CannotStartError):
+                followed.place(Start(rng.choice(pending), (rng.randrange(3),)))
+            followed.renew(story.brain.now_s)
+        assert shown(followed) == shown(World(story.brain, cluster(), beliefs))
