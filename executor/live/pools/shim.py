@@ -196,6 +196,8 @@ class ExitFile:
                 os.close(file)
             os.rename(self._beside, os.path.join(self._directory, "exit.json"))
             sync_directory(self._directory)
+        except FileNotFoundError:
+            return True  # somebody has removed the directory: nobody waits for the status
         except OSError:
             return False
         return True

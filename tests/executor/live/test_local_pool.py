@@ -386,6 +386,14 @@ class TestNothingIsLeft:
         assert not other.alive
         assert left_over(state) == []
 
+    def test_a_launcher_whose_directory_was_removed_ends_with_its_job(self, make, state, tmp_path):
+        pool = make()
+        pool.pool.launch(a_run(f"until [ -e {tmp_path}/end ]; do sleep 0.05; done"))
+        pool.wait_for("rank_ready")
+        shutil.rmtree(state / "runs" / "j1.1")
+        (tmp_path / "end").touch()
+        wait_until(lambda: not left_over(state))
+
     def test_a_job_that_is_killed_is_told_with_its_signal(self, make):
         pool = make()
         pool.pool.launch(a_run("kill -KILL $$"))
