@@ -436,3 +436,14 @@ def test_a_job_whose_cap_is_refused_starts_without_one(tmp_path, caplog):
         wait_until(lambda: not service.jobs())
         assert service.job("j1").shares == (None,)
     assert "j1 cannot start: " in caplog.text
+
+
+def test_a_job_that_is_over_shows_how_far_it_came(tmp_path):
+    with service_in(tmp_path) as service:
+        service.submit([spec()], ME)
+        wait_until(is_in(service, "j1", JobState.FINISHED))
+        (shown,) = service.jobs(over=True)
+        # It ended between two looks, and its end was looked at: 2 s of work, an iteration each.
+        assert (shown.iterations, shown.total) == (pytest.approx(2.0), 2.0)
+    with service_in(tmp_path) as service:
+        assert service.job("j1").iterations is None
