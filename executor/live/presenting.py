@@ -16,7 +16,7 @@ _RUNS = frozenset({JobState.PROFILING, JobState.RUNNING})
 
 
 def job_views(
-    brain: Brain,
+    lacks: Lacks,
     jobs: Iterable[LiveJob],
     readings: Mapping[str, Reading],
     uppers: Mapping[str, float | None],
@@ -25,11 +25,10 @@ def job_views(
 ) -> list[JobView]:
     """Return how jobs stand.
 
-    ``readings`` are what is seen of runs, ``uppers`` their bounds, and ``last`` is what was seen
-    of runs that are over.
+    ``lacks`` are of the brain that has them, ``readings`` are what is seen of runs, ``uppers``
+    their bounds, and ``last`` is what was seen of runs that are over.
     """
-    residents = brain.residents()
-    lacks = Lacks.of(brain)
+    residents = lacks.brain.residents()
     return [_job_view(job, residents, readings, uppers, last, lacks, history) for job in jobs]
 
 

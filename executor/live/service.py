@@ -758,14 +758,14 @@ class Service:
         with self._lock:
             chosen = [j for j in self._brain.jobs.values() if over or j.state not in OVER]
             return job_views(
-                self._brain, chosen, self._readings, self._uppers, self._last_seen.readings
+                self._lacks(), chosen, self._readings, self._uppers, self._last_seen.readings
             )
 
     def job(self, job: str) -> JobView:
         """Return one job with its history."""
         with self._lock:
             (view,) = job_views(
-                self._brain,
+                self._lacks(),
                 [self._job(job)],
                 self._readings,
                 self._uppers,
@@ -825,10 +825,17 @@ class Service:
             told, over = of_job(live, self._brain), live.state in OVER
             alone = not self._brain.may_share(live)
             # What would let it start beside others or later is of no use while nobody may.
-            closed = live.state in QUEUED and Lacks.of(self._brain).closed
+            waits = live.state in QUEUED
+            closed = waits and self._lacks().closed
         if over or closed:
             return told
-        return f"{told}\n{of_round(job, alone, *self._round_and_plan())}"
+        lines = [told, of_round(job, alone, *self._round_and_plan())]
+        if waits and self._dry_run:
+            lines.append("this is a dry run: nothing is started")
+        return "\n".join(lines)
+
+    def _lacks(self) -> Lacks:
+        return Lacks.of(self._brain, self._dry_run)
 
     def _round_and_plan(self) -> tuple[Instance, Plan]:
         def decided(_: Sequence[AnyEvent]) -> tuple[Instance, Plan]:

@@ -185,7 +185,12 @@ def test_a_dry_run_starts_nothing_and_stops_nothing(tmp_path):
         wait_until(lambda: service.service().decide_s is not None)
         service.cancel("j1", ME)
         assert service.job("j1").state is JobState.STOPPING
-        assert service.job("j2").state is JobState.SUBMITTED
+        second = service.job("j2")
+        assert second.state is JobState.SUBMITTED
+        assert second.waiting_for == "a service that starts jobs: this is a dry run"
+        explained = service.explain("j2").splitlines()
+        assert explained[-2].startswith("starts alone on n-1")
+        assert explained[-1] == "this is a dry run: nothing is started"
         assert service.service().dry_run
     assert kinds(tmp_path).count("placed") == 1
     with service_in(tmp_path) as service:
