@@ -50,7 +50,7 @@ class _Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
-    options = parser().parse_args(arguments)
+    options = _parsed(arguments)
     try:
         status = _run(options)
         if sys.stdout is not None:
@@ -73,6 +73,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         what = f"internal error, please report it: {type(error).__name__}: {error}"
         return _told(f"{what} (DOVETAIL_DEBUG=1 shows where)", 1)
     return status
+
+
+def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Parse arguments; those that a command does not know are its own error."""
+    options, unknown = parser().parse_known_args(arguments)
+    if unknown:
+        _Parser(prog=options.prog).error(f"unrecognized arguments: {' '.join(unknown)}")
+    return options
 
 
 def program() -> NoReturn:
@@ -131,7 +139,7 @@ def _command(
     commands: _Commands, name: str, text: str, calls: str = "", module: str = "commands"
 ) -> _Parser:
     added = commands.add_parser(name, help=text, description=text)
-    added.set_defaults(command=calls or name, module=module)
+    added.set_defaults(command=calls or name, module=module, prog=added.prog)
     added.add_argument("--json", action="store_true", help="print the machine's form")
     return added
 

@@ -26,7 +26,8 @@ _IN_NAMES = f"[^{_NOT_IN_NAMES}]"
 _SEEN_IN_NAMES = rf"[^{_NOT_IN_NAMES}\s]"
 
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
-Positive = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=1e-9, le=1e15)]
+LEAST_POSITIVE = 1e-9
+Positive = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=LEAST_POSITIVE, le=1e15)]
 """Nothing that is measured is smaller, and quotients of such numbers stay finite."""
 NonNegative = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0, le=1e15)]
 Fraction = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0, le=1)]
@@ -188,9 +189,16 @@ def _rule(error: ErrorDetails) -> str:
     template = _RULES.get(error["type"])
     if template is None:
         return error["msg"][:1].lower() + error["msg"][1:]
+    if error["type"] == "greater_than_equal" and _is_not_positive(error):
+        return _RULES["greater_than"].format(gt=0)
     context = {name: _limit(value) for name, value in error.get("ctx", {}).items()}
     subject = "the key " if error["loc"][-1:] == (_KEY,) else ""
     return subject + template.format(**context)
+
+
+def _is_not_positive(error: ErrorDetails) -> bool:
+    """Tell whether a number should be positive, whose least is as good as zero, and is not."""
+    return bool(error["ctx"]["ge"] == LEAST_POSITIVE and error["input"] <= 0)
 
 
 def _limit(value: object) -> object:

@@ -68,6 +68,11 @@ class Client:
         token = token or os.environ.get("DOVETAIL_TOKEN")
         self._http = _connection(self.service_name, token)
 
+    @property
+    def on_this_machine(self) -> bool:
+        """Whether the service is known to run here, with the same files."""
+        return not _is_url(self.service_name)
+
     def __enter__(self) -> Self:
         return self
 
@@ -216,7 +221,7 @@ def _connection(service: str, token: str | None) -> httpx.Client:
     except ModuleNotFoundError:
         told = "asking a service needs httpx: pip install 'dovetail[live]'"
         raise UnsupportedError(told) from None
-    if not service.startswith(("http://", "https://")):
+    if not _is_url(service):
         transport = httpx.HTTPTransport(uds=service)
         return httpx.Client(transport=transport, base_url="http://dovetail", timeout=_TIMEOUT_S)
     if token is None:
@@ -227,6 +232,10 @@ def _connection(service: str, token: str | None) -> httpx.Client:
     except (httpx.InvalidURL, ValueError):
         rule = f"must be the path of a socket or a URL, got {service!r}"
         raise InputError(rule, "DOVETAIL_SERVICE") from None
+
+
+def _is_url(service: str) -> bool:
+    return service.startswith(("http://", "https://"))
 
 
 def _data(answer: httpx.Response) -> object:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from dovetail.executor.live.brain import OVER, QUEUED, JobState
 from dovetail.executor.live.views import JobView
-from dovetail.instances._record import Record
+from dovetail.instances._record import Record, shown
 from dovetail.instances.errors import InputError
 from dovetail.instances.files import write_data
 from dovetail.live.client import Client
@@ -30,6 +30,8 @@ def submit(options: Namespace) -> int:
     """Hand in a job; with ``--wait`` end as it does."""
     job = _job(options)
     with Client() as client:
+        if client.on_this_machine:
+            _require_folder(job["cwd"])
         (name,) = client.submit([job], options.key)
         if not options.wait:
             _tell({"id": name}, name, options.json)
@@ -199,6 +201,12 @@ def _job(options: Namespace) -> dict[str, Any]:
         "public_log": options.public_log,
         **{name: value for name, value in given.items() if value is not None},
     }
+
+
+def _require_folder(cwd: str) -> None:
+    """Refuse a folder that this user, as whom the job is to run, may not enter."""
+    if not (os.path.isdir(cwd) and os.access(cwd, os.X_OK)):
+        raise InputError(f"must be a folder that you may enter, got {shown(cwd)}", "--cwd")
 
 
 def default_workload(command: Sequence[str], cwd: str) -> str:

@@ -37,8 +37,8 @@ def queue_view(jobs: Sequence[JobView], now_s: float) -> RenderableType:
 
 
 def job_table(jobs: Iterable[JobView], now_s: float) -> RenderableType:
-    """Return a row for every job."""
-    names = ("job", "user", "workload", "state")
+    """Return a row for every job; who was given no name goes by its workload's."""
+    names = ("job", "user", "name", "state")
     columns = ("for", "on", "beside", "slowdown\n(predicted)", "done")
     table = plain_table(*names[:1])
     for name in names[1:3]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import sqlite3
 import zlib
 from collections.abc import Iterator, Sequence
@@ -297,7 +298,7 @@ def _locked(folder: Path) -> int:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
-        raise JournalError(f"{source_name(folder)}: cannot be used: {_reason(error)}") from None
+        raise _unusable(folder, error) from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -305,9 +306,17 @@ def _locked(folder: Path) -> int:
         os.close(lock)
         rule = f"a service runs here already (pid {pid})"
         raise JournalError(f"{source_name(folder)}: {rule}") from None
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+    try:
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+    except OSError as error:
+        os.close(lock)
+        raise _unusable(folder, error) from None
     return lock
+
+
+def _unusable(folder: Path, error: OSError) -> JournalError:
+    return JournalError(f"{source_name(folder)}: cannot be used: {_reason(error)}")
 
 
 def _for_writing(path: Path) -> tuple[sqlite3.Connection, int]:
@@ -402,7 +411,7 @@ def _faults(path: Path, done: str) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        raise JournalError(f"{source_name(path)}: {_rule(error, done)}") from None
+        raise JournalError(f"{source_name(path)}: {_rule(error, path, done)}") from None
     except UnicodeDecodeError:
         # Even what SQLite says of a damaged file may have parts of it.
         raise JournalError(f"{source_name(path)}: is damaged: not all is text") from None
@@ -410,15 +419,25 @@ def _faults(path: Path, done: str) -> Iterator[None]:
         raise JournalError(f"{source_name(path)}: cannot be {done}: {_reason(error)}") from None
 
 
-def _rule(error: sqlite3.Error, done: str) -> str:
+def _rule(error: sqlite3.Error, path: Path, done: str) -> str:
     # The low byte tells the kind of an error, the rest its circumstances.
     match getattr(error, "sqlite_errorcode", 0) & 0xFF:
         case sqlite3.SQLITE_NOTADB:
             return "must be a journal, got another file"
         case sqlite3.SQLITE_CORRUPT:
             return f"is damaged: {error}"
+        case sqlite3.SQLITE_IOERR if _is_full(path.parent):
+            return f"cannot be {done}: no space left on device"
         case _:
             return f"cannot be {done}: {error}"
+
+
+def _is_full(folder: Path) -> bool:
+    """Tell what SQLite does not where it cannot even make the file of its shared memory."""
+    try:
+        return shutil.disk_usage(folder).free == 0
+    except OSError:
+        return False
 
 
 def _reason(error: OSError) -> str:

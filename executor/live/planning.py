@@ -153,20 +153,25 @@ class Lacks(NamedTuple):
         Jobs and devices.
     closed : bool
         Whether no device takes jobs.
+    dry_run : bool
+        Whether nothing is started at all.
     """
 
     brain: Brain
     closed: bool
+    dry_run: bool
 
     @classmethod
-    def of(cls, brain: Brain) -> Self:
+    def of(cls, brain: Brain, dry_run: bool) -> Self:
         """Look at the devices."""
-        return cls(brain, all(device.trouble for device in brain.devices.values()))
+        return cls(brain, all(device.trouble for device in brain.devices.values()), dry_run)
 
     def of_job(self, job: LiveJob) -> str:
         """Return what a job lacks; empty unless it waits."""
         if job.state not in QUEUED:
             return ""
+        if self.dry_run:
+            return "a service that starts jobs: this is a dry run"
         if self.closed:
             return "a device that takes jobs"
         devices = "an idle device" if job.spec.workers == 1 else f"{job.spec.workers} idle devices"

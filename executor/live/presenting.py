@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from dovetail.executor.live.brain import HOLDING, OVER, Brain, JobState, LiveJob
+from dovetail.executor.live.brain import HOLDING, OVER, QUEUED, Brain, JobState, LiveJob
 from dovetail.executor.live.planning import Lacks
 from dovetail.executor.live.pools.pool import Usage
 from dovetail.executor.live.views import DeviceView, JobView, StepView
@@ -16,16 +16,20 @@ _RUNS = frozenset({JobState.PROFILING, JobState.RUNNING})
 
 
 def job_views(
-    brain: Brain,
+    lacks: Lacks,
     jobs: Iterable[LiveJob],
     readings: Mapping[str, Reading],
     uppers: Mapping[str, float | None],
+    last: Mapping[str, Reading],
     history: bool = False,
 ) -> list[JobView]:
-    """Return how jobs stand; ``readings`` are what is seen of runs, ``uppers`` their bounds."""
-    residents = brain.residents()
-    lacks = Lacks.of(brain)
-    return [_job_view(job, residents, readings, uppers, lacks, history) for job in jobs]
+    """Return how jobs stand.
+
+    ``lacks`` are of the brain that has them, ``readings`` are what is seen of runs, ``uppers``
+    their bounds, and ``last`` is what was seen of runs that are over.
+    """
+    residents = lacks.brain.residents()
+    return [_job_view(job, residents, readings, uppers, last, lacks, history) for job in jobs]
 
 
 def _job_view(
@@ -33,13 +37,14 @@ def _job_view(
     residents: Mapping[str, list[LiveJob]],
     readings: Mapping[str, Reading],
     uppers: Mapping[str, float | None],
+    last: Mapping[str, Reading],
     lacks: Lacks,
     history: bool,
 ) -> JobView:
     spec, run = job.spec, job.run
     holds = run is not None and job.state in HOLDING
     seats = run.seats if run is not None else ()
-    seen = readings.get(run.id, _UNSEEN) if run is not None and holds else _UNSEEN
+    seen = _seen(job, readings if holds else last)
     others = [
         tuple(other.id for other in residents.get(seat.gpu, ()) if other is not job)
         for seat in seats
@@ -80,6 +85,13 @@ def _job_view(
         public_log=spec.public_log,
         history=_steps(job) if history else (),
     )
+
+
+def _seen(job: LiveJob, readings: Mapping[str, Reading]) -> Reading:
+    """Return what a run showed; nothing of a job that waits for its next."""
+    if job.run is None or job.state in QUEUED:
+        return _UNSEEN
+    return readings.get(job.run.id, _UNSEEN)
 
 
 def _steps(job: LiveJob) -> tuple[StepView, ...]:

@@ -42,6 +42,7 @@ from dovetail.executor.live.first_looks import FirstLooks
 from dovetail.executor.live.gate import Gate
 from dovetail.executor.live.jobs import JobSpec, Owner, Run
 from dovetail.executor.live.journal import JournalError
+from dovetail.executor.live.last_seen import LastSeen
 from dovetail.executor.live.learning import Learner
 from dovetail.executor.live.library import Library
 from dovetail.executor.live.mailbox import Mailbox, Request
@@ -198,6 +199,7 @@ class Service:
         self._usage: Mapping[str, Usage] = {}
         self._readings: Mapping[str, Reading] = {}
         self._uppers: Mapping[str, float | None] = {}
+        self._last_seen = LastSeen()
         self._power_w: Mapping[str, float] = {}
         self._learn()
 
@@ -430,7 +432,9 @@ class Service:
 
     def _serve(self) -> None:
         requests = self._mailbox.take()
-        self._news += self._of_jobs(self._polled())
+        happened = self._of_jobs(self._polled())
+        self._see_ends(happened)
+        self._news += happened
         if not self._news:
             self._news = [*self._untraced(), *self._overdue(), *self._measured(), *self._recorded()]
         if self._news or requests:
@@ -444,6 +448,14 @@ class Service:
         except Exception as error:
             self._be_in_trouble("pool", error)
             return []
+
+    def _see_ends(self, happened: Sequence[AnyEvent]) -> None:
+        """Look once more how far those came that have ended, before their runs are released."""
+        for run in {_rank_of(event)[0] for event in happened if event.kind == "rank_ended"}:
+            try:
+                self._last_seen.note_end(run, self._pool.progress(run))
+            except Exception as error:
+                self._be_in_trouble("watch", error)
 
     def _stamped(self, told: Sequence[AnyEvent]) -> list[AnyEvent]:
         at_s = self._clock.now_s()
@@ -504,7 +516,14 @@ class Service:
         self._troubles.pop("watch", None)
         self._readings = {run: self._watch.reading(run) for run in runs}
         self._uppers = {run: self._knowledge.upper(self._brain, run) for run in runs}
+        shared = {
+            job.run.id
+            for jobs in self._brain.residents().values()
+            for job in jobs
+            if job.run is not None and len(jobs) > 1
+        }
         for run, reading in self._readings.items():
+            self._last_seen.note(run, reading, run in shared)
             if reading.iterations is not None:
                 job = run.rpartition(".")[0]
                 self._world.note_progress(job, reading.iterations, reading.total)
@@ -738,13 +757,20 @@ class Service:
         """Return the jobs that are not over, or all, in the order of submission."""
         with self._lock:
             chosen = [j for j in self._brain.jobs.values() if over or j.state not in OVER]
-            return job_views(self._brain, chosen, self._readings, self._uppers)
+            return job_views(
+                self._lacks(), chosen, self._readings, self._uppers, self._last_seen.readings
+            )
 
     def job(self, job: str) -> JobView:
         """Return one job with its history."""
         with self._lock:
             (view,) = job_views(
-                self._brain, [self._job(job)], self._readings, self._uppers, history=True
+                self._lacks(),
+                [self._job(job)],
+                self._readings,
+                self._uppers,
+                self._last_seen.readings,
+                history=True,
             )
         return view
 
@@ -799,10 +825,17 @@ class Service:
             told, over = of_job(live, self._brain), live.state in OVER
             alone = not self._brain.may_share(live)
             # What would let it start beside others or later is of no use while nobody may.
-            closed = live.state in QUEUED and Lacks.of(self._brain).closed
+            waits = live.state in QUEUED
+            closed = waits and self._lacks().closed
         if over or closed:
             return told
-        return f"{told}\n{of_round(job, alone, *self._round_and_plan())}"
+        lines = [told, of_round(job, alone, *self._round_and_plan())]
+        if waits and self._dry_run:
+            lines.append("this is a dry run: nothing is started")
+        return "\n".join(lines)
+
+    def _lacks(self) -> Lacks:
+        return Lacks.of(self._brain, self._dry_run)
 
     def _round_and_plan(self) -> tuple[Instance, Plan]:
         def decided(_: Sequence[AnyEvent]) -> tuple[Instance, Plan]:

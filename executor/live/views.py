@@ -21,7 +21,9 @@ class JobView(Record):
 
     Times are in seconds since the epoch. ``slowdown`` is measured: its rate alone over its rate
     now; ``predicted`` and ``upper`` are what was believed when it was placed. ``iterations`` are
-    those of its slowest rank in this run, ``rate`` per second.
+    those of its slowest rank in this run, ``rate`` per second. Of a job that is over they are the
+    last that were seen, slowdowns those while it shared; a service that was started again since
+    has none.
     """
 
     id: Name

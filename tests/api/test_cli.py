@@ -230,6 +230,15 @@ def test_same_seed_same_plan(run):
     ("arguments", "message"),
     [
         ([], "dovetail: the following arguments are required: COMMAND (see dovetail --help)"),
+        (["--bogus"], "dovetail: the following arguments are required: COMMAND"),
+        (
+            ["submit", "--bogus", "--", "ls"],
+            "dovetail submit: unrecognized arguments: --bogus (see dovetail submit --help)",
+        ),
+        (
+            ["dataset", "show", "a", "b"],
+            "dovetail dataset show: unrecognized arguments: b (see dovetail dataset show --help)",
+        ),
         (["plan"], "dovetail: INSTANCE: is needed, or --from-live"),
         (["plan", "none.json"], "dovetail: none.json: cannot be read: no such file or directory"),
         (["plan", "library:none"], "got 'none'"),

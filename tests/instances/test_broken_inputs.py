@@ -139,7 +139,12 @@ INSTANCE = [
     (
         "cluster.nodes.0.gpus.0.memory_mib",
         -1,
-        "cluster.nodes[0].gpus[0].memory_mib: must be >= 1e-09, got -1",
+        "cluster.nodes[0].gpus[0].memory_mib: must be > 0, got -1",
+    ),
+    (
+        "cluster.nodes.0.gpus.0.memory_mib",
+        1e-10,
+        "cluster.nodes[0].gpus[0].memory_mib: must be >= 1e-09, got 1e-10",
     ),
     ("cluster.nodes.0.gpus.0.sms", 0, "cluster.nodes[0].gpus[0].sms: must be >= 1, got 0"),
     ("workloads.bert.memory_mib", -5, "workloads.bert.memory_mib: must be >= 0, got -5"),
@@ -163,7 +168,7 @@ INSTANCE = [
         10**400,
         "workloads.bert.memory_mib: must be <= 1e+15, got a huge number",
     ),
-    ("workloads.bert.power_w", 0, "workloads.bert.power_w: must be >= 1e-09, got 0"),
+    ("workloads.bert.power_w", 0, "workloads.bert.power_w: must be > 0, got 0"),
     (
         "workloads.resnet.metrics.sm_active",
         92,
@@ -172,7 +177,7 @@ INSTANCE = [
     (
         "workloads.resnet.throughput.50",
         0,
-        "workloads.resnet.throughput.50: must be >= 1e-09, got 0",
+        "workloads.resnet.throughput.50: must be > 0, got 0",
     ),
     (
         "workloads.resnet.stages_s",
@@ -192,7 +197,7 @@ INSTANCE = [
     (
         "workloads.resnet.speed.K80",
         -0.2,
-        "workloads.resnet.speed.K80: must be >= 1e-09, got -0.2",
+        "workloads.resnet.speed.K80: must be > 0, got -0.2",
     ),
     (
         "workloads.resnet.batch.overlap",
@@ -209,7 +214,7 @@ INSTANCE = [
     ("jobs.0.gsla", 0.9, "jobs[0].gsla: must be >= 1, got 0.9"),
     ("jobs.0.weight", -1, "jobs[0].weight: must be >= 0, got -1"),
     ("jobs.0.arrival_s", -1, "jobs[0].arrival_s: must be >= 0, got -1"),
-    ("jobs.0.remaining_s", 0, "jobs[0].remaining_s: must be >= 1e-09, got 0"),
+    ("jobs.0.remaining_s", 0, "jobs[0].remaining_s: must be > 0, got 0"),
     ("slowdowns.0.slowdown.1", 0, "slowdowns[0].slowdown[1]: must be >= 0.001, got 0"),
     ("slowdowns.0.slowdown.1", 1e-308, "slowdowns[0].slowdown[1]: must be >= 0.001, got 1e-308"),
     ("slowdowns.0.upper.0", 1e-4, "slowdowns[0].upper[0]: must be >= 0.001, got 0.0001"),
@@ -461,7 +466,7 @@ PLAN = [
         "assignments[0].co_runners[1]: must be a list, got 'j7'",
     ),
     ("assignments.0.start", "no", "assignments[0].start: must be true or false, got 'no'"),
-    ("assignments.0.slowdown", 0, "assignments[0].slowdown: must be >= 1e-09, got 0"),
+    ("assignments.0.slowdown", 0, "assignments[0].slowdown: must be > 0, got 0"),
     (
         "waiting.0.nearest.corunner",
         "j",

@@ -225,6 +225,18 @@ def test_the_dashboard_on_a_terminal(simulated, home, run):
     assert job.encode() in seen
 
 
+def test_a_folder_that_cannot_be_entered_is_refused_before_a_job_is_made(
+    simulated, run, short_path
+):
+    before = len(json.loads(run("queue", "--all", "--json")[1]))
+    (short_path / "file").touch()
+    for name in ("none", "file"):
+        path = short_path / name
+        told = f"dovetail: --cwd: must be a folder that you may enter, got '{path}'\n"
+        assert run("submit", "--cwd", path, "--", "train") == (2, "", told)
+    assert len(json.loads(run("queue", "--all", "--json")[1])) == before
+
+
 def test_a_plan_from_live(simulated, run, short_path):
     submitted(run)
     path = short_path / "plan.json"

@@ -134,6 +134,13 @@ def test_the_queue_says_who_runs_where_and_why_others_wait():
     assert "j2  no slowdown is known beside anybody" in text
 
 
+def test_a_job_goes_by_its_name_or_else_its_workload():
+    lines = printed(queue_view([job(name="hello"), job(id="j2")], 7300.0)).splitlines()
+    at = next(line for line in lines if line.startswith("job ")).index("name ")
+    rows = [line for line in lines if line.startswith(("j1 ", "j2 "))]
+    assert [row[at:].split()[0] for row in rows] == ["hello", "resnet"]
+
+
 def test_a_command_cannot_command_the_terminal():
     text = printed(job_view(job(command=("sh", "-c", "\x1b]0;mine\x07\r")), 7300.0, ""))
     assert "\x1b" not in text

@@ -453,6 +453,27 @@ class TestKills:
             assert journal.replay().sequence == journal.sequence
 
 
+def on_a_small_disk(tmp_path, program):
+    """Run a program with a file system of 1 MiB in a name space of its own."""
+    inside = 'mount -t tmpfs -o size=1m none "$1" && exec "$2" "$3" "$1"'
+    mounted = tmp_path / "small"
+    mounted.mkdir()
+    space = ["unshare", "-rm", "sh", "-c"]
+    try:
+        subprocess.run(
+            [*space, 'mount -t tmpfs none "$0"', mounted], check=True, capture_output=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("a file system cannot be mounted here")
+    return subprocess.run(
+        [*space, inside, "sh", mounted, sys.executable, program],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
 class TestAFullDisk:
     def test_nothing_half_written_and_later_appends_possible(self, tmp_path, story):
         with Journal(tmp_path) as journal:
@@ -521,21 +542,35 @@ class TestAFullDisk:
             """
             )
         )
-        inside = 'mount -t tmpfs -o size=1m none "$1" && exec "$2" "$3" "$1"'
-        mounted = tmp_path / "small"
-        mounted.mkdir()
-        space = ["unshare", "-rm", "sh", "-c"]
-        try:
-            subprocess.run(
-                [*space, 'mount -t tmpfs none "$0"', mounted], check=True, capture_output=True
-            )
-        except (OSError, subprocess.CalledProcessError):
-            pytest.skip("a file system cannot be mounted here")
-        done = subprocess.run(
-            [*space, inside, "sh", mounted, sys.executable, program],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
+        done = on_a_small_disk(tmp_path, program)
         assert (done.stdout, done.stderr) == ("recovered\n", "")
+
+    def test_one_at_the_start_is_named_with_the_folder(self, tmp_path):
+        program = tmp_path / "start.py"
+        program.write_text(
+            textwrap.dedent(
+                """
+            import sys
+            from dovetail.executor.live.journal import Journal, JournalError
+            folder = sys.argv[1]
+            Journal(f"{folder}/old").close()
+            with open(f"{folder}/ballast", "wb", buffering=0) as ballast:
+                try:
+                    while ballast.write(b"x" * 4096):
+                        pass
+                except OSError:
+                    pass
+            for name in ("old", "new"):
+                try:
+                    Journal(f"{folder}/{name}").close()
+                except JournalError as error:
+                    print(str(error).removeprefix(folder))
+            """
+            )
+        )
+        done = on_a_small_disk(tmp_path, program)
+        assert done.stderr == ""
+        assert done.stdout.splitlines() == [
+            "/old/journal.db: cannot be opened: no space left on device",
+            "/new: cannot be used: no space left on device",
+        ]

@@ -185,7 +185,12 @@ def test_a_dry_run_starts_nothing_and_stops_nothing(tmp_path):
         wait_until(lambda: service.service().decide_s is not None)
         service.cancel("j1", ME)
         assert service.job("j1").state is JobState.STOPPING
-        assert service.job("j2").state is JobState.SUBMITTED
+        second = service.job("j2")
+        assert second.state is JobState.SUBMITTED
+        assert second.waiting_for == "a service that starts jobs: this is a dry run"
+        explained = service.explain("j2").splitlines()
+        assert explained[-2].startswith("starts alone on n-1")
+        assert explained[-1] == "this is a dry run: nothing is started"
         assert service.service().dry_run
     assert kinds(tmp_path).count("placed") == 1
     with service_in(tmp_path) as service:
@@ -436,3 +441,14 @@ def test_a_job_whose_cap_is_refused_starts_without_one(tmp_path, caplog):
         wait_until(lambda: not service.jobs())
         assert service.job("j1").shares == (None,)
     assert "j1 cannot start: " in caplog.text
+
+
+def test_a_job_that_is_over_shows_how_far_it_came(tmp_path):
+    with service_in(tmp_path) as service:
+        service.submit([spec()], ME)
+        wait_until(is_in(service, "j1", JobState.FINISHED))
+        (shown,) = service.jobs(over=True)
+        # It ended between two looks, and its end was looked at: 2 s of work, an iteration each.
+        assert (shown.iterations, shown.total) == (pytest.approx(2.0), 2.0)
+    with service_in(tmp_path) as service:
+        assert service.job("j1").iterations is None

@@ -76,6 +76,13 @@ def test_jobs_are_profiled_alone_then_share_and_their_slowdowns_are_recorded(tmp
     wait_until(lambda: learning.job(second).slowdown, 40)
     shown = learning.job(second)
     assert shown.upper >= shown.predicted >= 1
+    learning.cancel(second, ME)
+    wait_until(is_in(learning, second, JobState.CANCELLED), 40)
+    over = learning.job(second)
+    assert over.iterations >= shown.iterations > 0
+    assert over.slowdown == pytest.approx(1.4, rel=0.2)
+    assert over.predicted == shown.predicted
+    assert (over.rate, over.co_runners) == (None, ())
 
 
 def test_the_plan_of_the_service_passes_the_checker(learning):

@@ -1,0 +1,58 @@
+"""What runs showed last, so that it can be told once they are over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from dovetail.executor.live.pools.pool import Progress
+from dovetail.executor.live.watch import Reading
+
+MOST: Final = 10_000
+"""Runs that are kept; those noted longest ago are forgotten first."""
+
+_NOTHING: Final = Reading()
+
+
+class LastSeen:
+    """The last reading of each run, in memory only: a service that starts again has none.
+
+    Attributes
+    ----------
+    readings : dict of str to Reading
+        By run, without rates; ``slowdown`` and ``predicted`` are the last while it shared.
+    """
+
+    def __init__(self, most: int = MOST) -> None:
+        self.readings: dict[str, Reading] = {}
+        self._most = most
+
+    def note(self, run: str, now: Reading, shares: bool) -> None:
+        """Keep what a run shows; ``shares`` says whether anybody is beside it."""
+        before = self.readings.get(run, _NOTHING)
+        slowed = now if shares and now.slowdown is not None else before
+        self._keep(
+            run,
+            before._replace(
+                iterations=before.iterations if now.iterations is None else now.iterations,
+                total=before.total if now.total is None else now.total,
+                slowdown=slowed.slowdown,
+                predicted=slowed.predicted,
+                memory_mib=now.memory_mib,
+            ),
+        )
+
+    def note_end(self, run: str, ranks: Iterable[Progress | None]) -> None:
+        """Keep how far a run came, by what its ranks reported last."""
+        told = [rank for rank in ranks if rank is not None]
+        if told:
+            slowest = min(told, key=lambda rank: rank.iterations)
+            before = self.readings.get(run, _NOTHING)
+            total = before.total if slowest.total is None else slowest.total
+            self._keep(run, before._replace(iterations=slowest.iterations, total=total))
+
+    def _keep(self, run: str, reading: Reading) -> None:
+        self.readings.pop(run, None)
+        self.readings[run] = reading
+        if len(self.readings) > self._most:
+            del self.readings[next(iter(self.readings))]
