@@ -1,7 +1,10 @@
 """The doctor: on this machine as it is, and with made-up GPUs through the real ``pynvml``."""
 
+import os
 import shutil
 import subprocess
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -139,13 +142,19 @@ def test_a_state_directory_that_cannot_be_is_told_and_nothing_is_usable(tmp_path
     assert result.usable is Usable.NOT
 
 
-def test_a_progress_hook_that_other_users_cannot_reach_is_told(tmp_path):
-    home = tmp_path / "root"
+@pytest.fixture
+def open_path():
+    """Return a folder that every user can reach, as those of pytest are not."""
+    with tempfile.TemporaryDirectory(prefix="dove-") as folder:
+        os.chmod(folder, 0o755)
+        yield Path(folder)
+
+
+def test_a_progress_hook_that_other_users_cannot_reach_is_told(open_path):
+    home = open_path / "root"
     hook = home / "venv" / "hook"
     hook.mkdir(parents=True)
     (hook / "sitecustomize.py").touch(0o644)
-    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        folder.chmod(0o755)
     assert progress_hook(hook).level is Level.GOOD
     home.chmod(0o700)
     closed = progress_hook(hook)
