@@ -187,7 +187,8 @@ def _facts(job: JobView, now_s: float) -> Iterator[tuple[str, str]]:
         figures = (("measured", job.slowdown), ("predicted", job.predicted), ("at most", job.upper))
         known = (f"{name} {two_digits(figure)}" for name, figure in figures if figure is not None)
         yield "slowdown", ", ".join(known)
-    yield "log", "for everybody" if job.public_log else f"for {job.owner} only"
+    readers = "everybody" if job.public_log else f"{job.owner} and administrators"
+    yield "log", f"dovetail logs {job.id}, by {readers}"
 
 
 def _status(status: int | None) -> str:
