@@ -12,6 +12,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
+import psutil
 import pytest
 
 from dovetail.executor.live.events import Placed, Profiled
@@ -41,6 +42,7 @@ def benchmark():
 def test_twelve_jobs_on_one_core(benchmark, tenths, watch):
     with tempfile.TemporaryDirectory(prefix="dove-") as folder:
         tutorial = benchmark.Tutorial(Path(folder), watch or benchmark.USUAL)
+        quiet = is_quiet()
         before_s = tutorial.alone_s(benchmark.KINDS, tenths)
         with cleared(tutorial.home), tutorial.service():
             first, second = tutorial.run(tenths, at_once=False), tutorial.run(tenths)
@@ -55,11 +57,18 @@ def test_twelve_jobs_on_one_core(benchmark, tenths, watch):
     known = json.loads(repository)["gpu_models"]["cpu-1-core"]
     assert known["workloads"] == 3
     assert known["pairs"]["measured"] >= len(first.pairs) + len(second.pairs) > 3
+    if not (quiet and is_quiet()):
+        pytest.skip("others use this machine: all ran as it must, but no time means anything")
     from_profiles = benchmark.mean_error(pair for pair in first.pairs if not pair.again)
     assert benchmark.mean_error(second.pairs) < from_profiles
     assert any(pair.again for pair in second.pairs)
     # Six of the twelve were run one after another; while one job waits, another computes.
     assert second.seconds < 2 * (before_s + after_s)
+
+
+def is_quiet():
+    """Tell whether hardly anything runs on this machine now."""
+    return psutil.cpu_percent(interval=1.0) < 25
 
 
 def every_one_ran_once_and_finished(found):
