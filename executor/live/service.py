@@ -39,13 +39,13 @@ from dovetail.executor.live.commands import Command, Launch, Release, Stop
 from dovetail.executor.live.desk import BusyError, RefusedError, UnknownJobError
 from dovetail.executor.live.events import AnyEvent
 from dovetail.executor.live.first_looks import FirstLooks
-from dovetail.executor.live.gate import Gate
 from dovetail.executor.live.jobs import JobSpec, Owner, Run
 from dovetail.executor.live.journal import JournalError
 from dovetail.executor.live.last_seen import LastSeen
 from dovetail.executor.live.learning import Learner
 from dovetail.executor.live.library import Library
 from dovetail.executor.live.mailbox import Mailbox, Request
+from dovetail.executor.live.placement_check import PlacementCheck
 from dovetail.executor.live.planning import Lacks, of_job, of_round, plan_of
 from dovetail.executor.live.pools.pool import NodePool, Usage
 from dovetail.executor.live.presenting import device_views, job_views, powers
@@ -353,7 +353,7 @@ class Service:
         self._changed, self._rest_until_s = True, self._again_s
 
     def carry_out(self, decision: Decision, decide_s: float) -> None:
-        """Place and stop jobs as decided, as far as the gate lets them."""
+        """Place and stop jobs as decided, as far as the check of placements lets them."""
         self._decide_s = decide_s
         self._gap = decision.proof.gap if decision.proof else None
         self._rest_until_s = self._clock.now_s() + REST * decide_s
@@ -387,7 +387,7 @@ class Service:
         except CannotStartError as error:
             _LOG.warning("%s", error)
             return False
-        refusal = self._gate().refusal(placed.run)
+        refusal = self._placement_check().refusal(placed.run)
         if refusal:
             _LOG.warning("%s is not started: %s", placed.run.job, refusal)
         else:
@@ -401,9 +401,9 @@ class Service:
         at_s = self._clock.now_s()
         return events.StopDecided(at_s=at_s, run=run.id, reason=reason, then="wait")
 
-    def _gate(self) -> Gate:
+    def _placement_check(self) -> PlacementCheck:
         strays = {s.gpu: stray.run.id for stray in self._strays.values() for s in stray.run.seats}
-        return Gate(self._brain, self._cluster, self._pool.sharing, self._allowed, strays)
+        return PlacementCheck(self._brain, self._cluster, self._pool.sharing, self._allowed, strays)
 
     def _allowed(self, spec: JobSpec, model: str) -> Collection[int]:
         """Return the shares that a job may have: those that compute right with its library."""

@@ -8,8 +8,8 @@ from dovetail.executor.live import brain as rules
 from dovetail.executor.live import events
 from dovetail.executor.live.beliefs import Source
 from dovetail.executor.live.brain import TransitionError
-from dovetail.executor.live.gate import Gate
 from dovetail.executor.live.journal import Journal
+from dovetail.executor.live.placement_check import PlacementCheck
 from dovetail.instances.datasets import Measurement
 from dovetail.solver.policies import policy_named
 
@@ -152,6 +152,6 @@ def test_the_last_look_refuses_them_too():
     story = known_story()
     first, second = pair(story)
     separate(story, first, second)
-    gate = Gate(story.brain, cluster(), lambda a, b: None, lambda spec, model: (), {})
+    gate = PlacementCheck(story.brain, cluster(), lambda a, b: None, lambda spec, model: (), {})
     run = second.run.replace(id="j2.2")
     assert gate.refusal(run) == "j2 and j1 broke a gSLA on a device before"

@@ -18,7 +18,7 @@ _LEAVING = frozenset({JobState.STOPPING, JobState.LOST})
 
 
 @dataclass(frozen=True)
-class Gate:
+class PlacementCheck:
     """What must hold of every start.
 
     Attributes
