@@ -1,0 +1,385 @@
+"""What ``dovetail measure`` does: carry out a campaign, and tell what it has found."""
+
+from __future__ import annotations
+
+import math
+import os
+import shlex
+import signal
+import sys
+import time
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+from rich.console import Console, Group, RenderableType
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.text import Text
+
+from dovetail import __version__
+from dovetail.executor.live.nvml import Gpu, Nvml, NvmlError
+from dovetail.executor.live.splits import read_splits
+from dovetail.executor.measuring.campaign import Campaign, OwnWorkload, Stage, read_campaign
+from dovetail.executor.measuring.crew import Crew
+from dovetail.executor.measuring.devices.cpu import CpuDevice
+from dovetail.executor.measuring.devices.device import Device, worker_environment
+from dovetail.executor.measuring.devices.gpu import GpuDevice, campaign_mps, mps_trial
+from dovetail.executor.measuring.experiments import experiments, remaining, seconds_left
+from dovetail.executor.measuring.ledger import (
+    LEDGER,
+    Ledger,
+    fingerprint,
+    read_ledger,
+    settled,
+    today,
+)
+from dovetail.executor.measuring.outcome import write_tables
+from dovetail.executor.measuring.python import Versions, versions_of
+from dovetail.executor.measuring.records import Experiment, Machine, Result, Seat
+from dovetail.executor.measuring.runner import Runner
+from dovetail.executor.measuring.summary import summary
+from dovetail.executor.measuring.workloads import BUILT_IN, WORKER
+from dovetail.instances._record import listed, shown
+from dovetail.instances.errors import InputError, UnsupportedError
+from dovetail.instances.files import source_name, write_data
+from dovetail.live.campaign_tables import STAND_IN_WORDS, campaign_view
+from dovetail.live.durations import lasting
+from dovetail.live.places import default_directory
+from dovetail.tables import console, plain_table
+from dovetail.wording import number
+
+TIME_UP: Final = 3
+"""The exit status where more is left than there was time for."""
+
+END_PART: Final = 0.1
+END_MOST_S: Final = 10.0
+"""Of the time that was given, this part, at most so long, is kept for ending the workers."""
+
+_NO_GPU: Final = "dovetail doctor tells what is lacking; --device cpu tries a campaign without"
+
+
+def measure(options: Namespace) -> int:
+    """Carry out what is left of a campaign; the exit status is 0 where nothing is, else 3."""
+    begun_s = time.monotonic()
+    campaign = _checked(read_campaign(options.campaign), options.campaign)
+    folder = Path(options.output or Path(options.campaign).stem).resolve()
+    with _ended_by_signals(), ExitStack() as leaving:
+        device, versions = _opened(options, campaign, folder, leaving)
+        if options.dry_run:
+            _tell_plan(options, campaign, folder, device)
+            return 0
+        _warn_of_size(options, campaign)
+        machine = _machine(campaign, device, versions)
+        ledger = leaving.enter_context(Ledger(folder, machine, campaign))
+        leaving.callback(write_tables, folder)
+        audience = leaving.enter_context(_audience(options))
+        logs = folder / "logs"
+        logs.mkdir(exist_ok=True)
+        crew = Crew(device, _commands(options, campaign), logs)
+        leaving.enter_context(crew)
+        leaving.callback(_undisturbed)
+        until_s = _until(begun_s, options.minutes)
+        stages = campaign.stages[: options.stages]
+        part = campaign.replace(stages=stages)
+        left = Runner(part, ledger, device, crew, until_s, audience).run()
+    found = summary(read_ledger(folder))
+    if options.json:
+        write_data(found.to_data(), "-")
+    else:
+        console().print(campaign_view(found))
+    if left:
+        _tell_left(options, left)
+    return TIME_UP if left else 0
+
+
+def _until(begun_s: float, minutes: float | None) -> float:
+    if minutes is None:
+        return float("inf")
+    given_s = minutes * 60
+    return begun_s + given_s - min(END_MOST_S, END_PART * given_s)
+
+
+# What is measured, where and by whom.
+
+
+def _checked(campaign: Campaign, path: str) -> Campaign:
+    for at, name in enumerate(campaign.workloads):
+        if isinstance(name, str) and name not in BUILT_IN:
+            rule = f"must be one of {listed(BUILT_IN, 20)}, or have a program, got {shown(name)}"
+            raise InputError(rule, f"workloads[{at}]", source_name(path))
+        if isinstance(name, OwnWorkload) and not os.path.isfile(name.program):
+            rule = f"must name a file, and {name.program} is none"
+            raise InputError(rule, f"workloads[{at}].program", source_name(path))
+    return campaign
+
+
+def _opened(
+    options: Namespace, campaign: Campaign, folder: Path, leaving: ExitStack
+) -> tuple[Device, Versions]:
+    """Open the device that is asked for; it is closed when the stack is left."""
+    kind, _, uuid = options.device.partition(":")
+    python = options.python or sys.executable
+    if kind == "cpu":
+        versions = _asked(python, worker_environment(str(folder), {}))
+        _need_torch(versions, python, campaign, on_gpu=False)
+        device: Device = CpuDevice(str(folder))
+    else:
+        device, versions = _open_gpu(options, campaign, folder, uuid)
+    leaving.callback(device.close)
+    return device, versions
+
+
+def _open_gpu(
+    options: Namespace, campaign: Campaign, folder: Path, uuid: str
+) -> tuple[GpuDevice, Versions]:
+    python = options.python or sys.executable
+    directory = Path(options.directory) if options.directory else default_directory()
+    splits = read_splits(directory / "splits.json")
+    nvml = _open_nvml()
+    try:
+        gpu, mps = _chosen(nvml.gpus(), uuid), campaign_mps(str(folder))
+        environment = worker_environment(str(folder), mps.without_mps(gpu.uuid))
+        versions = _asked(python, environment)
+        _need_torch(versions, python, campaign, on_gpu=True)
+        trial = mps_trial(gpu, nvml.driver(), mps)
+        return GpuDevice(str(folder), gpu, nvml, mps, splits, versions.cublas, trial), versions
+    except BaseException:
+        nvml.close()
+        raise
+
+
+def _asked(python: str, environment: Mapping[str, str]) -> Versions:
+    """Ask a Python for its versions, and say so on a terminal: importing PyTorch takes seconds."""
+    told = Console(stderr=True)
+    with told.status(f"asking {escape(python)} for PyTorch") if told.is_terminal else nullcontext():
+        return versions_of(python, environment)
+
+
+def _open_nvml() -> Nvml:
+    try:
+        return Nvml()
+    except NvmlError as error:
+        raise UnsupportedError(f"{error}: {_NO_GPU}") from None
+
+
+def _chosen(gpus: Sequence[Gpu], uuid: str) -> Gpu:
+    found = [gpu for gpu in gpus if gpu.uuid.startswith(uuid)]
+    if not gpus:
+        raise UnsupportedError(f"no GPU answers here: {_NO_GPU}")
+    if not found or (uuid and len(found) > 1):
+        known = listed([gpu.uuid for gpu in gpus], 8)
+        raise InputError(f"must name one of {known}, got {shown(uuid)}", "--device")
+    return found[0]
+
+
+def _need_torch(versions: Versions, python: str, campaign: Campaign, *, on_gpu: bool) -> None:
+    needed = on_gpu or any(isinstance(one, str) for one in campaign.workloads)
+    if needed and versions.torch is None:
+        raise UnsupportedError(
+            f"{python} has no PyTorch: name one that has with --python, "
+            "or pip install 'dovetail[measure]'"
+        )
+
+
+def _machine(campaign: Campaign, device: Device, versions: Versions) -> Machine:
+    facts = device.facts
+    return Machine(
+        campaign=campaign.name,
+        fingerprint=fingerprint(campaign),
+        gpu_model=facts.gpu_model,
+        stand_in=facts.stand_in,
+        uuid=facts.uuid,
+        driver=facts.driver,
+        cublas=versions.cublas,
+        torch=versions.torch,
+        sms=facts.sms,
+        memory_mib=facts.memory_mib,
+        host_cores=len(os.sched_getaffinity(0)),
+        dovetail=__version__,
+        date=today(),
+    )
+
+
+def _warn_of_size(options: Namespace, campaign: Campaign) -> None:
+    if options.device == "cpu" and campaign.size == "full":
+        told = "size: full is made for GPUs, and may take hours here; size: tiny suits a core"
+        print(f"dovetail: {told}", file=sys.stderr)
+
+
+def _commands(options: Namespace, campaign: Campaign) -> Callable[[Seat], Sequence[str]]:
+    """Return how workers of a seat are started."""
+    python = options.python or sys.executable
+    kind = "cpu" if options.device == "cpu" else "cuda"
+    own = {one.name: one.program for one in campaign.workloads if isinstance(one, OwnWorkload)}
+
+    def command(seat: Seat) -> Sequence[str]:
+        program = own.get(seat.workload, seat.workload)
+        how = ("--device", kind, "--size", campaign.size, "--seed", str(campaign.seed))
+        return (python, "-I", str(WORKER), program, *how)
+
+    return command
+
+
+# How it ends before its time.
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Let SIGTERM end a campaign as Ctrl-C does; both are as before afterwards."""
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.signal(number, _interrupt) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _undisturbed() -> None:
+    """Let nothing keep a campaign from leaving nothing behind."""
+    for ending in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(ending, signal.SIG_IGN)
+
+
+# What is told.
+
+
+def _tell_plan(options: Namespace, campaign: Campaign, folder: Path, device: Device) -> None:
+    done = settled(read_ledger(folder).results) if (folder / LEDGER).exists() else frozenset()
+    left = remaining(campaign, done)
+    refused = {one.key: why for one in left if (why := _why_not(device, one))}
+    if options.json:
+        write_data(_plan_data(campaign, left, refused), "-")
+    else:
+        console().print(_plan_view(campaign, device, left, refused))
+
+
+def _why_not(device: Device, experiment: Experiment) -> str | None:
+    return next((why for seat in experiment.seats if (why := device.why_not(seat))), None)
+
+
+def _plan_data(
+    campaign: Campaign, left: Sequence[Experiment], refused: dict[str, str]
+) -> dict[str, object]:
+    stages = []
+    for at, stage in enumerate(campaign.stages):
+        planned = sum(one.stage == at for one in experiments(campaign))
+        mine = [one for one in left if one.stage == at]
+        usable = [one for one in mine if one.key not in refused]
+        stages.append(
+            {
+                "stage": at,
+                "measure": stage.measure,
+                "mode": stage.mode,
+                "shares": list(stage.caps),
+                "planned": planned,
+                "left": len(usable),
+                "refused": sorted({refused[one.key] for one in mine if one.key in refused}),
+                "seconds": round(seconds_left(campaign.windows, usable, ()), 1),
+            }
+        )
+    return {"campaign": campaign.name, "stages": stages}
+
+
+def _plan_view(
+    campaign: Campaign, device: Device, left: Sequence[Experiment], refused: dict[str, str]
+) -> RenderableType:
+    usable = [one for one in left if one.key not in refused]
+    planned = Counter(one.stage for one in experiments(campaign))
+    table = plain_table("stage", "experiments", "left", "about", "refused")
+    for at, stage in enumerate(campaign.stages):
+        mine = [one for one in usable if one.stage == at]
+        why = sorted({refused[one.key] for one in left if one.stage == at and one.key in refused})
+        time_s = seconds_left(campaign.windows, mine, ())
+        cells = (_stage_told(at, stage), str(planned[at]), str(len(mine)), _about(time_s))
+        table.add_row(*map(Text, cells), Text("; ".join(why)))
+    facts = device.facts
+    total_s = seconds_left(campaign.windows, usable, ())
+    return Group(
+        Text(f"{campaign.name} on {facts.stand_in or facts.gpu_model}"),
+        *([Text(STAND_IN_WORDS)] if facts.stand_in else []),
+        table,
+        Text(f"{number(len(usable), 'experiment')} left, about {_about(total_s)} and starts"),
+    )
+
+
+def _stage_told(at: int, stage: Stage) -> str:
+    what = f"{stage.measure} of {listed(stage.workloads)}" if stage.workloads else stage.measure
+    caps = "" if set(stage.caps) == {None} else f" at {'+'.join(map(_cap, stage.caps))} %"
+    preferred = f"; preferred: {listed(stage.first)}" if stage.first else ""
+    return f"{at} {what}, {stage.mode}{caps}{preferred}"
+
+
+def _about(time_s: float) -> str:
+    return lasting(math.ceil(time_s))
+
+
+def _cap(share: int | None) -> str:
+    return "none" if share is None else str(share)
+
+
+def _tell_left(options: Namespace, left: Sequence[Experiment]) -> None:
+    words = ["dovetail", "measure", options.campaign]
+    for name in ("output", "device", "python", "directory", "stages", "minutes"):
+        value = getattr(options, name)
+        if value is not None:
+            words += [f"--{name}", f"{value:g}" if isinstance(value, float) else str(value)]
+    told = f"time is up: {number(len(left), 'experiment')} left; go on with {shlex.join(words)}"
+    print(f"dovetail: {told}", file=sys.stderr)
+
+
+@contextmanager
+def _audience(options: Namespace) -> Iterator[_Told]:
+    told = _Told(options.verbose)
+    with told.progress:
+        yield told
+
+
+class _Told:
+    """Shows progress on a terminal, and results as lines if that is asked for."""
+
+    def __init__(self, verbose: bool) -> None:
+        self._lines = verbose
+        self._done = 0
+        columns = (
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[left]}"),
+            TextColumn("{task.description}"),
+        )
+        err = Console(stderr=True)
+        self.progress = Progress(*columns, console=err, transient=True, disable=not err.is_terminal)
+        self._task = self.progress.add_task("starting workers", total=None, left="")
+
+    def begins(self, experiment: Experiment, left: int, left_s: float) -> None:
+        self.progress.update(
+            self._task,
+            description=Text(experiment.key).markup,
+            completed=self._done,
+            total=self._done + left,
+            left=f"about {_about(left_s)} left",
+        )
+
+    def ends(self, result: Result) -> None:
+        self._done += 1
+        if self._lines:
+            self.progress.console.print(Text(_line(result)), soft_wrap=True)
+
+
+def _line(result: Result) -> str:
+    if result.paces is None:
+        return f"{result.key}: {result.status}: {result.told}"
+    rates = " + ".join(f"{pace.iterations_s:.4g}/s" for pace in result.paces)
+    errors = max(pace.relative_error for pace in result.paces)
+    power = "" if result.power_w is None else f", {result.power_w:.0f} W"
+    disturbed = ", disturbed" if result.disturbed_by else ""
+    return f"{result.key}: {rates} (+-{errors:.1%}) in {result.window_s:.1f} s{power}{disturbed}"

@@ -1,0 +1,258 @@
+"""The steps of the first campaign, most valuable first, within the minutes of one slice.
+
+Each step is a command of ``dovetail`` that keeps what it finds as soon as it has it, so a step
+that is stopped loses nothing. ``log.txt`` in the output folder says which steps are done: a later
+slice goes on from there, on another machine of the same kind too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from dovetail.executor.live.nvml import Nvml
+from dovetail.instances.errors import DovetailError
+
+HERE: Final = Path(__file__).resolve().parent
+DOVETAIL: Final = (sys.executable, "-m", "dovetail.cli")
+
+RESERVE_S: Final = 20.0
+"""Kept of a slice for stopping cleanly."""
+
+STOPPING_S: Final = 45.0
+"""What a step that was asked to stop may take: ending MPS in order needs some of it."""
+
+MOST_SAID: Final = 4000
+"""So much is kept of what a worker said on standard error."""
+
+TRIES: Final = 2
+"""A step that fails is tried again in a later slice, so often in all."""
+
+FIRST_SHARES: Final = "50,10,90,100"
+"""Halves, the unequal split that others saw compute right, and no cap: what the campaign uses."""
+
+MORE_SHARES: Final = "25,75,30,70"
+LAST_SHARES: Final = "5,95,20,80,40,60"
+
+FIRST_CHECKS: Final = "programs,commands,clients,settings,listing,attribute,shares"
+"""Whether MPS starts at all, what it says with no client, one and two, and the SMs of shares."""
+
+CORE: Final = 8
+ALL_BUT_EXTRAS: Final = 15
+"""So many stages of ``first.yaml``: those that answer most, and those up to the extras."""
+
+_WITHIN: Final = ("--minutes", "{minutes}")
+
+
+class Step(NamedTuple):
+    """A command, and what it needs.
+
+    Attributes
+    ----------
+    name : str
+        In the log.
+    arguments : tuple of str
+        Of ``dovetail``; ``{minutes}`` stands for what is left of the slice.
+    least_s : float
+        With less time than this it is left to the next slice.
+    output : str
+        The file of the output folder that has its standard output; the log by default.
+    most_s : float
+        With this time used up something hangs: the step is given up, and the next begins.
+    good : tuple of int
+        Exit statuses of a step that is done.
+    unfinished : tuple of int
+        Exit statuses of one that goes on in the next slice.
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    least_s: float
+    output: str = ""
+    most_s: float = math.inf
+    good: tuple[int, ...] = (0,)
+    unfinished: tuple[int, ...] = ()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Do steps until none is left (0), or the time is up (3)."""
+    parser = argparse.ArgumentParser(prog="run.sh", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("out", type=Path, metavar="OUT", help="folder of results, gone on with")
+    parser.add_argument("--cpu", action="store_true", help="a dry run: this processor, tiny sizes")
+    parser.add_argument("--minutes", type=float, default=9.0, help="of this slice (default: 9)")
+    given = parser.parse_args(arguments)
+    out = given.out.resolve()
+    if not given.cpu and (lack := no_gpu()):
+        print(f"run.sh: nothing can be measured: {lack} (--cpu: a dry run)", file=sys.stderr)
+        return 2
+    out.mkdir(parents=True, exist_ok=True)
+    steps = cpu_steps(out) if given.cpu else gpu_steps(out)
+    return Slice(out, time.monotonic() + 60 * given.minutes - RESERVE_S).carry_out(list(steps))
+
+
+def gpu_steps(out: Path) -> Iterator[Step]:
+    """Yield the steps on a GPU, the most valuable first and what may break it last."""
+    doctor = ("doctor", "--directory", str(out), "--python", workers_python())
+    prove = (*doctor, "--prove", "--proof", str(out / "proof.json"))
+    gate = (*doctor, "--splits", "--shares")
+    campaign = partial(_measuring, out, HERE / "first.yaml")
+    proof = partial(Step, least_s=40, good=(0, 1), unfinished=(3,))
+    yield Step("doctor", (*doctor, "--json"), 15, "doctor.json", most_s=90, good=(0, 1, 3))
+    yield proof("first checks", (*prove, "--only", FIRST_CHECKS), most_s=180)
+    yield Step("first shares", (*gate, FIRST_SHARES), 60, most_s=240, good=(0, 3))
+    yield campaign("core", "--stages", str(CORE))
+    yield proof("harmless checks", (*prove, "--no-faults", *_WITHIN), most_s=240)
+    yield campaign("unequal splits and repeats", "--stages", str(ALL_BUT_EXTRAS))
+    # From here on it is as time allows.
+    yield Step("more shares", (*gate, MORE_SHARES), 50, most_s=150, good=(0, 3))
+    yield proof("faults", (*prove, *_WITHIN), most_s=300)
+    yield campaign("repeats without MPS")
+    yield Step("last shares", (*gate, LAST_SHARES), 60, most_s=200, good=(0, 3))
+    yield Step("SMs of every share", (*doctor, "--sms"), 40, most_s=90, good=(0, 3))
+
+
+def cpu_steps(out: Path) -> Iterator[Step]:
+    """Yield the steps of a dry run without a GPU."""
+    doctor = ("doctor", "--directory", str(out), "--python", workers_python())
+    yield Step("doctor", (*doctor, "--json"), 5, "doctor.json", good=(0, 1, 3))
+    yield _measuring(out, HERE / "tiny.yaml", "campaign", "--device", "cpu", least_s=5)
+
+
+def no_gpu() -> str | None:
+    """Return in one line why there is no GPU that answers; None: there is one."""
+    try:
+        with Nvml() as nvml:
+            return None if nvml.gpus() else "no GPU answers here"
+    except DovetailError as error:
+        return str(error)
+
+
+def _measuring(out: Path, campaign: Path, name: str, *more: str, least_s: float = 30) -> Step:
+    options = (
+        *("--output", str(out), "--directory", str(out), "--python", workers_python()),
+        *("--verbose", *_WITHIN, *more),
+    )
+    return Step(name, ("measure", str(campaign), *options), least_s, "summary.txt", unfinished=(3,))
+
+
+def workers_python() -> str:
+    """Return the Python with the PyTorch of the workloads."""
+    return os.environ.get("DOVETAIL_TORCH_PYTHON", sys.executable)
+
+
+class Slice:
+    """Carries out steps until a moment, and writes down what came of them.
+
+    Parameters
+    ----------
+    out : path
+        The output folder.
+    ends_at : float
+        By ``time.monotonic``.
+    """
+
+    def __init__(self, out: Path, ends_at: float) -> None:
+        self._out, self._ends_at = out, ends_at
+        self._log = out / "log.txt"
+
+    def carry_out(self, steps: Sequence[Step]) -> int:
+        """Do what is left of the steps in their order."""
+        for step in steps:
+            if self._is_over(step):
+                continue
+            if self._left_s < step.least_s:
+                return self._stopped(step)
+            began = time.monotonic()
+            self._note(f"{step.name}: begins, {self._left_s:.0f} s left")
+            status = self._do(step)
+            took = f"{time.monotonic() - began:.0f} s"
+            if status in step.good:
+                self._note(f"{step.name}: done after {took}")
+            elif status is None and self._left_s > 0:
+                self._note(f"{step.name}: given up after {took}")
+            elif status is None or status in step.unfinished:
+                self._note(f"{step.name}: goes on in the next slice, after {took}")
+                return 3
+            else:
+                why = self._last_words()
+                self._note(f"{step.name}: failed with status {status} after {took}: {why}")
+        if all(self._is_over(step) for step in steps):
+            self._note("everything is done")
+            return 0
+        return 3
+
+    @property
+    def _left_s(self) -> float:
+        return self._ends_at - time.monotonic()
+
+    def _is_over(self, step: Step) -> bool:
+        """Tell from the log whether a step is done, or has failed too often."""
+        lines = self._log.read_text().splitlines() if self._log.exists() else []
+        told = [line.partition(" | ")[2] for line in lines]
+        failures = sum(line.startswith(f"{step.name}: failed") for line in told)
+        over = (f"{step.name}: done", f"{step.name}: given up")
+        return failures >= TRIES or any(line.startswith(over) for line in told)
+
+    def _stopped(self, step: Step) -> int:
+        self._note(f"{step.name}: is left to the next slice")
+        return 3
+
+    def _do(self, step: Step) -> int | None:
+        """Run a step and return its exit status, None where its time, or the slice's, was up."""
+        minutes = f"{self._left_s / 60:.2f}"
+        told = [one.replace("{minutes}", minutes) for one in step.arguments]
+        command = [*DOVETAIL, *told]
+        with self._log.open("ab") as log:
+            output = (self._out / step.output).open("wb") if step.output else log
+            with output:
+                process = subprocess.Popen(command, stdout=output, stderr=log)
+                status = self._awaited(process, step.most_s)
+        self._gather()
+        return status
+
+    def _last_words(self) -> str:
+        """Return the last line that a command has told of itself."""
+        lines = self._log.read_text(errors="replace").splitlines()
+        return next((line for line in reversed(lines) if line.startswith("dovetail: ")), "?")
+
+    def _gather(self) -> None:
+        """Move what workers said last into the log: results come back as few files."""
+        logs = self._out / "logs"
+        with self._log.open("a", encoding="utf-8") as log:
+            for each in sorted(logs.glob("*")):
+                log.write(f"== {each.name}\n{each.read_text(errors='replace')[-MOST_SAID:]}\n")
+        shutil.rmtree(logs, ignore_errors=True)
+
+    def _awaited(self, process: subprocess.Popen[bytes], most_s: float) -> int | None:
+        """Wait for a command; at the end of the time ask it to stop, as Ctrl-C does."""
+        try:
+            return process.wait(min(most_s, max(1.0, self._left_s) + RESERVE_S / 2))
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)
+        try:
+            process.wait(STOPPING_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        return None
+
+    def _note(self, told: str) -> None:
+        line = f"{datetime.now(UTC).isoformat(timespec='seconds')} | {told}"
+        print(line, flush=True)
+        with self._log.open("a", encoding="utf-8") as log:
+            log.write(f"{line}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

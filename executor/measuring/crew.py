@@ -1,0 +1,290 @@
+"""The crew of a campaign: resident workers, kept from one experiment to the next.
+
+A worker takes long to start and is the same in every experiment that has its seat, so it stays
+for as long as it is needed and there is room. An idle worker holds memory and computes nothing.
+Workers of both ways of sharing are never there at once.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from dovetail.executor.measuring.devices.device import Device
+from dovetail.executor.measuring.records import Seat
+from dovetail.executor.measuring.worker import Failure, Worker
+from dovetail.instances.errors import DovetailError
+
+SPARE_MIB: Final = 512.0
+"""Device memory that is left free beside what a worker was seen to need."""
+
+_LOOK_S: Final = 0.2
+_SIGNAL_S: Final = 1.0
+
+
+class Limits(NamedTuple):
+    """What a crew may take.
+
+    Attributes
+    ----------
+    workers : int
+        At most so many are there at once: an MPS server of today takes 48 clients.
+    at_once : int
+        At most so many start at once.
+    ready_s : float
+        Seconds until a worker that is not ready counts as hung.
+    obey_s : float
+        Seconds for which a worker may take no notice of ``stop`` or ``quit``.
+    """
+
+    workers: int = 40
+    at_once: int = max(1, len(os.sched_getaffinity(0)) - 1)
+    ready_s: float = 240.0
+    obey_s: float = 15.0
+
+
+class Crew:
+    """Resident workers on a device; use it as a context manager.
+
+    Parameters
+    ----------
+    device : Device
+        Where they work.
+    command : callable
+        From a seat to the command of its worker.
+    logs : path
+        Folder of what workers write to standard error; those of workers that did well are
+        removed.
+    limits : Limits
+        How many and how long.
+
+    Attributes
+    ----------
+    longest_start_s : float
+        The longest time that a worker has taken until it was ready.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        command: Callable[[Seat], Sequence[str]],
+        logs: Path,
+        limits: Limits = Limits(),  # noqa: B008 (a constant)
+    ) -> None:
+        self._device, self._command, self._logs, self._limits = device, command, logs, limits
+        self._changed = threading.Condition()
+        self._workers: list[Worker] = []
+        self._need_mib: dict[str, float] = {}
+        self._numbered = 0
+        # Ctrl-C interrupts the main thread, and must not come between a start and its note.
+        self._launching = ThreadPoolExecutor(1, "launching")
+        self.longest_start_s = 0.0
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The workers' numbers."""
+        return tuple(worker.pid for worker in self._workers)
+
+    def has(self, seats: Sequence[Seat]) -> bool:
+        """Tell whether workers for all of these seats are ready."""
+        there = Counter(worker.seat for worker in self._workers if worker.idle)
+        return Counter(seats) <= there
+
+    def keep(self, wanted: Counter[Seat]) -> None:
+        """End the workers that are not wanted."""
+        left = Counter(wanted)
+        beyond = []
+        for worker in self._workers:
+            if left[worker.seat] > 0 and worker.failure() is None:
+                left[worker.seat] -= 1
+            else:
+                beyond.append(worker)
+        self._end(beyond)
+
+    def prepare(self, wanted: Counter[Seat], until_s: float) -> None:
+        """Start what is wanted and has room; whoever fails is told by ``take``.
+
+        Parameters
+        ----------
+        wanted : Counter of Seat
+            How many of each.
+        until_s : float
+            By the monotonic clock; workers that are not ready then stay on their way.
+        """
+        there = Counter(worker.seat for worker in self._workers)
+        for seat in (wanted - there).elements():
+            self._make_room(seat, [one for one in self._workers if one.seat in wanted])
+            if not self._has_room(seat) or isinstance(self._begin(seat, until_s), Failure):
+                break
+        self._wait(lambda: not self._starting(), until_s)
+
+    def take(self, seats: Sequence[Seat], until_s: float) -> tuple[Worker | Failure, ...]:
+        """Return a ready worker for each seat, or why there is none.
+
+        Where memory does not suffice to start one, all others are ended, and it is tried again.
+
+        Raises
+        ------
+        TimeoutError
+            When they are not ready at ``until_s``, by the monotonic clock, for want of time.
+        """
+        found = self._taken(seats, until_s)
+        others = set(self._workers).difference(one for one in found if isinstance(one, Worker))
+        if others and any(isinstance(o, Failure) and o.why == "out-of-memory" for o in found):
+            self._end(others)
+            found = self._taken(seats, until_s)
+        return found
+
+    def dismiss(self, workers: Iterable[Worker]) -> None:
+        """End some."""
+        self._end(workers)
+
+    def wait(self, done: Callable[[], bool], within_s: float) -> bool:
+        """Wait until something holds that workers' events can change."""
+        return self._wait(done, time.monotonic() + within_s)
+
+    def rest(self, workers: Sequence[Worker]) -> None:
+        """Stop workers; those that have failed or do not obey are ended."""
+        for worker in workers:
+            worker.stop()
+        self.wait(lambda: all(w.idle or w.failure() for w in workers), self._limits.obey_s)
+        self._end([worker for worker in workers if not worker.idle])
+
+    def clear(self) -> None:
+        """End all."""
+        self._end(list(self._workers))
+
+    def close(self) -> None:
+        """End all, and start none any more."""
+        self._launching.shutdown()
+        self.clear()
+
+    # How workers begin.
+
+    def _taken(self, seats: Sequence[Seat], until_s: float) -> tuple[Worker | Failure, ...]:
+        self._end([one for one in self._workers if one.failure() is not None])
+        found: list[Worker | Failure] = []
+        for seat in seats:
+            same = (one for one in self._workers if one.seat == seat and one not in found)
+            worker = next(same, None)
+            if worker is None:
+                self._make_room(seat, found)
+                found.append(self._begin(seat, until_s))
+            else:
+                found.append(worker)
+        workers = [one for one in found if isinstance(one, Worker)]
+        self._wait(lambda: not any(map(self._is_coming, workers)), until_s)
+        return tuple(self._ready(one) if isinstance(one, Worker) else one for one in found)
+
+    def _ready(self, worker: Worker) -> Worker | Failure:
+        failure = worker.failure()
+        if failure is None and not worker.idle:
+            if self._is_coming(worker):
+                raise TimeoutError
+            failure = Failure("error", f"was not ready within {self._limits.ready_s:g} s")
+        if failure is None:
+            worker.used_s = time.monotonic()
+            return worker
+        self._end([worker])
+        return failure
+
+    def _begin(self, seat: Seat, until_s: float) -> Worker | Failure:
+        """Start a worker, once there are few enough that start."""
+        self._end([worker for worker in self._workers if worker.seat.mode != seat.mode])
+        self._wait(lambda: len(self._starting()) < self._limits.at_once, until_s)
+        return self._launching.submit(self._launch, seat).result()
+
+    def _launch(self, seat: Seat) -> Worker | Failure:
+        self._numbered += 1
+        try:
+            process = self._device.launch(seat, self._command(seat))
+        except DovetailError as error:
+            return Failure("error", str(error))
+        log = self._logs / f"{seat.workload}-{os.getpid()}-{self._numbered}.log"
+        worker = Worker(seat, process, log, self._changed)
+        self._workers.append(worker)
+        return worker
+
+    def _starting(self) -> list[Worker]:
+        return [worker for worker in self._workers if self._is_coming(worker)]
+
+    def _is_coming(self, worker: Worker) -> bool:
+        """Whether a worker that is not ready may still be: it has not failed, and does not hang."""
+        late = time.monotonic() - worker.started_s >= self._limits.ready_s
+        return worker.ready is None and not late and worker.failure() is None
+
+    def _wait(self, done: Callable[[], bool], until_s: float) -> bool:
+        """Wait until something holds, and return whether it does."""
+        while not done():
+            left_s = until_s - time.monotonic()
+            if left_s <= 0:
+                return False
+            with self._changed:
+                self._changed.wait(min(left_s, _LOOK_S))
+            self._learn()
+        return True
+
+    def _learn(self) -> None:
+        for worker in self._workers:
+            if worker.ready is None:
+                continue
+            name = worker.seat.workload
+            self._need_mib[name] = max(worker.memory_mib or 0.0, self._need_mib.get(name, 0.0))
+            self.longest_start_s = max(self.longest_start_s, worker.ready_after_s)
+
+    # How room is made.
+
+    def _has_room(self, seat: Seat) -> bool:
+        if len(self._workers) >= self._limits.workers:
+            return False
+        free_mib = self._device.free_mib()
+        coming = sum(self._needs(worker.seat) for worker in self._starting())
+        return free_mib is None or free_mib >= coming + self._needs(seat) + SPARE_MIB
+
+    def _needs(self, seat: Seat) -> float:
+        return self._need_mib.get(seat.workload, 0.0)
+
+    def _make_room(self, seat: Seat, kept: Collection[object]) -> None:
+        """End the workers that were used longest ago until there is room for another."""
+        while not self._has_room(seat):
+            idle = [one for one in self._workers if one not in kept]
+            if not idle:
+                return
+            self._end([min(idle, key=lambda one: one.used_s)])
+
+    # How workers end.
+
+    def _end(self, workers: Iterable[Worker]) -> None:
+        """End workers: they are asked, their GPU work is ended, and only then are they killed."""
+        ending = list(workers)
+        for worker in ending:
+            worker.quit()
+        until_s = time.monotonic() + (self._limits.obey_s if ending else 0.0)
+        for worker in ending:
+            obeyed = worker.ends(until_s - time.monotonic())
+            if not obeyed:
+                self._device.terminate(worker.pid)
+                self._kill(worker)
+            self._workers.remove(worker)
+            self._device.gone(worker.pid)
+            worker.forget(keep_log=not obeyed or worker.process.returncode != 0)
+
+    @staticmethod
+    def _kill(worker: Worker) -> None:
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            worker.signal(number)
+            if worker.ends(_SIGNAL_S):
+                return

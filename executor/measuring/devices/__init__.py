@@ -1,0 +1,1 @@
+"""On what workloads are measured: a GPU, or a processor core that stands in for one."""

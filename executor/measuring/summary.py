@@ -1,0 +1,350 @@
+"""What a campaign has found so far, as records: for tables, and as data."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from dovetail.executor.measuring.campaign import Mode
+from dovetail.executor.measuring.experiments import experiments
+from dovetail.executor.measuring.ledger import Contents, settled, standing
+from dovetail.executor.measuring.noise import Noise, noise
+from dovetail.executor.measuring.outcome import Baselines, LeftOut, baselines, outcome, slowdowns
+from dovetail.executor.measuring.records import Machine, Pace, Result, Seat
+from dovetail.instances._record import Count, Name, NonNegative, Positive, Record, Share, Slowdown
+
+Amount = Annotated[int, Field(ge=0)]
+
+
+class Cover(Record):
+    """How far a stage has come, in experiments.
+
+    ``done`` were measured soundly, ``out_of_memory`` did not fit; of the others the last attempt
+    counts. ``left`` will be measured when the campaign goes on, failed ones and refused ones
+    among them.
+    """
+
+    stage: Amount
+    measure: Literal["solos", "pairs"]
+    mode: Mode
+    shares: tuple[Share | None, ...]
+    workloads: tuple[Name, ...] | None = None
+    first: tuple[Name, ...] = ()
+    planned: Amount
+    done: Amount
+    out_of_memory: Amount
+    failed: Amount
+    refused: Amount
+    disturbed: Amount
+    left: Amount
+
+
+class Alone(Record):
+    """One workload alone in one setting, means over repeats; latencies are those of requests.
+
+    ``energy_j`` is the GPU's energy for one iteration, idle power included.
+    """
+
+    workload: Name
+    mode: Mode
+    share: Share | None = None
+    repeats: Count
+    iterations_s: Positive
+    power_w: NonNegative | None = None
+    energy_j: NonNegative | None = None
+    memory_mib: NonNegative | None = None
+    p50_s: NonNegative | None = None
+    p99_s: NonNegative | None = None
+
+
+class Together(Record):
+    """Two workloads together in one setting, means over repeats.
+
+    ``combined`` is the sum of 1 / slowdown: above 1, sharing is faster than running one after the
+    other. ``p99_s`` has the workloads' 99th percentiles of latency, null for those without.
+    """
+
+    mode: Mode
+    workloads: tuple[Name, Name]
+    shares: tuple[Share | None, Share | None]
+    first: tuple[bool, bool]
+    repeats: Count
+    slowdown: tuple[Slowdown, Slowdown]
+    combined: Positive
+    power_w: NonNegative | None = None
+    p99_s: tuple[NonNegative | None, NonNegative | None] = (None, None)
+
+
+class Sharing(Record):
+    """One way to share, over all pairs that were measured so.
+
+    ``over_time_sliced`` is the mean, over the pairs that were measured in both ways, of this
+    way's combined throughput over that by turns; ``compared`` says how many these are.
+    """
+
+    mode: Mode
+    shares: tuple[Share | None, Share | None]
+    preferred: bool
+    pairs: Count
+    out_of_memory: Amount
+    combined: Positive
+    combined_least: Positive
+    combined_most: Positive
+    over_time_sliced: Positive | None = None
+    compared: Amount = 0
+
+
+class Tail(Record):
+    """The 99th percentile of a workload's latency in one setting, over its partners.
+
+    ``partners`` is 0 alone; ``other_share`` is the partners' cap. ``worst`` names the partner
+    beside whom it is ``worst_s``.
+    """
+
+    workload: Name
+    mode: Mode
+    share: Share | None = None
+    other_share: Share | None = None
+    preferred: bool = False
+    partners: Amount
+    p99_s: NonNegative
+    worst_s: NonNegative
+    worst: Name | None = None
+
+
+class Summary(Record):
+    """All that a campaign has found.
+
+    ``windows`` were sound; of them, ``unstable`` ended because they might not be longer, with a
+    standard error above ``relative_error``. ``others_busy`` is the mean part of their time that
+    the device gave to others, where it can be told (a processor core's).
+    """
+
+    machine: Machine
+    machines: Count
+    stages: tuple[Cover, ...]
+    windows: Amount
+    unstable: Amount
+    relative_error: Positive
+    others_busy: NonNegative | None = None
+    noise: Noise | None
+    alone: tuple[Alone, ...]
+    together: tuple[Together, ...]
+    sharing: tuple[Sharing, ...]
+    tails: tuple[Tail, ...]
+    left_out: tuple[LeftOut, ...]
+
+
+def summary(contents: Contents) -> Summary:
+    """Return the summary of what a ledger holds."""
+    results = tuple(standing(contents.results).values())
+    alone = baselines(results)
+    asked = contents.campaign.windows.relative_error
+    errors = [_worst_error(one) for one in results if one.sound]
+    busy = [one.others_busy for one in results if one.sound and one.others_busy is not None]
+    singly, together = tuple(_alone(results)), tuple(_together(results, alone))
+    return Summary(
+        machine=contents.machine,
+        machines=len(contents.machines),
+        stages=tuple(_covers(contents)),
+        windows=len(errors),
+        unstable=sum(error > asked for error in errors),
+        relative_error=asked,
+        others_busy=fmean(busy) if busy else None,
+        noise=noise(contents.results),
+        alone=singly,
+        together=together,
+        sharing=tuple(_sharing(together, results)),
+        tails=(*_tails_alone(singly), *_tails_together(together)),
+        left_out=outcome(contents, contents.campaign.name).left_out,
+    )
+
+
+def _covers(contents: Contents) -> Iterable[Cover]:
+    found, over = standing(contents.results), settled(contents.results)
+    planned: dict[int, list[str]] = defaultdict(list)
+    for one in experiments(contents.campaign):
+        planned[one.stage].append(one.key)
+    for at, stage in enumerate(contents.campaign.stages):
+        keys = planned[at]
+        results = [found[key] for key in keys if key in found]
+        counts = {status: sum(r.status == status for r in results) for status in _STATUSES}
+        done = sum(one.sound for one in results)
+        yield Cover(
+            stage=at,
+            measure=stage.measure,
+            mode=stage.mode,
+            shares=stage.caps,
+            workloads=stage.workloads,
+            first=stage.first,
+            planned=len(keys),
+            done=done,
+            out_of_memory=counts["out-of-memory"],
+            failed=counts["failed"],
+            refused=counts["refused"],
+            disturbed=counts["ok"] - done,
+            left=sum(key not in over for key in keys),
+        )
+
+
+_STATUSES = ("ok", "out-of-memory", "failed", "refused")
+
+
+def _repeats(results: Iterable[Result], workers: int) -> Mapping[tuple[Seat, ...], list[Result]]:
+    """Return the sound results of so many workers by setting."""
+    found: dict[tuple[Seat, ...], list[Result]] = defaultdict(list)
+    for one in results:
+        if one.sound and len(one.workloads) == workers:
+            found[one.seats].append(one)
+    return found
+
+
+def _alone(results: Iterable[Result]) -> Iterable[Alone]:
+    for (seat,), repeats in sorted(_repeats(results, 1).items(), key=_solo_order):
+        paces = [one.paces[0] for one in repeats if one.paces]
+        yield Alone(
+            workload=seat.workload,
+            mode=seat.mode,
+            share=seat.share,
+            repeats=len(repeats),
+            iterations_s=1 / fmean(1 / pace.iterations_s for pace in paces),
+            power_w=_mean(one.power_w for one in repeats),
+            energy_j=_mean(map(_energy_j, repeats)),
+            memory_mib=max((p.memory_mib for p in paces if p.memory_mib is not None), default=None),
+            p50_s=_mean(pace.latency.p50_s if pace.latency else None for pace in paces),
+            p99_s=_mean(map(_p99_s, paces)),
+        )
+
+
+def _solo_order(item: tuple[tuple[Seat, ...], object]) -> tuple[str, str, int]:
+    seat = item[0][0]
+    return seat.mode, seat.workload, -(seat.share or 100)
+
+
+def _energy_j(one: Result) -> float | None:
+    """Return the energy of an iteration alone; a worker that waits draws power between them."""
+    (pace,) = one.paces or ()
+    if one.power_w is None or one.window_s is None:
+        return None
+    rate = pace.iterations / one.window_s if pace.latency else pace.iterations_s
+    return one.power_w / rate
+
+
+def _together(results: Iterable[Result], alone: Baselines) -> Iterable[Together]:
+    for seats, repeats in _repeats(results, 2).items():
+        slowed = [found for one in repeats if (found := slowdowns(one, alone)) is not None]
+        if slowed:
+            mine, other = (fmean(values) for values in zip(*slowed, strict=True))
+            yield Together.from_data(
+                {
+                    "mode": seats[0].mode,
+                    "workloads": [seat.workload for seat in seats],
+                    "shares": [seat.share for seat in seats],
+                    "first": [seat.first for seat in seats],
+                    "repeats": len(slowed),
+                    "slowdown": [mine, other],
+                    "combined": 1 / mine + 1 / other,
+                    "power_w": _mean(one.power_w for one in repeats),
+                    "p99_s": [
+                        _mean(_p99_s(one.paces[at]) for one in repeats if one.paces)
+                        for at in range(2)
+                    ],
+                }
+            )
+
+
+def _tails_alone(alone: Iterable[Alone]) -> Iterable[Tail]:
+    for one in alone:
+        if one.p99_s is not None:
+            yield Tail(
+                workload=one.workload,
+                mode=one.mode,
+                share=one.share,
+                partners=0,
+                p99_s=one.p99_s,
+                worst_s=one.p99_s,
+            )
+
+
+def _tails_together(together: Iterable[Together]) -> Iterable[Tail]:
+    found: dict[tuple[Seat, int | None], list[tuple[float, str]]] = defaultdict(list)
+    for one in together:
+        for at, p99_s in enumerate(one.p99_s):
+            if p99_s is not None:
+                seat = Seat(one.workloads[at], one.mode, one.shares[at], one.first[at])
+                found[seat, one.shares[1 - at]].append((p99_s, one.workloads[1 - at]))
+    for (seat, other_share), beside in found.items():
+        worst_s, worst = max(beside)
+        yield Tail(
+            workload=seat.workload,
+            mode=seat.mode,
+            share=seat.share,
+            other_share=other_share,
+            preferred=seat.first,
+            partners=len({partner for _, partner in beside}),
+            p99_s=fmean(p99_s for p99_s, _ in beside),
+            worst_s=worst_s,
+            worst=worst,
+        )
+
+
+def _worst_error(one: Result) -> float:
+    return max(pace.relative_error for pace in one.paces or ())
+
+
+_Way = tuple[Mode, tuple[int | None, ...], bool]
+_PLAIN: _Way = ("time-sliced", (None, None), False)
+
+
+def _sharing(together: Sequence[Together], results: Sequence[Result]) -> Iterable[Sharing]:
+    by_way: dict[_Way, list[Together]] = defaultdict(list)
+    for one in together:
+        by_way[_way(one.mode, one.shares, one.first)].append(one)
+    sliced = {frozenset(one.workloads): one.combined for one in by_way[_PLAIN]}
+    full = Counter(
+        _way(seats[0].mode, [seat.share for seat in seats], [seat.first for seat in seats])
+        for seats in {one.seats for one in results if one.status == "out-of-memory"}
+        if len(seats) == 2
+    )
+    for way, pairs in by_way.items():
+        if not pairs:
+            continue
+        ratios = [
+            one.combined / sliced[frozenset(one.workloads)]
+            for one in pairs
+            if way != _PLAIN and frozenset(one.workloads) in sliced
+        ]
+        values = [one.combined for one in pairs]
+        mode, shares, preferred = way
+        yield Sharing.from_data(
+            {
+                "mode": mode,
+                "shares": shares,
+                "preferred": preferred,
+                "pairs": len(pairs),
+                "out_of_memory": full[way],
+                "combined": fmean(values),
+                "combined_least": min(values),
+                "combined_most": max(values),
+                "over_time_sliced": fmean(ratios) if ratios else None,
+                "compared": len(ratios),
+            }
+        )
+
+
+def _way(mode: Mode, shares: Sequence[int | None], first: Sequence[bool]) -> _Way:
+    """Return a way to share, the same for both orders of two caps."""
+    return mode, tuple(sorted(shares, key=lambda share: share or 100)), any(first)
+
+
+def _p99_s(pace: Pace) -> float | None:
+    return pace.latency.p99_s if pace.latency else None
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None

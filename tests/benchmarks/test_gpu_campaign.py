@@ -1,0 +1,172 @@
+"""The first campaign: its dry run on a processor core, its report, its plan."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
+
+import pytest
+
+from dovetail.executor.live.nvml import Nvml, NvmlError
+from dovetail.executor.measuring.campaign import read_campaign
+from dovetail.executor.measuring.experiments import experiments
+from dovetail.executor.measuring.ledger import read_ledger, settled
+from dovetail.instances.datasets import read_dataset
+from dovetail.predictors.model_file import load_model
+from tests.benchmarks import synthetic_campaign
+
+FOLDER = Path(__file__).parents[2] / "benchmarks" / "gpu"
+TORCH_PYTHON = os.environ.get("DOVETAIL_TORCH_PYTHON") or (
+    sys.executable if find_spec("torch") else None
+)
+QUICK = "constant,sm_allocation"
+needs_torch = pytest.mark.skipif(
+    TORCH_PYTHON is None,
+    reason="needs PyTorch; DOVETAIL_TORCH_PYTHON may name a Python that has it",
+)
+
+
+def run_slice(out, minutes):
+    environment = {**os.environ, "PYTHON": sys.executable, "DOVETAIL_TORCH_PYTHON": TORCH_PYTHON}
+    command = ["bash", FOLDER / "run.sh", out, "--cpu", "--minutes", str(minutes)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def report(out):
+    pytest.importorskip("sklearn", reason="needs scikit-learn (extra train)")
+    command = [sys.executable, "-W", "error", FOLDER / "report.py", out, "--models", QUICK]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return (out / "report" / "report.md").read_text()
+
+
+@needs_torch
+def test_dry_run_end_to_end(tmp_path):
+    out = tmp_path / "out"
+    # 0.55 minutes, less what is kept for stopping, are 13 s: not enough for all.
+    first = run_slice(out, 0.55)
+    assert first.returncode == 3, first.stdout + first.stderr
+    second = run_slice(out, 5)
+    assert second.returncode == 0, second.stdout + second.stderr
+    found = read_ledger(out)
+    planned = {one.key for one in experiments(found.campaign)}
+    assert settled(found.results) == planned
+    assert found.machine.stand_in
+    pairs = {one.workloads for one in read_dataset(out).measurements}
+    assert {frozenset(pair) for pair in pairs} == {
+        frozenset({"gemm"}),
+        frozenset({"burst"}),
+        frozenset({"gemm", "burst"}),
+    }
+    # Few files, no folders: what a machine without a network can hand back.
+    assert {path.name for path in out.iterdir()} == {
+        *("doctor.json", "log.txt", "pairs.csv", "profiles.csv", "results.jsonl", "summary.txt"),
+    }
+    told = report(out)
+    assert "NO GPU" in told
+    assert "## Latency of burst" in told
+    assert "No power was measured" in told
+
+
+@pytest.fixture
+def slices(monkeypatch):
+    """The script of a slice, whose steps are shell commands."""
+    spec = spec_from_file_location("campaign_slice", FOLDER / "slice.py")
+    found = module_from_spec(spec)
+    spec.loader.exec_module(found)
+    monkeypatch.setattr(found, "DOVETAIL", ("bash", "-c"))
+    monkeypatch.setattr(found, "RESERVE_S", 0.0)
+    return found
+
+
+def carried_out(slices, out, steps, seconds=60.0):
+    status = slices.Slice(out, time.monotonic() + seconds).carry_out(steps)
+    return status, [line.partition(" | ")[2] for line in (out / "log.txt").read_text().splitlines()]
+
+
+def test_a_step_that_hangs_is_given_up_and_the_next_begins(slices, tmp_path):
+    steps = [
+        slices.Step("hangs", ("trap 'exit 130' INT; sleep 60 & wait",), 0, most_s=0.5),
+        slices.Step("next", ("echo here",), 0, "here.txt"),
+    ]
+    status, told = carried_out(slices, tmp_path, steps)
+    assert status == 0
+    assert any(line.startswith("hangs: given up after") for line in told)
+    assert (tmp_path / "here.txt").read_text() == "here\n"
+
+
+def test_a_step_that_fails_says_why_and_is_tried_once_more(slices, tmp_path):
+    fails = slices.Step("fails", ("echo 'dovetail: no luck' >&2; exit 2",), 0)
+    for expected in (3, 0):
+        status, told = carried_out(slices, tmp_path, [fails])
+        assert status == expected
+    assert sum(line.endswith("status 2 after 0 s: dovetail: no luck") for line in told) == 2
+
+
+def test_a_step_that_needs_another_slice_is_gone_on_with(slices, tmp_path):
+    goes_on = slices.Step("long", ("[ -f seen ] || exit 3",), 0, unfinished=(3,))
+    slow = slices.Step("slow", ("sleep 60",), 0)
+    late = slices.Step("late", ("true",), 30)
+    assert carried_out(slices, tmp_path, [goes_on])[0] == 3
+    assert carried_out(slices, tmp_path, [slow], seconds=0.1)[0] == 3
+    status, told = carried_out(slices, tmp_path, [late], seconds=20)
+    assert (status, told[-1]) == (3, "late: is left to the next slice")
+
+
+def test_without_a_gpu_one_line_says_so(tmp_path):
+    with suppress(NvmlError), Nvml():
+        pytest.skip("there is a driver here")
+    command = ["bash", FOLDER / "run.sh", tmp_path / "out"]
+    environment = {**os.environ, "PYTHON": sys.executable}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("run.sh: nothing can be measured: ")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_parts_of_the_campaign_are_those_of_the_plan(slices, tmp_path):
+    stages = read_campaign(FOLDER / "first.yaml").stages
+    core, more = stages[: slices.CORE], stages[slices.CORE : slices.ALL_BUT_EXTRAS]
+    assert (core[-1].mode, more[0].shares) == ("time-sliced", (10, 90))
+    # All extras are without MPS, and so repeat something where MPS does not run.
+    assert {stage.mode for stage in stages[slices.ALL_BUT_EXTRAS :]} == {"time-sliced"}
+    names = [step.name for step in slices.gpu_steps(tmp_path)]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.long
+def test_report_of_a_synthetic_campaign(tmp_path):
+    synthetic_campaign.write(tmp_path)
+    told = report(tmp_path)
+    # Every number was drawn with this noise.
+    solos = re.search(r"\| pairs, mps \| \d+ \| ([\d.]+)% ", told)
+    assert pytest.approx(float(solos[1]), rel=0.2) == 100 * synthetic_campaign.NOISE
+    # Two by turns get done what one does alone.
+    turns = re.search(r"\| time-sliced \| ([\d.]+) ", told)
+    assert float(turns[1]) == pytest.approx(1.0, abs=0.02)
+    assert "| sm_allocation | iterations | splits | 21 |" in told
+    pictures = re.findall(r"\]\((.+\.svg)\)", told)
+    assert len(pictures) == 5
+    assert all((tmp_path / "report" / name).exists() for name in pictures)
+    assert load_model(tmp_path / "report" / "model.dovetail").gpu_models == ("synthetic",)
+
+
+def test_report_of_a_campaign_that_has_just_begun(tmp_path):
+    synthetic_campaign.write(tmp_path)
+    ledger = tmp_path / "results.jsonl"
+    ledger.write_text("".join(ledger.read_text().splitlines(keepends=True)[:4]))
+    (tmp_path / "pairs.csv").unlink()
+    told = report(tmp_path)
+    assert "Nothing was repeated yet." in told
+    assert "No pairs yet." in told
+
+
+@pytest.mark.parametrize("name", ["first", "tiny"])
+def test_campaigns_can_be_read(name):
+    campaign = read_campaign(FOLDER / f"{name}.yaml")
+    assert len({one.key for one in experiments(campaign)}) == len(experiments(campaign))

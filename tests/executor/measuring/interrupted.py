@@ -1,0 +1,45 @@
+"""A campaign that gets Ctrl-C while its first worker starts: in a process of its own.
+
+A test's own process is no place for a real SIGINT: it may have ended the test already.
+Prints how it ended and the workers' pids.
+"""
+
+import json
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+from dovetail.executor.measuring.devices.cpu import CpuDevice
+
+from .programs import SPIN, a_campaign, sitting, worker_command, write
+
+
+def main(folder):
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    device = CpuDevice(str(folder))
+    of = a_campaign(write(folder, spin=SPIN), {"measure": "solos"})
+    launch, pids = device.launch, []
+
+    def interrupted(seat, command):
+        process = launch(seat, command)
+        pids.append(process.pid)
+        # To the main thread, as Ctrl-C; this thread goes on.
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        time.sleep(0.2)
+        return process
+
+    device.launch = interrupted
+    ended = "finished"
+    try:
+        with sitting(device, of, folder / "out", worker_command(of)) as now:
+            now.runner.run()
+    except KeyboardInterrupt:
+        ended = "interrupted"
+    device.close()
+    print(json.dumps([ended, pids]))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,138 @@
+"""Workloads of pure Python, for campaigns on a processor core without PyTorch."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from textwrap import dedent
+
+from dovetail.executor.measuring.crew import Crew, Limits
+from dovetail.executor.measuring.ledger import Ledger
+from dovetail.executor.measuring.runner import Runner
+from dovetail.executor.measuring.workloads import WORKER
+
+from .made import campaign, machine
+
+HASTY = Limits(ready_s=20.0, obey_s=3.0)
+BRIEF = {"settle_s": 0.1, "least_s": 0.4, "most_s": 1.0, "relative_error": 0.5}
+
+SPIN = """
+    KIND, FAMILY, BATCH = "training", "spin", {"full": 1, "tiny": 8}
+
+    def prepare(device, size, seed):
+        return lambda: sum(range(20_000))
+"""
+
+REQUESTS = """
+    import time
+    KIND, FAMILY, BATCH = "inference", "requests", {"full": 1, "tiny": 1}
+
+    def prepare(device, size, seed):
+        return lambda: time.sleep(0.002)
+
+    def gaps(draw, size):
+        while True:
+            yield 0.02 * draw.random()
+"""
+
+GREEDY = """
+    KIND, FAMILY, BATCH = "training", "greedy", {"full": 1, "tiny": 1}
+
+    def prepare(device, size, seed):
+        raise MemoryError("not so much")
+"""
+
+GREEDY_LATER = """
+    import time
+    KIND, FAMILY, BATCH = "training", "greedy", {"full": 1, "tiny": 1}
+
+    def prepare(device, size, seed):
+        begun = time.monotonic()
+        def step():
+            time.sleep(0.001)
+            if time.monotonic() - begun > 1:
+                raise MemoryError("not so much")
+        return step
+"""
+
+DIES = """
+    import os
+    KIND, FAMILY, BATCH = "training", "dies", {"full": 1, "tiny": 1}
+
+    def prepare(device, size, seed):
+        print("goodbye", flush=True)
+        os._exit(7)
+"""
+
+HANGS = """
+    import time
+    KIND, FAMILY, BATCH = "training", "hangs", {"full": 1, "tiny": 1}
+
+    def prepare(device, size, seed):
+        while True:
+            time.sleep(1)
+"""
+
+BROKEN = """
+    KIND, FAMILY, BATCH = "training", "broken", {"full": 1, "tiny": 1}
+
+    def prepare(device, size, seed):
+        raise ValueError("no such layer")
+"""
+
+
+def write(folder, **programs):
+    """Write programs, and return the campaign's list of workloads."""
+    for name, text in programs.items():
+        (folder / f"{name}.py").write_text(dedent(text))
+    return [{"name": name, "program": str(folder / f"{name}.py")} for name in programs]
+
+
+def worker_command(of, python=sys.executable):
+    """Return how the workers of a campaign are started on a core."""
+    own = {one.name: one.program for one in of.workloads if not isinstance(one, str)}
+
+    def command(seat):
+        name = own.get(seat.workload, seat.workload)
+        return [python, "-I", str(WORKER), name, "--device", "cpu", "--size", of.size]
+
+    return command
+
+
+class Heard:
+    """An audience that remembers."""
+
+    def __init__(self):
+        self.begun, self.ended = [], []
+
+    def begins(self, experiment, left, left_s):
+        self.begun.append((experiment.key, left, left_s))
+
+    def ends(self, result):
+        self.ended.append(result)
+
+
+def a_campaign(workloads, *stages, **fields):
+    """Return a campaign of brief windows."""
+    fields = {"windows": BRIEF, "size": "tiny", **fields}
+    return campaign(*stages, workloads=workloads, **fields)
+
+
+class Sitting:
+    """A ledger, a crew and a runner, opened to measure a campaign."""
+
+    def __init__(self, device, of, ledger, crew, until_s):
+        self.heard, self.crew, self.ledger = Heard(), crew, ledger
+        self.runner = Runner(of, ledger, device, crew, until_s, self.heard)
+
+
+@contextmanager
+def sitting(device, of, folder, command, until_s=float("inf"), limits=HASTY):
+    """Open everything, and leave nothing behind."""
+    logs = folder / "logs"
+    logs.mkdir(exist_ok=True, parents=True)
+    with (
+        Ledger(folder, machine(of), of) as ledger,
+        Crew(device, command, logs, limits) as crew,
+    ):
+        yield Sitting(device, of, ledger, crew, until_s)

@@ -1,0 +1,170 @@
+import pytest
+
+from dovetail.executor.measuring.ledger import Contents, Ledger
+from dovetail.executor.measuring.outcome import outcome, write_tables
+from dovetail.executor.measuring.records import Seat
+from dovetail.instances.datasets import read_dataset
+from tests.executor.measuring.made import campaign, machine, pace, result
+
+OF = campaign(
+    {"measure": "solos", "repeats": 2},
+    {"measure": "pairs"},
+    workloads=["conv", "lstm", {"name": "tiny", "program": "tiny.py", "family": "mine"}],
+)
+WHERE = machine(campaign())
+ALONE = (
+    result(["conv"], [0.02]),
+    result(["conv"], [0.04], repeat=1),
+    result(["lstm"], [0.01]),
+)
+
+
+def found(*results, where=WHERE):
+    return outcome(Contents((where,), OF, results), "lab")
+
+
+def together(*seats, times=(0.06, 0.015), **fields):
+    return result(list(seats), list(times), stage=1, **fields)
+
+
+def test_a_slowdown_is_over_the_mean_of_all_repeats_alone():
+    # conv alone: (0.02 + 0.04) / 2 = 0.03 s; together 0.06 s: 2. lstm: 0.015 / 0.01 = 1.5.
+    data, left_out = found(*ALONE, together("conv", "lstm"))
+    (pair,) = data.measurements
+    assert pair.slowdown == pytest.approx((2, 1.5))
+    assert (pair.workloads, pair.gpu_model, pair.share) == (("conv", "lstm"), "H200", None)
+    assert not left_out
+
+
+def test_repeats_are_rows_of_their_own():
+    data, _ = found(*ALONE, together("conv", "lstm"), together("conv", "lstm", repeat=1))
+    assert len(data.measurements) == 2
+    assert [profile.throughput for profile in data.profiles] == pytest.approx([50, 25, 100])
+
+
+def test_a_capped_pair_is_over_the_uncapped_baseline():
+    seats = [Seat("lstm", "mps", 10), Seat("conv", "mps", 90)]
+    capped = result([Seat("lstm", "mps", 10)], [0.05])
+    data, _ = found(*ALONE, capped, together(*seats, times=[0.06, 0.03]))
+    (pair,) = data.measurements
+    assert pair.slowdown == pytest.approx((6, 1))
+    assert pair.share == (10, 90)
+    assert [(p.share, p.throughput) for p in data.profiles][-1] == (10, pytest.approx(20))
+
+
+def test_what_ran_by_turns_is_a_model_of_its_own_with_a_baseline_of_its_own():
+    turns = [Seat(name, "time-sliced") for name in ("conv", "lstm")]
+    pair = together(*turns, times=[0.08, 0.03])
+    data, left_out = found(*ALONE, pair)
+    assert not data.measurements
+    assert left_out[0].why == "conv was not measured alone without a cap (time-sliced) yet"
+    alone = (result(turns[:1], [0.04]), result(turns[1:], [0.01]))
+    data, _ = found(*ALONE, *alone, pair)
+    assert data.measurements[0].gpu_model == "H200 time-sliced"
+    assert data.measurements[0].slowdown == pytest.approx((2, 3))
+    assert [p.gpu_model for p in data.profiles] == ["H200"] * 3 + ["H200 time-sliced"] * 2
+
+
+def test_a_pair_out_of_memory_has_failed_and_needs_no_baseline():
+    data, left_out = found(result(["conv", "lstm"], stage=1, status="out-of-memory"))
+    assert data.measurements[0].failed
+    assert not left_out
+
+
+@pytest.mark.parametrize(
+    ("one", "why"),
+    [
+        (result(["conv"], status="out-of-memory"), "out of memory alone"),
+        (result(["conv"], status="failed", told="signal 9"), "failed: signal 9"),
+        (
+            result([Seat("conv", "mps", 33)], status="refused", told="33 % computes wrong"),
+            "refused: 33 % computes wrong",
+        ),
+        (
+            together("conv", "lstm", disturbed_by=[12, 13]),
+            "disturbed by other processes on the device: pid 12, pid 13",
+        ),
+        (
+            together(Seat("conv", "mps", None, True), "lstm"),
+            "one is preferred to the other: a data set has no word for that",
+        ),
+        (
+            together("conv", "lstm"),
+            "conv was not measured alone without a cap (mps) yet",
+        ),
+    ],
+)
+def test_what_is_left_out_and_why(one, why):
+    data, left_out = found(one)
+    assert not data.measurements
+    assert not data.profiles
+    assert [(each.key, each.why) for each in left_out] == [(one.key, why)]
+
+
+def test_a_disturbed_window_is_no_baseline():
+    data, _ = found(*ALONE, result(["lstm"], [0.5], repeat=1, disturbed_by=[7]),
+                    together("conv", "lstm"))  # fmt: skip
+    assert data.measurements[0].slowdown == pytest.approx((2, 1.5))
+
+
+def test_a_profile_has_all_that_was_measured():
+    one = result(
+        ["conv"],
+        paces=[pace(0.02, memory_mib=900.0)],
+        families=["conv"],
+        batch_sizes=[64],
+        power_w=412.0,
+        metrics={"sm_active": 0.9, "dram_active": 0.4},
+        metrics_source="GPM",
+    )
+    (profile,) = found(one).data.profiles
+    assert profile.metrics.sm_active == 0.9
+    assert (profile.family, profile.batch_size) == ("conv", 64)
+    assert (profile.power_w, profile.memory_mib, profile.throughput) == (412, 900, 50)
+    assert profile.source == "dovetail measure: first; metrics: GPM"
+    assert profile.date == one.date
+
+
+def test_the_campaigns_family_goes_before_the_programs():
+    one = result(["tiny"], [0.001], families=["theirs"])
+    assert found(one).data.profiles[0].family == "mine"
+
+
+def test_what_no_gpu_gave_says_so_in_every_row():
+    where = machine(campaign(), stand_in="CPU cores")
+    (profile,) = found(ALONE[0], where=where).data.profiles
+    assert profile.source == "dovetail measure: first; NO GPU: CPU cores"
+
+
+def test_figures_that_cannot_be_are_left_out_and_told():
+    one = result(["conv"], [0.02], metrics={"sm_active": 1.2})
+    data, left_out = found(one)
+    assert not data.profiles
+    assert left_out[0].why == "cannot be: metrics.sm_active: must be <= 1, got 1.2"
+
+
+def test_a_retried_experiment_counts_once():
+    failed = together("conv", "lstm").replace(status="failed", paces=None)
+    data, left_out = found(*ALONE, failed, together("conv", "lstm"))
+    assert len(data.measurements) == 1
+    assert not left_out
+
+
+def test_the_folder_of_a_ledger_becomes_a_data_set(tmp_path):
+    of = campaign()
+    with Ledger(tmp_path / "lab", machine(of), of) as ledger:
+        for one in (*ALONE, together("conv", "lstm"), result(["lstm"] * 2, stage=1,
+                                                             status="out-of-memory")):  # fmt: skip
+            ledger.append(one)
+    written = write_tables(tmp_path / "lab").data
+    read = read_dataset(tmp_path / "lab")
+    assert read == written
+    assert (len(read.profiles), len(read.measurements)) == (3, 2)
+    assert read.name == "lab"
+
+
+def test_a_folder_without_results_yet_is_an_empty_data_set(tmp_path):
+    of = campaign()
+    Ledger(tmp_path, machine(of), of).close()
+    write_tables(tmp_path)
+    assert not read_dataset(tmp_path).profiles

@@ -1,0 +1,311 @@
+"""Campaigns with real workers on a processor core; none of their figures is one of a GPU."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from dovetail.executor.live.pools.processes import runs, stat_of
+from dovetail.executor.measuring import runner
+from dovetail.executor.measuring.devices.cpu import SOURCE, CpuDevice
+from dovetail.executor.measuring.records import Seat
+from tests.executor.live.waiting import wait_until
+
+from .programs import (
+    BRIEF,
+    BROKEN,
+    DIES,
+    GREEDY,
+    GREEDY_LATER,
+    HANGS,
+    HASTY,
+    REQUESTS,
+    SPIN,
+    a_campaign,
+    sitting,
+    worker_command,
+    write,
+)
+
+
+@pytest.fixture
+def device(tmp_path):
+    device = CpuDevice(str(tmp_path))
+    yield device
+    device.close()
+
+
+def measured(device, tmp_path, of, **options):
+    """Carry out a campaign, and return results, what is left and what was heard."""
+    with sitting(device, of, tmp_path / "out", worker_command(of), **options) as now:
+        left = now.runner.run()
+        return now.ledger.results, left, now.heard
+
+
+def alive(pid):
+    stat = stat_of(pid)
+    return stat is not None and runs(stat)
+
+
+def test_alone_and_in_pairs(device, tmp_path):
+    workloads = write(tmp_path, spin=SPIN, requests=REQUESTS)
+    of = a_campaign(workloads, {"measure": "solos"}, {"measure": "pairs"})
+    results, left, heard = measured(device, tmp_path, of)
+    assert left == ()
+    # Two alone, and three pairs.
+    assert [one.status for one in results] == ["ok"] * 5
+    assert sorted(one.workloads for one in results)[:2] == [("requests",), ("requests", "requests")]
+    alone = {one.workloads[0]: one for one in results if len(one.workloads) == 1}
+    assert alone["spin"].paces[0].latency is None
+    assert alone["requests"].paces[0].latency.requests >= 3
+    assert alone["requests"].paces[0].latency.p50_s >= 0.002
+    spin = alone["spin"]
+    assert spin.families == ("spin",)
+    assert spin.batch_sizes == (8,)
+    assert 0.4 <= spin.window_s <= 1.5
+    assert spin.paces[0].memory_mib > 5
+    assert spin.metrics_source == SOURCE
+    assert 0 < spin.metrics["sm_active"] <= 1
+    # A worker that waits for requests leaves the core alone.
+    assert alone["requests"].metrics["sm_active"] < spin.metrics["sm_active"]
+    assert [left for _, left, _ in heard.begun] == [5, 4, 3, 2, 1]
+    assert heard.ended == list(results)
+    # Workers that did well leave no log.
+    assert list((tmp_path / "out" / "logs").iterdir()) == []
+
+
+def skip_if_busy(alone, again, *together):
+    """Skip where others took of this core, or another core that is busy slows it down.
+
+    Two cores may be the threads of one: then the same work alone, twice, takes different times.
+    """
+    before, after = (one.paces[0].iterations_s for one in (alone, again))
+    if min(one.metrics["sm_active"] for one in (alone, again, *together)) < 0.95:
+        pytest.skip("others use this core: times say nothing")
+    if before != pytest.approx(after, rel=0.05):
+        pytest.skip("this core is not equally fast all the time: times say nothing")
+
+
+def test_what_others_take_of_the_core_is_told(device, tmp_path):
+    of = a_campaign(write(tmp_path, spin=SPIN), {"measure": "solos"})
+    foreign = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        os.sched_setaffinity(foreign.pid, {device.core})
+        (spin,), _, _ = measured(device, tmp_path, of)
+    finally:
+        foreign.kill()
+        foreign.wait()
+    # Two that compute all the time have about half a core each.
+    assert spin.others_busy > 0.25
+    assert spin.others_busy + spin.metrics["sm_active"] <= 1.1
+
+
+@pytest.mark.alone
+def test_two_on_one_core_take_twice_as_long(device, tmp_path):
+    windows = {**BRIEF, "least_s": 2.0, "most_s": 2.0}
+    of = a_campaign(
+        write(tmp_path, spin=SPIN),
+        {"measure": "solos"},
+        {"measure": "pairs"},
+        {"measure": "solos"},
+        windows=windows,
+    )
+    (alone, pair, again), _, _ = measured(device, tmp_path, of)
+    skip_if_busy(alone, again, pair)
+    for pace in pair.paces:
+        assert alone.paces[0].iterations_s / pace.iterations_s == pytest.approx(2, rel=0.15)
+
+
+@pytest.mark.alone
+def test_a_cap_is_kept(device, tmp_path):
+    if device.why_not(Seat("spin", "mps", 30)) is not None:
+        pytest.skip("no control group can be limited here")
+    windows = {**BRIEF, "least_s": 2.0, "most_s": 2.0}
+    solos = {"measure": "solos"}
+    stages = (solos, {**solos, "shares": [30]}, solos)
+    of = a_campaign(write(tmp_path, spin=SPIN), *stages, windows=windows)
+    (alone, capped, again), _, _ = measured(device, tmp_path, of)
+    assert capped.metrics["sm_active"] <= 0.36
+    skip_if_busy(alone, again)
+    ratio = capped.paces[0].iterations_s / alone.paces[0].iterations_s
+    assert ratio == pytest.approx(0.3, rel=0.25)
+
+
+def test_what_cannot_be_capped_is_refused(device, tmp_path, monkeypatch):
+    monkeypatch.setattr(device, "_groups", None)
+    stage = {"measure": "solos", "shares": [50]}
+    of = a_campaign(write(tmp_path, spin=SPIN), stage)
+    (refused,), left, heard = measured(device, tmp_path, of)
+    assert refused.status == "refused"
+    assert refused.told.startswith("spin: a cap needs control groups")
+    assert left == ()
+    # Refused for the same reason again, it is not told again.
+    again, _, heard = measured(device, tmp_path, of)
+    assert len(again) == 1
+    assert heard.ended == []
+
+
+@pytest.mark.long
+def test_too_little_memory_is_a_finding_and_the_rest_goes_on(device, tmp_path):
+    workloads = write(tmp_path, greedy=GREEDY, spin=SPIN)
+    results, left, _ = measured(device, tmp_path, a_campaign(workloads, {"measure": "pairs"}))
+    found = {one.workloads: (one.status, one.told) for one in results}
+    short = ("out-of-memory", "greedy: MemoryError: not so much")
+    assert found == {
+        ("greedy", "greedy"): short,
+        ("greedy", "spin"): short,
+        ("spin", "spin"): ("ok", ""),
+    }
+    assert left == ()
+
+
+def test_memory_that_others_hold_is_given_back_before_it_is_said_to_lack(device, tmp_path):
+    workloads = write(tmp_path, greedy=GREEDY_LATER, spin=SPIN)
+    # Its memory is all taken when it has been there for a second, in the midst of the window.
+    windows = {**BRIEF, "least_s": 1.5, "most_s": 1.5}
+    of = a_campaign(workloads, {"measure": "solos"}, windows=windows)
+    results, left, _ = measured(device, tmp_path, of)
+    assert left == ()
+    (short,) = [one for one in results if one.status != "ok"]
+    assert short.workloads == ("greedy",)
+    assert short.status == "out-of-memory"
+    # It was tried once more with nobody beside it.
+    assert short.residents == 1
+
+
+@pytest.mark.long
+def test_who_dies_or_errs_is_tried_twice_and_told(device, tmp_path):
+    workloads = write(tmp_path, dies=DIES, broken=BROKEN, spin=SPIN)
+    results, left, _ = measured(device, tmp_path, a_campaign(workloads, {"measure": "solos"}))
+    assert left == ()
+    assert [one.status for one in results].count("failed") == 4
+    # What has failed comes again after everything else.
+    assert [one.status for one in results[-2:]] == ["failed", "failed"]
+    told = {one.workloads[0]: one.told for one in results if one.status == "failed"}
+    assert told["dies"] == "dies: ended with status 7: goodbye"
+    assert told["broken"] == "broken: ValueError: no such layer"
+    logs = list((tmp_path / "out" / "logs").iterdir())
+    assert {log.name.partition("-")[0] for log in logs} <= {"dies", "broken"}
+    assert any(log.read_text() == "goodbye\n" for log in logs)
+
+
+def test_a_worker_that_hangs_is_given_up(device, tmp_path):
+    of = a_campaign(write(tmp_path, hangs=HANGS), {"measure": "solos"})
+    limits = HASTY._replace(ready_s=0.5, obey_s=0.2)
+    results, left, _ = measured(device, tmp_path, of, limits=limits)
+    assert [one.told for one in results] == ["hangs: was not ready within 0.5 s"] * 2
+    assert left == ()
+
+
+def test_a_worker_that_is_killed_in_a_window_is_told_and_another_takes_over(device, tmp_path):
+    windows = {**BRIEF, "settle_s": 1.0}
+    of = a_campaign(write(tmp_path, spin=SPIN), {"measure": "solos"}, windows=windows)
+    with sitting(device, of, tmp_path / "out", worker_command(of)) as now:
+        begins = now.heard.begins
+
+        def kill_the_first(*told):
+            begins(*told)
+            if len(now.heard.begun) == 1:
+                pid = now.crew.pids[0]
+                threading.Timer(0.5, os.kill, (pid, signal.SIGKILL)).start()
+
+        now.heard.begins = kill_the_first
+        assert now.runner.run() == ()
+        results = now.ledger.results
+    assert [one.status for one in results] == ["failed", "ok"]
+    assert results[0].told == "spin: ended by SIGKILL"
+
+
+@pytest.mark.long
+def test_workers_stay_as_long_as_they_are_needed(device, tmp_path):
+    workloads = write(tmp_path, one=SPIN, two=SPIN)
+    stages = (
+        {"measure": "solos"},
+        {"measure": "pairs", "workloads": ["one"]},
+        {"measure": "solos", "workloads": ["two"]},
+    )
+    of = a_campaign(workloads, *stages)
+    pids = []
+    with sitting(device, of, tmp_path / "out", worker_command(of)) as now:
+        ends = now.heard.ends
+
+        def look(result):
+            ends(result)
+            pids.append(set(now.crew.pids))
+
+        now.heard.ends = look
+        now.runner.run()
+    # Alone: both. In pairs: another of the first joins for its self-pair. Then: the second only.
+    assert len(pids) == 5
+    assert pids[0] == pids[1]
+    assert len(pids[0]) == 2
+    assert pids[0] < pids[2] == pids[3]
+    assert len(pids[2]) == 3
+    assert len(pids[4]) == 1
+    assert pids[4] < pids[0]
+    assert not any(map(alive, set().union(*pids)))
+
+
+@pytest.mark.long
+def test_no_more_workers_than_there_may_be(device, tmp_path):
+    of = a_campaign(write(tmp_path, one=SPIN, two=SPIN), {"measure": "pairs"})
+    limits = HASTY._replace(workers=2)
+    results, left, _ = measured(device, tmp_path, of, limits=limits)
+    assert left == ()
+    assert [one.status for one in results] == ["ok"] * 3
+    assert {one.residents for one in results} == {2}
+
+
+def test_when_time_is_up_the_rest_is_left_and_gone_on_with(device, tmp_path, monkeypatch):
+    monkeypatch.setattr(runner, "START_S", 1.0)
+    of = a_campaign(write(tmp_path, spin=SPIN), {"measure": "solos", "repeats": 12})
+    until_s = time.monotonic() + 6.0
+    results, left, _ = measured(device, tmp_path, of, until_s=until_s)
+    # No window is over later; ending the worker takes a moment more on a busy machine.
+    assert time.monotonic() < until_s + 1.0
+    assert results
+    assert left
+    assert len(left) == 12 - len(results)
+    everything, left, _ = measured(device, tmp_path, of)
+    assert left == ()
+    assert everything[: len(results)] == results
+    assert {one.key for one in everything} == {f"0:mps:spin#{k}" for k in range(12)}
+    assert len(everything) == 12
+
+
+def test_nothing_begins_that_would_not_fit(device, tmp_path):
+    of = a_campaign(write(tmp_path, spin=SPIN), {"measure": "solos"})
+    results, left, heard = measured(device, tmp_path, of, until_s=time.monotonic() + 5.0)
+    assert results == ()
+    assert len(left) == 1
+    assert heard.begun == []
+
+
+def test_workers_end_when_whoever_started_them_has_gone(device, tmp_path):
+    of = a_campaign(write(tmp_path, spin=SPIN), {"measure": "solos"})
+    process = device.launch(Seat("spin", "mps"), worker_command(of)(Seat("spin", "mps")))
+    assert process.stdout.readline().startswith(b'{"event": "ready"')
+    process.stdin.close()
+    assert process.wait(10) == 0
+    process.stdout.close()
+    process.stderr.close()
+    wait_until(lambda: not alive(process.pid))
+
+
+def test_an_interruption_during_a_start_leaves_nobody_behind(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.executor.measuring.interrupted", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    ended, pids = json.loads(done.stdout)
+    assert ended == "interrupted", done.stderr
+    assert len(pids) == 1
+    assert not alive(pids[0])

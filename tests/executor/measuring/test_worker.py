@@ -1,0 +1,247 @@
+"""The worker's protocol, spoken with real processes that compute on a processor core."""
+
+import itertools
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from dovetail.executor.measuring.workloads.session import told, why
+from tests.executor.measuring.driving import Worker, worker_command
+from tests.pytorch import needs_torch
+
+PAGE = Path(__file__).parents[3] / "docs" / "workloads.md"
+
+OWN = """
+import random
+KIND, FAMILY, BATCH = "training", "own", {"tiny": 1}
+def prepare(device, size, seed):
+    BUILDING
+    rounds = iter(range(10**9))
+    def step():
+        k = next(rounds)
+        RUNNING
+        return sum(range(20000))
+    return step
+"""
+WHEN_IT_RUNS = "if k > 5000: "  # warm-up does about 1000 of its iterations
+
+
+@pytest.fixture
+def own(tmp_path):
+    """Return a way to write a workload with lines of a test's in it."""
+
+    def written(building="pass", running="pass"):
+        path = tmp_path / "mine.py"
+        path.write_text(OWN.replace("BUILDING", building).replace("RUNNING", running))
+        return path
+
+    return written
+
+
+@needs_torch
+def test_a_run_is_told_in_chunks_and_can_be_repeated_and_ends_on_a_signal():
+    with Worker("gemm") as worker:
+        ready = worker.event()
+        first, again = worker.run(5), worker.run(3)
+        worker.tell("run")
+        worker.event()
+        worker.process.terminate()
+        assert worker.end() == (0, "")
+    assert ready["event"] == "ready"
+    assert {name: ready[name] for name in ("workload", "kind", "family", "batch_size")} == {
+        "workload": "gemm",
+        "kind": "training",
+        "family": "gemm",
+        "batch_size": 1,
+    }
+    assert {name: ready[name] for name in ("cublas", "sms", "mps")} == {
+        "cublas": None,
+        "sms": None,
+        "mps": None,
+    }
+    assert ready["pid"] == worker.process.pid
+    assert ready["memory_mib"] > 10
+    for run in (first, again):
+        *steps, stopped = run
+        assert {event["event"] for event in steps} == {"steps"}
+        assert len({event["n"] for event in steps}) == 1
+        assert stopped["memory_mib"] >= ready["memory_mib"]
+        for before, after in itertools.pairwise(steps):
+            # without a pause: a chunk's time is that since the chunk before
+            assert after["at"] - before["at"] == pytest.approx(after["busy_s"], abs=1e-6)
+            assert after["busy_s"] > 0
+    assert again[0]["at"] > first[-2]["at"]
+
+
+@needs_torch
+def test_requests_arrive_at_the_same_times_in_every_run():
+    with Worker("burst") as worker:
+        worker.event()
+        runs = [worker.run(25)[:25] for _ in range(2)]
+        worker.tell("quit")
+        assert worker.end() == (0, "")
+    gaps = []
+    for run in runs:
+        assert {event["event"] for event in run} == {"answered"}
+        arrivals = [event["arrived"] for event in run]
+        gaps.append([b - a for a, b in itertools.pairwise(arrivals)])
+        for event in run:
+            assert event["arrived"] <= event["started"] < event["at"]
+        for before, after in itertools.pairwise(run):
+            # one at a time; who arrived first is answered first
+            assert before["at"] <= after["started"]
+            assert before["arrived"] < after["arrived"]
+    # open loop: how long answers took, which differs between runs, moves no arrival
+    assert gaps[0] == pytest.approx(gaps[1], abs=1e-6)
+
+
+@needs_torch
+def test_who_arrives_while_another_is_answered_waits_and_the_end_of_input_ends_all(tmp_path):
+    path = tmp_path / "slow.py"
+    path.write_text(
+        "import time\n"
+        "KIND, FAMILY, BATCH = 'inference', 'slow', {'tiny': 1}\n"
+        "def prepare(device, size, seed): return lambda: time.sleep(0.02)\n"
+        "def gaps(draw, size):\n    while True: yield 0.01\n"
+    )
+    with Worker(path) as worker:
+        worker.event()
+        worker.tell("run")
+        events = [worker.event() for _ in range(10)]
+        worker.process.stdin.close()
+        assert worker.end() == (0, "")
+    # They come every 10 ms and take 20 ms: the k-th (from 0) waits for k * 10 ms at least.
+    for k, event in enumerate(events):
+        assert event["arrived"] == pytest.approx(events[0]["arrived"] + 0.01 * k, abs=1e-6)
+        assert event["started"] - event["arrived"] > 0.0099 * k
+
+
+@needs_torch
+def test_what_a_workload_prints_is_no_event(own):
+    path = own(building="print('built'); import os; os.system('echo told by a child')")
+    with Worker(path) as worker:
+        assert worker.event()["event"] == "ready"
+        worker.tell("quit")
+        assert worker.event() is None
+        assert worker.end() == (0, "told by a child\nbuilt\n")
+
+
+@needs_torch
+def test_it_ends_when_nobody_listens(own):
+    process = subprocess.Popen(
+        worker_command(own()), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    process.stdout.readline()
+    process.stdout.close()
+    process.stdin.write(b'{"do": "run"}\n')
+    process.stdin.flush()
+    assert process.wait(timeout=60) == 1
+    assert process.communicate()[1] == b""
+
+
+@needs_torch
+def test_memory_that_is_not_there_is_told_while_it_runs(own):
+    path = own(running=f"{WHEN_IT_RUNS}import torch; torch.empty(2**50, dtype=torch.int8)")
+    with Worker(path) as worker:
+        worker.event()
+        worker.tell("run")
+        failed = worker.until("failed")[-1]
+        assert worker.end() == (1, "")
+    assert failed["why"] == "out-of-memory"
+
+
+@needs_torch
+def test_a_built_in_workload_that_does_not_fit_says_so():
+    # Its three vectors of 512 MiB do not fit beside PyTorch in the 1.5 GiB that it may map.
+    limited = ("bash", "-c", f'ulimit -v {1536 * 1024}; exec "$@"', "limited")
+    with Worker("stream", before=limited, size="full") as worker:
+        failed = worker.event()
+        assert worker.end() == (1, "")
+    assert (failed["event"], failed["why"]) == ("failed", "out-of-memory")
+
+
+@needs_torch
+@pytest.mark.parametrize(
+    ("building", "running", "said"),
+    [
+        ("raise SystemExit('enough')", "pass", "SystemExit: enough"),
+        ("pass", f"{WHEN_IT_RUNS}raise RuntimeError('CUDA error: x\\nCompile')", "RuntimeError: "),
+    ],
+)
+def test_other_failures_are_told_in_a_line(own, building, running, said):
+    with Worker(own(building, running)) as worker:
+        worker.tell("run")
+        failed = worker.until("failed")[-1]
+        assert worker.end() == (1, "")
+    assert failed["why"] == "error"
+    assert failed["told"].startswith(said)
+    assert "\n" not in failed["told"]
+
+
+@needs_torch
+def test_a_name_that_is_not_there_is_told():
+    with Worker("nothing") as worker:
+        failed = worker.event()
+        assert worker.end() == (1, "")
+    assert failed["why"] == "error"
+    assert failed["told"].startswith("WorkloadError: 'nothing': no built-in workload (burst, ")
+
+
+@needs_torch
+def test_a_gpu_that_is_not_there_is_told():
+    with Worker("tiny", "--device", "cuda") as worker:
+        event = worker.event()
+    if event["event"] == "ready":
+        pytest.skip("there is a GPU")
+    assert event["why"] == "error"
+
+
+@needs_torch
+def test_the_example_of_the_documentation(tmp_path):
+    text = PAGE.read_text(encoding="utf-8")
+    code = re.search(r'^```py title="(\S+)"\n(.*?)^```$', text, re.M | re.S)
+    path = tmp_path / code[1]
+    path.write_text(code[2])
+    with Worker(path) as worker:
+        ready = worker.event()
+        events = worker.run(3)
+        worker.tell("quit")
+        assert worker.end() == (0, "")
+    assert (ready["kind"], ready["family"]) == ("training", "autoencoder")
+    assert {event["event"] for event in events[:-1]} == {"steps"}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 79.18 GiB",
+        "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+        "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+        "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory",
+    ],
+)
+def test_what_says_that_memory_is_short(said):
+    assert why(RuntimeError(said)) == "out-of-memory"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "CUDA error: an illegal memory access was encountered\nCUDA kernel errors might",
+        "CUDA error: MPS client failed to connect to the MPS control daemon",
+        "cuDNN error: CUDNN_STATUS_EXECUTION_FAILED",
+        "",
+    ],
+)
+def test_what_says_something_else(said):
+    assert why(RuntimeError(said)) == "error"
+    assert told(RuntimeError(said)) == f"RuntimeError: {said.partition(chr(10))[0]}".rstrip(": ")
+
+
+def test_memory_that_python_lacks():
+    assert why(MemoryError()) == "out-of-memory"
+    assert told(MemoryError()) == "MemoryError"
