@@ -1,27 +1,27 @@
-"""What ``dovetail doctor`` does: look at this machine, and measure the split gate if asked to."""
+"""What ``dovetail doctor`` does: look at this machine, and measure shares first if asked to."""
 
 from __future__ import annotations
 
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
-from contextlib import closing
-from functools import partial
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Final
 
 from rich.console import Group, RenderableType
+from rich.table import Table
 from rich.text import Text
 
-from dovetail.executor.live.doctor import Diagnosis, Level, diagnose
+from dovetail.executor.live.doctor.diagnosis import Diagnosis, Preflight, diagnose
+from dovetail.executor.live.doctor.finding import Finding, Level
+from dovetail.executor.live.doctor.shares import ShareRow, ShareTable
 from dovetail.executor.live.mps.manager import MpsManager
-from dovetail.executor.live.nvml import Gpu, Nvml
-from dovetail.executor.live.split_measuring import CANDIDATES, Measuring, measure_shares
-from dovetail.executor.live.splits import WHOLE, SplitEvidence, read_splits, write_splits
-from dovetail.instances.errors import UnsupportedError
+from dovetail.instances.errors import InputError
 from dovetail.instances.files import write_data
-from dovetail.live.places import default_directory, mps_directory
+from dovetail.live.gate import measure
+from dovetail.live.places import default_directory, default_socket, mps_directory
 from dovetail.tables import console, plain_table
 
 _MARKS: Final = {
@@ -30,15 +30,35 @@ _MARKS: Final = {
     Level.LACKING: ("lacking", "yellow"),
     Level.BROKEN: ("broken", "red"),
 }
+_HEADINGS: Final = {
+    "machine": "Machine",
+    "service": "Service",
+    "driver": "Driver",
+    "gpu": "GPU",
+    "mps": "MPS",
+    "jobs": "Jobs' Python",
+    "shares": "SM shares",
+}
+
+
+_ONLY_WITH: Final = {
+    "--prove": ("--proof", "--only", "--no-faults", "--minutes"),
+    "--splits or --sms": ("--shares",),
+    "--splits": ("--again",),
+}
 
 
 def doctor(options: Namespace) -> int:
     """Tell what this machine has for live mode; the exit status is ``Usable``."""
-    directory = Path(options.directory) if options.directory else default_directory()
-    mps = MpsManager(mps_directory(directory))
-    if options.splits:
-        _measure(directory, mps, options.python or sys.executable, options.shares or CANDIDATES)
-    diagnosis = diagnose(directory, mps)
+    _refuse_idle(options)
+    if options.prove:
+        from dovetail.live.proving import prove_here
+
+        return prove_here(options)
+    what = _preflight(options)
+    if options.splits or options.sms:
+        measure(what.directory, MpsManager(what.mps_directory), what.python, options)
+    diagnosis = diagnose(what)
     if options.json:
         write_data(_plain(diagnosis), "-")
     else:
@@ -46,57 +66,92 @@ def doctor(options: Namespace) -> int:
     return int(diagnosis.usable)
 
 
-def _measure(directory: Path, mps: MpsManager, python: str, shares: Sequence[int]) -> None:
-    """Measure shares on one GPU of each model; what was measured is kept at once."""
-    why_not = mps.why_not()
-    if why_not is not None:
-        raise UnsupportedError(f"shares cannot be measured: {why_not}")
-    path = directory / "splits.json"
-    splits = read_splits(path)
-    directory.mkdir(parents=True, exist_ok=True)
-    with closing(mps), Nvml() as nvml:
-        driver = nvml.driver()
-        for gpu in {gpu.name: gpu for gpu in nvml.gpus() if not gpu.mig}.values():
-            _refuse_busy(nvml, gpu)
-            measuring = Measuring(gpu.name, driver, gpu.sms, python, partial(_client, mps, gpu))
-            for evidence in measure_shares(measuring, shares):
-                splits = splits.with_evidence(evidence)
-                write_splits(splits, path)
-                print(_told(evidence), file=sys.stderr)
+def _refuse_idle(options: Namespace) -> None:
+    """Refuse options without effect: who gives one expects more than a look."""
+    for needed, idle in _ONLY_WITH.items():
+        if any(_given(options, one) for one in needed.split(" or ")):
+            continue
+        for option in idle:
+            if _given(options, option):
+                raise InputError(f"needs {needed}", option)
 
 
-def _refuse_busy(nvml: Nvml, gpu: Gpu) -> None:
-    """Refuse a GPU with jobs on it: they would be slowed, and shares judged beside them."""
-    pids = sorted(nvml.processes(gpu.uuid))
-    if pids:
-        told = ", ".join(map(str, pids))
-        raise UnsupportedError(f"{gpu.uuid[:12]} is in use (pid {told}): drain it and try again")
+def _given(options: Namespace, option: str) -> bool:
+    value = getattr(options, option.removeprefix("--").replace("-", "_"))
+    return value is not None and value is not False
 
 
-def _client(mps: MpsManager, gpu: Gpu, share: int) -> dict[str, str]:
-    """Return the environment of an MPS client on a GPU."""
-    cap = share if share < WHOLE else None
-    return mps.environment(gpu.uuid, os.geteuid(), cap, None, latency=False)
-
-
-def _told(evidence: SplitEvidence) -> str:
-    wrong = sum(not product.right for product in evidence.products)
-    verdict = f"WRONG in {wrong}" if wrong else "right in all"
-    return (
-        f"{evidence.gpu_model}: {evidence.share} % is {evidence.sms} SMs and computes "
-        f"{verdict} of {len(evidence.products)} products"
+def _preflight(options: Namespace) -> Preflight:
+    directory = Path(os.path.abspath(options.directory or default_directory()))
+    return Preflight(
+        directory,
+        Path(os.path.abspath(options.socket)) if options.socket else default_socket(directory),
+        mps_directory(directory),
+        options.python or sys.executable,
+        options.listen,
     )
 
 
 def _view(diagnosis: Diagnosis) -> RenderableType:
-    table = plain_table("", "what", "seen", "what to do")
-    for finding in diagnosis.findings:
-        word, style = _MARKS[finding.level]
-        told = (finding.about, finding.told, finding.remedy)
-        table.add_row(Text(word, style), *map(Text, told))
-    return Group(table, Text(), Text(diagnosis.usable.told, "bold"))
+    table = plain_table("", "what", "what was seen, and what to do")
+    for heading, findings in groupby(diagnosis.findings, _heading):
+        if table.row_count:
+            table.add_row()
+        table.add_row("", Text(heading, "bold"))
+        for finding in findings:
+            word, style = _MARKS[finding.level]
+            table.add_row(Text(word, style), Text(finding.about), _told(finding))
+    verdict = Text(diagnosis.usable.told, "bold")
+    return Group(table, Text(), *_share_views(diagnosis.shares), verdict)
+
+
+def _told(finding: Finding) -> Text:
+    remedy = f"\n-> {finding.remedy}" if finding.remedy else ""
+    return Text(finding.told).append(remedy, "italic")
+
+
+def _heading(finding: Finding) -> str:
+    return f"{_HEADINGS[finding.part]} {finding.gpu}".rstrip()
+
+
+def _share_views(tables: Sequence[ShareTable]) -> Iterator[RenderableType]:
+    """Show what is known of the shares of each GPU model."""
+    for one in tables:
+        yield Text(f"Shares of {one.gpu_model}, driver {one.driver}", "bold")
+        yield _share_table(one.rows)
+        told = "* as others reported for an H200, scaled to this GPU's SMs (docs/splits.md)"
+        yield Text(told)
+        yield Text()
+
+
+def _share_table(rows: Sequence[ShareRow]) -> Table:
+    table = plain_table(
+        "share", "SMs", "expected*", "right", "wrong", "error", "cuBLAS", "date", ""
+    )
+    for row in rows:
+        table.add_row(
+            f"{row.share} %",
+            str(row.sms),
+            "-" if row.reported_sms is None else str(row.reported_sms),
+            *_compared(row),
+        )
+    return table
+
+
+def _compared(row: ShareRow) -> Sequence[str]:
+    if not row.cublas:
+        return ("-", "-", "-", "-", "-", "not measured")
+    error = "no number" if row.worst is None else f"{row.worst:.2f}"
+    verdict = "allowed" if row.allowed else "whole GPU" if not row.wrong else "never used"
+    return (str(row.right), str(row.wrong), error, row.cublas, row.date[:10], verdict)
 
 
 def _plain(diagnosis: Diagnosis) -> dict[str, object]:
-    findings = [finding._asdict() for finding in diagnosis.findings]
-    return {"usable": diagnosis.usable.name.lower(), "findings": findings}
+    return {
+        "usable": diagnosis.usable.name.lower(),
+        "findings": [finding._asdict() for finding in diagnosis.findings],
+        "shares": [
+            {**table._asdict(), "rows": [row._asdict() for row in table.rows]}
+            for table in diagnosis.shares
+        ],
+    }

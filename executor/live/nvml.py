@@ -47,12 +47,36 @@ GPM_METRICS: Final[Mapping[str, tuple[int, float]]] = MappingProxyType(
 )
 """Metric -> id in GPM, and the factor from GPM's per cent and MiB/s to fractions and bytes/s."""
 
+THROTTLES: Final[Mapping[int, str]] = MappingProxyType(
+    {
+        0x2: "set clocks",
+        0x4: "power cap",
+        0x8: "hardware slowdown",
+        0x10: "sync boost",
+        0x20: "software thermal",
+        0x40: "hardware thermal",
+        0x80: "power brake",
+        0x100: "display clocks",
+    }
+)
+"""Bit of ``nvmlClocksEventReason*`` -> what lowers the clocks; being idle is left out."""
+
 _LAST_GPM_ID: Final = 209
 """The last id that the 580 header knows."""
 
 
 class NvmlError(DovetailError):
-    """NVML cannot be used at all: no driver, no library, or two that do not fit."""
+    """NVML cannot be used at all: no driver, no library, or two that do not fit.
+
+    Attributes
+    ----------
+    code : int or None
+        What NVML answered (``nvmlReturn_t`` of nvml.h), where it did.
+    """
+
+    def __init__(self, told: str, code: int | None = None) -> None:
+        super().__init__(told)
+        self.code = code
 
 
 class GpuLostError(DovetailError):
@@ -87,6 +111,18 @@ class Gpu(NamedTuple):
     compute_mode: str
 
 
+class MemoryHealth(NamedTuple):
+    """How a GPU's memory is; None where the GPU does not tell.
+
+    ``ecc`` says whether errors are corrected, ``pending`` whether bad memory waits to be taken out
+    of use at the next reset, ``failed`` whether that could not be done.
+    """
+
+    ecc: bool | None
+    pending: bool | None
+    failed: bool | None
+
+
 class Readings(NamedTuple):
     """What a GPU reports now; None for what it cannot tell.
 
@@ -98,6 +134,17 @@ class Readings(NamedTuple):
     power_w: float | None
     metrics: Mapping[str, float]
     source: str
+
+
+class Clock(NamedTuple):
+    """How fast a GPU runs now, and what holds it back; None where it does not tell.
+
+    ``throttled`` names what lowers clocks: ``power cap``, ``thermal`` and so on.
+    """
+
+    sm_mhz: float | None
+    temperature_c: float | None
+    throttled: tuple[str, ...]
 
 
 class Xid(NamedTuple):
@@ -157,6 +204,11 @@ class Nvml:
         with self._told():
             return str(self._nv.nvmlSystemGetDriverVersion())
 
+    def cuda(self) -> tuple[int, int] | None:
+        """Return the newest version of CUDA that the driver serves."""
+        told = self._optional(self._nv.nvmlSystemGetCudaDriverVersion_v2)
+        return None if told is None else (told // 1000, told % 1000 // 10)
+
     def gpus(self) -> tuple[Gpu, ...]:
         """Return the GPUs that answer, in the driver's order; ``lost`` tells of the others."""
         with self._told():
@@ -170,6 +222,10 @@ class Nvml:
         self.lost = tuple(lost)
         return tuple(found)
 
+    def device_file(self, uuid: str) -> int | None:
+        """Return the number of a GPU's device file, ``/dev/nvidiaN``; None where it is not told."""
+        return self._optional(self._nv.nvmlDeviceGetMinorNumber, self._handle(uuid))
+
     def read(self, uuid: str) -> Readings:
         """Return what a GPU reports now.
 
@@ -178,19 +234,38 @@ class Nvml:
         GpuLostError
             When the GPU does not answer any more.
         """
-        nv, handle = self._nv, self._handle(uuid)
-        memory = self._optional(nv.nvmlDeviceGetMemoryInfo, handle)
-        energy = self._optional(nv.nvmlDeviceGetTotalEnergyConsumption, handle)
-        power = self._optional(nv.nvmlDeviceGetPowerUsage, handle)
+        handle = self._handle(uuid)
+        used_mib, power_w, energy_j = self.used_mib(uuid), self.power_w(uuid), self.energy_j(uuid)
         with self._sampling:
             metrics, source = self._metrics(uuid, handle)
-        return Readings(
-            None if memory is None else memory.used / MIB,
-            None if energy is None else energy / 1000,
-            None if power is None else power / 1000,
-            metrics,
-            source,
+        return Readings(used_mib, energy_j, power_w, metrics, source)
+
+    def clock(self, uuid: str) -> Clock:
+        """Return how fast a GPU runs now; raises as ``read``."""
+        nv, handle = self._nv, self._handle(uuid)
+        mhz = self._optional(nv.nvmlDeviceGetClockInfo, handle, nv.NVML_CLOCK_SM)
+        heat = self._optional(nv.nvmlDeviceGetTemperature, handle, nv.NVML_TEMPERATURE_GPU)
+        bits = self._optional(nv.nvmlDeviceGetCurrentClocksThrottleReasons, handle) or 0
+        return Clock(
+            None if mhz is None else float(mhz),
+            None if heat is None else float(heat),
+            tuple(name for bit, name in THROTTLES.items() if bits & bit),
         )
+
+    def power_w(self, uuid: str) -> float | None:
+        """Return what a GPU draws now, in watts; raises as ``read``."""
+        power = self._optional(self._nv.nvmlDeviceGetPowerUsage, self._handle(uuid))
+        return None if power is None else power / 1000
+
+    def energy_j(self, uuid: str) -> float | None:
+        """Return the joules that a GPU has used since its driver was loaded; raises as ``read``."""
+        told = self._optional(self._nv.nvmlDeviceGetTotalEnergyConsumption, self._handle(uuid))
+        return None if told is None else told / 1000
+
+    def used_mib(self, uuid: str) -> float | None:
+        """Return the memory that is taken on a GPU; raises as ``read``."""
+        memory = self._optional(self._nv.nvmlDeviceGetMemoryInfo, self._handle(uuid))
+        return None if memory is None else memory.used / MIB
 
     def check(self, uuid: str) -> None:
         """Return if a GPU answers; raises as ``read``."""
@@ -200,6 +275,17 @@ class Nvml:
         """Tell whether a GPU reports the activity of its parts (GPM, Hopper and newer)."""
         support = self._optional(self._nv.nvmlGpmQueryDeviceSupport, self._handle(uuid))
         return support is not None and bool(support.isSupportedDevice)
+
+    def memory_health(self, uuid: str) -> MemoryHealth:
+        """Return how a GPU's memory is: rows remapped (Ampere and newer), or pages retired."""
+        nv, handle = self._nv, self._handle(uuid)
+        mode = self._optional(nv.nvmlDeviceGetEccMode, handle)
+        ecc = None if mode is None else bool(mode[0])
+        rows = self._optional(nv.nvmlDeviceGetRemappedRows, handle)
+        if rows is not None:
+            return MemoryHealth(ecc, bool(rows[2]), bool(rows[3]))
+        pages = self._optional(nv.nvmlDeviceGetRetiredPagesPendingStatus, handle)
+        return MemoryHealth(ecc, None if pages is None else bool(pages), None)
 
     def processes(self, uuid: str) -> dict[int, float | None]:
         """Return the memory in MiB, where it is told, of every process on a GPU, by pid.
@@ -337,9 +423,9 @@ class Nvml:
         except (nv.NVMLError_GpuIsLost, nv.NVMLError_ResetRequired) as error:
             raise GpuLostError(f"NVML: {error}") from None
         except _unusable(nv) as error:
-            raise NvmlError(f"NVML: {error}") from None
+            raise NvmlError(f"NVML: {error}", getattr(error, "value", None)) from None
         except nv.NVMLError as error:
-            raise _LackingError(f"NVML: {error}") from None
+            raise _LackingError(f"NVML: {error}", error.value) from None
 
 
 class _LackingError(NvmlError):

@@ -2,11 +2,13 @@
 
 A program of its own that needs PyTorch only: it runs under whatever Python and cuBLAS jobs use::
 
-    python products.py [cuda|cpu] [small]
+    python products.py [cuda|cpu] [small] [wait]
 
 It prints one line of JSON: the SMs that this client sees, whether it is a client of MPS at all,
 the version of cuBLAS, and of every product how far its worst element is off, as a part of what
 rounding may cause. ``cpu`` tries the program itself without a GPU, ``small`` with small products.
+``wait`` draws the factors and computes the references, which needs no GPU, and goes on when a line
+comes in: so one share's program gets ready while another's has the GPU.
 
 Factors lie in [0.5, 1.5), so that an element that was not written (the output is filled with NaN
 before) or not summed to the end is off by far more than rounding: four units in the last place
@@ -17,7 +19,7 @@ import ctypes
 import json
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 Shape = tuple[int, int, int]
@@ -67,14 +69,19 @@ def product(torch: Any, kind: str, a: Any, b: Any) -> Any:
     return torch.mm(a, b)
 
 
-def compared(torch: Any, device: str, dtype: Any, shape: Shape, seed: int) -> Iterator[Result]:
-    """Compute a product on the device in every way, after NaN, and yield how wrong each is."""
+def drawn(torch: Any, dtype: Any, shape: Shape, seed: int) -> tuple[Any, Any, Any]:
+    """Return two factors and what their product should be, on the CPU in single precision."""
     m, n, k = shape
     draw = torch.Generator().manual_seed(seed)
     a = (torch.rand(m, k, generator=draw) + 0.5).to(dtype)
     b = (torch.rand(k, n, generator=draw) + 0.5).to(dtype)
-    reference, unit = a.float() @ b.float(), torch.finfo(dtype).eps / 2
-    name = str(dtype).removeprefix("torch.")
+    return a, b, a.float() @ b.float()
+
+
+def compared(torch: Any, device: str, a: Any, b: Any, reference: Any) -> Iterator[Result]:
+    """Compute a product on the device in every way, after NaN, and yield how wrong each is."""
+    (m, k), n, dtype = a.shape, b.shape[1], a.dtype
+    unit, name = torch.finfo(dtype).eps / 2, str(dtype).removeprefix("torch.")
     a, b = a.to(device), b.to(device)
     for kind in KINDS:
         product(torch, kind, a, b)  # what is allocated and chosen once, is by now
@@ -102,16 +109,17 @@ def under_mps() -> bool:
     return status == 0 and value.value == 1
 
 
-def measure(device: str, shapes: Sequence[Shape]) -> dict[str, object]:
-    """Return what the program prints."""
+def measure(device: str, shapes: Sequence[Shape], ready: Callable[[], object]) -> dict[str, object]:
+    """Return what the program prints; ``ready`` is called before anything is on the device."""
     import torch
 
-    results = [
-        result
+    products = [
+        drawn(torch, dtype, shape, seed)
         for dtype in (torch.float16, torch.bfloat16)
         for seed, shape in enumerate(shapes)
-        for result in compared(torch, device, dtype, shape, seed)
     ]
+    ready()
+    results = [result for one in products for result in compared(torch, device, *one)]
     on_gpu = device == "cuda"
     seen = torch.cuda.get_device_properties(0).multi_processor_count if on_gpu else None
     return {
@@ -123,6 +131,14 @@ def measure(device: str, shapes: Sequence[Shape]) -> dict[str, object]:
     }
 
 
+def told_to_go() -> None:
+    """Wait for a line; where none will come, nobody wants to know any more."""
+    if not sys.stdin.readline():
+        sys.exit("nobody waits for this")
+
+
 if __name__ == "__main__":
     where = sys.argv[1] if len(sys.argv) > 1 else "cuda"
-    print(json.dumps(measure(where, SMALL if "small" in sys.argv[2:] else SHAPES)))
+    asked = set(sys.argv[2:])
+    waiting: Callable[[], object] = told_to_go if "wait" in asked else str
+    print(json.dumps(measure(where, SMALL if "small" in asked else SHAPES, waiting)))

@@ -23,6 +23,16 @@ from dovetail.instances.files import read_data, source_name, write_data
 SPLITS_FORMAT: Final = "dovetail-splits/1"
 WHOLE: Final = 100
 HALF: Final = 50
+_REPORTED_LEAST: Final = 8
+
+
+def reported_sms(share: int, sms: int) -> int:
+    """Return the SMs of a share that others have seen on an H200, scaled to a GPU with ``sms``.
+
+    It fits what they published for driver 580.178.04 and 132 SMs; what holds here is what a
+    client sees.
+    """
+    return min(sms, max(_REPORTED_LEAST, 2 * (sms * share // (2 * WHOLE))))
 
 
 class SplitKey(NamedTuple):
@@ -76,11 +86,22 @@ class SplitEvidence(Record):
         return all(product.right for product in self.products)
 
 
+class SmCount(Record):
+    """How many SMs a client of MPS saw under a share; it says nothing of what it would compute."""
+
+    gpu_model: Name
+    driver: Name
+    share: Share
+    sms: Count
+    date: Date
+
+
 class Splits(Record):
-    """All evidence that was gathered, in the order of time."""
+    """All evidence that was gathered, in the order of time, and the SMs counted without any."""
 
     format: Literal["dovetail-splits/1"] = SPLITS_FORMAT
     evidence: tuple[SplitEvidence, ...] = ()
+    sms: tuple[SmCount, ...] = ()
 
     @cached_property
     def _verdicts(self) -> dict[SplitKey, dict[int, bool]]:
@@ -119,6 +140,22 @@ class Splits(Record):
         allowed, refused = self.allowed(key), self.refused(key)
         told = f"shares that computed right on {where}: {listed(map(str, allowed), 20) or 'none'}"
         return f"{told}; wrong: {listed(map(str, refused), 20)}" if refused else told
+
+    def measured(self, key: SplitKey) -> frozenset[int]:
+        """Return the shares of which there is evidence."""
+        return frozenset(self._verdicts.get(key, {}))
+
+    def seen(self, gpu_model: str, driver: str) -> dict[int, int]:
+        """Return by share the SMs that a client saw, as it was last counted or measured."""
+        where = (gpu_model, driver)
+        measured = {one.share: one.sms for one in self.evidence if one.key[:2] == where}
+        counted = [one for one in self.sms if (one.gpu_model, one.driver) == where]
+        return measured | {one.share: one.sms for one in counted}
+
+    def with_sms(self, *counts: SmCount) -> Splits:
+        """Return the same with counts of SMs; a share that was counted before is replaced."""
+        places = {(one.gpu_model, one.driver, one.share): one for one in (*self.sms, *counts)}
+        return self.replace(sms=tuple(places.values()))
 
     def with_evidence(self, *evidence: SplitEvidence) -> Splits:
         """Return the same with more evidence."""

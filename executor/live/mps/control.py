@@ -12,11 +12,12 @@ import os
 import pwd
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from dovetail.executor.live.mps import processes
 from dovetail.executor.live.mps.errors import (
@@ -61,6 +62,21 @@ class ServerStatus(StrEnum):
     FAULT = "FAULT"
 
 
+class Spoken(NamedTuple):
+    """One run of the control program; ``exit`` is None where it did not end in time."""
+
+    options: tuple[str, ...]
+    command: str
+    exit: int | None
+    out: str
+    err: str
+    seconds: float
+
+
+def _unheard(_: Spoken) -> None:
+    """Hear nothing."""
+
+
 @dataclass(frozen=True)
 class Control:
     """The control daemon of one GPU and one user, whether it runs or not.
@@ -77,6 +93,8 @@ class Control:
         Path of the control program.
     answer_s : float
         Seconds after which a command counts as not answered.
+    heard : callable
+        Is told of every run of the control program, as it was.
     """
 
     directory: Path
@@ -84,6 +102,7 @@ class Control:
     uid: int
     program: str
     answer_s: float = ANSWER_S
+    heard: Callable[[Spoken], None] = field(default=_unheard, compare=False, repr=False)
 
     def start(self) -> None:
         """Start the daemon; it listens when this returns.
@@ -94,7 +113,7 @@ class Control:
             It did not start, or does not answer.
         """
         done = self._run(["-d"], "", self.answer_s)
-        if done.returncode != 0:
+        if done.exit != 0:
             raise MpsError(f"{self}: did not start: {_words(done)}")
         if self.daemon() is None:
             raise MpsError(f"{self}: was started, but no such process lives: {_words(done)}")
@@ -143,10 +162,11 @@ class Control:
             answer = self.ask(f"get_server_status {server}")
         except UnknownCommandError:
             return None
-        try:
-            return ServerStatus(" ".join(answer))
-        except ValueError:
-            raise self._not_understood(f"get_server_status {server}", answer) from None
+        words = {word.strip(":.,") for word in " ".join(answer).split()}
+        found = [status for status in ServerStatus if status in words]
+        if len(found) != 1:
+            raise self._not_understood(f"get_server_status {server}", answer)
+        return found[0]
 
     def terminate_client(self, server: int, client: int, within_s: float) -> bool:
         """End all GPU work of a client, and say whether that was done.
@@ -192,16 +212,42 @@ class Control:
             As the answer says.
         """
         done = self._run([], command, self.answer_s if within_s is None else within_s)
-        if _NO_DAEMON in done.stderr:
+        if _NO_DAEMON in done.err:
             raise NoDaemonError(f"{self}: no control daemon answers")
-        if done.returncode != 0:
+        if done.exit != 0:
             raise NoAnswerError(f"{self}: {command!r} failed: {_words(done)}")
-        lines = tuple(line.strip() for line in done.stdout.splitlines() if line.strip())
+        lines = tuple(line.strip() for line in done.out.splitlines() if line.strip())
         for line in lines:
             for pattern, error in _REFUSALS:
                 if pattern.match(line):
                     raise error(f"{self}: {command!r}: {line}")
         return lines
+
+    def say(self, options: Sequence[str], command: str, within_s: float) -> Spoken:
+        """Run the control program once, and return what came of it, whatever that is."""
+        begun, status, out, err = time.monotonic(), None, "", ""
+        try:
+            done = subprocess.run(
+                [self.program, *options],
+                input=f"{command}\n",
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=within_s,
+                check=False,
+                cwd="/",
+                env=self._environment(),
+                umask=0o077,
+                **acting_as(self.uid),
+            )
+            status, out, err = done.returncode, done.stdout, done.stderr
+        except subprocess.TimeoutExpired:
+            pass
+        except OSError as error:
+            raise MpsError(f"{self}: {self.program}: {error.strerror}") from None
+        spoken = Spoken(tuple(options), command, status, out, err, time.monotonic() - begun)
+        self.heard(spoken)
+        return spoken
 
     def last_server_exit(self) -> str:
         """Return what the log says of the last server that exited; empty where nothing."""
@@ -242,28 +288,12 @@ class Control:
     def _not_understood(self, command: str, answer: Sequence[str]) -> NoAnswerError:
         return NoAnswerError(f"{self}: {command!r} was answered by {' / '.join(answer)!r}")
 
-    def _run(
-        self, options: Sequence[str], command: str, within_s: float
-    ) -> subprocess.CompletedProcess[str]:
-        try:
-            return subprocess.run(
-                [self.program, *options],
-                input=f"{command}\n",
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=within_s,
-                check=False,
-                cwd="/",
-                env=self._environment(),
-                umask=0o077,
-                **acting_as(self.uid),
-            )
-        except subprocess.TimeoutExpired:
+    def _run(self, options: Sequence[str], command: str, within_s: float) -> Spoken:
+        spoken = self.say(options, command, within_s)
+        if spoken.exit is None:
             what = command or " ".join(options)
-            raise NoAnswerError(f"{self}: {what!r} was not answered in {within_s:g} s") from None
-        except OSError as error:
-            raise MpsError(f"{self}: {self.program}: {error.strerror}") from None
+            raise NoAnswerError(f"{self}: {what!r} was not answered in {within_s:g} s")
+        return spoken
 
     def _environment(self) -> Mapping[str, str]:
         kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
@@ -318,6 +348,6 @@ def acting_as(uid: int) -> dict[str, Any]:
     return {"user": uid, "group": account.pw_gid, "extra_groups": groups}
 
 
-def _words(done: subprocess.CompletedProcess[str]) -> str:
-    said = " / ".join(line.strip() for line in (done.stdout + done.stderr).splitlines())
-    return said or f"exit status {done.returncode}"
+def _words(done: Spoken) -> str:
+    said = " / ".join(line.strip() for line in (done.out + done.err).splitlines())
+    return said or f"exit status {done.exit}"

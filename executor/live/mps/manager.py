@@ -8,8 +8,9 @@ from __future__ import annotations
 import shutil
 import threading
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from dovetail.executor.live.mps import directories, processes
@@ -19,6 +20,7 @@ from dovetail.executor.live.mps.control import (
     PIPE_DIRECTORY,
     PROGRAM,
     Control,
+    Spoken,
     acting_as,
 )
 from dovetail.executor.live.mps.errors import MpsError, MpsRefusedError, NoDaemonError
@@ -45,6 +47,8 @@ class MpsManager:
         The control program.
     patience : Patience
         How long the rungs of a recovery may take.
+    heard : callable, optional
+        Is told of every run of the control program.
 
     Notes
     -----
@@ -54,11 +58,17 @@ class MpsManager:
     """
 
     def __init__(
-        self, directory: Path, *, program: str = PROGRAM, patience: Patience = PATIENCE
+        self,
+        directory: Path,
+        *,
+        program: str = PROGRAM,
+        patience: Patience = PATIENCE,
+        heard: Callable[[Spoken], None] | None = None,
     ) -> None:
-        self._base = directory.absolute()
+        self.directory = directory.absolute()
         self._program = program
         self._patience = patience
+        self._heard = heard
         self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
     def why_not(self) -> str | None:
@@ -109,7 +119,7 @@ class MpsManager:
         CUDA tries the default pipe directory even where none is named, so this names one that does
         not exist.
         """
-        return {DEVICES: uuid, PIPE_DIRECTORY: str(self._base / "none")}
+        return {DEVICES: uuid, PIPE_DIRECTORY: str(self.directory / "none")}
 
     def clients(self, uuid: str) -> tuple[int, ...]:
         """Return the pids in the client lists of the GPU's servers.
@@ -184,7 +194,7 @@ class MpsManager:
 
     def foreign(self, uuid: str) -> tuple[MpsProcess, ...]:
         """Return MPS daemons and servers of others that may be on the GPU."""
-        return tuple(foreign_mps(self._base, uuid))
+        return tuple(foreign_mps(self.directory, uuid))
 
     def close(self) -> None:
         """End the daemons that nobody can be a client of; the others run on."""
@@ -231,7 +241,7 @@ class MpsManager:
         stale = control.daemon()
         if stale is not None and not processes.kill(stale, self._patience.answer_s):
             raise MpsError(f"{control}: a daemon that does not answer, {stale.pid}, does not die")
-        directories.make_base(self._base)
+        directories.make_base(self.directory)
         directories.make_private(control.directory, control.uid)
         control.start()
 
@@ -268,11 +278,12 @@ class MpsManager:
         program = shutil.which(self._program)
         if program is None:
             raise MpsError(f"{self._program} is not installed")
-        place = directories.place_of(self._base, uuid, uid)
-        return Control(place, uuid, uid, program, self._patience.answer_s)
+        place = directories.place_of(self.directory, uuid, uid)
+        control = Control(place, uuid, uid, program, self._patience.answer_s)
+        return control if self._heard is None else replace(control, heard=self._heard)
 
     def _controls(self, uuid: str) -> Iterator[Control]:
-        for uid in directories.users_of(self._base, check_uuid(uuid)):
+        for uid in directories.users_of(self.directory, check_uuid(uuid)):
             yield self._control(uuid, uid)
 
     def _live(self, uuid: str) -> list[Control]:
@@ -288,7 +299,7 @@ class MpsManager:
             directory, uuid = daemon.directory, daemon.devices
             if daemon.program != PROGRAM or directory is None or uuid is None:
                 continue
-            if Path(directory).parent != self._base:
+            if Path(directory).parent != self.directory:
                 continue
             control = self._control(uuid, daemon.uid)
             if control.directory == Path(directory):

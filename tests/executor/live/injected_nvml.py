@@ -30,6 +30,12 @@ class InjectedLibrary:
         self.uuids = {0: "GPU-injected-0", 1: "GPU-injected-1"}
         self.compute_modes = {0: 0, 1: pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS}
         self.gpus = 2
+        self.driver = "580.0 (injected)"
+        self.cuda = 13000
+        self.mig = 0
+        self.pending_rows = self.failed_rows = 0
+        self.energy_mj: Callable[[], int] = lambda: 123456
+        self.throttles = 0x1 | 0x4 | 0x40
         self.freed = 0
         self.sampled = 0
         for name in dir(type(self)):
@@ -53,7 +59,11 @@ class InjectedLibrary:
         return SUCCESS
 
     def _nvmlSystemGetDriverVersion(self, text: c_void_p, size: c_uint) -> int:
-        return _say(text, b"580.0 (injected)")
+        return _say(text, self.driver.encode())
+
+    def _nvmlSystemGetCudaDriverVersion_v2(self, version: c_void_p) -> int:
+        c_int.from_address(version).value = self.cuda
+        return SUCCESS
 
     def _nvmlDeviceGetCount_v2(self, count: c_void_p) -> int:
         c_uint.from_address(count).value = self.gpus
@@ -69,6 +79,11 @@ class InjectedLibrary:
 
     def _nvmlDeviceGetUUID(self, handle: c_void_p, text: c_void_p, size: c_uint) -> int:
         return _say(text, self.uuids[handle - 1].encode())
+
+    def _nvmlDeviceGetMinorNumber(self, handle: c_void_p, number: c_void_p) -> int:
+        # Not the driver's order: the device files count backwards.
+        c_uint.from_address(number).value = self.gpus - handle
+        return SUCCESS
 
     def _nvmlDeviceGetName(self, handle: c_void_p, text: c_void_p, size: c_uint) -> int:
         return _say(text, b"Injected H200")
@@ -95,7 +110,24 @@ class InjectedLibrary:
         return SUCCESS
 
     def _nvmlDeviceGetMigMode(self, handle: c_void_p, now: c_void_p, pending: c_void_p) -> int:
-        c_uint.from_address(now).value = c_uint.from_address(pending).value = 0
+        c_uint.from_address(now).value = c_uint.from_address(pending).value = self.mig
+        return SUCCESS
+
+    def _nvmlDeviceGetEccMode(self, handle: c_void_p, now: c_void_p, pending: c_void_p) -> int:
+        c_uint.from_address(now).value = c_uint.from_address(pending).value = 1
+        return SUCCESS
+
+    def _nvmlDeviceGetRemappedRows(
+        self,
+        handle: c_void_p,
+        corrected: c_void_p,
+        uncorrected: c_void_p,
+        pending: c_void_p,
+        failed: c_void_p,
+    ) -> int:
+        c_uint.from_address(corrected).value = c_uint.from_address(uncorrected).value = 0
+        c_uint.from_address(pending).value = self.pending_rows
+        c_uint.from_address(failed).value = self.failed_rows
         return SUCCESS
 
     def _nvmlDeviceGetComputeMode(self, handle: c_void_p, mode: c_void_p) -> int:
@@ -103,11 +135,25 @@ class InjectedLibrary:
         return SUCCESS
 
     def _nvmlDeviceGetTotalEnergyConsumption(self, handle: c_void_p, energy: c_void_p) -> int:
-        c_ulonglong.from_address(energy).value = 123456
+        c_ulonglong.from_address(energy).value = self.energy_mj()
         return SUCCESS
 
     def _nvmlDeviceGetPowerUsage(self, handle: c_void_p, power: c_void_p) -> int:
         c_uint.from_address(power).value = 250500
+        return SUCCESS
+
+    def _nvmlDeviceGetClockInfo(self, handle: c_void_p, kind: c_uint, mhz: c_void_p) -> int:
+        c_uint.from_address(mhz).value = 1980 if kind == pynvml.NVML_CLOCK_SM else 1
+        return SUCCESS
+
+    def _nvmlDeviceGetTemperature(self, handle: c_void_p, sensor: c_uint, heat: c_void_p) -> int:
+        c_uint.from_address(heat).value = 61
+        return SUCCESS
+
+    def _nvmlDeviceGetCurrentClocksThrottleReasons(
+        self, handle: c_void_p, reasons: c_void_p
+    ) -> int:
+        c_ulonglong.from_address(reasons).value = self.throttles
         return SUCCESS
 
     def _nvmlDeviceGetUtilizationRates(self, handle: c_void_p, rates: c_void_p) -> int:

@@ -1,8 +1,10 @@
 """The doctor: on this machine as it is, and with made-up GPUs through the real ``pynvml``."""
 
 import os
+import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -10,9 +12,11 @@ import pytest
 
 pynvml = pytest.importorskip("pynvml", reason="needs the extra live")
 
-from dovetail.executor.live.doctor import Level, Usable, diagnose, progress_hook  # noqa: E402
-from dovetail.executor.live.mps.manager import MpsManager  # noqa: E402
-from dovetail.executor.live.nvml import Nvml, NvmlError  # noqa: E402
+from dovetail.executor.live import doctor  # noqa: E402
+from dovetail.executor.live.doctor.diagnosis import Preflight, diagnose  # noqa: E402
+from dovetail.executor.live.doctor.finding import Level, Usable  # noqa: E402
+from dovetail.executor.live.doctor.machine import progress_hook  # noqa: E402
+from dovetail.executor.live.nvml import NvmlError  # noqa: E402
 from dovetail.executor.live.pools.cpu import CpuPool  # noqa: E402
 from dovetail.executor.live.pools.processes import TOKEN  # noqa: E402
 from dovetail.executor.live.splits import (  # noqa: E402
@@ -23,6 +27,8 @@ from dovetail.executor.live.splits import (  # noqa: E402
 )
 from tests.executor.live.injected_nvml import injected  # noqa: E402
 
+DOCTOR = Path(doctor.__file__).parent
+PAGE = Path(__file__).parents[3] / "docs" / "doctor.md"
 HAS_MPS = shutil.which("nvidia-cuda-mps-control") is not None
 
 
@@ -32,12 +38,17 @@ def library():
         yield library
 
 
+def preflight(home, **changes):
+    usual = Preflight(home / "state", home / "state/api.sock", home / "mps", sys.executable)
+    return usual._replace(**changes)
+
+
 def diagnosis(tmp_path, **arguments):
-    return diagnose(tmp_path / "state", MpsManager(tmp_path / "mps"), **arguments)
+    return diagnose(preflight(tmp_path), **arguments)
 
 
-def found(diagnosis, about):
-    return [finding for finding in diagnosis.findings if finding.about.startswith(about)]
+def found(diagnosis, name):
+    return [finding for finding in diagnosis.findings if finding.id == name]
 
 
 def allow_half(tmp_path, passed=True):
@@ -57,10 +68,10 @@ def allow_half(tmp_path, passed=True):
 
 def test_without_a_driver_the_way_on_is_told(tmp_path):
     def none():
-        raise NvmlError("NVML: NVML Shared Library Not Found")
+        raise NvmlError("NVML: Driver Not Loaded", pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
 
     result = diagnosis(tmp_path, open_nvml=none)
-    (driver,) = found(result, "driver")
+    (driver,) = found(result, "driver.nvml")
     assert result.usable is Usable.NOT
     assert driver.level is Level.BROKEN
     assert "dovetail serve --pool cpu" in driver.remedy
@@ -74,14 +85,17 @@ def test_nothing_is_changed_by_looking(tmp_path, library):
 def test_gpus_without_evidence_are_usable_without_partitioning(tmp_path, library):
     result = diagnosis(tmp_path)
     assert result.usable is Usable.UNPARTITIONED
-    (shares,) = found(result, "SM shares")
+    (shares,) = found(result, "shares.allowed")
     assert shares.told == "not measured on Injected H200, driver 580.0 (injected)"
-    assert shares.remedy == "dovetail doctor --splits"
-    told = [finding.told for finding in found(result, "GPU GPU-injected")]
-    assert "Injected H200, 1 GiB, 132 SMs" in told
-    assert "profiles by NVML GPM" in told
-    assert "processes of others run there: pid 100, 101, 102" in told
-    assert "compute mode EXCLUSIVE_PROCESS" in told
+    assert shares.remedy == "dovetail doctor --splits --python FILE"
+    told = [(one.id, one.told) for one in result.findings if one.gpu.startswith("GPU-injected")]
+    assert ("gpu.model", "Injected H200, 1 GiB, 132 SMs, compute capability 9.0") in told
+    assert ("gpu.profiling", "by NVML GPM") in told
+    assert ("gpu.strangers", "processes of others run there: pid 100, 101, 102") in told
+    assert [word for name, word in told if name == "gpu.compute-mode"] == [
+        "DEFAULT",
+        "EXCLUSIVE_PROCESS",
+    ]
 
 
 def test_jobs_of_the_service_are_no_strangers(tmp_path, library):
@@ -99,14 +113,14 @@ def test_evidence_and_mps_make_partitions(tmp_path, library):
     allow_half(tmp_path)
     result = diagnosis(tmp_path)
     assert result.usable is Usable.PARTITIONED
-    assert "cuBLAS 130100: 50" in found(result, "SM shares")[0].told
+    assert "cuBLAS 130100: 50" in found(result, "shares.allowed")[0].told
 
 
 def test_evidence_of_a_failure_makes_none(tmp_path, library):
     allow_half(tmp_path, passed=False)
     result = diagnosis(tmp_path)
     assert result.usable is Usable.UNPARTITIONED
-    assert found(result, "SM shares")[0].told.endswith("none; wrong: 50")
+    assert found(result, "shares.allowed")[0].told.endswith("none; wrong: 50")
 
 
 def test_unreadable_evidence_makes_none_and_is_told(tmp_path, library):
@@ -114,7 +128,7 @@ def test_unreadable_evidence_makes_none_and_is_told(tmp_path, library):
     (tmp_path / "state" / "splits.json").write_text("{")
     result = diagnosis(tmp_path)
     assert result.usable is Usable.UNPARTITIONED
-    assert "splits.json" in found(result, "SM shares")[0].told
+    assert "splits.json" in found(result, "shares.evidence")[0].told
 
 
 def test_prohibited_and_lost_gpus_are_not_used(tmp_path, library):
@@ -122,22 +136,14 @@ def test_prohibited_and_lost_gpus_are_not_used(tmp_path, library):
     library.compute_modes = {1: pynvml.NVML_COMPUTEMODE_PROHIBITED}
     result = diagnosis(tmp_path)
     assert result.usable is Usable.NOT
-    (lost,) = (finding for finding in result.findings if finding.about == "GPU")
+    (lost,) = found(result, "gpu.lost")
     assert lost.told == "GPU 0: NVML: GPU is lost"
-
-
-def test_before_hopper_profiles_are_poorer(tmp_path, library):
-    library.gpm_supported = False
-    told = [finding.told for finding in found(diagnosis(tmp_path), "GPU ")]
-    wanted = "DCGM" if shutil.which("dcgmi") else "device utilisation only"
-    assert any(line.startswith("profiles by") and wanted in line for line in told)
 
 
 def test_a_state_directory_that_cannot_be_is_told_and_nothing_is_usable(tmp_path, library):
     (tmp_path / "file").touch()
-    mps = MpsManager(tmp_path / "mps")
-    result = diagnose(tmp_path / "file" / "state", mps, open_nvml=Nvml)
-    (finding,) = found(result, "state directory")
+    result = diagnose(preflight(tmp_path, directory=tmp_path / "file" / "state"))
+    (finding,) = found(result, "service.directory")
     assert finding.level is Level.BROKEN
     assert result.usable is Usable.NOT
 
@@ -166,7 +172,7 @@ def test_a_progress_hook_that_other_users_cannot_reach_is_told(open_path):
 
 
 def test_what_the_cpu_pool_would_be_is_what_it_is(tmp_path):
-    (told,) = found(diagnosis(tmp_path), "cpu pool")
+    (told,) = found(diagnosis(tmp_path), "machine.cpu-pool")
     pool = CpuPool(tmp_path / "pool")
     try:
         count = len(pool.cluster().nodes[0].devices)
@@ -174,3 +180,11 @@ def test_what_the_cpu_pool_would_be_is_what_it_is(tmp_path):
         assert pool.notice.endswith(told.told.partition("; ")[2])
     finally:
         pool.close()
+
+
+def test_every_finding_is_documented_and_no_other():
+    source = "".join(path.read_text() for path in DOCTOR.glob("*.py"))
+    parts = "machine|service|driver|gpu|mps|jobs|shares"
+    told = set(re.findall(rf'"((?:{parts})\.[a-z-]+)"', source))
+    documented = set(re.findall(rf"^\| `((?:{parts})\.[a-z-]+)` \|", PAGE.read_text(), re.M))
+    assert told == documented

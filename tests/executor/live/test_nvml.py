@@ -162,3 +162,19 @@ def test_without_a_driver_there_is_one_clear_line():
         pytest.skip("this machine has NVIDIA's driver")
     with pytest.raises(nvml.NvmlError, match="NVML Shared Library Not Found"):
         nvml.Nvml()
+
+
+def test_how_fast_a_gpu_runs_and_what_holds_it_back(library):
+    with nvml.Nvml() as session:
+        clock = session.clock(FIRST)
+        assert session.power_w(FIRST) == 250.5
+        assert session.used_mib(FIRST) == 100
+        # Bit 0x1 says that the GPU is idle, which slows nobody.
+        assert clock == (1980.0, 61.0, ("power cap", "hardware thermal"))
+        library.fails["nvmlDeviceGetClockInfo"] = pynvml.NVML_ERROR_NOT_SUPPORTED
+        library.fails["nvmlDeviceGetTemperature"] = pynvml.NVML_ERROR_NOT_SUPPORTED
+        library.fails["nvmlDeviceGetCurrentClocksThrottleReasons"] = pynvml.NVML_ERROR_NO_PERMISSION
+        assert session.clock(FIRST) == (None, None, ())
+        library.lost.add(0)
+        with pytest.raises(nvml.GpuLostError):
+            session.used_mib(FIRST)

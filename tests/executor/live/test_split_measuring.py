@@ -1,6 +1,7 @@
 """What the split gate runs: its arithmetic on the CPU, and how its answers are read."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -34,12 +35,18 @@ def test_an_element_that_was_not_written_is_a_fault():
 
 
 def test_the_program_on_the_cpu():
-    torch = pytest.importorskip("torch", reason="needs PyTorch (a CPU build is enough)")
-    command = [sys.executable, "-I", str(split_measuring.PROGRAM), "cpu", "small"]
-    told = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
-    assert told["torch"] == torch.__version__
+    python = os.environ.get("DOVETAIL_TORCH_PYTHON")
+    if python is None:
+        pytest.importorskip("torch", reason="needs PyTorch (a CPU build is enough)")
+        python = sys.executable
+    command = [python, "-I", str(split_measuring.PROGRAM), "cpu", "small", "wait"]
+    done = subprocess.run(command, input=b"go\n", capture_output=True, check=True)
+    told = json.loads(done.stdout)
     assert len(told["products"]) == 2 * len(products.SMALL) * len(products.KINDS)
     assert all(error <= 1 for *_, error in told["products"])
+    given_up = subprocess.run(command, input=b"", capture_output=True, check=False)
+    assert given_up.returncode == 1
+    assert given_up.stderr.strip() == b"nobody waits for this"
 
 
 def answering(tmp_path, text, status=0):
@@ -88,6 +95,39 @@ def test_no_such_python():
     measuring = Measuring("g", "d", None, "/no/such/python", lambda share: {})
     with pytest.raises(GateError, match="cannot be run: No such file"):
         list(measure_shares(measuring, [50]))
+
+
+def test_the_next_share_gets_ready_while_one_is_computed(tmp_path):
+    product = ["nn", "float16", 1, 2, 3, 0.2]
+    answer = json.dumps({"cublas": "1", "sms": 9, "mps": True, "products": [product]})
+    path = tmp_path / "python"
+    path.write_text(
+        "#!/bin/sh\n"
+        f"cd {tmp_path}; touch ready-$SHARE; read line; echo $SHARE >> order\n"
+        "while [ $SHARE = 50 ] && [ ! -e ready-10 ]; do sleep 0.01; done\n"
+        f"echo '{answer}'\n"
+    )
+    path.chmod(0o755)
+    measuring = Measuring("g", "d", 132, str(path), lambda share: {"SHARE": str(share)})
+    # the first answers only when the second is ready
+    assert [one.share for one in measure_shares(measuring, [50, 10, 90])] == [50, 10, 90]
+    assert (tmp_path / "order").read_text().split() == ["50", "10", "90"]
+    assert list(measure_shares(measuring, [])) == []
+
+
+def test_nobody_is_left_when_it_is_given_up(tmp_path):
+    product = ["nn", "float16", 1, 2, 3, 0.2]
+    answer = json.dumps({"cublas": "1", "sms": 9, "mps": True, "products": [product]})
+    path, ended = tmp_path / "python", []
+    path.write_text(f"#!/bin/sh\nread line\necho '{answer}'\n")
+    path.chmod(0o755)
+    measuring = Measuring("g", "d", 132, str(path), lambda share: {}, ended.append)
+    found = measure_shares(measuring, [50, 10])
+    next(found)
+    found.close()
+    (pid,) = ended
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
 
 
 def test_every_fifth_share_is_tried_once_and_the_likely_ones_first():

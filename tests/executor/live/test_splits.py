@@ -4,10 +4,12 @@ import pytest
 
 from dovetail.executor.live.splits import (
     Product,
+    SmCount,
     SplitEvidence,
     SplitKey,
     Splits,
     read_splits,
+    reported_sms,
     write_splits,
 )
 from dovetail.instances.errors import InputError
@@ -84,3 +86,27 @@ def test_a_broken_file_is_told_and_never_taken_for_empty(tmp_path, text, told):
         read_splits(path)
     assert told in str(error.value)
     assert "splits.json" in str(error.value)
+
+
+def test_counts_of_sms_are_kept_beside_the_evidence(tmp_path):
+    path = tmp_path / "splits.json"
+    place = {"gpu_model": "H200", "driver": "580.1", "date": "2026-11-22"}
+    counts = [SmCount(share=50, sms=sms, **place) for sms in (64, 66)]
+    write_splits(Splits().with_sms(counts[0]).with_sms(counts[1]), path)
+    assert read_splits(path).seen("H200", "580.1") == {50: 66}
+    assert read_splits(path).seen("H200", "590.1") == {}
+    assert not read_splits(path).allowed_anywhere("H200", "580.1")
+
+
+def test_files_without_counts_are_read(tmp_path):
+    path = tmp_path / "splits.json"
+    path.write_text('{"format": "dovetail-splits/1", "evidence": []}')
+    assert read_splits(path) == Splits()
+
+
+@pytest.mark.parametrize(
+    ("share", "sms"),
+    [(1, 8), (7, 8), (10, 12), (14, 18), (25, 32), (40, 52), (50, 66), (70, 92), (100, 132)],
+)
+def test_what_others_saw_on_an_h200(share, sms):
+    assert reported_sms(share, 132) == sms

@@ -35,8 +35,6 @@ from . import record
 
 TRANSCRIPTS = Path(__file__).with_name("transcripts")
 RECORDED = json.loads((TRANSCRIPTS / "535.309.01-no-gpu.json").read_text())
-DOCUMENTED = json.loads((TRANSCRIPTS / "documented.json").read_text())
-
 SPOKEN_BY_STANDIN = (
     "-d",
     "get_server_",
@@ -46,6 +44,15 @@ SPOKEN_BY_STANDIN = (
     "quit",
     "help",
 )
+
+ANSWERS = [
+    answer
+    for path in sorted(TRANSCRIPTS.glob("*.json"))
+    for answer in json.loads(path.read_text()).get("answers", ())
+    if answer["command"].startswith(SPOKEN_BY_STANDIN)
+]
+"""What is documented, and what was recorded on GPUs (``from_proof.py``)."""
+
 
 every_program = pytest.mark.parametrize(
     "program", ["real", "standin-535", "standin-555"], indirect=True
@@ -191,7 +198,7 @@ class TestServersOfStandin:
         assert client.learns() == "attached"
         (server,) = control.servers()
         pids = {"server": server, "client": client.pid}
-        for answer in DOCUMENTED["answers"]:
+        for answer in ANSWERS:
             if answer.get("since", "") > Path(program).parent.name:
                 continue
             told = record.say(program, control.directory, [], answer["command"].format(**pids))

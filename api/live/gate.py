@@ -1,0 +1,153 @@
+"""What ``dovetail doctor --splits`` and ``--sms`` do: measure shares on GPUs that are free."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+from dovetail.executor.live.doctor.jobs_python import NoPythonError, libraries_of
+from dovetail.executor.live.mps.manager import MpsManager
+from dovetail.executor.live.nvml import Gpu, Nvml
+from dovetail.executor.live.split_measuring import (
+    CANDIDATES,
+    EVERY_SHARE,
+    Measuring,
+    count_sms,
+    measure_shares,
+)
+from dovetail.executor.live.splits import (
+    WHOLE,
+    SplitEvidence,
+    SplitKey,
+    Splits,
+    read_splits,
+    write_splits,
+)
+from dovetail.instances.errors import UnsupportedError
+
+
+def measure(directory: Path, mps: MpsManager, python: str, options: Namespace) -> None:
+    """Measure what was asked for on one GPU of each model; what is measured is kept at once.
+
+    Parameters
+    ----------
+    directory : Path
+        The state directory: ``splits.json`` is kept there.
+    mps : MpsManager
+        Of the service's directory.
+    python : str
+        A Python with the PyTorch that jobs use.
+    options : Namespace
+        ``sms``, ``splits``, ``shares`` and ``again``, as the command line has them.
+
+    Raises
+    ------
+    DovetailError
+        When there is no MPS or no GPU, one is in use, or a share cannot be measured.
+    """
+    why_not = mps.why_not()
+    if why_not is not None:
+        raise UnsupportedError(f"shares cannot be measured: {why_not}")
+    with closing(mps), Nvml() as nvml:
+        driver = nvml.driver()
+        keeper = _Keeper(directory)
+        for gpu in _one_of_each(nvml):
+            _refuse_busy(nvml, gpu)
+            measuring = Measuring(
+                gpu.name,
+                driver,
+                gpu.sms,
+                python,
+                partial(_client, mps, gpu),
+                partial(mps.terminate, gpu.uuid),
+            )
+            if options.sms:
+                _count(measuring, options.shares or EVERY_SHARE, keeper)
+            if options.splits:
+                _compare(measuring, options.shares or CANDIDATES, keeper, again=options.again)
+
+
+class _Keeper:
+    """Keeps what is measured in the file of evidence, as soon as it is there."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / "splits.json"
+        self.splits = read_splits(self._path)
+
+    def keep(self, splits: Splits) -> None:
+        """Replace what is kept."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        write_splits(splits, self._path)
+        self.splits = splits
+
+
+def _one_of_each(nvml: Nvml) -> Iterator[Gpu]:
+    yield from {gpu.name: gpu for gpu in reversed(nvml.gpus()) if not gpu.mig}.values()
+
+
+def _refuse_busy(nvml: Nvml, gpu: Gpu) -> None:
+    """Refuse a GPU with jobs on it: they would be slowed, and shares judged beside them."""
+    pids = sorted(nvml.processes(gpu.uuid))
+    if pids:
+        told = ", ".join(map(str, pids))
+        raise UnsupportedError(f"{gpu.uuid[:12]} is in use (pid {told}): drain it and try again")
+
+
+def _client(mps: MpsManager, gpu: Gpu, share: int) -> dict[str, str]:
+    """Return the environment of an MPS client on a GPU."""
+    cap = share if share < WHOLE else None
+    return mps.environment(gpu.uuid, os.geteuid(), cap, None, latency=False)
+
+
+def _count(measuring: Measuring, shares: Sequence[int], keeper: _Keeper) -> None:
+    began = time.monotonic()
+    with closing(count_sms(measuring, shares)) as counts:
+        for count in counts:
+            keeper.keep(keeper.splits.with_sms(count))
+    told = f"{len(shares)} shares counted in {time.monotonic() - began:.0f} s"
+    print(f"{measuring.gpu_model}: the SMs of {told}", file=sys.stderr)
+
+
+def _compare(measuring: Measuring, shares: Sequence[int], keeper: _Keeper, *, again: bool) -> None:
+    """Compare products at each share that was not measured before, or at all of them."""
+    known = frozenset() if again else _measured(measuring, keeper.splits)
+    left = [share for share in shares if share not in known]
+    if len(left) < len(shares):
+        told = f"{len(shares) - len(left)} of {len(shares)} shares were measured before"
+        print(f"{measuring.gpu_model}: {told} (--again: measure them anew)", file=sys.stderr)
+    began = time.monotonic()
+    with closing(measure_shares(measuring, left)) as found:
+        for done, evidence in enumerate(found, 1):
+            keeper.keep(keeper.splits.with_evidence(evidence))
+            rest_s = (time.monotonic() - began) / done * (len(left) - done)
+            print(f"{_told(evidence)} ({_progress(done, len(left), rest_s)})", file=sys.stderr)
+
+
+def _measured(measuring: Measuring, splits: Splits) -> frozenset[int]:
+    """Return the shares that were measured with the cuBLAS that the Python would bring."""
+    try:
+        cublas = libraries_of(measuring.python).cublas
+    except NoPythonError:
+        return frozenset()
+    if cublas is None:
+        return frozenset()
+    return splits.measured(SplitKey(measuring.gpu_model, measuring.driver, cublas))
+
+
+def _told(evidence: SplitEvidence) -> str:
+    wrong = sum(not product.right for product in evidence.products)
+    verdict = f"WRONG in {wrong}" if wrong else "right in all"
+    return (
+        f"{evidence.gpu_model}: {evidence.share} % is {evidence.sms} SMs and computes "
+        f"{verdict} of {len(evidence.products)} products"
+    )
+
+
+def _progress(done: int, of: int, rest_s: float) -> str:
+    return f"{done} of {of}" + (f", about {rest_s:.0f} s left" if done < of else "")

@@ -1,0 +1,69 @@
+"""The words of the doctor: findings, how they stand, and what can be done in the end."""
+
+from __future__ import annotations
+
+from enum import IntEnum, StrEnum
+from typing import NamedTuple
+
+
+class Level(StrEnum):
+    """How a finding stands."""
+
+    GOOD = "good"
+    NOTE = "note"
+    """It works, and somebody should know."""
+    LACKING = "lacking"
+    """Less can be done without it."""
+    BROKEN = "broken"
+    """GPUs, or one of them, cannot be used."""
+
+
+class Finding(NamedTuple):
+    """One thing that was looked at.
+
+    Attributes
+    ----------
+    id : str
+        What was looked at, ``part.thing``: it stays the same from version to version.
+    told : str
+        What was seen.
+    level : Level
+        How it stands.
+    remedy : str
+        What to do; empty where nothing need be done.
+    gpu : str
+        Which GPU it is about; empty where it is about none.
+    """
+
+    id: str
+    told: str
+    level: Level = Level.GOOD
+    remedy: str = ""
+    gpu: str = ""
+
+    @property
+    def part(self) -> str:
+        """Return the part of the machine that it belongs to."""
+        return self.id.partition(".")[0]
+
+    @property
+    def about(self) -> str:
+        """Return what people call it."""
+        return self.id.partition(".")[2].replace("-", " ")
+
+
+class Usable(IntEnum):
+    """What can be done with the GPUs; the value is the exit status of ``dovetail doctor``."""
+
+    PARTITIONED = 0
+    NOT = 1
+    UNPARTITIONED = 3
+
+    @property
+    def told(self) -> str:
+        """In words."""
+        return {
+            Usable.PARTITIONED: "usable: jobs can share GPUs, with SM shares",
+            Usable.UNPARTITIONED: "usable without partitioning: jobs can share GPUs, no SM shares",
+            Usable.NOT: "not usable: there is nothing that Dovetail could run GPU jobs on",
+        }[self]

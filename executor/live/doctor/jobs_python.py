@@ -1,0 +1,120 @@
+"""The Python that jobs use: its PyTorch, the CUDA that was built for, and its cuBLAS."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from dovetail.executor.live.doctor.driver import Driver
+from dovetail.executor.live.doctor.finding import Finding, Level
+
+PROGRAM: Final = Path(__file__).with_name("libraries.py")
+
+_PATIENCE_S: Final = 60.0
+_AFFECTED: Final = ((12, 6, 4), (13, 8, 1))
+"""The oldest and the newest cuBLAS that others have seen to compute wrong on an H200."""
+
+_CLEAN: Final = (12, 4, 5)
+
+
+class Libraries(NamedTuple):
+    """What a Python would bring, None where it has none.
+
+    ``torch`` and ``cuda`` are versions, ``cublas`` the number that cuBLAS gives itself,
+    ``package`` the version of the package that it came in.
+    """
+
+    python: str
+    torch: str | None
+    cuda: str | None
+    cublas: str | None
+    package: str | None
+
+
+class NoPythonError(Exception):
+    """A Python cannot be run, or does not say what it has."""
+
+
+def libraries_of(python: str) -> Libraries:
+    """Ask a Python for its libraries; needs no GPU, and imports no PyTorch.
+
+    Raises
+    ------
+    NoPythonError
+        When it cannot be asked.
+    """
+    try:
+        done = subprocess.run(
+            [python, "-I", str(PROGRAM)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_PATIENCE_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise NoPythonError(f"{python} did not answer within {_PATIENCE_S:.0f} s") from None
+    except OSError as error:
+        raise NoPythonError(f"{python} cannot be run: {error.strerror}") from None
+    try:
+        told = json.loads(done.stdout)
+        return Libraries(**told)
+    except (ValueError, TypeError):
+        last = (done.stderr.strip().splitlines() or ["no answer"])[-1]
+        raise NoPythonError(f"{python} does not tell its libraries: {last}") from None
+
+
+def jobs_python(python: str, driver: Driver | None) -> Iterator[Finding]:
+    """Look at what a Python would bring to a GPU."""
+    try:
+        found = libraries_of(python)
+    except NoPythonError as error:
+        remedy = "name the Python of the jobs with --python"
+        yield Finding("jobs.python", str(error), Level.LACKING, remedy)
+        return
+    yield Finding("jobs.python", f"{python}, Python {found.python}")
+    yield _torch(found, driver)
+    if found.cuda is not None:
+        yield _cublas(found)
+
+
+def _torch(found: Libraries, driver: Driver | None) -> Finding:
+    about = "jobs.torch"
+    if found.torch is None:
+        remedy = "dovetail doctor --python FILE names the Python of the jobs; --splits needs it"
+        return Finding(about, "no PyTorch", Level.NOTE, remedy)
+    if found.cuda is None:
+        remedy = "the jobs' Python needs a build for CUDA (pytorch.org): name it with --python"
+        return Finding(about, f"{found.torch}, a build without CUDA", Level.NOTE, remedy)
+    told = f"{found.torch}, built for CUDA {found.cuda}"
+    served = None if driver is None else driver.cuda
+    if served is not None and served[0] < int(found.cuda.partition(".")[0]):
+        seen = f"{told}; the driver serves CUDA {served[0]}.{served[1]}"
+        remedy = f"update the driver, or install a build for CUDA {served[0]}"
+        return Finding(about, seen, Level.LACKING, remedy)
+    return Finding(about, told)
+
+
+def _cublas(found: Libraries) -> Finding:
+    about = "jobs.cublas"
+    if found.cublas is None and found.package is None:
+        remedy = "dovetail doctor --splits asks the one that PyTorch loads"
+        return Finding(about, "not found beside PyTorch", Level.NOTE, remedy)
+    told = f"{found.package or 'of no package'}, tells {found.cublas or 'no version'}"
+    version = _parsed(found.package)
+    if version is not None and _AFFECTED[0] <= version <= _AFFECTED[1]:
+        remedy = "no share is used before it is measured: dovetail doctor --splits"
+        seen = f"{told}; others saw such versions compute wrong on H200 under SM shares"
+        return Finding(about, seen, Level.NOTE, remedy)
+    if version == _CLEAN:
+        return Finding(about, f"{told}; others saw no error with it on H200")
+    return Finding(about, told)
+
+
+def _parsed(version: str | None) -> tuple[int, ...] | None:
+    parts = (version or "").split(".")[:3]
+    return tuple(map(int, parts)) if len(parts) == 3 and all(map(str.isdecimal, parts)) else None

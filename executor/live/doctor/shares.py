@@ -1,0 +1,141 @@
+"""What is known of SM shares: the split gate's evidence, and the SMs that clients have seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from dovetail.executor.live.doctor.finding import Finding, Level
+from dovetail.executor.live.splits import (
+    WHOLE,
+    SplitEvidence,
+    SplitKey,
+    Splits,
+    read_splits,
+    reported_sms,
+)
+from dovetail.instances.errors import DovetailError
+
+
+class ShareRow(NamedTuple):
+    """What is known of one share of a GPU model under a driver.
+
+    Attributes
+    ----------
+    share : int
+        In per cent.
+    sms : int
+        That a client saw.
+    reported_sms : int or None
+        What others' measurements on an H200 give, scaled; None where the whole is not known.
+    right, wrong : int
+        Products that were compared, over all measurements; 0 and 0 where SMs were counted only.
+    worst : float or None
+        The largest error of a product, as a part of what rounding may cause; None where none was
+        compared, or one was no number.
+    cublas, date : str
+        Whose products, and when they were last compared; empty where none were.
+    allowed : bool
+        Whether a job may get it.
+    """
+
+    share: int
+    sms: int
+    reported_sms: int | None
+    right: int = 0
+    wrong: int = 0
+    worst: float | None = None
+    cublas: str = ""
+    date: str = ""
+    allowed: bool = False
+
+
+class ShareTable(NamedTuple):
+    """The shares of a GPU model under a driver, ascending."""
+
+    gpu_model: str
+    driver: str
+    rows: tuple[ShareRow, ...]
+
+
+def evidence_in(directory: Path) -> tuple[Splits, Sequence[Finding]]:
+    """Read what is known; a file that cannot be read is a finding, and nothing is known."""
+    path = directory / "splits.json"
+    try:
+        return read_splits(path), ()
+    except PermissionError:
+        told, remedy = f"{path} may not be read", "run dovetail doctor as the service's user"
+    except DovetailError as error:
+        told = str(error)
+        remedy = "nothing is partitioned; move the file away and run dovetail doctor --splits"
+    return Splits(), (Finding("shares.evidence", told, Level.LACKING, remedy),)
+
+
+def share_findings(splits: Splits, gpu_model: str, driver: str) -> Iterator[Finding]:
+    """Say which shares may be used on a GPU model."""
+    about = "shares.allowed"
+    libraries = splits.libraries(gpu_model, driver)
+    if not libraries:
+        told = f"not measured on {gpu_model}, driver {driver}"
+        yield Finding(about, told, Level.LACKING, "dovetail doctor --splits --python FILE")
+    for library in libraries:
+        key = SplitKey(gpu_model, driver, library)
+        good = bool(splits.allowed(key))
+        remedy = "" if good else "no share is used: jobs share this GPU without caps"
+        level = Level.GOOD if good else Level.LACKING
+        yield Finding(about, splits.why(key), level, remedy)
+
+
+def share_table(splits: Splits, gpu_model: str, driver: str, sms: int | None) -> ShareTable:
+    """Return what is known share by share, each library's evidence in a row of its own.
+
+    Parameters
+    ----------
+    splits : Splits
+        The evidence.
+    gpu_model, driver : str
+        Of which GPUs.
+    sms : int or None
+        SMs of the whole GPU.
+    """
+    seen = splits.seen(gpu_model, driver)
+    whole = sms or seen.get(WHOLE)
+    reported = {share: None if whole is None else reported_sms(share, whole) for share in seen}
+    measured = [
+        row
+        for library in splits.libraries(gpu_model, driver)
+        for row in _measured(splits, SplitKey(gpu_model, driver, library), reported)
+    ]
+    known = {row.share for row in measured}
+    counted = [ShareRow(p, seen[p], reported[p]) for p in seen if p not in known]
+    rows = sorted([*measured, *counted], key=lambda row: (row.share, row.cublas))
+    return ShareTable(gpu_model, driver, tuple(rows))
+
+
+def _measured(
+    splits: Splits, key: SplitKey, reported: Mapping[int, int | None]
+) -> Iterator[ShareRow]:
+    """Yield a row for each share that was measured with a library."""
+    allowed = splits.allowed(key)
+    for share in sorted(splits.measured(key)):
+        found = [one for one in splits.evidence if one.key == key and one.share == share]
+        yield _row(found, reported[share], share in allowed)
+
+
+def _row(found: Sequence[SplitEvidence], reported: int | None, allowed: bool) -> ShareRow:
+    products = [product for one in found for product in one.products]
+    errors = [product.error for product in products if product.error is not None]
+    right = sum(product.right for product in products)
+    last = found[-1]
+    return ShareRow(
+        last.share,
+        last.sms,
+        reported,
+        right,
+        len(products) - right,
+        max(errors) if len(errors) == len(products) else None,
+        last.cublas,
+        str(last.date),
+        allowed,
+    )

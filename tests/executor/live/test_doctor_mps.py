@@ -1,0 +1,111 @@
+"""The doctor before NVIDIA's real control daemon, which runs without a GPU."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from dovetail.executor.live.doctor.finding import Level
+from dovetail.executor.live.doctor.mps import mps_findings
+from dovetail.executor.live.mps.control import PROGRAM
+from dovetail.executor.live.mps.foreign import every_mps
+
+NEEDS_MPS = pytest.mark.skipif(shutil.which(PROGRAM) is None, reason=f"needs {PROGRAM}")
+
+
+@pytest.fixture
+def base():
+    """Return a folder with a name short enough for sockets."""
+    with tempfile.TemporaryDirectory(prefix="dove-") as folder:
+        yield Path(folder)
+
+
+@contextmanager
+def running(place):
+    """Run a daemon at a place, and end it."""
+    place.mkdir(parents=True, exist_ok=True)
+    variables = {
+        "CUDA_MPS_PIPE_DIRECTORY": str(place),
+        "CUDA_MPS_LOG_DIRECTORY": str(place),
+        "CUDA_VISIBLE_DEVICES": "GPU-12345678-0000-0000-0000-000000000000",
+    }
+    environment = {**os.environ, **variables}
+    subprocess.run([PROGRAM, "-d"], env=environment, check=True)
+    try:
+        yield next(one.pid for one in every_mps() if one.directory == str(place))
+    finally:
+        subprocess.run([PROGRAM], input="quit\n", text=True, env=environment, check=False)
+        deadline = time.monotonic() + 10
+        while any(one.directory == str(place) for one in every_mps()):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+def found(base, name, driver=None, serving=False, **places):
+    findings = mps_findings(base, driver, serving=serving, **places)
+    return [finding for finding in findings if finding.id == name]
+
+
+@NEEDS_MPS
+def test_the_version_is_told_without_a_daemon(base):
+    (control,) = found(base, "mps.control")
+    version = control.told.rpartition("version ")[2]
+    assert version.count(".") in (1, 2)
+    assert found(base, "mps.control", version)[0].level is Level.GOOD
+    (other,) = found(base, "mps.control", "580.159.03")
+    assert other.level is Level.NOTE
+    assert other.told.endswith("; the driver is 580.159.03")
+    assert not list(base.iterdir())
+
+
+def test_no_mps_is_told(base, monkeypatch):
+    monkeypatch.setenv("PATH", str(base))
+    assert found(base, "mps.control")[0].told == f"{PROGRAM} is not installed"
+
+
+@NEEDS_MPS
+def test_daemons_of_others_are_told_with_what_ends_them(base):
+    with running(base / "theirs") as pid:
+        told = [one for one in found(base / "ours", "mps.others") if f" {pid} " in one.told]
+    assert [one.level for one in told] == [Level.LACKING]
+    assert told[0].told.endswith(f"of uid {os.geteuid()}, pipe directory {base}/theirs")
+    assert told[0].remedy.endswith(f"echo quit | CUDA_MPS_PIPE_DIRECTORY={base}/theirs {PROGRAM}")
+
+
+@NEEDS_MPS
+def test_our_daemons_are_stale_only_without_a_service(base):
+    with running(base / "12345678-0") as pid:
+        (stale,) = found(base, "mps.ours")
+        (used,) = found(base, "mps.ours", serving=True)
+    assert stale.level is Level.NOTE
+    assert f"{PROGRAM} {pid} of uid" in stale.told
+    assert used.level is Level.GOOD
+
+
+@NEEDS_MPS
+def test_what_a_daemon_leaves_in_cudas_own_directory_is_told(base):
+    default = base / "nvidia-mps"
+    with running(default):
+        assert not found(base, "mps.stale", default=default)
+    if (default / "control").exists():
+        assert found(base, "mps.stale", default=default)[0].level is Level.NOTE
+
+
+def test_pid_files_that_lie_are_told(base):
+    place = base / "12345678-0"
+    place.mkdir()
+    # this test's own pid lives, and is no daemon
+    (place / "nvidia-cuda-mps-control.pid").write_text(f"{os.getpid()}\n")
+    (lying,) = found(base, "mps.pid-file")
+    assert lying.told.endswith("no daemon has that pid")
+
+
+def test_a_path_too_long_for_sockets_is_told(base):
+    (told,) = found(base / ("x" * 60) / "mps", "mps.directory")
+    assert told.level is Level.LACKING
+    assert "longer than 87 bytes" in told.told
