@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -280,12 +281,37 @@ def _import(commands: _Commands) -> None:
     pairs = _command(sources, "pairs", "A table of pairs and slowdowns.", "import_pairs")
     pairs.add_argument("file", metavar="FILE.csv", help="columns as in docs/importing-data.md")
     pairs.add_argument("--device", help="take this device's rows only")
+    _import_slurm(_command(sources, "slurm", "A cluster under Slurm, as it is.", "import_slurm"))
     for source in (gavel, lucid, pairs):
         source.add_argument("--gpus", metavar="N", type=_count, required=True, help="in all")
         source.add_argument(
             "--gpus-per-node", metavar="N", type=_count, default=8, help="default: 8"
         )
         _output(source)
+
+
+def _import_slurm(slurm: _Parser) -> None:
+    slurm.add_argument(
+        "--gpu-memory",
+        metavar="TYPE=MIB",
+        type=_memory_of_type,
+        action="append",
+        default=[],
+        help="memory of a GPU type (gpu: of those without type); for each type",
+    )
+    slurm.add_argument("--jobs", metavar="FILE", help="squeue --json (default: run it)")
+    slurm.add_argument("--nodes", metavar="FILE", help="scontrol show node (default: run it)")
+    slurm.add_argument("--topology", metavar="FILE", help="topology.conf: leaf switches are racks")
+    slurm.add_argument("--partition", metavar="P", help="nodes and jobs of this one only")
+    slurm.add_argument("--constraint", metavar="F", help="nodes with this feature only")
+    _output(slurm)
+
+
+def _memory_of_type(text: str) -> tuple[str, float]:
+    name, equals, value = text.partition("=")
+    if not (name and equals and re.fullmatch(r"\d+(\.\d+)?", value)):
+        raise argparse.ArgumentTypeError(f"must be TYPE=MIB, got {text!r}")
+    return name, float(value)
 
 
 def _dataset(commands: _Commands) -> None:

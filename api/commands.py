@@ -217,6 +217,24 @@ def import_pairs(options: Namespace) -> int:
     return 0
 
 
+def import_slurm(options: Namespace) -> int:
+    """Write an instance of a cluster under Slurm; what is not in it is told."""
+    from dovetail.instances.importers.slurm import import_slurm as read
+
+    made = read(
+        dict(options.gpu_memory),
+        jobs=options.jobs,
+        nodes=options.nodes,
+        topology=options.topology,
+        partition=options.partition,
+        constraint=options.constraint,
+    )
+    if made.left_out:
+        print(f"dovetail: left out: {'; '.join(made.left_out)}", file=sys.stderr)
+    _write_instance(options, made.instance)
+    return 0
+
+
 def dataset_instance(options: Namespace) -> int:
     """Write an instance of what a data set knows of one GPU model."""
     from dovetail.instances.datasets import read_dataset

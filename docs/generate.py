@@ -261,6 +261,8 @@ FIELDS: Mapping[type[Record], Mapping[str, str]] = {
     },
     views.DeviceView: {
         "id": "Name of the device.",
+        "node": "The node that has it.",
+        "rack": "Where that stands, if told.",
         "model": "Its model.",
         "memory_mib": "Its memory, MiB.",
         "jobs": "The jobs that hold it.",

@@ -13,6 +13,11 @@ from dovetail.live.durations import parsed_duration
 _ASKING = "live.commands"
 _SERVING = "live.serving"
 _JOB_HELP = "id of the job"
+_MEASURE = (
+    "Measure workloads alone and in pairs on a GPU; exit status 0: all is measured, 3: time was "
+    "up, and the same command goes on."
+)
+_AGENT = "Keep the jobs of this machine for a service on another one (serve --pool nodes:FILE)."
 _DOCTOR = (
     "Tell what this machine has for live mode and what it lacks; exit status 0: jobs can share "
     "GPUs with SM shares, 3: without, 1: not at all."
@@ -36,6 +41,7 @@ def add_live(
         return command(commands, name, text, name, _ASKING)
 
     _serve(command(commands, "serve", "Run the jobs that people submit.", "serve", _SERVING))
+    _agent(command(commands, "agent", _AGENT, "agent", "live.agents"))
     _submit(asking("submit", "Submit a job to the live service."))
     queue = asking("queue", "List the jobs of the live service.")
     queue.add_argument("--all", action="store_true", help="those that are over, too")
@@ -49,9 +55,12 @@ def add_live(
     cancel.add_argument("jobs", metavar="JOB", nargs="+", help=_JOB_HELP)
     cancel.add_argument("--wait", action="store_true", help="return when they are gone")
     drain = asking("drain", "Let devices take no new jobs; those that run go on.")
-    drain.add_argument("gpus", metavar="DEVICE", nargs="*", help="default: all")
+    drain.add_argument(
+        "gpus", metavar="DEVICE", nargs="*", help="a device, or a node: all of its (default: all)"
+    )
     drain.add_argument("--off", action="store_true", help="let them take jobs again")
     _doctor(command(commands, "doctor", _DOCTOR, "doctor", "live.doctoring"))
+    _measure(command(commands, "measure", _MEASURE, "measure", "live.measuring"))
     top = asking("top", "Show the service, its devices and its jobs as they change.")
     top.add_argument(
         "--every", metavar="TIME", type=_pause, default=2.0, help="how often (default: 2 s)"
@@ -65,7 +74,9 @@ def _serve(serve: argparse.ArgumentParser) -> None:
         metavar="POOL",
         default="gpu",
         help="gpu (this machine's) or gpu:ID,ID; cpu (its cores as stand-ins) or "
-        "cpu:cores_per_device=N,devices=N,shares=HOW; simulated:INSTANCE (default: gpu)",
+        "cpu:cores_per_device=N,devices=N,shares=HOW; nodes:FILE (many machines, each with an "
+        "agent); ray:HOST:PORT (the nodes of a Ray cluster) or ray:HOST:PORT,OPTIONS; "
+        "slurm:JOBID or slurm:nodes=N,... (pilots); simulated:INSTANCE (default: gpu)",
     )
     serve.add_argument(
         "--directory",
@@ -110,6 +121,79 @@ def _serve(serve: argparse.ArgumentParser) -> None:
     )
 
 
+def _measure(measure: argparse.ArgumentParser) -> None:
+    measure.add_argument("campaign", metavar="CAMPAIGN.yaml", help="what is measured, and how")
+    measure.add_argument(
+        "--output",
+        metavar="DIR",
+        help="where results go, and where an earlier start is gone on with (default: the "
+        "campaign's file name without its ending)",
+    )
+    measure.add_argument(
+        "--device",
+        metavar="DEVICE",
+        type=_device,
+        default="gpu",
+        help="gpu (the first), gpu:UUID, or cpu (one core as a stand-in) (default: gpu)",
+    )
+    measure.add_argument(
+        "--python",
+        metavar="FILE",
+        help="the Python whose PyTorch runs the workloads (default: this one)",
+    )
+    measure.add_argument(
+        "--directory",
+        metavar="DIR",
+        help="where doctor --splits has kept which shares compute right (default: as serve has it)",
+    )
+    measure.add_argument(
+        "--stages",
+        metavar="N",
+        type=_number(1),
+        help="carry out the first N stages of the campaign only (default: all)",
+    )
+    measure.add_argument(
+        "--minutes",
+        metavar="M",
+        type=_minutes,
+        help="begin nothing that would take longer; exit status 3 if more is left",
+    )
+    measure.add_argument(
+        "--dry-run", action="store_true", help="measure nothing; tell what would be"
+    )
+    measure.add_argument(
+        "--verbose", action="store_true", help="a line for each result, on standard error"
+    )
+
+
+def _agent(agent: argparse.ArgumentParser) -> None:
+    agent.add_argument(
+        "--pool", metavar="POOL", default="gpu", help="gpu or cpu, as serve has them (default: gpu)"
+    )
+    agent.add_argument(
+        "--listen",
+        metavar="HOST:PORT",
+        type=_address,
+        required=True,
+        help="where its service reaches it, without encryption; port 0 takes a free one, which "
+        "is printed",
+    )
+    agent.add_argument(
+        "--token-file",
+        metavar="FILE",
+        required=True,
+        help="the token that its service has, too; only its owner may read it",
+    )
+    agent.add_argument(
+        "--address", metavar="HOST", help="where other nodes reach it (default: where it listens)"
+    )
+    agent.add_argument(
+        "--directory",
+        metavar="DIR",
+        help="where its state is kept, on this machine (default: agent in the service's)",
+    )
+
+
 def _doctor(doctor: argparse.ArgumentParser) -> None:
     doctor.add_argument(
         "--splits",
@@ -117,19 +201,70 @@ def _doctor(doctor: argparse.ArgumentParser) -> None:
         help="first measure which SM shares compute right on these GPUs (docs/splits.md)",
     )
     doctor.add_argument(
+        "--sms",
+        action="store_true",
+        help="first count the SMs that a client sees at every share; computes nothing",
+    )
+    doctor.add_argument(
         "--shares",
         metavar="P,...",
         type=_shares,
-        help="with --splits: these only (default: every fifth)",
+        help="with --splits, --sms: these only (default: every fifth, each per cent)",
+    )
+    doctor.add_argument(
+        "--again",
+        action="store_true",
+        help="with --splits: those that are measured already, too",
     )
     doctor.add_argument(
         "--python",
         metavar="FILE",
-        help="with --splits: a Python with the PyTorch that jobs use (default: this one)",
+        help="a Python with the PyTorch that jobs use (default: this one; with --prove: none)",
     )
     doctor.add_argument(
         "--directory", metavar="DIR", help="the service's (default: as serve has it)"
     )
+    doctor.add_argument("--socket", metavar="PATH", help="the service's (default: as serve has it)")
+    doctor.add_argument(
+        "--listen",
+        metavar="HOST:PORT",
+        type=_address,
+        help="see whether the service could listen there",
+    )
+    _prove(doctor)
+
+
+def _prove(doctor: argparse.ArgumentParser) -> None:
+    doctor.add_argument(
+        "--prove",
+        action="store_true",
+        help="run what only a free GPU can settle, faults included (docs/first-contact.md)",
+    )
+    doctor.add_argument(
+        "--proof",
+        metavar="FILE",
+        help="with --prove: where results are kept; checks that have one are left out "
+        "(default: proof.json)",
+    )
+    doctor.add_argument(
+        "--only",
+        metavar="ID,...",
+        type=_ids,
+        help="with --prove: these checks only, even where they have a result",
+    )
+    doctor.add_argument(
+        "--no-faults", action="store_true", help="with --prove: leave out what breaks things"
+    )
+    doctor.add_argument(
+        "--minutes",
+        metavar="N",
+        type=_finite,
+        help="with --prove: begin no check that would not end in so many minutes",
+    )
+
+
+def _ids(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
 
 
 def _shares(text: str) -> tuple[int, ...]:
@@ -237,6 +372,20 @@ def _changes(text: str) -> tuple[tuple[str, float], ...]:
             raise argparse.ArgumentTypeError(rule)
         found.append((name.strip(), number))
     return tuple(found)
+
+
+def _device(text: str) -> str:
+    kind, colon, uuid = text.partition(":")
+    if text != "cpu" and (kind != "gpu" or (colon and not uuid)):
+        raise argparse.ArgumentTypeError(f"must be gpu, gpu:UUID or cpu, got {text!r}")
+    return text
+
+
+def _minutes(text: str) -> float:
+    number = _finite(text)
+    if number <= 0:
+        raise argparse.ArgumentTypeError(f"must be > 0, got {text!r}")
+    return number
 
 
 def _pause(text: str) -> float:

@@ -116,7 +116,8 @@ def drain(options: Namespace) -> int:
     """Let devices take no new jobs, or take them again."""
     with Client() as client:
         service = client.drain(options.gpus, not options.off)
-    chosen = [d for d in service.devices if d.id in options.gpus or not options.gpus]
+    named = {*options.gpus}
+    chosen = [d for d in service.devices if not named or named & {d.id, d.node}]
     if options.json:
         _write(chosen)
         return 0
@@ -148,7 +149,7 @@ def _watch(client: Client, every_s: float) -> None:
     from rich.live import Live
     from rich.text import Text
 
-    from dovetail.live.tables import dashboard
+    from dovetail.live.tables import dashboard, device_lines
     from dovetail.tables import console
 
     screen = console()
@@ -158,7 +159,7 @@ def _watch(client: Client, every_s: float) -> None:
                 height = screen.size.height
                 try:
                     service = client.service()
-                    most = _most_jobs(height - len(service.devices))
+                    most = _most_jobs(height - device_lines(service.devices))
                     view = dashboard(service, client.jobs(), most)
                 except NoServiceError as error:
                     # It may be restarted: what it runs goes on.

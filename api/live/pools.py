@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -21,7 +22,8 @@ def pool_named(text: str, directory: Path) -> NodePool:
     ----------
     text : str
         ``gpu`` or ``gpu:ID,ID``; ``cpu`` or
-        ``cpu:cores_per_device=N,devices=N,shares=HOW``; ``simulated:INSTANCE``.
+        ``cpu:cores_per_device=N,devices=N,shares=HOW``; ``nodes:FILE``; ``ray:HOST:PORT`` and its
+        options; ``slurm:...`` (``docs/howto-slurm.md``); ``simulated:INSTANCE``.
     directory : Path
         The service's state directory.
 
@@ -58,6 +60,32 @@ def _cpu(rest: str, directory: Path) -> NodePool:
     return open_cpu_pool(directory, rest)
 
 
+def _nodes(rest: str, directory: Path) -> NodePool:
+    from dovetail.executor.live.nodes.finding import ListedNodes
+    from dovetail.executor.live.pools.nodes import NodesPool
+
+    if not rest:
+        raise InputError("must name a file: nodes:FILE", _FLAG)
+    return NodesPool(directory, ListedNodes(Path(rest)))
+
+
+def _ray(rest: str, directory: Path) -> NodePool:
+    from dovetail.executor.live.nodes.ray_finding import RayFinder, ray_plan
+    from dovetail.executor.live.pools.nodes import NodesPool
+
+    plan = ray_plan(rest)
+    return NodesPool(directory, RayFinder(directory / "nodes", plan), plan.lease_s)
+
+
+def _slurm(rest: str, directory: Path) -> NodePool:
+    from dovetail.executor.live.nodes.slurm_finder import SlurmFinder, asked_for
+    from dovetail.executor.live.pools.nodes import NodesPool
+
+    asked = asked_for(rest, os.environ)
+    finder = SlurmFinder(directory, asked)
+    return NodesPool(directory, finder, asked.lease_s, taken_back=finder.taken_back)
+
+
 def _simulated(rest: str, directory: Path) -> NodePool:
     from dovetail.commands import instance_named
     from dovetail.executor.live.pools.simulated import SimulatedNode
@@ -68,5 +96,12 @@ def _simulated(rest: str, directory: Path) -> NodePool:
 
 
 _POOLS: Final[Mapping[str, Callable[[str, Path], NodePool]]] = MappingProxyType(
-    {"gpu": _gpu, "cpu": _cpu, "simulated": _simulated}
+    {
+        "gpu": _gpu,
+        "cpu": _cpu,
+        "nodes": _nodes,
+        "ray": _ray,
+        "slurm": _slurm,
+        "simulated": _simulated,
+    }
 )

@@ -16,7 +16,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 from dovetail.executor.live.journal import Journal
-from dovetail.executor.live.pools.pool import NodePool
+from dovetail.executor.live.pools.pool import NodePool, told_awaited
 from dovetail.executor.live.service import SAMPLE_S, Service
 from dovetail.executor.live.watch import WatchOptions
 from dovetail.instances.datasets import Repository
@@ -139,5 +139,5 @@ def _tell(options: Namespace, pool: NodePool, where: Listening, port: int | None
     tcp = f" and TCP port {port}" if port is not None else ""
     count = f"{len(devices)} device{'' if len(devices) == 1 else 's'}"
     print(f"serving the {pool.name} pool, {count}, at {where.path}{tcp}{dry}", flush=True)
-    if pool.notice:
-        print(f"dovetail: {pool.notice}", file=sys.stderr)
+    for line in filter(None, (pool.notice, told_awaited(pool))):
+        print(f"dovetail: {line}", file=sys.stderr)

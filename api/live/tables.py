@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -18,6 +20,8 @@ from dovetail.wording import NO_FIGURE, gib, number, percent, seconds, two_digit
 
 MOST_JOBS = 200
 MOST_WAITING = 20
+MOST_DEVICES = 24
+MOST_NODES = 20
 _METRICS_SHOWN = 2
 _STYLES = {
     JobState.FAILED: "red",
@@ -26,6 +30,45 @@ _STYLES = {
     JobState.PROFILING: "cyan",
     JobState.STARTING: "cyan",
 }
+
+
+class NodeRow(NamedTuple):
+    """A node and its devices."""
+
+    name: str
+    devices: Sequence[DeviceView]
+
+    @property
+    def busy(self) -> int:
+        """How many of its devices some job has."""
+        return sum(bool(device.jobs) for device in self.devices)
+
+    @property
+    def trouble(self) -> str:
+        """Why its devices take no new jobs, and how many, where these are not all."""
+        told = Counter(device.trouble for device in self.devices if device.trouble)
+        return ", ".join(
+            why if count == len(self.devices) else f"{count} of {len(self.devices)}: {why}"
+            for why, count in told.items()
+        )
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """Its row."""
+        models = Counter(device.model for device in self.devices)
+        used = [device.used_mib for device in self.devices if device.used_mib is not None]
+        power = [device.power_w for device in self.devices if device.power_w is not None]
+        whole = gib(sum(device.memory_mib for device in self.devices))
+        return (
+            self.name,
+            self.devices[0].rack or NO_FIGURE,
+            ", ".join(f"{count} {model}" for model, count in models.items()),
+            str(self.busy),
+            str(len({job for device in self.devices for job in device.jobs})),
+            f"{gib(sum(used)) if used else NO_FIGURE}/{whole}",
+            f"{sum(power):.0f}" if power else NO_FIGURE,
+            self.trouble,
+        )
 
 
 def queue_view(jobs: Sequence[JobView], now_s: float) -> RenderableType:
@@ -80,7 +123,7 @@ def job_view(job: JobView, now_s: float, explanation: str) -> RenderableType:
 
 def service_view(service: ServiceView) -> RenderableType:
     """Return the service and its devices."""
-    return Group(service_lines(service), Text(), device_table(service.devices))
+    return Group(service_lines(service), Text(), devices_view(service.devices))
 
 
 def service_lines(service: ServiceView) -> Table:
@@ -99,8 +142,57 @@ def service_lines(service: ServiceView) -> Table:
         ("up for", f"{lasting(service.now_s - service.started_s)} (process {service.pid})"),
         ("jobs", counts or "none"),
     ]
+    nodes = by_node(service.devices)
+    if len(nodes) > 1:
+        facts.append(("nodes", _of_nodes(nodes)))
     notes = [("note", service.notice), ("trouble", service.trouble)]
     return fact_lines(*facts, *(each for each in notes if each[1]))
+
+
+def by_node(devices: Iterable[DeviceView]) -> list[NodeRow]:
+    """Return the nodes that the devices are of."""
+    of_node: dict[str, list[DeviceView]] = {}
+    for device in devices:
+        of_node.setdefault(device.node, []).append(device)
+    return [NodeRow(name, found) for name, found in of_node.items()]
+
+
+def devices_view(devices: Sequence[DeviceView]) -> RenderableType:
+    """Return a row for every device; where they are many, of several nodes, one for every node."""
+    nodes = by_node(devices)
+    if len(nodes) == 1 or len(devices) <= MOST_DEVICES:
+        return device_table(devices)
+    return node_table(nodes)
+
+
+def device_lines(devices: Sequence[DeviceView]) -> int:
+    """Return how many lines `devices_view` takes for its rows."""
+    nodes = by_node(devices)
+    few = len(nodes) <= 1 or len(devices) <= MOST_DEVICES
+    return len(devices) if few else min(len(nodes), MOST_NODES + 1)
+
+
+def node_table(nodes: Sequence[NodeRow]) -> RenderableType:
+    """Return a row a node, those in trouble and then the busiest first; of many the first."""
+    table = plain_table("node", "rack", "devices")
+    columns = ("busy", "jobs", "memory\nGiB", "power\nW", "")
+    for name in columns[:4]:
+        table.add_column(name, no_wrap=True, justify="right")
+    table.add_column("", overflow="fold")
+    first = sorted(nodes, key=lambda node: (not node.trouble, -node.busy))[:MOST_NODES]
+    rows = [node.cells for node in first]
+    for row in rows:
+        table.add_row(*map(Text, row))
+    heads = tuple(column.replace("\n", " ") for column in columns)
+    more = _more(len(nodes) - MOST_NODES, "more nodes", "show")
+    return Group(Fitting(table, row_lines(rows, 3, heads)), *more)
+
+
+def _of_nodes(nodes: Sequence[NodeRow]) -> str:
+    devices, busy = sum(len(node.devices) for node in nodes), sum(node.busy for node in nodes)
+    troubled = sum(bool(node.trouble) for node in nodes)
+    told = f"{len(nodes)}, {number(devices, 'device')}, {busy} of them busy"
+    return f"{told}; {troubled} of the nodes in trouble" if troubled else told
 
 
 def device_table(devices: Sequence[DeviceView]) -> RenderableType:
@@ -158,8 +250,8 @@ def _waiting(jobs: Sequence[JobView], most: int) -> Iterator[RenderableType]:
     yield from _more(len(waiting) - most, "more waiting")
 
 
-def _more(amount: int, what: str) -> list[RenderableType]:
-    return [Text(f"... {amount:,} {what}: dovetail queue --json")] if amount > 0 else []
+def _more(amount: int, what: str, command: str = "queue") -> list[RenderableType]:
+    return [Text(f"... {amount:,} {what}: dovetail {command} --json")] if amount > 0 else []
 
 
 def _facts(job: JobView, now_s: float) -> Iterator[tuple[str, str]]:

@@ -7,6 +7,9 @@ from datetime import datetime
 from dovetail.executor.live.views import JobView
 from dovetail.wording import NO_FIGURE, share_told, two_digits
 
+MOST_PLACES = 8
+"""Devices of a job that are named one by one where there are many jobs."""
+
 
 def clock_time(at_s: float) -> str:
     """Return a moment as this machine's clocks show it."""
@@ -19,9 +22,12 @@ def printable(text: str) -> str:
 
 
 def places(job: JobView) -> str:
-    """Return the devices of a job with its caps there."""
+    """Return the devices of a job with its caps there; of many on several nodes, how many."""
     if not job.gpus:
         return NO_FIGURE
+    nodes = {gpu.partition("/")[0] for gpu in job.gpus}
+    if len(job.gpus) > MOST_PLACES and len(nodes) > 1:
+        return f"{len(job.gpus)} devices of {len(nodes)} nodes"
     shares = job.shares or (None,) * len(job.gpus)
     return ", ".join(
         gpu if share is None else f"{gpu} {share_told(share)}"

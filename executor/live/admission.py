@@ -46,7 +46,9 @@ def refuse_another(specs: Sequence[JobSpec], jobs: Sequence[LiveJob]) -> None:
         raise InputError(f"must be a new one, got that of {names}, which are other jobs", "key")
 
 
-def refuse_hopeless(spec: JobSpec, by: Owner, cluster: Cluster, any_user: bool, path: str) -> None:
+def refuse_hopeless(
+    spec: JobSpec, by: Owner, cluster: Cluster | None, any_user: bool, path: str
+) -> None:
     """Refuse a job that may not run as its owner, or that fits on no devices.
 
     Parameters
@@ -55,8 +57,8 @@ def refuse_hopeless(spec: JobSpec, by: Owner, cluster: Cluster, any_user: bool, 
         The job.
     by : Owner
         Who submits it.
-    cluster : Cluster
-        The pool's devices.
+    cluster : Cluster or None
+        The pool's devices; None: not all are known yet, and what is too large for them may wait.
     any_user : bool
         Whether jobs may run as other users than the service's.
     path : str
@@ -78,7 +80,8 @@ def refuse_hopeless(spec: JobSpec, by: Owner, cluster: Cluster, any_user: bool, 
     if not spec.command[0] or any("\0" in word for word in spec.command):
         rule = "must name a program and be without NUL characters"
         raise InputError(rule, f"{path}command")
-    _refuse_too_large(spec, cluster, path)
+    if cluster is not None:
+        _refuse_too_large(spec, cluster, path)
 
 
 def _refuse_too_large(spec: JobSpec, cluster: Cluster, path: str) -> None:

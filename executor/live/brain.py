@@ -185,7 +185,8 @@ class LiveJob:
     failures, losses : int
         How many runs failed by themselves, and how many were lost through no fault of theirs.
     trouble : str
-        What went wrong first in its present run, or the last one.
+        What went wrong in its present run, or the last one: a rank was lost for good, or else what
+        came first.
     unseen : bool
         Whether that says nothing of the job: a rank ended unseen, or could not be started then.
     request : str
@@ -246,7 +247,7 @@ class Device:
     drained : str
         Who drains it, empty where nobody does.
     present : bool
-        Whether the pool of the last service has it.
+        Whether the pool has it, as it was told last.
     """
 
     sick: str = ""
@@ -542,7 +543,9 @@ class Brain:
         self._device(event.gpu).sick = ""
         return []
 
-    def _service_started(self, event: events.ServiceStarted) -> list[Command]:
+    def _devices_changed(
+        self, event: events.DevicesChanged | events.ServiceStarted
+    ) -> list[Command]:
         for gpu in event.gpus:
             self.devices.setdefault(gpu, Device())
         for name, device in self.devices.items():
@@ -569,8 +572,10 @@ class Brain:
         job, rank = self._rank(event)
         if job is None or rank.state is RankState.OVER:
             return []
+        # Peers that miss a lost rank fail, often before that is proven gone.
+        missed = rank.state is RankState.LOST and isinstance(event, events.RankGone)
         rank.state, rank.status = RankState.OVER, status
-        if trouble and not job.trouble:
+        if trouble and (missed or not job.trouble):
             job.trouble, job.unseen = trouble, _blameless(event)
         if all(other.state is RankState.OVER for other in job.ranks):
             return self._conclude(job, event.at_s)
@@ -781,6 +786,7 @@ _REACTIONS: Final[Mapping[type, Callable[..., list[Command]]]] = MappingProxyTyp
         events.Recorded: Brain._recorded,
         events.DeviceSick: Brain._device_sick,
         events.DeviceHealed: Brain._device_healed,
-        events.ServiceStarted: Brain._service_started,
+        events.DevicesChanged: Brain._devices_changed,
+        events.ServiceStarted: Brain._devices_changed,
     }
 )

@@ -236,6 +236,13 @@ class DeviceHealed(Event):
     gpu: Name
 
 
+class DevicesChanged(Event):
+    """The pool has these devices from now on; runs on others go on."""
+
+    kind: Literal["devices_changed"] = "devices_changed"
+    gpus: tuple[Name, ...]
+
+
 class ServiceStarted(Event):
     """A service took up the journal; ``boot`` is the kernel's boot id."""
 
@@ -267,6 +274,7 @@ AnyEvent = Annotated[
     | Recorded
     | DeviceSick
     | DeviceHealed
+    | DevicesChanged
     | ServiceStarted,
     Field(discriminator="kind"),
 ]

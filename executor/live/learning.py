@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -38,7 +38,7 @@ class Learner:
     ----------
     repository : Repository
         Its file may not exist yet.
-    gpu_models : sequence of str
+    gpu_models : iterable of str
         The pool's device models.
     model : TrainedPredictor, optional
         A model that is given (``--model``): then none is fitted.
@@ -59,7 +59,7 @@ class Learner:
     def __init__(
         self,
         repository: Repository,
-        gpu_models: Sequence[str],
+        gpu_models: Iterable[str],
         model: TrainedPredictor | None = None,
         into: Path | None = None,
         wake: Callable[[], None] = lambda: None,
@@ -67,7 +67,7 @@ class Learner:
     ) -> None:
         self.trouble = ""
         self._repository = repository
-        self._gpu_models = tuple(gpu_models)
+        self.equip(gpu_models)
         self._into = into if model is None else None
         self._wake = wake
         self._kind = kind
@@ -80,6 +80,10 @@ class Learner:
         if self._into is not None and self._into.exists():
             self._take(self._into)
         self._told = self._sequence, self._model
+
+    def equip(self, gpu_models: Iterable[str]) -> None:
+        """Fit models for these device models from now on."""
+        self._gpu_models = tuple(dict.fromkeys(gpu_models))
 
     def news(self) -> Beliefs | None:
         """Read what is new, and return `beliefs` if they are others than before it.

@@ -79,7 +79,7 @@ def _live_reason(reason: str, instance: Instance, job: str, alone: bool) -> str:
     """Return a reason of ``dovetail explain`` as it is meant of a job that is live.
 
     Of a job that may start ``alone`` only, it is no news that nothing is known of it beside others.
-    No job is accepted that is too large for the whole pool.
+    One that is too large for the whole pool waits for devices that are to join.
     """
     if reason.startswith("size: "):
         return "capacity: too few devices take jobs"

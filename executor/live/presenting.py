@@ -109,11 +109,13 @@ def device_views(
     """Return how the devices stand."""
     residents = brain.residents()
     found = []
-    for gpu in (gpu for node in cluster.nodes for gpu in node.devices):
+    for node, gpu in ((at, gpu) for at in cluster.nodes for gpu in at.devices):
         used = usage.get(gpu.id)
         found.append(
             DeviceView(
                 id=gpu.id,
+                node=node.id,
+                rack=node.rack,
                 model=gpu.model,
                 memory_mib=gpu.memory_mib,
                 jobs=tuple(job.id for job in residents.get(gpu.id, ())),

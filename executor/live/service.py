@@ -13,9 +13,9 @@ import math
 import os
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Final, Literal, Protocol
+from typing import Final, Protocol
 
 from dovetail.executor.live import events
 from dovetail.executor.live.admission import (
@@ -37,6 +37,7 @@ from dovetail.executor.live.brain import (
 from dovetail.executor.live.clock import ServiceClock, boot_id, boot_s
 from dovetail.executor.live.commands import Command, Launch, Release, Stop
 from dovetail.executor.live.desk import BusyError, RefusedError, UnknownJobError
+from dovetail.executor.live.devices import Devices
 from dovetail.executor.live.events import AnyEvent
 from dovetail.executor.live.first_looks import FirstLooks
 from dovetail.executor.live.jobs import JobSpec, Owner, Run
@@ -44,10 +45,11 @@ from dovetail.executor.live.journal import JournalError
 from dovetail.executor.live.last_seen import LastSeen
 from dovetail.executor.live.learning import Learner
 from dovetail.executor.live.library import Library
+from dovetail.executor.live.loaded import LoadedLibraries
 from dovetail.executor.live.mailbox import Mailbox, Request
 from dovetail.executor.live.placement_check import PlacementCheck
 from dovetail.executor.live.planning import Lacks, of_job, of_round, plan_of
-from dovetail.executor.live.pools.pool import NodePool, Usage
+from dovetail.executor.live.pools.pool import NodePool, Usage, told_awaited
 from dovetail.executor.live.presenting import device_views, job_views, powers
 from dovetail.executor.live.recorder import Recorder
 from dovetail.executor.live.unfailing import AGAIN_S as POLICY_AGAIN_S
@@ -56,7 +58,7 @@ from dovetail.executor.live.views import JobView, ServiceView
 from dovetail.executor.live.watch import WATCHED, Reading, Watch, WatchOptions, watched
 from dovetail.executor.live.world import CannotStartError, World
 from dovetail.executor.rounds import run_rounds
-from dovetail.instances._record import listed, shown
+from dovetail.instances._record import shown
 from dovetail.instances._version import VERSION
 from dovetail.instances.datasets import Repository
 from dovetail.instances.errors import DovetailError, InputError
@@ -171,18 +173,18 @@ class Service:
         self._brain = journal.replay()
         self._clock = ServiceClock(self._brain.now_s)
         self._started_s = self._clock.now_s()
-        self._cluster = pool.cluster()
-        self._models = {g.id: g.model for node in self._cluster.nodes for g in node.devices}
+        self._devices = Devices(pool)
         self._recorder = Recorder(repository, self._mailbox.ring)
         into = Path(directory) / _MODEL if directory and not dry_run else None
-        kinds = tuple(dict.fromkeys(self._models.values()))
-        self._learner = Learner(repository, kinds, model, into, self._mailbox.ring)
-        self._asked: set[str] = set()
+        models = self._devices.models
+        self._learner = Learner(repository, models.values(), model, into, self._mailbox.ring)
+        self._loaded = LoadedLibraries(self._brain, pool, self._devices)
         beliefs = self._learner.beliefs
-        self._world = World(self._brain, self._cluster, beliefs, pool.sharing, self._allowed)
+        cluster = self._devices.cluster
+        self._world = World(self._brain, cluster, beliefs, pool.sharing, self._allowed)
         self._knowledge = Library(self._world)
         watching = watching or WatchOptions()
-        self._watch = Watch(self._models, self._knowledge, watching)
+        self._watch = Watch(models, self._knowledge, watching)
         self._looks = FirstLooks(self._brain, watching.profile_most_s)
         # What has happened and is not durable yet, and what is to be done for what is.
         self._news: list[AnyEvent] = []
@@ -246,7 +248,7 @@ class Service:
             for rank in range(len(job.ranks))
         }
         told = self._of_jobs(self._stamped(self._pool.poll()))
-        self._commit([*told, *self._newly_known()])
+        self._commit([*self._others(), *told, *self._newly_known()])
         releases = [command for command in self._commands if isinstance(command, Release)]
         releases += [Release(run.id) for run in ended]
         self._commands = [*releases, *strays, *self._brain.outstanding()]
@@ -268,7 +270,7 @@ class Service:
             at_s=self._clock.now_s(),
             boot=boot_id(),
             pool=self._pool.name,
-            gpus=tuple(gpu.id for node in self._cluster.nodes for gpu in node.devices),
+            gpus=tuple(self._devices.models),
             version=VERSION,
         )
 
@@ -403,7 +405,8 @@ class Service:
 
     def _placement_check(self) -> PlacementCheck:
         strays = {s.gpu: stray.run.id for stray in self._strays.values() for s in stray.run.seats}
-        return PlacementCheck(self._brain, self._cluster, self._pool.sharing, self._allowed, strays)
+        cluster = self._devices.cluster
+        return PlacementCheck(self._brain, cluster, self._pool.sharing, self._allowed, strays)
 
     def _allowed(self, spec: JobSpec, model: str) -> Collection[int]:
         """Return the shares that a job may have: those that compute right with its library."""
@@ -443,11 +446,14 @@ class Service:
         self._obey()
 
     def _polled(self) -> list[AnyEvent]:
+        told: list[AnyEvent] = []
         try:
-            return self._stamped(self._pool.poll())
+            told = self._stamped(self._pool.poll())
+            # Asked after what it tells, journalled before: that may be of new devices.
+            return [*self._others(), *told]
         except Exception as error:
             self._be_in_trouble("pool", error)
-            return []
+            return told
 
     def _see_ends(self, happened: Sequence[AnyEvent]) -> None:
         """Look once more how far those came that have ended, before their runs are released."""
@@ -509,7 +515,7 @@ class Service:
             found: Sequence[AnyEvent] = self._watch.observe(
                 self._brain, progress, self._usage, now_s, boot_s()
             )
-            found = (*found, *self._libraries_of(runs))
+            found = (*found, *self._loaded.news(runs, now_s))
         except Exception as error:
             self._be_in_trouble("watch", error)
             return []
@@ -528,37 +534,6 @@ class Service:
                 job = run.rpartition(".")[0]
                 self._world.note_progress(job, reading.iterations, reading.total)
         return list(found)
-
-    def _libraries_of(self, runs: Sequence[str]) -> Iterator[AnyEvent]:
-        """Yield which libraries runs have loaded, and the stops of those that compute wrong.
-
-        A workload's jobs may change their library between one run and the next.
-        """
-        self._asked &= set(runs)
-        for name in runs:
-            job = self._brain.jobs[name.rpartition(".")[0]]
-            if job.run is None or name in self._asked:
-                continue
-            library = self._pool.library(job.run)
-            if not library:
-                continue
-            self._asked.add(name)
-            if library != self._brain.library(job.spec):
-                uid, workload = _key(job.spec)
-                at_s = self._clock.now_s()
-                yield events.LibrarySeen(at_s=at_s, uid=uid, workload=workload, library=library)
-            yield from self._wrong_share(job.run, library)
-
-    def _wrong_share(self, run: Run, library: str) -> Iterator[AnyEvent]:
-        for seat in run.seats:
-            if seat.share is None or seat.gpu not in self._models:
-                continue
-            if seat.share not in self._pool.allowed(library, self._models[seat.gpu]):
-                reason = f"its library {library} is not known to compute right at {seat.share} %"
-                then: Literal["wait", "fail"] = "wait" if run.spec.requeue else "fail"
-                at_s = self._clock.now_s()
-                yield events.StopDecided(at_s=at_s, run=run.id, reason=reason, then=then)
-                return
 
     def _record_what_was_measured(self) -> None:
         if not self._dry_run:
@@ -596,7 +571,7 @@ class Service:
 
     def _known_of(self, specs: Iterable[JobSpec]) -> list[AnyEvent]:
         """Return which workloads the repository has the profile of, and the journal does not."""
-        at_s, models = self._clock.now_s(), set(self._models.values())
+        at_s, models = self._clock.now_s(), self._devices.told_models
         keys = {
             _key(spec)
             for spec in specs
@@ -646,9 +621,24 @@ class Service:
                     self._commands += self._brain.apply(event)
             except TransitionError as error:
                 _LOG.warning("%s is passed over: %s", event.kind, error)
+        if any(isinstance(event, events.DevicesChanged) for event in happened):
+            self._take_up_devices()
         self._changed |= any(event.kind not in _QUIET for event in happened)
         self._urgent |= any(event.kind not in _PATIENT for event in happened)
         self._checkpoint()
+
+    def _others(self) -> list[AnyEvent]:
+        """Return that the pool has other devices now, and what is known of workloads on them."""
+        news = self._devices.news(self._clock.now_s())
+        return [*news, *self._newly_known()] if news else []
+
+    def _take_up_devices(self) -> None:
+        with self._lock:
+            self._devices.take_up()
+            models = self._devices.models
+            self._world.equip(self._devices.cluster)
+            self._watch.equip(models)
+            self._learner.equip(models.values())
 
     def _checkpoint(self) -> None:
         try:
@@ -696,9 +686,10 @@ class Service:
 
     def submit(self, specs: Sequence[JobSpec], by: Owner, key: str = "") -> tuple[str, ...]:
         """Accept jobs, all or none, and return their ids; what was accepted before, as it is."""
+        cluster = None if self._pool.awaited else self._devices.cluster
         for k, spec in enumerate(specs):
             path = f"jobs[{k}]." if len(specs) > 1 else ""
-            refuse_hopeless(spec, by, self._cluster, self._any_user, path)
+            refuse_hopeless(spec, by, cluster, self._any_user, path)
 
         request = f"{by.uid} {key}" if key else ""
 
@@ -737,18 +728,14 @@ class Service:
         return self.job(job)
 
     def drain(self, gpus: Sequence[str], on: bool, by: Owner) -> ServiceView:
-        """Let devices (none named: all) take no new jobs, or take them again."""
+        """Let devices, or all of a node (none named: all), take no new jobs, or take them again."""
         if not is_administrator(by):
             raise RefusedError("only an administrator may drain devices")
-        known = [gpu.id for node in self._cluster.nodes for gpu in node.devices]
-        for k, gpu in enumerate(gpus):
-            if gpu not in known:
-                rule = f"must be one of {listed(known)}, got {shown(gpu)}"
-                raise InputError(rule, f"gpus[{k}]")
+        chosen = self._devices.named(gpus)
 
         def drained(_: int) -> list[AnyEvent]:
             at_s = self._clock.now_s()
-            return [events.DrainChanged(at_s=at_s, gpus=tuple(gpus), on=on, by=by.name)]
+            return [events.DrainChanged(at_s=at_s, gpus=chosen, on=on, by=by.name)]
 
         self._mailbox.ask(Request(drained, _nothing))
         return self.service()
@@ -776,10 +763,11 @@ class Service:
 
     def service(self) -> ServiceView:
         """Return the service and its devices."""
+        awaited = told_awaited(self._pool)
         with self._lock:
             return ServiceView(
                 pool=self._pool.name,
-                notice=self._pool.notice,
+                notice="; ".join(filter(None, [self._pool.notice, awaited])),
                 policy=self._policy.name,
                 version=VERSION,
                 pid=os.getpid(),
@@ -792,7 +780,9 @@ class Service:
                 gap=self._gap,
                 dry_run=self._dry_run,
                 trouble="; ".join(filter(None, self._all_troubles())),
-                devices=device_views(self._brain, self._cluster, self._usage, self._power_w),
+                devices=device_views(
+                    self._brain, self._devices.cluster, self._usage, self._power_w
+                ),
             )
 
     def _all_troubles(self) -> list[str]:
@@ -827,6 +817,8 @@ class Service:
             # What would let it start beside others or later is of no use while nobody may.
             waits = live.state in QUEUED
             closed = waits and self._lacks().closed
+        if waits:
+            told = "\n".join(filter(None, [told, told_awaited(self._pool)]))
         if over or closed:
             return told
         lines = [told, of_round(job, alone, *self._round_and_plan())]

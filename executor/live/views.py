@@ -65,6 +65,8 @@ class DeviceView(Record):
     """A device and who is on it; ``trouble`` says why it takes no new jobs, empty where it does."""
 
     id: Name
+    node: Name
+    rack: Name | None = None
     model: Name
     memory_mib: float
     jobs: tuple[str, ...] = ()

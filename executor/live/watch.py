@@ -236,6 +236,10 @@ class Watch:
         self._devices: dict[str, _Device] = {}
         self._found: dict[tuple[str, str, int], SoloProfile] = {}
 
+    def equip(self, models: Mapping[str, str]) -> None:
+        """Take in that the pool has other devices now."""
+        self._models = models
+
     def observe(
         self,
         brain: Brain,

@@ -137,25 +137,30 @@ class World:
     _made: KindState = field(init=False)
 
     def __post_init__(self) -> None:
-        self._gpus = {gpu.id: gpu for node in self.cluster.nodes for gpu in node.devices}
-        self._models = tuple(dict.fromkeys(gpu.model for gpu in self._gpus.values()))
-        taken = self.cluster.reserve_mib + self.cluster.per_process_mib
-        self._sizes_mib = [gpu.memory_mib - taken for gpu in self._gpus.values()]
-        self._most_mib = max(self._sizes_mib, default=0.0)
+        self.equip(self.cluster)
         self._tracks: dict[str, _Track] = {}
         self._lasted: dict[WorkloadKey, _Mean] = {}
-        self._profiles: dict[str, Workload | None] = {}
         self._newcomers = Newcomers()
         self._place: dict[Kind, int] = {}
         self._sizes: dict[str, int] = {}
         self._specs: dict[Kind, JobSpec] = {}
         self._basis: tuple[object, ...] = ()
-        self._stale = True
         for live in self.brain.jobs.values():
             self._note_duration(live)
         self.renew(self.brain.now_s)
 
     # What comes in.
+
+    def equip(self, cluster: Cluster) -> None:
+        """Use the devices that the pool has now, from the next ``renew`` on."""
+        self.cluster = cluster
+        self._gpus = {gpu.id: gpu for node in cluster.nodes for gpu in node.devices}
+        self._models = tuple(dict.fromkeys(gpu.model for gpu in self._gpus.values()))
+        taken = cluster.reserve_mib + cluster.per_process_mib
+        self._sizes_mib = [gpu.memory_mib - taken for gpu in self._gpus.values()]
+        self._most_mib = max(self._sizes_mib, default=0.0)
+        self._profiles: dict[str, Workload | None] = {}
+        self._stale = True
 
     def learn(self, beliefs: Beliefs) -> None:
         """Believe something newer from the next ``renew`` on."""

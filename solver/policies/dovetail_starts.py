@@ -16,6 +16,7 @@ from dovetail.solver.policies.dovetail_sites import Site
 from dovetail.solver.policies.dovetail_spread import Spread, spreads
 from dovetail.solver.policies.dovetail_ways import Seat
 from dovetail.solver.policies.draft import Draft
+from dovetail.solver.policies.placement import fewest_nodes
 from dovetail.solver.policies.state import Job
 
 Floats = NDArray[np.float64]
@@ -84,15 +85,16 @@ def _start(draft: Draft, job: Job, seat: Seat, gpus: Sequence[int]) -> None:
 
 
 def _together(draft: Draft, gpus: Sequence[int], count: int) -> list[int]:
-    """Return ``count`` of the GPUs on few nodes, breaking up no node without need."""
+    """Return ``count`` of the GPUs on few nodes and racks, breaking up no node without need."""
     by_node: dict[int, list[int]] = defaultdict(list)
     for gpu in gpus:
         by_node[draft.state.machines.node[gpu]].append(gpu)
     enough = [held for held in by_node.values() if len(held) >= count]
     if enough:
         return min(enough, key=len)[:count]
-    most_first = sorted(by_node.values(), key=lambda held: -len(held))
-    return [gpu for held in most_first for gpu in held][:count]
+    counts = {node: len(held) for node, held in by_node.items()}
+    nodes = fewest_nodes(counts, count, draft.state.machines)
+    return [gpu for node in nodes for gpu in by_node[node]][:count]
 
 
 def _on_idle(market: Market, kind: Kind) -> Iterator[Option]:

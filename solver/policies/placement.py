@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 
 from dovetail.solver.policies.draft import Draft
-from dovetail.solver.policies.state import Job
+from dovetail.solver.policies.state import Job, Machines
 
 
 def idle_gpus(draft: Draft, job: Job) -> list[int] | None:
@@ -13,8 +15,8 @@ def idle_gpus(draft: Draft, job: Job) -> list[int] | None:
 
     Of the models with enough idle GPUs the one on which the job runs fastest is taken. On it the
     gang goes to the node with the fewest idle GPUs that holds it; where none does, to the nodes
-    with the most idle GPUs, which spans the fewest. GPUs with too little memory for the job are
-    passed over.
+    with the most idle GPUs, which spans the fewest, all of one rack where as few of that hold it.
+    GPUs with too little memory for the job are passed over.
     """
     speed = draft.state.speed
     models = range(len(draft.state.machines.models))
@@ -32,7 +34,7 @@ def idle_gpus_of(draft: Draft, job: Job, count: int, model: int, mode: int = 0) 
     machines = draft.state.machines
     need = draft.state.modes[job.workload][mode].memory_mib
     if len(machines.models) == 1 and need <= machines.least_memory_mib:
-        return _consolidated(draft.idle_count, count, draft.idle_on)
+        return _consolidated(draft.idle_count, count, draft.idle_on, machines)
 
     def fitting(node: int) -> list[int]:
         return [
@@ -42,11 +44,11 @@ def idle_gpus_of(draft: Draft, job: Job, count: int, model: int, mode: int = 0) 
         ]
 
     counts = [len(fitting(node)) if idle else 0 for node, idle in enumerate(draft.idle_count)]
-    return _consolidated(counts, count, fitting)
+    return _consolidated(counts, count, fitting, machines)
 
 
 def _consolidated(
-    counts: list[int], workers: int, idle_on: Callable[[int], list[int]]
+    counts: list[int], workers: int, idle_on: Callable[[int], list[int]], machines: Machines
 ) -> list[int] | None:
     """Return GPUs by how many each node has and which these are."""
     fullest = min([count for count in counts if count >= workers], default=None)
@@ -54,9 +56,38 @@ def _consolidated(
         return idle_on(counts.index(fullest))[:workers]
     if sum(counts) < workers:
         return None
-    taken: list[int] = []
-    for node in sorted(range(len(counts)), key=lambda n: -counts[n]):
-        taken += idle_on(node)
-        if len(taken) >= workers:
-            break
-    return taken[:workers]
+    nodes = fewest_nodes({n: count for n, count in enumerate(counts) if count}, workers, machines)
+    return [gpu for node in nodes for gpu in idle_on(node)][:workers]
+
+
+def fewest_nodes(counts: Mapping[int, int], workers: int, machines: Machines) -> list[int]:
+    """Return the fewest nodes that hold a gang, all of one rack where as few of that do.
+
+    Parameters
+    ----------
+    counts : mapping of int to int
+        How many workers each node holds; more than the gang has in all.
+    workers : int
+        Of the gang.
+    machines : Machines
+        Whose racks count.
+    """
+    rack_of = {node: machines.rack[machines.node_gpus[node][0]] for node in counts}
+    held: dict[int, int] = {}
+    for node, rack in rack_of.items():
+        held[rack] = held.get(rack, 0) + counts[node]
+    place = {rack: k for k, rack in enumerate(held)}
+    order = sorted(counts, key=lambda n: (-counts[n], -held[rack_of[n]], place[rack_of[n]]))
+    fewest = _until(order, counts, workers)
+    alone = (
+        _until([node for node in order if rack_of[node] == rack], counts, workers)
+        for rack in sorted(held, key=lambda rack: held[rack])
+        if held[rack] >= workers
+    )
+    return next((nodes for nodes in alone if len(nodes) == len(fewest)), fewest)
+
+
+def _until(order: Sequence[int], counts: Mapping[int, int], workers: int) -> list[int]:
+    """Return the first nodes that hold a gang together."""
+    held = list(accumulate(counts[node] for node in order))
+    return [*order[: bisect_left(held, workers) + 1]]

@@ -346,6 +346,14 @@ def _group(run: Run, rank: int) -> str:
     return f"{run.id}-{rank}"
 
 
+class CpuOptions(NamedTuple):
+    """What ``cpu:OPTIONS`` asks for, as of a ``CpuPool``."""
+
+    cores_per_device: int
+    devices: int | None
+    shares: Enforcement | None
+
+
 def open_cpu_pool(directory: Path, options: str = "") -> CpuPool:
     """Make the pool that ``--pool cpu:OPTIONS`` asks for.
 
@@ -361,13 +369,17 @@ def open_cpu_pool(directory: Path, options: str = "") -> CpuPool:
     InputError
         When an option is unknown, or its value cannot be.
     """
-    given = dict(_option(part) for part in options.split(",") if part)
+    return CpuPool(directory, *cpu_options(options))
+
+
+def cpu_options(text: str) -> CpuOptions:
+    """Return what the options of a cpu pool ask for; InputError as ``open_cpu_pool``."""
+    given = dict(_option(part) for part in text.split(",") if part)
     unknown = [name for name in given if name not in _OPTIONS]
     if unknown:
         raise InputError(f"must be one of {', '.join(_OPTIONS)}, got {unknown[0]!r}", "--pool")
     devices = given.get("devices")
-    return CpuPool(
-        directory,
+    return CpuOptions(
         _number("cores_per_device", given.get("cores_per_device", "1")),
         None if devices is None else _number("devices", devices),
         _enforcement(given.get("shares")),

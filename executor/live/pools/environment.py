@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from dovetail.executor.live.jobs import Run
+from dovetail.executor.live.pools.parts import Meeting, Part
 from dovetail.executor.live.pools.processes import TOKEN
 from dovetail.executor.live.progress import hook_environment
 
@@ -33,25 +33,26 @@ _TAKEN_OUT_BY_PREFIX: Final = ("CUDA_MPS_", "DOVETAIL_", "TORCHELASTIC_", "PET_"
 
 
 def environment_of(
-    run: Run, rank: int, token: str, progress: Path, port: int | None
+    part: Part, rank: int, token: str, progress: Path, meeting: Meeting | None
 ) -> dict[str, str]:
     """Return the environment of a rank before its pool adds to it.
 
     Parameters
     ----------
-    run : Run
-        The run.
+    part : Part
+        What is kept of the run on this node.
     rank : int
         Which of its ranks.
     token : str
         What its processes are found by.
     progress : path
         The file in which it says how far it is; where the job's output tells that, it does not.
-    port : int or None
-        Where the ranks of a gang meet on this machine; None for a single process, which gets
-        none of the variables of ``torch.distributed``: a plain program stays one.
+    meeting : Meeting or None
+        Where the ranks of a gang meet; None for a single process, which gets none of the
+        variables of ``torch.distributed``: a plain program stays one.
     """
-    kept = {name: value for name, value in run.spec.env.items() if not _misleads(name)}
+    run = part.run
+    kept = {name: value for name, value in run.spec.env.items() if not misleads(name)}
     own = {
         "DOVETAIL_JOB": run.job,
         "DOVETAIL_RUN": run.id,
@@ -64,25 +65,25 @@ def environment_of(
         own["DOVETAIL_SHARE"] = str(share)
     if run.sub_batch is not None:
         own["DOVETAIL_SUB_BATCH"] = str(run.sub_batch)
-    gang = {} if port is None else gang_environment(rank, len(run.seats), port)
+    gang = {} if meeting is None else gang_environment(part, rank, meeting)
     env = {**login_environment(run.spec.owner.uid), **kept, **gang, **own}
     counted = str(progress) if run.spec.progress_pattern is None else None
     return {**env, **hook_environment(counted, env)}
 
 
-def gang_environment(rank: int, ranks: int, port: int) -> Mapping[str, str]:
+def gang_environment(part: Part, rank: int, meeting: Meeting) -> Mapping[str, str]:
     """Return what ``torch.distributed`` reads.
 
     Every rank sees one device, its own, hence ``LOCAL_RANK`` 0, as ``torchrun
-    --virtual-local-rank`` has it.
+    --virtual-local-rank`` has it. ``LOCAL_WORLD_SIZE`` counts the ranks of this node.
     """
     return {
         "RANK": str(rank),
-        "WORLD_SIZE": str(ranks),
+        "WORLD_SIZE": str(len(part.run.seats)),
         "LOCAL_RANK": "0",
-        "LOCAL_WORLD_SIZE": str(ranks),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
+        "LOCAL_WORLD_SIZE": str(len(part.ranks)),
+        "MASTER_ADDR": meeting.address,
+        "MASTER_PORT": str(meeting.port),
     }
 
 
@@ -101,5 +102,6 @@ def login_environment(uid: int) -> Mapping[str, str]:
     }
 
 
-def _misleads(name: str) -> bool:
+def misleads(name: str) -> bool:
+    """Return whether a variable, inherited, would lead a process on a device astray."""
     return name in _TAKEN_OUT or name.startswith(_TAKEN_OUT_BY_PREFIX)

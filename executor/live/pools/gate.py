@@ -61,6 +61,18 @@ class Gate:
             line += part
         return line.decode(errors="replace").strip()
 
+    @property
+    def descriptor(self) -> int:
+        """What becomes readable, while the process is held, only when its shim is gone."""
+        return self._answers
+
+    @property
+    def gone(self) -> bool:
+        """Whether the shim of a process that is held has ended."""
+        poll = select.poll()
+        poll.register(self._answers, select.POLLIN)
+        return bool(poll.poll(0))
+
     def open(self) -> None:
         """Let the process go; where its shim has just died, its files tell what came of it."""
         with contextlib.suppress(BrokenPipeError):

@@ -13,8 +13,8 @@ import os
 import select
 import signal
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, NamedTuple, Protocol
 
@@ -22,11 +22,17 @@ from dovetail.executor.live import events
 from dovetail.executor.live.clock import boot_s
 from dovetail.executor.live.jobs import Run
 from dovetail.executor.live.pools.gate import Gate, LaunchError, NotNowError, complaint
+from dovetail.executor.live.pools.lease import Lease
+from dovetail.executor.live.pools.parts import Meeting, Part, Prepared
 from dovetail.executor.live.pools.processes import Process, boot_id, holders, session
 from dovetail.executor.live.pools.run_files import DamagedError, RankFiles, RunFiles, StopOrder
+from dovetail.executor.live.pools.shim import LAPSED
 
 PREPARE_S: Final = 60.0
 """Seconds that the shims of a run have to bring their processes to the gate."""
+
+COMMIT_S: Final = 60.0
+"""Seconds for which ranks are held at their gates before they are given up."""
 
 SHIM_KILL_S: Final = 10.0
 """Seconds that a shim has to kill what it guards, before it is killed itself."""
@@ -38,6 +44,7 @@ _READY_FIRST_S: Final = 0.02
 _READY_MOST_S: Final = 1.0
 _SWEEP_S: Final = 0.2
 _TROUBLE_S: Final = 2.0
+_OVERDUE_S: Final = 2.0
 
 _log = logging.getLogger(__name__)
 
@@ -63,8 +70,12 @@ class Hooks(Protocol):
     All are called from the run's own thread, so they may take their time, but not for ever.
     """
 
-    def rank_spec(self, run: Run, rank: int, files: RunFiles) -> dict[str, object]:
+    def rank_spec(self, part: Part, rank: int, files: RunFiles) -> dict[str, object]:
         """Return what the shim of a rank is to run; LaunchError where it cannot be."""
+        ...
+
+    def meeting(self, part: Part) -> Meeting | None:
+        """Return where the gang of a part meets; None for a run of one rank."""
         ...
 
     def is_ready(self, run: Run, rank: int, pid: int) -> bool:
@@ -83,6 +94,8 @@ class Hooks(Protocol):
 class _Phase(Enum):
     IDLE = auto()
     """It has no trace."""
+    HELD = auto()
+    """It stands at its gate, and has no trace yet."""
     ALIVE = auto()
     """Its shim runs."""
     ABANDONED = auto()
@@ -101,6 +114,7 @@ class _Rank:
     shim: Process | None = None
     watch: int | None = None
     gate: Gate | None = None
+    held_until_s: float = 0.0
     ready: bool = False
     pause_s: float = _READY_FIRST_S
     due_s: float = 0.0
@@ -112,69 +126,105 @@ class _Rank:
 
 @dataclass
 class _Orders:
-    """What the service wants; set from its thread."""
+    """What the service wants and the run's thread has not taken up yet."""
 
     launch: bool = False
+    prepare: bool = False
+    commit: bool = False
+    abort: str = ""
     stop_s: float | None = None
-    leave: bool = False
-    lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 class Keeper:
-    """Keeps one run.
+    """Keeps one run, or those of its ranks that are on this node.
 
     Parameters
     ----------
-    run : Run
-        The run.
+    part : Part
+        What is kept of the run.
     files : RunFiles
-        Its files.
+        The run's files.
     hooks : Hooks
         The pool that it belongs to.
     tell : callable
         Takes events, from this thread; their ``at_s`` is set by whoever reads them.
+    tell_prepared : callable
+        Takes what has been prepared, from this thread.
+    lease : Lease, optional
+        Under which the ranks run.
     """
 
     def __init__(
-        self, run: Run, files: RunFiles, hooks: Hooks, tell: Callable[[events.AnyEvent], None]
+        self,
+        part: Part,
+        files: RunFiles,
+        hooks: Hooks,
+        tell: Callable[[events.AnyEvent], None],
+        tell_prepared: Callable[[Prepared], None],
+        lease: Lease | None = None,
     ) -> None:
-        self.kept = run
-        self._files, self._hooks, self._tell = files, hooks, tell
-        self._orders = _Orders()
+        self.part, self.kept = part, part.run
+        self._files, self._hooks = files, hooks
+        self._tell, self._tell_prepared = tell, tell_prepared
+        self._lease = lease
+        self._orders, self._ordering = _Orders(), threading.Lock()
+        self._leaving = False
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._ranks = [_Rank(k, files.rank(k)) for k in range(len(run.seats))]
+        self._ranks = [_Rank(k, files.rank(k)) for k in part.ranks]
         self._stopping: StopOrder | None = None
         self._find()
-        self._thread = threading.Thread(target=self._keep, name=f"keeper of {run.id}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._keep, name=f"keeper of {self.kept.id}", daemon=True
+        )
         self._thread.start()
 
     # Orders, from the service's thread.
 
     def order_launch(self) -> None:
         """Start every rank that has no trace, unless the run is being stopped."""
-        self._order(launch=True)
+        with self._ordered() as orders:
+            orders.launch = True
+
+    def order_prepare(self) -> None:
+        """Bring every rank that has no trace to its gate, and tell when all stand there."""
+        with self._ordered() as orders:
+            orders.prepare = True
+
+    def order_commit(self) -> None:
+        """Start what stands at its gate, and refuse what has no trace and does not."""
+        with self._ordered() as orders:
+            orders.commit = True
+
+    def order_abort(self, reason: str) -> None:
+        """Refuse every rank that has not been started."""
+        with self._ordered() as orders:
+            orders.abort = reason
 
     def order_stop(self, grace_s: float) -> None:
         """End every rank; an earlier order holds where it ends sooner."""
-        self._order(stop_s=grace_s)
+        with self._ordered() as orders:
+            known = orders.stop_s
+            orders.stop_s = grace_s if known is None else min(grace_s, known)
 
     def leave(self) -> None:
         """End this thread, and let the ranks run on."""
-        self._order(leave=True)
+        with self._ordered():
+            self._leaving = True
         self._thread.join(LEAVE_S)
         if not self._thread.is_alive():
             os.close(self._wake)
 
-    def _order(
-        self, launch: bool = False, stop_s: float | None = None, leave: bool = False
-    ) -> None:
-        with self._orders.lock:
-            self._orders.launch |= launch
-            self._orders.leave |= leave
-            if stop_s is not None:
-                known = self._orders.stop_s
-                self._orders.stop_s = stop_s if known is None else min(stop_s, known)
+    @contextlib.contextmanager
+    def _ordered(self) -> Iterator[_Orders]:
+        """Let orders be added to those that the thread takes up next."""
+        with self._ordering:
+            yield self._orders
         os.eventfd_write(self._wake, 1)
+
+    def _taken_orders(self) -> _Orders:
+        with self._ordering:
+            taken, self._orders = self._orders, _Orders()
+        return taken
 
     # The thread.
 
@@ -185,11 +235,11 @@ class Keeper:
                 self._guarded_step()
         finally:
             for rank in self._ranks:
-                self._unwatch(rank)
+                self._let_go(rank)
 
     def _goes_on(self) -> bool:
         over = all(rank.phase is _Phase.OVER for rank in self._ranks)
-        return not over and not self._orders.leave
+        return not over and not self._leaving
 
     def _guarded_step(self) -> None:
         try:
@@ -210,6 +260,8 @@ class Keeper:
         for rank in self._ranks:
             if rank.watch is not None:
                 poll.register(rank.watch, select.POLLIN)
+            if rank.phase is _Phase.HELD and rank.gate is not None:
+                poll.register(rank.gate.descriptor, select.POLLIN)
         due = [rank.due_s for rank in self._ranks if rank.due_s]
         wait_ms = max(0.0, min(due) - boot_s()) * 1000 + 1 if due else None
         poll.poll(wait_ms)
@@ -217,15 +269,25 @@ class Keeper:
             os.eventfd_read(self._wake)
 
     def _obey(self) -> None:
-        with self._orders.lock:
-            launch, stop_s = self._orders.launch, self._orders.stop_s
-            self._orders.launch, self._orders.stop_s = False, None
-        if stop_s is not None:
-            self._begin_stop(stop_s)
+        orders = self._taken_orders()
+        if orders.stop_s is not None:
+            self._begin_stop(orders.stop_s)
         if self._stopping is not None:
-            self._refuse_idle("it was stopped before it was started")
-        elif launch:
-            self._launch()
+            self._give_up("it was stopped before it was started")
+        elif orders.abort:
+            self._give_up(orders.abort, later=True)
+        else:
+            self._bring_about(orders)
+
+    def _bring_about(self, orders: _Orders) -> None:
+        if orders.launch or orders.prepare:
+            self._bring_to_gates()
+        if orders.prepare:
+            self._tell_held()
+        if orders.launch or orders.commit:
+            self._open_gates()
+        if orders.commit:
+            self._give_up("it was not prepared when it was to start", later=True)
 
     # Finding what there is.
 
@@ -243,7 +305,7 @@ class Keeper:
             if started is None:
                 return
             if started.never:
-                self._end(rank, self._refused(rank, started.never))
+                self._end(rank, self._refused(rank, started.never, started.later))
                 return
             rank.process = started.rank
             rank.shim = started.shim if started.boot == boot_id() else None
@@ -274,11 +336,13 @@ class Keeper:
 
     # Launching: all ranks come to their gates, then all gates open, or none.
 
-    def _launch(self) -> None:
-        idle = [rank for rank in self._ranks if rank.phase is _Phase.IDLE]
+    def _bring_to_gates(self) -> None:
+        idle = self._those(_Phase.IDLE)
         try:
-            self._files.make(self.kept)
-            specs = [self._hooks.rank_spec(self.kept, k.number, self._files) for k in idle]
+            if self._lapsed():
+                raise NotNowError(LAPSED)
+            self._files.make(self.part)
+            specs = [self._hooks.rank_spec(self.part, k.number, self._files) for k in idle]
             for rank, spec in zip(idle, specs, strict=True):
                 rank.files.write_spec(spec)
                 rank.gate = Gate(rank.files)
@@ -289,16 +353,36 @@ class Keeper:
             self._abort(idle, str(error), isinstance(error, NotNowError))
             return
         for rank in idle:
+            rank.phase, rank.held_until_s = _Phase.HELD, boot_s() + COMMIT_S
+
+    def _open_gates(self) -> None:
+        if self._lapsed():
+            self._give_up(LAPSED, later=True)
+        held = self._those(_Phase.HELD)
+        for rank in held:
             assert rank.gate is not None
             rank.gate.open()
-        for rank in idle:
+        for rank in held:
             self._await_start(rank)
+
+    def _tell_held(self) -> None:
+        held = tuple(rank.number for rank in self._those(_Phase.HELD))
+        if held:
+            self._tell_prepared(Prepared(self.kept.id, held, self._hooks.meeting(self.part)))
+
+    def _those(self, phase: _Phase) -> list[_Rank]:
+        return [rank for rank in self._ranks if rank.phase is phase]
+
+    def _lapsed(self) -> bool:
+        return self._lease is not None and self._lease.lapsed
 
     def _await_gates(self, ranks: list[_Rank]) -> None:
         deadline_s = boot_s() + PREPARE_S
         for rank in ranks:
             assert rank.gate is not None
             answer = rank.gate.answer(deadline_s)
+            if answer == "lapsed":
+                raise NotNowError(LAPSED)
             if answer != "prepared":
                 raise LaunchError(f"rank {rank.number}: {complaint(answer)}")
 
@@ -315,27 +399,48 @@ class Keeper:
             rank.gate.leave()
         else:
             rank.gate.dismiss()
+        rank.phase = _Phase.IDLE
         self._adopt(rank)
         if rank.phase is _Phase.IDLE:
             # It has left no trace, and once it is refused it never can.
             self._refuse(rank, f"rank {rank.number}: {complaint(answer)}")
 
-    def _refuse_idle(self, reason: str) -> None:
-        for rank in self._ranks:
-            if rank.phase is _Phase.IDLE:
-                self._refuse(rank, reason)
+    def _give_up(self, reason: str, later: bool = False) -> None:
+        """Refuse for good what has not been started."""
+        for rank in self._those(_Phase.HELD):
+            assert rank.gate is not None
+            rank.gate.dismiss()
+            rank.phase = _Phase.IDLE
+        for rank in self._those(_Phase.IDLE):
+            self._refuse(rank, reason, later)
 
-    def _refuse(self, rank: _Rank, reason: str) -> None:
-        if rank.files.never_start(reason):
-            self._end(rank, self._refused(rank, reason))
+    def _refuse(self, rank: _Rank, reason: str, later: bool = False) -> None:
+        if rank.files.never_start(reason, later):
+            self._end(rank, self._refused(rank, reason, later))
         else:
             self._adopt(rank)
+
+    def _hold(self, rank: _Rank) -> None:
+        """Keep a rank at its gate as long as it may come to its start."""
+        assert rank.gate is not None
+        if rank.gate.gone:
+            self._give_up(f"rank {rank.number}: its launcher died before the start", later=True)
+        elif self._lapsed():
+            self._give_up(LAPSED, later=True)
+        elif boot_s() >= rank.held_until_s:
+            self._give_up(f"it was prepared, and not committed within {COMMIT_S:g} s", later=True)
+        else:
+            _due(rank, rank.held_until_s)
+            if self._lease is not None:
+                _due(rank, self._lease.deadline_s)
 
     # Watching.
 
     def _advance(self, rank: _Rank) -> None:
         rank.due_s = 0.0
-        if rank.phase is _Phase.ALIVE:
+        if rank.phase is _Phase.HELD:
+            self._hold(rank)
+        elif rank.phase is _Phase.ALIVE:
             self._watch(rank)
         elif rank.phase is _Phase.ABANDONED:
             self._sweep(rank)
@@ -350,6 +455,8 @@ class Keeper:
             return
         if self._stopping is not None:
             self._climb(rank, self._stopping)
+        if self._lease is not None:
+            self._help_lapse(rank, self._lease)
         if not rank.ready:
             self._try_ready(rank, rank.process.pid)
 
@@ -369,7 +476,10 @@ class Keeper:
             rank.phase = _Phase.ABANDONED
             rank.due_s = boot_s()
         elif ending.status is None:
-            self._end(rank, self._refused(rank, f"rank {rank.number}: {ending.refused}"))
+            reason = f"rank {rank.number}: {ending.refused}"
+            self._end(rank, self._refused(rank, reason, ending.lapsed))
+        elif ending.lapsed:
+            self._end(rank, self._gone(rank, LAPSED))
         else:
             ended = events.RankEnded(
                 at_s=0.0, run=self.kept.id, rank=rank.number, status=ending.status
@@ -426,7 +536,7 @@ class Keeper:
             else known._replace(grace_s=order.asked_s + grace_s - known.asked_s)
         )
         try:
-            self._files.make(self.kept)
+            self._files.make(self.part)
             self._files.write_stop_order(self._stopping)
         except OSError:
             # Then a service started meanwhile gives the whole grace again.
@@ -448,12 +558,26 @@ class Keeper:
             rank.shim.send(signal.SIGKILL)
         _due(rank, kill_s if rank.rung == 1 else max(kill_s + SHIM_KILL_S, now + _SWEEP_S))
 
+    def _help_lapse(self, rank: _Rank, lease: Lease) -> None:
+        """Kill what its shim should have killed for the lease's sake: it may stand still."""
+        assert rank.shim is not None
+        overdue_s = lease.end_of(rank.shim) + lease.kill_s + _OVERDUE_S
+        if boot_s() >= overdue_s:
+            self._kill_rest(rank)
+            rank.shim.send(signal.SIGKILL)
+        _due(rank, max(overdue_s, boot_s() + _SWEEP_S))
+
     # Telling.
 
     def _end(self, rank: _Rank, event: events.AnyEvent) -> None:
         rank.phase, rank.due_s = _Phase.OVER, 0.0
         self._unwatch(rank)
         self._tell(event)
+
+    def _let_go(self, rank: _Rank) -> None:
+        self._unwatch(rank)
+        if rank.phase is _Phase.HELD and rank.gate is not None:
+            rank.gate.leave()
 
     def _unwatch(self, rank: _Rank) -> None:
         if rank.watch is not None:
@@ -464,7 +588,7 @@ class Keeper:
 
     def _lose(self, rank: _Rank, reason: str) -> None:
         """Tell, once, that nobody can say whether a rank still runs."""
-        if rank.phase in (_Phase.IDLE, _Phase.OVER) or rank.lost == reason:
+        if rank.phase in (_Phase.IDLE, _Phase.HELD, _Phase.OVER) or rank.lost == reason:
             return
         # Once all is well again it is told anew that the rank is ready.
         rank.ready, rank.lost = False, reason

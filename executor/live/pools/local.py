@@ -19,6 +19,8 @@ from dovetail.executor.live.jobs import Owner, Run
 from dovetail.executor.live.pools.environment import environment_of
 from dovetail.executor.live.pools.gate import LaunchError
 from dovetail.executor.live.pools.keeper import Bounds, Keeper
+from dovetail.executor.live.pools.lease import Lease
+from dovetail.executor.live.pools.parts import Meeting, Part, Prepared, whole
 from dovetail.executor.live.pools.pool import Progress, Usage
 from dovetail.executor.live.pools.processes import Process, tokens
 from dovetail.executor.live.pools.run_files import PASS_THROUGH, RunFiles, home_token
@@ -32,6 +34,8 @@ _log = logging.getLogger(__name__)
 
 _PORTS: Final = range(20_000, 30_000)
 """Below what Linux gives to outgoing connections by itself."""
+
+_THIS_MACHINE: Final = "127.0.0.1"
 
 
 class LocalPool:
@@ -52,6 +56,7 @@ class LocalPool:
 
     name = "local"
     notice = ""
+    awaited = ""
 
     def __init__(
         self, directory: Path, log_bytes: int = LOG_BYTES, log_files: int = LOG_FILES
@@ -60,6 +65,9 @@ class LocalPool:
         self._log_bytes, self._log_files = log_bytes, log_files
         self._keepers: dict[str, Keeper] = {}
         self._seen: queue.SimpleQueue[AnyEvent] = queue.SimpleQueue()
+        self._prepared: queue.SimpleQueue[Prepared] = queue.SimpleQueue()
+        self._address = _THIS_MACHINE
+        self._lease: Lease | None = None
         self._wake: Callable[[], None] = lambda: None
         self._ports = threading.Lock()
         directory.mkdir(parents=True, exist_ok=True)
@@ -124,23 +132,21 @@ class LocalPool:
     def resume(self, runs: Sequence[Run]) -> Sequence[Run]:
         """Take up the runs that should exist, and return what was found beyond them."""
         for run in runs:
-            self._keep(run)
+            self._keep(self.files(run.id).read_part() or whole(run))
         names = sorted(self._running() - set(self._keepers))
         beyond = []
         for name in names:
-            found = self.files(name).read_run()
+            found = self.files(name).read_part()
             if found is None:
                 _log.warning("processes of %s run, and nothing says what it is", name)
             else:
                 self._keep(found)
-                beyond.append(found)
+                beyond.append(found.run)
         return beyond
 
     def launch(self, run: Run) -> None:
         """Start every rank of the run that has no trace yet, all or none at the same time."""
-        if run.id not in self._keepers:
-            self._keep(run)
-        self._keepers[run.id].order_launch()
+        self._kept_as(whole(run)).order_launch()
 
     def stop(self, run: str, grace_s: float) -> None:
         """End every rank of the run (ask, wait, terminate, kill); calling it again is harmless."""
@@ -179,6 +185,84 @@ class LocalPool:
             keeper.leave()
         self._keepers.clear()
 
+    # What a node of a larger pool does besides.
+
+    def join(self, address: str, lease: Lease) -> None:
+        """Become the part of a larger pool that is on this node; called before ``resume``.
+
+        Parameters
+        ----------
+        address : str
+            Where ranks on other nodes reach those on this one.
+        lease : Lease
+            Under which every rank runs from now on.
+        """
+        self._address, self._lease = address, lease
+
+    def prepare(self, run: Run, ranks: Collection[int], meeting: Meeting | None = None) -> None:
+        """Bring ranks of a run to their gates and hold them there.
+
+        ``prepared`` tells when every one of them stands there, ``poll`` that none ever will
+        (refused). Those held are given up (refused, through no fault of their job) when they are
+        not committed within a minute, when one of them dies, or when the lease lapses. Asking
+        again is harmless: it is told again that they stand there.
+
+        Parameters
+        ----------
+        run : Run
+            With all its seats.
+        ranks : collection of int
+            Those of this node.
+        meeting : Meeting, optional
+            Where its gang meets; None: here. That is for the part that has rank 0.
+        """
+        if meeting is None and 0 not in ranks:
+            raise ValueError(f"{run.id}: where a gang meets is decided where its rank 0 is")
+        self._kept_as(Part(run, tuple(sorted(ranks)), meeting)).order_prepare()
+
+    def has_trace(self, part: Part) -> bool:
+        """Tell whether a rank of a part was started here, or may never be."""
+        files = self.files(part.run.id)
+        return any((files.rank(k).directory / "started.json").exists() for k in part.ranks)
+
+    def keep(self, part: Part) -> None:
+        """Take up a part, unless it is kept already; what trace it has is told by ``poll``."""
+        self._kept_as(self.files(part.run.id).read_part() or part)
+
+    def part(self, run: str) -> Part | None:
+        """Return what is kept of a run, None where nothing is."""
+        keeper = self._keepers.get(run)
+        return None if keeper is None else keeper.part
+
+    def prepared(self) -> Sequence[Prepared]:
+        """Return at once the parts that have come to their gates since the last call."""
+        return [self._prepared.get_nowait() for _ in range(self._prepared.qsize())]
+
+    def commit(self, run: str) -> None:
+        """Start what stands at its gates; what does not by now is refused for good.
+
+        Again harmless for what has started.
+        """
+        if run in self._keepers:
+            self._keepers[run].order_commit()
+
+    def abort(self, run: str, reason: str) -> None:
+        """Refuse for good, through no fault of its job, what has not been started."""
+        if run in self._keepers:
+            self._keepers[run].order_abort(reason)
+
+    def unreleased(self) -> Sequence[Run]:
+        """Return the runs of this directory that were launched or prepared, and not released."""
+        homes = sorted(path.parent for path in self.directory.glob("runs/*/run.json"))
+        parts = [
+            files.read_part()
+            for files in map(self.files, (home.name for home in homes))
+            if not files.released
+        ]
+        return [part.run for part in parts if part is not None]
+
+    # For kinds of pools and for keepers.
+
     def files(self, run: str) -> RunFiles:
         """Return the files of a run."""
         return RunFiles(self.directory, run)
@@ -187,13 +271,12 @@ class LocalPool:
         """Return the runs that are not released."""
         return [keeper.kept for keeper in list(self._keepers.values())]
 
-    def rank_spec(self, run: Run, rank: int, files: RunFiles) -> dict[str, object]:
+    def rank_spec(self, part: Part, rank: int, files: RunFiles) -> dict[str, object]:
         """Return what the shim of a rank is to run."""
-        own = files.rank(rank)
+        run, own = part.run, files.rank(rank)
         user = _user(run.spec.owner)
         _make_progress_file(own.progress, user)
-        port = self._port(files) if len(run.seats) > 1 else None
-        env = environment_of(run, rank, own.token, own.progress, port)
+        env = environment_of(part, rank, own.token, own.progress, self.meeting(part))
         bounds = self.rank_bounds(run, rank)
         return {
             "command": run.spec.command,
@@ -208,10 +291,33 @@ class LocalPool:
                 "mode": 0o644 if run.spec.public_log else 0o600,
             },
             "lines": _lines(run, own.progress),
+            **self._leased(),
         }
 
-    def _keep(self, run: Run) -> None:
-        self._keepers[run.id] = Keeper(run, self.files(run.id), self, self._tell)
+    def meeting(self, part: Part) -> Meeting | None:
+        """Return where the gang of a part meets, the same for as long as it is not released."""
+        if len(part.run.seats) == 1:
+            return None
+        return part.meeting or Meeting(self._address, self._port(self.files(part.run.id)))
+
+    def _leased(self) -> dict[str, object]:
+        lease = self._lease
+        return {"lease": {"path": str(lease.path), "kill_s": lease.kill_s}} if lease else {}
+
+    def _kept_as(self, part: Part) -> Keeper:
+        """Return the keeper of a run, which may be kept already."""
+        if part.run.id not in self._keepers:
+            self._keep(part)
+        return self._keepers[part.run.id]
+
+    def _keep(self, part: Part) -> None:
+        self._keepers[part.run.id] = Keeper(
+            part, self.files(part.run.id), self, self._tell, self._tell_prepared, self._lease
+        )
+
+    def _tell_prepared(self, part: Prepared) -> None:
+        self._prepared.put(part)
+        self._wake()
 
     def _tell(self, event: AnyEvent) -> None:
         self._seen.put(event)
@@ -228,7 +334,7 @@ class LocalPool:
             known = files.port()
             if known is None:
                 others = {self.files(run.id).port() for run in self.kept()}
-                known = next(port for port in _from(files.run) if _free(port, others))
+                known = next(port for port in _from(files) if _free(port, others))
                 files.write_port(known)
             return known
 
@@ -276,9 +382,9 @@ def _lines(run: Run, progress: Path) -> dict[str, str] | None:
     return {"modules": HOOK_DIRECTORY, "pattern": pattern, "path": str(progress)}
 
 
-def _from(run: str) -> list[int]:
-    """Return all ports, beginning where the run's name says: services rarely try the same."""
-    first = zlib.crc32(run.encode()) % len(_PORTS)
+def _from(files: RunFiles) -> list[int]:
+    """Return all ports, beginning where run and directory say: services rarely try the same."""
+    first = zlib.crc32(f"{files.home}/{files.run}".encode()) % len(_PORTS)
     return [*_PORTS[first:], *_PORTS[:first]]
 
 
@@ -287,7 +393,8 @@ def _free(port: int, others: set[int | None]) -> bool:
         return False
     with closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as tried:
         try:
-            tried.bind(("127.0.0.1", port))
+            # On every address, as torch's store listens.
+            tried.bind(("", port))
         except OSError:
             return False
     return True

@@ -74,8 +74,17 @@ class NodePool(Protocol):
     name: str
     notice: str
 
+    @property
+    def awaited(self) -> str:
+        """Who is to bring more devices, in a few words; empty: these are all."""
+        ...
+
     def cluster(self) -> Cluster:
-        """Return the devices, and the shares that may be used on them."""
+        """Return the devices, and the shares that may be used on them.
+
+        They may become others; then what ``attach`` set is called. ``poll`` tells of no device that
+        has not been here before.
+        """
         ...
 
     def sharing(self, first: Run, second: Run) -> str | None:
@@ -145,3 +154,9 @@ class NodePool(Protocol):
     def close(self) -> None:
         """Let go of everything but the jobs: they run on."""
         ...
+
+
+def told_awaited(pool: NodePool) -> str:
+    """Return who is to bring more devices to a pool, as people are told; empty: nobody."""
+    awaited = pool.awaited
+    return f"more devices are awaited from {awaited}" if awaited else ""

@@ -2,7 +2,7 @@
 
 ::
 
-    runs/RUN/run.json              the Run
+    runs/RUN/run.json              the Run; of a part, also its ranks and where its gang meets
     runs/RUN/port                  its MASTER_PORT, for a gang
     runs/RUN/stop.json             since when it is being stopped
     runs/RUN/rankK/spec.json       what its shim runs (private: it holds the environment)
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dovetail.executor.live.jobs import Run
+from dovetail.executor.live.pools.parts import Meeting, Part, whole
 from dovetail.executor.live.pools.processes import Process
 from dovetail.executor.live.pools.shim import claim, write_durably
 from dovetail.instances.errors import DovetailError, InputError
@@ -40,20 +41,26 @@ class DamagedError(DovetailError):
 class Started(NamedTuple):
     """What ``started.json`` says.
 
-    Of a rank that may never be started it says why, ``never``, and there are no processes.
+    Of a rank that may never be started it says why, ``never``, and there are no processes;
+    ``later``: nothing is wrong with its job.
     """
 
     rank: Process | None
     shim: Process | None
     boot: str
     never: str = ""
+    later: bool = False
 
 
 class Ending(NamedTuple):
-    """What ``exit.json`` says: an exit status, or why its program could not be run."""
+    """What ``exit.json`` says: an exit status, or why its program could not be run.
+
+    ``lapsed``: the lease of its node ended it, or kept it from being started.
+    """
 
     status: int | None
     refused: str = ""
+    lapsed: bool = False
 
 
 class StopOrder(NamedTuple):
@@ -87,22 +94,27 @@ class RunFiles:
         self.directory = directory / "runs" / run
         self.home = home_token(directory)
 
-    def make(self, run: Run) -> None:
-        """Make the run's directories and say what it is."""
+    def make(self, part: Part) -> None:
+        """Make the directories of the part's ranks and say what it is."""
         for path in (self.directory.parent, self.directory):
             path.mkdir(parents=True, exist_ok=True)
             path.chmod(PASS_THROUGH)
-        for rank in range(len(run.seats)):
+        for rank in part.ranks:
             self.rank(rank).directory.mkdir(exist_ok=True)
             self.rank(rank).directory.chmod(PASS_THROUGH)
-        _replace(self.directory / "run.json", run.model_dump_json().encode())
+        _replace(self.directory / "run.json", _text(part).encode())
 
-    def read_run(self) -> Run | None:
-        """Return what the run is; None where that is not known."""
+    def read_part(self) -> Part | None:
+        """Return what is kept of the run; None where that is not known."""
         try:
-            return Run.model_validate_json((self.directory / "run.json").read_bytes())
-        except (OSError, ValueError):
+            return _part((self.directory / "run.json").read_bytes())
+        except (OSError, ValueError, TypeError):
             return None
+
+    @property
+    def released(self) -> bool:
+        """Whether no specification is left, as before its launch and after its release."""
+        return not any(self.directory.glob("rank*/spec.json"))
 
     def rank(self, number: int) -> RankFiles:
         """Return the files of a rank."""
@@ -133,7 +145,7 @@ class RunFiles:
 
     def forget_specs(self) -> None:
         """Remove what is of no use after the run's end, and may hold secrets."""
-        for path in self.directory.glob("rank*/spec.json"):
+        for path in [*self.directory.glob("rank*/spec.json"), self.directory / "run.json"]:
             path.unlink(missing_ok=True)
 
 
@@ -177,7 +189,7 @@ class RankFiles(NamedTuple):
         if found is None:
             return None
         if "never" in found:
-            return Started(None, None, "", str(found["never"]))
+            return Started(None, None, "", str(found["never"]), bool(found.get("later")))
         try:
             rank = Process(int(found["pid"]), int(found["pid_started"]))
             shim = Process(int(found["shim"]), int(found["shim_started"]))
@@ -198,14 +210,15 @@ class RankFiles(NamedTuple):
             return None
         try:
             status = found["status"]
-            return Ending(None if status is None else int(status), str(found["refused"]))
+            known = None if status is None else int(status)
+            return Ending(known, str(found["refused"]), bool(found.get("lapsed")))
         except (KeyError, TypeError, ValueError):
             raise DamagedError(f"{self.directory}/exit.json: cannot be understood") from None
 
-    def never_start(self, reason: str) -> bool:
+    def never_start(self, reason: str, later: bool = False) -> bool:
         """See to it that it is never started; return False where it was."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        return claim(str(self.directory), {"never": reason})
+        return claim(str(self.directory), {"never": reason, "later": later})
 
     def _read(self, name: str) -> dict[str, Any] | None:
         path = self.directory / name
@@ -223,6 +236,23 @@ class RankFiles(NamedTuple):
 def home_token(directory: Path) -> str:
     """Return what tells the processes of one state directory from those of another."""
     return hashlib.sha256(os.fsencode(directory.resolve())).hexdigest()[:16]
+
+
+def _text(part: Part) -> str:
+    text = part.run.model_dump_json()
+    if part.whole and part.meeting is None:
+        return text
+    more = {"ranks": part.ranks, "meeting": part.meeting}
+    return json.dumps({**json.loads(text), **more})
+
+
+def _part(data: bytes) -> Part:
+    found = json.loads(data)
+    ranks, meeting = found.pop("ranks", None), found.pop("meeting", None)
+    run = Run.model_validate_json(json.dumps(found))
+    if ranks is None:
+        return whole(run)
+    return Part(run, tuple(ranks), None if meeting is None else Meeting(*meeting))
 
 
 def _replace(path: Path, data: bytes) -> None:

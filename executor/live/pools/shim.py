@@ -11,6 +11,7 @@ life; in short:
 - the gate opens. The shim is a subreaper, so every descendant that loses its parent becomes its
   child, and ``waitpid`` failing with ECHILD proves that nothing of the rank is left;
 - SIGTERM asks the job's process group to end, SIGQUIT kills every descendant;
+- where the rank runs under a lease, both happen when that has lapsed, whoever is left to tell;
 - ``exit.json``, for which room was reserved at the start, is renamed into place at the end.
 """
 
@@ -26,8 +27,10 @@ import select
 import shutil
 import signal
 import sys
+import threading
 import time
 import traceback
+import zlib
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -43,10 +46,21 @@ RESERVED_BYTES = 1024
 LINGER_S = 2.0
 """Seconds that what outlives a rank's own process gets after SIGTERM."""
 
+LAPSED = "the lease of its node lapsed"
+"""Why a rank was not started under a lease that nobody renewed."""
+
+_AHEAD_S = 2.0
+"""Seconds before a lease's end at which its file is read, so that there is time to do it again."""
+
+_AGAIN_S = 0.5
+_LOOK_S = 0.5
+_LOOKS = 3
+_SETTLED_S = 0.01
 _RETRY_S = 1.0
 _SWEEP_S = 0.1
 _CHUNK = 65536
 _READY = b"ready"
+_TFD_TIMER_ABSTIME = 1
 
 
 class Stat(NamedTuple):
@@ -165,6 +179,149 @@ def claim(directory: str, record: dict[str, object]) -> bool:
     return True
 
 
+class LeaseRecord(NamedTuple):
+    """What a lease file says, in seconds since the machine booted.
+
+    ``since_s`` tells a lease from one that lapsed before it: who ran under that may not go on.
+    """
+
+    since_s: float
+    deadline_s: float
+
+
+def lease_line(record: LeaseRecord, boot: str) -> bytes:
+    """Return what a lease file holds; always of one length, so that it is written over."""
+    text = f"{record.since_s:020.6f} {record.deadline_s:020.6f} {boot}"
+    return f"{text} {zlib.crc32(text.encode()):08x}\n".encode()
+
+
+def read_lease(path: str, boot: str) -> LeaseRecord | None:
+    """Return what a lease file says; None where it is garbled, or of another boot.
+
+    Raises
+    ------
+    OSError
+        When it cannot be read.
+    """
+    with open(path, "rb") as file:
+        line = file.read(_CHUNK)
+    try:
+        since, deadline, *_ = line.split()
+        found = LeaseRecord(float(since), float(deadline))
+    except ValueError:
+        return None
+    return found if line == lease_line(found, boot) else None
+
+
+class Alarm:
+    """Wakes on the clock that counts suspended time, as ``poll`` and ``sleep`` do not."""
+
+    def __init__(self) -> None:
+        self._timer = _LIBC.timerfd_create(time.CLOCK_BOOTTIME, os.O_CLOEXEC)
+        if self._timer < 0:
+            _raise_errno()
+
+    def sleep_until(self, at_s: float) -> None:
+        """Return at a moment in seconds since the machine booted; at once if that is over."""
+        moment = int(at_s), int(at_s % 1 * 1e9)
+        # An interval of 0: once.
+        times = (ctypes.c_long * 4)(0, 0, *moment)
+        if _LIBC.timerfd_settime(self._timer, _TFD_TIMER_ABSTIME, times, None) < 0:
+            _raise_errno()
+        os.read(self._timer, 8)
+
+
+class Lease:
+    """The leave to run a rank, which ends unless its file says in time that it goes on.
+
+    The file is read in a thread of its own: a disk that hangs makes no lease last longer.
+
+    Parameters
+    ----------
+    path : str
+        The lease file.
+    kill_s : float
+        Seconds between its end and the kill of what is left of the rank.
+
+    Attributes
+    ----------
+    deadline_s : float
+        When it ends, as far as is known.
+    """
+
+    def __init__(self, path: str, kill_s: float) -> None:
+        self._path, self._boot = path, boot_id()
+        self.kill_s = kill_s
+        self._since_s: float | None = None
+        self.deadline_s = 0.0
+
+    @property
+    def lapsed(self) -> bool:
+        """Whether it has ended."""
+        return _boot_s() >= self.deadline_s
+
+    def look(self) -> None:
+        """Take from the file whether it goes on. What cannot be read or understood says nothing."""
+        found = self._found()
+        if found is None:
+            return
+        if self._since_s is None:
+            self._since_s = found.since_s
+        # Another lease is none for who ran under this one: it had lapsed before that began.
+        if found.since_s == self._since_s:
+            self.deadline_s = max(self.deadline_s, found.deadline_s)
+
+    def _found(self) -> LeaseRecord | None:
+        # Again, since it may just be being written.
+        for _ in range(_LOOKS):
+            with contextlib.suppress(OSError):
+                if found := read_lease(self._path, self._boot):
+                    return found
+            time.sleep(_SETTLED_S)
+        return None
+
+    def outlast(self, alarm: Alarm, reader: Reader) -> None:
+        """Return once it has lapsed.
+
+        It is read shortly before its end, and, if it goes on no longer then, again until the end.
+
+        Parameters
+        ----------
+        alarm : Alarm
+            To sleep by.
+        reader : Reader
+            Of this lease.
+        """
+        while True:
+            now, ahead_s = _boot_s(), self.deadline_s - _AHEAD_S
+            alarm.sleep_until(ahead_s if now < ahead_s else min(now + _AGAIN_S, self.deadline_s))
+            reader.read()
+            if self.lapsed:
+                return
+
+
+class Reader:
+    """Reads when it is asked to, and holds up nobody for longer than a moment."""
+
+    def __init__(self, look: Callable[[], None]) -> None:
+        self._look = look
+        self._asked, self._done = threading.Event(), threading.Event()
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def read(self) -> None:
+        """Return when that is done, or takes long."""
+        self._done.clear()
+        self._asked.set()
+        self._done.wait(_LOOK_S)
+
+    def _serve(self) -> None:
+        while True:
+            self._asked.wait()
+            self._asked.clear()
+            self._look()
+            self._done.set()
+
+
 class ExitFile:
     """The rank's exit status, for which room is kept from the beginning."""
 
@@ -179,9 +336,9 @@ class ExitFile:
         with contextlib.suppress(OSError):
             os.unlink(self._beside)
 
-    def write(self, status: int | None, refused: str = "") -> None:
+    def write(self, status: int | None, refused: str = "", lapsed: bool = False) -> None:
         """Put the status into place, however long that takes: the service waits for it."""
-        text = json.dumps({"status": status, "refused": refused[:200]})
+        text = json.dumps({"status": status, "refused": refused[:200], "lapsed": lapsed})
         while not self._written(text.encode().ljust(RESERVED_BYTES)):
             time.sleep(_RETRY_S)
 
@@ -405,12 +562,26 @@ def _told(error: BaseException) -> str:
 
 def _prctl(option: int, value: int) -> None:
     if _LIBC.prctl(option, value, 0, 0, 0) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+        _raise_errno()
+
+
+def _raise_errno() -> NoReturn:
+    number = ctypes.get_errno()
+    raise OSError(number, os.strerror(number))
+
+
+def _boot_s() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Guard:
-    """Waits for a rank's process and all its descendants, copying their output meanwhile."""
+    """Waits for a rank's process and all its descendants, copying their output meanwhile.
+
+    Attributes
+    ----------
+    lapsed : bool
+        Whether the rank was ended for its lease's sake.
+    """
 
     def __init__(self, child: Child, readers: list[Callable[[bytes], object]]) -> None:
         self._pid, self._output, self._readers = child.pid, child.output, readers
@@ -418,6 +589,7 @@ class Guard:
         self._alone = False
         self._asked = self._killing = False
         self._linger_until: float | None = None
+        self.lapsed = False
         self._woken = _wake_on_signals(self._on_signal)
         self._poll = select.poll()
         self._poll.register(self._woken, select.POLLIN)
@@ -435,6 +607,30 @@ class Guard:
         self._copy_output()
         assert self._status is not None
         return self._status
+
+    def heed(self, lease: Lease) -> None:
+        """End the rank once its lease has lapsed: ask, and kill some seconds later.
+
+        In a thread of its own, so that nothing holds it up that holds up ``wait``, as a disk may
+        that takes no output. If the lapse is noticed late, the kill comes the sooner after it.
+        """
+        try:
+            parts = lease, Alarm(), Reader(lease.look)
+            threading.Thread(target=self._end_after, args=parts, daemon=True).start()
+        except (OSError, RuntimeError):
+            # What could not be ended in time does not run at all.
+            traceback.print_exc()
+            self.lapsed = self._killing = True
+
+    def _end_after(self, lease: Lease, alarm: Alarm, reader: Reader) -> None:
+        lease.outlast(alarm, reader)
+        if self._status is None:
+            self.lapsed = True
+            self._ask()
+        alarm.sleep_until(lease.deadline_s + lease.kill_s)
+        while True:
+            self._signal_all(signal.SIGKILL)
+            time.sleep(_SWEEP_S)
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         self._asked |= number == signal.SIGTERM
@@ -470,15 +666,18 @@ class Guard:
 
     def _obey(self) -> None:
         if self._asked and self._status is None:
-            # SIGCONT, since a stopped process takes no notice of SIGTERM.
-            for number in (signal.SIGTERM, signal.SIGCONT):
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(self._pid, number)
+            self._ask()
             self._asked = False
         if self._killing:
             self._signal_all(signal.SIGKILL)
         elif self._status is not None:
             self._clear_up()
+
+    def _ask(self) -> None:
+        # SIGCONT, since a stopped process takes no notice of SIGTERM.
+        for number in (signal.SIGTERM, signal.SIGCONT):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._pid, number)
 
     def _clear_up(self) -> None:
         """End what outlives the rank's own process."""
@@ -573,6 +772,10 @@ def main(directory: str) -> None:
     with open(os.path.join(directory, "spec.json"), encoding="utf-8") as file:
         spec = json.load(file)
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    lease = Lease(**spec["lease"]) if "lease" in spec else None
+    if _lapsed(lease):
+        _say("lapsed")
+        return
     child = Child(spec)
     refused = child.prepared()
     if not refused:
@@ -589,20 +792,36 @@ def main(directory: str) -> None:
         child.give_up()
         ending.give_up()
         return
-    _guard(child, readers, ending)
+    _guard(child, lease, readers, ending)
 
 
-def _guard(child: Child, readers: list[Callable[[bytes], object]], ending: ExitFile) -> None:
-    refused = child.release()
+def _guard(
+    child: Child,
+    lease: Lease | None,
+    readers: list[Callable[[bytes], object]],
+    ending: ExitFile,
+) -> None:
+    lapsed = _lapsed(lease)
+    refused = LAPSED if lapsed else child.release()
     if refused:
         child.give_up()
-        ending.write(None, refused)
+        ending.write(None, refused, lapsed)
         _say(f"refused {refused}")
         return
     guard = Guard(child, readers)
+    if lease is not None:
+        guard.heed(lease)
     _say("started")
     _detach()
-    ending.write(guard.wait())
+    ending.write(guard.wait(), lapsed=guard.lapsed)
+
+
+def _lapsed(lease: Lease | None) -> bool:
+    """Return whether a rank may not be started, as far as its lease is known by now."""
+    if lease is None:
+        return False
+    lease.look()
+    return lease.lapsed
 
 
 def _claimed(directory: str, child: Child) -> bool:

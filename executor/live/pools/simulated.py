@@ -69,6 +69,7 @@ class SimulatedNode:
     """
 
     name: str = "simulated"
+    awaited = ""
 
     def __init__(
         self, directory: str | Path, truth: Instance, speed: float = 1.0, start_s: float = 0.0

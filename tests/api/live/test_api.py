@@ -141,7 +141,7 @@ def test_drained_devices_take_no_jobs(live):
     assert [bool(device.trouble) for device in service.devices] == [True, False]
     service = live.client.drain([], on=False)
     assert [device.trouble for device in service.devices] == ["", ""]
-    with pytest.raises(InputError, match=r"gpus\[0\]: must be one of n0-0, n0-1, got 'n1'"):
+    with pytest.raises(InputError, match=r"gpus\[0\]: must be one of n0, n0-0, n0-1, got 'n1'"):
         live.client.drain(["n1"])
 
 

@@ -183,7 +183,7 @@ def test_devices_are_drained_and_taken_back(simulated, run):
     assert run("drain", "--off") == (0, "n0-0: takes new jobs\nn0-1: takes new jobs\n", "")
     assert run("drain", "gpu7")[::2] == (
         2,
-        "dovetail: gpus[0]: must be one of n0-0, n0-1, got 'gpu7'\n",
+        "dovetail: gpus[0]: must be one of n0, n0-0, n0-1, got 'gpu7'\n",
     )
 
 
@@ -252,7 +252,10 @@ def test_a_plan_from_live(simulated, run, short_path):
         (("plan", "x.json", "--from-live"), "INSTANCE: cannot be had with --from-live"),
         (("plan", "--from-live", "--solver", "cpsat"), "--solver: cannot be had with --from-live"),
         (("plan", "--from-live", "--time-limit", "3"), "--time-limit: cannot be had"),
-        (("serve", "--pool", "tpu"), "--pool: must be one of gpu, cpu, simulated, got 'tpu'"),
+        (
+            ("serve", "--pool", "tpu"),
+            "--pool: must be one of gpu, cpu, nodes, ray, slurm, simulated, got 'tpu'",
+        ),
         (("serve", "--pool", "cpu:cores=2"), "--pool: must be one of cores_per_device, devices"),
         (("serve", "--pool", "cpu:devices=0"), "--pool: devices must be a whole number >= 1"),
         (("serve", "--pool", "simulated"), "--pool: must name an instance: simulated:INSTANCE"),

@@ -8,7 +8,7 @@ from rich.console import Console
 from dovetail.executor.live.brain import JobState
 from dovetail.executor.live.views import DeviceView, JobView, ServiceView, StepView
 from dovetail.live.durations import lasting, parsed_duration
-from dovetail.live.tables import dashboard, job_view, queue_view, service_view
+from dovetail.live.tables import by_node, dashboard, job_view, queue_view, service_view
 from dovetail.live.wording import beside, done, places, slowdown
 
 
@@ -47,6 +47,7 @@ def waiting(k):
 def device(**changes):
     usual = {
         "id": "gpu0",
+        "node": "n",
         "model": "H100",
         "memory_mib": 81_559.0,
         "jobs": ("j1", "j2"),
@@ -214,3 +215,51 @@ def test_cells():
     assert [slowdown(job()), slowdown(job(predicted=1.5))] == ["-", "- (1.50)"]
     assert [done(job()), done(job(iterations=1234.0))] == ["-", "1,234 it."]
     assert done(job(iterations=50.0, total=200.0)) == "25 %"
+
+
+def pool(nodes, each):
+    """Return a service with devices on nodes, of which the last does not answer."""
+    devices = tuple(
+        device(
+            id=f"n{k}/gpu{j}",
+            node=f"n{k}",
+            rack=f"r{k // 32}",
+            jobs=("j1",) if k < 3 else (),
+            trouble="" if k < nodes else f"n{k} does not answer",
+        )
+        for k in range(1, nodes + 1)
+        for j in range(each)
+    )
+    return service(devices=devices)
+
+
+@pytest.mark.parametrize("width", [60, 100])
+@pytest.mark.parametrize("nodes", [3, 200])
+def test_many_nodes_fit_too(nodes, width):
+    gang = job(gpus=tuple(f"n{k}/gpu{j}" for k in range(16) for j in range(4)), shares=(None,) * 64)
+    gang = gang.replace(co_runners=((),) * 64, pids=(1,) * 64, statuses=(None,) * 64)
+    text = printed(dashboard(pool(nodes, 4), [gang, waiting(3)], 10), width)
+    assert max(map(len, text.splitlines())) <= width
+    assert "…" not in text
+    assert width < 100 or len(text.splitlines()) < 45
+    told = " ".join(text.split())
+    assert f"{nodes}, {4 * nodes} devices, 8 of them busy; 1 of the nodes in trouble" in told
+    assert "64 devices of 16 nodes" in told
+
+
+def test_nodes_in_trouble_come_first_and_then_the_busy():
+    lines = printed(service_view(pool(200, 4))).splitlines()
+    names = [line.split()[0] for line in lines if line.startswith("n") and line[1].isdigit()]
+    assert names[:3] == ["n200", "n1", "n2"]
+    assert lines[-1] == "... 180 more nodes: dovetail show --json"
+
+
+def test_of_few_devices_each_has_its_line():
+    text = printed(service_view(pool(3, 4)))
+    assert all(f"n{k}/gpu{j}" in text for k in (1, 2, 3) for j in range(4))
+
+
+def test_a_node_tells_how_many_of_its_devices_are_in_trouble():
+    one, other = device(node="n1"), device(id="gpu1", node="n1", trouble="is too hot")
+    (node,) = by_node([one, other])
+    assert (node.trouble, node.busy) == ("1 of 2: is too hot", 2)

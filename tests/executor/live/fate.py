@@ -125,6 +125,10 @@ def _service_started(brain, rng):
     return events.ServiceStarted, {"boot": "b", "pool": "test", "gpus": gpus, "version": "1"}
 
 
+def _devices_changed(brain, rng):
+    return events.DevicesChanged, {"gpus": rng.choice([GPUS, GPUS, GPUS[1:], (*GPUS, "g3")])}
+
+
 def _run(brain, rng):
     """Return a run: mostly one that holds devices, rarely one that never was."""
     holding = [job.run.id for job in brain.holding.values()]
@@ -164,5 +168,6 @@ _FATES = (
     (_sick, 0.3),
     (_healed, 0.8),
     (_service_started, 0.8),
+    (_devices_changed, 0.3),
 )
 """Each kind with how often it comes, relative to the others."""

@@ -340,6 +340,35 @@ class TestLostRanks:
         story.lost(job, 0)
         assert job.state is JobState.STOPPING
 
+    def test_the_others_run_on_until_it_is_proven_gone(self, story):
+        job = story.running(workers=3)
+        assert story.lost(job, 2) == ()
+        assert story.gone(job, 2) == (Stop("j1.1", 30.0),)
+        assert job.state is JobState.STOPPING
+        story.ended(job, status=-15, rank=0)
+        assert story.ended(job, status=-15, rank=1) == (Release("j1.1"),)
+        assert job.state is JobState.WAITING
+        assert (job.failures, job.losses) == (0, 1)
+        assert job.why == "again after: rank 2: another boot"
+
+    @pytest.mark.parametrize("failed_first", [True, False])
+    def test_others_that_failed_since_they_missed_it_are_not_to_blame(self, story, failed_first):
+        job = story.running(workers=2)
+        steps = [lambda: story.ended(job, status=1, rank=1), lambda: story.lost(job, 0)]
+        for step in steps if failed_first else reversed(steps):
+            step()
+        story.gone(job, 0)
+        assert job.state is JobState.WAITING
+        assert (job.failures, job.losses) == (0, 1)
+
+    def test_one_that_was_found_again_is_no_excuse(self, story):
+        job = story.running(workers=2)
+        story.lost(job, 0)
+        story.started(job, 0)
+        story.ended(job, status=1, rank=1)
+        story.ended(job, status=-15, rank=0)
+        assert (job.state, job.failures, job.losses) == (JobState.FAILED, 1, 0)
+
     def test_it_ended_after_all(self, story):
         job = story.running()
         story.lost(job)

@@ -148,6 +148,7 @@ class TestKeeping:
             events.Recorded(at_s=16.0, sequence=3),
             events.DeviceSick(at_s=17.0, gpu="g0", reason="r"),
             events.DeviceHealed(at_s=18.0, gpu="g0"),
+            events.DevicesChanged(at_s=18.5, gpus=("g0", "g1")),
             events.ServiceStarted(at_s=19.0, boot="b", pool="p", gpus=(), version="v"),
         ]
         assert {type(event) for event in known} == set(AnyEvent.__args__[0].__args__)

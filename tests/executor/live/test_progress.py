@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import struct
@@ -24,14 +23,7 @@ from dovetail.executor.live.progress.hook.dovetail_progress import SIZE, decode,
 from dovetail.instances.errors import InputError
 from tests.executor.live.telling import ANN
 from tests.executor.live.waiting import wait_until
-
-TORCH_PYTHON = os.environ.get("DOVETAIL_TORCH_PYTHON") or (
-    sys.executable if importlib.util.find_spec("torch") else None
-)
-needs_torch = pytest.mark.skipif(
-    TORCH_PYTHON is None,
-    reason="needs PyTorch; DOVETAIL_TORCH_PYTHON may name a Python that has it",
-)
+from tests.pytorch import TORCH_PYTHON, needs_torch
 
 counts = st.tuples(st.floats(0, 1e15), st.floats(0, 1e15), st.none() | st.floats(1e-3, 1e15))
 

@@ -12,6 +12,7 @@ import pytest
 from dovetail.executor.live.clock import boot_s
 from dovetail.executor.live.pools import processes, shim
 from dovetail.executor.live.pools.gate import Gate
+from dovetail.executor.live.pools.parts import whole
 from dovetail.executor.live.pools.processes import holders
 from dovetail.executor.live.pools.run_files import RunFiles
 from dovetail.executor.live.progress import HOOK_DIRECTORY
@@ -25,7 +26,7 @@ def rank(tmp_path):
     """Return the files of a rank that writes a line and sleeps."""
     with cleared(tmp_path):
         files = RunFiles(tmp_path, "j1.1")
-        files.make(a_run("true"))
+        files.make(whole(a_run("true")))
         spec = {
             "command": ["sh", "-c", "echo started; exec sleep 600"],
             "cwd": "/",

@@ -569,3 +569,75 @@ def test_a_world_that_has_followed_is_one_made_anew(seed):
                 followed.place(Start(rng.choice(pending), (rng.randrange(3),)))
             followed.renew(story.brain.now_s)
         assert shown(followed) == shown(World(story.brain, cluster(), beliefs))
+
+
+def racked(racks, each=2, model_of=lambda node: MODEL):
+    """Return a cluster of nodes ``n0``, ``n1``, ... in these racks."""
+    nodes = [
+        {
+            "id": f"n{k}",
+            "rack": rack,
+            "gpus": [
+                {"id": f"n{k}/g{j}", "model": model_of(k), "memory_mib": 40000} for j in range(each)
+            ],
+        }
+        for k, rack in enumerate(racks)
+    ]
+    return Cluster.from_data({"nodes": nodes})
+
+
+def pool_story(cluster):
+    story = Story(*(gpu.id for node in cluster.nodes for gpu in node.devices))
+    story.know()
+    return story
+
+
+def decided(world):
+    """Return the nodes of the only job that the service's policy starts."""
+    (started,) = policy_named("dovetail").decide(world.state).starts
+    return [world.state.machines.gpu_ids[gpu].partition("/")[0] for gpu in started.gpus]
+
+
+def test_a_gang_is_put_on_few_nodes_of_few_racks():
+    cluster = racked(["r0", "r1", "r0", "r1"])
+    story = pool_story(cluster)
+    drain(story, "n0/g0")
+    story.submit(workers=4)
+    world = World(story.brain, cluster, Beliefs(repository()))
+    # Whole are n1, n2 and n3: of these, n1 and n3 are in one rack.
+    assert sorted(decided(world)) == ["n1", "n1", "n3", "n3"]
+    assert [(n.id, n.rack) for n in world.instance().cluster.nodes] == [
+        ("n0", "r0"),
+        ("n1", "r1"),
+        ("n2", "r0"),
+        ("n3", "r1"),
+    ]
+    found = solve(world.instance()).plan.assignments
+    assert sorted({gpu.partition("/")[0] for gpu in found[0].gpus}) == ["n1", "n3"]
+
+
+def test_a_gang_is_on_devices_of_one_model_though_another_rack_would_do():
+    cluster = racked(["r0", "r0", "r1"], model_of=lambda node: ("A100", "H100", "A100")[node])
+    story = pool_story(cluster)
+    story.submit(workers=4)
+    world = World(story.brain, cluster, Beliefs(repository()))
+    assert sorted(decided(world)) == ["n0", "n0", "n2", "n2"]
+
+
+def test_devices_that_join_take_jobs_and_those_that_run_stay_where_they_are():
+    small, whole = racked(["r0"]), racked(["r0", "r0"])
+    story = pool_story(small)
+    running, wide = story.submit(), story.submit(workers=3)
+    world = World(story.brain, small, Beliefs(repository()))
+    put(story, world, running, "n0/g1")
+    story.tell(events.DevicesChanged, gpus=tuple(gpu.id for n in whole.nodes for gpu in n.devices))
+    world.equip(whole)
+    world.renew(story.at_s)
+    assert [[job.id for job in on] for on in world.state.residents] == [[], [running.id], [], []]
+    put(story, world, wide, "n0/g0", "n1/g0", "n1/g1")
+    # A node that leaves with a job on it: nobody else is put there, and the others are seen.
+    story.tell(events.DevicesChanged, gpus=("n0/g0", "n0/g1"))
+    world.equip(small)
+    world.renew(story.at_s)
+    assert [[job.id for job in on] for on in world.state.residents] == [[running.id], []]
+    assert [*world.state.machines.gpu_ids] == ["n0/g1", "n0/g0"]

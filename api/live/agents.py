@@ -1,0 +1,22 @@
+"""What ``dovetail agent`` does: keep the jobs of this node for a service elsewhere."""
+
+from __future__ import annotations
+
+import logging
+import os
+from argparse import Namespace
+from pathlib import Path
+
+from dovetail.executor.live.nodes.hosting import require_driver
+from dovetail.executor.live.nodes.serving import read_token, serve
+from dovetail.live.places import default_directory
+
+
+def agent(options: Namespace) -> int:
+    """Run an agent until it is told to end; its jobs run on until their lease lapses."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
+    directory = Path(os.path.abspath(options.directory or default_directory() / "agent"))
+    token = read_token(Path(options.token_file))
+    require_driver(options.pool)
+    serve(directory, options.pool, options.listen, token, options.address)
+    return 0

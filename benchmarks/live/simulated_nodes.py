@@ -1,0 +1,190 @@
+"""Many simulated nodes in one process, each a real agent at a port of its own.
+
+    python benchmarks/live/simulated_nodes.py DIRECTORY [--nodes 200] [--devices 4]
+
+Agents, the protocol and its server are the product's. Only what an agent keeps is simulated: the
+ranks are no processes, start at once when they are told to, and run until they are stopped.
+``DIRECTORY/nodes.yaml`` names the agents once all of them answer (``--pool nodes:FILE``).
+"""
+
+# ruff: noqa: D102 - what the methods of a pool are is told in its protocols
+
+from __future__ import annotations
+
+import argparse
+import signal
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from dovetail.executor.live.clock import boot_s
+from dovetail.executor.live.events import AnyEvent, RankEnded, RankReady, RankRefused, RankStarted
+from dovetail.executor.live.jobs import Run
+from dovetail.executor.live.nodes.agent import Agent
+from dovetail.executor.live.nodes.serving import AgentServer
+from dovetail.executor.live.pools.lease import Lease
+from dovetail.executor.live.pools.parts import Meeting, Part, Prepared, whole
+from dovetail.executor.live.pools.pool import Progress, Usage
+from dovetail.instances.files import write_data
+from dovetail.instances.instance import Cluster, Gpu, Node
+
+TOKEN: Final = "a-token-of-simulated-nodes"
+_MODEL: Final = "simulated"
+_MEMORY_MIB: Final = 80_000.0
+_RATE: Final = 10.0
+_POLL_S: Final = 5.0
+
+
+class SimulatedRanks:
+    """Devices whose ranks are no processes (an ``agent.Host``)."""
+
+    name = "simulated"
+    notice = "simulated ranks: no process runs"
+    awaited = ""
+
+    def __init__(self, devices: int) -> None:
+        self._devices = [f"gpu{k}" for k in range(devices)]
+        gpus = tuple(Gpu(id=d, model=_MODEL, memory_mib=_MEMORY_MIB) for d in self._devices)
+        self._cluster = Cluster(nodes=(Node(id="here", gpus=gpus),))
+        self._wake: Callable[[], None] = lambda: None
+        self._news: list[AnyEvent] = []
+        self._ready: list[Prepared] = []
+        self._parts: dict[str, Part] = {}
+        self._began_s: dict[str, float] = {}
+
+    # As of a ``NodePool``.
+
+    def cluster(self) -> Cluster:
+        return self._cluster
+
+    def sharing(self, first: Run, second: Run) -> str | None:
+        return None
+
+    def library(self, run: Run) -> str:
+        return ""
+
+    def allowed(self, library: str, model: str) -> Collection[int]:
+        return ()
+
+    def attach(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+
+    def resume(self, runs: Sequence[Run]) -> Sequence[Run]:
+        return ()
+
+    def launch(self, run: Run) -> None:
+        self.keep(whole(run))
+        self.commit(run.id)
+
+    def stop(self, run: str, grace_s: float) -> None:
+        part = self._parts[run]
+        for rank in part.ranks:
+            if run in self._began_s:
+                self._news.append(RankEnded(at_s=0.0, run=run, rank=rank, status=-15))
+            else:
+                told = "was never started"
+                self._news.append(RankRefused(at_s=0.0, run=run, rank=rank, reason=told))
+        self._wake()
+
+    def release(self, run: str) -> None:
+        self._parts.pop(run, None)
+        self._began_s.pop(run, None)
+
+    def poll(self) -> Sequence[AnyEvent]:
+        news, self._news = self._news, []
+        return news
+
+    def progress(self, run: str) -> Sequence[Progress | None]:
+        began_s, now_s = self._began_s.get(run), boot_s()
+        told = None if began_s is None else Progress(_RATE * (now_s - began_s), now_s)
+        part = self._parts[run]
+        return [told if rank in part.ranks else None for rank in range(len(part.run.seats))]
+
+    def usage(self) -> Mapping[str, Usage]:
+        reading = Usage(boot_s(), memory_mib=1000.0, energy_j=0.0, source=self.name)
+        return dict.fromkeys(self._devices, reading)
+
+    def log_path(self, run: str, rank: int) -> str | None:
+        return None
+
+    def close(self) -> None:
+        return None
+
+    # As of a ``Host``.
+
+    def join(self, address: str, lease: Lease) -> None:
+        self._address = address
+
+    def unreleased(self) -> Sequence[Run]:
+        return ()
+
+    def kept(self) -> Sequence[Run]:
+        return [part.run for part in self._parts.values()]
+
+    def has_trace(self, part: Part) -> bool:
+        return part.run.id in self._began_s
+
+    def keep(self, part: Part) -> None:
+        self._parts.setdefault(part.run.id, part)
+
+    def part(self, run: str) -> Part | None:
+        return self._parts.get(run)
+
+    def prepare(self, run: Run, ranks: Sequence[int], meeting: Meeting | None = None) -> None:
+        meeting = meeting or Meeting(self._address, 29_500)
+        self.keep(Part(run, tuple(ranks), meeting))
+        self._ready.append(Prepared(run.id, tuple(ranks), meeting))
+        self._wake()
+
+    def prepared(self) -> Sequence[Prepared]:
+        ready, self._ready = self._ready, []
+        return ready
+
+    def commit(self, run: str) -> None:
+        if run in self._began_s:
+            return
+        self._began_s[run] = boot_s()
+        for rank in self._parts[run].ranks:
+            self._news.append(RankStarted(at_s=0.0, run=run, rank=rank, pid=1, pid_started=1))
+            self._news.append(RankReady(at_s=0.0, run=run, rank=rank))
+        self._wake()
+
+    def abort(self, run: str, reason: str) -> None:
+        for rank in self._parts[run].ranks:
+            refused = RankRefused(at_s=0.0, run=run, rank=rank, reason=reason, later=True)
+            self._news.append(refused)
+        self._wake()
+
+
+def serve(directory: Path, nodes: int, devices: int) -> None:
+    """Serve the nodes until SIGTERM."""
+    named = []
+    for k in range(nodes):
+        home = directory / f"n{k}"
+        agent = Agent(home, lambda files: SimulatedRanks(devices), "127.0.0.1")
+        server = AgentServer(agent, TOKEN, ("127.0.0.1", 0))
+        threading.Thread(target=server.serve_forever, args=(_POLL_S,), daemon=True).start()
+        rack = f"r{k // 32}"
+        port = server.server_address[1]
+        named.append({"id": f"n{k}", "address": "127.0.0.1", "port": port, "rack": rack})
+    token = directory / "token"
+    token.write_text(TOKEN, encoding="utf-8")
+    token.chmod(0o600)
+    write_data({"token_file": "token", "nodes": named}, directory / "nodes.yaml")
+    signal.sigwait({signal.SIGTERM, signal.SIGINT})
+
+
+def main() -> None:
+    """Serve as the command line says."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--nodes", type=int, default=200)
+    parser.add_argument("--devices", type=int, default=4)
+    options = parser.parse_args()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+    serve(options.directory, options.nodes, options.devices)
+
+
+if __name__ == "__main__":
+    main()

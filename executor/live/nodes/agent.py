@@ -1,0 +1,415 @@
+"""The agent of one node: it keeps the node's jobs for a controller elsewhere.
+
+It has no transport (``serving`` has): it carries out orders on a pool of this machine, keeps what
+happened until the controller has seen it, and lets nothing run longer than its lease.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import secrets
+import socket
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Protocol
+
+from dovetail.executor.live.clock import boot_s
+from dovetail.executor.live.events import AnyEvent, DeviceHealed, DeviceSick, RankRefused
+from dovetail.executor.live.jobs import JobSpec, Owner, Run, Seat
+from dovetail.executor.live.nodes.bell import Bell
+from dovetail.executor.live.nodes.fence import Fence, FencedError, Mark
+from dovetail.executor.live.nodes.log_parts import LogPiece, piece_of
+from dovetail.executor.live.nodes.messages import (
+    Abort,
+    Allowed,
+    Answer,
+    AnyOrder,
+    Attach,
+    Commit,
+    Exchange,
+    Facts,
+    Launch,
+    News,
+    Prepare,
+    Release,
+    Stop,
+)
+from dovetail.executor.live.nodes.story import Story
+from dovetail.executor.live.pools.lease import Lease
+from dovetail.executor.live.pools.parts import Meeting, Part, Prepared, whole
+from dovetail.executor.live.pools.pool import NodePool, Progress
+from dovetail.executor.live.pools.run_files import PASS_THROUGH
+
+MOST_NEWS: Final = 1000
+"""Events of one answer; the rest comes with the next."""
+
+
+class Host(NodePool, Protocol):
+    """A pool of this machine's devices that keeps parts of runs (``pools.local.LocalPool``)."""
+
+    def join(self, address: str, lease: Lease) -> None:
+        """Become the part of a larger pool that is on this node; called before ``resume``."""
+        ...
+
+    def unreleased(self) -> Sequence[Run]:
+        """Return the runs of this directory that were launched or prepared, and not released."""
+        ...
+
+    def kept(self) -> Sequence[Run]:
+        """Return the runs that are not released."""
+        ...
+
+    def has_trace(self, part: Part) -> bool:
+        """Tell whether a rank of a part was started here, or may never be."""
+        ...
+
+    def keep(self, part: Part) -> None:
+        """Take up a part, unless it is kept already; what trace it has is told by ``poll``."""
+        ...
+
+    def part(self, run: str) -> Part | None:
+        """Return what is kept of a run."""
+        ...
+
+    def prepare(self, run: Run, ranks: Sequence[int], meeting: Meeting | None = None) -> None:
+        """Bring ranks of a run to their gates and hold them there."""
+        ...
+
+    def prepared(self) -> Sequence[Prepared]:
+        """Return at once the parts that have come to their gates since the last call."""
+        ...
+
+    def commit(self, run: str) -> None:
+        """Start what stands at its gates; what does not by now is refused for good."""
+        ...
+
+    def abort(self, run: str, reason: str) -> None:
+        """Refuse for good, through no fault of its job, what has not been started."""
+        ...
+
+
+@dataclass
+class _Outbox:
+    """What happened and is not known to have been seen."""
+
+    news: list[News] = field(default_factory=list)
+    last: int = 0
+
+    def add(self, event: AnyEvent | Prepared) -> None:
+        self.last += 1
+        self.news.append(News(number=self.last, event=event))
+
+    def confirm(self, seen: int) -> None:
+        self.news = [one for one in self.news if one.number > seen]
+
+
+class Agent:
+    """Keeps the jobs of one node; all methods are safe from any thread.
+
+    Every controller's state directory has a pool directory of its own, since runs of two are
+    named alike.
+
+    Parameters
+    ----------
+    directory : path
+        The agent's state directory on this node.
+    open_pool : callable
+        Makes the pool of this node's devices that keeps its files in a directory.
+    address : str
+        Where ranks on other nodes reach those on this one.
+    """
+
+    def __init__(self, directory: Path, open_pool: Callable[[Path], Host], address: str) -> None:
+        self.incarnation = secrets.token_hex(8)
+        self._directory, self._open_pool, self.address = directory, open_pool, address
+        directory.mkdir(parents=True, exist_ok=True)
+        directory.chmod(PASS_THROUGH)
+        self._fence = Fence(directory / "controller.json")
+        self._lease = Lease(directory / "lease")
+        self._lock = threading.RLock()
+        self._bell = Bell()
+        self._pool: Host | None = None
+        self._story = Story()
+        self._sick: dict[str, DeviceSick | DeviceHealed] = {}
+        self._leaving: set[str] = set()
+        self._outbox, self._done, self._turn = _Outbox(), 0, 0
+        if self._fence.mark is not None:
+            # Jobs are seen to though no controller may come.
+            self._open(self._fence.mark.home)
+
+    # What a controller asks.
+
+    def exchange(self, asked: Exchange) -> Answer:
+        """Carry out orders, and answer as soon as there is news.
+
+        Raises
+        ------
+        FencedError
+            When another controller has this node.
+        """
+        with self._lock:
+            pool = self._admit(asked)
+            if asked.turn < self._turn:
+                return self._nothing()
+            self._turn = turn = asked.turn
+            done = self._done
+            beyond = self._obey(asked, pool) if asked.incarnation == self.incarnation else None
+            wait_s = asked.wait_s if self._done == done else 0.0
+        # A request that waits is answered as soon as a newer one has come.
+        self._bell.ring()
+        until_s = boot_s() + wait_s
+        self._bell.wait_for(lambda: self._has_news(turn), lambda: until_s - boot_s())
+        with self._lock:
+            return self._answer(asked, beyond, newest=turn == self._turn)
+
+    def log(self, run: str, rank: int, part: str, offset: int) -> LogPiece | None:
+        """Return a piece of what a rank has written; None where there is nothing of it."""
+        pool = self._pool
+        path = None if pool is None else pool.log_path(run, rank)
+        return None if path is None else piece_of(Path(path), part, offset)
+
+    def close(self) -> None:
+        """Let go of everything but the jobs, which run on until the lease lapses."""
+        with self._lock:
+            if self._pool is not None:
+                self._pool.close()
+                self._pool = None
+        self._bell.ring()
+
+    # Who asks.
+
+    def _admit(self, asked: Exchange) -> Host:
+        mark = Mark(home=asked.home, epoch=asked.epoch)
+        before = self._fence.mark
+        if self._fence.admit(mark, self.is_busy()):
+            # One that has been displaced and comes back has to begin anew, too.
+            self.incarnation = secrets.token_hex(8)
+            self._outbox, self._done, self._turn = _Outbox(), 0, 0
+        if self._pool is not None and before is not None and before.home != mark.home:
+            self._pool.close()
+            self._pool = None
+        return self._pool or self._open(mark.home)
+
+    def is_busy(self) -> bool:
+        """Tell whether runs are kept."""
+        return self._pool is not None and bool(self._pool.kept())
+
+    def _open(self, home: str) -> Host:
+        self._story, self._sick, self._leaving = Story(), {}, set()
+        pool = self._open_pool(self._directory / "homes" / home)
+        pool.join(self.address, self._lease)
+        pool.attach(self._bell.ring)
+        pool.resume(pool.unreleased())
+        self._pool = pool
+        return pool
+
+    # Orders.
+
+    def _obey(self, asked: Exchange, pool: Host) -> tuple[Part, ...] | None:
+        """Carry out what has not been, and return what is kept beyond what was attached."""
+        if asked.renew_s is not None:
+            self._lease.renew_until(asked.renew_s + asked.lease_s)
+        self._outbox.confirm(asked.seen)
+        beyond = None
+        for order in asked.orders:
+            if order.number == self._done + 1:
+                self._carry_out(order, pool)
+                self._done = order.number
+            if isinstance(order, Attach):
+                beyond = self._beyond(order, pool)
+        return beyond
+
+    def _carry_out(self, order: AnyOrder, pool: Host) -> None:
+        match order:
+            case Attach():
+                self._attach(order, pool)
+            case Launch(run=run):
+                if self._may_start(whole(run)):
+                    pool.launch(run)
+            case Prepare(part=part):
+                if self._may_start(part):
+                    pool.prepare(part.run, part.ranks, part.meeting)
+            case Commit(part=part):
+                pool.keep(part)
+                pool.commit(part.run.id)
+            case Abort(part=part, reason=reason):
+                pool.keep(part)
+                pool.abort(part.run.id, reason)
+            case Stop(part=part, grace_s=grace_s):
+                pool.keep(part)
+                pool.stop(part.run.id, grace_s)
+            case Release(run=run):
+                self._release(run, pool)
+
+    def _attach(self, order: Attach, pool: Host) -> None:
+        """Take up what should be here, and tell all that is known anew."""
+        for part in order.parts:
+            if pool.has_trace(part):
+                pool.keep(part)
+        self._take_in(pool)
+        self._outbox.news = []
+        for told in self._sick.values():
+            self._outbox.add(told)
+        for run in pool.kept():
+            for event in self._story.retold(run.id):
+                self._outbox.add(event)
+
+    def _beyond(self, order: Attach, pool: Host) -> tuple[Part, ...]:
+        known = {part.run.id for part in order.parts}
+        kept = (pool.part(run.id) for run in pool.kept() if run.id not in known)
+        return tuple(part for part in kept if part is not None)
+
+    def _may_start(self, part: Part) -> bool:
+        reason = why_unknown_here(part.run.spec.owner)
+        if reason is None and not self._lease.lapsed:
+            return True
+        later = reason is None
+        for rank in part.ranks:
+            refused = RankRefused(
+                at_s=0.0,
+                run=part.run.id,
+                rank=rank,
+                reason=reason or "the lease of its node had lapsed",
+                later=later,
+            )
+            self._note(refused)
+        return False
+
+    def _release(self, run: str, pool: Host) -> None:
+        """Let go of a run; one that is not over is ended before."""
+        self._take_in(pool)
+        if pool.part(run) is not None and not self._let_go_if_over(run, pool):
+            pool.stop(run, 0.0)
+            self._leaving.add(run)
+
+    def _let_go_if_over(self, run: str, pool: Host) -> bool:
+        part = pool.part(run)
+        if part is not None and not all(self._story.over(run, rank) for rank in part.ranks):
+            return False
+        pool.release(run)
+        self._story.forget(run)
+        self._leaving.discard(run)
+        return True
+
+    # News.
+
+    def _has_news(self, turn: int) -> bool:
+        with self._lock:
+            if self._pool is not None:
+                self._take_in(self._pool)
+            return bool(self._outbox.news) or turn != self._turn
+
+    def _take_in(self, pool: Host) -> None:
+        for event in pool.poll():
+            self._note(event)
+        for prepared in pool.prepared():
+            self._outbox.add(prepared)
+        for run in [*self._leaving]:
+            self._let_go_if_over(run, pool)
+
+    def _note(self, event: AnyEvent) -> None:
+        self._story.take_in(event)
+        if isinstance(event, DeviceSick | DeviceHealed):
+            self._sick[event.gpu] = event
+        self._outbox.add(event)
+
+    # Answers.
+
+    def _answer(self, asked: Exchange, beyond: tuple[Part, ...] | None, newest: bool) -> Answer:
+        pool = self._pool
+        if pool is None or self._fence.mark != Mark(home=asked.home, epoch=asked.epoch):
+            raise FencedError("another controller has come meanwhile, or the agent ends")
+        if not newest:
+            # All of it comes with the answer to the newer request, or its order would be lost.
+            return self._nothing()
+        watched = self._watched(asked, pool)
+        return Answer(
+            incarnation=self.incarnation,
+            clock_s=boot_s(),
+            until_s=self._lease.deadline_s,
+            done=self._done,
+            news=tuple(self._outbox.news[:MOST_NEWS]),
+            beyond=beyond,
+            facts=None if asked.incarnation == self.incarnation else facts_of(pool),
+            progress={run.id: self._progress(run, pool) for run in watched},
+            usage=pool.usage() if asked.watch else {},
+            libraries=self._libraries(watched, pool) if asked.watch else {},
+            allowed=tuple(_allowed(pool, asked.libraries)),
+        )
+
+    def _nothing(self) -> Answer:
+        return Answer(
+            incarnation=self.incarnation,
+            clock_s=boot_s(),
+            until_s=self._lease.deadline_s,
+            done=0,
+        )
+
+    def _watched(self, asked: Exchange, pool: Host) -> list[Run]:
+        """Return the runs whose progress is told: all, or those that there is news of."""
+        new = {getattr(one.event, "run", None) for one in self._outbox.news}
+        return [run for run in pool.kept() if asked.watch or run.id in new]
+
+    def _progress(self, run: Run, pool: Host) -> tuple[Progress | None, ...]:
+        return tuple(pool.progress(run.id))
+
+    def _libraries(self, runs: Sequence[Run], pool: Host) -> dict[str, str]:
+        alive = (run for run in runs if self._story.has_trace(run.id))
+        return {run.id: found for run in alive if (found := pool.library(run))}
+
+
+def facts_of(pool: Host) -> Facts:
+    """Return what an agent says of its pool."""
+    first, same, other = (_somebody(uid) for uid in (0, 0, 1))
+    return Facts(
+        pool=pool.name,
+        notice=pool.notice,
+        cluster=pool.cluster(),
+        sharing=pool.sharing(first, same),
+        sharing_others=pool.sharing(first, other),
+    )
+
+
+def _somebody(uid: int) -> Run:
+    """Return a run of a user, to ask a pool who may share."""
+    owner = Owner(name=f"user {uid}", uid=uid, gid=uid)
+    spec = JobSpec(command=("true",), workload="w", owner=owner, cwd="/")
+    return Run(id="j0.0", job="j0", spec=spec, seats=(Seat(gpu="none"),))
+
+
+def _allowed(pool: Host, libraries: Iterable[str]) -> Iterator[Allowed]:
+    models = sorted({gpu.model for node in pool.cluster().nodes for gpu in node.devices})
+    for library in libraries:
+        for model in models:
+            shares = tuple(sorted(pool.allowed(library, model)))
+            yield Allowed(library=library, model=model, shares=shares)
+
+
+def why_unknown_here(owner: Owner) -> str | None:
+    """Return why a job's owner is not the same user on this node; None: he is.
+
+    Where the service is root's, jobs run under the number that their owner has where he submitted
+    them, so names and numbers have to be alike on all nodes.
+    """
+    if os.geteuid() != 0:
+        return None
+    uid = _uid_of(owner)
+    if uid == owner.uid:
+        return None
+    here = "is no user" if uid is None else f"is user {uid}"
+    return (
+        f"{owner.name} (user {owner.uid}) {here} on {socket.gethostname()}: "
+        "users have to be alike on all nodes"
+    )
+
+
+def _uid_of(owner: Owner) -> int | None:
+    """Return the number that a name has here; of one that is not known, his own if that is."""
+    try:
+        return pwd.getpwnam(owner.name).pw_uid
+    except KeyError:
+        known = any(user.pw_uid == owner.uid for user in pwd.getpwall())
+        return owner.uid if known else None

@@ -1,0 +1,83 @@
+"""Who may give orders: one controller, the newest of its state directory."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, StrictInt
+
+from dovetail.instances._record import Name, Record
+from dovetail.instances.errors import DovetailError
+from dovetail.instances.files import read_data, write_data
+
+
+class FencedError(DovetailError):
+    """Another controller has this node."""
+
+
+class Mark(Record):
+    """A state directory of controllers, and how often one of them has been started there."""
+
+    home: Name
+    epoch: Annotated[StrictInt, Field(ge=0)] = 0
+
+    @classmethod
+    def read(cls, path: Path) -> Mark | None:
+        """Return what a file says, None where there is none.
+
+        Raises
+        ------
+        InputError
+            When it cannot be understood.
+        """
+        return cls.from_data(read_data(path), str(path)) if path.exists() else None
+
+
+def raise_epoch(path: Path) -> Mark:
+    """Return the mark of a controller that starts: durable, and higher than all before it."""
+    known = Mark.read(path) or Mark(home=secrets.token_hex(8))
+    mark = known.replace(epoch=known.epoch + 1)
+    write_data(mark.to_data(), path)
+    return mark
+
+
+class Fence:
+    """What an agent remembers of controllers.
+
+    Parameters
+    ----------
+    path : path
+        The file that keeps it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.mark = Mark.read(path)
+
+    def admit(self, mark: Mark, busy: bool) -> bool:
+        """Let a controller in, and return whether it is another than the last one.
+
+        Parameters
+        ----------
+        mark : Mark
+            The controller's.
+        busy : bool
+            Whether runs of the last one's home are kept.
+
+        Raises
+        ------
+        FencedError
+            When a newer controller, or one of another directory, has this node.
+        """
+        known = self.mark
+        if known == mark:
+            return False
+        if known is not None and known.home == mark.home and known.epoch > mark.epoch:
+            raise FencedError(f"a newer controller has this node (epoch {known.epoch})")
+        if known is not None and known.home != mark.home and busy:
+            raise FencedError("a controller with another state directory has runs on this node")
+        write_data(mark.to_data(), self._path)
+        self.mark = mark
+        return True

@@ -1,0 +1,268 @@
+"""What a controller and the agents of its nodes say to each other, as JSON.
+
+A controller asks (``Exchange``), an agent answers (``Answer``). Either may be lost, come twice or
+come late: orders and events have numbers, and are repeated until the other side has confirmed
+them. All of a request is for one incarnation of an agent; an agent that has been restarted since
+carries out none of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Final, Literal, TypeVar
+
+from pydantic import AfterValidator, Field, StrictBool, StrictInt, ValidationError
+from pydantic_core import from_json
+
+from dovetail.executor.live.events import AnyEvent, Reason
+from dovetail.executor.live.jobs import Run
+from dovetail.executor.live.pools.parts import Part, Prepared
+from dovetail.executor.live.pools.pool import Progress, Usage
+from dovetail.instances._record import (
+    Count,
+    Name,
+    NonNegative,
+    Record,
+    Share,
+    input_error,
+    rule_broken,
+    shown,
+)
+from dovetail.instances.errors import InputError
+from dovetail.instances.instance import Cluster
+
+VERSION: Final = 1
+"""Of the exchange; both sides have to speak the same."""
+
+MOST_WAIT_S: Final = 30.0
+"""The longest that an agent is asked to wait for news before it answers."""
+
+Number0 = Annotated[StrictInt, Field(ge=0)]
+
+
+def _of_its_run(part: Part) -> Part:
+    if list(part.ranks) != sorted(set(part.ranks)) or not part.ranks:
+        raise rule_broken("ranks", "must be one rank or more, each once, in order")
+    if not 0 <= part.ranks[0] <= part.ranks[-1] < len(part.run.seats):
+        raise rule_broken("ranks", f"must be ranks of {part.run.id}")
+    return part
+
+
+NodePart = Annotated[Part, AfterValidator(_of_its_run)]
+"""The ranks of a run that one node keeps; their numbers are the whole run's."""
+
+
+# Orders.
+
+
+class Order(Record):
+    """What an agent is to do; orders are carried out in the order of their numbers, each once."""
+
+    number: Count = 1
+
+
+class Attach(Order):
+    """Take up these parts, tell anew how all ranks are, and what is kept beyond them."""
+
+    kind: Literal["attach"] = "attach"
+    parts: tuple[NodePart, ...]
+
+
+class Launch(Order):
+    """Start every rank of a run that is on this node alone, all or none."""
+
+    kind: Literal["launch"] = "launch"
+    run: Run
+
+
+class Prepare(Order):
+    """Bring every rank of a part to its gate, and tell ``Prepared`` when all stand there.
+
+    Where its gang meets is decided by the agent of rank 0, whose part comes without a meeting.
+    """
+
+    kind: Literal["prepare"] = "prepare"
+    part: NodePart
+
+
+class Commit(Order):
+    """Open the gates of a prepared part; ranks that do not stand there are refused."""
+
+    kind: Literal["commit"] = "commit"
+    part: NodePart
+
+
+class Abort(Order):
+    """Give up a prepared part: nothing of it has run, nor will."""
+
+    kind: Literal["abort"] = "abort"
+    part: NodePart
+    reason: Reason
+
+
+class Stop(Order):
+    """End every rank of a part; those without a trace are never started any more."""
+
+    kind: Literal["stop"] = "stop"
+    part: NodePart
+    grace_s: NonNegative
+
+
+class Release(Order):
+    """Give back what a part held; one that is not over is ended first."""
+
+    kind: Literal["release"] = "release"
+    run: Name
+
+
+AnyOrder = Annotated[
+    Attach | Launch | Prepare | Commit | Abort | Stop | Release, Field(discriminator="kind")
+]
+
+
+# News.
+
+
+class News(Record):
+    """Something that happened on a node."""
+
+    number: Count
+    event: AnyEvent | Prepared
+
+
+# The exchange.
+
+
+class Allowed(Record):
+    """The shares of a device model that a program with this library may have."""
+
+    library: str
+    model: Name
+    shares: tuple[Share, ...]
+
+
+class Facts(Record):
+    """What an agent is: asked for once an incarnation.
+
+    Attributes
+    ----------
+    pool, notice : str
+        As of a ``NodePool``.
+    cluster : Cluster
+        Its devices.
+    sharing : str or None
+        Why two runs may not share a device here; None: they may.
+    sharing_others : str or None
+        The same, for runs of different users.
+    """
+
+    pool: Name
+    notice: str
+    cluster: Cluster
+    sharing: str | None = None
+    sharing_others: str | None = None
+
+
+class Exchange(Record):
+    """What a controller asks of an agent.
+
+    Attributes
+    ----------
+    home, epoch : str, int
+        The controller's state directory, and how often it has been started. An agent refuses a
+        lower epoch than it has seen, and another home while it holds runs of the first.
+    turn : int
+        Grows with every request of a controller to this agent: requests may overtake each other,
+        and one that was overtaken is no longer listened to.
+    incarnation : str or None
+        Of the agent, as it last answered.
+    renew_s : float or None
+        The agent's clock, as it last answered: its jobs may run until ``lease_s`` later.
+    seen : int
+        The number of the last event that has been taken in.
+    wait_s : float
+        For how long the agent may wait for news before it answers.
+    watch : bool
+        Whether progress, usage and libraries are asked for.
+    libraries : tuple of str
+        Those of which it is asked which shares they allow.
+    """
+
+    version: Literal[1] = 1
+    home: Name
+    epoch: Count
+    turn: Number0 = 0
+    incarnation: Name | None = None
+    renew_s: NonNegative | None = None
+    lease_s: NonNegative
+    seen: Number0 = 0
+    orders: tuple[AnyOrder, ...] = ()
+    wait_s: Annotated[NonNegative, Field(le=MOST_WAIT_S)] = 0.0
+    watch: StrictBool = False
+    libraries: tuple[str, ...] = ()
+
+
+class Answer(Record):
+    """What an agent answers.
+
+    Attributes
+    ----------
+    incarnation : str
+        Drawn anew whenever the agent starts, and whenever another controller comes.
+    clock_s : float
+        Its CLOCK_BOOTTIME as it answered.
+    until_s : float
+        Until when its jobs may run, by the same clock.
+    done : int
+        The number of the last order that it has carried out.
+    news : tuple of News
+        What is not known to have been seen.
+    beyond : tuple of Part, optional
+        What it keeps beyond the parts of the ``Attach`` that was among the orders.
+    facts : Facts or None
+        Where the request did not name this incarnation.
+    progress, usage, libraries, allowed
+        By run (an item for each rank of the part), by device, by run; as of a ``NodePool``.
+    """
+
+    version: Literal[1] = 1
+    incarnation: Name
+    clock_s: NonNegative
+    until_s: NonNegative
+    done: Number0
+    news: tuple[News, ...] = ()
+    beyond: tuple[NodePart, ...] | None = None
+    facts: Facts | None = None
+    progress: Mapping[str, tuple[Progress | None, ...]] = {}
+    usage: Mapping[str, Usage] = {}
+    libraries: Mapping[str, str] = {}
+    allowed: tuple[Allowed, ...] = ()
+
+
+_M = TypeVar("_M", Exchange, Answer)
+
+
+def read_message(kind: type[_M], text: bytes) -> _M:
+    """Return a message from its JSON.
+
+    Raises
+    ------
+    InputError
+        One line: it is no message, of another version, or breaks a rule.
+    """
+    try:
+        data = from_json(text, allow_inf_nan=False)
+    except ValueError as error:
+        raise InputError(f"must be JSON: {' '.join(str(error).split())}") from None
+    if not isinstance(data, dict):
+        raise InputError(f"must be a mapping, got {shown(data)}")
+    if data.get("version") != VERSION:
+        raise InputError(
+            f"must be {VERSION}, got {shown(data.get('version'))}: "
+            "the same dovetail has to be installed on all nodes",
+            "version",
+        )
+    try:
+        return kind.model_validate_json(text)
+    except ValidationError as error:
+        raise input_error(kind, error.errors(include_url=False)) from None

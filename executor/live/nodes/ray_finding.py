@@ -1,0 +1,311 @@
+"""Finds nodes on a Ray cluster: a driver of Ray in a process of its own keeps an agent on each.
+
+The service itself never imports Ray. What the driver has told last stays known while Ray does not
+answer, and in a file over restarts of the service: agents are talked to directly.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Final
+
+from pydantic import Field, StrictInt, ValidationError
+
+from dovetail.executor.live.nodes.finding import NodeAddress
+from dovetail.executor.live.nodes.hosting import opener
+from dovetail.executor.live.nodes.lease import LEASE_S, LEAST_S
+from dovetail.executor.live.nodes.ray_agent import write_private
+from dovetail.executor.live.nodes.serving import host_and_port
+from dovetail.instances._record import Name, Positive, Record
+from dovetail.instances.errors import InputError, UnsupportedError
+
+START_S: Final = 60.0
+"""Seconds that Ray has at the start to tell of a node, where none is known from before."""
+
+MUTE_S: Final = 90.0
+"""Seconds without a line after which a driver is started anew: Ray itself gives up after 60."""
+
+_PAUSE_S: Final = 1.0
+_MOST_PAUSE_S: Final = 15.0
+_FLAG: Final = "--pool"
+_OPTIONS: Final = ("label", "resource", "directory", "lease", "pool")
+
+_log = logging.getLogger(__name__)
+
+
+class RayPlan(Record):
+    """What ``--pool ray:ADDRESS,OPTIONS`` asks for.
+
+    Attributes
+    ----------
+    address : str
+        ``HOST:PORT`` of the head.
+    pool : str
+        What each node's agent keeps: ``gpu`` or ``cpu`` and their options.
+    label : str or None
+        ``KEY:VALUE``: only nodes with this label.
+    resource : str or None
+        Only nodes that have this resource of Ray; by default ``GPU`` or ``CPU``, as the pool.
+    directory : str or None
+        Where agents keep their state on their nodes.
+    lease_s : float
+        Seconds that a node's jobs run on when the node is cut off.
+    """
+
+    address: Name
+    pool: Name = "gpu"
+    label: Name | None = None
+    resource: Name | None = None
+    directory: Name | None = None
+    lease_s: Positive = LEASE_S
+
+    @property
+    def needed_resource(self) -> str:
+        """The resource that a node must have."""
+        return self.resource or ("CPU" if self.pool.startswith("cpu") else "GPU")
+
+
+def ray_plan(text: str) -> RayPlan:
+    """Return the plan of ``ADDRESS[,label=KEY:VALUE][,resource=NAME]...[,pool=POOL]``.
+
+    ``pool`` comes last, since its own options have commas, too.
+
+    Raises
+    ------
+    InputError
+        When the address or an option cannot be.
+    """
+    head, found, pool = text.partition(",pool=")
+    address, *options = head.split(",")
+    given = dict(_option(option) for option in options)
+    if found:
+        given["pool"] = pool
+    try:
+        host_and_port(address)
+    except ValueError:
+        raise InputError(f"must be ray:HOST:PORT, got {address!r}", _FLAG) from None
+    lease_s = _seconds(given.pop("lease", f"{LEASE_S:g}"))
+    plan = RayPlan.from_data({"address": address, **given, "lease_s": lease_s}, _FLAG)
+    opener(plan.pool, Path())
+    if plan.label is not None and not re.fullmatch(r"[^:]+:[^:]+", plan.label):
+        raise InputError(f"label must be KEY:VALUE, got {plan.label!r}", _FLAG)
+    if plan.directory is not None and not Path(plan.directory).is_absolute():
+        raise InputError(f"directory must begin with /, got {plan.directory!r}", _FLAG)
+    return plan
+
+
+def _option(text: str) -> tuple[str, str]:
+    name, _, value = text.partition("=")
+    if name not in _OPTIONS:
+        raise InputError(f"must be one of {', '.join(_OPTIONS)}, got {name!r}", _FLAG)
+    return name, value
+
+
+def _seconds(text: str) -> float:
+    if not re.fullmatch(r"\d{1,4}(\.\d+)?", text) or float(text) < LEAST_S:
+        raise InputError(f"lease must be seconds >= {LEAST_S:g}, got {text!r}", _FLAG)
+    return float(text)
+
+
+class Sighted(Record):
+    """Where an agent answers."""
+
+    address: Name
+    port: Annotated[StrictInt, Field(ge=1, le=65_535)]
+    token: Name
+    rack: Name | None = None
+
+    @classmethod
+    def of(cls, where: NodeAddress) -> Sighted:
+        """Return what Ray tells of an address."""
+        return cls(address=where.address, port=where.port, token=where.token, rack=where.rack)
+
+
+class Sighting(Record):
+    """A line of the driver.
+
+    Attributes
+    ----------
+    nodes : mapping of str to Sighted
+        The agents that answer Ray now, by node.
+    notes : tuple of str
+        What people should know, a line each.
+    trouble : str
+        Why the driver ends.
+    """
+
+    nodes: Mapping[str, Sighted] = {}
+    notes: tuple[str, ...] = ()
+    trouble: str = ""
+
+
+class RayFinder:
+    """Finds nodes on a Ray cluster (a ``NodeFinder``).
+
+    Parameters
+    ----------
+    directory : path
+        Where the service keeps what it knows of nodes.
+    plan : RayPlan
+        What is wanted.
+    """
+
+    name = "ray"
+
+    def __init__(self, directory: Path, plan: RayPlan) -> None:
+        self._plan, self._directory = plan, directory
+        self._file = directory / "ray-agents.json"
+        self._known = self._read()
+        self._notes: frozenset[str] = frozenset()
+        self._trouble = self._told = ""
+        self._first = threading.Event()
+        self._closing = threading.Event()
+        self._driver: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """Begin to find nodes.
+
+        Raises
+        ------
+        UnsupportedError
+            When Ray is not installed, or tells of no node, and none is known from before.
+        """
+        if importlib.util.find_spec("ray") is None:
+            raise UnsupportedError("Ray is not installed: pip install 'dovetail[ray]'")
+        self._directory.mkdir(parents=True, exist_ok=True)
+        threading.Thread(target=self._drive, name="drives Ray", daemon=True).start()
+        self._first.wait(0.0 if self._known else START_S)
+        if not self._known:
+            self.close()
+            told = [self._trouble, *sorted(self._notes)]
+            reason = "; ".join(filter(None, told)) or f"it has told of no node in {START_S:g} s"
+            raise UnsupportedError(f"Ray at {self._plan.address}: {reason}")
+
+    def nodes(self) -> Mapping[str, NodeAddress]:
+        """Return the nodes that Ray has told of, where their agents answered last."""
+        return self._known
+
+    def awaited(self) -> Sequence[str]:
+        """Return nothing: nodes that may join are known to Ray alone."""
+        return ()
+
+    def close(self) -> None:
+        """End the driver; agents and their jobs run on."""
+        self._closing.set()
+        with self._lock:
+            if self._driver is not None:
+                self._driver.kill()
+
+    def _drive(self) -> None:
+        pause_s = _PAUSE_S
+        while not self._closing.is_set():
+            try:
+                told = self._run_driver()
+            except Exception as error:  # a finder that ends would see no node any more
+                _log.exception("Ray cannot be driven")
+                self._trouble, told = str(error), False
+            self._first.set()
+            pause_s = _PAUSE_S if told else min(2 * pause_s, _MOST_PAUSE_S)
+            self._tell_trouble(self._trouble or "its driver has ended")
+            self._closing.wait(pause_s)
+
+    def _tell_trouble(self, why: str) -> None:
+        if why != self._told and not self._closing.is_set():
+            _log.warning("Ray at %s: %s; asked again and again", self._plan.address, why)
+        self._told = why
+
+    def _run_driver(self) -> bool:
+        """Run a driver until it ends, and return whether it told of nodes."""
+        self._trouble, told = "", False
+        with open(self._directory / "ray.log", "wb") as errors, self._lock:
+            if self._closing.is_set():
+                return False
+            driver = subprocess.Popen(
+                [sys.executable, "-m", "dovetail.executor.live.nodes.ray_driver"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,
+            )
+            self._driver = driver
+        assert driver.stdin is not None
+        assert driver.stdout is not None
+        with driver:
+            watch = _Watch(driver)
+            try:
+                driver.stdin.write(self._plan.model_dump_json().encode() + b"\n")
+                driver.stdin.flush()
+                for line in driver.stdout:
+                    watch.fed()
+                    told |= self._take_in(line)
+            except BrokenPipeError:
+                pass
+            finally:
+                watch.end()
+                driver.kill()
+        return told
+
+    def _take_in(self, line: bytes) -> bool:
+        """Take in a line, and return whether it tells of nodes."""
+        try:
+            sighting = Sighting.model_validate_json(line)
+        except ValidationError:
+            return False
+        self._trouble = sighting.trouble
+        for note in sorted(set(sighting.notes) - self._notes):
+            _log.warning("%s", note)
+        self._notes = frozenset(sighting.notes)
+        fresh = {node: NodeAddress(**found.model_dump()) for node, found in sighting.nodes.items()}
+        known = {**self._known, **fresh}
+        if known != self._known:
+            self._known = known
+            self._write()
+        if not sighting.trouble:
+            self._told = ""
+            self._first.set()
+        return bool(fresh)
+
+    def _read(self) -> dict[str, NodeAddress]:
+        try:
+            found = Sighting.model_validate_json(self._file.read_bytes())
+        except (OSError, ValidationError):
+            return {}
+        return {node: NodeAddress(**one.model_dump()) for node, one in found.nodes.items()}
+
+    def _write(self) -> None:
+        nodes = {node: Sighted.of(where) for node, where in self._known.items()}
+        try:
+            write_private(self._file, Sighting(nodes=nodes).model_dump_json())
+        except OSError as error:
+            _log.warning("where agents are cannot be kept: %s", error)
+
+
+class _Watch:
+    """Kills a driver that has said nothing for too long."""
+
+    def __init__(self, driver: subprocess.Popen[bytes]) -> None:
+        self._driver = driver
+        self._timer = self._set()
+
+    def fed(self) -> None:
+        """Take in that it has said something."""
+        self._timer.cancel()
+        self._timer = self._set()
+
+    def end(self) -> None:
+        """Watch no more."""
+        self._timer.cancel()
+
+    def _set(self) -> threading.Timer:
+        timer = threading.Timer(MUTE_S, self._driver.kill)
+        timer.daemon = True
+        timer.start()
+        return timer

@@ -1,0 +1,246 @@
+"""What a controller knows of one node, and what it still has to tell it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from dovetail.executor.live.events import AnyEvent, DeviceHealed, DeviceSick
+from dovetail.executor.live.nodes.fence import Mark
+from dovetail.executor.live.nodes.lease import Lease
+from dovetail.executor.live.nodes.messages import (
+    Answer,
+    AnyOrder,
+    Attach,
+    Exchange,
+    Facts,
+    Launch,
+    Release,
+)
+from dovetail.executor.live.nodes.story import Story
+from dovetail.executor.live.pools.parts import Part, Prepared
+from dovetail.executor.live.pools.pool import Progress, Usage
+from dovetail.instances.instance import Gpu
+
+
+@dataclass
+class Remote:
+    """One node as its controller knows it; no thread, no clock and no connection.
+
+    Attributes
+    ----------
+    id : str
+        The node's; ids of its devices begin with it and a slash.
+    lease : Lease
+        Of its jobs.
+    facts : Facts or None
+        As its agent told last.
+    incarnation : str or None
+        Of the agent that answered last.
+    silent : str
+        Why it is taken not to answer; empty: it does.
+    parts : mapping of str to Part
+        What should be there, as the node names its devices.
+    standing : mapping of str to order
+        The last order about each run, for an agent that is started anew.
+    story : Story
+        What this incarnation has told of ranks.
+    """
+
+    id: str
+    lease: Lease
+    facts: Facts | None = None
+    incarnation: str | None = None
+    silent: str = ""
+    fenced: bool = False
+    taken_up: bool = False
+    parts: dict[str, Part] = field(default_factory=dict)
+    standing: dict[str, AnyOrder] = field(default_factory=dict)
+    story: Story = field(default_factory=Story)
+    progress: dict[str, Sequence[Progress | None]] = field(default_factory=dict)
+    usage: dict[str, Usage] = field(default_factory=dict)
+    libraries: dict[str, str] = field(default_factory=dict)
+    allowed: dict[tuple[str, str], tuple[int, ...]] = field(default_factory=dict)
+    wondering: set[str] = field(default_factory=lambda: {""})
+    _orders: list[AnyOrder] = field(default_factory=list)
+    _numbered: int = 0
+    _turn: int = 0
+    _sent: int = 0
+    _done: int = 0
+    _attach: int = 0
+    _seen: int = 0
+    _offset_s: float = 0.0
+    _devices: tuple[Gpu, ...] | None = None
+
+    # What it is told.
+
+    def order(self, order: AnyOrder) -> None:
+        """Add an order; it is repeated until it has been carried out."""
+        self._number(order)
+
+    def take_up(self) -> None:
+        """Have all parts taken up, and everything told anew, by every agent from now on."""
+        self.taken_up = True
+        if self.incarnation is not None:
+            self._ask_to_attach()
+
+    def _ask_to_attach(self) -> None:
+        self._number(Attach(parts=tuple(self.parts.values())))
+        self._attach = self._numbered
+
+    @property
+    def attached(self) -> bool:
+        """Whether what it tells is all that there is."""
+        return 0 < self._attach <= self._done
+
+    @property
+    def urgent(self) -> bool:
+        """Whether there are orders that have not been sent."""
+        return self.incarnation is not None and self._numbered > self._sent
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there are orders that it is not known to have carried out."""
+        return bool(self._orders)
+
+    def request(self, mark: Mark, wait_s: float, watch: bool) -> Exchange:
+        """Return what it is asked next."""
+        known = self.incarnation is not None
+        self._sent = self._numbered
+        self._turn += 1
+        hurried = not known or any(isinstance(order, Attach) for order in self._orders)
+        return Exchange(
+            home=mark.home,
+            epoch=mark.epoch,
+            turn=self._turn,
+            incarnation=self.incarnation,
+            renew_s=self.lease.quoted_s,
+            lease_s=self.lease.length_s,
+            seen=self._seen,
+            orders=tuple(self._orders) if known else (),
+            wait_s=0.0 if hurried or self.silent else wait_s,
+            watch=watch or hurried,
+            libraries=tuple(sorted(self.wondering)),
+        )
+
+    def broken_off(self) -> None:
+        """Take in that what was sent may never have come."""
+        self._sent = self._done
+
+    # What it tells.
+
+    def take_in(
+        self, answer: Answer, sent_s: float, received_s: float
+    ) -> list[AnyEvent | Prepared]:
+        """Take in an answer, and return what is new in it, as the controller names devices."""
+        if answer.incarnation != self.incarnation:
+            if answer.facts is None:
+                return []
+            self._meet(answer, sent_s, received_s)
+        self.lease.heard(answer.clock_s, answer.until_s, received_s)
+        self.silent, self.fenced = "", False
+        self._done = max(self._done, answer.done)
+        for order in self._orders:
+            if isinstance(order, Release) and order.number <= self._done:
+                self._forget(order)
+        self._orders = [order for order in self._orders if order.number > self._done]
+        self._note_readings(answer)
+        new = [one for one in answer.news if one.number > self._seen]
+        self._seen = max([self._seen, *(one.number for one in new)])
+        for one in new:
+            if not isinstance(one.event, Prepared):
+                self.story.take_in(one.event)
+        return [self._outside(one.event) for one in new]
+
+    def _meet(self, answer: Answer, sent_s: float, received_s: float) -> None:
+        """Begin anew with an agent that was not known."""
+        self.incarnation, self.facts = answer.incarnation, answer.facts
+        self.lease.forget_clock()
+        self._offset_s = (sent_s + received_s) / 2 - answer.clock_s
+        self._orders, self._numbered, self._sent, self._done, self._seen = [], 0, 0, 0, 0
+        self._attach, self.story, self._devices = 0, Story(), None
+        if self.taken_up:
+            self._ask_to_attach()
+            for order in [*self.standing.values()]:
+                self._number(order)
+
+    def _note_readings(self, answer: Answer) -> None:
+        for run, progress in answer.progress.items():
+            self.progress[run] = [self._of_here(one) for one in progress]
+        for device, usage in answer.usage.items():
+            here = usage._replace(at_s=usage.at_s + self._offset_s)
+            self.usage[self.outside_device(device)] = here
+        self.libraries.update(answer.libraries)
+        for one in answer.allowed:
+            self.allowed[one.library, one.model] = one.shares
+            self.wondering.discard(one.library)
+
+    def _of_here(self, progress: Progress | None) -> Progress | None:
+        if progress is None:
+            return None
+        return progress._replace(at_s=progress.at_s + self._offset_s)
+
+    def _forget(self, release: Release) -> None:
+        if self.standing.get(release.run) == release:
+            del self.standing[release.run]
+        self.story.forget(release.run)
+        for known in (self.progress, self.libraries):
+            known.pop(release.run, None)
+
+    def _number(self, order: AnyOrder) -> None:
+        self._numbered += 1
+        numbered = order.model_copy(update={"number": self._numbered})
+        if not isinstance(numbered, Attach):
+            self.standing[run_of(numbered)] = numbered
+        self._orders.append(numbered)
+
+    # Names of devices.
+
+    def devices(self) -> tuple[Gpu, ...]:
+        """Return its devices as the controller names them."""
+        if self._devices is None:
+            nodes = () if self.facts is None else self.facts.cluster.nodes
+            self._devices = tuple(
+                gpu.model_copy(update={"id": self.outside_device(gpu.id)})
+                for node in nodes
+                for gpu in node.devices
+            )
+        return self._devices
+
+    def outside_device(self, device: str) -> str:
+        """Return the controller's name of a device."""
+        return f"{self.id}/{device}"
+
+    def inside(self, part: Part) -> Part:
+        """Return a part as the node names its own devices."""
+        return _renamed(part, lambda device: device.removeprefix(f"{self.id}/"))
+
+    def outside(self, part: Part) -> Part:
+        """Return a part as the controller names the node's devices."""
+        return _renamed(part, self.outside_device)
+
+    def _outside(self, event: AnyEvent | Prepared) -> AnyEvent | Prepared:
+        if isinstance(event, DeviceSick | DeviceHealed):
+            return event.replace(gpu=self.outside_device(event.gpu))
+        return event
+
+
+def run_of(order: AnyOrder) -> str:
+    """Return the id of the run that an order is about; empty: of all."""
+    match order:
+        case Attach():
+            return ""
+        case Launch(run=run):
+            return run.id
+        case Release(run=run):
+            return run
+    return order.part.run.id
+
+
+def _renamed(part: Part, name: Callable[[str], str]) -> Part:
+    """Return a part with other names for the devices of its own ranks."""
+    seats = tuple(
+        seat.model_copy(update={"gpu": name(seat.gpu)}) if rank in part.ranks else seat
+        for rank, seat in enumerate(part.run.seats)
+    )
+    return part._replace(run=part.run.model_copy(update={"seats": seats}))

@@ -1,0 +1,126 @@
+"""Slurm's commands, each under a time limit, and the little that is read of what they print."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from dovetail.instances.errors import DovetailError
+from dovetail.instances.importers._hostlist import hostnames
+
+PATIENCE_S: Final = 15.0
+"""Seconds that a command has: without ``slurmctld``, some wait for minutes."""
+
+_OVER: Final = "Invalid job id"
+_TIME = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)")
+
+
+class SlurmError(DovetailError):
+    """A command of Slurm failed, in one line."""
+
+
+def slurm(*command: str, within_s: float = PATIENCE_S) -> str:
+    """Run a command of Slurm and return what it prints.
+
+    Raises
+    ------
+    SlurmError
+        When it is not installed, does not end in time, or fails.
+    """
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=within_s,
+            env={**os.environ, "LC_ALL": "C"},
+        )
+    except OSError as error:
+        raise SlurmError(f"{command[0]} cannot be run: {error.strerror or error}") from None
+    except subprocess.TimeoutExpired:
+        raise SlurmError(f"{command[0]} has not ended within {within_s:g} s") from None
+    if done.returncode:
+        told = " ".join(done.stderr.split()) or f"it ended with status {done.returncode}"
+        raise SlurmError(f"{command[0]}: {told}")
+    return done.stdout
+
+
+class Allocation(NamedTuple):
+    """A job of Slurm that is not over.
+
+    Attributes
+    ----------
+    state, reason : str
+        ``RUNNING``, ``PENDING`` and why, ...
+    limit_s, left_s : float or None
+        Seconds that it may run, and that are left; None: no limit.
+    nodes : tuple of str
+        Those that it has now.
+    """
+
+    state: str
+    reason: str
+    limit_s: float | None
+    left_s: float | None
+    nodes: tuple[str, ...]
+
+    @property
+    def running(self) -> bool:
+        """Whether it has its nodes."""
+        return self.state == "RUNNING"
+
+    @property
+    def ending(self) -> bool:
+        """Whether its processes are being ended, and no other job has its nodes yet."""
+        return self.state == "COMPLETING"
+
+
+def allocation(job: str, within_s: float = PATIENCE_S) -> Allocation | None:
+    """Return what Slurm says of a job, None once it is over.
+
+    Raises
+    ------
+    SlurmError
+        When Slurm does not say.
+    """
+    try:
+        lines = slurm(
+            *("squeue", "-h", "-j", job, "-o", "%T|%r|%l|%L|%N"), within_s=within_s
+        ).splitlines()
+    except SlurmError as error:
+        if _OVER in str(error):
+            return None
+        raise
+    if not lines:
+        return None
+    state, reason, limit, left, nodes = lines[0].split("|")
+    return Allocation(state, reason, seconds(limit), seconds(left), hostnames(nodes))
+
+
+def seconds(text: str) -> float | None:
+    """Return what Slurm prints for a time, ``D-HH:MM:SS`` or a part; None for none."""
+    found = _TIME.fullmatch(text.strip())
+    if found is None:
+        return None
+    days, hours, minutes, rest = (int(part or 0) for part in found.groups())
+    return float(((days * 24 + hours) * 60 + minutes) * 60 + rest)
+
+
+def addresses(nodes: Sequence[str]) -> dict[str, str]:
+    """Return where Slurm reaches each node (``NodeAddr``).
+
+    Raises
+    ------
+    SlurmError
+        When Slurm does not say.
+    """
+    told = slurm("scontrol", "show", "node", "-o", ",".join(nodes))
+    lines: list[dict[str, str]] = [
+        dict(re.findall(r"(\w+)=(\S*)", line)) for line in told.splitlines()
+    ]
+    return {line["NodeName"]: line.get("NodeAddr") or line["NodeName"] for line in lines}

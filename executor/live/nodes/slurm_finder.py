@@ -1,0 +1,468 @@
+"""Finds nodes in pilots: allocations of Slurm in which agents are kept.
+
+Slurm only hands out nodes and starts agents there. Everything else goes from the service to the
+agents, so that neither ``slurmctld`` nor a ``slurmd`` that dies disturbs what runs.
+
+Agents announce themselves in files of the service's directory, which all nodes therefore have to
+see (a shared file system, as clusters under Slurm have).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import secrets
+import shlex
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Final, NamedTuple
+
+from pydantic import Field, StrictInt
+
+from dovetail.executor.live.clock import boot_s
+from dovetail.executor.live.nodes.finding import NodeAddress
+from dovetail.executor.live.nodes.hosting import opener
+from dovetail.executor.live.nodes.lease import LEASE_S, LEAST_S
+from dovetail.executor.live.nodes.slurm_commands import (
+    Allocation,
+    SlurmError,
+    allocation,
+    slurm,
+)
+from dovetail.instances._record import Name, Record
+from dovetail.instances.errors import InputError, UnsupportedError
+from dovetail.instances.files import read_data, write_data, write_text
+
+DRAIN_S: Final = 600.0
+"""Seconds before its end from which on a pilot takes no new jobs, and the next one is asked for;
+the last quarter of a short one."""
+
+LEAVE_S: Final = 45.0
+"""Seconds before its end at which a pilot is let go: leases lapse, and jobs end in time."""
+
+MOST_LEASE_S: Final = 30
+"""What runs under a longer one might not be over when a pilot ends that was let go."""
+
+QUEUE_S: Final = 10.0
+"""Seconds that a pilot has to begin before the service goes on without its nodes."""
+
+BEGIN_S: Final = 60.0
+"""Seconds that the agents of a pilot have to announce themselves; who comes later joins."""
+
+_LOOK_S: Final = 2.0
+_HURRY_S: Final = 3.0
+_MOST_AGAIN_S: Final = 600.0
+_STEADY_S: Final = 300.0
+_PILOT: Final = "dovetail.executor.live.nodes.slurm_pilot"
+_FLAG: Final = "--pool"
+
+_log = logging.getLogger(__name__)
+
+
+class Asked(NamedTuple):
+    """What ``slurm:...`` asks for.
+
+    Attributes
+    ----------
+    job : str or None
+        An allocation that exists; None: pilots are submitted.
+    options : tuple of str
+        Of ``sbatch``.
+    pool : str
+        Of each agent.
+    scratch : str or None
+        Where agents keep their files, on each node.
+    lease_s : float
+        Seconds that jobs run on where their node is cut off.
+    """
+
+    job: str | None
+    options: tuple[str, ...] = ()
+    pool: str = "gpu"
+    scratch: str | None = None
+    lease_s: float = LEASE_S
+
+
+def asked_for(text: str, environment: Mapping[str, str]) -> Asked:
+    """Return what the options of a Slurm pool ask for.
+
+    ``NAME=VALUE`` separated by commas: ``job``, ``scratch``, ``lease``, and ``pool``, which comes
+    last as its own options have commas, too; any other is an option of ``sbatch``. A part without
+    ``=`` belongs to the value before it; ``NAME=`` is an option without value.
+
+    Raises
+    ------
+    InputError
+        When it asks for nothing, for both an allocation and a new one, or for no pool that is.
+    """
+    text, has_pool, pool = text.partition("pool=")
+    parts: list[tuple[str, str]] = []
+    for piece in filter(None, text.split(",")):
+        name, equals, value = piece.partition("=")
+        if equals:
+            parts.append((name.strip(), value))
+        elif parts:
+            parts[-1] = (parts[-1][0], f"{parts[-1][1]},{piece}")
+        else:
+            parts.append(("job", piece.strip()))
+    given = dict(parts)
+    scratch = given.pop("scratch", None)
+    lease_s = _lease_s(given.pop("lease", f"{LEASE_S:g}"))
+    job = given.pop("job", None)
+    if job is None and not given:
+        job = environment.get("SLURM_JOB_ID")
+        if job is None:
+            rule = "must name an allocation (slurm:JOBID) or what to ask for (slurm:nodes=N,...)"
+            raise InputError(rule, _FLAG)
+    if job is not None and (given or not job.isdecimal()):
+        extra = f"{next(iter(given))}=" if given else job
+        raise InputError(f"an allocation has a number and takes no options, got {extra!r}", _FLAG)
+    options = tuple(f"--{name}={value}" if value else f"--{name}" for name, value in given.items())
+    if has_pool:
+        opener(pool, Path())
+    return Asked(job, options, pool if has_pool else "gpu", scratch, lease_s)
+
+
+def _lease_s(text: str) -> float:
+    if text.isdecimal() and LEAST_S <= int(text) <= MOST_LEASE_S:
+        return float(text)
+    raise InputError(
+        f"lease must be {LEAST_S:g} to {MOST_LEASE_S} whole seconds, got {text!r}", _FLAG
+    )
+
+
+class _Kept(Record):
+    """The file of the pilots that are not known to be over, oldest first."""
+
+    name: Name
+    pilots: tuple[Name, ...] = ()
+
+
+class _Announced(Record):
+    """The file of an agent."""
+
+    address: Name
+    port: Annotated[StrictInt, Field(ge=1, le=65_535)]
+    pid: StrictInt
+
+
+class _Pilot:
+    """One allocation, and what is known of it.
+
+    Attributes
+    ----------
+    known : Allocation or None
+        As Slurm told last.
+    """
+
+    def __init__(self, job: str, files: Path) -> None:
+        self.job, self._files = job, files
+        self.known: Allocation | None = None
+        self._ends_s: float | None = None
+        self._leaving = ""
+        self._read: dict[str, tuple[int, _Announced]] = {}
+        self._read_announcements()
+
+    def look(self) -> bool:
+        """Ask Slurm how it is, and return whether it is over; no answer changes nothing."""
+        found = allocation(self.job)
+        if found is None:
+            return True
+        left = found.left_s if found.running else None
+        self._note(found)
+        self._ends_s = None if left is None else boot_s() + left
+        if self.drained and not self._leaving:
+            at = time.strftime("%H:%M", time.localtime(time.time() + (left or 0)))
+            self._leaving = f"its pilot {self.job} ends at {at}"
+        return False
+
+    @property
+    def drained(self) -> bool:
+        """Whether it takes no new jobs any more."""
+        limit_s = self.known.limit_s if self.known else None
+        drain_s = max(LEAVE_S, min(DRAIN_S, (limit_s or 0.0) / 4))
+        return self._ends_s is not None and boot_s() > self._ends_s - drain_s
+
+    def _note(self, found: Allocation | None) -> None:
+        self.known = found or self.known
+        if (found is None or found.ending) and not self._leaving:
+            self._leaving = f"its pilot {self.job} was taken back"
+
+    @property
+    def left(self) -> bool:
+        """Whether it is let go, or has no nodes (any more); one that ends tells how jobs end."""
+        if self.known is not None and not (self.known.running or self.known.ending):
+            return True
+        return self._ends_s is not None and boot_s() > self._ends_s - LEAVE_S
+
+    def ends(self, node: str) -> bool:
+        """Tell whether it, or its node, is being taken back; as far as Slurm says so soon."""
+        try:
+            found = allocation(self.job, within_s=_HURRY_S)
+        except SlurmError:
+            return False
+        self._note(found)
+        return found is None or not found.running or node not in found.nodes
+
+    def nodes(self, token: str) -> dict[str, NodeAddress]:
+        """Return where its agents are."""
+        self._read_announcements()
+        if self.left:
+            return {}
+        return {
+            node: NodeAddress(told.address, told.port, token, leaving=self._leaving)
+            for node, (_, told) in self._read.items()
+        }
+
+    def awaited(self) -> Sequence[str]:
+        """Return what of it has no agent yet, each in a few words."""
+        if self.known is None:
+            return [f"pilot {self.job}"]
+        if not self.known.running:
+            return [f"pilot {self.job} ({self.known.state}: {self.known.reason})"]
+        return [] if self.left else [n for n in self.known.nodes if n not in self._read]
+
+    @property
+    def announced(self) -> Collection[str]:
+        """The nodes that have had an agent."""
+        return self._read.keys()
+
+    def _read_announcements(self) -> None:
+        for path in self._files.glob("*.json"):
+            with suppress(OSError, InputError):
+                changed = path.stat().st_mtime_ns
+                if self._read.get(path.stem, (0, None))[0] != changed:
+                    told = _Announced.from_data(read_data(path), str(path))
+                    self._read[path.stem] = (changed, told)
+
+
+class SlurmFinder:
+    """Finds the nodes of pilots (a ``NodeFinder``).
+
+    A pilot that is submitted is asked for again when it ends, is cancelled or fails; a service
+    that is started anew takes up the pilots of the last one.
+
+    Parameters
+    ----------
+    directory : path
+        The service's state directory; all nodes have to see it.
+    asked : Asked
+        What is asked for.
+    """
+
+    name = "slurm"
+
+    def __init__(self, directory: Path, asked: Asked) -> None:
+        self._files = directory / "slurm"
+        self._files.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._asked = asked
+        self._token = self._own_token()
+        self._kept = self._read()
+        self._pilots = [self._pilot(job) for job in self._kept.pilots]
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._over: dict[str, tuple[float, str]] = {}
+        self._again_s, self._submitted_s = 0.0, 0.0
+
+    def start(self) -> None:
+        """Have a pilot, and wait a while until it runs and its agents have announced themselves.
+
+        Where agents are known, nothing waits for Slurm: their leases would lapse meanwhile. A pilot
+        that waits for long in Slurm's queue is not waited for: its nodes join when it runs.
+
+        Raises
+        ------
+        SlurmError
+            When Slurm refuses, or does not answer.
+        UnsupportedError
+            When the allocation is over.
+        """
+        if self._asked.job in (None, *self._kept.pilots) and self.nodes():
+            self._keep_agents_from_here()
+        else:
+            self._begin()
+            if self._has_begun():
+                self._await_agents()
+        threading.Thread(target=self._follow, name="watches pilots", daemon=True).start()
+
+    def nodes(self) -> Mapping[str, NodeAddress]:
+        """Return the nodes that have announced themselves; in a newer pilot before an older."""
+        with self._lock:
+            pilots = [*self._pilots]
+        found: dict[str, NodeAddress] = {}
+        for pilot in pilots:
+            found |= pilot.nodes(self._token)
+        return found
+
+    def taken_back(self, node: str) -> str:
+        """Tell why a job that failed on a node just now was most likely ended by Slurm.
+
+        Slurm tells every process of a pilot to end when it takes nodes back.
+        """
+        with self._lock:
+            over_s, job = self._over.get(node, (-LEAVE_S, ""))
+            pilots = [pilot for pilot in self._pilots if node in pilot.announced]
+        if boot_s() < over_s + LEAVE_S:
+            return f"its pilot {job} was taken back"
+        if pilots and all(pilot.ends(node) for pilot in pilots):
+            return f"its pilot {pilots[-1].job} was taken back"
+        return ""
+
+    def awaited(self) -> Sequence[str]:
+        """Return the pilots that have not begun, and the nodes of others without an agent yet."""
+        with self._lock:
+            pilots = [*self._pilots]
+        return [told for pilot in pilots for told in pilot.awaited()]
+
+    def close(self) -> None:
+        """Look no more; pilots, agents and their jobs run on."""
+        self._closing.set()
+
+    # The start.
+
+    def _has_begun(self) -> bool:
+        """Wait until the newest pilot runs, but not for long."""
+        until_s = boot_s() + QUEUE_S
+        while boot_s() < until_s:
+            if (pilot := self._newest()).known and pilot.known.running:
+                return True
+            time.sleep(_LOOK_S / 4)
+            self._look()
+        return False
+
+    def _await_agents(self) -> None:
+        until_s = boot_s() + BEGIN_S
+        while (not self.nodes() or self.awaited()) and boot_s() < until_s:
+            time.sleep(0.1)
+
+    # Pilots.
+
+    def _begin(self) -> None:
+        job = self._asked.job
+        if job is not None and allocation(job) is None:
+            raise UnsupportedError(f"there is no allocation {job} in Slurm (any more)")
+        if job is not None and job not in self._kept.pilots:
+            self._add(job)
+        self._look()
+        self._keep_agents_from_here()
+
+    def _follow(self) -> None:
+        while not self._closing.wait(_LOOK_S):
+            try:
+                self._look()
+            except SlurmError as error:
+                _log.warning("pilots: %s", error)
+            except Exception:  # whatever it is, nodes that are known go on
+                _log.exception("pilots cannot be looked at")
+
+    def _look(self) -> None:
+        """Take in how the pilots are, and ask for one where there is none that takes jobs."""
+        for pilot in [*self._pilots]:
+            if pilot.look():
+                _log.warning("pilot %s is over", pilot.job)
+                self._drop(pilot)
+        if self._asked.job is None and all(pilot.drained for pilot in self._pilots):
+            self._submit()
+        elif not self._pilots:
+            _log.warning("allocation %s is over: no node is left", self._asked.job)
+
+    def _submit(self) -> None:
+        """Submit a pilot, soon after one that ran long, later after one that did not."""
+        if boot_s() < self._submitted_s + self._again_s:
+            return
+        steady = boot_s() > self._submitted_s + _STEADY_S
+        self._again_s = 5.0 if steady else min(max(5.0, 2 * self._again_s), _MOST_AGAIN_S)
+        self._submitted_s = boot_s()
+        job = slurm(
+            *("sbatch", "--parsable", "--job-name=dovetail", "--no-kill", "--ntasks-per-node=1"),
+            *(f"--output={self._files}/pilot-%j.log", "--open-mode=append"),
+            *self._asked.options,
+            str(self._script()),
+            within_s=60.0,
+        )
+        self._add(job.strip().partition(";")[0])
+        self._newest().look()
+
+    def _script(self) -> Path:
+        path = self._files / "pilot.sh"
+        write_text(path, f"#!/bin/sh\nexec {shlex.join(self._command())}\n")
+        return path
+
+    def _command(self) -> Sequence[str]:
+        scratch = ("--scratch", self._asked.scratch) if self._asked.scratch else ()
+        return (
+            *(sys.executable, "-m", _PILOT, "--files", str(self._files)),
+            *("--token-file", str(self._files / "token"), "--name", self._kept.name),
+            *("--pool", self._asked.pool, *scratch),
+        )
+
+    def _keep_agents_from_here(self) -> None:
+        """Start the program of a pilot that is not our own, unless an earlier service has."""
+        job = self._asked.job
+        if job is None:
+            return
+        lock = os.open(self._files / f"pilot-{job}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with (self._files / f"pilot-{job}.log").open("ab") as log:
+                # It has the lock as long as it runs.
+                subprocess.Popen(
+                    [*self._command(), "--job", job],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                    pass_fds=[lock],
+                )
+        except BlockingIOError:
+            pass
+        finally:
+            os.close(lock)
+
+    def _newest(self) -> _Pilot:
+        if not self._pilots:
+            raise UnsupportedError("the pilot has ended before it began (see its log)")
+        return self._pilots[-1]
+
+    # What is kept over restarts.
+
+    def _pilot(self, job: str) -> _Pilot:
+        return _Pilot(job, self._files / job)
+
+    def _add(self, job: str) -> None:
+        with self._lock:
+            self._pilots.append(self._pilot(job))
+        self._keep()
+
+    def _drop(self, pilot: _Pilot) -> None:
+        with self._lock:
+            self._pilots.remove(pilot)
+            for node in pilot.announced:
+                self._over[node] = (boot_s(), pilot.job)
+        self._keep()
+
+    def _keep(self) -> None:
+        self._kept = self._kept.replace(pilots=tuple(pilot.job for pilot in self._pilots))
+        write_data(self._kept.to_data(), self._files / "pilots.json")
+
+    def _read(self) -> _Kept:
+        path = self._files / "pilots.json"
+        if path.exists():
+            return _Kept.from_data(read_data(path), str(path))
+        kept = _Kept(name=secrets.token_hex(4))
+        write_data(kept.to_data(), path)
+        return kept
+
+    def _own_token(self) -> str:
+        path = self._files / "token"
+        with suppress(FileExistsError):
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(file, "w") as stream:
+                stream.write(secrets.token_hex(16))
+        return path.read_text(encoding="ascii").strip()

@@ -1,0 +1,780 @@
+"""The pool of many machines: each has an agent that keeps its jobs; this is their controller.
+
+One thread a node talks to its agent (``nodes.link``). All that is known stands behind one lock,
+which nobody holds while he waits; so neither a node nor an engine that hangs holds up the service.
+``docs/nodes.md`` tells what happens when a part of it dies.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import queue
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, TypeVar
+
+from dovetail.executor.live.clock import boot_s
+from dovetail.executor.live.events import (
+    AnyEvent,
+    DeviceHealed,
+    DeviceSick,
+    RankEnded,
+    RankGone,
+    RankLost,
+    RankReady,
+    RankRefused,
+    RankStarted,
+)
+from dovetail.executor.live.jobs import Run
+from dovetail.executor.live.nodes.bell import Bell
+from dovetail.executor.live.nodes.channel import LogPlace, fetch_log
+from dovetail.executor.live.nodes.fence import raise_epoch
+from dovetail.executor.live.nodes.finding import NodeAddress, NodeFinder
+from dovetail.executor.live.nodes.gangs import Gang, ToNode
+from dovetail.executor.live.nodes.known_nodes import KnownNodes, merged
+from dovetail.executor.live.nodes.lease import LEASE_S, Granted, Lease, require_length
+from dovetail.executor.live.nodes.link import Link
+from dovetail.executor.live.nodes.log_parts import LogPiece, Mirror
+from dovetail.executor.live.nodes.messages import (
+    Answer,
+    AnyOrder,
+    Commit,
+    Exchange,
+    Launch,
+    Release,
+    Stop,
+)
+from dovetail.executor.live.nodes.remote import Remote
+from dovetail.executor.live.nodes.story import Chapter, RankEvent, Story
+from dovetail.executor.live.pools.ailments import Ailments, Cause
+from dovetail.executor.live.pools.parts import Part, Prepared
+from dovetail.executor.live.pools.pool import Progress, Usage
+from dovetail.instances.instance import Cluster
+
+FIND_S: Final = 20.0
+"""Seconds that the first node has at the start to answer."""
+
+OTHERS_S: Final = 5.0
+"""Seconds that the others have; who comes later joins."""
+
+ATTACH_S: Final = 10.0
+"""Seconds that nodes have to tell what they run; of who does not, ranks count as lost."""
+
+SILENT_S: Final = 3.0
+"""Seconds after its last answer from which on a node that does not answer is told as such."""
+
+FORGET_S: Final = 3600.0
+"""Seconds without an answer after which a node is forgotten that its engine no longer names."""
+
+GANG_S: Final = 45.0
+"""Seconds in which all parts of a gang have to stand at their gates."""
+
+DELIVER_S: Final = 3.0
+"""Seconds that orders have to be delivered when the pool is closed."""
+
+WATCHED_S: Final = 0.5
+QUIET_S: Final = 2.0
+"""Seconds that an agent waits for news, while somebody looks at progress and while nobody does."""
+
+Told = TypeVar("Told", bound=AnyEvent | Prepared)
+
+_LOOKED_S: Final = 5.0
+_LOOK_S: Final = 0.5
+_FOLLOW_S: Final = 1.0
+_TOLD: Final = 3
+
+_log = logging.getLogger(__name__)
+
+
+class NodesPool:
+    """Devices of many machines (a ``NodePool``, and a ``nodes.link.Desk``).
+
+    It begins with the nodes that answer soon, or did before; others join when they answer first.
+
+    A device of node ``n1`` is called ``n1/`` and what its node calls it.
+
+    Parameters
+    ----------
+    directory : path
+        The service's state directory.
+    finder : NodeFinder
+        Finds the nodes; started and closed by this pool.
+    lease_s : float
+        Seconds that a node's jobs run on when the node is cut off, at least ``lease.LEAST_S``.
+    find_s : float
+        Seconds to wait at the start for nodes to answer.
+    taken_back : callable
+        Tells why a rank of a node, which ended in failure just now, may have been ended with its
+        node by whoever lends it; empty: it was not. It may take seconds.
+
+    Raises
+    ------
+    InputError
+        When the lease is too short, or a file of an earlier controller cannot be understood.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        finder: NodeFinder,
+        lease_s: float = LEASE_S,
+        find_s: float = FIND_S,
+        taken_back: Callable[[str], str] = lambda node: "",
+    ) -> None:
+        require_length(lease_s)
+        self.name, self.notice = finder.name, ""
+        self._files = directory / "nodes"
+        self._files.mkdir(parents=True, exist_ok=True)
+        self._mark = raise_epoch(self._files / "controller.json")
+        self._granted = Granted(self._files / "lease.json", lease_s, boot_s())
+        self._finder, self._lease_s, self._taken_back = finder, lease_s, taken_back
+        self._known = KnownNodes(self._files / "known")
+        self._lock = threading.RLock()
+        self._bell = Bell()
+        self._seen: queue.SimpleQueue[AnyEvent] = queue.SimpleQueue()
+        self._wake: Callable[[], None] = lambda: None
+        self._remotes: dict[str, Remote] = {}
+        self._links: dict[str, Link] = {}
+        self._runs: dict[str, Run] = {}
+        self._gangs: dict[str, Gang] = {}
+        self._told = Story()
+        self._lost: set[tuple[str, int]] = set()
+        self._merged: tuple[int, Cluster] | None = None
+        self._beyond: dict[str, Run] = {}
+        self._looked_s = 0.0
+        self._resumed = self._taken_up = False
+        self._mirrors: dict[tuple[str, int], Mirror] = {}
+        self._ailments = Ailments(self._files / "sick-devices.json", self._put)
+        self._closing = threading.Event()
+        finder.start()
+        self._follow_nodes()
+        threading.Thread(target=self._follow, name="finds nodes", daemon=True).start()
+        threading.Thread(target=self._watch_leases, name="watches leases", daemon=True).start()
+        self._await_nodes(find_s)
+
+    # Nodes.
+
+    def _follow(self) -> None:
+        while not self._closing.wait(_FOLLOW_S):
+            try:
+                self._follow_nodes()
+            except Exception:  # an engine in trouble must not end what runs
+                _log.exception("nodes cannot be found at present")
+
+    def _follow_nodes(self) -> None:
+        """Begin to talk to nodes that are new, spare those that leave, forget those that left."""
+        named = self._finder.nodes()
+        for node in [*self._known.facts, *named]:
+            self._meet(node)
+        self._spare_leaving(named)
+        with self._lock:
+            unnamed = self._remotes.keys() - named.keys()
+        for node in unnamed:
+            self._forget_if_gone(node)
+
+    def _meet(self, node: str) -> None:
+        with self._lock:
+            if node in self._remotes or self._closing.is_set():
+                return
+            lease = Lease(self._lease_s, boot_s(), self._granted.longest_s)
+            remote = Remote(node, lease, self._known.facts.get(node))
+            if self._resumed:
+                remote.take_up()
+            self._remotes[node] = remote
+            self._links[node] = Link(node, self)
+            self._links[node].start()
+
+    def _forget_if_gone(self, node: str) -> None:
+        """Forget a node that nobody names, unless something may still run there."""
+        with self._lock:
+            remote = self._remotes[node]
+            gone = remote.silent and boot_s() > remote.lease.heard_s + FORGET_S
+            others = any(one.facts for one in self._remotes.values() if one is not remote)
+            if not gone or remote.parts or not others:
+                return
+            del self._remotes[node]
+            self._known.forget(node)
+            link = self._links.pop(node)
+        link.close()
+        self._wake()
+
+    def _spare_leaving(self, named: Mapping[str, NodeAddress]) -> None:
+        """Let no jobs be started on nodes that leave."""
+        with self._lock:
+            for node, where in named.items():
+                remote = self._remotes.get(node)
+                for gpu in remote.devices() if remote else ():
+                    if where.leaving:
+                        self._ailments.report(gpu.id, Cause.ENGINE, where.leaving)
+                    else:
+                        self._ailments.heal(gpu.id, Cause.ENGINE)
+
+    def _await_nodes(self, within_s: float) -> None:
+        """Wait until one node has answered, and a little longer for the others."""
+        begun_s = boot_s()
+
+        def unanswered() -> list[str]:
+            with self._lock:
+                known = ((node, self._remotes.get(node)) for node in self._finder.nodes())
+                return [node for node, one in known if one is None or one.incarnation is None]
+
+        def has_facts() -> bool:
+            with self._lock:
+                return any(remote.facts for remote in self._remotes.values())
+
+        self._bell.wait_for(has_facts, lambda: begun_s + within_s - boot_s())
+        others_s = min(within_s, OTHERS_S)
+        self._bell.wait_for(lambda: not unanswered(), lambda: begun_s + others_s - boot_s())
+
+    @property
+    def awaited(self) -> str:
+        """Nodes that are named and have never answered, and what the engine says of others."""
+        named = sorted(self._finder.nodes())
+        with self._lock:
+            known = ((node, self._remotes.get(node)) for node in named)
+            new = [(node, one.silent if one else "") for node, one in known if not _met(one)]
+        told = [*self._finder.awaited(), *(f"{node} ({why})" if why else node for node, why in new)]
+        more = f" and {len(told) - _TOLD} more" if len(told) > _TOLD else ""
+        return ", ".join(told[:_TOLD]) + more
+
+    @property
+    def generation(self) -> int:
+        """A number that grows whenever ``cluster`` has become another; ``attach``'s wake tells."""
+        return self._known.generation
+
+    def cluster(self) -> Cluster:
+        """Return the devices of all nodes that have ever answered: one object until it changes."""
+        with self._lock:
+            if self._merged is None or self._merged[0] != self.generation:
+                remotes = [self._remotes[node] for node in sorted(self._remotes)]
+                racks = self._known.racks
+                found = merged([(remote, racks.get(remote.id)) for remote in remotes])
+                self._merged = self.generation, found
+            return self._merged[1]
+
+    # The service's calls.
+
+    def sharing(self, first: Run, second: Run) -> str | None:
+        """Return why two runs may never share a device of any node; None: they may."""
+        same = first.spec.owner.uid == second.spec.owner.uid
+        with self._lock:
+            facts = [remote.facts for remote in self._remotes.values() if remote.facts]
+        reasons = (one.sharing if same else one.sharing_others for one in facts)
+        return next((reason for reason in reasons if reason), None)
+
+    def library(self, run: Run) -> str:
+        """Return the library that decides which shares compute right for a run.
+
+        It is told as soon as its shares are known wherever ``allowed`` looks.
+        """
+        with self._lock:
+            told = (remote.libraries.get(run.id, "") for remote in self._remotes.values())
+            library = next(filter(None, told), "")
+            known = library and all(
+                None not in self._told_shares(library, model) for model in self._models_of(run)
+            )
+            return library if known else ""
+
+    def allowed(self, library: str, model: str) -> Collection[int]:
+        """Return the shares that every node with this device model allows; none until it said.
+
+        Nodes that do not answer are left out: nothing is placed there.
+        """
+        with self._lock:
+            found = self._told_shares(library, model)
+            return set.intersection(*(set(shares or ()) for shares in found)) if found else ()
+
+    def _told_shares(self, library: str, model: str) -> list[tuple[int, ...] | None]:
+        """Return what nodes with a device model have told; they are asked where they have not."""
+        found = []
+        for remote in self._remotes.values():
+            if remote.silent or model not in {gpu.model for gpu in remote.devices()}:
+                continue
+            found.append(remote.allowed.get((library, model)))
+            if found[-1] is None:
+                remote.wondering.add(library)
+        return found
+
+    def _models_of(self, run: Run) -> set[str]:
+        held = {seat.gpu for seat in run.seats}
+        devices = (gpu for remote in self._remotes.values() for gpu in remote.devices())
+        return {gpu.model for gpu in devices if gpu.id in held}
+
+    def attach(self, wake: Callable[[], None]) -> None:
+        """Set what to call, from any thread, as soon as ``poll`` has something to tell."""
+        self._wake = wake
+
+    def resume(self, runs: Sequence[Run]) -> Sequence[Run]:
+        """Take up the runs that should exist, and return what was found beyond them."""
+        with self._lock:
+            self._ailments.resume([gpu.id for r in self._remotes.values() for gpu in r.devices()])
+            for run in runs:
+                self._admit(run)
+            self._resumed = True
+            for remote in self._remotes.values():
+                remote.take_up()
+        self._ring_all()
+        self._await_attached()
+        with self._lock:
+            for remote in self._remotes.values():
+                if not remote.attached:
+                    self._lose(remote, remote.silent or "it has not told what it runs")
+            self._taken_up = True
+            return [*self._beyond.values()]
+
+    def _await_attached(self) -> None:
+        until_s = boot_s() + ATTACH_S
+
+        def all_have() -> bool:
+            with self._lock:
+                return all(r.attached or r.silent for r in self._remotes.values())
+
+        self._bell.wait_for(all_have, lambda: until_s - boot_s())
+
+    def launch(self, run: Run) -> None:
+        """Start every rank of the run that has no trace yet, all or none at the same time."""
+        with self._lock:
+            if run.id in self._gangs:
+                return
+            parts = self._admit(run)
+            refusal = self._why_not_now(run, parts)
+            if refusal:
+                self._refuse(run, refusal)
+                return
+            self._remember_place(run, parts)
+            if len(parts) == 1:
+                ((node, part),) = parts.items()
+                self._order(node, Launch(run=part.run))
+            else:
+                self._launch_gang(run, parts)
+        self._ring_all()
+
+    def stop(self, run: str, grace_s: float) -> None:
+        """End every rank of the run (ask, wait, terminate, kill); calling it again is harmless."""
+        with self._lock:
+            known = self._runs.get(run)
+            if known is None:
+                return
+            gang = self._gangs.get(run)
+            if gang is not None and not gang.decided:
+                self._give_up(run, "it was stopped before it was started")
+            for node, part in self._parts(known).items():
+                self._order(node, Stop(part=part, grace_s=grace_s))
+        self._ring_all()
+
+    def release(self, run: str) -> None:
+        """Give back what an ended run held. Logs stay."""
+        with self._lock:
+            known = self._runs.pop(run, None)
+            if known is None:
+                return
+            for node in self._parts(known):
+                self._remotes[node].parts.pop(run, None)
+                self._order(node, Release(run=run))
+            self._gangs.pop(run, None)
+            self._told.forget(run)
+            self._lost -= {(run, rank) for rank in range(len(known.seats))}
+        self._ring_all()
+
+    def poll(self) -> Sequence[AnyEvent]:
+        """Return at once what has happened since the last call; the caller sets ``at_s``."""
+        return [self._seen.get_nowait() for _ in range(self._seen.qsize())]
+
+    def progress(self, run: str) -> Sequence[Progress | None]:
+        """Return how far each rank of a run was when its node last told."""
+        with self._lock:
+            self._looked_s = boot_s()
+            known = self._runs.get(run)
+            if known is None:
+                return ()
+            found: list[Progress | None] = [None] * len(known.seats)
+            for node, ranks in _ranks_by_node(known).items():
+                told = self._remotes[node].progress.get(run)
+                for rank in ranks if told else ():
+                    found[rank] = told[rank] if told and rank < len(told) else None
+            return found
+
+    def usage(self) -> Mapping[str, Usage]:
+        """Return what each device of the nodes that answer was doing when its node last told."""
+        with self._lock:
+            self._looked_s = boot_s()
+            answering = [remote for remote in self._remotes.values() if not remote.silent]
+            return {device: used for r in answering for device, used in r.usage.items()}
+
+    def log_path(self, run: str, rank: int) -> str | None:
+        """Return the copy of a rank's log, with what its node has of it by now."""
+        node = self._place(run, rank)
+        if node is None:
+            return None
+        fresh = Mirror(self._files / "logs" / run / f"rank{rank}" / "log")
+        mirror = self._mirrors.setdefault((run, rank), fresh)
+
+        def ask(part: str, offset: int) -> LogPiece | None:
+            remote, where = self._remotes.get(node), self.where(node)
+            if remote is None or remote.silent or where is None:
+                return None
+            return fetch_log(where, LogPlace(run, rank, part, offset))
+
+        return mirror.update(ask)
+
+    def close(self) -> None:
+        """Let go of everything but the jobs: they run on, until their leases lapse."""
+        if self._closing.is_set():
+            return
+        self._await_delivered()
+        self._closing.set()
+        with self._lock:
+            links = [*self._links.values()]
+        for link in links:
+            link.begin_close()
+        for link in links:
+            link.close()
+        self._finder.close()
+
+    def _await_delivered(self) -> None:
+        """Let what was ordered a moment ago reach the nodes that answer."""
+        until_s = boot_s() + DELIVER_S
+
+        def delivered() -> bool:
+            with self._lock:
+                return not any(r.waiting and not r.silent for r in self._remotes.values())
+
+        self._bell.wait_for(delivered, lambda: until_s - boot_s())
+
+    # Runs and their parts.
+
+    def _admit(self, run: Run) -> Mapping[str, Part]:
+        """Note a run, and return its parts by node as the nodes name their devices."""
+        self._runs[run.id] = run
+        parts = self._parts(run)
+        for node, part in parts.items():
+            self._remotes[node].parts[run.id] = part
+        return parts
+
+    def _parts(self, run: Run) -> dict[str, Part]:
+        ranks = _ranks_by_node(run)
+        for node in ranks:
+            self._meet(node)
+        return {
+            node: self._remotes[node].inside(Part(run, tuple(mine))) for node, mine in ranks.items()
+        }
+
+    def _why_not_now(self, run: Run, parts: Mapping[str, Part]) -> str:
+        """Return why a run that nothing is known of cannot be started at present."""
+        if any((run.id, rank) in self._lost for rank in range(len(run.seats))):
+            return ""
+        if any(self._remotes[node].story.has_trace(run.id) for node in parts):
+            return ""
+        silent = [r for r in (self._remotes[node] for node in parts) if r.silent or r.facts is None]
+        return f"{silent[0].id} does not answer: {silent[0].silent}" if silent else ""
+
+    def _order(self, node: str, order: AnyOrder) -> None:
+        self._remotes[node].order(order)
+
+    def _ring_all(self) -> None:
+        with self._lock:
+            urgent = [link for node, link in self._links.items() if self._remotes[node].urgent]
+        for link in urgent:
+            link.ring()
+
+    # Gangs.
+
+    def _launch_gang(self, run: Run, parts: Mapping[str, Part]) -> None:
+        begun = [node for node in parts if self._remotes[node].story.has_trace(run.id)]
+        gang = Gang(parts, boot_s() + GANG_S, decided=bool(begun))
+        self._gangs[run.id] = gang
+        if begun:
+            # An earlier controller had told it to start: what stands at its gates still may.
+            for node, part in parts.items():
+                self._order(node, Commit(part=part))
+        else:
+            self._tell_nodes(gang.begin())
+
+    def _tell_nodes(self, orders: Sequence[ToNode]) -> None:
+        for node, order in orders:
+            self._order(node, order)
+
+    def _give_up(self, run: str, reason: str) -> None:
+        """Abort a gang that has not been told to start, so that it never will be."""
+        gang = self._gangs[run]
+        if not gang.decided:
+            self._tell_nodes(gang.give_up(reason))
+            self._refuse(self._runs[run], reason)
+
+    def _refuse(self, run: Run, reason: str) -> None:
+        for rank in range(len(run.seats)):
+            self._tell(RankRefused(at_s=0.0, run=run.id, rank=rank, reason=reason, later=True))
+
+    def _unprepare(self, node: str) -> None:
+        """Take in that what stood at its gates on a node died with its agent."""
+        for gang in self._gangs.values():
+            gang.prepared.discard(node)
+
+    def _give_up_overdue(self) -> None:
+        for run, gang in [*self._gangs.items()]:
+            if gang.decided:
+                continue
+            silent = [node for node in gang.parts if self._remotes[node].silent]
+            if silent:
+                self._give_up(run, f"{silent[0]} does not answer")
+            elif boot_s() > gang.due_s:
+                waited = ", ".join(sorted(gang.parts.keys() - gang.prepared))
+                self._give_up(run, f"it was not prepared within {GANG_S:g} s on {waited}")
+
+    # What links ask (``Desk``).
+
+    def where(self, node: str) -> NodeAddress | None:
+        """Return where the node's agent is."""
+        return self._finder.nodes().get(node)
+
+    def next_request(self, node: str) -> Exchange:
+        """Return what is to be asked next."""
+        with self._lock:
+            watched = boot_s() < self._looked_s + _LOOKED_S
+            wait_s = WATCHED_S if watched else QUIET_S
+            self._remotes[node].lease.asked(boot_s())
+            return self._remotes[node].request(self._mark, wait_s, watched)
+
+    def has_urgent(self, node: str) -> bool:
+        """Tell whether there are orders that have not been sent."""
+        with self._lock:
+            return self._remotes[node].urgent
+
+    def answered(self, node: str, answer: Answer, sent_s: float, received_s: float) -> None:
+        """Take in an answer."""
+        if self._closing.is_set():
+            return
+        failed = any(_failed(one.event) for one in answer.news)
+        taken_back = self._taken_back(node) if failed else ""
+        if taken_back:
+            # Before it is told: jobs are started again at once, and not on what is going.
+            self._spare_leaving(self._finder.nodes())
+        with self._lock:
+            remote = self._remotes[node]
+            was_silent, attached = bool(remote.silent), remote.attached
+            before = remote.incarnation
+            new = remote.take_in(answer, sent_s, received_s)
+            if remote.incarnation != before:
+                self._unprepare(node)
+            if self._known.note(remote, self.where(node)):
+                told = [facts.notice for facts in self._known.facts.values()]
+                self.notice = "; ".join(dict.fromkeys(filter(None, told)))
+                self._wake()
+            if was_silent:
+                _log.warning("%s answers again", node)
+                self._tell_anew(remote, taken_back)
+            if answer.beyond is not None and remote.attached:
+                self._note_beyond(remote, answer.beyond)
+            for event in new:
+                self._happened(remote, _gone(event, taken_back))
+            if remote.attached and not attached:
+                self._miss_traces(remote)
+            self._judge_devices(remote)
+        self._bell.ring()
+        if new or answer.beyond:
+            self._ring_all()
+
+    def missed(self, node: str, reason: str, since_s: float, fenced: bool) -> None:
+        """Take in that a node does not answer."""
+        if self._closing.is_set():
+            return
+        with self._lock:
+            remote = self._remotes[node]
+            remote.broken_off()
+            remote.lease.asked(since_s)
+            remote.fenced |= fenced
+            if boot_s() > remote.lease.heard_s + SILENT_S or fenced:
+                if not remote.silent:
+                    _log.warning("%s does not answer: %s", node, reason)
+                remote.silent = reason
+                if self._resumed:
+                    self._lose(remote, reason)
+            self._give_up_overdue()
+        self._bell.ring()
+        self._ring_all()
+
+    # Leases.
+
+    def _watch_leases(self) -> None:
+        while not self._closing.wait(self._until_lapse_s()):
+            try:
+                self._look_at_leases()
+            except Exception:  # without it, ranks of a lost node would count as lost for ever
+                _log.exception("leases cannot be looked at")
+
+    def _until_lapse_s(self) -> float:
+        with self._lock:
+            left = (remote.lease.gone_s - boot_s() for remote in self._remotes.values())
+            return min([_LOOK_S, *(left_s for left_s in left if left_s > 0)])
+
+    def _look_at_leases(self) -> None:
+        with self._lock:
+            self._granted.forget_lapsed(boot_s())
+            for remote in self._remotes.values() if self._resumed else ():
+                if boot_s() >= remote.lease.gone_s and not remote.fenced:
+                    self._tell_gone(remote)
+            self._give_up_overdue()
+        self._ring_all()
+
+    # What follows from it.
+
+    def _happened(self, remote: Remote, event: AnyEvent | Prepared) -> None:
+        match event:
+            case Prepared(run=run, meeting=meeting):
+                if run in self._gangs:
+                    self._tell_nodes(self._gangs[run].note_prepared(remote.id, meeting))
+            case DeviceSick(gpu=gpu, reason=reason):
+                self._ailments.report(gpu, Cause.NODE, reason)
+            case DeviceHealed(gpu=gpu):
+                self._ailments.heal(gpu, Cause.NODE)
+            case RankRefused(run=run, reason=reason):
+                self._tell(event)
+                if run in self._gangs:
+                    self._give_up(run, f"{remote.id}: {reason}")
+            case RankStarted() | RankReady() | RankEnded() | RankLost() | RankGone():
+                self._tell(event)
+
+    def _tell(self, event: RankEvent) -> None:
+        """Tell what happened to a rank, unless it is over, or its run nobody's any more."""
+        if event.run not in self._runs or self._told.over(event.run, event.rank):
+            return
+        self._told.take_in(event)
+        if isinstance(event, RankLost):
+            self._lost.add((event.run, event.rank))
+        else:
+            self._lost.discard((event.run, event.rank))
+        self._put(event)
+
+    def _put(self, event: AnyEvent) -> None:
+        self._seen.put(event)
+        self._wake()
+
+    def _ranks(self, remote: Remote) -> Iterator[tuple[str, int]]:
+        """Yield the ranks that a node keeps and that are not known to be over."""
+        for part in [*remote.parts.values()]:
+            for rank in part.ranks:
+                if not self._told.over(part.run.id, rank):
+                    yield part.run.id, rank
+
+    def _lose(self, remote: Remote, reason: str) -> None:
+        silent = f"{remote.id} does not answer"
+        why = f"{silent}: {reason}"
+        for gpu in remote.devices():
+            self._ailments.report(gpu.id, Cause.ANSWER, why if remote.fenced else silent)
+        for run, rank in self._ranks(remote):
+            gang = self._gangs.get(run)
+            if (run, rank) not in self._lost and (gang is None or gang.decided):
+                self._tell(RankLost(at_s=0.0, run=run, rank=rank, reason=why))
+
+    def _tell_gone(self, remote: Remote) -> None:
+        """Tell that the ranks of a node are gone: its lease has lapsed, so none can run."""
+        remote.silent = remote.silent or "it has not answered"
+        self._lose(remote, remote.silent)
+        for run, rank in [*self._ranks(remote)]:
+            reason = f"{remote.id} has not answered, and its lease has lapsed"
+            self._tell(RankGone(at_s=0.0, run=run, rank=rank, reason=reason))
+            remote.order(Stop(part=remote.parts[run], grace_s=0.0))
+
+    def _tell_anew(self, remote: Remote, taken_back: str) -> None:
+        """Tell how ranks are that counted as lost, now that their node answers again."""
+        for run, rank in [*self._ranks(remote)]:
+            if (run, rank) in self._lost:
+                for event in remote.story.chapters.get(run, {}).get(rank, Chapter()).retold():
+                    self._tell(_gone(event, taken_back))
+
+    def _miss_traces(self, remote: Remote) -> None:
+        """Tell that lost ranks are gone of which their node has no trace, nor an order to start."""
+        for run, rank in [*self._ranks(remote)]:
+            asked = isinstance(remote.standing.get(run), Launch | Commit | Stop)
+            if (run, rank) in self._lost and not remote.story.has_trace(run) and not asked:
+                reason = f"{remote.id} has no trace of it"
+                self._tell(RankGone(at_s=0.0, run=run, rank=rank, reason=reason))
+
+    def _note_beyond(self, remote: Remote, beyond: Sequence[Part]) -> None:
+        """Note what a node keeps that nobody has asked for; told too late, it is ended at once."""
+        for part in beyond:
+            outside = remote.outside(part)
+            name = part.run.id
+            if name in self._runs and remote.parts.get(name) is not None:
+                continue
+            if self._taken_up:
+                remote.order(Release(run=name))
+                continue
+            known = self._beyond.get(name)
+            self._beyond[name] = outside.run if known is None else _joined(known, outside)
+            self._runs[name] = self._beyond[name]
+            remote.parts[name] = part
+
+    def _judge_devices(self, remote: Remote) -> None:
+        """Let the devices of a node that answers be used, once nothing is left that is over."""
+        if not remote.attached:
+            return
+        left = [
+            run
+            for run, chapters in remote.story.chapters.items()
+            for rank, chapter in chapters.items()
+            if chapter.end is None and (run not in self._runs or self._told.over(run, rank))
+        ]
+        for gpu in remote.devices():
+            if left:
+                told = f"{left[0]} may still be on {remote.id}"
+                self._ailments.report(gpu.id, Cause.ANSWER, told)
+            else:
+                self._ailments.heal(gpu.id, Cause.ANSWER)
+
+    # Where logs are.
+
+    def _remember_place(self, run: Run, parts: Mapping[str, Part]) -> None:
+        """Keep on which node each rank is: logs are asked for long after a run is over."""
+        place = {str(rank): node for node, part in parts.items() for rank in part.ranks}
+        folder = self._files / "logs" / run.id
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (folder / "nodes.json").write_text(json.dumps(place), encoding="utf-8")
+
+    def _place(self, run: str, rank: int) -> str | None:
+        known = self._runs.get(run)
+        if known is not None:
+            return node_of(known.seats[rank].gpu) if rank < len(known.seats) else None
+        with suppress(OSError, ValueError, AttributeError):
+            text = (self._files / "logs" / run / "nodes.json").read_text(encoding="utf-8")
+            node = json.loads(text).get(str(rank))
+            return node if isinstance(node, str) else None
+        return None
+
+
+def _ranks_by_node(run: Run) -> dict[str, list[int]]:
+    ranks: dict[str, list[int]] = {}
+    for rank, seat in enumerate(run.seats):
+        ranks.setdefault(node_of(seat.gpu), []).append(rank)
+    return ranks
+
+
+def node_of(device: str) -> str:
+    """Return the node of a device."""
+    return device.partition("/")[0]
+
+
+def _met(remote: Remote | None) -> bool:
+    return remote is not None and remote.facts is not None
+
+
+def _failed(event: AnyEvent | Prepared) -> bool:
+    return isinstance(event, RankEnded) and event.status != 0
+
+
+def _gone(event: Told, reason: str) -> Told | RankGone:
+    """Return that a rank is gone for a reason, where it is told to have failed; empty: it did."""
+    if reason and isinstance(event, RankEnded) and event.status != 0:
+        return RankGone(at_s=event.at_s, run=event.run, rank=event.rank, reason=reason)
+    return event
+
+
+def _joined(known: Run, part: Part) -> Run:
+    """Return a run with the devices of one more part as the controller names them."""
+    seats = list(known.seats)
+    for rank in part.ranks:
+        seats[rank] = part.run.seats[rank]
+    return known.model_copy(update={"seats": tuple(seats)})

@@ -1,0 +1,354 @@
+"""A cluster under Slurm as it is now: its nodes with GPUs, what runs there and what waits.
+
+Source: ``squeue --json`` (22.05 and later; numbers became objects and states lists in 23.x) and
+``scontrol show node``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from dovetail.instances._record import shown
+from dovetail.instances.errors import InputError
+from dovetail.instances.importers._hostlist import hostnames
+from dovetail.instances.instance import Instance
+
+_PATIENCE_S: Final = 60.0
+_UNUSABLE: Final = {
+    *("DOWN", "FAIL", "FUTURE", "MAINT", "MAINTENANCE", "NOT_RESPONDING", "POWERED_DOWN"),
+    *("UNKNOWN",),
+}
+_DETAIL = re.compile(r"gpu:(?:(?P<model>[^:]+):)?(?P<count>\d+)\(IDX:(?P<index>[\d,-]*)\)")
+_HOLDS: Final = {"RUNNING", "SUSPENDED", "COMPLETING", "STOPPED"}
+"""States of jobs that have GPUs."""
+
+_WAITS_FOR_ELSE: Final = ("JobHeldUser", "JobHeldAdmin", "Dependency", "BeginTime")
+_TIMES: Final = {"tres_per_job": "", "tres_per_node": "node_count", "tres_per_task": "tasks"}
+"""Where a job asks for GPUs, and what of its own that is for each of."""
+
+_NO_TYPE: Final = "gpu"
+_PAST: Final = ("submit_time", "last_sched_evaluation")
+"""Times of which the newest is taken for now."""
+
+_Data = Mapping[str, Any]
+
+
+class Imported(NamedTuple):
+    """An instance, and in a line each what of the cluster is not in it."""
+
+    instance: Instance
+    left_out: tuple[str, ...]
+
+
+class _Taken(NamedTuple):
+    """A node that is taken: the model of each GPU by its index."""
+
+    id: str
+    models: tuple[str, ...]
+    features: frozenset[str]
+    draining: bool
+
+
+def import_slurm(
+    gpu_memory: Mapping[str, float],
+    *,
+    jobs: str | None = None,
+    nodes: str | None = None,
+    topology: str | None = None,
+    partition: str | None = None,
+    constraint: str | None = None,
+) -> Imported:
+    """Return what runs and waits on a cluster under Slurm, as an instance.
+
+    A job's ranks are its GPUs. Jobs of one user and one name have one workload. Time limits stand
+    for what is left of a job, as Slurm knows no better. Slurm knows nothing of what jobs need of a
+    GPU, nor how they would share one: workloads need 0 MiB and have no slowdowns.
+
+    An instance cannot say that a job takes certain nodes only. A job that waits is therefore
+    taken only where every taken node has what it asks for; ``partition`` and ``constraint`` take
+    a part of the cluster for which that is so.
+
+    Parameters
+    ----------
+    gpu_memory : mapping of str to float
+        MiB of each GPU type (``gpu``: of those without type).
+    jobs, nodes, topology : str, optional
+        Files with ``squeue --json``, ``scontrol show node`` and ``topology.conf``. Without the
+        first two the commands are run; without the third nodes have no racks.
+    partition : str, optional
+        Take nodes and jobs of this partition only.
+    constraint : str, optional
+        Take nodes with this feature only.
+
+    Raises
+    ------
+    InputError
+        When a file or a command's output is not like that, or the memory of a type is missing.
+    """
+    told_jobs, told_nodes = jobs or "squeue --json", nodes or "scontrol show node"
+    listed = _jobs(_text(jobs, "squeue", "--json"), told_jobs)
+    out: Counter[str] = Counter()
+    taken = {
+        node.id: node
+        for node in _nodes(_text(nodes, "scontrol", "show", "node"), partition, constraint, out)
+    }
+    if not taken:
+        raise InputError("must have a node with GPUs that can be taken", "", told_nodes)
+    racks = _racks(topology) if topology else {}
+    found = [*_placed(listed, taken, partition, out)]
+    closed = _closed(listed, found, taken, out)
+    now_s = max((_number(job, key) or 0 for job in listed for key in _PAST), default=0)
+    begun_s = min((_number(job, "submit_time") or 0 for job in found), default=0)
+    data = {
+        "name": str(next((job.get("cluster") for job in listed if job.get("cluster")), "slurm")),
+        "cluster": {
+            "nodes": [
+                made
+                for node in taken.values()
+                if (made := _node(node, closed, racks, gpu_memory, told_nodes))["gpus"]
+            ]
+        },
+        "workloads": {_workload(job): {"memory_mib": 0.0} for job in found},
+        "jobs": [_job(job, now_s, begun_s) for job in found],
+    }
+    instance = Instance.from_data(data, told_jobs)
+    return Imported(
+        instance, tuple(f"{count} {what}" for what, count in sorted(out.items()) if count)
+    )
+
+
+def _text(path: str | None, *command: str) -> str:
+    source = path or " ".join(command)
+    try:
+        if path is not None:
+            return Path(path).read_text(encoding="utf-8")
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_PATIENCE_S, stdin=subprocess.DEVNULL
+        )
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot be read: {error}", "", source) from None
+    except subprocess.TimeoutExpired:
+        raise InputError(f"has not ended within {_PATIENCE_S:g} s", "", source) from None
+    if done.returncode:
+        raise InputError(f"failed: {done.stderr.strip()}", "", source)
+    return done.stdout
+
+
+# Nodes.
+
+
+def _nodes(
+    text: str, partition: str | None, constraint: str | None, out: Counter[str]
+) -> Iterator[_Taken]:
+    for part in re.split(r"^(?=NodeName=)", text, flags=re.MULTILINE):
+        # What people write (Comment, Reason) comes last, and may look like facts.
+        facts = dict(reversed(re.findall(r"(\w+)=(\S*)", part)))
+        if "NodeName" not in facts:
+            continue
+        models = tuple(
+            model or _NO_TYPE
+            for model, count in _gpus(re.sub(r"\([^)]*\)", "", facts.get("Gres", "")))
+            for _ in range(count)
+        )
+        features = frozenset(facts.get("ActiveFeatures", "").split(","))
+        if partition is not None and partition not in facts.get("Partitions", "").split(","):
+            out["nodes of other partitions"] += 1
+        elif constraint is not None and constraint not in features:
+            out[f"nodes without {constraint}"] += 1
+        elif not models:
+            out["nodes without GPUs"] += 1
+        elif not _usable(facts.get("State", "")):
+            out["nodes that are down or drained"] += 1
+        else:
+            draining = "DRAIN" in _words(facts["State"])
+            yield _Taken(facts["NodeName"], models, features, draining)
+
+
+def _gpus(text: str) -> Iterator[tuple[str | None, int]]:
+    """Yield the types (None: any) and counts of GPUs in a list like ``gres:gpu:a100:2,nvme:1``."""
+    for part in text.split(","):
+        words = re.split(r"[:=]", part.removeprefix("gres:").removeprefix("gres/"))
+        if words[0] == "gpu":
+            count = int(words.pop()) if words[-1].isdecimal() else 1
+            yield (words[1] if len(words) > 1 else None), count
+
+
+def _usable(state: str) -> bool:
+    words = _words(state)
+    drained = "DRAIN" in words and not {"ALLOCATED", "MIXED"} & words
+    return not (drained or "*" in state or _UNUSABLE & words)
+
+
+def _words(state: str) -> set[str]:
+    return {*re.split(r"\W+", state)}
+
+
+def _node(
+    node: _Taken,
+    closed: Collection[tuple[str, int]],
+    racks: Mapping[str, str],
+    memory: Mapping[str, float],
+    source: str,
+) -> dict[str, object]:
+    for model in node.models:
+        if model not in memory:
+            rule = f"the memory of GPU type {model!r} is needed ({model}=MIB)"
+            raise InputError(rule, "--gpu-memory", source)
+    gpus = [
+        {"id": f"{node.id}-{k}", "model": model, "memory_mib": memory[model]}
+        for k, model in enumerate(node.models)
+        if (node.id, k) not in closed
+    ]
+    rack = {"rack": racks[node.id]} if node.id in racks else {}
+    return {"id": node.id, "gpus": gpus, **rack}
+
+
+def _racks(path: str) -> dict[str, str]:
+    """Return the leaf switch of each node."""
+    found: dict[str, str] = {}
+    for line in _text(path).splitlines():
+        facts = dict(re.findall(r"(\w+)=(\S*)", line.partition("#")[0]))
+        if "SwitchName" in facts and "Nodes" in facts:
+            switch: str = facts["SwitchName"]
+            found |= dict.fromkeys(hostnames(facts["Nodes"]), switch)
+    return found
+
+
+# Jobs.
+
+
+def _jobs(text: str, source: str) -> Sequence[_Data]:
+    try:
+        jobs = json.loads(text)["jobs"]
+    except (ValueError, KeyError, TypeError):
+        raise InputError("must be what squeue --json prints", "", source) from None
+    if not isinstance(jobs, list) or not all(isinstance(job, dict) for job in jobs):
+        raise InputError("must be a list of jobs", "jobs", source)
+    for k, job in enumerate(jobs):
+        if not isinstance(job.get("job_id"), int):
+            rule = f"must be a whole number, got {shown(job.get('job_id'))}"
+            raise InputError(rule, f"jobs[{k}].job_id", source)
+    return jobs
+
+
+def _placed(
+    jobs: Sequence[_Data], taken: Mapping[str, _Taken], partition: str | None, out: Counter[str]
+) -> Iterator[_Data]:
+    """Yield the jobs that can be taken; why others cannot be is counted."""
+    for job in jobs:
+        reason = _why_not(job, taken, partition)
+        if reason:
+            out[reason] += 1
+        else:
+            yield job
+
+
+def _closed(
+    jobs: Sequence[_Data],
+    found: Sequence[_Data],
+    taken: Mapping[str, _Taken],
+    out: Counter[str],
+) -> set[tuple[str, int]]:
+    """Return the GPUs that no job of the instance may start on, as others have or had them."""
+    all_gpus = {(node.id, k) for node in taken.values() for k in range(len(node.models))}
+    ours = {gpu for job in found if _state(job) == "RUNNING" for gpu in _indices(job)}
+    others = {gpu for job in jobs if _HOLDS & _states(job) for gpu in _indices(job)}
+    held = all_gpus & others - ours
+    draining = {gpu for gpu in all_gpus - ours - held if taken[gpu[0]].draining}
+    out["GPUs of jobs that are left out"] += len(held)
+    out["idle GPUs of nodes that drain"] += len(draining)
+    return held | draining
+
+
+def _why_not(job: _Data, taken: Mapping[str, _Taken], partition: str | None) -> str:
+    state = _state(job)
+    if state not in ("RUNNING", "PENDING"):
+        return "jobs that neither run nor wait"
+    if partition is not None and partition not in str(job.get("partition", "")).split(","):
+        return "jobs of other partitions"
+    if not _workers(job):
+        return "jobs without GPUs"
+    if state == "RUNNING":
+        away = [node for node in hostnames(str(job.get("nodes", ""))) if node not in taken]
+        return "jobs that run on nodes that are not taken" if away else ""
+    if job.get("state_reason") in _WAITS_FOR_ELSE:
+        return "jobs that are held or wait for a time or another job"
+    asked = frozenset(filter(None, re.split(r"[&,]", str(job.get("features") or ""))))
+    models = {model for node in taken.values() for model in node.models}
+    has_type = {model for key in _TIMES for model, _ in _gpus(str(job.get(key) or "")) if model}
+    if any(not asked <= node.features for node in taken.values()):
+        return "jobs with constraints that not every node keeps"
+    if has_type and models != has_type:
+        return "jobs that ask for one of several GPU types"
+    if job.get("required_nodes") or job.get("excluded_nodes"):
+        return "jobs that ask for certain nodes"
+    return ""
+
+
+def _state(job: _Data) -> str:
+    state = job.get("job_state")
+    return str(state[0] if isinstance(state, list) and state else state)
+
+
+def _states(job: _Data) -> set[str]:
+    state = job.get("job_state")
+    return {str(one) for one in (state if isinstance(state, list) else [state])}
+
+
+def _number(job: _Data, key: str) -> float | None:
+    """Return a number of either form; None: not set, or without end."""
+    value = job.get(key)
+    if isinstance(value, dict):
+        value = value.get("number") if value.get("set") and not value.get("infinite") else None
+    return float(value) if isinstance(value, int | float) and value >= 0 else None
+
+
+def _workers(job: _Data) -> int:
+    """Return how many GPUs a job has or asks for, in all."""
+    if _state(job) == "RUNNING":
+        return len(_indices(job))
+    for key, times in _TIMES.items():
+        each = sum(count for _, count in _gpus(str(job.get(key) or "")))
+        if each:
+            return int(each * (_number(job, times) or 1 if times else 1))
+    return 0
+
+
+def _indices(job: _Data) -> list[tuple[str, int]]:
+    """Return the node and the index there of each GPU of a job that runs."""
+    details = job.get("gres_detail") or []
+    return [
+        (node, int(index))
+        for node, detail in zip(hostnames(str(job.get("nodes", ""))), details, strict=False)
+        for found in _DETAIL.finditer(str(detail))
+        for index in hostnames(f"[{found['index']}]" if found["index"] else "")
+    ]
+
+
+def _workload(job: _Data) -> str:
+    return f"{job.get('user_name') or 'user'}/{job.get('name') or job['job_id']}"
+
+
+def _job(job: _Data, now_s: float, begun_s: float) -> dict[str, object]:
+    running = _state(job) == "RUNNING"
+    limit_min = _number(job, "time_limit")
+    end_s = _number(job, "end_time")
+    made: dict[str, object] = {
+        "id": str(job["job_id"]),
+        "workload": _workload(job),
+        "workers": _workers(job),
+        "arrival_s": (_number(job, "submit_time") or begun_s) - begun_s,
+    }
+    if running:
+        made |= {"state": "running", "gpus": [f"{node}-{k}" for node, k in _indices(job)]}
+    if limit_min:
+        started_s = _number(job, "start_time") or now_s
+        left_s = (end_s or started_s + 60 * limit_min) - now_s if running else 60 * limit_min
+        made["remaining_s"] = max(1.0, left_s)
+    return made

@@ -1,0 +1,49 @@
+"""The pool of many machines keeps what every pool promises, with agents as real processes."""
+
+from pathlib import Path
+
+import pytest
+
+from dovetail.executor.live.pools.nodes import NodesPool
+from dovetail.executor.live.pools.pool import NodePool
+from tests.executor.live.pool_contract import PoolContract
+from tests.executor.live.test_cpu_pool import TWO_CORES
+from tests.executor.live.test_cpu_pool import TestContract as _OfCpuPool
+
+from .agents import Finder, start_agents
+
+
+class _Nodes(PoolContract):
+    commands = _OfCpuPool.commands
+    count = 1
+    pool = "cpu"
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def agents(cls, tmp_path_factory):
+        started = start_agents(tmp_path_factory.mktemp("agents"), cls.count, cls.pool)
+        yield started
+        for agent in started:
+            agent.end()
+
+    @pytest.fixture(autouse=True)
+    def _with_agents(self, agents):
+        self._agents = agents
+
+    def make(self, directory: Path) -> NodePool:
+        return NodesPool(directory, Finder(self._agents))
+
+
+@TWO_CORES
+class TestOneNode(_Nodes):
+    pass
+
+
+class TestThreeNodes(_Nodes):
+    """Gangs of this contract are over several nodes."""
+
+    count = 3
+    pool = "cpu:devices=1"
+
+
+del _OfCpuPool

@@ -1,0 +1,107 @@
+"""What a controller makes of one node's answers: orders and events by number, names, clocks."""
+
+import pytest
+
+from dovetail.executor.live.events import RankStarted
+from dovetail.executor.live.nodes.fence import Fence, FencedError, Mark, raise_epoch
+from dovetail.executor.live.nodes.lease import Lease
+from dovetail.executor.live.nodes.messages import Answer, Facts, Launch, News, Stop
+from dovetail.executor.live.nodes.remote import Remote
+from dovetail.executor.live.pools.parts import Part
+from dovetail.executor.live.pools.pool import Progress
+from dovetail.instances.instance import Cluster, Gpu, Node
+from tests.executor.live.local_runs import a_run
+
+MARK = Mark(home="h", epoch=1)
+FACTS = Facts(
+    pool="cpu",
+    notice="",
+    cluster=Cluster(nodes=(Node(id="x", gpus=(Gpu(id="0", model="m", memory_mib=1.0),)),)),
+)
+
+
+def answer(incarnation="i", done=0, **more):
+    told = {"clock_s": 1000.0, "until_s": 0.0, "facts": FACTS, **more}
+    return Answer(incarnation=incarnation, done=done, **told)
+
+
+@pytest.fixture
+def node():
+    remote = Remote("n1", Lease(15.0, 0.0))
+    remote.take_in(answer(), 10.0, 10.0)
+    return remote
+
+
+def kinds(remote):
+    return [order.kind for order in remote.request(MARK, 1.0, watch=False).orders]
+
+
+def test_orders_are_repeated_until_they_are_done(node):
+    run = a_run("true", gpus=("0",))
+    node.order(Launch(run=run))
+    node.order(Stop(part=Part(run, (0,)), grace_s=1.0))
+    assert node.urgent
+    assert kinds(node) == kinds(node) == ["launch", "stop"]
+    assert not node.urgent
+    node.take_in(answer(done=1), 11.0, 11.0)
+    assert kinds(node) == ["stop"]
+    node.take_in(answer(done=2), 12.0, 12.0)
+    assert not node.waiting
+
+
+def test_an_agent_that_was_restarted_is_told_all_that_still_holds(node):
+    run = a_run("true", gpus=("0",))
+    node.parts[run.id] = Part(run, (0,))
+    node.take_up()
+    node.order(Launch(run=run))
+    node.take_in(answer(done=2), 11.0, 11.0)
+    assert node.attached
+    assert not node.waiting
+    node.take_in(answer("another"), 12.0, 12.0)
+    assert not node.attached
+    assert kinds(node) == ["attach", "launch"]
+    assert [order.number for order in node.request(MARK, 1.0, watch=False).orders] == [1, 2]
+
+
+def test_events_that_come_twice_are_taken_in_once(node):
+    event = RankStarted(at_s=0.0, run="j1.1", rank=0)
+    news = (News(number=1, event=event),)
+    assert node.take_in(answer(news=news), 11.0, 11.0) == [event]
+    assert node.take_in(answer(news=news), 12.0, 12.0) == []
+    assert node.request(MARK, 1.0, watch=False).seen == 1
+
+
+def test_devices_have_the_node_s_name_outside_and_their_own_inside(node):
+    assert [gpu.id for gpu in node.devices()] == ["n1/0"]
+    part = Part(a_run("true", gpus=("n1/0", "n2/0")), (0,))
+    inside = node.inside(part)
+    assert [seat.gpu for seat in inside.run.seats] == ["0", "n2/0"]
+    assert node.outside(inside) == part
+
+
+def test_times_are_the_controller_s(node):
+    # The node's clock was at 1000 s when it was 10 s here, and stays 990 s ahead.
+    node.take_in(answer(progress={"j1.1": (Progress(5.0, 1003.0), None)}), 14.0, 14.0)
+    assert node.progress["j1.1"] == [Progress(5.0, 13.0), None]
+
+
+class TestFence:
+    def test_epochs_rise_and_last(self, tmp_path):
+        marks = [raise_epoch(tmp_path / "c.json") for _ in range(3)]
+        assert [mark.epoch for mark in marks] == [1, 2, 3]
+        assert len({mark.home for mark in marks}) == 1
+
+    def test_a_newer_one_is_let_in_and_an_older_one_never_again(self, tmp_path):
+        fence = Fence(tmp_path / "f.json")
+        assert fence.admit(Mark(home="h", epoch=2), busy=False)
+        assert not fence.admit(Mark(home="h", epoch=2), busy=True)
+        assert fence.admit(Mark(home="h", epoch=3), busy=True)
+        with pytest.raises(FencedError, match="newer controller"):
+            Fence(tmp_path / "f.json").admit(Mark(home="h", epoch=2), busy=False)
+
+    def test_another_home_comes_in_only_when_nothing_is_kept(self, tmp_path):
+        fence = Fence(tmp_path / "f.json")
+        fence.admit(Mark(home="h", epoch=9), busy=False)
+        with pytest.raises(FencedError, match="another state directory"):
+            fence.admit(Mark(home="g", epoch=1), busy=True)
+        assert fence.admit(Mark(home="g", epoch=1), busy=False)

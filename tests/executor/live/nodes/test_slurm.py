@@ -1,0 +1,90 @@
+"""Live mode on nodes that Slurm lends: three real ``slurmd`` on this machine, real jobs."""
+
+from __future__ import annotations
+
+import pytest
+
+from dovetail.executor.live.journal import read_events
+from tests.executor.live.waiting import wait_until
+
+from .slurm_bench import PILOT, POOL
+from .slurm_bench import bench as bench
+from .slurm_bench import running_slurm as running_slurm
+from .slurm_bench import slurm as slurm
+from .slurm_cluster import NODES
+from .tutorial_load import WATCH, came_of, tutorial_jobs
+
+WAIT = "while [ ! -e go ]; do sleep 0.1; done"
+
+
+@pytest.mark.alone
+def test_the_twelve_jobs_of_the_tutorial_run_once_each_as_gangs_over_nodes(bench):
+    with bench.serving(PILOT, "--watch", WATCH):
+        with bench.client() as client:
+            devices = {device.id for device in client.service().devices}
+            names = client.submit(tutorial_jobs(bench.home))
+        assert devices == {f"{node}/cpu-0" for node in NODES}
+        bench.wait_for(names, "finished", 120)
+    came = came_of(bench.home, bench.home)
+    assert (len(names), came.starts) == (12, came.expected)
+    assert came.over_nodes == 8
+    assert came.shared > 0
+    assert len(bench.slurm.ask("squeue", "-h").splitlines()) == 1
+
+
+@pytest.mark.long
+def test_jobs_are_taken_while_the_pilot_is_in_the_queue(bench):
+    with bench.serving(PILOT.replace("exclusive=", "exclusive=,hold=")):
+        with bench.client() as client:
+            service = client.service()
+        pilot = bench.slurm.ask("squeue", "-h", "-o", "%i").strip()
+        assert not service.devices
+        assert f"more devices are awaited from pilot {pilot} (PENDING: " in service.notice
+        (name,) = bench.submit("sleep 0.5", 3)
+        bench.slurm.ask("scontrol", "release", pilot)
+        bench.wait_for([name], "finished", 120)
+    assert set(bench.starts().values()) == {1}
+    assert len(bench.starts()) == 3
+
+
+def test_an_allocation_that_exists_is_used_by_one_service_after_the_other(bench):
+    job = bench.slurm.ask(
+        *("sbatch", "--parsable", "--nodes=2", "--no-kill", "--ntasks-per-node=1", "--time=60"),
+        *("--output=/dev/null", "--wrap", "sleep 3600"),
+    ).strip()
+    wait_until(lambda: bench.slurm.ask("squeue", "-h", "-j", job, "-t", "R"), 30, "it runs")
+    pool = f"slurm:{job},scratch={{scratch}},{POOL}"
+    with bench.serving(pool):
+        (name,) = bench.submit(WAIT, 2)
+        bench.wait_for_up(name)
+        pids = bench.job(name).pids
+    with bench.serving(pool):
+        wait_until(lambda: bench.job(name).pids == pids, 30, "the same processes")
+        (bench.home / "go").touch()
+        bench.wait_for([name], "finished")
+        steps = bench.slurm.ask("squeue", "-h", "-s", "-j", job, "-o", "%j %N").splitlines()
+    assert sorted(line for line in steps if "agent" in line) == [
+        "dovetail-agent n1",
+        "dovetail-agent n2",
+    ]
+    assert set(bench.starts().values()) == {1}
+    told = bench.slurm.ask("scontrol", "show", "job", job)
+    assert (bench.home / "slurm" / "token").read_text() not in told
+    assert (bench.home / "slurm" / "token").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.long
+def test_what_runs_at_the_end_of_a_pilot_goes_on_in_the_next(bench):
+    """Of two minutes, the last 45 s are for letting go; Slurm itself has nothing to end."""
+    with bench.serving(PILOT.replace("time=60", "time=2")):
+        first = bench.pilot()
+        (name,) = bench.submit(WAIT, 2, retries=0)
+        bench.wait_for_up(name)
+        wait_until(lambda: bench.pilot() != first, 120, "the next pilot")
+        wait_until(lambda: max(bench.starts().values()) == 2, 180, "it runs again")
+        (bench.home / "go").touch()
+        bench.wait_for([name], "finished")
+    ended = [
+        e.event for e in read_events(bench.home) if e.event.kind in ("rank_ended", "rank_gone")
+    ]
+    assert [one.kind for one in ended] == ["rank_gone"] * 2 + ["rank_ended"] * 2

@@ -1,0 +1,295 @@
+"""The fault campaign of a Slurm pool: what dies, and that no job is lost or runs twice at once.
+
+Jobs say themselves when and where they run (``witness``). A gang holds two nodes and another job
+the third, while brief ones wait. Times are printed (``pytest -s``), and in docs/nodes-faults.md.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import NamedTuple
+
+import psutil
+import pytest
+
+from dovetail.executor.live.clock import boot_s
+from dovetail.instances.files import write_data
+from tests.executor.live.waiting import wait_until
+
+from .proxy import Proxy
+from .slurm_bench import PILOT, POOL, report
+from .slurm_bench import bench as bench
+from .slurm_bench import running_slurm as running_slurm
+from .slurm_bench import slurm as slurm
+from .slurm_cluster import NODES, agents_on, freeze, go_on, stand_still
+from .witness import assert_one_after_the_other, copies, left_running, runs_of, witness
+
+AGAIN_S = 90
+"""Seconds in which a job whose node is gone runs elsewhere."""
+
+LEASES = [pytest.param(5, id="short"), pytest.param(15, marks=pytest.mark.long, id="usual")]
+
+
+def with_lease(lease_s):
+    """Return the pool whose jobs run on for so long where their node is cut off."""
+    return PILOT.replace(POOL, f"lease={lease_s},{POOL}")
+
+
+PATIENT = with_lease(30)
+"""For services that are started anew on a busy machine."""
+
+
+class Load(NamedTuple):
+    """Jobs of the campaign: a gang of two, one beside it, and two that come to their end."""
+
+    gang: str
+    single: str
+    brief: tuple[str, ...]
+
+    @property
+    def held(self):
+        return {self.gang: 2, self.single: 1}
+
+
+def submitted(bench, stubborn=True, **fields):
+    """Submit the jobs, and return them once the two that wait for an end are up."""
+    waits = witness(bench.home, stubborn=stubborn)
+    (gang,) = bench.submit_program(waits, 2, **fields)
+    wait_until(lambda: len(copies(bench.home, gang)) == 2, 60, "the gang is up")
+    (single,) = bench.submit_program(waits, 1, **fields)
+    wait_until(lambda: copies(bench.home, single), 60, "the other job is up")
+    brief = bench.submit_program(witness(bench.home, brief=True), 1, 2, **fields)
+    return Load(gang, single, tuple(brief))
+
+
+def alive(bench, load):
+    """Return the processes of the jobs that wait, once all of them have written again."""
+    now_s = boot_s()
+    found = {}
+    for job, ranks in load.held.items():
+        newest = lambda job=job: [c for c in copies(bench.home, job) if c.last_s > now_s]  # noqa: E731
+        wait_until(lambda ranks=ranks, newest=newest: len(newest()) == ranks, 20, f"{job} runs")
+        found[job] = {copy.pid for copy in newest()}
+    return found
+
+
+def runs_again(bench, job, ranks=2):
+    """Return when the second run of a job began, once all its ranks are up."""
+
+    def second():
+        runs = runs_of(copies(bench.home, job))
+        return runs[1] if len(runs) > 1 and len(runs[1]) == ranks else None
+
+    wait_until(second, AGAIN_S, f"{job} runs again")
+    return max(copy.began_s for copy in second())
+
+
+def sick(bench, node):
+    with bench.client() as client:
+        return any(d.trouble for d in client.service().devices if d.id.startswith(f"{node}/"))
+
+
+def finish(bench, load, frozen=False):
+    """Let all come to their end; none may be lost, run twice at once, or leave a process."""
+    (bench.home / "go").touch()
+    names = [*load.held, *load.brief]
+    bench.wait_for(names, "finished", AGAIN_S)
+    for job in names:
+        assert_one_after_the_other(bench.home, job, frozen)
+        last = runs_of(copies(bench.home, job))[-1]
+        assert sorted(copy.rank for copy in last) == [*range(load.held.get(job, 1))]
+    wait_until(lambda: not left_running(bench.home), 10, "no process of a job is left")
+
+
+def test_what_may_die_while_jobs_run_on(bench):
+    """A controller, an agent, a slurmd and slurmctld, one after the other; all processes go on."""
+    service = bench.start(PATIENT)
+    load = submitted(bench)
+    before = alive(bench, load)
+
+    begun_s = time.monotonic()
+    service.kill()
+    service.wait()
+    service = bench.start(PATIENT)
+    wait_until(lambda: {*bench.job(load.gang).pids} == before[load.gang], 30, "the gang")
+    report("controller killed: the next has its jobs", begun_s)
+    assert alive(bench, load) == before
+
+    begun_s = time.monotonic()
+    (agent,) = agents_on("n2", bench.home)
+    agent.kill()
+    wait_until(lambda: [p for p in agents_on("n2", bench.home) if p != agent], 30, "an agent")
+    wait_until(lambda: {*bench.job(load.gang).pids} == before[load.gang], 30, "the gang")
+    report("agent killed: another has its jobs", begun_s)
+    assert alive(bench, load) == before
+
+    bench.slurm.kill("n2")
+    assert alive(bench, load) == before
+    bench.slurm.kill("slurmctld")
+    assert alive(bench, load) == before
+    bench.slurm.start_one("slurmctld")
+    wait_until(lambda: len(bench.slurm.states()) == 3, 30, "slurmctld")
+    bench.slurm.start_one("n2")
+    assert alive(bench, load) == before
+    with bench.client() as client:
+        assert not any(device.trouble for device in client.service().devices)
+    finish(bench, load)
+    assert {bench.job(job).runs for job in load.held} == {1}
+    service.terminate()
+    service.wait(30)
+
+
+@pytest.mark.long
+def test_agent_and_controller_that_are_killed_together(bench):
+    first = bench.start(PATIENT)
+    load = submitted(bench)
+    before = alive(bench, load)
+    (agent,) = agents_on("n2", bench.home)
+    begun_s = time.monotonic()
+    first.kill()
+    agent.kill()
+    first.wait()
+    with bench.serving(PATIENT):
+        wait_until(lambda: {*bench.job(load.gang).pids} == before[load.gang], 30, "the gang")
+        report("agent and controller killed: the same processes", begun_s)
+        assert alive(bench, load) == before
+        finish(bench, load)
+        assert {bench.job(job).runs for job in load.held} == {1}
+    assert len(bench.slurm.ask("squeue", "-h").splitlines()) == 1
+
+
+@pytest.mark.long
+def test_without_slurmctld_another_controller_attaches_and_starts_jobs(bench):
+    first = bench.start(PATIENT)
+    load = submitted(bench)
+    before = alive(bench, load)
+    bench.slurm.kill("slurmctld")
+    first.kill()
+    first.wait()
+    with bench.serving(PATIENT):
+        assert alive(bench, load) == before
+        finish(bench, load)
+        bench.slurm.start_one("slurmctld")
+        wait_until(lambda: len(bench.slurm.states()) == 3, 30, "slurmctld")
+        (later,) = bench.submit_program(witness(bench.home), 2)
+        bench.wait_for([later], "finished")
+        assert {bench.job(job).runs for job in load.held} == {1}
+
+
+@pytest.mark.long
+def test_a_slurmd_that_stays_dead_disturbs_nothing(bench):
+    with bench.serving():
+        load = submitted(bench)
+        before = alive(bench, load)
+        begun_s = time.monotonic()
+        bench.slurm.kill("n2")
+        wait_until(lambda: any(s.startswith("down") for s in bench.slurm.states()), 60)
+        report("slurmd killed: Slurm has its node down", begun_s)
+        assert alive(bench, load) == before
+        finish(bench, load)
+        (later,) = bench.submit_program(witness(bench.home), 3)
+        bench.wait_for([later], "finished")
+        assert {bench.job(job).runs for job in load.held} == {1}
+
+
+def test_a_pilot_that_is_cancelled_is_asked_for_again_and_its_jobs_go_on_there(bench):
+    """Jobs are requeued, unless Slurm has overlooked their processes: the next agent has those.
+
+    ``proctrack/linuxproc`` looks for children of its own; of an agent that is dead there are none.
+    """
+    with bench.serving():
+        load = submitted(bench, stubborn=False, retries=0)
+        cancelled = bench.pilot()
+        begun_s = boot_s()
+        bench.slurm.ask("scancel", cancelled)
+        wait_until(lambda: any(sick(bench, node) for node in NODES), 30, "nodes are missed")
+        print(f"pilot cancelled: seen after {boot_s() - begun_s:.1f} s")
+        wait_until(lambda: not any(sick(bench, node) for node in NODES), AGAIN_S, "the next pilot")
+        assert bench.pilot() != cancelled
+        alive(bench, load)
+        runs = {job: bench.job(job).runs for job in load.held}
+        print(f"pilot cancelled: all run after {boot_s() - begun_s:.1f} s, runs {runs}")
+        assert set(runs.values()) <= {1, 2}
+        finish(bench, load)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("lease_s", LEASES)
+def test_a_node_that_stands_still_comes_too_late(bench, lease_s):
+    """All processes of a node are stopped, and go on when its jobs run elsewhere."""
+    with bench.serving(with_lease(lease_s)):
+        load = submitted(bench)
+        node = other_node(bench, load)
+        stopped = stand_still(bench.slurm, node, bench.home)
+        begun_s = boot_s()
+        lost_and_again(bench, load, node, f"node stopped (lease {lease_s} s)", begun_s)
+        go_on(stopped)
+        on_s = boot_s()
+        former = {c.pid for c in copies(bench.home, load.gang) if c.node == node}
+        wait_until(lambda: not any(psutil.pid_exists(pid) for pid in former), 10, "they are gone")
+        print(f"node goes on: its copies are gone after {boot_s() - on_s:.2f} s at most")
+        last_s = max(c.last_s for c in copies(bench.home, load.gang) if c.pid in former)
+        print(f"node goes on: their last line after {max(0.0, last_s - on_s):.2f} s")
+        finish(bench, load, frozen=True)
+
+
+@pytest.mark.parametrize("lease_s", LEASES)
+@pytest.mark.long
+def test_a_link_that_is_cut_ends_its_jobs_before_they_run_elsewhere(bench, lease_s):
+    """What controller and agent send each other is lost; all else goes on as it was."""
+    with bench.serving(with_lease(lease_s)):
+        load = submitted(bench)
+        node = other_node(bench, load)
+        proxy = between(bench, node)
+        time.sleep(3)
+        proxy.cut = True
+        begun_s = boot_s()
+        lost_and_again(bench, load, node, f"link cut (lease {lease_s} s)", begun_s)
+        proxy.cut = False
+        healed_s = boot_s()
+        wait_until(lambda: not sick(bench, node), 30, "it takes jobs again")
+        print(f"link mended: its node takes jobs after {boot_s() - healed_s:.1f} s")
+        finish(bench, load)
+        (later,) = bench.submit_program(witness(bench.home), 3)
+        bench.wait_for([later], "finished")
+        proxy.close()
+
+
+@pytest.mark.long
+def test_an_agent_that_hangs_loses_its_node(bench):
+    with bench.serving():
+        load = submitted(bench)
+        node = other_node(bench, load)
+        (agent,) = agents_on(node, bench.home)
+        freeze(agent)
+        lost_and_again(bench, load, node, "agent stopped", boot_s())
+        go_on([agent])
+        finish(bench, load)
+
+
+def other_node(bench, load):
+    """Return a node of the gang on which the script of the pilot does not run."""
+    return max(copy.node for copy in copies(bench.home, load.gang))
+
+
+def between(bench, node):
+    """Return a link between the controller and an agent: announced is that."""
+    path = bench.home / "slurm" / bench.pilot() / f"{node}.json"
+    announced = json.loads(path.read_text())
+    proxy = Proxy((announced["address"], announced["port"]))
+    write_data(announced | {"address": "127.0.0.1", "port": proxy.port}, path)
+    return proxy
+
+
+def lost_and_again(bench, load, node, fault, begun_s):
+    """Wait until a node is missed and its gang runs elsewhere, and print when that was.
+
+    The other job ends meanwhile, since the gang needs its node.
+    """
+    wait_until(lambda: sick(bench, node), 30, "the node is missed")
+    print(f"{fault}: missed after {boot_s() - begun_s:.1f} s")
+    (bench.home / f"go-{load.single}").touch()
+    again_s = runs_again(bench, load.gang)
+    print(f"{fault}: runs elsewhere after {again_s - begun_s:.1f} s")
+    assert node not in {copy.node for copy in runs_of(copies(bench.home, load.gang))[1]}

@@ -1,0 +1,128 @@
+"""The same jobs on the same devices make the same plan, whichever pool has the devices."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+
+import pytest
+
+from dovetail import solve
+from dovetail.executor.live.journal import Journal
+from dovetail.executor.live.pools.cpu import open_cpu_pool
+from dovetail.executor.live.pools.nodes import NodesPool
+from dovetail.executor.live.pools.simulated import SimulatedNode
+from dovetail.executor.live.service import Service
+from dovetail.instances.datasets import Measurement, Repository, SoloProfile
+from dovetail.instances.instance import Instance, Node
+from tests.executor.live.nodes.agents import Finder, start_agents
+from tests.executor.live.test_cpu_pool import TWO_CORES
+from tests.executor.live.test_service import ME, serving, spec
+
+BESIDE = {("A", "A"): (1.9, 1.9), ("A", "B"): (1.2, 1.3), ("B", "B"): (1.6, 1.6)}
+"""Synthetic slowdowns: whoever packs well puts an A beside a B."""
+
+JOBS = [("A", 1, None), ("A", 1, 1.1), ("B", 1, None), ("B", 1, None), ("A", 2, None)]
+"""Workload, workers and gSLA of each job."""
+
+
+def simulated(directory, cluster):
+    truth = Instance(name="truth", cluster=cluster, workloads={}, jobs=())
+    return SimulatedNode(directory, truth)
+
+
+def on_nodes(directory, agents, racks=()):
+    finder = Finder(agents)
+    for node, rack in zip(finder.known, racks, strict=False):
+        finder.known[node] = finder.known[node]._replace(rack=rack)
+    return NodesPool(directory, finder)
+
+
+def models(cluster):
+    return {gpu.model for node in cluster.nodes for gpu in node.devices}
+
+
+def learned(path, known):
+    """Return a repository in which both workloads are known on some device models."""
+    repository = Repository(path)
+    for model in known:
+        alone = {"gpu_model": model, "throughput": 9.0, "memory_mib": 64.0}
+        repository.append(
+            [SoloProfile(workload=f"{ME.name}/{name}", **alone) for name in "AB"],
+            [
+                Measurement(
+                    workloads=tuple(f"{ME.name}/{name}" for name in pair),
+                    gpu_model=model,
+                    slowdown=slowdown,
+                )
+                for pair, slowdown in BESIDE.items()
+            ],
+        )
+    return repository
+
+
+def planned(directory, make):
+    """Return the cluster, what the service would do, and what the solver would, on a pool."""
+    directory.mkdir()
+    with Journal(directory) as journal:
+        pool = make(directory)
+        cluster = pool.cluster()
+        repository = learned(directory / "repository.db", models(cluster))
+        with serving(Service(journal, pool, repository, dry_run=True)) as service:
+            jobs = [
+                spec(workload=name, workers=workers, gsla=gsla).replace(
+                    memory_mib=64.0, estimate_s=60.0
+                )
+                for name, workers, gsla in JOBS
+            ]
+            service.submit(jobs, ME)
+            plan, instance = service.plan(), service.instance()
+    return cluster, [told(plan, cluster), told(solve(instance).plan, cluster)]
+
+
+def told(plan, cluster):
+    """Return assignments, waiting jobs and value of a plan with devices named by their place."""
+    text = json.dumps([plan.to_data().get(key) for key in ("assignments", "waiting", "objective")])
+    devices = [gpu.id for node in cluster.nodes for gpu in node.devices]
+    for k, device in enumerate(devices):
+        text = text.replace(device, f"device {k}")
+    return json.loads(text)
+
+
+@pytest.fixture(scope="module")
+def agents(tmp_path_factory):
+    started = start_agents(tmp_path_factory.mktemp("agents"), 1, "cpu:devices=2")
+    three = start_agents(tmp_path_factory.mktemp("three"), 3, "cpu:devices=2")
+    yield started, three
+    for agent in (*started, *three):
+        agent.end()
+
+
+@TWO_CORES
+def test_of_a_machine_a_node_and_a_simulation(agents, tmp_path):
+    cluster, local = planned(tmp_path / "local", lambda path: open_cpu_pool(path, "devices=2"))
+    # An A beside a B on one device; on the other the A that nobody may slow by more than 1.1.
+    for _, _, value in local:
+        assert value["value"] == pytest.approx(1 / 1.2 + 1 / 1.3 + 1)
+    _, node = planned(tmp_path / "node", partial(on_nodes, agents=agents[0]))
+    _, simulation = planned(tmp_path / "simulation", partial(simulated, cluster=cluster))
+    assert local == node == simulation
+
+
+@TWO_CORES
+def test_of_three_nodes_in_racks_and_a_simulation(agents, tmp_path):
+    racks = ("r1", "r2", "r1")
+    cluster, nodes = planned(tmp_path / "nodes", partial(on_nodes, agents=agents[1], racks=racks))
+    assert [node.rack for node in cluster.nodes] == [*racks]
+    renamed = cluster.replace(
+        nodes=tuple(
+            Node(
+                id=f"m{k}",
+                rack=node.rack,
+                gpus=tuple(gpu.replace(id=f"m{k}-{j}") for j, gpu in enumerate(node.devices)),
+            )
+            for k, node in enumerate(cluster.nodes)
+        )
+    )
+    _, simulation = planned(tmp_path / "simulation", partial(simulated, cluster=renamed))
+    assert nodes == simulation
