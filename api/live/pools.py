@@ -15,7 +15,7 @@ from dovetail.live.places import mps_directory
 _FLAG: Final = "--pool"
 
 
-def pool_named(text: str, directory: Path) -> NodePool:
+def pool_named(text: str, directory: Path, sample_s: float) -> NodePool:
     """Return the pool that a text names.
 
     Parameters
@@ -26,6 +26,8 @@ def pool_named(text: str, directory: Path) -> NodePool:
         options; ``slurm:...`` (``docs/howto-slurm.md``); ``simulated:INSTANCE``.
     directory : Path
         The service's state directory.
+    sample_s : float
+        Seconds between two looks of the service at progress.
 
     Raises
     ------
@@ -35,10 +37,10 @@ def pool_named(text: str, directory: Path) -> NodePool:
     name, _, rest = text.partition(":")
     if name not in _POOLS:
         raise InputError(f"must be one of {', '.join(_POOLS)}, got {name!r}", _FLAG)
-    return _POOLS[name](rest, directory)
+    return _POOLS[name](rest, directory, sample_s)
 
 
-def _gpu(rest: str, directory: Path) -> NodePool:
+def _gpu(rest: str, directory: Path, _: float) -> NodePool:
     from dovetail.executor.live.mps.manager import MpsManager
     from dovetail.executor.live.nvml import Nvml, NvmlError
     from dovetail.executor.live.pools.gpu import GpuPool
@@ -54,39 +56,43 @@ def _gpu(rest: str, directory: Path) -> NodePool:
     return GpuPool(directory, nvml, mps, read_splits(directory / "splits.json"), only)
 
 
-def _cpu(rest: str, directory: Path) -> NodePool:
+def _cpu(rest: str, directory: Path, _: float) -> NodePool:
     from dovetail.executor.live.pools.cpu import open_cpu_pool
 
     return open_cpu_pool(directory, rest)
 
 
-def _nodes(rest: str, directory: Path) -> NodePool:
+def _nodes(rest: str, directory: Path, sample_s: float) -> NodePool:
     from dovetail.executor.live.nodes.finding import ListedNodes
     from dovetail.executor.live.pools.nodes import NodesPool
 
     if not rest:
         raise InputError("must name a file: nodes:FILE", _FLAG)
-    return NodesPool(directory, ListedNodes(Path(rest)))
+    return NodesPool(directory, ListedNodes(Path(rest)), sample_s=sample_s)
 
 
-def _ray(rest: str, directory: Path) -> NodePool:
+def _ray(rest: str, directory: Path, sample_s: float) -> NodePool:
     from dovetail.executor.live.nodes.ray_finding import RayFinder, ray_plan
     from dovetail.executor.live.pools.nodes import NodesPool
 
     plan = ray_plan(rest)
-    return NodesPool(directory, RayFinder(directory / "nodes", plan), plan.lease_s)
+    return NodesPool(
+        directory, RayFinder(directory / "nodes", plan), plan.lease_s, sample_s=sample_s
+    )
 
 
-def _slurm(rest: str, directory: Path) -> NodePool:
+def _slurm(rest: str, directory: Path, sample_s: float) -> NodePool:
     from dovetail.executor.live.nodes.slurm_finder import SlurmFinder, asked_for
     from dovetail.executor.live.pools.nodes import NodesPool
 
     asked = asked_for(rest, os.environ)
     finder = SlurmFinder(directory, asked)
-    return NodesPool(directory, finder, asked.lease_s, taken_back=finder.taken_back)
+    return NodesPool(
+        directory, finder, asked.lease_s, sample_s=sample_s, taken_back=finder.taken_back
+    )
 
 
-def _simulated(rest: str, directory: Path) -> NodePool:
+def _simulated(rest: str, directory: Path, _: float) -> NodePool:
     from dovetail.commands import instance_named
     from dovetail.executor.live.pools.simulated import SimulatedNode
 
@@ -95,7 +101,7 @@ def _simulated(rest: str, directory: Path) -> NodePool:
     return SimulatedNode(directory, instance_named(rest))
 
 
-_POOLS: Final[Mapping[str, Callable[[str, Path], NodePool]]] = MappingProxyType(
+_POOLS: Final[Mapping[str, Callable[[str, Path, float], NodePool]]] = MappingProxyType(
     {
         "gpu": _gpu,
         "cpu": _cpu,

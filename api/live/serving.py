@@ -16,8 +16,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 from dovetail.executor.live.journal import Journal
-from dovetail.executor.live.pools.pool import NodePool, told_awaited
-from dovetail.executor.live.service import SAMPLE_S, Service
+from dovetail.executor.live.pools.pool import SAMPLE_S, NodePool, told_awaited
+from dovetail.executor.live.service import Service
 from dovetail.executor.live.watch import WatchOptions
 from dovetail.instances.datasets import Repository
 from dovetail.instances.errors import InputError, UnsupportedError
@@ -42,7 +42,7 @@ def serve(options: Namespace) -> int:
     from dovetail.live.server import serving
 
     with Journal(directory) as journal:
-        pool = pool_named(options.pool, directory)
+        pool = pool_named(options.pool, directory, sample_s)
         service = Service(
             journal,
             pool,

@@ -49,7 +49,7 @@ from dovetail.executor.live.loaded import LoadedLibraries
 from dovetail.executor.live.mailbox import Mailbox, Request
 from dovetail.executor.live.placement_check import PlacementCheck
 from dovetail.executor.live.planning import Lacks, of_job, of_round, plan_of
-from dovetail.executor.live.pools.pool import NodePool, Usage, told_awaited
+from dovetail.executor.live.pools.pool import SAMPLE_S, NodePool, Usage, told_awaited
 from dovetail.executor.live.presenting import device_views, job_views, powers
 from dovetail.executor.live.recorder import Recorder
 from dovetail.executor.live.unfailing import AGAIN_S as POLICY_AGAIN_S
@@ -68,9 +68,6 @@ from dovetail.predictors import TrainedPredictor
 from dovetail.solver.policies import Decision, Start, State, policy_named
 
 _LOG: Final = logging.getLogger("dovetail.live")
-
-SAMPLE_S: Final = 1.0
-"""Seconds between two looks at what runs, unless asked otherwise."""
 
 AGAIN_S: Final = 2.0
 """Seconds after which what the disk, a pool or a policy refused is tried again."""

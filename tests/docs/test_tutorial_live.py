@@ -1,7 +1,8 @@
 """The tutorial of live mode, from end to end: real programs share one real core.
 
 The short form has jobs of about a second, and the service looks at them accordingly. On a machine
-that is busy with other things every figure is noisy: asserted are orders, counts, and means.
+that is busy with other things every figure is noisy: asserted are counts, and that beliefs follow
+from measurements; the long form asserts that they come nearer to what is measured then.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import psutil
@@ -57,11 +58,13 @@ def test_twelve_jobs_on_one_core(benchmark, tenths, watch):
     known = json.loads(repository)["gpu_models"]["cpu-1-core"]
     assert known["workloads"] == 3
     assert known["pairs"]["measured"] >= len(first.pairs) + len(second.pairs) > 3
+    assert what_was_measured_is_believed([*first.pairs, *second.pairs]) > 0
     if not (quiet and is_quiet()):
         pytest.skip("others use this machine: all ran as it must, but no time means anything")
-    from_profiles = benchmark.mean_error(pair for pair in first.pairs if not pair.again)
-    assert benchmark.mean_error(second.pairs) < from_profiles
-    assert any(pair.again for pair in second.pairs)
+    if watch is None:
+        # Jobs of a second are measured about as badly as they are predicted.
+        from_profiles = benchmark.mean_error(pair for pair in first.pairs if not pair.again)
+        assert benchmark.mean_error(second.pairs) < from_profiles
     # Six of the twelve were run one after another; while one job waits, another computes.
     assert second.seconds < 2 * (before_s + after_s)
 
@@ -78,6 +81,26 @@ def every_one_ran_once_and_finished(found):
     assert {(job["state"], job["runs"], tuple(job["statuses"])) for job in found.jobs} == {
         ("finished", 1, (0,))
     }
+
+
+def what_was_measured_is_believed(pairs):
+    """Check every prediction of two that were measured before; return how many there were.
+
+    Of several measurements a mean is believed, so it lies between them.
+    """
+    measured = defaultdict(list)
+    checked = 0
+    for pair in pairs:
+        for kind, believed, found in zip(
+            pair.workloads, pair.predicted, pair.measured, strict=True
+        ):
+            seen = measured[kind, frozenset(pair.workloads)]
+            if pair.again:
+                assert seen
+                assert min(seen) - 1e-9 <= believed <= max(seen) + 1e-9
+                checked += 1
+            seen.append(found)
+    return checked
 
 
 def each_kind_was_profiled_alone_at_first_sight(told):

@@ -51,7 +51,7 @@ from dovetail.executor.live.nodes.remote import Remote
 from dovetail.executor.live.nodes.story import Chapter, RankEvent, Story
 from dovetail.executor.live.pools.ailments import Ailments, Cause
 from dovetail.executor.live.pools.parts import Part, Prepared
-from dovetail.executor.live.pools.pool import Progress, Usage
+from dovetail.executor.live.pools.pool import SAMPLE_S, Progress, Usage
 from dovetail.instances.instance import Cluster
 
 FIND_S: Final = 20.0
@@ -75,9 +75,8 @@ GANG_S: Final = 45.0
 DELIVER_S: Final = 3.0
 """Seconds that orders have to be delivered when the pool is closed."""
 
-WATCHED_S: Final = 0.5
 QUIET_S: Final = 2.0
-"""Seconds that an agent waits for news, while somebody looks at progress and while nobody does."""
+"""Seconds that an agent waits for news at most."""
 
 Told = TypeVar("Told", bound=AnyEvent | Prepared)
 
@@ -106,6 +105,8 @@ class NodesPool:
         Seconds that a node's jobs run on when the node is cut off, at least ``lease.LEAST_S``.
     find_s : float
         Seconds to wait at the start for nodes to answer.
+    sample_s : float
+        Seconds between two looks at progress: as often it is asked for, while somebody looks.
     taken_back : callable
         Tells why a rank of a node, which ended in failure just now, may have been ended with its
         node by whoever lends it; empty: it was not. It may take seconds.
@@ -122,6 +123,7 @@ class NodesPool:
         finder: NodeFinder,
         lease_s: float = LEASE_S,
         find_s: float = FIND_S,
+        sample_s: float = SAMPLE_S,
         taken_back: Callable[[str], str] = lambda node: "",
     ) -> None:
         require_length(lease_s)
@@ -131,6 +133,7 @@ class NodesPool:
         self._mark = raise_epoch(self._files / "controller.json")
         self._granted = Granted(self._files / "lease.json", lease_s, boot_s())
         self._finder, self._lease_s, self._taken_back = finder, lease_s, taken_back
+        self._watched_s = min(sample_s, QUIET_S)
         self._known = KnownNodes(self._files / "known")
         self._lock = threading.RLock()
         self._bell = Bell()
@@ -534,7 +537,7 @@ class NodesPool:
         """Return what is to be asked next."""
         with self._lock:
             watched = boot_s() < self._looked_s + _LOOKED_S
-            wait_s = WATCHED_S if watched else QUIET_S
+            wait_s = self._watched_s if watched else QUIET_S
             self._remotes[node].lease.asked(boot_s())
             return self._remotes[node].request(self._mark, wait_s, watched)
 

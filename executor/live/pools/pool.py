@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from dovetail.executor.live.events import AnyEvent
 from dovetail.executor.live.jobs import Run
 from dovetail.instances.instance import Cluster
+
+SAMPLE_S: Final = 1.0
+"""Seconds between two looks of the service at what runs, unless asked otherwise."""
 
 
 class Progress(NamedTuple):
