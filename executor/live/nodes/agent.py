@@ -184,7 +184,7 @@ class Agent:
     def _admit(self, asked: Exchange) -> Host:
         mark = Mark(home=asked.home, epoch=asked.epoch)
         before = self._fence.mark
-        if self._fence.admit(mark, self.is_busy()):
+        if self._fence.admit(mark, self.is_busy() or not self._lease.lapsed):
             # One that has been displaced and comes back has to begin anew, too.
             self.incarnation = secrets.token_hex(8)
             self._outbox, self._done, self._turn = _Outbox(), 0, 0

@@ -56,15 +56,15 @@ class Fence:
         self._path = path
         self.mark = Mark.read(path)
 
-    def admit(self, mark: Mark, busy: bool) -> bool:
+    def admit(self, mark: Mark, held: bool) -> bool:
         """Let a controller in, and return whether it is another than the last one.
 
         Parameters
         ----------
         mark : Mark
             The controller's.
-        busy : bool
-            Whether runs of the last one's home are kept.
+        held : bool
+            Whether runs of the last one's home are kept, or its lease lasts.
 
         Raises
         ------
@@ -76,8 +76,8 @@ class Fence:
             return False
         if known is not None and known.home == mark.home and known.epoch > mark.epoch:
             raise FencedError(f"a newer controller has this node (epoch {known.epoch})")
-        if known is not None and known.home != mark.home and busy:
-            raise FencedError("a controller with another state directory has runs on this node")
+        if known is not None and known.home != mark.home and held:
+            raise FencedError("a controller with another state directory has this node")
         write_data(mark.to_data(), self._path)
         self.mark = mark
         return True

@@ -384,7 +384,9 @@ class Keeper:
             if answer == "lapsed":
                 raise NotNowError(LAPSED)
             if answer != "prepared":
-                raise LaunchError(f"rank {rank.number}: {complaint(answer)}")
+                # A launcher that says nothing met with something else than its job.
+                refusal = LaunchError if answer else NotNowError
+                raise refusal(f"rank {rank.number}: {complaint(answer)}")
 
     def _abort(self, ranks: list[_Rank], reason: str, later: bool) -> None:
         for rank in ranks:
@@ -403,7 +405,7 @@ class Keeper:
         self._adopt(rank)
         if rank.phase is _Phase.IDLE:
             # It has left no trace, and once it is refused it never can.
-            self._refuse(rank, f"rank {rank.number}: {complaint(answer)}")
+            self._refuse(rank, f"rank {rank.number}: {complaint(answer)}", later=not answer)
 
     def _give_up(self, reason: str, later: bool = False) -> None:
         """Refuse for good what has not been started."""

@@ -592,9 +592,11 @@ class NodesPool:
             if boot_s() > remote.lease.heard_s + SILENT_S or fenced:
                 if not remote.silent:
                     _log.warning("%s does not answer: %s", node, reason)
-                remote.silent = reason
+                if not remote.silent or fenced:
+                    # What is told changes no more, or every try would be told anew.
+                    remote.silent = reason
                 if self._resumed:
-                    self._lose(remote, reason)
+                    self._lose(remote)
             self._give_up_overdue()
         self._bell.ring()
         self._ring_all()
@@ -662,11 +664,10 @@ class NodesPool:
                 if not self._told.over(part.run.id, rank):
                     yield part.run.id, rank
 
-    def _lose(self, remote: Remote, reason: str) -> None:
-        silent = f"{remote.id} does not answer"
-        why = f"{silent}: {reason}"
+    def _lose(self, remote: Remote, reason: str = "") -> None:
+        why = f"{remote.id} does not answer: {reason or remote.silent}"
         for gpu in remote.devices():
-            self._ailments.report(gpu.id, Cause.ANSWER, why if remote.fenced else silent)
+            self._ailments.report(gpu.id, Cause.ANSWER, why)
         for run, rank in self._ranks(remote):
             gang = self._gangs.get(run)
             if (run, rank) not in self._lost and (gang is None or gang.decided):
@@ -675,7 +676,7 @@ class NodesPool:
     def _tell_gone(self, remote: Remote) -> None:
         """Tell that the ranks of a node are gone: its lease has lapsed, so none can run."""
         remote.silent = remote.silent or "it has not answered"
-        self._lose(remote, remote.silent)
+        self._lose(remote)
         for run, rank in [*self._ranks(remote)]:
             reason = f"{remote.id} has not answered, and its lease has lapsed"
             self._tell(RankGone(at_s=0.0, run=run, rank=rank, reason=reason))

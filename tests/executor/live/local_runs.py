@@ -30,6 +30,22 @@ def a_run(command, *, name="j1.1", gpus=("cpu-0",), share=None, **spec):
     return Run(id=name, job=name.rpartition(".")[0], spec=job, seats=seats)
 
 
+def write_shim_spec(rank, command, **more):
+    """Write what the shim of a rank (``RankFiles``) starts: a shell command, and further fields."""
+    spec = {
+        "command": ["sh", "-c", command],
+        "cwd": "/",
+        "env": {"PATH": os.defpath, "DOVETAIL_LAUNCH": rank.token},
+        "user": None,
+        "cpus": [],
+        "cgroups": [],
+        "log": {"most_bytes": 100, "files": 1, "mode": 0o600},
+        "lines": None,
+        **more,
+    }
+    rank.write_spec(spec)
+
+
 def python(program):
     """Return the command that runs a Python program without site packages: it starts quickly."""
     return (sys.executable, "-S", "-c", program)

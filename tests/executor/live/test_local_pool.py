@@ -246,6 +246,15 @@ class TestRefusals:
         pool.pool.launch(a_run((str(program),)))
         assert pool.wait_for("rank_refused").reason == f"rank 0: Exec format error: {program}"
 
+    def test_a_launcher_that_says_nothing_is_no_fault_of_its_job(self, make, monkeypatch, state):
+        monkeypatch.setattr("sys.executable", "/bin/false")
+        pool = make()
+        pool.pool.launch(a_run("true"))
+        refused = pool.wait_for("rank_refused")
+        assert refused.reason == "rank 0: its launcher died or did not answer"
+        assert refused.later
+        assert left_over(state) == []
+
     def test_a_gang_starts_whole_or_not_at_all(self, make, tmp_path, state):
         pool = make()
         # Its ranks share a command, so it is the device that makes rank 1 impossible.

@@ -4,7 +4,6 @@ A node is a pool with a directory of its own; they are on one machine here.
 """
 
 import json
-import os
 import random
 import signal
 import subprocess
@@ -23,7 +22,7 @@ from dovetail.executor.live.pools.processes import holders
 from dovetail.executor.live.pools.run_files import RunFiles
 from dovetail.executor.live.pools.shim import LAPSED
 
-from .local_runs import Watched, a_run, cleared, left_over, python
+from .local_runs import Watched, a_run, cleared, left_over, python, write_shim_spec
 from .waiting import wait_until
 
 GPUS = ("n1/cpu-0", "n2/cpu-0", "n1/cpu-1")
@@ -285,18 +284,8 @@ class TestAtTheGate:
             files = RunFiles(tmp_path / "state", "j1.1")
             files.make(whole(a_run("true")))
             self.lease = Lease(tmp_path / "lease")
-            spec = {
-                "command": ["sh", "-c", "echo started"],
-                "cwd": "/",
-                "env": {"PATH": os.defpath, "DOVETAIL_LAUNCH": files.rank(0).token},
-                "user": None,
-                "cpus": [],
-                "cgroups": [],
-                "log": {"most_bytes": 100, "files": 1, "mode": 0o600},
-                "lines": None,
-                "lease": {"path": str(self.lease.path), "kill_s": 1.0},
-            }
-            files.rank(0).write_spec(spec)
+            lease = {"path": str(self.lease.path), "kill_s": 1.0}
+            write_shim_spec(files.rank(0), "echo started", lease=lease)
             yield files.rank(0)
 
     def lapse(self):

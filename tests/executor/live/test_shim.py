@@ -17,7 +17,7 @@ from dovetail.executor.live.pools.processes import holders
 from dovetail.executor.live.pools.run_files import RunFiles
 from dovetail.executor.live.progress import HOOK_DIRECTORY
 
-from .local_runs import a_run, cleared
+from .local_runs import a_run, cleared, write_shim_spec
 from .waiting import wait_until
 
 
@@ -27,17 +27,7 @@ def rank(tmp_path):
     with cleared(tmp_path):
         files = RunFiles(tmp_path, "j1.1")
         files.make(whole(a_run("true")))
-        spec = {
-            "command": ["sh", "-c", "echo started; exec sleep 600"],
-            "cwd": "/",
-            "env": {"PATH": os.defpath, "DOVETAIL_LAUNCH": files.rank(0).token},
-            "user": None,
-            "cpus": [],
-            "cgroups": [],
-            "log": {"most_bytes": 100, "files": 1, "mode": 0o600},
-            "lines": None,
-        }
-        files.rank(0).write_spec(spec)
+        write_shim_spec(files.rank(0), "echo started; exec sleep 600")
         yield files.rank(0)
 
 

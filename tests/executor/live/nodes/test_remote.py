@@ -93,15 +93,15 @@ class TestFence:
 
     def test_a_newer_one_is_let_in_and_an_older_one_never_again(self, tmp_path):
         fence = Fence(tmp_path / "f.json")
-        assert fence.admit(Mark(home="h", epoch=2), busy=False)
-        assert not fence.admit(Mark(home="h", epoch=2), busy=True)
-        assert fence.admit(Mark(home="h", epoch=3), busy=True)
+        assert fence.admit(Mark(home="h", epoch=2), held=False)
+        assert not fence.admit(Mark(home="h", epoch=2), held=True)
+        assert fence.admit(Mark(home="h", epoch=3), held=True)
         with pytest.raises(FencedError, match="newer controller"):
-            Fence(tmp_path / "f.json").admit(Mark(home="h", epoch=2), busy=False)
+            Fence(tmp_path / "f.json").admit(Mark(home="h", epoch=2), held=False)
 
     def test_another_home_comes_in_only_when_nothing_is_kept(self, tmp_path):
         fence = Fence(tmp_path / "f.json")
-        fence.admit(Mark(home="h", epoch=9), busy=False)
+        fence.admit(Mark(home="h", epoch=9), held=False)
         with pytest.raises(FencedError, match="another state directory"):
-            fence.admit(Mark(home="g", epoch=1), busy=True)
-        assert fence.admit(Mark(home="g", epoch=1), busy=False)
+            fence.admit(Mark(home="g", epoch=1), held=True)
+        assert fence.admit(Mark(home="g", epoch=1), held=False)

@@ -10,6 +10,7 @@ import pytest
 from dovetail.executor.live.nodes.agent import Agent
 from dovetail.executor.live.nodes.hosting import opener
 from dovetail.executor.live.nodes.serving import MOST_BYTES, MOST_CONNECTIONS, AgentServer
+from tests.executor.live.waiting import wait_until
 
 TOKEN = "a-token-of-the-tests"
 KNOWN = {"Authorization": f"Bearer {TOKEN}"}
@@ -97,6 +98,20 @@ def test_strangers_who_say_nothing_keep_nobody_out(address):
     assert strangers[0].recv(1) == b"", "the oldest of the strangers had to go"
     for connection in (*strangers, controller, late):
         connection.close()
+
+
+def test_of_two_services_the_first_has_the_node_until_its_lease_lapses(address):
+    first, second = connected(address), connected(address)
+    told = exchange(first)[1]
+    own = {"incarnation": told["incarnation"], "renew_s": told["clock_s"], "lease_s": 1.0}
+    assert exchange(first, turn=1, **own)[0] == 200
+    refused = {"error": "a controller with another state directory has this node"}
+    assert exchange(second, home="g") == (409, refused)
+    wait_until(lambda: exchange(second, home="g")[0] == 200, 5)
+    again = exchange(second, home="g", turn=1)[1]
+    assert again["clock_s"] >= told["clock_s"] + 1.0
+    first.close()
+    second.close()
 
 
 def test_a_log_is_no_way_to_other_files(address):
