@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
@@ -34,6 +35,7 @@ _LEAST_BYTES = 512
 _NO_REPOSITORY = "must be a profile repository, got another file"
 _LEAST_SQLITE = (3, 37)  # the first with STRICT tables
 _WAIT_S = 60.0
+_AGAIN_S = 0.01
 
 _TABLES = {
     "record": """
@@ -239,7 +241,7 @@ class Repository:
                 if _empty(connection):
                     _create(connection)
         self._check_kind(connection)
-        connection.execute("PRAGMA journal_mode = WAL")
+        _use_write_ahead_log(connection)
         connection.execute("PRAGMA synchronous = FULL")
 
     def _check_kind(self, connection: sqlite3.Connection) -> None:
@@ -290,6 +292,24 @@ def _rule(error: sqlite3.Error, done: str) -> str:
             return "cannot be read: a writer was killed, and who may write must open it first"
         case _:
             return f"cannot be {done}: {error}"
+
+
+def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
+    """Have a write-ahead log, once for all.
+
+    Of several connections that begin with it at the same time SQLite refuses all but one at once,
+    whatever they would wait.
+    """
+    until_s = time.monotonic() + _WAIT_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            busy = error.sqlite_errorcode == sqlite3.SQLITE_BUSY
+            if not busy or time.monotonic() >= until_s:
+                raise
+        time.sleep(_AGAIN_S)
 
 
 @contextmanager

@@ -215,6 +215,14 @@ def test_another_writer_is_waited_for_and_then_told(tmp_path, monkeypatch):
     assert repository.append([A]) == 2
 
 
+def test_many_threads_may_make_a_repository_at_once(tmp_path):
+    with ThreadPoolExecutor(4) as pool:
+        for k in range(40):
+            repository = Repository(tmp_path / f"{k}.db")
+            made = pool.map(lambda record, made=repository: made.append([record]), [A] * 4)
+            assert sorted(made) == [1, 2, 3, 4]
+
+
 def test_threads_append_and_read_at_once(tmp_path):
     repository = Repository(tmp_path / "r.db")
 
