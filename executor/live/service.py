@@ -53,7 +53,7 @@ from dovetail.executor.live.pools.pool import SAMPLE_S, NodePool, Usage, told_aw
 from dovetail.executor.live.presenting import device_views, job_views, powers
 from dovetail.executor.live.recorder import Recorder
 from dovetail.executor.live.unfailing import AGAIN_S as POLICY_AGAIN_S
-from dovetail.executor.live.unfailing import UnfailingPolicy
+from dovetail.executor.live.unfailing import UnfailingPolicy, asked
 from dovetail.executor.live.views import JobView, ServiceView
 from dovetail.executor.live.watch import WATCHED, Reading, Watch, WatchOptions, watched
 from dovetail.executor.live.world import CannotStartError, World
@@ -832,7 +832,7 @@ class Service:
             first = list(self._looks.due(self.state))
             for start in first:
                 self._world.place(start)
-            decision = policy_named(self._policy.name).decide(self.state)
+            decision = asked(policy_named(self._policy.name), self.state)
             starts = (self._world.with_cap(start) for start in decision.starts)
             decision = decision._replace(starts=(*first, *starts))
             plan = plan_of(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from dovetail.solver.policies import Decision, State, policy_named
+from dovetail.solver.policies import Decision, Policy, State, policy_named
 from dovetail.solver.policies.policy import NOTHING
 
 AGAIN_S: Final = 60.0
@@ -44,10 +44,15 @@ class UnfailingPolicy:
         if state is not self._state:
             self._policy, self._state = policy_named(self.name), state
         try:
-            decision = self._policy.decide(state)
+            decision = asked(self._policy, state)
         except Exception as error:
             _LOG.exception("the policy failed")
             self._troubles["policy"] = f"the policy failed: {error}"
             return NOTHING._replace(wake_s=state.now + AGAIN_S)
         self._troubles.pop("policy", None)
         return decision
+
+
+def asked(policy: Policy, state: State) -> Decision:
+    """Return what a policy decides; nothing while the pool has no devices at all yet."""
+    return policy.decide(state) if len(state.machines) else NOTHING

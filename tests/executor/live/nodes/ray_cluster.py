@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import signal
@@ -181,6 +182,11 @@ class RayService:
     def usable(self) -> set[str]:
         """Return the nodes whose devices take jobs."""
         return {device.node for device in self.devices() if not device.trouble}
+
+    def port(self, node: str) -> int:
+        """Return where the agent of a node was reached last."""
+        known = json.loads((self.directory / "nodes/ray-agents.json").read_text())
+        return int(known["nodes"][node]["port"])
 
     def log(self) -> str:
         return self._log_path.read_text()

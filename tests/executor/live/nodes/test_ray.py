@@ -30,12 +30,6 @@ def ample(ray):
         ray.restart()
 
 
-def port(service, node):
-    """Return where the agent of a node was reached last."""
-    known = json.loads((service.directory / "nodes/ray-agents.json").read_text())
-    return known["nodes"][node]["port"]
-
-
 def finished_undisturbed(gang, pids):
     """Assert that the same processes run on, and that the job comes to its end in them."""
     assert gang.view.pids == pids
@@ -107,9 +101,9 @@ def test_jobs_outlive_a_service_that_is_killed(ray):
 
 def test_a_killed_agent_comes_back_and_takes_its_jobs_up(ray):
     gang = Gang(ray, "agent", 3).wait_for_start()
-    pids, old, before = gang.view.pids, ray.cluster.agent(2), port(ray, "n2")
+    pids, old, before = gang.view.pids, ray.cluster.agent(2), ray.port("n2")
     ray.cluster.kill_agent(2)
-    timed("agent killed until another is reached", lambda: port(ray, "n2") != before)
+    timed("agent killed until another is reached", lambda: ray.port("n2") != before)
     wait_until(lambda: ray.usable() == {"n1", "n2", "n3"}, 60, ray.log())
     assert ray.cluster.agent(2) != old
     finished_undisturbed(gang, pids)
@@ -118,11 +112,11 @@ def test_a_killed_agent_comes_back_and_takes_its_jobs_up(ray):
 @pytest.mark.long
 def test_a_raylet_that_is_started_anew_within_the_lease_costs_no_job(ray):
     gang = Gang(ray, "again", 3).wait_for_start()
-    pids, before = gang.view.pids, port(ray, "n3")
+    pids, before = gang.view.pids, ray.port("n3")
     begun_s = time.monotonic()
     ray.cluster.kill_raylet(3)
     ray.cluster.start_node(3)
-    wait_until(lambda: port(ray, "n3") != before, 60, ray.log())
+    wait_until(lambda: ray.port("n3") != before, 60, ray.log())
     print(f"\nraylet killed until the next's agent is reached: {time.monotonic() - begun_s:.1f} s")
     wait_until(lambda: ray.usable() == {"n1", "n2", "n3"}, 60, ray.log())
     finished_undisturbed(gang, pids)
@@ -150,10 +144,10 @@ def test_a_head_with_storage_may_die_and_come_back(ray):
     ray.restart()
     wait_until(lambda: gang.view.pids == pids, 60, ray.log())
     ray.cluster.start_head()
-    before = port(ray, "n1")
+    before = ray.port("n1")
     ray.cluster.kill_agent(1)
     timed(
-        "agent killed under a new head until another is reached", lambda: port(ray, "n1") != before
+        "agent killed under a new head until another is reached", lambda: ray.port("n1") != before
     )
     finished_undisturbed(gang, pids)
 

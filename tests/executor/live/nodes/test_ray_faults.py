@@ -61,6 +61,7 @@ def test_a_node_that_is_lost_ends_its_gang_which_runs_once_more_elsewhere(ray, f
     # What was promised by the service before holds, too, so the new lease is longer at first.
     gang = Gang(ray, f"{fault.__name__}-{lease_s:g}", 2, stubborn=True).wait_for_start()
     lost = gang.nodes()[1]
+    before = ray.port(lost)
     host = int(lost[1:])
     undo = fault(cluster.network, host)
     timed(f"{what}: until the node is missed", lambda: lost not in ray.usable())
@@ -74,7 +75,8 @@ def test_a_node_that_is_lost_ends_its_gang_which_runs_once_more_elsewhere(ray, f
     timed(f"{what}: undone until the raylet has ended", lambda: cluster.raylet(host) is None)
     begun_s = time.monotonic()
     cluster.start_node(host)
-    wait_until(lambda: lost in ray.usable(), 60, ray.log())
+    # An agent that thaws answers, too, until Ray ends it some seconds later.
+    wait_until(lambda: ray.port(lost) != before and lost in ray.usable(), 60, ray.log())
     print(f"\n{what}: from `ray start` until the node is used: {time.monotonic() - begun_s:.1f} s")
     assert gang.beats() == set(gang.pids)
     assert gang.finish().runs == 2

@@ -102,7 +102,9 @@ def test_jobs_are_taken_before_any_node_is_there(started, tmp_path):
         awaited = "more devices are awaited from pilot 7 (PENDING: Resources)"
         assert service.service().notice == awaited
         assert awaited in service.explain("j1")
+        assert service.plan().assignments == ()
         assert service.job("j1").state is JobState.SUBMITTED
+        assert service.service().trouble == ""
         finder.known = agents
         wait_until(is_in(service, "j1", JobState.PROFILING))
         assert "too few devices" in service.explain("j2")

@@ -234,6 +234,37 @@ def test_a_node_that_stands_still_comes_too_late(bench, lease_s):
         finish(bench, load, frozen=True)
 
 
+@pytest.mark.long
+def test_a_node_that_stands_still_for_less_than_the_lease_costs_nothing(bench):
+    with bench.serving():
+        load = submitted(bench)
+        pids = alive(bench, load)
+        node = other_node(bench, load)
+        stopped = stand_still(bench.slurm, node, bench.home)
+        begun_s = boot_s()
+        wait_until(lambda: sick(bench, node), 30, "the node is missed")
+        print(f"node stopped for a moment: missed after {boot_s() - begun_s:.1f} s")
+        go_on(stopped)
+        on_s = boot_s()
+        wait_until(lambda: not sick(bench, node), 30, "it answers again")
+        print(f"node goes on in time: answers after {boot_s() - on_s:.1f} s")
+        assert alive(bench, load) == pids
+        finish(bench, load)
+        assert {bench.job(job).runs for job in load.held} == {1}
+
+
+@pytest.mark.long
+def test_a_node_whose_processes_are_all_killed(bench):
+    with bench.serving():
+        load = submitted(bench)
+        node = other_node(bench, load)
+        for process in stand_still(bench.slurm, node, bench.home):
+            process.kill()
+        bench.slurm.kill(node)
+        lost_and_again(bench, load, node, "all of a node killed", boot_s())
+        finish(bench, load)
+
+
 @pytest.mark.parametrize("lease_s", LEASES)
 @pytest.mark.long
 def test_a_link_that_is_cut_ends_its_jobs_before_they_run_elsewhere(bench, lease_s):
