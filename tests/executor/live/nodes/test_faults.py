@@ -483,7 +483,7 @@ class TestWhoMayAsk:
         status, told = self.ask(agents[0], self.asked(home="other", epoch=99))
         assert (status, told) == (
             409,
-            "a controller with another state directory has runs on this node",
+            "a controller with another state directory has this node",
         )
         pool.pool.stop("j1.1", 0.0)
         pool.wait_for("rank_ended", 0)
