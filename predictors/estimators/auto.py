@@ -188,7 +188,7 @@ class _Trial:
 
 def _choose_answering(tested: _Tested, y: FloatArray) -> _Choice:
     """Choose among the candidates that answered for every row: a blend asks all of them."""
-    answering = ~np.isnan(tested.slowdown).any(axis=0)
+    answering = np.asarray(~np.isnan(tested.slowdown).any(axis=0))
     chosen = _choose(tested._replace(slowdown=tested.slowdown[:, answering]), y)
     weights = np.zeros(len(answering))
     weights[answering] = chosen.weights
