@@ -131,7 +131,7 @@ def test_without_a_gpu_one_line_says_so(tmp_path):
 
 def test_without_pytorch_one_line_says_so_and_nothing_counts_as_tried(tmp_path):
     bare = tmp_path / "bare"
-    bare.write_text(f"#!/bin/sh\nexec {sys.executable} -S \"$@\"\n")
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
     bare.chmod(0o755)
     command = ["bash", FOLDER / "run.sh", tmp_path / "out", "--cpu"]
     for python, why in ((bare, "has no PyTorch"), (tmp_path, "cannot be run: Permission denied")):
