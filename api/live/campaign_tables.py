@@ -120,7 +120,9 @@ def noise_lines(found: Summary) -> RenderableType:
     facts = [("windows", f"{told} to {percent(found.relative_error)}")]
     if found.others_busy is not None:
         amount = percent(found.others_busy)
-        facts.append(("others", f"had {amount} of the device's time: slowdowns say little"))
+        facts.append(
+            ("others", f"had {amount} of the device's time: the more, the less slowdowns say")
+        )
     return fact_lines(*facts, *(_noise_facts(found.noise) if found.noise else ()))
 
 

@@ -219,7 +219,7 @@ def _connection(service: str, token: str | None) -> httpx.Client:
     try:
         import httpx
     except ModuleNotFoundError:
-        told = "asking a service needs httpx: pip install 'dovetail[live]'"
+        told = "asking a service needs httpx: pip install './dovetail[live]'"
         raise UnsupportedError(told) from None
     if not _is_url(service):
         transport = httpx.HTTPTransport(uds=service)

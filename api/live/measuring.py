@@ -22,6 +22,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
 from dovetail import __version__
+from dovetail.cli import INTERRUPTED
 from dovetail.executor.live.nvml import Gpu, Nvml, NvmlError
 from dovetail.executor.live.splits import read_splits
 from dovetail.executor.measuring.campaign import Campaign, OwnWorkload, Stage, read_campaign
@@ -86,7 +87,11 @@ def measure(options: Namespace) -> int:
         until_s = _until(begun_s, options.minutes)
         stages = campaign.stages[: options.stages]
         part = campaign.replace(stages=stages)
-        left = Runner(part, ledger, device, crew, until_s, audience).run()
+        try:
+            left = Runner(part, ledger, device, crew, until_s, audience).run()
+        except KeyboardInterrupt:
+            print("dovetail: interrupted: the same command goes on from here", file=sys.stderr)
+            return INTERRUPTED
     found = summary(read_ledger(folder))
     if options.json:
         write_data(found.to_data(), "-")
@@ -182,7 +187,7 @@ def _need_torch(versions: Versions, python: str, campaign: Campaign, *, on_gpu: 
     if needed and versions.torch is None:
         raise UnsupportedError(
             f"{python} has no PyTorch: name one that has with --python, "
-            "or pip install 'dovetail[measure]'"
+            "or pip install './dovetail[measure]'"
         )
 
 

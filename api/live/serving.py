@@ -68,7 +68,7 @@ def _listening(options: Namespace, directory: Path) -> Listening:
     try:
         from dovetail.live.server import Listening
     except ModuleNotFoundError as error:
-        told = f"dovetail serve needs {error.name}: pip install 'dovetail[live]'"
+        told = f"dovetail serve needs {error.name}: pip install './dovetail[live]'"
         raise UnsupportedError(told) from None
     from dovetail.live.peers import Tokens
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -37,7 +38,8 @@ CHOOSING: Final = ("sm_allocation", AUTO)
 Lines = Iterator[str]
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None) -> str | None:
+    """Write the report; return in one line why there is none."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("out", type=Path, metavar="OUT")
     parser.add_argument("--to", type=Path, metavar="DIR")
@@ -46,10 +48,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     given = parser.parse_args(arguments)
     to = given.to or given.out / "report"
+    try:
+        report = Report(given.out, to, given.models)
+    except DovetailError as error:
+        return f"report.py: {error}"
     to.mkdir(parents=True, exist_ok=True)
-    report = Report(given.out, to, given.models)
     write_text(to / "report.md", "\n".join(report.lines()) + "\n")
     print(to / "report.md")
+    return None
 
 
 class Report:
@@ -429,4 +435,4 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Lines:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -96,6 +96,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not given.cpu and (lack := no_gpu()):
         print(f"run.sh: nothing can be measured: {lack} (--cpu: a dry run)", file=sys.stderr)
         return 2
+    if lack := no_pytorch(workers_python()):
+        told = f"{lack}: name a Python that has it with DOVETAIL_TORCH_PYTHON"
+        print(f"run.sh: nothing can be measured: {told}", file=sys.stderr)
+        return 2
     out.mkdir(parents=True, exist_ok=True)
     steps = cpu_steps(out) if given.cpu else gpu_steps(out)
     return Slice(out, time.monotonic() + 60 * given.minutes - RESERVE_S).carry_out(list(steps))
@@ -136,6 +140,16 @@ def no_gpu() -> str | None:
             return None if nvml.gpus() else "no GPU answers here"
     except DovetailError as error:
         return str(error)
+
+
+def no_pytorch(python: str) -> str | None:
+    """Return in one line why a Python can run no workload; None: it has PyTorch."""
+    look = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
+    try:
+        lacks = subprocess.run([python, "-c", look], check=False).returncode
+    except OSError as error:
+        return f"{python} cannot be run: {error.strerror}"
+    return f"{python} has no PyTorch" if lacks else None
 
 
 def _measuring(out: Path, campaign: Path, name: str, *more: str, least_s: float = 30) -> Step:

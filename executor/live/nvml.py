@@ -495,7 +495,7 @@ def _bindings() -> Any:
         import pynvml
     except ImportError:
         raise UnsupportedError(
-            "GPUs are read through nvidia-ml-py: pip install 'dovetail[live]'"
+            "GPUs are read through nvidia-ml-py: pip install './dovetail[live]'"
         ) from None
     return pynvml
 

@@ -251,7 +251,7 @@ def _read_table(folder: Path, name: str) -> Table:
 
 def _read_parquet(file: Path) -> Table:
     if not find_spec("pyarrow"):
-        hint = "needs pyarrow: pip install 'dovetail[parquet]'"
+        hint = "needs pyarrow: pip install './dovetail[parquet]'"
         raise InputError(hint, "", source_name(file))
     import pyarrow
     from pyarrow import parquet

@@ -64,7 +64,8 @@ class Auto(CodedRegressor):
         For pairs with a new workload (row ``fits.NEW``), and for pairs of measured ones (row
         ``fits.MEASURED``); so are the other attributes.
     errors_ : ndarray of float, shape (2, candidates)
-        Mean absolute errors of the candidates on held-out rows.
+        Mean absolute errors of the candidates on held-out rows; NaN for one that had no answer
+        for some of them, which then has no weight.
     folds_ : tuple of tuple of Fold
         What was held out in the two settings.
     held_out_ : tuple of HeldOut
@@ -92,7 +93,7 @@ class Auto(CodedRegressor):
         self.candidates_ = self._chosen()
         trial = _Trial(self.candidates_, X, y, self.coded, self.random_state, self.on_fit)
         settings = [trial.held_out(folds) for folds in (trial.family_folds, trial.random_folds)]
-        choices = [_choose(tested, y) for tested in settings]
+        choices = [_choose_answering(tested, y) for tested in settings]
         self.weights_ = np.array([choice.weights for choice in choices])
         self.errors_ = np.array([_errors(tested, y) for tested in settings])
         self.folds_ = trial.family_folds, trial.random_folds
@@ -183,6 +184,15 @@ class _Trial:
             folds = len(self.family_folds) + len(self.random_folds)
             self._on_fit(self._done, folds * len(self._candidates))
         return fitted
+
+
+def _choose_answering(tested: _Tested, y: FloatArray) -> _Choice:
+    """Choose among the candidates that answered for every row: a blend asks all of them."""
+    answering = np.asarray(~np.isnan(tested.slowdown).any(axis=0))
+    chosen = _choose(tested._replace(slowdown=tested.slowdown[:, answering]), y)
+    weights = np.zeros(len(answering))
+    weights[answering] = chosen.weights
+    return chosen._replace(weights=weights)
 
 
 def _choose(tested: _Tested, y: FloatArray) -> _Choice:

@@ -129,6 +129,30 @@ def test_without_a_gpu_one_line_says_so(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_without_pytorch_one_line_says_so_and_nothing_counts_as_tried(tmp_path):
+    bare = tmp_path / "bare"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    bare.chmod(0o755)
+    command = ["bash", FOLDER / "run.sh", tmp_path / "out", "--cpu"]
+    for python, why in ((bare, "has no PyTorch"), (tmp_path, "cannot be run: Permission denied")):
+        environment = {**os.environ, "PYTHON": sys.executable, "DOVETAIL_TORCH_PYTHON": str(python)}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 2
+        (line,) = done.stderr.splitlines()
+        assert line.startswith(f"run.sh: nothing can be measured: {python} {why}: name ")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_report_of_no_campaign_is_refused_in_one_line(tmp_path):
+    pytest.importorskip("sklearn", reason="needs scikit-learn (extra train)")
+    command = [sys.executable, FOLDER / "report.py", tmp_path / "none"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    (line,) = done.stderr.splitlines()
+    assert line.endswith("none/results.jsonl: cannot be read: no such file or directory")
+    assert done.returncode == 1
+    assert not (tmp_path / "none").exists()
+
+
 def test_the_parts_of_the_campaign_are_those_of_the_plan(slices, tmp_path):
     stages = read_campaign(FOLDER / "first.yaml").stages
     core, more = stages[: slices.CORE], stages[slices.CORE : slices.ALL_BUT_EXTRAS]

@@ -216,6 +216,15 @@ def test_the_reference_is_current():
         assert written == text, f"run python docs/generate.py: {name} is out of date"
 
 
+def test_what_is_to_be_installed_is_the_clone():
+    packages = ("api", "executor", "formulations", "instances", "predictors", "solver")
+    sources = [source for name in packages for source in sorted((ROOT / name).rglob("*.py"))]
+    for text in [*sources, *PAGES, *sorted((ROOT / "benchmarks").rglob("*.md"))]:
+        told = text.read_text(encoding="utf-8")
+        # Dovetail is on no registry: a package of that name there is somebody else's.
+        assert not re.search(r"pip install\s+['\"]?dovetail\b", told), text
+
+
 def test_the_example_of_the_package():
     result = doctest.testmod(dovetail)
     assert (result.attempted > 0, result.failed) == (True, 0)

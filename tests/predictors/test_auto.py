@@ -72,6 +72,16 @@ def test_a_model_that_is_worse_in_every_row_has_no_weight():
     assert list(auto.fitted_) == [0]
 
 
+def test_a_model_without_an_answer_for_what_is_held_out_has_no_weight():
+    X, y = table()  # noqa: N806
+    X[:3, 1] = np.nan
+    candidates = [Candidate("low", Column(0)), Candidate("silent", Column(1))]
+    auto = Auto(candidates, coded=True).fit(X, y)
+    assert auto.weights_.tolist() == [[1, 0], [1, 0]]
+    assert np.isnan(auto.errors_[:, 1]).all()
+    assert not any(np.isnan(held.slowdown).any() for held in auto.held_out_)
+
+
 def test_candidates_see_their_columns_only():
     X, y = table()  # noqa: N806
     auto = Auto([Candidate("high", Column(0), (1,))], coded=True).fit(X, y)

@@ -157,7 +157,7 @@ def _bindings(told: Driver | DovetailError) -> Finding:
     try:
         version = metadata.version("nvidia-ml-py")
     except metadata.PackageNotFoundError:
-        remedy = "pip install 'dovetail[live]'"
+        remedy = "pip install './dovetail[live]'"
         return Finding(about, "nvidia-ml-py is not installed", Level.BROKEN, remedy)
     found = f"nvidia-ml-py {version}"
     if isinstance(told, Driver) and _series(version) < _major(told.version):
@@ -185,15 +185,20 @@ def _nvml(told: Driver | DovetailError) -> Finding:
     if isinstance(told, UnsupportedError):
         return Finding(about, "cannot be asked without nvidia-ml-py", Level.BROKEN, str(told))
     code = told.code if isinstance(told, NvmlError) else None
-    seen = str(told)
     if code == _LIBRARY_NOT_FOUND:
-        seen = _library_trouble()
-    return Finding(about, seen, Level.BROKEN, _REMEDIES.get(code, _UNKNOWN))
+        return Finding(about, _library_trouble(), Level.BROKEN, _library_remedy())
+    return Finding(about, str(told), Level.BROKEN, _REMEDIES.get(code, _UNKNOWN))
+
+
+def _library_remedy() -> str:
+    """Return what brings NVML's library: into a container it comes from the host."""
+    if container() is not None:
+        return f"{_WITHOUT_GPU}; else start the container with its GPUs (--gpus all)"
+    return f"{_WITHOUT_GPU}; else install NVIDIA's driver, all of it"
 
 
 _UNKNOWN: Final = "see what nvidia-smi says; install NVIDIA's driver anew if it fails, too"
 _REMEDIES: Final = {
-    _LIBRARY_NOT_FOUND: f"{_WITHOUT_GPU}; else install NVIDIA's driver, all of it",
     _FUNCTION_NOT_FOUND: "that library is none of NVIDIA's driver: see LD_LIBRARY_PATH, ldconfig",
     _DRIVER_NOT_LOADED: f"{_WITHOUT_GPU}; else modprobe nvidia (if it fails, dmesg says why)",
     _MISMATCH: "the driver was updated beneath its module: reboot, or unload and load nvidia*",

@@ -179,7 +179,7 @@ class RayFinder:
             When Ray is not installed, or tells of no node, and none is known from before.
         """
         if importlib.util.find_spec("ray") is None:
-            raise UnsupportedError("Ray is not installed: pip install 'dovetail[ray]'")
+            raise UnsupportedError("Ray is not installed: pip install './dovetail[ray]'")
         self._directory.mkdir(parents=True, exist_ok=True)
         threading.Thread(target=self._drive, name="drives Ray", daemon=True).start()
         self._first.wait(0.0 if self._known else START_S)

@@ -287,9 +287,9 @@ def test_mistakes_are_told_in_one_line(run, words, told, monkeypatch, short_path
 @pytest.mark.parametrize(
     ("words", "module", "told"),
     [
-        (("queue",), "httpx", "asking a service needs httpx: pip install 'dovetail[live]'"),
-        (("serve",), "uvicorn", "dovetail serve needs uvicorn: pip install 'dovetail[live]'"),
-        (("serve",), "fastapi", "dovetail serve needs fastapi: pip install 'dovetail[live]'"),
+        (("queue",), "httpx", "asking a service needs httpx: pip install './dovetail[live]'"),
+        (("serve",), "uvicorn", "dovetail serve needs uvicorn: pip install './dovetail[live]'"),
+        (("serve",), "fastapi", "dovetail serve needs fastapi: pip install './dovetail[live]'"),
     ],
 )
 def test_without_the_extra(run, monkeypatch, words, module, told):

@@ -169,7 +169,7 @@ def test_ctrl_c_leaves_nothing_behind_but_what_was_measured(campaign, number):
     process.send_signal(number)
     out, err = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert err == "dovetail: interrupted\n"
+    assert err == "dovetail: interrupted: the same command goes on from here\n"
     assert out == ""
     assert workers(campaign) == []
     assert len(read_ledger(campaign.parent / "out").results) >= 2

@@ -7,7 +7,7 @@ import pytest
 
 pynvml = pytest.importorskip("pynvml", reason="needs the extra live")
 
-from dovetail.executor.live.doctor import gpus  # noqa: E402
+from dovetail.executor.live.doctor import driver, gpus  # noqa: E402
 from dovetail.executor.live.doctor.diagnosis import Preflight, diagnose  # noqa: E402
 from dovetail.executor.live.doctor.driver import Places  # noqa: E402
 from dovetail.executor.live.doctor.finding import Level, Usable  # noqa: E402
@@ -133,6 +133,19 @@ def test_the_errors_of_nvml_are_told_apart(tmp_path, library, kernel, code, seen
     result, found = looked(tmp_path, kernel)
     assert result.usable is Usable.NOT
     assert seen in found["driver.nvml"].told
+    assert remedy in found["driver.nvml"].remedy
+
+
+@pytest.mark.parametrize(
+    ("kind", "remedy"),
+    [("docker", "start the container with its GPUs"), (None, "install NVIDIA's driver")],
+)
+def test_what_brings_the_library_depends_on_the_container(
+    tmp_path, library, kernel, monkeypatch, kind, remedy
+):
+    library.fails["nvmlInitWithFlags"] = pynvml.NVML_ERROR_LIBRARY_NOT_FOUND
+    monkeypatch.setattr(driver, "container", lambda: kind)
+    _, found = looked(tmp_path, kernel)
     assert remedy in found["driver.nvml"].remedy
 
 

@@ -107,7 +107,7 @@ def test_parquet_without_pyarrow_is_told(result, tmp_path, monkeypatch):
     pytest.importorskip("pyarrow")
     result.write(tmp_path / "run")
     monkeypatch.setattr(results, "find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"pip install 'dovetail\[parquet\]'"):
+    with pytest.raises(InputError, match=r"pip install './dovetail\[parquet\]'"):
         RunResult.read(tmp_path / "run")
 
 

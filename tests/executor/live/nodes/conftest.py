@@ -18,7 +18,7 @@ from .ray_cluster import RayCluster, RayService
 def running_ray(nodes, stored=True):
     """Start a cluster in a folder of its own; nothing of it is left."""
     if importlib.util.find_spec("ray") is None:
-        pytest.skip("needs the extra: pip install 'dovetail[ray]'")
+        pytest.skip("needs the extra: pip install './dovetail[ray]'")
     if shutil.which("nsenter") is None or shutil.which("ip") is None:
         pytest.skip("needs unshare, nsenter and ip")
     # Not pytest's: the paths of Ray's sockets would be too long.

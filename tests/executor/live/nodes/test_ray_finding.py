@@ -117,12 +117,12 @@ def test_a_node_on_which_ray_kills_what_guards_jobs_is_told(monkeypatch):
 
 def test_without_ray_the_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(UnsupportedError, match=r"pip install 'dovetail\[ray\]'"):
+    with pytest.raises(UnsupportedError, match=r"pip install './dovetail\[ray\]'"):
         RayFinder(tmp_path, RayPlan(address="127.0.0.1:1")).start()
 
 
 def test_a_cluster_that_does_not_answer_is_told_in_one_line(tmp_path):
-    pytest.importorskip("ray", reason="needs the extra: pip install 'dovetail[ray]'")
+    pytest.importorskip("ray", reason="needs the extra: pip install './dovetail[ray]'")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
