@@ -36,6 +36,8 @@ STOPPING_S: Final = 45.0
 MOST_SAID: Final = 4000
 """So much is kept of what a worker said on standard error."""
 
+DONE: Final = "everything is done"
+
 TRIES: Final = 2
 """A step that fails is tried again in a later slice, so often in all."""
 
@@ -201,22 +203,29 @@ class Slice:
             else:
                 why = self._last_words()
                 self._note(f"{step.name}: failed with status {status} after {took}: {why}")
-        if all(self._is_over(step) for step in steps):
-            self._note("everything is done")
-            return 0
-        return 3
+        if not all(self._is_over(step) for step in steps):
+            return 3
+        given_up = ", ".join(step.name for step in steps if not self._is_done(step))
+        self._note(f"everything is done but what was given up: {given_up}" if given_up else DONE)
+        return 0
 
     @property
     def _left_s(self) -> float:
         return self._ends_at - time.monotonic()
 
     def _is_over(self, step: Step) -> bool:
-        """Tell from the log whether a step is done, or has failed too often."""
+        """Tell from the log whether a step is done, was given up, or has failed too often."""
+        failures = sum(line.startswith(f"{step.name}: failed") for line in self._told())
+        given_up = any(line.startswith(f"{step.name}: given up") for line in self._told())
+        return failures >= TRIES or given_up or self._is_done(step)
+
+    def _is_done(self, step: Step) -> bool:
+        return any(line.startswith(f"{step.name}: done") for line in self._told())
+
+    def _told(self) -> list[str]:
+        """Return what the log has told so far."""
         lines = self._log.read_text().splitlines() if self._log.exists() else []
-        told = [line.partition(" | ")[2] for line in lines]
-        failures = sum(line.startswith(f"{step.name}: failed") for line in told)
-        over = (f"{step.name}: done", f"{step.name}: given up")
-        return failures >= TRIES or any(line.startswith(over) for line in told)
+        return [line.partition(" | ")[2] for line in lines]
 
     def _stopped(self, step: Step) -> int:
         self._note(f"{step.name}: is left to the next slice")
