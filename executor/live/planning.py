@@ -124,7 +124,7 @@ def of_job(job: LiveJob, brain: Brain) -> str:
     elif job.state is JobState.SUBMITTED:
         lines.append("it starts alone: its workload has no profile yet")
     lines += [
-        f"{name} takes no jobs: it {device.trouble}"
+        f"{name} takes no jobs: {device.sick or f'it {device.trouble}'}"
         for name, device in brain.devices.items()
         if device.present and device.trouble
     ]

@@ -184,7 +184,7 @@ class Agent:
     def _admit(self, asked: Exchange) -> Host:
         mark = Mark(home=asked.home, epoch=asked.epoch)
         before = self._fence.mark
-        if self._fence.admit(mark, self.is_busy() or not self._lease.lapsed):
+        if self._fence.admit(mark, not self._lease.lapsed or self._may_run()):
             # One that has been displaced and comes back has to begin anew, too.
             self.incarnation = secrets.token_hex(8)
             self._outbox, self._done, self._turn = _Outbox(), 0, 0
@@ -196,6 +196,21 @@ class Agent:
     def is_busy(self) -> bool:
         """Tell whether runs are kept."""
         return self._pool is not None and bool(self._pool.kept())
+
+    def _may_run(self) -> bool:
+        """Tell whether a rank that is kept is not known to be over.
+
+        Runs that are over wait for their controller in the files of its home.
+        """
+        pool = self._pool
+        if pool is None:
+            return False
+        self._take_in(pool)
+        parts = [pool.part(run.id) for run in pool.kept()]
+        return any(part is not None and not self._is_over(part) for part in parts)
+
+    def _is_over(self, part: Part) -> bool:
+        return all(self._story.over(part.run.id, rank) for rank in part.ranks)
 
     def _open(self, home: str) -> Host:
         self._story, self._sick, self._leaving = Story(), {}, set()
@@ -287,7 +302,7 @@ class Agent:
 
     def _let_go_if_over(self, run: str, pool: Host) -> bool:
         part = pool.part(run)
-        if part is not None and not all(self._story.over(run, rank) for rank in part.ranks):
+        if part is not None and not self._is_over(part):
             return False
         pool.release(run)
         self._story.forget(run)

@@ -64,7 +64,7 @@ class Fence:
         mark : Mark
             The controller's.
         held : bool
-            Whether runs of the last one's home are kept, or its lease lasts.
+            Whether the lease of the last one lasts, or anything of its home may still run.
 
         Raises
         ------

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple, Protocol
 
-from pydantic import Field, StrictInt
+from pydantic import AfterValidator, Field, StrictInt
 
 from dovetail.executor.live.nodes.serving import read_token
-from dovetail.instances._record import Name, Record
+from dovetail.instances._record import Name, Record, rule_broken
 from dovetail.instances.errors import InputError
 from dovetail.instances.files import read_data
 
@@ -71,8 +71,14 @@ class NodeFinder(Protocol):
         ...
 
 
+def _node_id(text: str) -> str:
+    if "/" in text or text.split() != [text]:
+        raise rule_broken("", f"must have no slash and no blank, got {text!r}")
+    return text
+
+
 class _Node(Record):
-    id: Annotated[Name, Field(pattern=r"^[^/\\s]+$")]
+    id: Annotated[Name, AfterValidator(_node_id)]
     address: Name
     port: Annotated[StrictInt, Field(ge=1, le=65_535)]
     rack: Name | None = None
@@ -149,11 +155,18 @@ def read_nodes(path: Path) -> Mapping[str, NodeAddress]:
         One line: what the file should say.
     """
     named = _Nodes.from_data(read_data(path), str(path))
-    ids = [node.id for node in named.nodes]
-    for k, node in enumerate(ids):
-        if node in ids[:k]:
-            raise InputError(
-                f"node ids must differ, got {node!r} twice", f"nodes[{k}].id", str(path)
-            )
+    ids: set[str] = set()
+    agents: dict[tuple[str, int], str] = {}
+    for k, node in enumerate(named.nodes):
+        if node.id in ids:
+            rule = f"node ids must differ, got {node.id!r} twice"
+            raise InputError(rule, f"nodes[{k}].id", str(path))
+        ids.add(node.id)
+        # The devices of an agent with two names would be given away twice.
+        first = agents.setdefault((node.address, node.port), node.id)
+        if first != node.id:
+            agent = f"{node.address}:{node.port}"
+            rule = f"must have an agent of its own, got that of {first} ({agent})"
+            raise InputError(rule, f"nodes[{k}]", str(path))
     token = read_token(path.parent / named.token_file, f"token_file of {path}")
     return {node.id: NodeAddress(node.address, node.port, token, node.rack) for node in named.nodes}

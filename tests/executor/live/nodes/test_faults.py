@@ -488,6 +488,21 @@ class TestWhoMayAsk:
         pool.pool.stop("j1.1", 0.0)
         pool.wait_for("rank_ended", 0)
 
+    def test_a_controller_that_has_ended_keeps_no_node_for_runs_that_are_over(
+        self, make, tmp_path, agents
+    ):
+        """How they ended is told to it when it comes back and the node is free."""
+        run = counted(tmp_path, "exit 7", nodes=("n1",))
+        pool = make()
+        pool.pool.launch(run)
+        pool.wait_for("rank_ended", 0)
+        pool.pool.close()
+        other = self.asked(home="other")
+        assert self.ask(agents[0], other)[0] == 409
+        wait_until(lambda: self.ask(agents[0], other)[0] == 200, what="the other has the node")
+        assert make(run).wait_for("rank_ended", 0).status == 7
+        assert starts(tmp_path) == {"j1.1-0": 1}
+
     def test_bytes_that_are_no_request_harm_nobody(self, agents):
         import socket
 

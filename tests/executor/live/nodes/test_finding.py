@@ -49,7 +49,18 @@ def test_a_file_that_is_broken_meanwhile_changes_nothing_and_is_told_once(file, 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("id: n1", "id: a/b", r"nodes\[0\].id"),
+        ("id: n1", "id: a/b", r"nodes\[0\].id: must have no slash and no blank, got 'a/b'"),
+        ("id: n1", "id: a b", r"nodes\[0\].id: must have no slash and no blank, got 'a b'"),
+        (
+            "nodes:",
+            "nodes:\n- {id: n1, address: 10.0.0.2, port: 7}",
+            r"nodes\[1\].id: node ids must differ, got 'n1' twice",
+        ),
+        (
+            "nodes:",
+            "nodes:\n- {id: n0, address: 10.0.0.1, port: 7}",
+            r"nodes\[1\]: must have an agent of its own, got that of n0 \(10.0.0.1:7\)",
+        ),
         ("port: 7", "port: 0", r"nodes\[0\].port: must be >= 1, got 0"),
         (
             "token_file: token",
@@ -63,6 +74,11 @@ def test_what_is_wrong_is_told(file, old, new, message):
     file.write_text(file.read_text().replace(old, new))
     with pytest.raises(InputError, match=message):
         read_nodes(file)
+
+
+def test_an_id_may_have_any_letter(file):
+    file.write_text(file.read_text().replace("n1", "gpus-1.site"))
+    assert set(read_nodes(file)) == {"gpus-1.site"}
 
 
 def test_a_token_that_others_can_read_is_refused(file):

@@ -148,6 +148,9 @@ def test_a_lost_node_ends_its_gang_everywhere_and_another_takes_its_place(starte
         wait_until(is_in(service, "j1", JobState.FINISHED))
         # Its owner allowed no retry: a lost node is no fault of the job's.
         assert service.job("j1").runs == 2
+        service.submit([job(tmp_path, workers=3)], ME)
+        told = service.explain("j2").splitlines()
+        assert any(why.startswith("n1/cpu-0 takes no jobs: n1 does not answer: ") for why in told)
     for agent in others:
         for home in (agent.directory / "state" / "homes").glob("*"):
             assert left_over(home) == []
