@@ -167,6 +167,7 @@ class RayFinder:
         self._trouble = self._told = ""
         self._first = threading.Event()
         self._closing = threading.Event()
+        self._started = False
         self._driver: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
 
@@ -188,6 +189,7 @@ class RayFinder:
             told = [self._trouble, *sorted(self._notes)]
             reason = "; ".join(filter(None, told)) or f"it has told of no node in {START_S:g} s"
             raise UnsupportedError(f"Ray at {self._plan.address}: {reason}")
+        self._started = True
 
     def nodes(self) -> Mapping[str, NodeAddress]:
         """Return the nodes that Ray has told of, where their agents answered last."""
@@ -214,7 +216,9 @@ class RayFinder:
                 self._trouble, told = str(error), False
             self._first.set()
             pause_s = _PAUSE_S if told else min(2 * pause_s, _MOST_PAUSE_S)
-            self._tell_trouble(self._trouble or "its driver has ended")
+            # Who has not started yet is told by an error, once.
+            if self._started:
+                self._tell_trouble(self._trouble or "its driver has ended")
             self._closing.wait(pause_s)
 
     def _tell_trouble(self, why: str) -> None:

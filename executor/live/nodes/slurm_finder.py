@@ -106,7 +106,7 @@ def asked_for(text: str, environment: Mapping[str, str]) -> Asked:
     for piece in filter(None, text.split(",")):
         name, equals, value = piece.partition("=")
         if equals:
-            parts.append((name.strip(), value))
+            parts.append((_new_name(name.strip(), parts, piece), value))
         elif parts:
             parts[-1] = (parts[-1][0], f"{parts[-1][1]},{piece}")
         else:
@@ -127,6 +127,14 @@ def asked_for(text: str, environment: Mapping[str, str]) -> Asked:
     if has_pool:
         opener(pool, Path())
     return Asked(job, options, pool if has_pool else "gpu", scratch, lease_s)
+
+
+def _new_name(name: str, parts: Sequence[tuple[str, str]], piece: str) -> str:
+    if not name:
+        raise InputError(f"must be NAME=VALUE,..., got {piece!r}", _FLAG)
+    if name in dict(parts):
+        raise InputError(f"{name} must be given once, got {piece!r}, too", _FLAG)
+    return name
 
 
 def _lease_s(text: str) -> float:

@@ -37,6 +37,19 @@ def test_what_cannot_be_asked_for(text):
         asked_for(text, {})
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("nodes=3,=4", "must be NAME=VALUE,..., got '=4'"),
+        ("nodes=3,time=5,nodes=4", "nodes must be given once, got 'nodes=4', too"),
+    ],
+)
+def test_names_of_options_are_given_once(text, told):
+    with pytest.raises(InputError) as error:
+        asked_for(text, {})
+    assert str(error.value) == f"--pool: {told}"
+
+
 @pytest.mark.parametrize("text", ["0", "31", "-1", "1e1", "nan", ""])
 def test_a_lease_is_over_before_a_pilot_that_was_let_go(text):
     with pytest.raises(InputError, match="lease must be 5 to 30 whole seconds"):
