@@ -36,6 +36,12 @@ _NO_TYPE: Final = "gpu"
 _PAST: Final = ("submit_time", "last_sched_evaluation")
 """Times of which the newest is taken for now."""
 
+_NUMBERS: Final = (
+    *(*_PAST, "start_time", "end_time", "time_limit"),
+    *filter(None, _TIMES.values()),
+)
+"""Fields of jobs that are numbers, or mappings of 23.x with one."""
+
 _Data = Mapping[str, Any]
 
 
@@ -93,11 +99,11 @@ def import_slurm(
     """
     told_jobs, told_nodes = jobs or "squeue --json", nodes or "scontrol show node"
     listed = _jobs(_text(jobs, "squeue", "--json"), told_jobs)
+    node_text = _text(nodes, "scontrol", "show", "node")
+    if "NodeName=" not in node_text:
+        raise InputError("must be what scontrol show node prints", "", told_nodes)
     out: Counter[str] = Counter()
-    taken = {
-        node.id: node
-        for node in _nodes(_text(nodes, "scontrol", "show", "node"), partition, constraint, out)
-    }
+    taken = {node.id: node for node in _nodes(node_text, partition, constraint, out)}
     if not taken:
         raise InputError("must have a node with GPUs that can be taken", "", told_nodes)
     racks = _racks(topology) if topology else {}
@@ -119,7 +125,7 @@ def import_slurm(
     }
     instance = Instance.from_data(data, told_jobs)
     return Imported(
-        instance, tuple(f"{count} {what}" for what, count in sorted(out.items()) if count)
+        instance, tuple(f"{what} ({count})" for what, count in sorted(out.items()) if count)
     )
 
 
@@ -212,7 +218,10 @@ def _node(
 def _racks(path: str) -> dict[str, str]:
     """Return the leaf switch of each node."""
     found: dict[str, str] = {}
-    for line in _text(path).splitlines():
+    text = _text(path)
+    if "SwitchName=" not in text:
+        raise InputError("must be a topology.conf: SwitchName=... Nodes=...", "", path)
+    for line in text.splitlines():
         facts = dict(re.findall(r"(\w+)=(\S*)", line.partition("#")[0]))
         if "SwitchName" in facts and "Nodes" in facts:
             switch: str = facts["SwitchName"]
@@ -234,6 +243,13 @@ def _jobs(text: str, source: str) -> Sequence[_Data]:
         if not isinstance(job.get("job_id"), int):
             rule = f"must be a whole number, got {shown(job.get('job_id'))}"
             raise InputError(rule, f"jobs[{k}].job_id", source)
+        if not all(isinstance(state, str) for state in _list(job.get("job_state"))):
+            rule = f"must be a state or a list of states, got {shown(job.get('job_state'))}"
+            raise InputError(rule, f"jobs[{k}].job_state", source)
+        for key in _NUMBERS:
+            if not isinstance(job.get(key), int | float | dict | None):
+                rule = f"must be a number, got {shown(job[key])}"
+                raise InputError(rule, f"jobs[{k}].{key}", source)
     return jobs
 
 
@@ -297,8 +313,11 @@ def _state(job: _Data) -> str:
 
 
 def _states(job: _Data) -> set[str]:
-    state = job.get("job_state")
-    return {str(one) for one in (state if isinstance(state, list) else [state])}
+    return {str(one) for one in _list(job.get("job_state"))}
+
+
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else [value]
 
 
 def _number(job: _Data, key: str) -> float | None:

@@ -87,7 +87,7 @@ def test_gangs_are_where_slurm_has_them(files):
     assert running.remaining_s == 3100
     assert (running.workload, waiting.workload) == ("ann/train", "bob/tune")
     assert (waiting.workers, waiting.remaining_s, waiting.arrival_s) == (4, 1800, 600)
-    assert made.left_out == ("1 nodes that are down or drained", "1 nodes without GPUs")
+    assert made.left_out == ("nodes that are down or drained (1)", "nodes without GPUs (1)")
     assert not made.instance.slowdowns
 
 
@@ -147,15 +147,15 @@ def test_a_whole_file_of_a_newer_slurm(files):
     assert running.gpus == ("n1-1", "n2-0", "n2-1")
     assert running.remaining_s == 3100
     assert (waiting.workload, waiting.workers, waiting.remaining_s) == ("user/sweep", 2, None)
-    assert "1 jobs that neither run nor wait" in made.left_out
+    assert "jobs that neither run nor wait (1)" in made.left_out
 
 
 def test_gpus_of_jobs_that_are_left_out_are_not_free(files):
     """Job 7 is on n1-1 and both GPUs of n2; no plan may give them away."""
     made = files({**RUNS, "partition": "other"}, partition="p")
     assert [gpu.id for node in made.instance.cluster.nodes for gpu in node.gpus] == ["n1-0"]
-    assert "1 jobs of other partitions" in made.left_out
-    assert "3 GPUs of jobs that are left out" in made.left_out
+    assert "jobs of other partitions (1)" in made.left_out
+    assert "GPUs of jobs that are left out (3)" in made.left_out
     done = files({**RUNS, "job_state": "COMPLETED"})
     assert len(done.instance.cluster.nodes[0].gpus) == 2
 
@@ -164,7 +164,7 @@ def test_a_node_that_drains_takes_no_new_jobs(files):
     nodes = NODES.replace("State=MIXED", "State=MIXED+DRAIN")
     made = files(RUNS, nodes=nodes)
     assert [gpu.id for gpu in made.instance.cluster.nodes[0].gpus] == ["n1-1"]
-    assert "1 idle GPUs of nodes that drain" in made.left_out
+    assert "idle GPUs of nodes that drain (1)" in made.left_out
 
 
 @pytest.mark.parametrize("state", ["FUTURE", "UNKNOWN", "IDLE+MAINTENANCE", "IDLE*+PLANNED"])
@@ -197,16 +197,16 @@ def test_what_cannot_be_said_of_a_job_is_left_out_and_told(files):
     )
     assert not made.instance.jobs
     assert set(made.left_out) == {
-        "1 GPUs of jobs that are left out",
-        "1 jobs that ask for certain nodes",
-        "1 jobs that ask for one of several GPU types",
-        "1 jobs that are held or wait for a time or another job",
-        "1 jobs that neither run nor wait",
-        "1 jobs that run on nodes that are not taken",
-        "1 jobs with constraints that not every node keeps",
-        "1 jobs without GPUs",
-        "1 nodes that are down or drained",
-        "1 nodes without GPUs",
+        "GPUs of jobs that are left out (1)",
+        "jobs that ask for certain nodes (1)",
+        "jobs that ask for one of several GPU types (1)",
+        "jobs that are held or wait for a time or another job (1)",
+        "jobs that neither run nor wait (1)",
+        "jobs that run on nodes that are not taken (1)",
+        "jobs with constraints that not every node keeps (1)",
+        "jobs without GPUs (1)",
+        "nodes that are down or drained (1)",
+        "nodes without GPUs (1)",
     }
 
 
@@ -222,6 +222,8 @@ def test_leaf_switches_are_racks(files, tmp_path):
     )
     made = files(WAITS, topology=str(tmp_path / "topology"))
     assert [node.rack for node in made.instance.cluster.nodes] == ["s1", "s2"]
+    with pytest.raises(InputError, match="nodes: must be a topology.conf"):
+        files(WAITS, topology=str(tmp_path / "nodes"))
 
 
 def test_an_imported_cluster_can_be_planned(files, tmp_path):
@@ -237,7 +239,22 @@ def test_an_imported_cluster_can_be_planned(files, tmp_path):
     [
         ("[1]", NODES, "jobs.json: must be what squeue --json prints"),
         ('{"jobs": [{}]}', NODES, "jobs.json: jobs[0].job_id: must be a whole number, got null"),
-        ('{"jobs": []}', "", "nodes: must have a node with GPUs that can be taken"),
+        ('{"jobs": []}', "", "nodes: must be what scontrol show node prints"),
+        (
+            '{"jobs": []}',
+            "NodeName=n1 Gres=(null) State=IDLE",
+            "nodes: must have a node with GPUs that can be taken",
+        ),
+        (
+            '{"jobs": [{"job_id": 7}]}',
+            NODES,
+            "jobs.json: jobs[0].job_state: must be a state or a list of states, got null",
+        ),
+        (
+            '{"jobs": [{"job_id": 7, "job_state": "PENDING", "submit_time": "late"}]}',
+            NODES,
+            "jobs.json: jobs[0].submit_time: must be a number, got 'late'",
+        ),
         (
             '{"jobs": []}',
             NODES.replace("a100", "h100"),
