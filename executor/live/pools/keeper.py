@@ -122,6 +122,7 @@ class _Rank:
     killed: bool = False
     trouble: str = ""
     lost: str = ""
+    refusal: tuple[str, bool] | None = None
 
 
 @dataclass
@@ -417,7 +418,18 @@ class Keeper:
             self._refuse(rank, reason, later)
 
     def _refuse(self, rank: _Rank, reason: str, later: bool = False) -> None:
-        if rank.files.never_start(reason, later):
+        """Refuse a rank for good, as soon as its files can say so."""
+        rank.refusal = reason, later
+        try:
+            refused = rank.files.never_start(reason, later)
+        except OSError as error:
+            # Told before it is durable, it could still be started by whoever keeps it next.
+            if rank.trouble != str(error):
+                _log.warning("%s: rank %d cannot be refused: %s", self.kept.id, rank.number, error)
+            rank.trouble = str(error)
+            _due(rank, boot_s() + _TROUBLE_S)
+            return
+        if refused:
             self._end(rank, self._refused(rank, reason, later))
         else:
             self._adopt(rank)
@@ -440,7 +452,9 @@ class Keeper:
 
     def _advance(self, rank: _Rank) -> None:
         rank.due_s = 0.0
-        if rank.phase is _Phase.HELD:
+        if rank.phase is _Phase.IDLE and rank.refusal is not None:
+            self._refuse(rank, *rank.refusal)
+        elif rank.phase is _Phase.HELD:
             self._hold(rank)
         elif rank.phase is _Phase.ALIVE:
             self._watch(rank)
