@@ -207,11 +207,16 @@ class Keeper:
             known = orders.stop_s
             orders.stop_s = grace_s if known is None else min(grace_s, known)
 
-    def leave(self) -> None:
-        """End this thread, and let the ranks run on."""
+    def begin_leave(self) -> None:
+        """Let this thread end soon, and the ranks run on."""
         with self._ordered():
             self._leaving = True
-        self._thread.join(LEAVE_S)
+
+    def leave(self, until_s: float | None = None) -> None:
+        """End this thread, and let the ranks run on; at once after a moment that is given."""
+        self.begin_leave()
+        within_s = LEAVE_S if until_s is None else max(0.0, until_s - boot_s())
+        self._thread.join(within_s)
         if not self._thread.is_alive():
             os.close(self._wake)
 
