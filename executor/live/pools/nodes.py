@@ -575,6 +575,7 @@ class NodesPool:
                 self._happened(remote, _gone(event, taken_back))
             if remote.attached and not attached:
                 self._miss_traces(remote)
+            remote.forget_released()
             self._judge_devices(remote)
         self._bell.ring()
         if new or answer.beyond:
