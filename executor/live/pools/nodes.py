@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar
+from weakref import WeakValueDictionary
 
 from dovetail.executor.live.clock import boot_s
 from dovetail.executor.live.events import (
@@ -149,7 +150,8 @@ class NodesPool:
         self._beyond: dict[str, Run] = {}
         self._looked_s = 0.0
         self._resumed = self._taken_up = False
-        self._mirrors: dict[tuple[str, int], Mirror] = {}
+        # As long as somebody reads: logs of runs that are long over are read, too.
+        self._mirrors: WeakValueDictionary[tuple[str, int], Mirror] = WeakValueDictionary()
         self._ailments = Ailments(self._files / "sick-devices.json", self._put)
         self._closing = threading.Event()
         finder.start()
@@ -413,11 +415,12 @@ class NodesPool:
         if node is None:
             return None
         fresh = Mirror(self._files / "logs" / run / f"rank{rank}" / "log")
-        mirror = self._mirrors.setdefault((run, rank), fresh)
+        with self._lock:
+            mirror = self._mirrors.setdefault((run, rank), fresh)
 
         def ask(part: str, offset: int) -> LogPiece | None:
             remote, where = self._remotes.get(node), self.where(node)
-            if remote is None or remote.silent or where is None:
+            if self._closing.is_set() or remote is None or remote.silent or where is None:
                 return None
             return fetch_log(where, LogPlace(run, rank, part, offset))
 
