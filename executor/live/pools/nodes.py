@@ -203,6 +203,7 @@ class NodesPool:
             del self._remotes[node]
             self._known.forget(node)
             link = self._links.pop(node)
+            link.begin_close()
         link.close()
         self._wake()
 
@@ -222,8 +223,9 @@ class NodesPool:
         begun_s = boot_s()
 
         def unanswered() -> list[str]:
+            named = self._finder.nodes()
             with self._lock:
-                known = ((node, self._remotes.get(node)) for node in self._finder.nodes())
+                known = ((node, self._remotes.get(node)) for node in named)
                 return [node for node, one in known if one is None or one.incarnation is None]
 
         def has_facts() -> bool:
@@ -558,6 +560,8 @@ class NodesPool:
         if taken_back:
             # Before it is told: jobs are started again at once, and not on what is going.
             self._spare_leaving(self._finder.nodes())
+        # Asked first: what is taken in is not told again, should anything fail after it.
+        where = self.where(node)
         with self._lock:
             remote = self._remotes[node]
             was_silent, attached = bool(remote.silent), remote.attached
@@ -565,7 +569,7 @@ class NodesPool:
             new = remote.take_in(answer, sent_s, received_s)
             if remote.incarnation != before:
                 self._unprepare(node)
-            if self._known.note(remote, self.where(node)):
+            if self._known.note(remote, where):
                 told = [facts.notice for facts in self._known.facts.values()]
                 self.notice = "; ".join(dict.fromkeys(filter(None, told)))
                 self._wake()
