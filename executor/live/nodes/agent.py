@@ -44,7 +44,7 @@ from dovetail.executor.live.pools.pool import NodePool, Progress
 from dovetail.executor.live.pools.run_files import PASS_THROUGH
 
 MOST_NEWS: Final = 1000
-"""Events of one answer; the rest comes with the next."""
+"""Events of one answer, but of one that tells all anew; the rest comes with the next."""
 
 
 class Host(NodePool, Protocol):
@@ -326,12 +326,14 @@ class Agent:
             # All of it comes with the answer to the newer request, or its order would be lost.
             return self._nothing()
         watched = self._watched(asked, pool)
+        # With what is kept comes all that is known of it: of the rest there is no trace.
+        news = self._outbox.news[: MOST_NEWS if beyond is None else None]
         return Answer(
             incarnation=self.incarnation,
             clock_s=boot_s(),
             until_s=self._lease.deadline_s,
             done=self._done,
-            news=tuple(self._outbox.news[:MOST_NEWS]),
+            news=tuple(news),
             beyond=beyond,
             facts=None if asked.incarnation == self.incarnation else facts_of(pool),
             progress={run.id: self._progress(run, pool) for run in watched},
