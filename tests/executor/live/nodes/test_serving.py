@@ -5,6 +5,8 @@ import itertools
 import json
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 
@@ -137,6 +139,24 @@ def test_who_attaches_is_told_all_at_once(tmp_path, monkeypatch):
         assert [part.run.id for part in told.beyond] == ["j1.1"]
         assert [one.event.kind for one in told.news] == ["rank_started", "rank_ready"]
         agent.close()
+
+
+def test_an_agent_that_ends_tells_nobody_that_another_controller_has_its_node(tmp_path):
+    """Who is told so concludes nothing, though the lease lapse and the node never come back."""
+    agent = Agent(tmp_path, opener("cpu:devices=1,shares=none", tmp_path), "127.0.0.1")
+    server = AgentServer(agent, TOKEN, ("127.0.0.1", 0))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    with closing(connected(server.server_address)) as one, ThreadPoolExecutor() as asking:
+        known = {"incarnation": exchange(one)[1]["incarnation"]}
+        told = asking.submit(exchange, one, **known, turn=1, wait_s=2.0)
+        wait_until(lambda: agent._turn == 1)
+        agent.close()
+        assert told.result() == (500, {"error": "the agent ends"})
+        assert exchange(one, **known, turn=2) == (500, {"error": "the agent ends"})
+    server.shutdown()
+    thread.join()
+    server.server_close()
 
 
 def test_a_log_is_no_way_to_other_files(address):
