@@ -3,15 +3,19 @@
 import http.client
 import itertools
 import json
+import os
 import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import pytest
 
 from dovetail.executor.live.nodes import agent as agent_of_a_node
+from dovetail.executor.live.nodes import channel, serving
 from dovetail.executor.live.nodes.agent import Agent
+from dovetail.executor.live.nodes.finding import NodeAddress
 from dovetail.executor.live.nodes.hosting import opener
 from dovetail.executor.live.nodes.messages import Attach, Exchange, Launch
 from dovetail.executor.live.nodes.serving import MOST_BYTES, MOST_CONNECTIONS, AgentServer
@@ -157,6 +161,20 @@ def test_an_agent_that_ends_tells_nobody_that_another_controller_has_its_node(tm
     server.shutdown()
     thread.join()
     server.server_close()
+
+
+def test_a_connection_that_the_agent_has_ended_is_not_used_again(address, monkeypatch):
+    monkeypatch.setattr(serving._Handler, "timeout", 0.3)
+    monkeypatch.setattr(channel, "FRESH_S", 0.1)
+    asked = {"home": "h", "epoch": 1, "lease_s": 15.0}
+    bell = os.eventfd(0)
+    with closing(channel.Channel(NodeAddress(*address, TOKEN))) as link:
+        for turn in range(1, 4):
+            link.ask(Exchange(turn=turn, **asked))
+            for call in link.ready(bell):
+                link.take(call)
+            time.sleep(0.6)
+    os.close(bell)
 
 
 def test_a_log_is_no_way_to_other_files(address):
