@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from typing import Final
 
 from dovetail.executor.live.events import Measured, Profiled
@@ -18,6 +18,9 @@ from dovetail.instances.errors import DovetailError
 
 _Record = SoloProfile | Measurement
 _MOST: Final = 1000
+
+LEAVE_S: Final = 5.0
+"""Seconds that an append has at the end; what it does not append, the next service does."""
 
 
 class Recorder:
@@ -49,7 +52,6 @@ class Recorder:
         self._wake = wake
         self._rest_s = rest_s
         self._closed = threading.Event()
-        self._thread = ThreadPoolExecutor(1, "recorder")
         self._under_way: Future[int | None] | None = None
         self._last = 0
         self._caught_up = False
@@ -61,8 +63,13 @@ class Recorder:
         new = {sequence: event for sequence, event in unrecorded.items() if sequence > self._last}
         if new:
             chosen = dict(sorted(new.items())[:_MOST])
-            self._under_way = self._thread.submit(self._try, chosen)
+            self._under_way = Future()
             self._under_way.add_done_callback(lambda _: self._wake())
+            # Nobody waits for it at the end: others may hold the repository for a minute.
+            told = self._under_way
+            threading.Thread(
+                target=self._answer, args=(told, chosen), name="recorder", daemon=True
+            ).start()
 
     def recorded(self) -> int | None:
         """Return the sequence number up to which all is in the repository, once; None: no news."""
@@ -75,9 +82,16 @@ class Recorder:
         return sequence
 
     def close(self) -> None:
-        """Wait for the append that is under way."""
+        """Wait a moment for the append that is under way."""
         self._closed.set()
-        self._thread.shutdown()
+        if self._under_way is not None:
+            wait([self._under_way], LEAVE_S)
+
+    def _answer(self, told: Future[int | None], events: Mapping[int, Profiled | Measured]) -> None:
+        try:
+            told.set_result(self._try(events))
+        except Exception as error:  # raised anew where it is asked for
+            told.set_exception(error)
 
     def _try(self, events: Mapping[int, Profiled | Measured]) -> int | None:
         """Append, and return the last number; None where that failed."""

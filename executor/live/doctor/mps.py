@@ -159,7 +159,7 @@ def _pid_files(base: Path) -> list[Path]:
 
 
 def _holds(pid_file: Path) -> bool:
-    """Whether the process that a pid file names is a control daemon."""
+    """Whether the process that a pid file names is a control daemon; unread, it counts as one."""
     try:
         told = pid_file.read_text().strip()
     except OSError:

@@ -9,6 +9,7 @@ import shutil
 import socket
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -182,12 +183,13 @@ def _listens_on(fields: list[str], port: int) -> bool:
 
 
 def _open_files(pid: str) -> set[str]:
-    found = set()
-    try:
-        for name in os.listdir(f"/proc/{pid}/fd"):
-            found.add(os.readlink(f"/proc/{pid}/fd/{name}"))
-    except OSError:
-        pass
+    folder, found = f"/proc/{pid}/fd", set()
+    # It has ended, or is another user's.
+    with suppress(OSError):
+        for name in os.listdir(folder):
+            # One that was closed meanwhile says nothing of the others.
+            with suppress(FileNotFoundError):
+                found.add(os.readlink(f"{folder}/{name}"))
     return found
 
 

@@ -42,9 +42,10 @@ from dovetail.executor.live.pools.lease import Lease
 from dovetail.executor.live.pools.parts import Meeting, Part, Prepared, whole
 from dovetail.executor.live.pools.pool import NodePool, Progress
 from dovetail.executor.live.pools.run_files import PASS_THROUGH
+from dovetail.instances.errors import DovetailError
 
 MOST_NEWS: Final = 1000
-"""Events of one answer; the rest comes with the next."""
+"""Events of one answer, but of one that tells all anew; the rest comes with the next."""
 
 
 class Host(NodePool, Protocol):
@@ -89,6 +90,13 @@ class Host(NodePool, Protocol):
     def abort(self, run: str, reason: str) -> None:
         """Refuse for good, through no fault of its job, what has not been started."""
         ...
+
+
+class EndingError(DovetailError):
+    """The agent ends: no other controller has its node, and jobs run on until the lease lapses."""
+
+    def __init__(self) -> None:
+        super().__init__("the agent ends")
 
 
 @dataclass
@@ -136,6 +144,7 @@ class Agent:
         self._sick: dict[str, DeviceSick | DeviceHealed] = {}
         self._leaving: set[str] = set()
         self._outbox, self._done, self._turn = _Outbox(), 0, 0
+        self._closed = False
         if self._fence.mark is not None:
             # Jobs are seen to though no controller may come.
             self._open(self._fence.mark.home)
@@ -149,8 +158,13 @@ class Agent:
         ------
         FencedError
             When another controller has this node.
+        EndingError
+            When the agent is closed.
         """
         with self._lock:
+            if self._closed:
+                # Nothing is opened anew that nobody would close.
+                raise EndingError
             pool = self._admit(asked)
             if asked.turn < self._turn:
                 return self._nothing()
@@ -174,6 +188,7 @@ class Agent:
     def close(self) -> None:
         """Let go of everything but the jobs, which run on until the lease lapses."""
         with self._lock:
+            self._closed = True
             if self._pool is not None:
                 self._pool.close()
                 self._pool = None
@@ -315,7 +330,7 @@ class Agent:
         with self._lock:
             if self._pool is not None:
                 self._take_in(self._pool)
-            return bool(self._outbox.news) or turn != self._turn
+            return bool(self._outbox.news) or turn != self._turn or self._closed
 
     def _take_in(self, pool: Host) -> None:
         for event in pool.poll():
@@ -335,18 +350,23 @@ class Agent:
 
     def _answer(self, asked: Exchange, beyond: tuple[Part, ...] | None, newest: bool) -> Answer:
         pool = self._pool
-        if pool is None or self._fence.mark != Mark(home=asked.home, epoch=asked.epoch):
-            raise FencedError("another controller has come meanwhile, or the agent ends")
+        if pool is None:
+            # Not fenced: of a node whose agent never comes back, ranks would count as lost forever.
+            raise EndingError
+        if self._fence.mark != Mark(home=asked.home, epoch=asked.epoch):
+            raise FencedError("another controller has come meanwhile")
         if not newest:
             # All of it comes with the answer to the newer request, or its order would be lost.
             return self._nothing()
         watched = self._watched(asked, pool)
+        # With what is kept comes all that is known of it: of the rest there is no trace.
+        news = self._outbox.news[: MOST_NEWS if beyond is None else None]
         return Answer(
             incarnation=self.incarnation,
             clock_s=boot_s(),
             until_s=self._lease.deadline_s,
             done=self._done,
-            news=tuple(self._outbox.news[:MOST_NEWS]),
+            news=tuple(news),
             beyond=beyond,
             facts=None if asked.incarnation == self.incarnation else facts_of(pool),
             progress={run.id: self._progress(run, pool) for run in watched},

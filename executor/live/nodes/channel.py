@@ -17,6 +17,9 @@ from dovetail.instances.errors import DovetailError, InputError
 ANSWER_S: Final = 3.0
 """Seconds that an agent has to answer, besides those that it was asked to wait."""
 
+FRESH_S: Final = 30.0
+"""Seconds that a connection may have been idle to be used again: agents end it after a minute."""
+
 _MOST_LOG_HEAD: Final = 10_000
 
 
@@ -72,11 +75,11 @@ class Channel:
     def __init__(self, where: NodeAddress) -> None:
         self.where = where
         self.calls: list[Call] = []
-        self._idle: list[http.client.HTTPConnection] = []
+        self._idle: list[tuple[http.client.HTTPConnection, float]] = []
 
     def ask(self, asked: Exchange) -> None:
         """Send a request."""
-        connection = self._idle.pop() if self._idle else self._connected()
+        connection = self._fresh() or self._connected()
         body = asked.model_dump_json().encode()
         connection.request("POST", "/exchange", body, _headers(self.where))
         self.calls.append(Call(connection, asked))
@@ -108,14 +111,25 @@ class Channel:
         except BaseException:
             call.connection.close()
             raise
-        self._idle.append(call.connection)
+        self._idle.append((call.connection, boot_s()))
         return found
 
     def close(self) -> None:
         """Break off all connections."""
-        for connection in [*self._idle, *(call.connection for call in self.calls)]:
+        for connection in [
+            *(one for one, _ in self._idle),
+            *(call.connection for call in self.calls),
+        ]:
             connection.close()
         self._idle, self.calls = [], []
+
+    def _fresh(self) -> http.client.HTTPConnection | None:
+        while self._idle:
+            connection, since_s = self._idle.pop()
+            if boot_s() < since_s + FRESH_S:
+                return connection
+            connection.close()
+        return None
 
     def _connected(self) -> http.client.HTTPConnection:
         return http.client.HTTPConnection(self.where.address, self.where.port, timeout=ANSWER_S)

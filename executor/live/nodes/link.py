@@ -97,16 +97,23 @@ class Link:
             self._asked_s = boot_s()
             heard = self._heard
             try:
-                self._talk()
-            except FencedOutError as error:
-                self._miss(str(error), fenced=True)
-            except (OSError, http.client.HTTPException, DovetailError) as error:
-                self._miss(_told(error))
-            except Exception as error:  # a link that dies would leave its node lost for ever
-                _log.exception("the link to %s failed", self._node)
-                self._miss(f"the link failed: {error}")
+                self._try_to_talk()
+            except Exception:  # a link that dies would leave its node lost for ever
+                if not self._closed:
+                    _log.exception("the link to %s failed", self._node)
             pause_s = _PAUSE_S if self._heard > heard else min(2 * pause_s, _MOST_PAUSE_S)
             self._pause(pause_s)
+
+    def _try_to_talk(self) -> None:
+        try:
+            self._talk()
+        except FencedOutError as error:
+            self._miss(str(error), fenced=True)
+        except (OSError, http.client.HTTPException, DovetailError) as error:
+            self._miss(_told(error))
+        except Exception as error:
+            self._miss(f"the link failed: {error}")
+            raise
 
     def _talk(self) -> None:
         where = self._desk.where(self._node)

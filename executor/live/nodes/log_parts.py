@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 PIECE_BYTES: Final = 1 << 20
 _KEPT_PARTS: Final = 4
+_MOST_PIECES: Final = 256
 
 
 class LogPiece(NamedTuple):
@@ -101,7 +102,8 @@ class Mirror:
             return str(self.newest) if self.newest.exists() else None
 
     def _fetch(self, ask: Callable[[str, int], LogPiece | None]) -> None:
-        while True:
+        # A rank may write faster than can be fetched: who asks is to have an answer all the same.
+        for _ in range(_MOST_PIECES):
             part = self._part()
             offset = self.newest.stat().st_size if part else 0
             piece = ask(part, offset)

@@ -148,7 +148,7 @@ class Driver:
         try:
             self._replies[node.ray_id] = AgentReply.from_data(self.ray.get(call))
         except self.ray.exceptions.ActorUnavailableError:
-            return ""
+            return ""  # it is asked again at the next look, and may answer then
         except Exception as error:  # whatever its class's import raised on the node
             actor.handle = None
             self._replies.pop(node.ray_id, None)

@@ -251,7 +251,7 @@ class RayFinder:
                     watch.fed()
                     told |= self._take_in(line)
             except BrokenPipeError:
-                pass
+                pass  # it has ended before it was told its plan; another is started
             finally:
                 watch.end()
                 driver.kill()

@@ -142,7 +142,7 @@ class Remote:
         self._done = max(self._done, answer.done)
         for order in self._orders:
             if isinstance(order, Release) and order.number <= self._done:
-                self._forget(order)
+                self._settle(order)
         self._orders = [order for order in self._orders if order.number > self._done]
         self._note_readings(answer)
         new = [one for one in answer.news if one.number > self._seen]
@@ -180,12 +180,22 @@ class Remote:
             return None
         return progress._replace(at_s=progress.at_s + self._offset_s)
 
-    def _forget(self, release: Release) -> None:
+    def _settle(self, release: Release) -> None:
         if self.standing.get(release.run) == release:
             del self.standing[release.run]
-        self.story.forget(release.run)
+
+    def forget_released(self) -> None:
+        """Forget the runs that are released, once the node has told that they are over.
+
+        A release is carried out as soon as what still runs is being ended.
+        """
+        kept = self.parts.keys() | self.standing.keys()
+        for run in self.story.chapters.keys() - kept:
+            if self.story.all_over(run):
+                self.story.forget(run)
         for known in (self.progress, self.libraries):
-            known.pop(release.run, None)
+            for run in known.keys() - kept:
+                del known[run]
 
     def _number(self, order: AnyOrder) -> None:
         self._numbered += 1

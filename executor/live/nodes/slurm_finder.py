@@ -247,7 +247,8 @@ class _Pilot:
                 changed = path.stat().st_mtime_ns
                 if self._read.get(path.stem, (0, None))[0] != changed:
                     told = _Announced.from_data(read_data(path), str(path))
-                    self._read[path.stem] = (changed, told)
+                    # Another one: several threads may be going through the one before.
+                    self._read = {**self._read, path.stem: (changed, told)}
 
 
 class SlurmFinder:

@@ -74,6 +74,10 @@ class Story:
         found = self.chapters.get(run, {}).get(rank)
         return found is not None and found.end is not None
 
+    def all_over(self, run: str) -> bool:
+        """Tell whether every rank of the run is over of which anything is known."""
+        return all(one.end is not None for one in self.chapters.get(run, {}).values())
+
     def forget(self, run: str) -> None:
         """Forget a run."""
         self.chapters.pop(run, None)

@@ -122,6 +122,7 @@ class _Rank:
     killed: bool = False
     trouble: str = ""
     lost: str = ""
+    refusal: tuple[str, bool] | None = None
 
 
 @dataclass
@@ -206,11 +207,16 @@ class Keeper:
             known = orders.stop_s
             orders.stop_s = grace_s if known is None else min(grace_s, known)
 
-    def leave(self) -> None:
-        """End this thread, and let the ranks run on."""
+    def begin_leave(self) -> None:
+        """Let this thread end soon, and the ranks run on."""
         with self._ordered():
             self._leaving = True
-        self._thread.join(LEAVE_S)
+
+    def leave(self, until_s: float | None = None) -> None:
+        """End this thread, and let the ranks run on; at once after a moment that is given."""
+        self.begin_leave()
+        within_s = LEAVE_S if until_s is None else max(0.0, until_s - boot_s())
+        self._thread.join(within_s)
         if not self._thread.is_alive():
             os.close(self._wake)
 
@@ -417,7 +423,18 @@ class Keeper:
             self._refuse(rank, reason, later)
 
     def _refuse(self, rank: _Rank, reason: str, later: bool = False) -> None:
-        if rank.files.never_start(reason, later):
+        """Refuse a rank for good, as soon as its files can say so."""
+        rank.refusal = reason, later
+        try:
+            refused = rank.files.never_start(reason, later)
+        except OSError as error:
+            # Told before it is durable, it could still be started by whoever keeps it next.
+            if rank.trouble != str(error):
+                _log.warning("%s: rank %d cannot be refused: %s", self.kept.id, rank.number, error)
+            rank.trouble = str(error)
+            _due(rank, boot_s() + _TROUBLE_S)
+            return
+        if refused:
             self._end(rank, self._refused(rank, reason, later))
         else:
             self._adopt(rank)
@@ -440,7 +457,9 @@ class Keeper:
 
     def _advance(self, rank: _Rank) -> None:
         rank.due_s = 0.0
-        if rank.phase is _Phase.HELD:
+        if rank.phase is _Phase.IDLE and rank.refusal is not None:
+            self._refuse(rank, *rank.refusal)
+        elif rank.phase is _Phase.HELD:
             self._hold(rank)
         elif rank.phase is _Phase.ALIVE:
             self._watch(rank)

@@ -14,11 +14,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
+from dovetail.executor.live.clock import boot_s
 from dovetail.executor.live.events import AnyEvent
 from dovetail.executor.live.jobs import Owner, Run
 from dovetail.executor.live.pools.environment import environment_of
 from dovetail.executor.live.pools.gate import LaunchError
-from dovetail.executor.live.pools.keeper import Bounds, Keeper
+from dovetail.executor.live.pools.keeper import LEAVE_S, Bounds, Keeper
 from dovetail.executor.live.pools.lease import Lease
 from dovetail.executor.live.pools.parts import Meeting, Part, Prepared, whole
 from dovetail.executor.live.pools.pool import Progress, Usage
@@ -181,8 +182,12 @@ class LocalPool:
 
     def close(self) -> None:
         """Let go of everything but the jobs: they run on."""
+        # All at once: of several that hang in a hook, none is waited for after another.
         for keeper in self._keepers.values():
-            keeper.leave()
+            keeper.begin_leave()
+        until_s = boot_s() + LEAVE_S
+        for keeper in self._keepers.values():
+            keeper.leave(until_s)
         self._keepers.clear()
 
     # What a node of a larger pool does besides.

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar
+from weakref import WeakValueDictionary
 
 from dovetail.executor.live.clock import boot_s
 from dovetail.executor.live.events import (
@@ -149,7 +150,8 @@ class NodesPool:
         self._beyond: dict[str, Run] = {}
         self._looked_s = 0.0
         self._resumed = self._taken_up = False
-        self._mirrors: dict[tuple[str, int], Mirror] = {}
+        # As long as somebody reads: logs of runs that are long over are read, too.
+        self._mirrors: WeakValueDictionary[tuple[str, int], Mirror] = WeakValueDictionary()
         self._ailments = Ailments(self._files / "sick-devices.json", self._put)
         self._closing = threading.Event()
         finder.start()
@@ -201,6 +203,7 @@ class NodesPool:
             del self._remotes[node]
             self._known.forget(node)
             link = self._links.pop(node)
+            link.begin_close()
         link.close()
         self._wake()
 
@@ -220,8 +223,9 @@ class NodesPool:
         begun_s = boot_s()
 
         def unanswered() -> list[str]:
+            named = self._finder.nodes()
             with self._lock:
-                known = ((node, self._remotes.get(node)) for node in self._finder.nodes())
+                known = ((node, self._remotes.get(node)) for node in named)
                 return [node for node, one in known if one is None or one.incarnation is None]
 
         def has_facts() -> bool:
@@ -413,11 +417,12 @@ class NodesPool:
         if node is None:
             return None
         fresh = Mirror(self._files / "logs" / run / f"rank{rank}" / "log")
-        mirror = self._mirrors.setdefault((run, rank), fresh)
+        with self._lock:
+            mirror = self._mirrors.setdefault((run, rank), fresh)
 
         def ask(part: str, offset: int) -> LogPiece | None:
             remote, where = self._remotes.get(node), self.where(node)
-            if remote is None or remote.silent or where is None:
+            if self._closing.is_set() or remote is None or remote.silent or where is None:
                 return None
             return fetch_log(where, LogPlace(run, rank, part, offset))
 
@@ -555,6 +560,8 @@ class NodesPool:
         if taken_back:
             # Before it is told: jobs are started again at once, and not on what is going.
             self._spare_leaving(self._finder.nodes())
+        # Asked first: what is taken in is not told again, should anything fail after it.
+        where = self.where(node)
         with self._lock:
             remote = self._remotes[node]
             was_silent, attached = bool(remote.silent), remote.attached
@@ -562,7 +569,7 @@ class NodesPool:
             new = remote.take_in(answer, sent_s, received_s)
             if remote.incarnation != before:
                 self._unprepare(node)
-            if self._known.note(remote, self.where(node)):
+            if self._known.note(remote, where):
                 told = [facts.notice for facts in self._known.facts.values()]
                 self.notice = "; ".join(dict.fromkeys(filter(None, told)))
                 self._wake()
@@ -575,6 +582,7 @@ class NodesPool:
                 self._happened(remote, _gone(event, taken_back))
             if remote.attached and not attached:
                 self._miss_traces(remote)
+            remote.forget_released()
             self._judge_devices(remote)
         self._bell.ring()
         if new or answer.beyond:

@@ -6,11 +6,13 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest
 
 from dovetail.executor.live.jobs import Owner
+from dovetail.executor.live.pools import keeper, local
 from dovetail.executor.live.pools.local import LocalPool, why_not_as
 from dovetail.executor.live.pools.processes import Process, stat_of
 
@@ -653,3 +655,31 @@ def test_many_at_once(make, state):
 def test_ids_that_are_no_file_names_are_refused(make):
     with pytest.raises(Exception, match="a run's id must be letters"):
         make().pool.log_path("../j1", 0)
+
+
+def test_at_the_end_runs_that_hang_are_not_waited_for_one_after_another(state, monkeypatch):
+    hanging = threading.Semaphore(0)
+    go_on = threading.Event()
+
+    class Hanging(Plain):
+        def rank_bounds(self, run, rank):
+            hanging.release()
+            go_on.wait()
+            return super().rank_bounds(run, rank)
+
+    # Were one waited for by itself, it would not end within this test.
+    monkeypatch.setattr(local, "LEAVE_S", 1.0)
+    monkeypatch.setattr(keeper, "LEAVE_S", 3600.0)
+    pool = Hanging(state)
+    names = [f"j{k}.1" for k in range(3)]
+    for name in names:
+        pool.launch(a_run("true", name=name))
+    for _ in names:
+        hanging.acquire()
+    threads = [kept._thread for kept in pool._keepers.values()]
+    ending = threading.Thread(target=pool.close, daemon=True)
+    ending.start()
+    wait_until(lambda: not ending.is_alive())
+    go_on.set()
+    for thread in threads:
+        thread.join()

@@ -4,6 +4,7 @@ A node is a pool with a directory of its own; they are on one machine here.
 """
 
 import json
+import os
 import random
 import signal
 import subprocess
@@ -17,7 +18,7 @@ from dovetail.executor.live.clock import boot_s
 from dovetail.executor.live.pools.gate import Gate
 from dovetail.executor.live.pools.lease import Lease
 from dovetail.executor.live.pools.local import LocalPool
-from dovetail.executor.live.pools.parts import Meeting, whole
+from dovetail.executor.live.pools.parts import Meeting, Part, whole
 from dovetail.executor.live.pools.processes import holders
 from dovetail.executor.live.pools.run_files import RunFiles
 from dovetail.executor.live.pools.shim import LAPSED
@@ -177,6 +178,22 @@ class TestNothingOfItRuns:
         again.pool.commit("j1.1")
         time.sleep(0.3)
         assert (starts(), left_over(tmp_path / "n1")) == ({}, [])
+
+    def test_when_that_cannot_be_kept_yet(self, node, tmp_path):
+        run, starts = noted(tmp_path)
+        pool = node()
+        # What a full disk does: the file that says so cannot be made.
+        rank = RunFiles(tmp_path / "n1", run.id).rank(0).directory
+        in_the_way = rank / f"started.{os.getpid()}.tmp"
+        in_the_way.mkdir(parents=True)
+        pool.pool.keep(Part(run, (0,), Meeting("127.0.0.1", 20_000)))
+        pool.pool.abort(run.id, "n2 cannot")
+        time.sleep(0.5)
+        assert pool.kinds() == []
+        in_the_way.rmdir()
+        refused = pool.wait_for("rank_refused", 0)
+        assert (refused.reason, refused.later) == ("n2 cannot", True)
+        assert starts() == {}
 
     def test_when_one_of_its_ranks_cannot(self, node, tmp_path):
         run, starts = noted(tmp_path)

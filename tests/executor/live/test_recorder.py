@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
+import threading
 from contextlib import closing
 
 import pytest
@@ -154,3 +155,16 @@ def test_who_is_killed_between_repository_and_journal_records_nothing_twice(tmp_
     assert settled(recorder) == 9
     assert [found.record for found in Repository(path).since(0)] == [SOLO, PAIR]
     recorder.close()
+
+
+def test_at_the_end_it_does_not_wait_until_others_let_go_of_the_repository(repository):
+    repository.append()
+    recorder = Recorder(repository)
+    with closing(sqlite3.connect(repository.path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        recorder.offer({1: PROFILED})
+        ending = threading.Thread(target=recorder.close)
+        ending.start()
+        wait_until(lambda: not ending.is_alive(), 30)
+        other.execute("ROLLBACK")
+    assert settled(recorder) == 1

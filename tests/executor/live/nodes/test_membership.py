@@ -6,6 +6,7 @@ from dovetail.executor.live.nodes.finding import NodeAddress
 from dovetail.executor.live.pools import nodes
 from dovetail.executor.live.pools.nodes import NodesPool
 from dovetail.instances.errors import InputError
+from tests.executor.live.local_runs import Watched, a_run
 from tests.executor.live.waiting import wait_until
 
 from .agents import TOKEN, Finder, start_agents
@@ -35,6 +36,25 @@ def test_where_no_node_answers_the_pool_is_empty_and_says_who_is_awaited(tmp_pat
     finder.known = Finder(agents[1:]).known
     wait_until(lambda: devices(pool) == ["n2/cpu-0"])
     assert pool.awaited == "pilot 7, pilot 8, pilot 9"
+    pool.close()
+
+
+def test_an_engine_that_fails_costs_no_news(tmp_path, agents):
+    """What an answer tells is not told again: nothing is asked of an engine in between."""
+    finder = Finder(agents[:1])
+    pool = NodesPool(tmp_path / "home", finder)
+
+    class Failing(dict):
+        def get(self, node, default=None):
+            if pool._lock._is_owned():
+                raise OSError("the engine's files cannot be read")
+            return super().get(node, default)
+
+    finder.known = Failing(finder.known)
+    pool.resume([])
+    watched = Watched(pool)
+    pool.launch(a_run("exit 3", gpus=("n1/cpu-0",)))
+    assert watched.wait_for("rank_ended").status == 3
     pool.close()
 
 

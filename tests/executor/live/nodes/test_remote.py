@@ -2,10 +2,10 @@
 
 import pytest
 
-from dovetail.executor.live.events import RankStarted
+from dovetail.executor.live.events import RankGone, RankStarted
 from dovetail.executor.live.nodes.fence import Fence, FencedError, Mark, raise_epoch
 from dovetail.executor.live.nodes.lease import Lease
-from dovetail.executor.live.nodes.messages import Answer, Facts, Launch, News, Stop
+from dovetail.executor.live.nodes.messages import Answer, Facts, Launch, News, Release, Stop
 from dovetail.executor.live.nodes.remote import Remote
 from dovetail.executor.live.pools.parts import Part
 from dovetail.executor.live.pools.pool import Progress
@@ -69,6 +69,21 @@ def test_events_that_come_twice_are_taken_in_once(node):
     assert node.take_in(answer(news=news), 11.0, 11.0) == [event]
     assert node.take_in(answer(news=news), 12.0, 12.0) == []
     assert node.request(MARK, 1.0, watch=False).seen == 1
+
+
+def test_a_run_that_is_released_before_it_is_over_is_known_until_it_is(node):
+    run = a_run("true", gpus=("0",))
+    started = RankStarted(at_s=0.0, run=run.id, rank=0)
+    node.take_in(answer(news=(News(number=1, event=started),)), 11.0, 11.0)
+    node.order(Release(run=run.id))
+    node.take_in(answer(done=1, progress={run.id: (None,)}), 12.0, 12.0)
+    node.forget_released()
+    assert not node.story.over(run.id, 0)
+    assert run.id in node.story.chapters
+    gone = RankGone(at_s=0.0, run=run.id, rank=0, reason="its lease lapsed")
+    node.take_in(answer(done=1, news=(News(number=2, event=gone),)), 13.0, 13.0)
+    node.forget_released()
+    assert (node.story.chapters, node.progress, node.standing) == ({}, {}, {})
 
 
 def test_devices_have_the_node_s_name_outside_and_their_own_inside(node):
