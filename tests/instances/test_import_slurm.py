@@ -222,7 +222,7 @@ def test_leaf_switches_are_racks(files, tmp_path):
     )
     made = files(WAITS, topology=str(tmp_path / "topology"))
     assert [node.rack for node in made.instance.cluster.nodes] == ["s1", "s2"]
-    with pytest.raises(InputError, match="nodes: must be a topology.conf"):
+    with pytest.raises(InputError, match=r"nodes: must be a topology\.conf"):
         files(WAITS, topology=str(tmp_path / "nodes"))
 
 

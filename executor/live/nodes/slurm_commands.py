@@ -90,7 +90,7 @@ def allocation(job: str, within_s: float = PATIENCE_S) -> Allocation | None:
     """
     try:
         lines = slurm(
-            *("squeue", "-h", "-j", job, "-o", "%T|%r|%l|%L|%N"), within_s=within_s
+            *("squeue", "-h", "-j", job, "-o", "%T|%l|%L|%N|%r"), within_s=within_s
         ).splitlines()
     except SlurmError as error:
         if _OVER in str(error):
@@ -98,7 +98,11 @@ def allocation(job: str, within_s: float = PATIENCE_S) -> Allocation | None:
         raise
     if not lines:
         return None
-    state, reason, limit, left, nodes = lines[0].split("|")
+    # The reason comes last: an administrator may have written anything there.
+    fields = lines[0].split("|", 4)
+    if len(fields) < 5:
+        raise SlurmError(f"squeue said {lines[0]!r}")
+    state, limit, left, nodes, reason = fields
     return Allocation(state, reason, seconds(limit), seconds(left), hostnames(nodes))
 
 

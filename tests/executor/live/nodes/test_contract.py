@@ -18,17 +18,13 @@ class _Nodes(PoolContract):
     count = 1
     pool = "cpu"
 
-    @pytest.fixture(scope="class")
-    @classmethod
-    def agents(cls, tmp_path_factory):
-        started = start_agents(tmp_path_factory.mktemp("agents"), cls.count, cls.pool)
-        yield started
-        for agent in started:
-            agent.end()
-
     @pytest.fixture(autouse=True)
-    def _with_agents(self, agents):
-        self._agents = agents
+    def _with_agents(self, tmp_path_factory):
+        # Those of a test before would belong to its service until the lease has lapsed.
+        self._agents = start_agents(tmp_path_factory.mktemp("agents"), self.count, self.pool)
+        yield
+        for agent in self._agents:
+            agent.end()
 
     def make(self, directory: Path) -> NodePool:
         return NodesPool(directory, Finder(self._agents))
