@@ -338,7 +338,7 @@ def test_nothing_heavy_is_loaded_before_it_is_needed():
     assert done.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("solver", ["cpsat", "highs"])
+@pytest.mark.parametrize("solver", ["cpsat", pytest.param("highs", marks=pytest.mark.long)])
 def test_an_interrupt_ends_a_long_search_at_once(tmp_path, solver):
     long, output = tmp_path / "long.json", tmp_path / "plan.json"
     write_instance(generate(300, seed=1), long)

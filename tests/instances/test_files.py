@@ -321,7 +321,10 @@ def large_instance():
 
 
 # Three seconds where this was written; the limits leave room for busy machines.
-@pytest.mark.parametrize(("name", "seconds"), [("large.json", 20), ("large.yaml", 60)])
+@pytest.mark.parametrize(
+    ("name", "seconds"),
+    [("large.json", 20), pytest.param("large.yaml", 60, marks=pytest.mark.long)],
+)
 def test_a_large_instance_is_read_in_seconds(tmp_path, name, seconds):
     write_data(large_instance(), tmp_path / name)
     start = perf_counter()

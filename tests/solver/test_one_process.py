@@ -31,7 +31,11 @@ for name in sys.argv[1:]:
 """
 
 
-@pytest.mark.parametrize("order", ORDERS, ids=lambda order: " ".join(order).strip())
+@pytest.mark.parametrize(
+    "order",
+    [*ORDERS[:2], *(pytest.param(order, marks=pytest.mark.long) for order in ORDERS[2:])],
+    ids=lambda order: " ".join(order).strip(),
+)
 def test_every_solver_answers_alike(order):
     first, *solvers = order
     if find_spec("highspy") is None:

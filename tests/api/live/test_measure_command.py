@@ -162,7 +162,9 @@ def test_nothing_is_lost_and_nothing_measured_twice_after_a_sigkill(campaign):
     assert len(keys) == len(set(keys)) == 8
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
+)
 def test_ctrl_c_leaves_nothing_behind_but_what_was_measured(campaign, number):
     process = begun(campaign)
     wait_until(lambda: len(lines(campaign)) >= 4, 60)

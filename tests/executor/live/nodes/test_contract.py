@@ -30,6 +30,7 @@ class _Nodes(PoolContract):
         return NodesPool(directory, Finder(self._agents))
 
 
+@pytest.mark.long
 @TWO_CORES
 class TestOneNode(_Nodes):
     pass
