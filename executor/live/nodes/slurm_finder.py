@@ -430,7 +430,7 @@ class SlurmFinder:
                     pass_fds=[lock],
                 )
         except BlockingIOError:
-            pass
+            pass  # an earlier service has started it, and it still runs
         finally:
             os.close(lock)
 

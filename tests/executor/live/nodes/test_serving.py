@@ -167,14 +167,16 @@ def test_a_connection_that_the_agent_has_ended_is_not_used_again(address, monkey
     monkeypatch.setattr(serving._Handler, "timeout", 0.3)
     monkeypatch.setattr(channel, "FRESH_S", 0.1)
     asked = {"home": "h", "epoch": 1, "lease_s": 15.0}
-    bell = os.eventfd(0)
+    bell, taken = os.eventfd(0), 0
     with closing(channel.Channel(NodeAddress(*address, TOKEN))) as link:
         for turn in range(1, 4):
             link.ask(Exchange(turn=turn, **asked))
             for call in link.ready(bell):
                 link.take(call)
+                taken += 1
             time.sleep(0.6)
     os.close(bell)
+    assert taken == 3
 
 
 def test_a_log_is_no_way_to_other_files(address):
