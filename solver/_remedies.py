@@ -7,6 +7,7 @@ against it any more are remedies.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -32,6 +33,9 @@ Bools = NDArray[np.bool_]
 
 _Price = tuple[float, tuple[str, ...]]
 """The weight lost, and the jobs that it is lost with."""
+
+_MOST_GPUS = 1000
+"""Further GPUs that are still called a remedy: every number is tried on a cluster of that size."""
 
 
 @dataclass(frozen=True)
@@ -313,8 +317,10 @@ class Remedies:
 
     def _of_more_gpus(self) -> Remedy | None:
         """Return how many more GPUs would do, of the first model of which any number would."""
+        have = Counter(place.gpu.model for place in self._instance.places.values())
+        workers = self._job.workers
         for model in self._finder.round.models:
-            for number in range(1, self._job.workers + 1):
+            for number in range(max(1, workers - have[model]), min(workers, _MOST_GPUS) + 1):
                 change = Change(more_gpus=self._more(model, number))
                 tried = self._tried(change)
                 if tried is not None:
