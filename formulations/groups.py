@@ -446,7 +446,8 @@ class _Lister:
         if job.shape[1] > 2:
             return np.zeros(len(job), dtype=bool)
         running = ~self.pending[rows.variant]
-        return shortens_mean_completion(rows.slowdown, self.remaining[job], running)
+        alone = self.stretch[rows.variant]
+        return shortens_mean_completion(rows.slowdown, alone, self.remaining[job], running)
 
     def _ordered(self, rows: Rows) -> Rows:
         """Return the rows with their members in the order of the jobs."""

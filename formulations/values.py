@@ -19,6 +19,7 @@ of its largest slowdown.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -139,20 +140,23 @@ def _lowest_slowdowns(compiled: Round) -> dict[tuple[str, str], float]:
 
 
 def shortens_mean_completion(
-    slowdown: Floats, remaining: Floats, running: NDArray[np.bool_]
+    slowdown: Floats, alone: Floats, remaining: Floats, running: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
     """Tell which pairs finish earlier on average by sharing now: Castor (2025), theorem 1.
 
     The mean completion of sharing, where the pair shares until the first of the two ends, is
-    compared with one after the other at slowdown 1: the running job first, of two pending
-    ones the shorter.
+    compared with one after the other: the running job first, of two pending ones the shorter.
+    A job keeps its sub-batch until it ends, so its factor outlasts the sharing; a pending job
+    that waits will start at full batch.
 
     Parameters
     ----------
     slowdown : (n, 2) float
-        Slowdown of both jobs while they share.
+        Slowdown of both jobs while they share, that of the sub-batch included.
+    alone : (n, 2) float
+        Slowdown of both jobs alone, at the same sub-batch.
     remaining : (n, 2) float
-        Seconds each still needs alone.
+        Seconds each still needs alone at full batch.
     running : (n, 2) bool
         Which of them runs already (at most one of a pair).
 
@@ -160,34 +164,38 @@ def shortens_mean_completion(
     -------
     (n,) bool
     """
-    shared_mean = mean_completion(slowdown[:, 0], slowdown[:, 1], remaining[:, 0], remaining[:, 1])
+    shared_mean = mean_completion(slowdown.T, alone.T, remaining.T)
+    in_turn = np.where(running, alone * remaining, remaining)
     rows = np.arange(len(slowdown))
     leader = np.where(running.any(axis=1), running.argmax(axis=1), remaining.argmin(axis=1))
-    sequential_mean = remaining[rows, leader] + remaining[rows, 1 - leader] / 2
+    sequential_mean = in_turn[rows, leader] + in_turn[rows, 1 - leader] / 2
     return np.asarray(shared_mean < sequential_mean * (1 - SHORTER_BY))
 
 
 def mean_completion(
-    slowdown_a: Floats, slowdown_b: Floats, left_a: Floats, left_b: Floats
+    slowdown: Sequence[Floats], alone: Sequence[Floats], remaining: Sequence[Floats]
 ) -> Floats:
     """Return when a pair ends on average if it shares until the first of the two ends.
 
-    Castor (2025), equations 16 to 19 with the sharing begun at once. Arrays of any shapes that
-    broadcast; NaN where a slowdown is.
+    Castor (2025), equations 16 to 19 with the sharing begun at once. Each argument has an item
+    for each of the two; arrays of any shapes that broadcast. NaN where a slowdown is.
 
     Parameters
     ----------
-    slowdown_a, slowdown_b : float array
+    slowdown : two float arrays
         While they share.
-    left_a, left_b : float array
-        Seconds each still needs alone.
+    alone : two float arrays
+        Once the other has ended.
+    remaining : two float arrays
+        Seconds each still needs alone at slowdown 1.
 
     Returns
     -------
     float array
         Seconds from now.
     """
-    end_a, end_b = slowdown_a * left_a, slowdown_b * left_b
-    after_a = left_b - end_a / slowdown_b
-    after_b = left_a - end_b / slowdown_a
+    (a, b), (alone_a, alone_b), (left_a, left_b) = slowdown, alone, remaining
+    end_a, end_b = a * left_a, b * left_b
+    after_a = alone_b * (left_b - end_a / b)
+    after_b = alone_a * (left_a - end_b / a)
     return np.asarray(np.minimum(end_a, end_b) + np.where(end_a <= end_b, after_a, after_b) / 2)

@@ -247,10 +247,14 @@ class _Search:
             return len(units) < 2
         jobs = [self.jobs[unit.job] for unit in units]
         (a, b), (rest_a, rest_b) = slow, [job.remaining_s or 0.0 for job in jobs]
+        own_a, own_b = map(self.factor, units)
         if a * rest_a < b * rest_b:
-            a, b, rest_a, rest_b = b, a, rest_b, rest_a
-        shared = (b * rest_b + b * rest_b + (rest_a - b * rest_b / a)) / 2
-        times = [job.remaining_s or 0.0 for job in jobs]
+            a, b, rest_a, rest_b, own_a = b, a, rest_b, rest_a, own_b
+        shared = (b * rest_b + b * rest_b + own_a * (rest_a - b * rest_b / a)) / 2
+        times = [
+            (job.remaining_s or 0.0) * (self.factor(unit) if job.running else 1)
+            for job, unit in zip(jobs, units, strict=True)
+        ]
         running = [job.running for job in jobs]
         first = times[running.index(True)] if any(running) else min(times)
         return shared < (first + sum(times)) / 2 * (1 - 1e-9)
