@@ -33,7 +33,7 @@ _COMPARISON_FILE = "comparison.json"
 
 def simulate(options: Namespace) -> int:
     """Run a trace under one policy; print the metrics, keep the run."""
-    _find_own_modules()
+    _find_own_modules([options.policy])
     policy = policy_named(options.policy)
     if options.output:
         _refuse_standard_output("--output", options.output)
@@ -63,7 +63,7 @@ def simulate(options: Namespace) -> int:
 
 def compare(options: Namespace) -> int:
     """Run a trace under several policies and seeds; print, keep and draw what came out."""
-    _find_own_modules()
+    _find_own_modules(options.policies)
     _check_outputs(options)
     asked = request(options)
     seeds = _seeds(options, asked)
@@ -157,10 +157,10 @@ def _check_outputs(options: Namespace) -> None:
         _check_folder(Path(options.output))
 
 
-def _find_own_modules() -> None:
+def _find_own_modules(policies: Sequence[str]) -> None:
     """Let a policy of one's own be a module in the current folder; processes inherit the path."""
     folder = os.getcwd()
-    if folder not in sys.path:
+    if folder not in sys.path and any("python:" in policy for policy in policies):
         sys.path.append(folder)
 
 
