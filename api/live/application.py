@@ -290,10 +290,23 @@ class _Gate:
         self._tokens = tokens
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and not self._known(scope):
-            await _answer(Fault(kind="token", error=_lacking(scope)), 401)(scope, receive, send)
+        refusal = self._refusal(scope) if scope["type"] == "http" else None
+        if refusal is not None:
+            await refusal(scope, receive, send)
             return
         await self._app(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        names = {name for name, _ in scope["headers"]}
+        if names >= {b"content-length", b"transfer-encoding"}:
+            # A proxy may take another part of it for the next request (RFC 9112, 6.3).
+            told = "must have Content-Length or Transfer-Encoding, got both"
+            answer = _answer(Fault(kind="http", error=told), 400)
+            answer.headers["connection"] = "close"
+            return answer
+        if not self._known(scope):
+            return _answer(Fault(kind="token", error=_lacking(scope)), 401)
+        return None
 
     def _known(self, scope: Scope) -> bool:
         state = scope.setdefault("state", {})
