@@ -407,7 +407,7 @@ def _number(least: int) -> Callable[[str], int]:
 def _pattern(text: str) -> str:
     try:
         groups = re.compile(text).groups
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         rule = f"must be a regular expression, got {text!r} ({error})"
         raise argparse.ArgumentTypeError(rule) from None
     if groups < 1:

@@ -584,7 +584,11 @@ class Service:
         for request in self._mailbox.each_once(requests):
             try:
                 asked = list(request.events(jobs))
-            except DovetailError as error:
+                _require_text(asked)
+            except Exception as error:
+                # Whatever is wrong with one request, the others are served.
+                if not isinstance(error, DovetailError):
+                    _LOG.exception("a request is refused")
                 request.refuse(error)
             else:
                 jobs += sum(isinstance(event, events.Submitted) for event in asked)
@@ -863,6 +867,12 @@ class _Stray:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.left = set(range(len(run.seats)))
+
+
+def _require_text(asked: Iterable[AnyEvent]) -> None:
+    """Raise what the journal would, before it has the events of others, too."""
+    for event in asked:
+        event.model_dump_json()
 
 
 def _key(spec: JobSpec) -> WorkloadKey:

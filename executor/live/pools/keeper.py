@@ -169,7 +169,7 @@ class Keeper:
         self._tell, self._tell_prepared = tell, tell_prepared
         self._lease = lease
         self._orders, self._ordering = _Orders(), threading.Lock()
-        self._leaving = False
+        self._leaving, self._failure = False, ""
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._ranks = [_Rank(k, files.rank(k)) for k in part.ranks]
         self._stopping: StopOrder | None = None
@@ -253,10 +253,14 @@ class Keeper:
             for rank in self._ranks:
                 self._advance(rank)
         except Exception as error:  # a keeper that dies would leave devices busy for ever
-            _log.exception("%s: its keeper failed", self.kept.id)
+            if str(error) != self._failure:
+                _log.exception("%s: its keeper failed", self.kept.id)
+            self._failure = str(error)
             for rank in self._ranks:
                 self._lose(rank, f"its keeper failed: {error}")
                 rank.due_s = boot_s() + _TROUBLE_S
+        else:
+            self._failure = ""
         if self._goes_on():
             self._sleep()
 
@@ -264,7 +268,8 @@ class Keeper:
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
         for rank in self._ranks:
-            if rank.watch is not None:
+            # An end that is known and could not be dealt with would be told of without a pause.
+            if rank.watch is not None and not self._failure:
                 poll.register(rank.watch, select.POLLIN)
             if rank.phase is _Phase.HELD and rank.gate is not None:
                 poll.register(rank.gate.descriptor, select.POLLIN)

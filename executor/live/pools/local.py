@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from dovetail.executor.live.clock import boot_s
+from dovetail.executor.live.descriptors import FOR_JOBS
 from dovetail.executor.live.events import AnyEvent
 from dovetail.executor.live.jobs import Owner, Run
 from dovetail.executor.live.pools.environment import environment_of
@@ -288,6 +289,7 @@ class LocalPool:
             "cwd": run.spec.cwd,
             "env": {**env, **self.rank_environment(run, rank)},
             "user": user,
+            "descriptors": FOR_JOBS,
             "cpus": bounds.cpus,
             "cgroups": bounds.cgroups,
             "log": {

@@ -23,6 +23,7 @@ import errno
 import importlib
 import json
 import os
+import resource
 import select
 import shutil
 import signal
@@ -520,6 +521,8 @@ def _take_seat(spec: dict[str, Any]) -> None:
             file.write("0")
     if spec["cpus"]:
         os.sched_setaffinity(0, spec["cpus"])
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(spec["descriptors"], most), most))
 
 
 def _take_streams(output: int) -> None:

@@ -2,11 +2,14 @@
 
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
 import tempfile
 import threading
+import time
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -58,6 +61,44 @@ def make(state):
     yield new
     for old in pools:
         old.pool.close()
+
+
+@contextmanager
+def no_descriptors():
+    """Have every descriptor in use that this process may have."""
+    usual = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(map(int, os.listdir("/proc/self/fd")))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 20, usual[1]))
+    taken = []
+    try:
+        with suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        yield
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, usual)
+
+
+def test_without_descriptors_a_keeper_waits_for_some(make, tmp_path, caplog, monkeypatch):
+    steps = []
+    step = keeper.Keeper._guarded_step
+    monkeypatch.setattr(keeper.Keeper, "_guarded_step", lambda self: (steps.append(1), step(self)))
+    pool, end = make(), tmp_path / "end"
+    os.mkfifo(end)
+    pool.pool.launch(a_run(f"read x < {end}"))
+    pool.wait_for("rank_ready")
+    writing = os.open(end, os.O_RDWR)
+    steps.clear()
+    with no_descriptors():
+        os.write(writing, b"\n")
+        wait_until(lambda: caplog.records)
+        time.sleep(1)
+        assert len(steps) < 50
+        assert len(caplog.records) < 5
+    os.close(writing)
+    assert pool.wait_for("rank_ended").status == 0
 
 
 def log(pool, run="j1.1", rank=0):
