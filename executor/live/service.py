@@ -22,6 +22,7 @@ from dovetail.executor.live.admission import (
     is_administrator,
     refuse_another,
     refuse_hopeless,
+    refuse_long_grace,
     refuse_others,
 )
 from dovetail.executor.live.brain import (
@@ -72,7 +73,11 @@ _LOG: Final = logging.getLogger("dovetail.live")
 AGAIN_S: Final = 2.0
 """Seconds after which what the disk, a pool or a policy refused is tried again."""
 
+MOST_GRACE_S: Final = 3600.0
+"""The longest grace that a job may have, unless the administrator allows more."""
+
 _SOONEST_S: Final = 0.1
+_LONGEST_IDLE_S: Final = 3600.0
 _RELEASE_S: Final = 60.0
 _MODEL: Final = "fitted.dovetail"
 _ENDS: Final = frozenset({"rank_ended", "rank_gone", "rank_refused"})
@@ -127,6 +132,8 @@ class Service:
         Never start or stop anything; ``plan`` says what would be.
     any_user : bool, optional
         Whether jobs may run as other users than the service's; by default if that is root.
+    most_grace_s : float
+        The longest grace that a job may have, seconds.
 
     Attributes
     ----------
@@ -155,6 +162,7 @@ class Service:
         directory: str | Path = "",
         dry_run: bool = False,
         any_user: bool | None = None,
+        most_grace_s: float = MOST_GRACE_S,
     ) -> None:
         self.ready = threading.Event()
         self._journal = journal
@@ -162,6 +170,7 @@ class Service:
         self._directory = os.fspath(directory)
         self._dry_run = dry_run
         self._any_user = os.geteuid() == 0 if any_user is None else any_user
+        self._most_grace_s = most_grace_s
         self._sample_every_s = sample_s
         self._lock = threading.RLock()
         self._mailbox = Mailbox()
@@ -416,8 +425,8 @@ class Service:
         rested = self._urgent or now_s >= self._rest_until_s
         return now_s >= self._wake_s or (self._changed and rested)
 
-    def _idle_s(self) -> float | None:
-        """Return for how long nothing is to be done unless somebody rings."""
+    def _idle_s(self) -> float:
+        """Return for how long nothing is to be done unless somebody rings, an hour at most."""
         moments = [self._wake_s, self._again_s, *map(_deadline_s, self._brain.holding.values())]
         if self._watched() or self._readings:
             moments.append(self._sampled_s + self._sample_every_s)
@@ -425,8 +434,7 @@ class Service:
             moments.append(self._started_s + TRACE_S)
         if self._changed and not self._news:
             moments.append(self._rest_until_s)
-        first_s = min(moments)
-        return None if math.isinf(first_s) else max(0.0, first_s - self._clock.now_s())
+        return min(max(0.0, min(moments) - self._clock.now_s()), _LONGEST_IDLE_S)
 
     # One turn: what has happened, what is asked, and what is to be done for it.
 
@@ -687,6 +695,7 @@ class Service:
         for k, spec in enumerate(specs):
             path = f"jobs[{k}]." if len(specs) > 1 else ""
             refuse_hopeless(spec, by, cluster, self._any_user, path)
+            refuse_long_grace(spec, self._most_grace_s, path)
 
         request = f"{by.uid} {key}" if key else ""
 
@@ -711,15 +720,16 @@ class Service:
     def _jobs_of(self, request: str) -> list[LiveJob]:
         return [self._brain.jobs[job] for job in self._brain.requests[request]]
 
-    def cancel(self, job: str, by: Owner) -> JobView:
-        """Begin to end a job; one that is over stays as it is."""
+    def cancel(self, job: str, by: Owner, grace_s: float | None = None) -> JobView:
+        """Begin to end a job, or end it sooner; one that is over stays as it is."""
 
         def cancelled(_: int) -> list[AnyEvent]:
             live = self._job(job)
             refuse_others(live, by, "cancel")
             if live.state in OVER:
                 return []
-            return [events.CancelRequested(at_s=self._clock.now_s(), job=job, by=by.name)]
+            at_s = self._clock.now_s()
+            return [events.CancelRequested(at_s=at_s, job=job, by=by.name, grace_s=grace_s)]
 
         self._mailbox.ask(Request(cancelled, _nothing))
         return self.job(job)
@@ -783,7 +793,8 @@ class Service:
             )
 
     def _all_troubles(self) -> list[str]:
-        return [*self._troubles.copy().values(), self._recorder.trouble, self._learner.trouble]
+        own = self._troubles.copy().values()
+        return [*own, self._pool.trouble, self._recorder.trouble, self._learner.trouble]
 
     def log_path(self, job: str, rank: int, by: Owner) -> str | None:
         """Return the newest log file of a rank of its present or last run."""

@@ -70,6 +70,7 @@ class SimulatedNode:
 
     name: str = "simulated"
     awaited = ""
+    trouble = ""
 
     def __init__(
         self, directory: str | Path, truth: Instance, speed: float = 1.0, start_s: float = 0.0
