@@ -53,6 +53,7 @@ from dovetail.executor.live.planning import Lacks, of_job, of_round, plan_of
 from dovetail.executor.live.pools.pool import SAMPLE_S, NodePool, Usage, told_awaited
 from dovetail.executor.live.presenting import device_views, job_views, powers
 from dovetail.executor.live.recorder import Recorder
+from dovetail.executor.live.room import DiskFullError, require_room
 from dovetail.executor.live.unfailing import AGAIN_S as POLICY_AGAIN_S
 from dovetail.executor.live.unfailing import UnfailingPolicy, asked
 from dovetail.executor.live.views import JobView, ServiceView
@@ -139,6 +140,7 @@ class Service:
     ----------
     ready : threading.Event
         Set once ``run`` has taken up what an earlier service left: from then on answers are true.
+        Where the journal cannot be written yet, requests are refused until it can.
 
     Raises
     ------
@@ -219,13 +221,7 @@ class Service:
     # The life of a service.
 
     def run(self) -> None:
-        """Serve until ``stop``; every job runs on afterwards.
-
-        Raises
-        ------
-        JournalError
-            When the journal cannot be written at the start.
-        """
+        """Serve until ``stop``; every job runs on afterwards."""
         try:
             self._take_up()
             run_rounds(self, self._policy)
@@ -245,7 +241,9 @@ class Service:
         ended = self._ended_last()
         present = [job.run for job in held if job.run is not None]
         beyond = self._pool.resume([*present, *ended])
-        self._commit([self._attached(), *(a for run in beyond for a in self._adopted(run))])
+        adopted = [event for run in beyond for event in self._adopted(run)]
+        if not self._is_durable([self._attached(), *adopted]):
+            return
         strays = self._of_strays(beyond)
         self._unseen = {
             (job.run.id, rank)
@@ -254,13 +252,24 @@ class Service:
             for rank in range(len(job.ranks))
         }
         told = self._of_jobs(self._stamped(self._pool.poll()))
-        self._commit([*self._others(), *told, *self._newly_known()])
+        if not self._is_durable([*self._others(), *told, *self._newly_known()]):
+            return
         releases = [command for command in self._commands if isinstance(command, Release)]
         releases += [Release(run.id) for run in ended]
         self._commands = [*releases, *strays, *self._brain.outstanding()]
         self._pool.attach(self._mailbox.ring)
         self._record_what_was_measured()
         self.ready.set()
+
+    def _is_durable(self, happened: Sequence[AnyEvent]) -> bool:
+        """Record what a start rests on, however long that takes; False: the service stops first."""
+        self._news = [*happened]
+        self._record(())
+        while self._news and not self._mailbox.closed:
+            self.ready.set()
+            self._mailbox.wait(AGAIN_S)
+            self._record(self._mailbox.take())
+        return not self._news
 
     def _ended_last(self) -> list[Run]:
         """Return the runs that ended shortly before the journal did: some may be unreleased."""
@@ -342,7 +351,18 @@ class Service:
             self._wake_s = self._clock.now_s() + POLICY_AGAIN_S
             return False
         self._troubles.pop("world", None)
-        return self._dry_run or self._looked_first()
+        return self._dry_run or (self._has_room() and self._looked_first())
+
+    def _has_room(self) -> bool:
+        """Tell whether the disk has room for what starts write; where not, nothing is decided."""
+        try:
+            require_room(self._directory)
+        except (DiskFullError, OSError) as error:
+            self._be_in_trouble("disk", error)
+            self._changed, self._rest_until_s = True, self._again_s
+            return False
+        self._troubles.pop("disk", None)
+        return True
 
     def _looked_first(self) -> bool:
         """Start what goes first so that it is measured; False where the journal is full."""

@@ -21,7 +21,13 @@ from typing import Final, NamedTuple, Protocol
 from dovetail.executor.live import events
 from dovetail.executor.live.clock import boot_s
 from dovetail.executor.live.jobs import Run
-from dovetail.executor.live.pools.gate import Gate, LaunchError, NotNowError, complaint
+from dovetail.executor.live.pools.gate import (
+    Gate,
+    LaunchError,
+    NotNowError,
+    complaint,
+    is_blameless,
+)
 from dovetail.executor.live.pools.lease import Lease
 from dovetail.executor.live.pools.parts import Meeting, Part, Prepared
 from dovetail.executor.live.pools.processes import Process, boot_id, holders, session
@@ -382,7 +388,8 @@ class Keeper:
         except Exception as error:
             if not isinstance(error, LaunchError | OSError):
                 _log.exception("%s: it could not be launched", self.kept.id)
-            self._abort(idle, str(error), isinstance(error, NotNowError))
+            # What the system refuses here is the service's own: files, pipes, processes.
+            self._abort(idle, str(error), isinstance(error, NotNowError | OSError))
             return
         for rank in idle:
             rank.phase, rank.held_until_s = _Phase.HELD, boot_s() + COMMIT_S
@@ -416,8 +423,7 @@ class Keeper:
             if answer == "lapsed":
                 raise NotNowError(LAPSED)
             if answer != "prepared":
-                # A launcher that says nothing met with something else than its job.
-                refusal = LaunchError if answer else NotNowError
+                refusal = NotNowError if is_blameless(answer) else LaunchError
                 raise refusal(f"rank {rank.number}: {complaint(answer)}")
 
     def _abort(self, ranks: list[_Rank], reason: str, later: bool) -> None:
@@ -437,7 +443,9 @@ class Keeper:
         self._adopt(rank)
         if rank.phase is _Phase.IDLE:
             # It has left no trace, and once it is refused it never can.
-            self._refuse(rank, f"rank {rank.number}: {complaint(answer)}", later=not answer)
+            self._refuse(
+                rank, f"rank {rank.number}: {complaint(answer)}", later=is_blameless(answer)
+            )
 
     def _give_up(self, reason: str, later: bool = False) -> None:
         """Refuse for good what has not been started."""

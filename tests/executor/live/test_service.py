@@ -258,6 +258,26 @@ def test_while_the_disk_is_full_jobs_run_on_and_nothing_is_promised(tmp_path, fu
         assert service.job("j2").state is JobState.PROFILING
 
 
+def test_a_service_that_starts_on_a_full_disk_serves_as_soon_as_there_is_room(tmp_path, full):
+    with service_in(tmp_path) as service:
+        service.submit([spec(work_s=600), spec(work_s=600)], ME)
+        wait_until(is_in(service, "j2", JobState.PROFILING))
+    full.full = True
+    with service_in(tmp_path, full) as service:
+        assert [view.state for view in service.jobs()] == [JobState.PROFILING] * 2
+        assert "disk is full" in service.service().trouble
+        with pytest.raises(BusyError, match="disk is full"):
+            service.cancel("j2", ME)
+    # It was ended before there was any.
+    with service_in(tmp_path, full) as service:
+        full.full = False
+        wait_until(lambda: service.service().trouble == "")
+        service.cancel("j2", ME)
+        wait_until(is_in(service, "j2", JobState.CANCELLED))
+        assert service.job("j1").runs == 1
+    assert kinds(tmp_path).count("service_started") == 2
+
+
 def test_others_may_not_cancel_or_read(tmp_path):
     with service_in(tmp_path) as service:
         service.submit([spec(work_s=600), spec(work_s=600, public_log=True)], ME)
