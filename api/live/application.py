@@ -166,9 +166,17 @@ async def job(
 
 
 @_router.post("/jobs/{job}/cancel")
-def cancel(request: Request, job: str) -> JobView:
-    """Begin to end a job; one that is over stays as it is."""
-    return _desk(request).cancel(job, _asker(request))
+def cancel(
+    request: Request,
+    job: str,
+    grace_s: Annotated[float | None, Query(ge=0, allow_inf_nan=False)] = None,
+) -> JobView:
+    """Begin to end a job; one that is over stays as it is.
+
+    With `grace_s` it is killed after so many seconds from now, where its own grace is not over
+    before that; 0 kills it at once.
+    """
+    return _desk(request).cancel(job, _asker(request), grace_s)
 
 
 @_router.get("/jobs/{job}/explanation")

@@ -54,6 +54,12 @@ def add_live(
     cancel = asking("cancel", "End jobs: asked first, killed when their grace is over.")
     cancel.add_argument("jobs", metavar="JOB", nargs="+", help=_JOB_HELP)
     cancel.add_argument("--wait", action="store_true", help="return when they are gone")
+    cancel.add_argument(
+        "--grace",
+        metavar="TIME",
+        type=_duration,
+        help="kill them after this, if their own grace is longer; 0: now",
+    )
     drain = asking("drain", "Let devices take no new jobs; those that run go on.")
     drain.add_argument(
         "gpus", metavar="DEVICE", nargs="*", help="a device, or a node: all of its (default: all)"
@@ -115,6 +121,13 @@ def _serve(serve: argparse.ArgumentParser) -> None:
     )
     serve.add_argument(
         "--tokens", metavar="FILE", help="USER TOKEN on each line; only its owner may read it"
+    )
+    serve.add_argument(
+        "--max-grace",
+        metavar="TIME",
+        type=_duration,
+        default=3600.0,
+        help="the longest --grace that jobs may have (default: 1 h)",
     )
     serve.add_argument(
         "--dry-run", action="store_true", help="start nothing; plan --from-live tells what would be"
@@ -390,8 +403,8 @@ def _minutes(text: str) -> float:
 
 def _pause(text: str) -> float:
     time_s = _duration(text)
-    if time_s < 0.1:
-        raise argparse.ArgumentTypeError(f"must be >= 0.1 s, got {text!r}")
+    if not 0.1 <= time_s <= 86_400:
+        raise argparse.ArgumentTypeError(f"must be >= 0.1 s and <= 1d, got {text!r}")
     return time_s
 
 

@@ -101,7 +101,7 @@ def logs(options: Namespace) -> int:
 def cancel(options: Namespace) -> int:
     """Begin to end jobs."""
     with Client() as client:
-        found = [client.cancel(name) for name in options.jobs]
+        found = [client.cancel(name, options.grace) for name in options.jobs]
         if options.wait:
             found = [_waited(client, job.id) for job in found]
     if options.json:

@@ -120,6 +120,19 @@ def _refuse_too_long(spec: JobSpec, path: str) -> None:
         raise InputError(rule, f"{path}env")
 
 
+def refuse_long_grace(spec: JobSpec, most_s: float, path: str) -> None:
+    """Refuse a job that could hold its devices for too long after it was asked to end.
+
+    Raises
+    ------
+    InputError
+        When it is refused.
+    """
+    if spec.grace_s > most_s:
+        rule = f"must be <= {most_s:g} s (the service's --max-grace), got {spec.grace_s:g}"
+        raise InputError(rule, f"{path}grace_s")
+
+
 def _refuse_too_large(spec: JobSpec, cluster: Cluster, path: str) -> None:
     held_mib = max((held_mib for _, held_mib in _devices(cluster)), default=0.0)
     if spec.memory_mib is not None and spec.memory_mib > held_mib:

@@ -41,11 +41,15 @@ class Submitted(Event):
 
 
 class CancelRequested(Event):
-    """Its owner or an administrator wants a job gone."""
+    """Its owner or an administrator wants a job gone.
+
+    ``grace_s``: killed after so many seconds, where that is shorter than the job's own grace.
+    """
 
     kind: Literal["cancel_requested"] = "cancel_requested"
     job: Name
     by: Name
+    grace_s: NonNegative | None = None
 
 
 class DrainChanged(Event):

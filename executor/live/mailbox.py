@@ -85,8 +85,8 @@ class Mailbox:
         """Wake who waits; from any thread."""
         self._bell.set()
 
-    def wait(self, timeout_s: float | None) -> None:
-        """Sleep until the bell rings or the time is over; None = for as long as it takes."""
+    def wait(self, timeout_s: float) -> None:
+        """Sleep until the bell rings or the time is over."""
         self._bell.wait(timeout_s)
         self._bell.clear()
 

@@ -37,6 +37,7 @@ _log = logging.getLogger(__name__)
 _PORTS: Final = range(20_000, 30_000)
 """Below what Linux gives to outgoing connections by itself."""
 
+_TOLD: Final = 3
 _THIS_MACHINE: Final = "127.0.0.1"
 
 
@@ -239,6 +240,13 @@ class LocalPool:
         """Return what is kept of a run, None where nothing is."""
         keeper = self._keepers.get(run)
         return None if keeper is None else keeper.part
+
+    @property
+    def trouble(self) -> str:
+        """What keeps runs from being watched or ended; empty where nothing does."""
+        told = [why for keeper in list(self._keepers.values()) if (why := keeper.trouble)]
+        more = f" and {len(told) - _TOLD} more" if len(told) > _TOLD else ""
+        return "; ".join(told[:_TOLD]) + more
 
     def prepared(self) -> Sequence[Prepared]:
         """Return at once the parts that have come to their gates since the last call."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import os
 import pwd
 import socket
@@ -205,6 +206,18 @@ def test_a_user_cancels_what_is_his(live):
     (name,) = live.other.submit([job()])
     assert live.other.job(name).owner == OTHER
     live.other.cancel(name)
+    assert live.other.wait(name).state is JobState.CANCELLED
+
+
+def test_who_cancels_may_shorten_the_grace(live):
+    (name,) = live.other.submit([job(command=["train", "work_s=60", "deaf=1"], grace_s=600.0)])
+    wait_until(lambda: runs(live, name))
+    live.other.cancel(name)
+    assert state(live, name) is JobState.STOPPING
+    for wrong in (-1.0, math.nan):
+        with pytest.raises(InputError, match="grace_s"):
+            live.mine.cancel(name, wrong)
+    live.mine.cancel(name, 0.0)
     assert live.other.wait(name).state is JobState.CANCELLED
 
 

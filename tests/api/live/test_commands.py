@@ -271,7 +271,9 @@ def test_a_plan_from_live(simulated, run, short_path):
         (("serve", "--watch", "warm_up_s=-3"), "with finite values >= 0, got 'warm_up_s=-3'"),
         (("submit", "--workers", "0", "--", "x"), "must be a whole number >= 1, got '0'"),
         (("submit",), "the following arguments are required: COMMAND"),
-        (("top", "--every", "0"), "must be >= 0.1 s, got '0'"),
+        (("top", "--every", "0"), "must be >= 0.1 s and <= 1d, got '0'"),
+        (("top", "--every", "2d"), "must be >= 0.1 s and <= 1d, got '2d'"),
+        (("cancel", "j1", "--grace", "now"), "must be a time like 90, 15m, 2h or 1d, got 'now'"),
         (("serve", "--listen", "here"), "must be HOST:PORT, got 'here'"),
     ],
 )

@@ -83,8 +83,8 @@ class Story:
     def stop(self, job, then="wait"):
         return self.tell(events.StopDecided, run=job.run.id, reason="too slow", then=then)
 
-    def cancel(self, job, by="ann"):
-        return self.tell(events.CancelRequested, job=job.id, by=by)
+    def cancel(self, job, by="ann", grace_s=None):
+        return self.tell(events.CancelRequested, job=job.id, by=by, grace_s=grace_s)
 
     def running(self, *gpus, **fields):
         """Return a job of a known workload whose every rank runs."""

@@ -242,6 +242,15 @@ class TestCancelling:
         story.ended(job, status=0)
         assert job.state is JobState.CANCELLED
 
+    def test_sooner_than_its_grace(self, story):
+        job = story.running()
+        assert story.cancel(job) == (Stop("j1.1", 30.0),)
+        assert story.cancel(job, by="root", grace_s=0.0) == (Stop("j1.1", 0.0),)
+        assert story.brain.outstanding() == (Stop("j1.1", 0.0),)
+
+    def test_never_later_than_its_grace(self, story):
+        assert story.cancel(story.running(), grace_s=600.0) == (Stop("j1.1", 30.0),)
+
     def test_twice_and_after_its_end(self, story):
         job = story.running()
         story.cancel(job)
