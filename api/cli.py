@@ -500,15 +500,20 @@ def _simulated(command: _Parser) -> None:
         "trace's own, else a synthetic one)",
     )
     world.add_argument(
-        "--nodes", metavar="N", type=_count, help="default: 32, or the instance's own"
+        "--nodes",
+        metavar="N",
+        type=_count,
+        help="needed unless the world is an instance with its own",
     )
-    world.add_argument("--gpus-per-node", metavar="N", type=_count, help="default: 8, or likewise")
+    world.add_argument(
+        "--gpus-per-node", metavar="N", type=_count, help="default: 8, or the instance's own"
+    )
     world.add_argument(
         "--gpu-model",
         metavar="M,...",
         type=_models,
         help="taken in turn by nodes; run times of the trace hold on the first (default: V100, a "
-        "data set's only one, or likewise)",
+        "data set's only one, or the instance's own)",
     )
     world.add_argument(
         "--restart",
