@@ -194,10 +194,15 @@ def _check(commands: _Commands) -> None:
 
 
 def _explain(commands: _Commands) -> None:
-    explain = _command(commands, "explain", "Say why a job waits and what would let it start.")
+    explain = _command(commands, "explain", "Say why jobs wait and what would let one start.")
     explain.add_argument("instance", metavar="INSTANCE", help=INSTANCE_HELP)
     explain.add_argument("plan", metavar="PLAN", help="plan file, or - for standard input")
-    explain.add_argument("job", metavar="JOB", help="id of the job")
+    explain.add_argument(
+        "job",
+        metavar="JOB",
+        nargs="?",
+        help="id of the job (default: all that wait, and the pairs that nobody has measured)",
+    )
 
 
 def _predict(commands: _Commands) -> None:

@@ -182,11 +182,9 @@ def _world(options: Namespace) -> tuple[str | None, Instance]:
     models = options.gpu_model
     gpus_per_node = options.gpus_per_node or DEFAULT_GPUS_PER_NODE
     if source is None:
-        nodes = _nodes(options, gpus_per_node)
+        size = _nodes(options, gpus_per_node), gpus_per_node
         with _about_world(""):
-            made = synthetic_world(
-                SYNTHETIC_WORKLOADS, nodes, gpus_per_node, models or (DEFAULT_GPU_MODEL,)
-            )
+            made = synthetic_world(SYNTHETIC_WORKLOADS, *size, models or (DEFAULT_GPU_MODEL,))
         return None, made
     found = _source(source)
     if isinstance(found, DataSet) and not models and len(found.gpu_models) > 1:

@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice, zip_longest
+from itertools import islice
 from typing import TYPE_CHECKING, TextIO, cast
 
 from rich.box import SIMPLE_HEAD
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from dovetail.comparison import Comparison
     from dovetail.instances.checker import CheckReport
     from dovetail.instances.instance import Instance
-    from dovetail.instances.plan import ObjectiveValue, Plan
+    from dovetail.instances.plan import ObjectiveValue, Plan, Waiting
     from dovetail.solver.explanations import Explanation
 
 WIDTH = 100
@@ -208,14 +208,30 @@ def waiting_lines(laid_out: PlanView) -> RenderableType:
     waiting = laid_out.waiting
     if not waiting:
         return Text("\nno job waits", "bold")
+    title = f"\n{number(len(waiting), 'job')} waiting: {counted(laid_out.reason_kinds)}"
+    left_out = _left_out(len(waiting) - MOST_WAITING, "waiting job")
+    return Group(Text(title, "bold"), _reason_lines(waiting[:MOST_WAITING]), *left_out)
+
+
+def waiting_view(
+    waiting: Sequence[Waiting], unknown_pairs: Sequence[tuple[str, str]]
+) -> RenderableType:
+    """Return why each job waits, and the pairs of workloads that nothing is known of."""
+    lines: list[RenderableType] = [_reason_lines(waiting) if waiting else Text("no job waits")]
+    if unknown_pairs:
+        title = f"\n{number(len(unknown_pairs), 'pair')} of workloads without a known slowdown:"
+        told = (Text(f"{a} + {b}") for a, b in unknown_pairs)
+        lines += [Text(title, "bold"), *told]
+    return Group(*lines)
+
+
+def _reason_lines(waiting: Iterable[Waiting]) -> Table:
     lines = Table.grid(padding=(0, 2))
     lines.add_column(overflow="fold", max_width=WIDTH // 3)
     lines.add_column(overflow="fold")
-    for each in waiting[:MOST_WAITING]:
+    for each in waiting:
         lines.add_row(Text(each.job), Text(each.reason or "no reason given"))
-    title = f"\n{number(len(waiting), 'job')} waiting: {counted(laid_out.reason_kinds)}"
-    left_out = _left_out(len(waiting) - MOST_WAITING, "waiting job")
-    return Group(Text(title, "bold"), lines, *left_out)
+    return lines
 
 
 def note_lines(plan: Plan) -> RenderableType:
@@ -332,8 +348,8 @@ def _gpu_rows(gpu: GpuView, node: str) -> Iterator[Mapping[str, str]]:
     # What is the same for all on this GPU is said once.
     first = {"node": node, "GPU": gpu.gpu.id, "memory GiB": memory}
     rows = [_seat_cells(seat) for seat in gpu.seats] or [{"job": "(idle)"}]
-    for row, common in zip_longest(rows, [first], fillvalue={}):
-        yield {**dict.fromkeys(PLAN_COLUMNS, ""), **row, **common}
+    for k, row in enumerate(rows):
+        yield {**dict.fromkeys(PLAN_COLUMNS, ""), **row, **(first if k == 0 else {})}
 
 
 def _seat_cells(seat: Seat) -> Mapping[str, str]:
