@@ -29,6 +29,8 @@ from dovetail.solver.policies import policy_named
 
 _DEFAULT_SEEDS = 3
 _COMPARISON_FILE = "comparison.json"
+_HARDLY = 0.01
+"""The part of completion times up to which waiting and slowdowns do not count."""
 
 
 def simulate(options: Namespace) -> int:
@@ -49,13 +51,14 @@ def simulate(options: Namespace) -> int:
     result = RunResult.of(options.policy, options.seed, history, scenario.trace)
     if options.output:
         result.write(options.output)
+    facts = {**asked.facts, **_idle_queue([result])}
     if options.json:
-        write_data(_run_data(result, asked.facts), "-")
+        write_data(_run_data(result, facts), "-")
         return 0
     from dovetail.simulation_text import run_view
     from dovetail.tables import console
 
-    console().print(run_view(result.policy, result.seed, result.summary, asked.facts))
+    console().print(run_view(result.policy, result.seed, result.summary, facts))
     if options.output:
         print(f"\n-> {Path(options.output)}")
     return 0
@@ -87,7 +90,8 @@ def _told(
 
     runs = campaign.results(tables=False)
     groups = Groups.of(runs, options.baseline) if common_seeds(runs) else None
-    facts = {**asked.facts, "seeds": _seeds_told(campaign.seeds, groups)}
+    seeds = {"seeds": _seeds_told(campaign.seeds, groups)}
+    facts = {**asked.facts, **seeds, **_idle_queue(runs)}
     data = {"setup": campaign.setup_digest, **_comparison_data(groups, runs, failures, facts)}
     if options.output:
         write_text(campaign.folder / "results.csv", _csv(runs))
@@ -107,6 +111,16 @@ def _told(
     for line in _failures_told(failures):
         print(f"dovetail: failed: {line}", file=sys.stderr)
     return 1 if failures else 0
+
+
+def _idle_queue(runs: Sequence[RunResult]) -> Mapping[str, str]:
+    """Return a warning where jobs neither wait nor slow each other down: any policy does that."""
+    for metrics in (run.summary for run in runs):
+        waited = metrics["queueing_mean_s"] / metrics["jct_mean_s"]
+        if max(waited, metrics["slowdown_mean"] - 1) < _HARDLY:
+            cure = "give fewer --nodes, or a higher --load"
+            return {"warning": f"nothing ever waits, so policies hardly differ: {cure}"}
+    return {}
 
 
 def _seeds_told(seeds: Sequence[int], groups: Groups | None) -> str:

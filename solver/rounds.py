@@ -40,6 +40,7 @@ from dovetail.solver.registry import Solver, solver_named
 from dovetail.solver.stages import with_weight
 from dovetail.solver.tie_break import Placed, placed
 
+_NAMED = 3
 _NOT_ALL_LISTED = "the time was up before all groups were listed: the bound is a rough one"
 
 
@@ -251,7 +252,7 @@ class _Outcome:
             preempt=self._preempt,
             nodes_spanned=nodes_spanned(self._instance, assigned),
             tie_break="proven" if where.proven else "heuristic",
-            notes=(*notes, *(n for n in (self._choice.note,) if n), *unknown_pairs(self._instance)),
+            notes=(*notes, *(n for n in (self._choice.note,) if n), *_unknown_told(self._instance)),
             assignments=assigned,
         )
 
@@ -333,25 +334,31 @@ class _Outcome:
         )
 
 
-def unknown_pairs(instance: Instance) -> list[str]:
-    """Return a line on the pairs of workloads in use that nothing is known of, if there are any."""
+def unknown_pairs(instance: Instance) -> list[tuple[str, str]]:
+    """Return the pairs of workloads in use that nothing is known of, and that may not share."""
     known = {entry.pair for entry in instance.slowdowns if entry.pair}
     in_sets = {frozenset(entry.set) for entry in instance.slowdowns if entry.set}
     jobs = Counter(job.workload for job in instance.jobs)
-    pairs = [
+    return [
         (a, b)
         for a, b in combinations_with_replacement(jobs, 2)
         if (a != b or jobs[a] > 1)
         and known.isdisjoint(((a, b), (b, a)))
         and frozenset((a, b)) not in in_sets
     ]
+
+
+def _unknown_told(instance: Instance) -> list[str]:
+    pairs = unknown_pairs(instance)
     if not pairs:
         return []
+    jobs = Counter(job.workload for job in instance.jobs)
     total = len(jobs) * (len(jobs) - 1) // 2 + sum(number > 1 for number in jobs.values())
-    named = listed([f"{a} + {b}" for a, b in pairs], 3)
+    named = listed([f"{a} + {b}" for a, b in pairs], _NAMED)
     have = "has" if len(pairs) == 1 else "have"
     rule = f"{have} no known slowdown and may not share"
-    return [f"{len(pairs)} of {total} pairs of workloads {rule}: {named}"]
+    told = f"{len(pairs)} of {total} pairs of workloads {rule}: {named}"
+    return [told + ("; explain without a job lists all" if len(pairs) > _NAMED else "")]
 
 
 def write_model(instance: Instance, plan: Plan, path: Path) -> None:
