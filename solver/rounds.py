@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement
+from numbers import Integral, Real
 from pathlib import Path
 from typing import TypeGuard
 
@@ -165,7 +166,9 @@ def solve(
         kind = type(previous).__name__
         raise UnsupportedError(f"previous must be the Result of a round or None, got {kind}")
     prices = previous and previous.prices and previous.prices.of(instance, objective)
-    limits = Limits.of(time_limit, gap, seed, prices or None)
+    # Numbers of NumPy are taken too; one of 32 bits would round the clock.
+    seconds = None if time_limit is None else float(time_limit)
+    limits = Limits.of(seconds, float(gap), int(seed), prices or None)
     chosen = solver_named(solver) if isinstance(solver, str) else solver
     book = previous.book if previous else None
     pending = instance.preempted() if preempt else instance
@@ -203,12 +206,12 @@ def _check_arguments(
         raise UnsupportedError(f"time limit must be a number of seconds >= 0, got {time_limit!r}")
     if not (_is_number(gap) and 0 <= gap < 1):
         raise UnsupportedError(f"gap must be >= 0 and < 1, got {gap!r}")
-    if not isinstance(seed, int):
+    if not isinstance(seed, Integral):
         raise UnsupportedError(f"seed must be a whole number, got {seed!r}")
 
 
 def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float)
+    return isinstance(value, Real)
 
 
 class _Outcome:
