@@ -73,6 +73,7 @@ def pair_columns(most: int) -> tuple[Column, ...]:
             Column(f"workload_{k + 1}", f"workloads[{k}]", str),
             Column(f"share_{k + 1}", f"share[{k}]", int),
             Column(f"slowdown_{k + 1}", f"slowdown[{k}]", float),
+            Column(f"p99_{k + 1}", f"p99[{k}]", float),
         )
         for k in range(most)
     )
@@ -139,6 +140,7 @@ def _measurement_data(row: Row, columns: Iterable[Column]) -> dict[str, object]:
         "workloads": [cells[f"workloads[{k}]"] for k in range(width)],
         "share": [cells.get(f"share[{k}]") for k in range(width)],
         "slowdown": None if failed else [cells[f"slowdown[{k}]"] for k in range(width)],
+        "p99": [cells.get(f"p99[{k}]") for k in range(width)],
     }
 
 
@@ -249,6 +251,7 @@ def measurement_cells(found: Measurement) -> dict[str, Cell]:
         cells[f"workload_{k + 1}"] = name
         cells[f"share_{k + 1}"] = found.shares[k]
         cells[f"slowdown_{k + 1}"] = found.slowdown[k] if found.slowdown else None
+        cells[f"p99_{k + 1}"] = found.p99[k] if found.p99 else None
     return cells
 
 

@@ -23,7 +23,8 @@ def import_pairs(
     The columns are ``device`` (GPU model), ``mode`` (``shared``: unpartitioned), ``gpus`` (1),
     ``job_a``, ``job_b``, ``slowdown_a``, ``slowdown_b`` (1 = no interference) and ``status``;
     others are ignored. A pair whose status is not ``ok`` did not run and may not share. Rows
-    of the same pair, mirrored or not, are averaged.
+    of the same pair, mirrored or not, are averaged. ``p99_a`` and ``p99_b``, where there, are the
+    growth of the tail latency; empty for a job type without.
 
     Parameters
     ----------
@@ -73,7 +74,12 @@ def _measurement(row: Row) -> Measurement:
         workloads=(row.text("job_a"), row.text("job_b")),
         gpu_model=row.text("device"),
         slowdown=slowdown,
+        p99=(_tail(row, "p99_a"), _tail(row, "p99_b")) if ran else None,
     )
+
+
+def _tail(row: Row, column: str) -> float | None:
+    return row.positive(column) if row.values.get(column) else None
 
 
 def _of_device(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from dovetail.formulations.rounds import Mode
 from dovetail.instances.slowdown_table import UNCAPPED
 from dovetail.solver.policies.policy import Decision, RoundProof, Start
-from dovetail.solver.policies.state import Job, State
+from dovetail.solver.policies.state import Job, Sharer, State
 
 _SLACK_MIB = 1e-6
 
@@ -84,10 +85,10 @@ class Draft:
         self._stops.append(job)
 
     def has_room(self, gpu: int, job: Job, mode: int = 0) -> bool:
-        """Tell whether a job may physically join a GPU.
+        """Tell whether a job may join a GPU, uncapped.
 
-        A place is left, the memory of all fits, and no pair among them is known to have failed.
-        Says nothing of slowdowns.
+        A place is left, the memory of all fits, no pair among them is known to have failed, and
+        latency-critical jobs keep their gSLAs. Says nothing of other slowdowns.
         """
         state = self.state
         machines = state.machines
@@ -101,7 +102,11 @@ class Draft:
         if need > machines.memory_mib[gpu] + _SLACK_MIB:
             return False
         model = machines.model[gpu]
-        return all((model, job.workload, o.workload) not in state.clashes for o in residents)
+        if any((model, job.workload, o.workload) in state.clashes for o in residents):
+            return False
+        stretch = state.modes[job.workload][mode].stretch
+        mine = Sharer(job.workload, job.tail_limit, None, stretch)
+        return state.tails_kept(model, [mine, *(self._sharer(o, gpu) for o in residents)])
 
     def capped(self, gpu: int) -> int:
         """Return the sum of the caps on a GPU after the steps so far."""
@@ -123,8 +128,15 @@ class Draft:
         return Decision(tuple(self._starts), tuple(self._stops), wake_s, proof)
 
     def _needs_mib(self, job: Job) -> float:
+        return self._mode(job).memory_mib
+
+    def _mode(self, job: Job) -> Mode:
         start = self._started.get(job.number)
-        return self.state.modes[job.workload][start.mode if start else job.mode].memory_mib
+        return self.state.modes[job.workload][start.mode if start else job.mode]
+
+    def _sharer(self, job: Job, gpu: int) -> Sharer:
+        share, stretch = self._share(job, gpu), self._mode(job).stretch
+        return Sharer(job.workload, job.tail_limit, share, stretch)
 
     def _share(self, job: Job, gpu: int) -> int | None:
         start = self._started.get(job.number)
