@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from dovetail.formulations.rounds import Mode
 from dovetail.instances.slowdown_table import UNCAPPED
 from dovetail.solver.policies.policy import Decision, RoundProof, Start
-from dovetail.solver.policies.state import Job, Sharer, State
+from dovetail.solver.policies.state import Job, State
 
 _SLACK_MIB = 1e-6
 
@@ -104,9 +103,8 @@ class Draft:
         model = machines.model[gpu]
         if any((model, job.workload, o.workload) in state.clashes for o in residents):
             return False
-        stretch = state.modes[job.workload][mode].stretch
-        mine = Sharer(job.workload, job.tail_limit, None, stretch)
-        return state.tails_kept(model, [mine, *(self._sharer(o, gpu) for o in residents)])
+        beside = [state.sharer(o, self._share(o, gpu), self._mode(o)) for o in residents]
+        return state.tails_kept(model, [state.sharer(job, None, mode), *beside])
 
     def capped(self, gpu: int) -> int:
         """Return the sum of the caps on a GPU after the steps so far."""
@@ -128,15 +126,11 @@ class Draft:
         return Decision(tuple(self._starts), tuple(self._stops), wake_s, proof)
 
     def _needs_mib(self, job: Job) -> float:
-        return self._mode(job).memory_mib
+        return self.state.modes[job.workload][self._mode(job)].memory_mib
 
-    def _mode(self, job: Job) -> Mode:
+    def _mode(self, job: Job) -> int:
         start = self._started.get(job.number)
-        return self.state.modes[job.workload][start.mode if start else job.mode]
-
-    def _sharer(self, job: Job, gpu: int) -> Sharer:
-        share, stretch = self._share(job, gpu), self._mode(job).stretch
-        return Sharer(job.workload, job.tail_limit, share, stretch)
+        return start.mode if start else job.mode
 
     def _share(self, job: Job, gpu: int) -> int | None:
         start = self._started.get(job.number)

@@ -264,6 +264,10 @@ class State:
             self._tails = known
         return known[2]
 
+    def sharer(self, job: Job, share: int | None, mode: int) -> Sharer:
+        """Return what counts of a job at a cap in one of its modes."""
+        return Sharer(job.workload, job.tail_limit, share, self.modes[job.workload][mode].stretch)
+
     def tails_kept(self, model: int, sharers: Sequence[Sharer]) -> bool:
         """Tell whether jobs that share a GPU keep every latency-critical one in its limit.
 
