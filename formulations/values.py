@@ -164,7 +164,8 @@ def shortens_mean_completion(
     -------
     (n,) bool
     """
-    shared_mean = mean_completion(slowdown.T, alone.T, remaining.T)
+    of_both = ((values[:, 0], values[:, 1]) for values in (slowdown, alone, remaining))
+    shared_mean = mean_completion(*of_both)
     in_turn = np.where(running, alone * remaining, remaining)
     rows = np.arange(len(slowdown))
     leader = np.where(running.any(axis=1), running.argmax(axis=1), remaining.argmin(axis=1))

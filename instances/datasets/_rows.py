@@ -73,6 +73,7 @@ def pair_columns(most: int) -> tuple[Column, ...]:
             Column(f"workload_{k + 1}", f"workloads[{k}]", str),
             Column(f"share_{k + 1}", f"share[{k}]", int),
             Column(f"slowdown_{k + 1}", f"slowdown[{k}]", float),
+            Column(f"p99_{k + 1}", f"p99[{k}]", float),
         )
         for k in range(most)
     )
@@ -94,6 +95,8 @@ _SECOND_NAMES = (
     Column("share_b", "share[1]", int),
     Column("slowdown_a", "slowdown[0]", float),
     Column("slowdown_b", "slowdown[1]", float),
+    Column("p99_a", "p99[0]", float),
+    Column("p99_b", "p99[1]", float),
     Column("device", "gpu_model", str),
 )
 """Other names of columns of pairs, read and never written."""
@@ -163,7 +166,7 @@ def _measurement_data(row: Row, columns: Sequence[Column]) -> dict[str, object]:
     cells = {
         column.path: cell_value(row, column)
         for column in columns
-        if ran or not column.path.startswith("slowdown")
+        if ran or not column.path.startswith(("slowdown", "p99"))
     }
     for name, only in _ONLY.items():
         if cells.get(name) not in (None, only):
@@ -179,6 +182,7 @@ def _measurement_data(row: Row, columns: Sequence[Column]) -> dict[str, object]:
         "workloads": [cells[f"workloads[{k}]"] for k in range(width)],
         "share": [cells.get(f"share[{k}]") for k in range(width)],
         "slowdown": slowdowns if ran else None,
+        "p99": [cells.get(f"p99[{k}]") for k in range(width)],
     }
 
 
@@ -293,6 +297,7 @@ def measurement_cells(found: Measurement) -> dict[str, Cell]:
         cells[f"workload_{k + 1}"] = name
         cells[f"share_{k + 1}"] = found.shares[k]
         cells[f"slowdown_{k + 1}"] = found.slowdown[k] if found.slowdown else None
+        cells[f"p99_{k + 1}"] = found.p99[k] if found.p99 else None
     return cells
 
 

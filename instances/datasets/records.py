@@ -61,6 +61,10 @@ def _told(metrics: Metrics | None) -> Metrics | None:
     return None if metrics == Metrics() else metrics
 
 
+def _measured(p99: tuple[float | None, ...] | None) -> tuple[float | None, ...] | None:
+    return p99 if p99 and any(tail is not None for tail in p99) else None
+
+
 def _capped(share: tuple[int | None, ...] | None) -> tuple[int | None, ...] | None:
     return share if share and any(cap is not None for cap in share) else None
 
@@ -111,24 +115,28 @@ class Measurement(Record):
 
     A workload may stand there twice, and its two copies may have been slowed unequally.
     ``slowdown`` has one number for each of ``workloads``; it is None where they failed to run
-    together (out of memory, say).
+    together (out of memory, say). ``p99`` is by how much the 99th percentile of the latency grew
+    of each workload that has one.
     """
 
     workloads: Annotated[tuple[Name, ...], Field(min_length=2)]
     gpu_model: Name
     share: Annotated[tuple[Share | None, ...] | None, AfterValidator(_capped)] = None
     slowdown: tuple[Slowdown, ...] | None
+    p99: Annotated[tuple[Slowdown | None, ...] | None, AfterValidator(_measured)] = None
     power_w: Positive | None = None
     source: Name | None = None
     date: Date | None = None
 
     @model_validator(mode="after")
     def _one_value_each(self) -> Self:
-        for name in ("share", "slowdown"):
+        for name in ("share", "slowdown", "p99"):
             values = getattr(self, name)
             if values is not None and len(values) != len(self.workloads):
                 rule = f"must have {len(self.workloads)} items, got {len(values)}"
                 raise rule_broken(name, rule)
+        if self.slowdown is None and self.p99 is not None:
+            raise rule_broken("p99", "must be absent where they failed to run together")
         return self
 
     @property
@@ -223,8 +231,8 @@ class DataSet(Record):
         """Return an instance of what was measured on a GPU model, one pending job a workload.
 
         Entries are averages: of a combination measured several times, and of the copies of a
-        workload beside itself, the mean speed; what failed once may not share. The cluster
-        allows the caps and the most workloads on a GPU that were measured.
+        workload beside itself, the mean speed and p99; what failed once may not share. The
+        cluster allows the caps and the most workloads on a GPU that were measured.
 
         Parameters
         ----------

@@ -38,8 +38,9 @@ def entries(measurements: Iterable[Measurement]) -> list[dict[str, object]]:
 
     A combination (workloads with their shares) measured several times, in any order, gets the
     mean of the measured speeds (the harmonic mean of the slowdowns), and so do the copies of a
-    workload beside itself: the throughput of the GPU stays what was measured. Power is the mean
-    of the known figures. A combination that failed once may not share.
+    workload beside itself: the throughput of the GPU stays what was measured. Power and p99 are
+    means of the known figures; a workload without latency has its slowdown for a p99 where a
+    co-runner has one. A combination that failed once may not share.
     """
     groups = _grouped(measurements)
     return [_entry(model, members, found) for (model, members), found in groups.items()]
@@ -138,11 +139,15 @@ def _members(found: Measurement) -> _Members:
 def _entry(model: str, members: _Members, found: Sequence[Measurement]) -> dict[str, object]:
     capped = any(member.share for member in members)
     slowdowns = _means(found)
+    tails = _mean_tails(found)
     powers = [measured.power_w for measured in found if measured.power_w is not None]
     return {
         "pair" if len(members) == 2 else "set": tuple(member.workload for member in members),
         "share": tuple(member.share or None for member in members) if capped else None,
         "slowdown": slowdowns and tuple(slowdowns[member] for member in members),
+        "p99": tuple(tails.get(member, slowdowns[member]) for member in members)
+        if slowdowns and tails
+        else None,
         "power_w": fmean(powers) if slowdowns and powers else None,
         "gpu_model": model,
     }
@@ -178,6 +183,16 @@ def cluster(
         "shares": sorted(caps),
         "nodes": nodes,
     }
+
+
+def _mean_tails(found: Sequence[Measurement]) -> dict[_Member, float]:
+    """Return the mean growth of the tail latency of each member that has one."""
+    known: dict[_Member, list[float]] = {}
+    for measured in found:
+        for member, p99 in zip(_members(measured), measured.p99 or (), strict=False):
+            if p99 is not None:
+                known.setdefault(member, []).append(p99)
+    return {member: fmean(tails) for member, tails in known.items()}
 
 
 def nodes(

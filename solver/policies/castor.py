@@ -28,7 +28,7 @@ class Castor:
     Source: Castor (2025), section 5: Algorithm 1 for the queue and the GPUs (``shortest_first``),
     Algorithm 2 for the sub-batch of the joining job, theorem 1 for whether sharing now ends the
     pair earlier on average than one after the other. Running jobs are never stopped and keep
-    their batch; at most two jobs share a GPU; gSLAs play no part.
+    their batch; at most two jobs share a GPU; gSLAs of batch jobs play no part.
 
     The theorem looks at a pair; a gang joins hosts each of which passes it by itself, as in
     Algorithm 1. Seconds are those on the host's GPU model. A sub-batch lengthens a job to its
@@ -61,6 +61,6 @@ class Castor:
             shared = (pairs.joining * stretch, pairs.hosting * host_stretch)
             at_once = mean_completion(shared, alone, left_s)
             pays = (at_once < one_by_one * (1 - SHORTER_BY)) & fits(need, hosts)
-            better = pays & (at_once < score)
+            better = pays & (stretch <= pairs.most_stretch) & (at_once < score)
             score[better], mode[better] = at_once[better], k
         return Offers(score, mode)
