@@ -67,9 +67,7 @@ class Story:
         return self.tell(events.RankReady, run=job.run.id, rank=rank)
 
     def ended(self, job, status=0, rank=0, asked=False):
-        return self.tell(
-            events.RankEnded, run=job.run.id, rank=rank, status=status, asked=asked
-        )
+        return self.tell(events.RankEnded, run=job.run.id, rank=rank, status=status, asked=asked)
 
     def lost(self, job, rank=0):
         return self.tell(events.RankLost, run=job.run.id, rank=rank, reason="no answer")
