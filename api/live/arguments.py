@@ -351,6 +351,9 @@ def _logs(logs: argparse.ArgumentParser) -> None:
         "-n", "--lines", metavar="N", type=_number(0), help="begin with the last N lines"
     )
     logs.add_argument(
+        "--raw", action="store_true", help="give a terminal what would command it, too"
+    )
+    logs.add_argument(
         "--rank", metavar="K", type=_number(0), default=0, help="of this process (default: 0)"
     )
 

@@ -485,7 +485,10 @@ class Brain:
         return self._rank_over(event, None, f"cannot start: {event.reason}")
 
     def _rank_ended(self, event: events.RankEnded) -> list[Command]:
+        job, _ = self._rank(event)
         trouble = "" if event.status == 0 else _status(event.rank, event.status)
+        if event.asked and job is not None and job.state is not JobState.STOPPING:
+            trouble = f"rank {event.rank} was asked to end, and the journal has lost why"
         return self._rank_over(event, event.status, trouble)
 
     def _rank_gone(self, event: events.RankGone) -> list[Command]:
@@ -724,9 +727,11 @@ def _submission(job: LiveJob) -> int:
 
 def _blameless(event: AnyEvent) -> bool:
     """Tell whether the end of a rank says nothing of its job."""
-    return isinstance(event, events.RankGone) or (
-        isinstance(event, events.RankRefused) and event.later
-    )
+    match event:
+        case events.RankRefused(later=blameless) | events.RankEnded(asked=blameless):
+            return blameless
+        case _:
+            return isinstance(event, events.RankGone)
 
 
 def _key(job: LiveJob) -> WorkloadKey:

@@ -122,12 +122,16 @@ class RankRefused(Event):
 
 
 class RankEnded(Event):
-    """A rank and all its processes are gone; ``status`` is negative for a signal."""
+    """A rank and all its processes are gone; ``status`` is negative for a signal.
+
+    ``asked``: its run was being stopped, as the files of the run tell.
+    """
 
     kind: Literal["rank_ended"] = "rank_ended"
     run: Name
     rank: Rank
     status: StrictInt
+    asked: StrictBool = False
 
 
 class RankLost(Event):

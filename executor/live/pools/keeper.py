@@ -330,11 +330,11 @@ class Keeper:
 
     def _find(self) -> None:
         """Take up ranks that have a trace."""
-        for rank in self._ranks:
-            self._adopt(rank)
         order = self._files.stop_order()
         if order is not None and order.boot == boot_id():
             self._stopping = order
+        for rank in self._ranks:
+            self._adopt(rank)
 
     def _adopt(self, rank: _Rank) -> None:
         try:
@@ -550,7 +550,11 @@ class Keeper:
             self._end(rank, self._gone(rank, LAPSED))
         else:
             ended = events.RankEnded(
-                at_s=0.0, run=self.kept.id, rank=rank.number, status=ending.status
+                at_s=0.0,
+                run=self.kept.id,
+                rank=rank.number,
+                status=ending.status,
+                asked=self._stopping is not None,
             )
             self._end(rank, ended)
 

@@ -6,7 +6,8 @@ life; in short:
 
 - the process is forked, made the job's user and brought to its directory, but waits at a gate.
   The shim says ``prepared`` on its standard output (or ``refused REASON``, or ``later REASON``
-  where nothing is wrong with the job) and reads ``go`` from its standard input; end of file means that nothing is to be started, and no trace is left;
+  where nothing is wrong with the job) and reads ``go`` from its standard input; end of file
+  means that nothing is to be started, and no trace is left;
 - ``started.json`` appears by ``link``, which fails if there is one: a rank never starts twice;
 - the gate opens. The shim is a subreaper, so every descendant that loses its parent becomes its
   child, and ``waitpid`` failing with ECHILD proves that nothing of the rank is left;

@@ -260,6 +260,33 @@ class TestCancelling:
         assert job.why == "cancelled by ann"
 
 
+class TestAStopThatTheJournalHasLost:
+    """The files of a run say that it was asked to end: it has not finished, nor failed."""
+
+    @pytest.mark.parametrize("status", [0, 3, -15])
+    def test_a_job_that_may_starts_again(self, story, status):
+        job = story.running()
+        story.ended(job, status, asked=True)
+        assert job.state is JobState.WAITING
+        assert job.why == "again after: rank 0 was asked to end, and the journal has lost why"
+        assert (job.losses, job.failures) == (1, 0)
+
+    def test_another_has_failed(self, story):
+        job = story.running(requeue=False)
+        story.ended(job, asked=True)
+        assert job.state is JobState.FAILED
+        assert job.why == "rank 0 was asked to end, and the journal has lost why"
+
+    def test_what_the_journal_knows_counts(self, story):
+        cancelled, stopped = story.running("g0"), story.running("g1")
+        story.cancel(cancelled)
+        story.stop(stopped, then="fail")
+        for job in (cancelled, stopped):
+            story.ended(job, asked=True)
+        assert [cancelled.state, stopped.state] == [JobState.CANCELLED, JobState.FAILED]
+        assert stopped.why == "too slow"
+
+
 class TestFailures:
     def test_again_as_often_as_it_may(self, story):
         job = story.submit(retries=2)

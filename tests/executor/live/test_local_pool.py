@@ -387,7 +387,8 @@ class TestStopping:
         wait_until((state / "runs/j1.1/stop.json").exists)
         second = make(run)
         # Nobody gives the order again.
-        assert second.wait_for("rank_ended").status == -9
+        ended = second.wait_for("rank_ended")
+        assert (ended.status, ended.asked) == (-9, True)
 
     def test_a_launcher_that_does_not_answer_is_killed_with_all_it_guards(
         self, make, state, tmp_path, monkeypatch
