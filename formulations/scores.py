@@ -56,6 +56,17 @@ def score(groups: Groups, values: JobValues, counts: Ints) -> Score:
     )
 
 
+def open_weight(groups: Groups, values: JobValues) -> Floats:
+    """Return the weight of each job of which it is to be decided whether it is placed, (jobs,).
+
+    That of running jobs and of those in no group is 0.
+    """
+    is_open = np.zeros(len(values.weight), dtype=bool)
+    is_open[groups.job] = True
+    is_open &= [not job.running for job in groups.round.jobs]
+    return np.where(is_open, values.weight, 0.0)
+
+
 def ceiling(groups: Groups, values: JobValues) -> Score:
     """Return bounds that no choice exceeds.
 

@@ -38,10 +38,12 @@ from dovetail.solver.milp import model_text
 from dovetail.solver.pairing import Prices
 from dovetail.solver.plans import assignments, nodes_spanned
 from dovetail.solver.registry import Solver, solver_named
-from dovetail.solver.stages import with_weight
 from dovetail.solver.tie_break import Placed, placed
 
 _NAMED = 3
+_MODEL_TOLERANCE = 1e-9
+"""What the row of a written model demands less than the placed weight, for rounding in sums."""
+
 _NOT_ALL_LISTED = "the time was up before all groups were listed: the bound is a rough one"
 
 
@@ -269,7 +271,8 @@ class _Outcome:
         values = self._problem.values
         sign = -1.0 if values.minimised else 1.0
         value = report.value or 0.0
-        bound = None if math.isinf(self._choice.bound) else sign * self._choice.bound
+        # Adding 0 makes a negative zero a positive one.
+        bound = None if math.isinf(self._choice.bound) else sign * self._choice.bound + 0.0
         gap = None if bound is None else relative_gap(bound, value)
         weight_bound = self._choice.weight_bound
         objective = ObjectiveValue(
@@ -284,7 +287,8 @@ class _Outcome:
                 else None
             ),
         )
-        optimal = gap is not None and gap <= OPTIMAL_GAP
+        short = relative_gap(objective.placed_weight_bound or 0.0, objective.placed_weight or 0.0)
+        optimal = gap is not None and max(gap, short) <= OPTIMAL_GAP
         told = self._explain
         return plan.replace(
             objective=objective,
@@ -383,7 +387,8 @@ def write_model(instance: Instance, plan: Plan, path: Path) -> None:
     formulation = problem.program
     program = formulation.program
     if objective.placed_weight is not None:
-        program = with_weight(program, formulation.weight, objective.placed_weight)
+        least = objective.placed_weight * (1 - _MODEL_TOLERANCE)
+        program = program.with_row(formulation.weight, least)
     if problem.values.ratio:
         program = program.with_cost(formulation.gain - objective.value * formulation.power_w)
     write_text(path, model_text(program))

@@ -30,6 +30,9 @@ Ints = NDArray[np.int64]
 
 _TOLERANCE = 1e-9
 
+_ROUNDING = 2.0**-45
+"""Relative error allowed to the sums of a bound."""
+
 _FIRST_STEP, _WIDEN = 1e-4, 4.0
 """The first target lies so much of the bound, or of its distance from the start's value, below
 the bound; the distance grows by this factor, so that a few targets lead down to the start's."""
@@ -57,6 +60,9 @@ class Relaxation:
         self._reduced = program.cost - program.rows.T @ prices
         self.bound = _most(prices, program.row_lower, program.row_upper)
         self.bound += _most(self._reduced, program.lower, program.upper)
+        farthest = np.maximum(np.abs(program.lower), np.abs(program.upper))
+        terms = np.abs(program.cost) + abs(program.rows).T @ np.abs(prices)
+        self.bound += _ROUNDING * float(terms @ farthest)
 
     def within_reach(self, at_least: float) -> IntegerProgram:
         """Return the program with bounds that keep every solution worth at least so much."""
