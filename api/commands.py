@@ -53,6 +53,7 @@ def plan(options: Namespace) -> int:
     predictor = _predictor(options)
     if predictor is not None:
         instance = _predicted(options, instance, predictor)
+    _compile_once(instance, options.solver)
     with _about(options.instance), working("solving", options.time_limit):
         result = solve(
             instance,
@@ -100,6 +101,19 @@ def _round_and_plan(client: Client) -> tuple[Instance, Plan]:
         if told <= {job.id for job in instance.jobs} and stay <= running:
             return instance, made
     raise UnsupportedError("the jobs of the service change too quickly for a plan of them")
+
+
+def _compile_once(instance: Instance, solver: str) -> None:
+    """Compile the engine before the time limit starts, where the round is one that it solves."""
+    from dovetail.progress import working
+    from dovetail.solver.pairing import compile_kernels
+    from dovetail.solver.pairing.compilation import is_worth_compiling
+
+    alike = len({(g.model, g.memory_mib) for node in instance.cluster.nodes for g in node.devices}) == 1
+    workers = sum(job.workers for job in instance.jobs)
+    if solver in ("auto", "matching") and alike and is_worth_compiling(workers):
+        with working("compiling the engine, once"):
+            compile_kernels()
 
 
 def _verified(instance: Instance, result: Result) -> Plan:

@@ -32,15 +32,18 @@ from dovetail.instances.plan import (
     Status,
     Stopped,
 )
-from dovetail.solver.answers import OPTIMAL_GAP, Choice, Limits, Proof, relative_gap
+from dovetail.solver.answers import MATCHING, OPTIMAL_GAP, Choice, Limits, Proof, relative_gap
 from dovetail.solver.explanations import reasons
 from dovetail.solver.milp import model_text
 from dovetail.solver.pairing import Prices
+from dovetail.solver.pairing.compilation import can_compile
 from dovetail.solver.plans import assignments, nodes_spanned
 from dovetail.solver.registry import Solver, solver_named
 from dovetail.solver.tie_break import Placed, placed
 
 _NAMED = 3
+"""As many pairs of unknown slowdown are named in a note."""
+
 _MODEL_TOLERANCE = 1e-9
 """What the row of a written model demands less than the placed weight, for rounding in sums."""
 
@@ -257,7 +260,12 @@ class _Outcome:
             preempt=self._preempt,
             nodes_spanned=nodes_spanned(self._instance, assigned),
             tie_break="proven" if where.proven else "heuristic",
-            notes=(*notes, *(n for n in (self._choice.note,) if n), *_unknown_told(self._instance)),
+            notes=(
+                *notes,
+                *(n for n in (self._choice.note,) if n),
+                *_uncompiled(self._choice.solver),
+                *_unknown_told(self._instance),
+            ),
             assignments=assigned,
         )
 
@@ -339,6 +347,13 @@ class _Outcome:
             self._round_prices(),
             self._problem.round.entries,
         )
+
+
+def _uncompiled(solver: str) -> list[str]:
+    """Return a line where an engine that is compiled elsewhere ran as plain Python."""
+    if solver != MATCHING or can_compile():
+        return []
+    return ["NUMBA_DISABLE_JIT is set: the engine ran as plain Python, many times slower"]
 
 
 def unknown_pairs(instance: Instance) -> list[tuple[str, str]]:

@@ -187,10 +187,6 @@ def compile_kernels() -> None:
     folder, or where ``NUMBA_CACHE_DIR`` says, and holds for the kind of processor that it was
     compiled on.
 
-    Raises
-    ------
-    ImportError
-        Without numba (the extra ``fast``).
     """
     rng = np.random.default_rng(0)
     n = _COMPILED_JOBS

@@ -80,8 +80,7 @@ class Muri:
     Between the ends of rounds nobody starts or stops; while everyone runs alone on GPUs of one
     model, the next round begins when something happens.
 
-    The matching takes some milliseconds for hundreds of jobs with the extra ``fast``, and
-    seconds without.
+    The compiled matching takes some milliseconds for hundreds of jobs.
 
     Attributes
     ----------
