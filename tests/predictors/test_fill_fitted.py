@@ -187,6 +187,11 @@ def test_measured_pairs_count_in_sets_and_known_sets_stay():
     filled = predict(instance("abc", [measured, *free], **cluster), simple(), sets=True)
     assert of_sets(filled)["a", "b", "c"].slowdown == (1.3, 1.7, 1.0)
     assert of_sets(filled)["a", "b", "c"].upper == (1.4, 1.9, 1.0)
+    assert of_sets(filled)["a", "b", "c"].p99 is None
+    late = {**measured, "p99": [4.0, 3.0]}
+    filled = predict(instance("abc", [late, *free], **cluster), simple(), sets=True)
+    assert filled.slowdowns[0].p99 == (4.0, 3.0)
+    assert of_sets(filled)["a", "b", "c"].p99 == (3.0, 4.0, 1.0)
     known = {"set": ["c", "b", "a"], "slowdown": None}
     filled = predict(instance("abc", [known], **cluster), simple(), sets=True)
     assert set(of_sets(filled)) == {("c", "b", "a")}

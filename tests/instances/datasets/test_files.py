@@ -270,6 +270,7 @@ WIDE = HEADER + ",workload_3,share_3,slowdown_3,workload_4,slowdown_4"
         (HEADER, "a,,1,b,101,1,V100,ok", "line 2: share_2: must be <= 100, got 101"),
         (HEADER, "a,,,b,,1,V100,ok", "line 2: slowdown_1: must not be empty"),
         (HEADER, "a,,,b,,1,V100,", "line 2: slowdown_1: must not be empty"),
+        (HEADER + ",p99_1", "a,,1,b,,1,V100,ok,0", "line 2: p99_1: must be >= 0.001, got 0"),
         (HEADER, "a,,1,,,1,V100,ok", "line 2: workload_2: must not be empty"),
         (HEADER, "a,,1,b,,1,,ok", "line 2: gpu_model: this field is required"),
         (

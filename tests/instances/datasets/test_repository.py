@@ -55,6 +55,16 @@ def test_what_is_appended_is_read_back_exactly(first, second):
         assert repository.data_set() == first.merged(second)
 
 
+def test_a_repository_made_before_tail_latencies_is_read_and_appended_to(tmp_path):
+    repository = Repository(tmp_path / "old.db")
+    repository.append([A], [PAIR])
+    changed(repository.path, "DROP TABLE tail")
+    assert repository.data_set().measurements == (PAIR,)
+    with_tail = PAIR.replace(p99=(None, 1.8))
+    repository.append([], [with_tail])
+    assert repository.data_set().measurements == (PAIR, with_tail)
+
+
 def test_records_are_numbered_and_timed(tmp_path):
     repository = Repository(tmp_path / "r.db")
     before = datetime.now(UTC)
