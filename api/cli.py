@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import NoReturn, TypeAlias
 
 from dovetail import __version__
-from dovetail.instances.errors import DovetailError, VerificationError
+from dovetail.instances.errors import DovetailError, VerificationError, brief
 from dovetail.live.arguments import add_live
 
 INSTANCE_HELP = "instance file (JSON or YAML, .gz too), - for standard input, or library:NAME"
@@ -46,7 +46,7 @@ class _Parser(argparse.ArgumentParser):
     """Tells a usage error in one line."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {' '.join(message.split())} (see {self.prog} --help)\n")
+        self.exit(2, f"{self.prog}: {brief(message)} (see {self.prog} --help)\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if os.environ.get("DOVETAIL_DEBUG"):
             raise
         what = f"internal error, please report it: {type(error).__name__}: {error}"
-        return _told(f"{what} (DOVETAIL_DEBUG=1 shows where)", 1)
+        return _told(f"{brief(what)} (DOVETAIL_DEBUG=1 shows where)", 1)
     return status
 
 
@@ -106,7 +106,7 @@ def _silence_output() -> None:
 
 
 def _told(message: str, status: int) -> int:
-    print(f"dovetail: {' '.join(message.split())}", file=sys.stderr)
+    print(f"dovetail: {message}", file=sys.stderr)
     return status
 
 

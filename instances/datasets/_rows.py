@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from typing import NamedTuple, TypeVar
 
-from dovetail.instances._record import Record, listed, shown
+from dovetail.instances._record import Record, closest, listed, shown
 from dovetail.instances.datasets.records import Measurement, SoloProfile
 from dovetail.instances.errors import InputError
 from dovetail.instances.importers._tables import Row, as_number
@@ -251,8 +250,8 @@ def _broken_header(
 ) -> str | None:
     unknown = next((name for name in header if name not in known), None)
     if unknown is not None:
-        close = get_close_matches(unknown, known, n=1, cutoff=0.6)
-        hint = f"did you mean {close[0]}?" if close else f"known: {listed(known, _MOST_COLUMNS)}"
+        close = closest(unknown, known)
+        hint = f"did you mean {close}?" if close else f"known: {listed(known, _MOST_COLUMNS)}"
         return f"unknown column {shown(unknown)}, {hint}"
     paths = [known[name].path for name in header]
     repeated = next((k for k, path in enumerate(paths) if path in paths[:k]), None)

@@ -92,7 +92,7 @@ def read_dataset(path: FilePath) -> DataSet:
         raise InputError("must have a file profiles.csv or pairs.csv", "", source_name(path))
     return DataSet.from_data(
         {
-            "name": folder.resolve().name or "data",
+            "name": Path(os.path.realpath(folder)).name or "data",
             "profiles": list(profiles_of(_table(profiles))) if profiles else (),
             "measurements": list(measurements_of(_table(pairs))) if pairs else (),
         },
