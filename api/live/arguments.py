@@ -117,6 +117,13 @@ def _serve(serve: argparse.ArgumentParser) -> None:
         "--tokens", metavar="FILE", help="USER TOKEN on each line; only its owner may read it"
     )
     serve.add_argument(
+        "--user-jobs",
+        metavar="N",
+        type=_number(0),
+        default=10_000,
+        help="how many jobs of a user may wait, administrators' not counted (default: 10000)",
+    )
+    serve.add_argument(
         "--dry-run", action="store_true", help="start nothing; plan --from-live tells what would be"
     )
 

@@ -55,6 +55,7 @@ def serve(options: Namespace) -> int:
             sample_s=sample_s,
             directory=directory,
             dry_run=options.dry_run,
+            most_waiting=options.user_jobs,
         )
         with (
             _ended_by_signals(service.stop),

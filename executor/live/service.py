@@ -12,17 +12,21 @@ import logging
 import math
 import os
 import threading
+import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final, Protocol
 
 from dovetail.executor.live import events
 from dovetail.executor.live.admission import (
+    MOST_WAITING,
     is_administrator,
     refuse_another,
     refuse_hopeless,
     refuse_others,
+    refuse_too_many,
 )
 from dovetail.executor.live.brain import (
     HOLDING,
@@ -39,6 +43,7 @@ from dovetail.executor.live.commands import Command, Launch, Release, Stop
 from dovetail.executor.live.desk import BusyError, RefusedError, UnknownJobError
 from dovetail.executor.live.devices import Devices
 from dovetail.executor.live.events import AnyEvent
+from dovetail.executor.live.fair_share import turns, whom_they_wait_for, without_unfair_stops
 from dovetail.executor.live.first_looks import FirstLooks
 from dovetail.executor.live.jobs import JobSpec, Owner, Run
 from dovetail.executor.live.journal import JournalError
@@ -127,6 +132,8 @@ class Service:
         Never start or stop anything; ``plan`` says what would be.
     any_user : bool, optional
         Whether jobs may run as other users than the service's; by default if that is root.
+    most_waiting : int
+        How many jobs of a user who is no administrator may wait.
 
     Attributes
     ----------
@@ -155,6 +162,7 @@ class Service:
         directory: str | Path = "",
         dry_run: bool = False,
         any_user: bool | None = None,
+        most_waiting: int = MOST_WAITING,
     ) -> None:
         self.ready = threading.Event()
         self._journal = journal
@@ -162,6 +170,7 @@ class Service:
         self._directory = os.fspath(directory)
         self._dry_run = dry_run
         self._any_user = os.geteuid() == 0 if any_user is None else any_user
+        self._most_waiting = most_waiting
         self._sample_every_s = sample_s
         self._lock = threading.RLock()
         self._mailbox = Mailbox()
@@ -192,6 +201,7 @@ class Service:
         self._again_s = self._wake_s = math.inf
         self._rest_until_s = self._sampled_s = -math.inf
         self._changed = self._urgent = True
+        self._first_s = 0.0
         # What faces are shown.
         self._decide_s: float | None = None
         self._gap: float | None = None
@@ -333,19 +343,41 @@ class Service:
             self._wake_s = self._clock.now_s() + POLICY_AGAIN_S
             return False
         self._troubles.pop("world", None)
-        return self._dry_run or self._looked_first()
+        return self._dry_run or self._began_first()
 
-    def _looked_first(self) -> bool:
-        """Start what goes first so that it is measured; False where the journal is full."""
+    def _began_first(self) -> bool:
+        """Start what comes before the policy's choice; False where the journal is full."""
+        began = time.perf_counter()
         try:
-            for start in self._looks.due(self.state):
-                if self._start(start, ()):
-                    self._looks.note(start, self.state)
+            with closing(self._first()) as first:
+                for starts, looks in first:
+                    begun = self._start_all(starts)
+                    if looks and begun:
+                        self._looks.note(begun[0], self.state)
         except JournalError as error:
             self._wait_for_journal(error)
             return False
+        self._first_s = time.perf_counter() - began
         self._obey()
         return True
+
+    def _first(self) -> Iterator[tuple[Sequence[Start], bool]]:
+        """Yield what is started first, and whether that is so that it is measured.
+
+        All starts are to be entered into the state before the next are asked for.
+        """
+        looks: list[Start] = []
+
+        def chosen(state: State) -> Sequence[Start]:
+            looks[:] = self._looks.due(state)
+            return looks or self._policy.starts(state)
+
+        competed = False
+        for starts in turns(self._brain, self.state, chosen):
+            competed = True
+            yield starts, bool(looks)
+        if not competed:
+            yield list(self._looks.due(self.state)), True
 
     def _wait_for_journal(self, error: JournalError) -> None:
         self._be_in_trouble("journal", error)
@@ -353,6 +385,7 @@ class Service:
 
     def carry_out(self, decision: Decision, decide_s: float) -> None:
         """Place and stop jobs as decided, as far as the check of placements lets them."""
+        decide_s += self._first_s
         self._decide_s = decide_s
         self._gap = decision.proof.gap if decision.proof else None
         self._rest_until_s = self._clock.now_s() + REST * decide_s
@@ -368,16 +401,24 @@ class Service:
         self._obey()
 
     def _decide(self, decision: Decision) -> None:
+        decision = without_unfair_stops(decision, self._brain)
         for job in decision.stops:
             run = self._brain.jobs[job.id].run
             if run is not None and run.spec.requeue:
                 self._commit([self._stop_decided(run, "the policy gives its devices to others")])
-        wanted = Counter(gpu for start in decision.starts for gpu in start.gpus)
-        joined = {gpu for gpu, starts in wanted.items() if starts > 1}
-        for start in decision.starts:
+        self._start_all(decision.starts)
+
+    def _start_all(self, starts: Sequence[Start]) -> list[Start]:
+        """Place jobs, and return the starts that became some."""
+        joined, begun = _joined(starts), []
+        for start in starts:
             # A policy that was refused would decide the same again: nobody would ever start.
-            if not self._start(start, joined) and start.shares and not self._held(start.gpus):
-                self._start(start._replace(shares=None), ())
+            again = bool(start.shares) and not self._held(start.gpus)
+            if self._start(start, joined) or (
+                again and self._start(start._replace(shares=None), ())
+            ):
+                begun.append(start)
+        return begun
 
     def _start(self, start: Start, joined: Collection[int]) -> bool:
         """Place a job where everybody lets it, and tell whether that was so."""
@@ -698,6 +739,7 @@ class Service:
             if request in self._brain.requests:
                 refuse_another(specs, self._jobs_of(request))
                 return []
+            refuse_too_many(len(specs), by, self._brain, self._most_waiting)
             at_s = self._clock.now_s()
             made = [
                 events.Submitted(at_s=at_s, job=f"j{k}", spec=spec, request=request)
@@ -817,12 +859,13 @@ class Service:
             alone = not self._brain.may_share(live)
             # What would let it start beside others or later is of no use while nobody may.
             waits = live.state in QUEUED
-            closed = waits and self._lacks().closed
+            lacks = self._lacks()
+            closed, before = waits and lacks.closed, lacks.before.get(live.spec.owner.uid, "")
         if waits:
             told = "\n".join(filter(None, [told, told_awaited(self._pool)]))
         if over or closed:
             return told
-        lines = [told, of_round(job, alone, *self._round_and_plan())]
+        lines = [told, of_round(job, alone, before, *self._round_and_plan())]
         if waits and self._dry_run:
             lines.append("this is a dry run: nothing is started")
         return "\n".join(lines)
@@ -832,19 +875,33 @@ class Service:
 
     def _round_and_plan(self) -> tuple[Instance, Plan]:
         def decided(_: Sequence[AnyEvent]) -> tuple[Instance, Plan]:
-            instance = self._round()
-            first = list(self._looks.due(self.state))
-            for start in first:
-                self._world.place(start)
+            instance, before = self._round(), whom_they_wait_for(self._brain)
+            first = [start for starts, _ in self._first() for start in self._entered(starts)]
             decision = asked(policy_named(self._policy.name), self.state)
+            decision = without_unfair_stops(decision, self._brain)
             starts = (self._world.with_cap(start) for start in decision.starts)
             decision = decision._replace(starts=(*first, *starts))
             plan = plan_of(
-                instance, self.state, decision, self._policy.name, self._alone, self._pool.notice
+                instance,
+                self.state,
+                decision,
+                self._policy.name,
+                self._alone,
+                lambda job: before.get(self._brain.jobs[job].spec.owner.uid, ""),
+                self._pool.notice,
             )
             return instance, plan
 
         found: tuple[Instance, Plan] = self._mailbox.ask(Request(_no_events, decided))
+        return found
+
+    def _entered(self, starts: Sequence[Start]) -> list[Start]:
+        """Enter starts into the state, and return those that break no rule."""
+        joined, found = _joined(starts), []
+        for start in starts:
+            with suppress(CannotStartError):
+                self._world.place(start, joined)
+                found.append(self._world.with_cap(start))
         return found
 
     def _alone(self, job: str) -> bool:
@@ -867,6 +924,12 @@ class _Stray:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.left = set(range(len(run.seats)))
+
+
+def _joined(starts: Sequence[Start]) -> set[int]:
+    """Return the devices on which several jobs start together."""
+    wanted = Counter(gpu for start in starts for gpu in start.gpus)
+    return {gpu for gpu, count in wanted.items() if count > 1}
 
 
 def _require_text(asked: Iterable[AnyEvent]) -> None:
