@@ -117,6 +117,11 @@ def _serve(serve: argparse.ArgumentParser) -> None:
         "--tokens", metavar="FILE", help="USER TOKEN on each line; only its owner may read it"
     )
     serve.add_argument(
+        "--private",
+        action="store_true",
+        help="show the command and folder of a job to its user and to administrators only",
+    )
+    serve.add_argument(
         "--user-jobs",
         metavar="N",
         type=_number(0),

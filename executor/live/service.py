@@ -14,10 +14,10 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from dovetail.executor.live import events
 from dovetail.executor.live.admission import (
@@ -78,6 +78,7 @@ AGAIN_S: Final = 2.0
 """Seconds after which what the disk, a pool or a policy refused is tried again."""
 
 _SOONEST_S: Final = 0.1
+_COSTLY_S: Final = 0.1
 _RELEASE_S: Final = 60.0
 _MODEL: Final = "fitted.dovetail"
 _ENDS: Final = frozenset({"rank_ended", "rank_gone", "rank_refused"})
@@ -202,6 +203,7 @@ class Service:
         self._rest_until_s = self._sampled_s = -math.inf
         self._changed = self._urgent = True
         self._first_s = 0.0
+        self._planned: _Planned | None = None
         # What faces are shown.
         self._decide_s: float | None = None
         self._gap: float | None = None
@@ -361,7 +363,7 @@ class Service:
         self._obey()
         return True
 
-    def _first(self) -> Iterator[tuple[Sequence[Start], bool]]:
+    def _first(self) -> Generator[tuple[Sequence[Start], bool]]:
         """Yield what is started first, and whether that is so that it is measured.
 
         All starts are to be entered into the state before the next are asked for.
@@ -804,6 +806,10 @@ class Service:
             )
         return view
 
+    def is_over(self, job: str) -> bool:
+        """Return whether a job is over."""
+        return self._job(job).state in OVER
+
     def service(self) -> ServiceView:
         """Return the service and its devices."""
         awaited = told_awaited(self._pool)
@@ -844,12 +850,15 @@ class Service:
 
     def instance(self) -> Instance:
         """Return the round that the service would solve now."""
+        recent = self._recent("")
+        if recent is not None:
+            return recent.instance
         found: Instance = self._mailbox.ask(Request(_no_events, lambda _: self._round()))
         return found
 
     def plan(self) -> Plan:
         """Return what the service's policy would do now, without doing it."""
-        return self._round_and_plan()[1]
+        return self._round_and_plan().plan
 
     def explain(self, job: str) -> str:
         """Say why a job waits and what would let it start."""
@@ -865,7 +874,7 @@ class Service:
             told = "\n".join(filter(None, [told, told_awaited(self._pool)]))
         if over or closed:
             return told
-        lines = [told, of_round(job, alone, before, *self._round_and_plan())]
+        lines = [told, of_round(job, alone, before, *self._round_and_plan(job)[:2])]
         if waits and self._dry_run:
             lines.append("this is a dry run: nothing is started")
         return "\n".join(lines)
@@ -873,8 +882,25 @@ class Service:
     def _lacks(self) -> Lacks:
         return Lacks.of(self._brain, self._dry_run)
 
-    def _round_and_plan(self) -> tuple[Instance, Plan]:
-        def decided(_: Sequence[AnyEvent]) -> tuple[Instance, Plan]:
+    def _recent(self, job: str) -> _Planned | None:
+        """Return the last plan, if it took long and is not old; it has to know a job."""
+        found = self._planned
+        if found is None or self._clock.now_s() > found.until_s:
+            return None
+        return found if not job or job in found.instance.jobs_by_id else None
+
+    def _round_and_plan(self, job: str = "") -> _Planned:
+        """Return what the policy would do; a look that costs much is not taken for each who asks.
+
+        It takes the time of the thread that serves, of which it has one part in ``REST``.
+        """
+
+        def decided(_: Sequence[AnyEvent]) -> _Planned:
+            # Several may have asked at the same time.
+            recent = self._recent(job)
+            if recent is not None:
+                return recent
+            began = time.thread_time()
             instance, before = self._round(), whom_they_wait_for(self._brain)
             first = [start for starts, _ in self._first() for start in self._entered(starts)]
             decision = asked(policy_named(self._policy.name), self.state)
@@ -890,9 +916,13 @@ class Service:
                 lambda job: before.get(self._brain.jobs[job].spec.owner.uid, ""),
                 self._pool.notice,
             )
-            return instance, plan
+            took_s = time.thread_time() - began
+            kept_s = REST * took_s if took_s > _COSTLY_S else -1.0
+            self._planned = _Planned(instance, plan, self._clock.now_s() + kept_s)
+            return self._planned
 
-        found: tuple[Instance, Plan] = self._mailbox.ask(Request(_no_events, decided))
+        found = self._recent(job) or self._mailbox.ask(Request(_no_events, decided))
+        assert isinstance(found, _Planned)
         return found
 
     def _entered(self, starts: Sequence[Start]) -> list[Start]:
@@ -916,6 +946,14 @@ class Service:
         if job is None:
             raise UnknownJobError(f"no job {shown(name)}")
         return job
+
+
+class _Planned(NamedTuple):
+    """A round and its plan, and until when they are good enough for others who ask."""
+
+    instance: Instance
+    plan: Plan
+    until_s: float
 
 
 class _Stray:
