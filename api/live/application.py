@@ -19,13 +19,13 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dovetail import __version__
-from dovetail.executor.live.brain import OVER
-from dovetail.executor.live.desk import Desk
+from dovetail.executor.live.admission import is_administrator
+from dovetail.executor.live.desk import Desk, UnknownJobError
 from dovetail.executor.live.jobs import Owner
 from dovetail.executor.live.views import JobView, ServiceView
 from dovetail.instances._record import Record, input_error
 from dovetail.instances.errors import DovetailError
-from dovetail.live.logs import Log, followed, last_lines, written
+from dovetail.live.logs import Log, followed, last_lines, require_own, written
 from dovetail.live.peers import Tokens
 from dovetail.live.prometheus import exposition
 from dovetail.live.requests import (
@@ -45,12 +45,13 @@ LONGEST_BODY_S: Final = 60.0
 
 LONGEST_WAIT_S: Final = 60.0
 _POLL_S: Final = 0.1
+_SLICE_S: Final = 5.0
 
 _router = APIRouter(prefix="/v1")
 _Made = TypeVar("_Made")
 
 
-def application(desk: Desk | None, tokens: Tokens | None = None) -> FastAPI:
+def application(desk: Desk | None, tokens: Tokens | None = None, private: bool = False) -> FastAPI:
     """Return the API of a service.
 
     Parameters
@@ -59,6 +60,8 @@ def application(desk: Desk | None, tokens: Tokens | None = None) -> FastAPI:
         The service; None where nothing will be asked.
     tokens : Tokens, optional
         Of those who may ask over TCP; without them nobody may.
+    private : bool
+        Whether users see no commands and folders of others.
     """
     made = _Described(
         title="Dovetail",
@@ -74,6 +77,9 @@ def application(desk: Desk | None, tokens: Tokens | None = None) -> FastAPI:
     made.state.desk = desk
     made.state.ending = threading.Event()
     made.state.bodies = _Bodies()
+    made.state.private = private
+    if desk is not None:
+        made.state.ends = _Ends(desk, made.state.ending.is_set)
     made.include_router(_router)
     made.add_api_route("/metrics", _metrics, response_class=PlainTextResponse)
     made.add_middleware(_Gate, tokens=tokens)
@@ -128,7 +134,7 @@ def service(request: Request) -> ServiceView:
 @_router.get("/jobs")
 def jobs(request: Request, over: bool = False) -> Sequence[JobView]:
     """Return the jobs that are not over, or all, in the order of submission; without history."""
-    return _desk(request).jobs(over)
+    return [_shown(request, found) for found in _desk(request).jobs(over)]
 
 
 @_router.post("/jobs", status_code=201, openapi_extra=_holds(Submissions))
@@ -157,12 +163,11 @@ async def job(
     """Return a job with its history; with `wait_s` as soon as it is over, or after that time."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait_s
-    while True:
-        found = await run_in_threadpool(_desk(request).job, job)
-        late = loop.time() >= deadline or _ending(request)
-        if found.state in OVER or late or await request.is_disconnected():
-            return found
-        await asyncio.sleep(_POLL_S)
+    while not _ending(request) and not await request.is_disconnected():
+        left_s = deadline - loop.time()
+        if left_s <= 0 or await _ends(request).over(job, min(left_s, _SLICE_S)):
+            break
+    return _shown(request, await run_in_threadpool(_desk(request).job, job))
 
 
 @_router.post("/jobs/{job}/cancel")
@@ -197,6 +202,8 @@ async def log(
     desk, by = _desk(request), _asker(request)
     newest = await run_in_threadpool(desk.log_path, job, rank, by)
     uid = (await run_in_threadpool(desk.job, job)).uid
+    if newest is not None:
+        await run_in_threadpool(require_own, newest, uid)
     if follow:
         asked = Log(desk, job, rank, by, uid)
         return _stream(followed(asked, lines, lambda: _ending(request)))
@@ -235,6 +242,19 @@ def _metrics(request: Request) -> Response:
 
 def _desk(request: Request) -> Desk:
     found: Desk = request.app.state.desk
+    return found
+
+
+def _shown(request: Request, job: JobView) -> JobView:
+    """Return what whoever asks may see of a job."""
+    by = _asker(request)
+    if not request.app.state.private or by.uid == job.uid or is_administrator(by):
+        return job
+    return job.model_copy(update={"command": (), "cwd": ""})
+
+
+def _ends(request: Request) -> _Ends:
+    found: _Ends = request.app.state.ends
     return found
 
 
@@ -355,6 +375,52 @@ class _Bodies:
                 raise HTTPException(400, "the body broke off") from None
             async with self._parsing:
                 return await run_in_threadpool(made, body)
+
+
+class _Ends:
+    """Sees which jobs are over, with one look at each however many wait for it.
+
+    Parameters
+    ----------
+    desk : Desk
+        Who knows.
+    ending : callable
+        Whether nobody may be kept waiting any more.
+    """
+
+    def __init__(self, desk: Desk, ending: Callable[[], bool]) -> None:
+        self._desk, self._ending = desk, ending
+        self._waiting: dict[str, set[asyncio.Future[bool]]] = {}
+        self._looking: asyncio.Task[None] | None = None
+
+    async def over(self, job: str, within_s: float) -> bool:
+        """Return whether a job, or the service, is over within a time."""
+        if self._is_over(job):
+            return True
+        told: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        waiting = self._waiting.setdefault(job, set())
+        waiting.add(told)
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look())
+        await asyncio.wait([told], timeout=within_s)
+        waiting.discard(told)
+        return told.done()
+
+    async def _look(self) -> None:
+        while self._waiting:
+            for job, waiting in list(self._waiting.items()):
+                over = self._is_over(job)
+                for told in waiting if over else ():
+                    told.set_result(True)
+                if over or not waiting:
+                    del self._waiting[job]
+            await asyncio.sleep(_POLL_S)
+
+    def _is_over(self, job: str) -> bool:
+        try:
+            return self._ending() or self._desk.is_over(job)
+        except UnknownJobError:
+            return True
 
 
 class _SmallBodies:

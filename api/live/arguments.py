@@ -130,6 +130,18 @@ def _serve(serve: argparse.ArgumentParser) -> None:
         help="the longest --grace that jobs may have (default: 1 h)",
     )
     serve.add_argument(
+        "--private",
+        action="store_true",
+        help="show the command and folder of a job to its user and to administrators only",
+    )
+    serve.add_argument(
+        "--user-jobs",
+        metavar="N",
+        type=_number(0),
+        default=10_000,
+        help="how many jobs of a user may wait, administrators' not counted (default: 10000)",
+    )
+    serve.add_argument(
         "--dry-run", action="store_true", help="start nothing; plan --from-live tells what would be"
     )
 

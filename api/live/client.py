@@ -19,6 +19,7 @@ from dovetail.instances.plan import Plan
 from dovetail.live.places import NoServiceError, find_service
 from dovetail.live.requests import (
     KEY_HEADER,
+    TOKEN_VARIABLE,
     Accepted,
     Explained,
     Fault,
@@ -65,7 +66,7 @@ class Client:
 
     def __init__(self, service: str | None = None, token: str | None = None) -> None:
         self.service_name = service or find_service()
-        token = token or os.environ.get("DOVETAIL_TOKEN")
+        token = token or os.environ.get(TOKEN_VARIABLE)
         self._http = _connection(self.service_name, token)
 
     @property
@@ -226,7 +227,7 @@ def _connection(service: str, token: str | None) -> httpx.Client:
         transport = httpx.HTTPTransport(uds=service)
         return httpx.Client(transport=transport, base_url="http://dovetail", timeout=_TIMEOUT_S)
     if token is None:
-        raise InputError("is needed for a service over TCP", "DOVETAIL_TOKEN")
+        raise InputError("is needed for a service over TCP", TOKEN_VARIABLE)
     headers = {"Authorization": f"Bearer {token}"}
     try:
         return httpx.Client(base_url=service, headers=headers, timeout=_TIMEOUT_S, trust_env=False)

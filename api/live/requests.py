@@ -28,6 +28,9 @@ _MOST_FAULTS: Final = 10_000
 
 _STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 
+TOKEN_VARIABLE: Final = "DOVETAIL_TOKEN"
+"""Where a client finds its user's token."""
+
 _Asked = TypeVar("_Asked", bound=Record)
 
 KEY_HEADER: Final = "Idempotency-Key"
@@ -70,6 +73,8 @@ class Submissions(Record):
 
 def _spec(job: Record, owner: Owner, path: str) -> JobSpec:
     fields = {name: getattr(job, name) for name in _SAID}
+    # What the submitter shows the service is nothing that the journal should keep.
+    fields["env"] = {name: value for name, value in fields["env"].items() if name != TOKEN_VARIABLE}
     try:
         return JobSpec.from_data({**fields, "owner": owner})
     except InputError as error:

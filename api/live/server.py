@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import uvicorn
+from fastapi import FastAPI
 
 from dovetail.executor.live.desk import Desk
 from dovetail.instances.errors import InputError
@@ -43,12 +44,15 @@ class Listening(NamedTuple):
         Host and port; port 0 takes a free one.
     tokens : Tokens, optional
         Of those who may connect there; needed with an address.
+    private : bool
+        Whether users see no commands of others.
     """
 
     path: Path
     everybody: bool
     address: tuple[str, int] | None = None
     tokens: Tokens | None = None
+    private: bool = False
 
 
 @contextmanager
@@ -78,7 +82,7 @@ def serving(desk: Desk, where: Listening, ready: threading.Event) -> Iterator[in
             sockets.append(_tcp_socket(*where.address))
         port = sockets[-1].getsockname()[1] if where.address else None
         try:
-            with _running(desk, where.tokens, sockets, ready):
+            with _running(application(desk, where.tokens, where.private), sockets, ready):
                 yield port
         finally:
             where.path.unlink(missing_ok=True)
@@ -86,16 +90,15 @@ def serving(desk: Desk, where: Listening, ready: threading.Event) -> Iterator[in
 
 @contextmanager
 def _running(
-    desk: Desk, tokens: Tokens | None, sockets: list[socket.socket], ready: threading.Event
+    answering: FastAPI, sockets: list[socket.socket], ready: threading.Event
 ) -> Iterator[None]:
     # What others send is no concern of the service's own log.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
-    answering = application(desk, tokens)
     room = Room(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     server = _Server(
         uvicorn.Config(
             answering,
-            http=partial(Connection, room),  # type: ignore[arg-type] - it is called, and no more
+            http=partial(Connection, room),  # type: ignore[arg-type]  # is called
             ws="none",
             loop="asyncio",
             lifespan="off",

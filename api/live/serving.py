@@ -56,6 +56,7 @@ def serve(options: Namespace) -> int:
             directory=directory,
             dry_run=options.dry_run,
             most_grace_s=options.max_grace,
+            most_waiting=options.user_jobs,
         )
         with (
             _ended_by_signals(service.stop),
@@ -80,7 +81,7 @@ def _listening(options: Namespace, directory: Path) -> Listening:
         raise InputError("is needed, too: over TCP nobody is known without a token", missing)
     path = Path(os.path.abspath(options.socket)) if options.socket else default_socket(directory)
     tokens = Tokens.read(options.tokens) if options.tokens else None
-    return Listening(path, os.geteuid() == 0, options.listen, tokens)
+    return Listening(path, os.geteuid() == 0, options.listen, tokens, options.private)
 
 
 def _watching(changes: Sequence[tuple[str, float]]) -> tuple[WatchOptions, float]:

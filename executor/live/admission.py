@@ -7,12 +7,18 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from dovetail.executor.live.brain import LiveJob
+from dovetail.executor.live.brain import Brain, LiveJob
 from dovetail.executor.live.desk import RefusedError
 from dovetail.executor.live.jobs import JobSpec, Owner
 from dovetail.instances._record import field_path, shown
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Cluster
+
+MOST_WAITING: Final = 10_000
+"""Jobs of one user that may wait, unless the administrator says otherwise."""
+
+MOST_WEIGHT: Final = 10.0
+"""Of a job that no administrator submits."""
 
 MOST_WORD_BYTES: Final = 128 * 2**10
 """The kernel's limit of an argument or a variable, with the zero at its end (MAX_ARG_STRLEN)."""
@@ -57,6 +63,20 @@ def refuse_another(specs: Sequence[JobSpec], jobs: Sequence[LiveJob]) -> None:
         raise InputError(f"must be a new one, got that of {names}, which are other jobs", "key")
 
 
+def refuse_too_many(more: int, by: Owner, brain: Brain, most: int) -> None:
+    """Refuse jobs of a user, unless an administrator, of whom too many would wait.
+
+    Raises
+    ------
+    RefusedError
+        When they are refused.
+    """
+    waiting = brain.waiting[by.uid]
+    if waiting + more > most and not is_administrator(by):
+        rule = f"may have {most} waiting jobs, has {waiting}, and {more} more are submitted"
+        raise RefusedError(f"{by.name} {rule}")
+
+
 def refuse_hopeless(
     spec: JobSpec, by: Owner, cluster: Cluster | None, any_user: bool, path: str
 ) -> None:
@@ -86,6 +106,9 @@ def refuse_hopeless(
     if spec.owner.uid != os.geteuid() and not any_user:
         rule = f"must be {os.geteuid()} (the service is not root), got {spec.owner.uid}"
         raise InputError(rule, f"{path}owner.uid")
+    if spec.weight > MOST_WEIGHT and not is_administrator(by):
+        rule = f"must be <= {MOST_WEIGHT:g} (administrators: any), got {spec.weight:g}"
+        raise InputError(rule, f"{path}weight")
     _refuse_unstartable(spec, path)
     if cluster is not None:
         _refuse_too_large(spec, cluster, path)

@@ -7,6 +7,7 @@ state, and the commands that are still to be carried out: ``Brain.outstanding``.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -238,6 +239,15 @@ class LiveJob:
         own_s = self.spec.grace_s
         return own_s if self.stop_grace_s is None else min(own_s, self.stop_grace_s)
 
+    def held_s(self, now_s: float) -> float:
+        """Return for how long its present run has held devices; 0 where it holds none."""
+        began_s = now_s
+        for step in reversed(self.history):
+            if step.state not in HOLDING:
+                break
+            began_s = step.at_s
+        return max(0.0, now_s - began_s)
+
     def forget_environment(self) -> None:
         """Free what only a start needs."""
         self.spec = self.spec.replace(env={})
@@ -308,6 +318,11 @@ class Brain:
         Those that are over, as a heap: when each ended, its ``sequence``, its id.
     requests : dict of str to list of str
         The jobs of each request that had a key, as long as they are all known.
+    used : dict of int to float
+        Device seconds of each user's runs that are over. Who begins to wait begins with what those
+        have who wait already: nobody saves up turns, nor pays for a time when nobody else waited.
+    waiting : Counter of int
+        How many of ``queued`` are each user's.
     """
 
     jobs: dict[str, LiveJob] = field(default_factory=dict)
@@ -324,6 +339,8 @@ class Brain:
     holding: dict[str, LiveJob] = field(default_factory=dict)
     over: list[tuple[float, int, str]] = field(default_factory=list, compare=False)
     requests: dict[str, list[str]] = field(default_factory=dict)
+    used: dict[int, float] = field(default_factory=dict)
+    waiting: Counter[int] = field(default_factory=Counter)
 
     def apply(self, event: AnyEvent) -> tuple[Command, ...]:
         """Take in an event and return what is to be done for it.
@@ -398,6 +415,7 @@ class Brain:
         job = LiveJob(event.job, event.spec, state, self.sequence + 1, request=event.request)
         job.history.append(Step(event.at_s, state, "submitted"))
         self.submitted += 1
+        self._begin_to_wait(job)
         self.add(job)
         return []
 
@@ -652,13 +670,28 @@ class Brain:
     def _move(self, job: LiveJob, state: JobState, at_s: float, why: str) -> None:
         rule = f"{job.id} cannot go from {job.state} to {state}"
         self._require(state in TRANSITIONS[job.state], rule, job)
+        uid = job.spec.owner.uid
+        if job.state in HOLDING and state not in HOLDING:
+            held_s = job.spec.workers * job.held_s(at_s)
+            self.used[uid] = self.used.get(uid, 0.0) + held_s
+        if state in QUEUED and job.state not in QUEUED:
+            self._begin_to_wait(job)
         job.state = state
         job.history.append(Step(at_s, state, why))
         if state in OVER:
             job.forget_environment()
         self._file(job)
 
+    def _begin_to_wait(self, job: LiveJob) -> None:
+        """Let a user of whom no job waited compete with those who wait, and be no worse off."""
+        uid = job.spec.owner.uid
+        if not self.waiting[uid]:
+            others = [self.used.get(other, 0.0) for other in self.waiting]
+            floor = min(others) if others else max(self.used.values(), default=0.0)
+            self.used[uid] = max(self.used.get(uid, 0.0), floor)
+
     def _file(self, job: LiveJob) -> None:
+        self._count(job)
         for kept, states in ((self.queued, QUEUED), (self.holding, HOLDING)):
             if job.state in states:
                 kept[job.id] = job
@@ -670,6 +703,13 @@ class Brain:
         if len(self.over) > KEPT_OVER:
             forgotten = self.jobs.pop(heappop(self.over)[2])
             self._forget_request(forgotten)
+
+    def _count(self, job: LiveJob) -> None:
+        """Count it among those that wait, or no more; before ``queued`` tells."""
+        uid, change = job.spec.owner.uid, (job.state in QUEUED) - (job.id in self.queued)
+        self.waiting[uid] += change
+        if not self.waiting[uid]:
+            del self.waiting[uid]
 
     def _forget_request(self, job: LiveJob) -> None:
         if job.request:

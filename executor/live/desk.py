@@ -84,6 +84,15 @@ class Desk(Protocol):
         """
         ...
 
+    def is_over(self, job: str) -> bool:
+        """Return whether a job is over; costs next to nothing.
+
+        Raises
+        ------
+        UnknownJobError
+        """
+        ...
+
     def service(self) -> ServiceView:
         """Return the service and its devices."""
         ...

@@ -12,18 +12,22 @@ import logging
 import math
 import os
 import threading
+import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from dovetail.executor.live import events
 from dovetail.executor.live.admission import (
+    MOST_WAITING,
     is_administrator,
     refuse_another,
     refuse_hopeless,
     refuse_long_grace,
     refuse_others,
+    refuse_too_many,
 )
 from dovetail.executor.live.brain import (
     HOLDING,
@@ -40,6 +44,7 @@ from dovetail.executor.live.commands import Command, Launch, Release, Stop
 from dovetail.executor.live.desk import BusyError, RefusedError, UnknownJobError
 from dovetail.executor.live.devices import Devices
 from dovetail.executor.live.events import AnyEvent
+from dovetail.executor.live.fair_share import turns, whom_they_wait_for, without_unfair_stops
 from dovetail.executor.live.first_looks import FirstLooks
 from dovetail.executor.live.jobs import JobSpec, Owner, Run
 from dovetail.executor.live.journal import JournalError
@@ -79,6 +84,7 @@ MOST_GRACE_S: Final = 3600.0
 
 _SOONEST_S: Final = 0.1
 _LONGEST_IDLE_S: Final = 3600.0
+_COSTLY_S: Final = 0.1
 _RELEASE_S: Final = 60.0
 _MODEL: Final = "fitted.dovetail"
 _ENDS: Final = frozenset({"rank_ended", "rank_gone", "rank_refused"})
@@ -135,6 +141,8 @@ class Service:
         Whether jobs may run as other users than the service's; by default if that is root.
     most_grace_s : float
         The longest grace that a job may have, seconds.
+    most_waiting : int
+        How many jobs of a user who is no administrator may wait.
 
     Attributes
     ----------
@@ -165,6 +173,7 @@ class Service:
         dry_run: bool = False,
         any_user: bool | None = None,
         most_grace_s: float = MOST_GRACE_S,
+        most_waiting: int = MOST_WAITING,
     ) -> None:
         self.ready = threading.Event()
         self._journal = journal
@@ -173,6 +182,7 @@ class Service:
         self._dry_run = dry_run
         self._any_user = os.geteuid() == 0 if any_user is None else any_user
         self._most_grace_s = most_grace_s
+        self._most_waiting = most_waiting
         self._sample_every_s = sample_s
         self._lock = threading.RLock()
         self._mailbox = Mailbox()
@@ -203,6 +213,8 @@ class Service:
         self._again_s = self._wake_s = math.inf
         self._rest_until_s = self._sampled_s = -math.inf
         self._changed = self._urgent = True
+        self._first_s = 0.0
+        self._planned: _Planned | None = None
         # What faces are shown.
         self._decide_s: float | None = None
         self._gap: float | None = None
@@ -351,7 +363,7 @@ class Service:
             self._wake_s = self._clock.now_s() + POLICY_AGAIN_S
             return False
         self._troubles.pop("world", None)
-        return self._dry_run or (self._has_room() and self._looked_first())
+        return self._dry_run or (self._has_room() and self._began_first())
 
     def _has_room(self) -> bool:
         """Tell whether the disk has room for what starts write; where not, nothing is decided."""
@@ -364,17 +376,39 @@ class Service:
         self._troubles.pop("disk", None)
         return True
 
-    def _looked_first(self) -> bool:
-        """Start what goes first so that it is measured; False where the journal is full."""
+    def _began_first(self) -> bool:
+        """Start what comes before the policy's choice; False where the journal is full."""
+        began = time.perf_counter()
         try:
-            for start in self._looks.due(self.state):
-                if self._start(start, ()):
-                    self._looks.note(start, self.state)
+            with closing(self._first()) as first:
+                for starts, looks in first:
+                    begun = self._start_all(starts)
+                    if looks and begun:
+                        self._looks.note(begun[0], self.state)
         except JournalError as error:
             self._wait_for_journal(error)
             return False
+        self._first_s = time.perf_counter() - began
         self._obey()
         return True
+
+    def _first(self) -> Generator[tuple[Sequence[Start], bool]]:
+        """Yield what is started first, and whether that is so that it is measured.
+
+        All starts are to be entered into the state before the next are asked for.
+        """
+        looks: list[Start] = []
+
+        def chosen(state: State) -> Sequence[Start]:
+            looks[:] = self._looks.due(state)
+            return looks or self._policy.starts(state)
+
+        competed = False
+        for starts in turns(self._brain, self.state, chosen):
+            competed = True
+            yield starts, bool(looks)
+        if not competed:
+            yield list(self._looks.due(self.state)), True
 
     def _wait_for_journal(self, error: JournalError) -> None:
         self._be_in_trouble("journal", error)
@@ -382,6 +416,7 @@ class Service:
 
     def carry_out(self, decision: Decision, decide_s: float) -> None:
         """Place and stop jobs as decided, as far as the check of placements lets them."""
+        decide_s += self._first_s
         self._decide_s = decide_s
         self._gap = decision.proof.gap if decision.proof else None
         self._rest_until_s = self._clock.now_s() + REST * decide_s
@@ -397,16 +432,24 @@ class Service:
         self._obey()
 
     def _decide(self, decision: Decision) -> None:
+        decision = without_unfair_stops(decision, self._brain)
         for job in decision.stops:
             run = self._brain.jobs[job.id].run
             if run is not None and run.spec.requeue:
                 self._commit([self._stop_decided(run, "the policy gives its devices to others")])
-        wanted = Counter(gpu for start in decision.starts for gpu in start.gpus)
-        joined = {gpu for gpu, starts in wanted.items() if starts > 1}
-        for start in decision.starts:
+        self._start_all(decision.starts)
+
+    def _start_all(self, starts: Sequence[Start]) -> list[Start]:
+        """Place jobs, and return the starts that became some."""
+        joined, begun = _joined(starts), []
+        for start in starts:
             # A policy that was refused would decide the same again: nobody would ever start.
-            if not self._start(start, joined) and start.shares and not self._held(start.gpus):
-                self._start(start._replace(shares=None), ())
+            again = bool(start.shares) and not self._held(start.gpus)
+            if self._start(start, joined) or (
+                again and self._start(start._replace(shares=None), ())
+            ):
+                begun.append(start)
+        return begun
 
     def _start(self, start: Start, joined: Collection[int]) -> bool:
         """Place a job where everybody lets it, and tell whether that was so."""
@@ -727,6 +770,7 @@ class Service:
             if request in self._brain.requests:
                 refuse_another(specs, self._jobs_of(request))
                 return []
+            refuse_too_many(len(specs), by, self._brain, self._most_waiting)
             at_s = self._clock.now_s()
             made = [
                 events.Submitted(at_s=at_s, job=f"j{k}", spec=spec, request=request)
@@ -792,6 +836,10 @@ class Service:
             )
         return view
 
+    def is_over(self, job: str) -> bool:
+        """Return whether a job is over."""
+        return self._job(job).state in OVER
+
     def service(self) -> ServiceView:
         """Return the service and its devices."""
         awaited = told_awaited(self._pool)
@@ -833,12 +881,15 @@ class Service:
 
     def instance(self) -> Instance:
         """Return the round that the service would solve now."""
+        recent = self._recent("")
+        if recent is not None:
+            return recent.instance
         found: Instance = self._mailbox.ask(Request(_no_events, lambda _: self._round()))
         return found
 
     def plan(self) -> Plan:
         """Return what the service's policy would do now, without doing it."""
-        return self._round_and_plan()[1]
+        return self._round_and_plan().plan
 
     def explain(self, job: str) -> str:
         """Say why a job waits and what would let it start."""
@@ -848,12 +899,13 @@ class Service:
             alone = not self._brain.may_share(live)
             # What would let it start beside others or later is of no use while nobody may.
             waits = live.state in QUEUED
-            closed = waits and self._lacks().closed
+            lacks = self._lacks()
+            closed, before = waits and lacks.closed, lacks.before.get(live.spec.owner.uid, "")
         if waits:
             told = "\n".join(filter(None, [told, told_awaited(self._pool)]))
         if over or closed:
             return told
-        lines = [told, of_round(job, alone, *self._round_and_plan())]
+        lines = [told, of_round(job, alone, before, *self._round_and_plan(job)[:2])]
         if waits and self._dry_run:
             lines.append("this is a dry run: nothing is started")
         return "\n".join(lines)
@@ -861,21 +913,56 @@ class Service:
     def _lacks(self) -> Lacks:
         return Lacks.of(self._brain, self._dry_run)
 
-    def _round_and_plan(self) -> tuple[Instance, Plan]:
-        def decided(_: Sequence[AnyEvent]) -> tuple[Instance, Plan]:
-            instance = self._round()
-            first = list(self._looks.due(self.state))
-            for start in first:
-                self._world.place(start)
+    def _recent(self, job: str) -> _Planned | None:
+        """Return the last plan, if it took long and is not old; it has to know a job."""
+        found = self._planned
+        if found is None or self._clock.now_s() > found.until_s:
+            return None
+        return found if not job or job in found.instance.jobs_by_id else None
+
+    def _round_and_plan(self, job: str = "") -> _Planned:
+        """Return what the policy would do; a look that costs much is not taken for each who asks.
+
+        It takes the time of the thread that serves, of which it has one part in ``REST``.
+        """
+
+        def decided(_: Sequence[AnyEvent]) -> _Planned:
+            # Several may have asked at the same time.
+            recent = self._recent(job)
+            if recent is not None:
+                return recent
+            began = time.thread_time()
+            instance, before = self._round(), whom_they_wait_for(self._brain)
+            first = [start for starts, _ in self._first() for start in self._entered(starts)]
             decision = asked(policy_named(self._policy.name), self.state)
+            decision = without_unfair_stops(decision, self._brain)
             starts = (self._world.with_cap(start) for start in decision.starts)
             decision = decision._replace(starts=(*first, *starts))
             plan = plan_of(
-                instance, self.state, decision, self._policy.name, self._alone, self._pool.notice
+                instance,
+                self.state,
+                decision,
+                self._policy.name,
+                self._alone,
+                lambda job: before.get(self._brain.jobs[job].spec.owner.uid, ""),
+                self._pool.notice,
             )
-            return instance, plan
+            took_s = time.thread_time() - began
+            kept_s = REST * took_s if took_s > _COSTLY_S else -1.0
+            self._planned = _Planned(instance, plan, self._clock.now_s() + kept_s)
+            return self._planned
 
-        found: tuple[Instance, Plan] = self._mailbox.ask(Request(_no_events, decided))
+        found = self._recent(job) or self._mailbox.ask(Request(_no_events, decided))
+        assert isinstance(found, _Planned)
+        return found
+
+    def _entered(self, starts: Sequence[Start]) -> list[Start]:
+        """Enter starts into the state, and return those that break no rule."""
+        joined, found = _joined(starts), []
+        for start in starts:
+            with suppress(CannotStartError):
+                self._world.place(start, joined)
+                found.append(self._world.with_cap(start))
         return found
 
     def _alone(self, job: str) -> bool:
@@ -892,12 +979,26 @@ class Service:
         return job
 
 
+class _Planned(NamedTuple):
+    """A round and its plan, and until when they are good enough for others who ask."""
+
+    instance: Instance
+    plan: Plan
+    until_s: float
+
+
 class _Stray:
     """A run that no job has, and those of its ranks that may still run."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
         self.left = set(range(len(run.seats)))
+
+
+def _joined(starts: Sequence[Start]) -> set[int]:
+    """Return the devices on which several jobs start together."""
+    wanted = Counter(gpu for start in starts for gpu in start.gpus)
+    return {gpu for gpu, count in wanted.items() if count > 1}
 
 
 def _require_text(asked: Iterable[AnyEvent]) -> None:

@@ -570,7 +570,7 @@ class Keeper:
         self._adopt(rank)
         if rank.phase is not _Phase.UNKNOWN:
             return
-        if self._stopping is None and holders(rank.files.token):
+        if self._stopping is None and holders(rank.files.token, self.kept.spec.owner.uid):
             self._lose(rank, rank.trouble)
             rank.due_s = boot_s() + _TROUBLE_S
         elif self._kill_rest(rank):
@@ -590,7 +590,8 @@ class Keeper:
         return not rest
 
     def _rest(self, rank: _Rank) -> set[Process]:
-        rest = {*holders(rank.files.token), *self._hooks.members(self.kept, rank.number)}
+        uid = self.kept.spec.owner.uid
+        rest = {*holders(rank.files.token, uid), *self._hooks.members(self.kept, rank.number)}
         if rank.process is not None:
             rest.update(session(rank.process))
         return rest

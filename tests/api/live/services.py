@@ -52,13 +52,13 @@ class Running(NamedTuple):
 
 
 @contextmanager
-def service_here(directory, socket, everybody=False):
+def service_here(directory, socket, everybody=False, private=False):
     """Run a service with a simulated pool in a thread; jobs may be anybody's, since none runs."""
     tokens = directory / "tokens"
     tokens.write_text("".join(f"{user} {token}\n" for user, token in TOKENS.items()))
     tokens.chmod(0o600)
     pool = SimulatedNode(directory, Instance.from_data(TRUTH))
-    listening = Listening(socket, everybody, ("127.0.0.1", 0), Tokens.read(str(tokens)))
+    listening = Listening(socket, everybody, ("127.0.0.1", 0), Tokens.read(str(tokens)), private)
     with Journal(directory) as journal:
         repository = Repository(directory / "repository.db")
         service = Service(journal, pool, repository, directory=directory, any_user=True)

@@ -247,6 +247,71 @@ def test_a_log_is_followed_until_the_job_is_over(live):
     assert b"".join(live.client.log(name, lines=1)) == b"simulated: ended with status 0\n"
 
 
+def test_a_log_in_whose_place_is_another_file_is_refused(live, short_path):
+    (name,) = live.client.submit([job()])
+    wait_until(lambda: runs(live, name))
+    log = Path(live.service.log_path(name, 0, Owner(name="root", uid=0, gid=0)))
+    os.link(log, short_path / "another")
+    for asked in ({}, {"lines": 3}, {"follow": True}):
+        with pytest.raises(RefusedError, match="is not the log that was made for the job"):
+            b"".join(live.client.log(name, **asked))
+
+
+def test_a_token_is_not_kept(live, short_path):
+    secret = {"DOVETAIL_TOKEN": TOKENS[ME], "A": "b"}
+    (name,) = live.client.submit([job(env=secret)])
+    assert live.service._brain.jobs[name].spec.env == {"A": "b"}
+
+
+def test_others_see_no_commands_of_a_private_service(short_path):
+    with service_here(short_path, short_path / "api.sock", private=True) as live:
+        live.mine.submit([job(command=["train", "--password", "x"])])
+        for seen in (live.other.job("j1"), *live.other.jobs()):
+            assert (seen.command, seen.cwd, seen.owner) == ((), "", ME)
+        live.other.submit([job(command=["mine"])])
+        assert live.other.job("j2").command == ("mine",)
+        assert live.client.job("j1").command[1] == live.mine.job("j1").command[1] == "--password"
+        assert live.client.job("j2").command == ("mine",)
+
+
+def test_many_who_wait_for_a_job_cost_one_look(live, monkeypatch):
+    (name,) = live.client.submit([job()])
+    looks = []
+    look = live.service.is_over
+    monkeypatch.setattr(live.service, "is_over", lambda job: (looks.append(job), look(job))[1])
+    answers = []
+
+    def ask():
+        with Client(live.socket) as client:
+            answers.append(client.job(name, wait_s=60).state)
+
+    threads = [threading.Thread(target=ask) for _ in range(30)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: len(looks) > 40)
+    live.client.cancel(name)
+    for thread in threads:
+        thread.join()
+    assert answers == [JobState.CANCELLED] * 30
+
+
+def test_a_costly_plan_is_made_for_all_who_ask(live, monkeypatch):
+    from dovetail.executor.live import service
+
+    live.client.submit([job()])
+    made = []
+    monkeypatch.setattr(service, "_COSTLY_S", 0.0)
+    monkeypatch.setattr(service, "REST", 1e6)
+    plan_of = service.plan_of
+    monkeypatch.setattr(service, "plan_of", lambda *a: (made.append(1), plan_of(*a))[1])
+    first = live.client.plan()
+    assert [live.client.plan() for _ in range(5)] == [first] * 5
+    assert len(made) == 1
+    live.client.drain([])
+    (later,) = live.client.submit([job()])
+    assert "takes no jobs" in live.client.explain(later)
+
+
 def test_waiting_ends_after_its_time(live):
     (name,) = live.client.submit([job()])
     assert live.client.job(name, wait_s=0.3).state not in OVER
