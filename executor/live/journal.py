@@ -28,6 +28,7 @@ from urllib.parse import quote
 
 from dovetail.executor.live import checkpoint
 from dovetail.executor.live.brain import OVER, Brain, LiveJob, TransitionError
+from dovetail.executor.live.directories import require_own
 from dovetail.executor.live.events import ANY_EVENT, AnyEvent, Submitted
 from dovetail.instances.errors import DovetailError
 from dovetail.instances.files import FilePath, source_name
@@ -84,6 +85,8 @@ class Journal:
 
     Raises
     ------
+    InputError
+        When others could have prepared the directory (``require_own``).
     JournalError
         When another service has it, or the file is damaged, no journal, or cannot be written.
     """
@@ -294,9 +297,10 @@ def _sum(sequence: int, text: str) -> int:
 
 def _locked(folder: Path) -> int:
     """Return a descriptor that holds the directory's lock; it goes with the process."""
+    require_own(folder)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise _unusable(folder, error) from None
     try:

@@ -28,6 +28,7 @@ from types import FrameType
 from typing import Final
 from urllib.parse import parse_qs, urlsplit
 
+from dovetail.executor.live.directories import require_own
 from dovetail.executor.live.nodes.agent import Agent
 from dovetail.executor.live.nodes.fence import FencedError
 from dovetail.executor.live.nodes.hosting import opener
@@ -274,6 +275,7 @@ def hosted(
     InputError
         When it cannot listen there, there is no such pool, or the directory cannot be had.
     """
+    require_own(directory)
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -302,7 +304,8 @@ def _reached_at(host: str) -> str:
 @contextmanager
 def _only_one(directory: Path) -> Iterator[None]:
     """Let no second agent keep the same directory."""
-    file = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    file = os.open(directory / "lock", flags, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -456,7 +456,7 @@ class TestKills:
 
 def on_a_small_disk(tmp_path, program):
     """Run a program with a file system of 1 MiB in a name space of its own."""
-    inside = 'mount -t tmpfs -o size=1m none "$1" && exec "$2" "$3" "$1"'
+    inside = 'mount -t tmpfs -o size=1m,mode=700 none "$1" && exec "$2" "$3" "$1"'
     mounted = tmp_path / "small"
     mounted.mkdir()
     space = ["unshare", "-rm", "sh", "-c"]
