@@ -54,6 +54,7 @@ def serve(options: Namespace) -> int:
             directory=directory,
             dry_run=options.dry_run,
             most_grace_s=options.max_grace,
+            keep_s=options.keep,
         )
         with (
             _ended_by_signals(service.stop),

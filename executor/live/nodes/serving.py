@@ -33,6 +33,7 @@ from dovetail.executor.live.nodes.agent import Agent
 from dovetail.executor.live.nodes.fence import FencedError
 from dovetail.executor.live.nodes.hosting import opener
 from dovetail.executor.live.nodes.messages import Exchange, read_message
+from dovetail.executor.live.pools.run_files import KEEP_S, PRUNE_S
 from dovetail.instances.errors import DovetailError, InputError
 
 MOST_BYTES: Final = 64 << 20
@@ -234,7 +235,12 @@ def _told(error: Exception) -> bytes:
 
 
 def serve(
-    directory: Path, pool: str, listen: tuple[str, int], token: str, address: str | None = None
+    directory: Path,
+    pool: str,
+    listen: tuple[str, int],
+    token: str,
+    address: str | None = None,
+    keep_s: float = KEEP_S,
 ) -> None:
     """Keep the jobs of this node until SIGTERM or SIGINT; its address is printed as JSON.
 
@@ -250,13 +256,15 @@ def serve(
         Of its controller.
     address : str, optional
         Where other nodes reach this one; by default where it listens.
+    keep_s : float
+        Seconds for which logs of ended runs are kept.
 
     Raises
     ------
     InputError
         When it cannot listen there, or there is no such pool.
     """
-    with hosted(directory, pool, listen, token, address) as server:
+    with hosted(directory, pool, listen, token, address, keep_s) as server:
         _end_by_signals(server)
         port = server.server_address[1]
         facts = {"address": server.agent.address, "port": port, "pid": os.getpid()}
@@ -266,7 +274,12 @@ def serve(
 
 @contextmanager
 def hosted(
-    directory: Path, pool: str, listen: tuple[str, int], token: str, address: str | None = None
+    directory: Path,
+    pool: str,
+    listen: tuple[str, int],
+    token: str,
+    address: str | None = None,
+    keep_s: float = KEEP_S,
 ) -> Iterator[AgentServer]:
     """Have the server of an agent that keeps the jobs of this node; parameters as of ``serve``.
 
@@ -290,11 +303,19 @@ def hosted(
             told = error.strerror or str(error)
             where = f"{listen[0]}:{listen[1]}"
             raise InputError(f"cannot listen: {told}", "--listen", where) from None
+        over = threading.Event()
+        threading.Thread(target=_prune, args=(agent, keep_s, over), daemon=True).start()
         try:
             yield server
         finally:
+            over.set()
             agent.close()
             server.server_close()
+
+
+def _prune(agent: Agent, keep_s: float, over: threading.Event) -> None:
+    while not over.wait(PRUNE_S):
+        agent.prune(keep_s)
 
 
 def _reached_at(host: str) -> str:
