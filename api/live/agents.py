@@ -18,5 +18,5 @@ def agent(options: Namespace) -> int:
     directory = Path(os.path.abspath(options.directory or default_directory() / "agent"))
     token = read_token(Path(options.token_file))
     require_driver(options.pool)
-    serve(directory, options.pool, options.listen, token, options.address)
+    serve(directory, options.pool, options.listen, token, options.address, options.keep)
     return 0

@@ -129,6 +129,7 @@ def _serve(serve: argparse.ArgumentParser) -> None:
         default=3600.0,
         help="the longest --grace that jobs may have (default: 1 h)",
     )
+    _keep(serve)
     serve.add_argument(
         "--private",
         action="store_true",
@@ -216,6 +217,17 @@ def _agent(agent: argparse.ArgumentParser) -> None:
         "--directory",
         metavar="DIR",
         help="where its state is kept, on this machine (default: agent in the service's)",
+    )
+    _keep(agent)
+
+
+def _keep(keeping: argparse.ArgumentParser) -> None:
+    keeping.add_argument(
+        "--keep",
+        metavar="TIME",
+        type=_duration,
+        default=30 * 86_400.0,
+        help="how long logs and events of ended jobs are kept (default: 30 days)",
     )
 
 

@@ -57,6 +57,7 @@ def serve(options: Namespace) -> int:
             dry_run=options.dry_run,
             most_grace_s=options.max_grace,
             most_waiting=options.user_jobs,
+            keep_s=options.keep,
         )
         with (
             _ended_by_signals(service.stop),

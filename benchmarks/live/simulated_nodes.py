@@ -56,6 +56,9 @@ class SimulatedRanks:
 
     # As of a ``NodePool``.
 
+    def prune(self, keep_s: float) -> None:
+        pass
+
     def cluster(self) -> Cluster:
         return self._cluster
 

@@ -456,7 +456,9 @@ class Brain:
         wanted = f"{job.id}.{job.runs + 1}"
         self._require(job.state in QUEUED, f"{job.id} is placed while it is {job.state}", job)
         self._require(event.run.id == wanted, f"run {event.run.id!r} is not {wanted!r}", job)
-        self._require(event.run.spec == job.spec, f"{wanted} is not what was submitted", job)
+        # The journal keeps its environment once.
+        placed = event.run.spec.model_copy(update={"env": job.spec.env})
+        self._require(placed == job.spec, f"{wanted} is not what was submitted", job)
         residents = self.residents()
         may_share = self.may_share(job) and not event.profiling
         for seat in event.run.seats:

@@ -56,6 +56,7 @@ from dovetail.executor.live.mailbox import Mailbox, Request
 from dovetail.executor.live.placement_check import PlacementCheck
 from dovetail.executor.live.planning import Lacks, of_job, of_round, plan_of
 from dovetail.executor.live.pools.pool import SAMPLE_S, NodePool, Usage, told_awaited
+from dovetail.executor.live.pools.run_files import KEEP_S, PRUNE_S
 from dovetail.executor.live.presenting import device_views, job_views, powers
 from dovetail.executor.live.recorder import Recorder
 from dovetail.executor.live.room import DiskFullError, require_room
@@ -81,6 +82,9 @@ AGAIN_S: Final = 2.0
 
 MOST_GRACE_S: Final = 3600.0
 """The longest grace that a job may have, unless the administrator allows more."""
+
+PRUNE_FIRST_S: Final = 60.0
+"""Seconds after the start that this is done first."""
 
 _SOONEST_S: Final = 0.1
 _LONGEST_IDLE_S: Final = 3600.0
@@ -113,6 +117,10 @@ class Journal(Protocol):
         """Store the brain now and then, so that the next start is quick."""
         ...
 
+    def compact(self, brain: Brain, before_s: float) -> None:
+        """Remove events before a moment, and the environments of jobs that are over."""
+        ...
+
 
 class Service:
     """Runs the jobs of a journal on a pool (a ``Desk`` and a ``rounds.Pool``).
@@ -143,6 +151,8 @@ class Service:
         The longest grace that a job may have, seconds.
     most_waiting : int
         How many jobs of a user who is no administrator may wait.
+    keep_s : float
+        Seconds for which events and logs of ended jobs are kept.
 
     Attributes
     ----------
@@ -174,6 +184,7 @@ class Service:
         any_user: bool | None = None,
         most_grace_s: float = MOST_GRACE_S,
         most_waiting: int = MOST_WAITING,
+        keep_s: float = KEEP_S,
     ) -> None:
         self.ready = threading.Event()
         self._journal = journal
@@ -183,6 +194,7 @@ class Service:
         self._any_user = os.geteuid() == 0 if any_user is None else any_user
         self._most_grace_s = most_grace_s
         self._most_waiting = most_waiting
+        self._keep_s = keep_s
         self._sample_every_s = sample_s
         self._lock = threading.RLock()
         self._mailbox = Mailbox()
@@ -191,6 +203,7 @@ class Service:
         self._brain = journal.replay()
         self._clock = ServiceClock(self._brain.now_s)
         self._started_s = self._clock.now_s()
+        self._prune_s = math.inf if dry_run else self._started_s + PRUNE_FIRST_S
         self._devices = Devices(pool)
         self._recorder = Recorder(repository, self._mailbox.ring)
         into = Path(directory) / _MODEL if directory and not dry_run else None
@@ -490,7 +503,8 @@ class Service:
 
     def _idle_s(self) -> float:
         """Return for how long nothing is to be done unless somebody rings, an hour at most."""
-        moments = [self._wake_s, self._again_s, *map(_deadline_s, self._brain.holding.values())]
+        moments = [self._wake_s, self._again_s, self._prune_s]
+        moments += map(_deadline_s, self._brain.holding.values())
         if self._watched() or self._readings:
             moments.append(self._sampled_s + self._sample_every_s)
         if self._unseen:
@@ -512,6 +526,18 @@ class Service:
             self._record(requests)
         self._record_what_was_measured()
         self._obey()
+        if self._clock.now_s() >= self._prune_s:
+            self._prune()
+
+    def _prune(self) -> None:
+        """Remove what is old from the journal, and from the pool, which is not waited for."""
+        now_s = self._clock.now_s()
+        self._prune_s = now_s + PRUNE_S
+        try:
+            self._journal.compact(self._brain, now_s - self._keep_s)
+        except JournalError as error:
+            _LOG.warning("the journal is not compacted: %s", error)
+        threading.Thread(target=self._pool.prune, args=(self._keep_s,), daemon=True).start()
 
     def _polled(self) -> list[AnyEvent]:
         told: list[AnyEvent] = []

@@ -118,7 +118,7 @@ def is_blameless(answer: str) -> bool:
 
 def _spawn(files: RankFiles, orders: int, answers: int) -> int:
     trouble = str(files.directory / "shim.log")
-    append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    append = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
     return os.posix_spawn(
         sys.executable,
         [sys.executable, "-I", "-S", shim.__file__, str(files.directory)],

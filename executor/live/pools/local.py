@@ -25,7 +25,12 @@ from dovetail.executor.live.pools.lease import Lease
 from dovetail.executor.live.pools.parts import Meeting, Part, Prepared, whole
 from dovetail.executor.live.pools.pool import Progress, Usage
 from dovetail.executor.live.pools.processes import Process, tokens
-from dovetail.executor.live.pools.run_files import PASS_THROUGH, RunFiles, home_token
+from dovetail.executor.live.pools.run_files import (
+    PASS_THROUGH,
+    RunFiles,
+    home_token,
+    remove_old,
+)
 from dovetail.executor.live.progress import HOOK_DIRECTORY, read_progress
 from dovetail.instances.instance import Cluster
 
@@ -181,6 +186,13 @@ class LocalPool:
         """Return the newest log file of a rank; older parts have ``.1``, ``.2``, ... appended."""
         log = self.files(run).rank(rank).log
         return str(log) if log.exists() else None
+
+    def prune(self, keep_s: float) -> None:
+        """Remove what is left of runs that ended longer ago, their logs included."""
+        remove_old(self.directory / "runs", keep_s, self._is_held)
+
+    def _is_held(self, run: str) -> bool:
+        return run in self._keepers or not self.files(run).released
 
     def close(self) -> None:
         """Let go of everything but the jobs: they run on."""

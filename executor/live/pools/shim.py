@@ -147,7 +147,8 @@ def boot_id() -> str:
 
 def write_durably(path: str, data: bytes) -> None:
     """Write a file and wait until it is on the disk."""
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+    file = os.open(path, flags, 0o600)
     try:
         view = memoryview(data)
         while view:

@@ -22,6 +22,7 @@ from dovetail.executor.live.events import AnyEvent, RankGone, RankRefused, RankS
 from dovetail.executor.live.jobs import Run
 from dovetail.executor.live.pools._simulation import SimulatedRun, Simulation
 from dovetail.executor.live.pools.pool import Progress, Usage
+from dovetail.executor.live.pools.run_files import remove_old
 from dovetail.instances.errors import InputError
 from dovetail.instances.files import write_text
 from dovetail.instances.instance import Cluster, Instance
@@ -190,6 +191,10 @@ class SimulatedNode:
         """Return a rank's log, which says that it is simulated."""
         path = self._log_file(run, rank)
         return str(path) if path.exists() else None
+
+    def prune(self, keep_s: float) -> None:
+        """Remove the logs of runs that ended longer ago."""
+        remove_old(self._directory / "runs", keep_s, self._simulation.runs.__contains__)
 
     def close(self) -> None:
         """Tell nobody any more; what runs runs on."""

@@ -746,6 +746,30 @@ class TestAKeeperInTrouble:
         assert left_over(state) == []
 
 
+def test_only_what_was_released_long_ago_is_removed(make, state):
+    pool = make()
+    for name in ("j1.1", "j2.1", "j3.1"):
+        pool.pool.launch(a_run("true", name=name))
+        pool.wait_for("rank_ended", run=name)
+    pool.pool.launch(a_run(("sleep", "600"), name="j4.1"))
+    pool.wait_for("rank_ready", run="j4.1")
+    for name in ("j1.1", "j2.1"):
+        pool.pool.release(name)
+    (state / "runs" / "no run").mkdir()
+    old = [
+        path for path in (state / "runs").rglob("*") if path.is_dir() and "j2.1" not in str(path)
+    ]
+    for path in old:
+        os.utime(path, (0, 0))
+    pool.pool.prune(keep_s=3600.0)
+    assert not (state / "runs/j1.1").exists()
+    assert {path.name for path in (state / "runs").iterdir()} == {"j2.1", "j3.1", "j4.1", "no run"}
+    # Nobody keeps it: only its specification says that it was not released.
+    pool.pool.close()
+    pool.pool.prune(keep_s=3600.0)
+    assert (state / "runs/j3.1").exists()
+
+
 def test_many_at_once(make, state):
     pool = make()
     names = [f"j{k}.1" for k in range(1, 17)]

@@ -225,6 +225,7 @@ class Full:
     def __init__(self, journal):
         self._journal = journal
         self.replay, self.checkpoint = journal.replay, journal.checkpoint
+        self.compact = journal.compact
 
     def append(self, events):
         if Full.full:
@@ -276,6 +277,29 @@ def test_a_service_that_starts_on_a_full_disk_serves_as_soon_as_there_is_room(tm
         wait_until(is_in(service, "j2", JobState.CANCELLED))
         assert service.job("j1").runs == 1
     assert kinds(tmp_path).count("service_started") == 2
+
+
+def test_what_ended_long_ago_is_removed_from_the_disk(tmp_path, monkeypatch):
+    with service_in(tmp_path) as service:
+        secret = {"env": {"TOKEN": "secret"}}
+        service.submit([spec(work_s=1, **secret), spec(work_s=600), spec(work_s=1)], ME)
+        wait_until(is_in(service, "j3", JobState.FINISHED))
+        wait_until(is_in(service, "j1", JobState.FINISHED))
+    for run in ("j1.1", "j2.1"):
+        for path in (tmp_path / "runs" / run, tmp_path / "runs" / run / "rank0"):
+            os.utime(path, (0, 0))
+    monkeypatch.setattr("dovetail.executor.live.service.PRUNE_FIRST_S", 0.0)
+    with service_in(tmp_path) as service:
+        wait_until(lambda: not (tmp_path / "runs/j1.1").exists())
+        assert {path.name for path in (tmp_path / "runs").iterdir()} == {"j2.1", "j3.1"}
+        assert service.log_path("j1", 0, ME) is None
+        assert service.job("j1").state is JobState.FINISHED
+        assert service.job("j2").state is JobState.PROFILING
+    submitted = [e.event for e in read_events(tmp_path) if e.event.kind == "submitted"]
+    assert [event.spec.env for event in submitted] == [{}, {}, {}]
+    with service_in(tmp_path, keep_s=0.0) as service:
+        wait_until(lambda: kinds(tmp_path).count("submitted") == 1)
+        assert [view.id for view in service.jobs(over=True)] == ["j1", "j2", "j3"]
 
 
 def test_others_may_not_cancel_or_read(tmp_path):
