@@ -61,10 +61,10 @@ def open_weight(groups: Groups, values: JobValues) -> Floats:
 
     That of running jobs and of those in no group is 0.
     """
-    is_open = np.zeros(len(values.weight), dtype=bool)
-    is_open[groups.job] = True
-    is_open &= [not job.running for job in groups.round.jobs]
-    return np.where(is_open, values.weight, 0.0)
+    running = np.array([job.running for job in groups.round.jobs], dtype=bool)
+    weight = np.zeros(len(running))
+    weight[groups.job] = values.weight[groups.job]
+    return np.where(running, 0.0, weight)
 
 
 def ceiling(groups: Groups, values: JobValues) -> Score:

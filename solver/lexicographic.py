@@ -119,7 +119,9 @@ class Heaviest:
         required: Bools,
         limits: Limits,
     ) -> None:
-        is_open = (may_share.any(axis=1) | may_run_alone) & (size <= gpus) & ~required
+        fits = size <= gpus
+        may_share, may_run_alone = may_share & fits, may_run_alone & fits
+        is_open = (may_share.any(axis=1) | may_run_alone) & ~required
         whole, scale, rounding = whole_weights(np.where(is_open, weight, 0.0), 2**WEIGHT_BITS)
         found = match_pairs(
             np.where(may_share, whole[:, None] + whole, np.nan),

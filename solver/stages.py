@@ -75,7 +75,7 @@ def settled(problem: Problem, choice: Choice, limits: Limits) -> Choice:
     orders of magnitude apart. CP-SAT computes in whole numbers; larger rounds keep their gap.
     """
     few = len(problem.round.jobs) <= _FEW
-    if not few or choice.stopped == "time_limit" or _is_proven(problem, choice, limits):
+    if not few or limits.passed or _is_proven(problem, choice, limits):
         return choice
     exact = _Stages(problem, choice.counts, CpSat(), limits).run()
     best = exact if exact.stopped == "complete" else choice
@@ -92,7 +92,7 @@ def _is_proven(problem: Problem, choice: Choice, limits: Limits) -> bool:
     weight = open_weight(problem.groups, problem.values)
     lightest = float(weight[weight > 0].min(initial=math.inf))
     placed = score(problem.groups, problem.values, choice.counts).weight
-    return choice.weight_bound - placed < lightest
+    return choice.weight_bound - placed < lightest / 2
 
 
 def unsearched(problem: Problem, counts: Ints, solver: str) -> Choice:

@@ -141,6 +141,7 @@ class ValidityContract:
             result = solve(instance, objective, self.solver)
             assert (result.status, result.stopped) == ("optimal", "complete")
             assert (result.objective, result.bound, result.gap) == (0.0, 0.0, 0.0)
+            assert "-0" not in f"{result.objective:g} {result.bound:g}"
 
 
 full = pytest.mark.parametrize(
