@@ -109,7 +109,9 @@ def _compile_once(instance: Instance, solver: str) -> None:
     from dovetail.solver.pairing import compile_kernels
     from dovetail.solver.pairing.compilation import is_worth_compiling
 
-    alike = len({(g.model, g.memory_mib) for node in instance.cluster.nodes for g in node.devices}) == 1
+    alike = (
+        len({(g.model, g.memory_mib) for node in instance.cluster.nodes for g in node.devices}) == 1
+    )
     workers = sum(job.workers for job in instance.jobs)
     if solver in ("auto", "matching") and alike and is_worth_compiling(workers):
         with working("compiling the engine, once"):

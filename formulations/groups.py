@@ -270,7 +270,12 @@ class _Lister:
                 members = tuple((self._workload(r), r.share) for r in gpu_class.residents)
                 alike[gpu_class.model, members].append(index)
         by_size: dict[int, list[Seatings]] = defaultdict(list)
-        for (model, held), classes in alike.items():
+        # Empty GPUs first: what the time does not suffice for is to join running jobs.
+        kinds = sorted(alike.items(), key=lambda kind: len(kind[0][1]))
+        for nth, ((model, held), classes) in enumerate(kinds):
+            if nth and time.monotonic() > self.deadline:
+                self.complete = False
+                break
             residents = self._residents(classes)
             for template in self.round.entries.templates(model, held):
                 able = np.flatnonzero((self.counts[template.free] > 0).all(axis=1))

@@ -47,6 +47,9 @@ _NAMED = 3
 _MODEL_TOLERANCE = 1e-9
 """What the row of a written model demands less than the placed weight, for rounding in sums."""
 
+_SEARCH = 0.8
+"""The part of the time limit that the search may take where reasons are wanted."""
+
 _NOT_ALL_LISTED = "the time was up before all groups were listed: the bound is a rough one"
 
 
@@ -156,7 +159,8 @@ def solve(
         are the same without it, but of plans of equal value another one may come.
     explain : bool
         Say of every job that waits why (``Plan.waiting``). In large rounds that takes most of
-        the time; a scheduler goes without, and ``explain`` tells it of a job when asked.
+        the time; a scheduler goes without, and ``explain`` tells it of a job when asked. Under
+        a time limit a fifth is kept for the reasons; jobs that are not reached say so.
 
     Raises
     ------
@@ -173,13 +177,16 @@ def solve(
     prices = previous and previous.prices and previous.prices.of(instance, objective)
     # Numbers of NumPy are taken too; one of 32 bits would round the clock.
     seconds = None if time_limit is None else float(time_limit)
-    limits = Limits.of(seconds, float(gap), int(seed), prices or None)
+    due = math.inf if seconds is None else started + seconds
+    search = seconds and seconds * (_SEARCH if explain else 1.0)
+    limits = Limits.of(search, float(gap), int(seed), prices or None)
     chosen = solver_named(solver) if isinstance(solver, str) else solver
     book = previous.book if previous else None
     pending = instance.preempted() if preempt else instance
     problem = Problem(pending, objective, book, limits.deadline)
     choice = _bounded(problem, chosen.solve(problem, limits))
-    return _Outcome(problem, choice, limits, preempt, explain, started).result()
+    reasons_due = due if explain else None
+    return _Outcome(problem, choice, limits, preempt, reasons_due, started).result()
 
 
 def _bounded(problem: Problem, choice: Choice) -> Choice:
@@ -228,7 +235,7 @@ class _Outcome:
         choice: Choice,
         limits: Limits,
         preempt: bool,
-        explain: bool,
+        reasons_due: float | None,
         started: float,
     ) -> None:
         self._problem = problem
@@ -237,7 +244,7 @@ class _Outcome:
         self._choice = choice
         self._limits = limits
         self._preempt = preempt
-        self._explain = explain
+        self._reasons_due = reasons_due
         self._started = started
 
     def result(self) -> Result:
@@ -297,13 +304,13 @@ class _Outcome:
         )
         short = relative_gap(objective.placed_weight_bound or 0.0, objective.placed_weight or 0.0)
         optimal = gap is not None and max(gap, short) <= OPTIMAL_GAP
-        told = self._explain
+        due = self._reasons_due
         return plan.replace(
             objective=objective,
             status="optimal" if optimal else "feasible",
             stopped=self._stopped(gap),
             notes=(*plan.notes, *report.warnings),
-            waiting=reasons(self._problem, plan.assignments) if told else (),
+            waiting=() if due is None else reasons(self._problem, plan.assignments, due),
         )
 
     def _stopped(self, gap: float | None) -> Stopped:

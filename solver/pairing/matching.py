@@ -50,6 +50,7 @@ from dovetail.solver.pairing.gangs import ConcaveValue, Incumbent, close_gap
 from dovetail.solver.pairing.greedy import greedy_partners
 from dovetail.solver.pairing.prices import Prices, Start, known, sampled
 from dovetail.solver.pairing.size_class import ClassStart, SizeClass, Tangent, exact_sum
+from dovetail.solver.pairing.splits import best_splits
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -197,6 +198,7 @@ def compile_kernels() -> None:
         problem = checked(values.astype(dtype), np.ones(n), n // 2, size, None)
         for time_limit in (None, 0.0):
             _matched(problem, compiled, time.monotonic(), time_limit)
+        best_splits(np.ones((1, 1, 1)), np.zeros(n, dtype=np.int64), dtype=dtype)
     for jobs, gpus in ((3, None), (6, 1)):  # an odd circle, and solutions to merge
         problem = checked(np.ones((jobs, jobs)), None, gpus, None, None)
         _matched(problem, compiled, time.monotonic(), None)

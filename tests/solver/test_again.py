@@ -19,7 +19,7 @@ from dovetail.instances.errors import InputError
 from dovetail.instances.generate import generate
 from dovetail.instances.instance import Instance
 from dovetail.instances.plan import OBJECTIVES
-from dovetail.solver.explanations import explain
+from dovetail.solver.explanations import NOT_EXAMINED, explain
 from tests.data import small
 from tests.oracle import optimum
 from tests.strategies import random_instance
@@ -180,6 +180,7 @@ def test_an_answer_in_no_time_is_valid_and_honest(monkeypatch, objective, kind):
     assert check(instance, late.plan).valid
     assert (late.status, late.stopped) == ("feasible", "time_limit")
     assert late.proof is None
+    assert {waiting.reason for waiting in late.plan.waiting} == {NOT_EXAMINED}
     assert any("before all groups were listed" in note for note in late.plan.notes)
     if objective in ("throughput", "jct"):
         assert late.bound is not None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,7 +26,14 @@ from dovetail.instances.plan import (
     ObjectiveValue,
     Plan,
 )
-from dovetail.solver.explanations import Explanation, Remedy, explain, reasons
+from dovetail.solver import explanations
+from dovetail.solver.explanations import (
+    NOT_EXAMINED,
+    Explanation,
+    Remedy,
+    explain,
+    reasons,
+)
 from dovetail.solver.rounds import solve
 from tests.data import small
 from tests.oracle import optimum
@@ -553,3 +562,18 @@ def test_a_thousand_waiting_jobs_are_told_at_once():
     found = reasons(Problem(instance, "throughput"), running)
     assert (len(running), len(found)) == (400, 1100)
     assert time.process_time() - started < 10
+
+
+def test_reasons_that_the_time_does_not_suffice_for(monkeypatch):
+    instance = generate(40, seed=1)
+    plan = solve(instance).plan
+    problem = Problem(instance, "throughput")
+    clock = SimpleNamespace(monotonic=itertools.count().__next__)
+    monkeypatch.setattr(explanations, "time", clock)
+    found = reasons(problem, plan.assignments, deadline=1)
+    assert [each.job for each in found] == [each.job for each in plan.waiting]
+    told = [each for each in found if each.reason != NOT_EXAMINED]
+    assert 0 < len(told) < len(found)
+    assert set(told) <= set(plan.waiting)
+    late = reasons(problem, plan.assignments, deadline=-1)
+    assert {(each.reason, each.nearest) for each in late} == {(NOT_EXAMINED, None)}
