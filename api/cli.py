@@ -194,10 +194,15 @@ def _check(commands: _Commands) -> None:
 
 
 def _explain(commands: _Commands) -> None:
-    explain = _command(commands, "explain", "Say why a job waits and what would let it start.")
+    explain = _command(commands, "explain", "Say why jobs wait and what would let one start.")
     explain.add_argument("instance", metavar="INSTANCE", help=INSTANCE_HELP)
     explain.add_argument("plan", metavar="PLAN", help="plan file, or - for standard input")
-    explain.add_argument("job", metavar="JOB", help="id of the job")
+    explain.add_argument(
+        "job",
+        metavar="JOB",
+        nargs="?",
+        help="id of the job (default: all that wait, and the pairs that nobody has measured)",
+    )
 
 
 def _predict(commands: _Commands) -> None:
@@ -500,15 +505,20 @@ def _simulated(command: _Parser) -> None:
         "trace's own, else a synthetic one)",
     )
     world.add_argument(
-        "--nodes", metavar="N", type=_count, help="default: 32, or the instance's own"
+        "--nodes",
+        metavar="N",
+        type=_count,
+        help="needed unless the world is an instance with its own",
     )
-    world.add_argument("--gpus-per-node", metavar="N", type=_count, help="default: 8, or likewise")
+    world.add_argument(
+        "--gpus-per-node", metavar="N", type=_count, help="default: 8, or the instance's own"
+    )
     world.add_argument(
         "--gpu-model",
         metavar="M,...",
         type=_models,
         help="taken in turn by nodes; run times of the trace hold on the first (default: V100, a "
-        "data set's only one, or likewise)",
+        "data set's only one, or the instance's own)",
     )
     world.add_argument(
         "--restart",

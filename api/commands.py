@@ -159,14 +159,32 @@ def _hint_at_another_instance(instance: Instance, plan_read: Plan) -> None:
 
 
 def explain(options: Namespace) -> int:
-    """Say why a job waits and what would let it start."""
+    """Say why a job waits and what would let it start, or why all wait that do."""
     from dovetail.solver.explanations import explain as explained
 
     instance = instance_named(options.instance)
     plan_read = read_plan(options.plan)
+    if options.job is None:
+        return _explain_waiting(options, instance, plan_read)
     with _about(options.instance):
         story = explained(instance, plan_read, options.job)
     _show(options, story, "explanation_view")
+    return 0
+
+
+def _explain_waiting(options: Namespace, instance: Instance, plan_read: Plan) -> int:
+    from dovetail.solver.explanations import explain_waiting
+    from dovetail.solver.rounds import unknown_pairs
+
+    with _about(options.instance):
+        waiting = explain_waiting(instance, plan_read)
+    pairs = unknown_pairs(instance)
+    if options.json:
+        write_data({"waiting": [row.to_data() for row in waiting], "unknown_pairs": pairs}, "-")
+        return 0
+    from dovetail import tables
+
+    _print(tables.waiting_view(waiting, pairs))
     return 0
 
 
@@ -213,7 +231,9 @@ def import_pairs(options: Namespace) -> int:
     made = read(
         options.file, options.gpus, device=options.device, gpus_per_node=options.gpus_per_node
     )
-    _write_instance(options, made)
+    for note in made.notes:
+        print(f"dovetail: {source_name(options.file)}: {note}", file=sys.stderr)
+    _write_instance(options, made.instance)
     return 0
 
 

@@ -29,11 +29,13 @@ from dovetail.solver.policies import policy_named
 
 _DEFAULT_SEEDS = 3
 _COMPARISON_FILE = "comparison.json"
+_HARDLY = 0.01
+"""The part of completion times up to which waiting and slowdowns do not count."""
 
 
 def simulate(options: Namespace) -> int:
     """Run a trace under one policy; print the metrics, keep the run."""
-    _find_own_modules()
+    _find_own_modules([options.policy])
     policy = policy_named(options.policy)
     if options.output:
         _refuse_standard_output("--output", options.output)
@@ -49,13 +51,14 @@ def simulate(options: Namespace) -> int:
     result = RunResult.of(options.policy, options.seed, history, scenario.trace)
     if options.output:
         result.write(options.output)
+    facts = {**asked.facts, **_idle_queue([result])}
     if options.json:
-        write_data(_run_data(result, asked.facts), "-")
+        write_data(_run_data(result, facts), "-")
         return 0
     from dovetail.simulation_text import run_view
     from dovetail.tables import console
 
-    console().print(run_view(result.policy, result.seed, result.summary, asked.facts))
+    console().print(run_view(result.policy, result.seed, result.summary, facts))
     if options.output:
         print(f"\n-> {Path(options.output)}")
     return 0
@@ -63,7 +66,7 @@ def simulate(options: Namespace) -> int:
 
 def compare(options: Namespace) -> int:
     """Run a trace under several policies and seeds; print, keep and draw what came out."""
-    _find_own_modules()
+    _find_own_modules(options.policies)
     _check_outputs(options)
     asked = request(options)
     seeds = _seeds(options, asked)
@@ -87,7 +90,8 @@ def _told(
 
     runs = campaign.results(tables=False)
     groups = Groups.of(runs, options.baseline) if common_seeds(runs) else None
-    facts = {**asked.facts, "seeds": _seeds_told(campaign.seeds, groups)}
+    seeds = {"seeds": _seeds_told(campaign.seeds, groups)}
+    facts = {**asked.facts, **seeds, **_idle_queue(runs)}
     data = {"setup": campaign.setup_digest, **_comparison_data(groups, runs, failures, facts)}
     if options.output:
         write_text(campaign.folder / "results.csv", _csv(runs))
@@ -107,6 +111,16 @@ def _told(
     for line in _failures_told(failures):
         print(f"dovetail: failed: {line}", file=sys.stderr)
     return 1 if failures else 0
+
+
+def _idle_queue(runs: Sequence[RunResult]) -> Mapping[str, str]:
+    """Return a warning where jobs neither wait nor slow each other down: any policy does that."""
+    for metrics in (run.summary for run in runs):
+        waited = metrics["queueing_mean_s"] / metrics["jct_mean_s"]
+        if max(waited, metrics["slowdown_mean"] - 1) < _HARDLY:
+            cure = "give fewer --nodes, or a higher --load"
+            return {"warning": f"nothing ever waits, so policies hardly differ: {cure}"}
+    return {}
 
 
 def _seeds_told(seeds: Sequence[int], groups: Groups | None) -> str:
@@ -157,10 +171,10 @@ def _check_outputs(options: Namespace) -> None:
         _check_folder(Path(options.output))
 
 
-def _find_own_modules() -> None:
+def _find_own_modules(policies: Sequence[str]) -> None:
     """Let a policy of one's own be a module in the current folder; processes inherit the path."""
     folder = os.getcwd()
-    if folder not in sys.path:
+    if folder not in sys.path and any("python:" in policy for policy in policies):
         sys.path.append(folder)
 
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from dovetail.comparison import Comparison, Row
 
 NO_FIGURE = "-"
+STARTS = "starts"
 
 OBJECTIVE_MEANINGS: Mapping[ObjectiveName, str] = {
     "throughput": "sum of weight x rate over the placed jobs",
@@ -92,7 +93,7 @@ def better(objective: ObjectiveName) -> str:
 
 def mark(seat: Seat) -> str:
     """Return whether a job is there already."""
-    return "stays" if seat.placed.job.running else "starts"
+    return "stays" if seat.placed.job.running else STARTS
 
 
 def share_told(share: int | None) -> str:

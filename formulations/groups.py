@@ -12,7 +12,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,6 +105,20 @@ class Groups:
         models = self.round.models
         of_class = np.array([models.index(c.model) for c in self.round.classes], dtype=np.int64)
         return np.asarray(of_class[self.gpu_class[self.group_of_member]])
+
+    def take(self, which: NDArray[np.bool_]) -> Groups:
+        """Return the groups that a mask names, (n,)."""
+        member = which[self.group_of_member]
+        return replace(
+            self,
+            gpu_class=self.gpu_class[which],
+            start=np.concatenate([[0], np.cumsum(self.sizes[which])]).astype(np.int64),
+            variant=self.variant[member],
+            job=self.job[member],
+            share=self.share[member],
+            slowdown=self.slowdown[member],
+            power_w=self.power_w[which],
+        )
 
     def members(self, group: int) -> range:
         """Return the positions of the members of one group."""

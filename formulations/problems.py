@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.formulations.entries import EntryBook
+from dovetail.formulations.fitting import fitting
 from dovetail.formulations.groups import Groups, idle_counts, list_groups
 from dovetail.formulations.integer_program import RoundProgram, build
 from dovetail.formulations.pair_graph import PairGraph
@@ -59,10 +60,10 @@ class Problem:
 
     @cached_property
     def groups(self) -> Groups:
-        """The candidate groups."""
+        """The candidate groups, without those of gangs that have no room."""
         now = time.monotonic()
         deadline = now + _LISTING * (self._deadline - now)
-        return list_groups(self.round, self.values, deadline)
+        return fitting(list_groups(self.round, self.values, deadline))
 
     @cached_property
     def tables(self) -> PairTables | None:

@@ -9,7 +9,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Self, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, ValidationError
-from pydantic_core import PydanticCustomError
+from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from dovetail.instances.errors import InputError
 
@@ -32,7 +32,18 @@ Positive = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=LEAST_POS
 NonNegative = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0, le=1e15)]
 Fraction = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0, le=1)]
 Count = Annotated[StrictInt, Field(ge=1, le=1_000_000)]
-Text = Annotated[str, Field(strict=True)]
+
+
+def _whole(text: str) -> str:
+    """Refuse half characters (lone surrogates), which no file can hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise PydanticKnownError("string_unicode") from None
+    return text
+
+
+Text = Annotated[str, Field(strict=True), AfterValidator(_whole)]
 ONE_LINE = f"^{_IN_NAMES}*{_SEEN_IN_NAMES}{_IN_NAMES}*$"
 """The pattern of texts that are one line of printable characters, not all blank."""
 Name = Annotated[str, Field(strict=True, min_length=1, max_length=200, pattern=ONE_LINE)]

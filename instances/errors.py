@@ -3,6 +3,7 @@
 ::
 
     DovetailError
+    ├── ArgumentError       an array function was called with an argument that breaks its rule
     ├── InputError          a file or a record breaks a rule of the format
     ├── UnsupportedError    a solver or an objective was asked for what it cannot do
     └── VerificationError   what a result claims does not hold
@@ -13,6 +14,10 @@ from __future__ import annotations
 
 class DovetailError(Exception):
     """Base of every error that Dovetail raises on purpose; its text is one line."""
+
+
+class ArgumentError(DovetailError, ValueError):
+    """An argument of a function on arrays that breaks its rule."""
 
 
 class InputError(DovetailError):

@@ -40,7 +40,7 @@ from dovetail.solver._findings import Finder
 from dovetail.solver._remedies import Remedies
 from dovetail.solver._wording import Category, Wording, accepting, figure
 
-__all__ = ["Category", "Change", "Explanation", "Remedy", "explain", "reasons"]
+__all__ = ["Category", "Change", "Explanation", "Remedy", "explain", "explain_waiting", "reasons"]
 
 
 class Explanation(Record):
@@ -125,20 +125,35 @@ def explain(instance: Instance, plan: Plan, job_id: str) -> Explanation:
         When there is no such job, the plan is not valid, or the instance lacks a field that
         the objective needs.
     """
-    problem = instance.preempted() if plan.preempt else instance
+    problem, objective, report = _checked(instance, plan)
     if job_id not in problem.jobs_by_id:
         raise InputError(
             f"must be one of ({listed(problem.jobs_by_id)}), got {shown(job_id)}", "job"
         )
+    placed = {row.job: row for row in plan.assignments}
+    if job_id in placed:
+        return _placed(problem, plan, placed[job_id], report)
+    return _waiting(problem, plan.assignments, job_id, objective)
+
+
+def explain_waiting(instance: Instance, plan: Plan) -> tuple[Waiting, ...]:
+    """Return why each job that the plan does not place waits, in the order of the instance.
+
+    Parameters and errors are those of ``explain``.
+    """
+    problem, objective, _ = _checked(instance, plan)
+    return reasons(Problem(problem, objective), plan.assignments)
+
+
+def _checked(instance: Instance, plan: Plan) -> tuple[Instance, ObjectiveName, CheckReport]:
+    """Return the round, the objective and the report of a valid plan."""
+    problem = instance.preempted() if plan.preempt else instance
     objective = plan.objective.name if plan.objective else "throughput"
     # What the plan claims besides may be wrong without making the explanation so.
     report = check(problem, Plan(assignments=_bare(plan)), objective)
     if not report.valid:
         raise InputError(f"the plan is not valid: {report.violations[0]}", "assignments")
-    placed = {row.job: row for row in plan.assignments}
-    if job_id in placed:
-        return _placed(problem, plan, placed[job_id], report)
-    return _waiting(problem, plan.assignments, job_id, objective)
+    return problem, objective, report
 
 
 def _bare(plan: Plan) -> tuple[Assignment, ...]:

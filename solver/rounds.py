@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement
+from numbers import Integral, Real
 from pathlib import Path
 from typing import TypeGuard
 
@@ -40,6 +41,7 @@ from dovetail.solver.registry import Solver, solver_named
 from dovetail.solver.stages import with_weight
 from dovetail.solver.tie_break import Placed, placed
 
+_NAMED = 3
 _NOT_ALL_LISTED = "the time was up before all groups were listed: the bound is a rough one"
 
 
@@ -164,7 +166,9 @@ def solve(
         kind = type(previous).__name__
         raise UnsupportedError(f"previous must be the Result of a round or None, got {kind}")
     prices = previous and previous.prices and previous.prices.of(instance, objective)
-    limits = Limits.of(time_limit, gap, seed, prices or None)
+    # Numbers of NumPy are taken too; one of 32 bits would round the clock.
+    seconds = None if time_limit is None else float(time_limit)
+    limits = Limits.of(seconds, float(gap), int(seed), prices or None)
     chosen = solver_named(solver) if isinstance(solver, str) else solver
     book = previous.book if previous else None
     pending = instance.preempted() if preempt else instance
@@ -202,12 +206,12 @@ def _check_arguments(
         raise UnsupportedError(f"time limit must be a number of seconds >= 0, got {time_limit!r}")
     if not (_is_number(gap) and 0 <= gap < 1):
         raise UnsupportedError(f"gap must be >= 0 and < 1, got {gap!r}")
-    if not isinstance(seed, int):
+    if not isinstance(seed, Integral):
         raise UnsupportedError(f"seed must be a whole number, got {seed!r}")
 
 
 def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float)
+    return isinstance(value, Real)
 
 
 class _Outcome:
@@ -251,7 +255,7 @@ class _Outcome:
             preempt=self._preempt,
             nodes_spanned=nodes_spanned(self._instance, assigned),
             tie_break="proven" if where.proven else "heuristic",
-            notes=(*notes, *(n for n in (self._choice.note,) if n), *unknown_pairs(self._instance)),
+            notes=(*notes, *(n for n in (self._choice.note,) if n), *_unknown_told(self._instance)),
             assignments=assigned,
         )
 
@@ -333,25 +337,31 @@ class _Outcome:
         )
 
 
-def unknown_pairs(instance: Instance) -> list[str]:
-    """Return a line on the pairs of workloads in use that nothing is known of, if there are any."""
+def unknown_pairs(instance: Instance) -> list[tuple[str, str]]:
+    """Return the pairs of workloads in use that nothing is known of, and that may not share."""
     known = {entry.pair for entry in instance.slowdowns if entry.pair}
     in_sets = {frozenset(entry.set) for entry in instance.slowdowns if entry.set}
     jobs = Counter(job.workload for job in instance.jobs)
-    pairs = [
+    return [
         (a, b)
         for a, b in combinations_with_replacement(jobs, 2)
         if (a != b or jobs[a] > 1)
         and known.isdisjoint(((a, b), (b, a)))
         and frozenset((a, b)) not in in_sets
     ]
+
+
+def _unknown_told(instance: Instance) -> list[str]:
+    pairs = unknown_pairs(instance)
     if not pairs:
         return []
+    jobs = Counter(job.workload for job in instance.jobs)
     total = len(jobs) * (len(jobs) - 1) // 2 + sum(number > 1 for number in jobs.values())
-    named = listed([f"{a} + {b}" for a, b in pairs], 3)
+    named = listed([f"{a} + {b}" for a, b in pairs], _NAMED)
     have = "has" if len(pairs) == 1 else "have"
     rule = f"{have} no known slowdown and may not share"
-    return [f"{len(pairs)} of {total} pairs of workloads {rule}: {named}"]
+    told = f"{len(pairs)} of {total} pairs of workloads {rule}: {named}"
+    return [told + ("; explain without a job lists all" if len(pairs) > _NAMED else "")]
 
 
 def write_model(instance: Instance, plan: Plan, path: Path) -> None:

@@ -31,7 +31,8 @@ Ints = NDArray[np.int64]
 _TOLERANCE = 1e-9
 
 _FIRST_STEP, _WIDEN = 1e-4, 4.0
-"""The first target lies so much of the bound below it; the distance grows by this factor."""
+"""The first target lies so much of the bound, or of its distance from the start's value, below
+the bound; the distance grows by this factor, so that a few targets lead down to the start's."""
 
 
 class Relaxation:
@@ -94,7 +95,8 @@ class WithinReach:
             return self.backend.solve(program, limits)
         relaxation = Relaxation(program, limits)
         best, value = start, float(program.cost @ start)
-        bound, step = relaxation.bound, _FIRST_STEP * abs(relaxation.bound)
+        bound = relaxation.bound
+        step = _FIRST_STEP * max(abs(bound), bound - value)
         while not limits.passed:
             target = max(value, relaxation.bound - step)
             answer = self.backend.solve(relaxation.within_reach(target), limits, best)

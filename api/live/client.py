@@ -117,9 +117,10 @@ class Client:
             answer = self._http.post("/v1/jobs", json=body, headers={KEY_HEADER: key})
         return Accepted.from_data(_data(answer)).ids
 
-    def cancel(self, job: str) -> JobView:
-        """Begin to end a job."""
-        return JobView.from_data(self._post(f"jobs/{quote(job, safe='')}/cancel", None))
+    def cancel(self, job: str, grace_s: float | None = None) -> JobView:
+        """Begin to end a job; a grace, in seconds, may shorten its own."""
+        asked = "" if grace_s is None else f"?grace_s={grace_s}"
+        return JobView.from_data(self._post(f"jobs/{quote(job, safe='')}/cancel{asked}", None))
 
     def drain(self, gpus: Sequence[str], on: bool = True) -> ServiceView:
         """Let devices (none named: all) take no new jobs, or take them again."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 from pathlib import Path
 
+from dovetail.executor.live.small_files import write_kept
 from dovetail.instances.errors import DovetailError, InputError
-from dovetail.instances.files import write_data
+
+_LOG = logging.getLogger("dovetail.live")
 
 ROOT_DIRECTORY = Path("/var/lib/dovetail")
 ROOT_SOCKET = Path("/run/dovetail/api.sock")
@@ -64,8 +67,14 @@ def checked_socket(path: Path) -> Path:
 
 
 def announce(directory: Path, socket: Path) -> None:
-    """Let clients of this directory find the service."""
-    write_data({"pid": os.getpid(), "socket": str(socket)}, directory / "service.json")
+    """Let clients of this directory find the service.
+
+    Where that cannot be written, they still find it at the usual place of its socket.
+    """
+    try:
+        write_kept({"pid": os.getpid(), "socket": str(socket)}, directory / "service.json")
+    except InputError as error:
+        _LOG.warning("%s", error)
 
 
 def retract(directory: Path) -> None:
@@ -90,8 +99,12 @@ def find_service() -> str:
     announced = _announced(directory)
     if announced is not None:
         return announced
-    if "DOVETAIL_HOME" not in os.environ and ROOT_SOCKET.exists():
-        return str(ROOT_SOCKET)
+    usual = [default_socket(directory)]
+    if "DOVETAIL_HOME" not in os.environ:
+        usual.append(ROOT_SOCKET)
+    for socket in usual:
+        if socket.exists():
+            return str(socket)
     raise NoServiceError(f"no service runs in {directory}: start one with dovetail serve")
 
 

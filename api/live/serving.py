@@ -15,6 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
+from dovetail.executor.live.descriptors import take_all
 from dovetail.executor.live.journal import Journal
 from dovetail.executor.live.pools.pool import SAMPLE_S, NodePool, told_awaited
 from dovetail.executor.live.service import Service
@@ -39,6 +40,7 @@ def serve(options: Namespace) -> int:
     directory = Path(os.path.abspath(options.directory or default_directory()))
     where = _listening(options, directory)
     watching, sample_s = _watching(options.watch)
+    take_all()
     from dovetail.live.server import serving
 
     with Journal(directory) as journal:
@@ -53,6 +55,7 @@ def serve(options: Namespace) -> int:
             sample_s=sample_s,
             directory=directory,
             dry_run=options.dry_run,
+            most_grace_s=options.max_grace,
         )
         with (
             _ended_by_signals(service.stop),

@@ -42,6 +42,7 @@ class SimulatedRanks:
     name = "simulated"
     notice = "simulated ranks: no process runs"
     awaited = ""
+    trouble = ""
 
     def __init__(self, devices: int) -> None:
         self._devices = [f"gpu{k}" for k in range(devices)]

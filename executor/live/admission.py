@@ -5,13 +5,24 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Sequence
+from typing import Final
 
 from dovetail.executor.live.brain import LiveJob
 from dovetail.executor.live.desk import RefusedError
 from dovetail.executor.live.jobs import JobSpec, Owner
-from dovetail.instances._record import shown
+from dovetail.instances._record import field_path, shown
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Cluster
+
+MOST_WORD_BYTES: Final = 128 * 2**10
+"""The kernel's limit of an argument or a variable, with the zero at its end (MAX_ARG_STRLEN)."""
+
+MOST_WORDS_BYTES: Final = 2 * 2**20 - MOST_WORD_BYTES
+"""Of all of them: the kernel's limit under the usual limit of stacks, less what the service adds
+to the environment."""
+
+_OVERHEAD_BYTES: Final = 9
+"""Of each: the zero at its end and the pointer to it."""
 
 
 def is_administrator(user: Owner) -> bool:
@@ -75,13 +86,51 @@ def refuse_hopeless(
     if spec.owner.uid != os.geteuid() and not any_user:
         rule = f"must be {os.geteuid()} (the service is not root), got {spec.owner.uid}"
         raise InputError(rule, f"{path}owner.uid")
-    if not os.path.isabs(spec.cwd):
-        raise InputError(f"must begin with '/', got {shown(spec.cwd)}", f"{path}cwd")
+    _refuse_unstartable(spec, path)
+    if cluster is not None:
+        _refuse_too_large(spec, cluster, path)
+
+
+def _refuse_unstartable(spec: JobSpec, path: str) -> None:
+    """Refuse what the kernel could not start, wherever (execve(2))."""
+    if not os.path.isabs(spec.cwd) or "\0" in spec.cwd:
+        rule = f"must begin with '/' and be without NUL characters, got {shown(spec.cwd)}"
+        raise InputError(rule, f"{path}cwd")
     if not spec.command[0] or any("\0" in word for word in spec.command):
         rule = "must name a program and be without NUL characters"
         raise InputError(rule, f"{path}command")
-    if cluster is not None:
-        _refuse_too_large(spec, cluster, path)
+    for name, value in spec.env.items():
+        if not name or "=" in name or "\0" in name + value:
+            rule = "must be a variable's name and value, without = in the name or NUL characters"
+            raise InputError(rule, field_path(f"{path}env", name))
+    _refuse_too_long(spec, path)
+
+
+def _refuse_too_long(spec: JobSpec, path: str) -> None:
+    sizes = [len(word.encode()) for word in spec.command]
+    sizes += [len(f"{name}={value}".encode()) for name, value in spec.env.items()]
+    if max(sizes) >= MOST_WORD_BYTES:
+        where = [f"command[{k}]" for k in range(len(spec.command))]
+        where += [field_path("env", name) for name in spec.env]
+        rule = f"must have less than {MOST_WORD_BYTES} bytes, got {max(sizes)}"
+        raise InputError(rule, f"{path}{where[sizes.index(max(sizes))]}")
+    taken = sum(sizes) + len(sizes) * _OVERHEAD_BYTES
+    if taken > MOST_WORDS_BYTES:
+        rule = f"must have at most {MOST_WORDS_BYTES} bytes with the command, got {taken}"
+        raise InputError(rule, f"{path}env")
+
+
+def refuse_long_grace(spec: JobSpec, most_s: float, path: str) -> None:
+    """Refuse a job that could hold its devices for too long after it was asked to end.
+
+    Raises
+    ------
+    InputError
+        When it is refused.
+    """
+    if spec.grace_s > most_s:
+        rule = f"must be <= {most_s:g} s (the service's --max-grace), got {spec.grace_s:g}"
+        raise InputError(rule, f"{path}grace_s")
 
 
 def _refuse_too_large(spec: JobSpec, cluster: Cluster, path: str) -> None:

@@ -194,6 +194,8 @@ class LiveJob:
     stop_reason, stop_then : str
         Why its run is being stopped, and what then: ``wait``, ``fail`` or ``cancel``. Empty where
         it is stopped for its own trouble.
+    stop_grace_s : float or None
+        The grace of that stop where somebody has shortened it; None: the job's own.
     """
 
     id: str
@@ -213,6 +215,7 @@ class LiveJob:
     stop_reason: str = ""
     stop_then: str = ""
     request: str = ""
+    stop_grace_s: float | None = None
 
     @property
     def submitted_s(self) -> float:
@@ -228,6 +231,12 @@ class LiveJob:
     def why(self) -> str:
         """Why it came to its present state."""
         return self.history[-1].why
+
+    @property
+    def grace_s(self) -> float:
+        """Seconds from being asked to stop to being killed."""
+        own_s = self.spec.grace_s
+        return own_s if self.stop_grace_s is None else min(own_s, self.stop_grace_s)
 
     def forget_environment(self) -> None:
         """Free what only a start needs."""
@@ -361,7 +370,7 @@ class Brain:
             if job.run is None:
                 continue
             if job.state is JobState.STOPPING:
-                found.append(Stop(job.run.id, job.spec.grace_s))
+                found.append(Stop(job.run.id, job.grace_s))
             elif any(rank.state is RankState.ASKED for rank in job.ranks):
                 found.append(Launch(job.run))
         return tuple(found)
@@ -401,6 +410,8 @@ class Brain:
             self._move(job, JobState.CANCELLED, event.at_s, why)
             return []
         job.stop_reason, job.stop_then = why, "cancel"
+        if event.grace_s is not None:
+            job.stop_grace_s = event.grace_s
         return self._stop(job, event.at_s, why)
 
     def _drain(self, event: events.DrainChanged) -> list[Command]:
@@ -419,7 +430,7 @@ class Brain:
         job.runs, job.profiling = job.runs + 1, event.profiling
         job.ranks = [RankView() for _ in event.run.seats]
         job.trouble = job.stop_reason = job.stop_then = ""
-        job.unseen = False
+        job.unseen, job.stop_grace_s = False, None
         self._move(job, JobState.STARTING, event.at_s, f"placed on {_places(event.run)}")
         return [Launch(job.run)]
 
@@ -474,7 +485,10 @@ class Brain:
         return self._rank_over(event, None, f"cannot start: {event.reason}")
 
     def _rank_ended(self, event: events.RankEnded) -> list[Command]:
+        job, _ = self._rank(event)
         trouble = "" if event.status == 0 else _status(event.rank, event.status)
+        if event.asked and job is not None and job.state is not JobState.STOPPING:
+            trouble = f"rank {event.rank} was asked to end, and the journal has lost why"
         return self._rank_over(event, event.status, trouble)
 
     def _rank_gone(self, event: events.RankGone) -> list[Command]:
@@ -587,7 +601,7 @@ class Brain:
         assert job.run is not None
         if job.state is not JobState.STOPPING:
             self._move(job, JobState.STOPPING, at_s, why)
-        return [Stop(job.run.id, job.spec.grace_s)]
+        return [Stop(job.run.id, job.grace_s)]
 
     def _settle(self, job: LiveJob, at_s: float) -> list[Command]:
         """Move a job on that was starting or lost, to what is now known of its ranks."""
@@ -713,9 +727,11 @@ def _submission(job: LiveJob) -> int:
 
 def _blameless(event: AnyEvent) -> bool:
     """Tell whether the end of a rank says nothing of its job."""
-    return isinstance(event, events.RankGone) or (
-        isinstance(event, events.RankRefused) and event.later
-    )
+    match event:
+        case events.RankRefused(later=blameless) | events.RankEnded(asked=blameless):
+            return blameless
+        case _:
+            return isinstance(event, events.RankGone)
 
 
 def _key(job: LiveJob) -> WorkloadKey:

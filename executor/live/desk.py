@@ -47,8 +47,11 @@ class Desk(Protocol):
         """
         ...
 
-    def cancel(self, job: str, by: Owner) -> JobView:
+    def cancel(self, job: str, by: Owner, grace_s: float | None = None) -> JobView:
         """Begin to end a job; one that is over stays as it is.
+
+        A grace that is given (seconds from now to being killed) may shorten the job's own, also
+        while the job is being stopped; it lengthens none.
 
         Raises
         ------

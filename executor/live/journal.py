@@ -306,12 +306,9 @@ def _locked(folder: Path) -> int:
         os.close(lock)
         rule = f"a service runs here already (pid {pid})"
         raise JournalError(f"{source_name(folder)}: {rule}") from None
-    try:
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
-    except OSError as error:
-        os.close(lock)
-        raise _unusable(folder, error) from None
+    # For people; over what is there, which takes no room on a full disk.
+    with suppress(OSError):
+        os.pwrite(lock, f"{os.getpid():<19}\n".encode(), 0)
     return lock
 
 
@@ -325,8 +322,20 @@ def _for_writing(path: Path) -> tuple[sqlite3.Connection, int]:
     # Environments of jobs stand in it: nobody else may read it, nor the log beside it.
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     _sync_folder(path.parent)
+    try:
+        return _opened(path)
+    except sqlite3.OperationalError:
+        # No room for the memory that its readers share: then there are none before the next start.
+        if not _is_full(path.parent):
+            raise
+        return _opened(path, alone=True)
+
+
+def _opened(path: Path, alone: bool = False) -> tuple[sqlite3.Connection, int]:
     connection = _connected(path, "rw")
     try:
+        if alone:
+            connection.execute("PRAGMA locking_mode = EXCLUSIVE")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         if _is_empty(connection):

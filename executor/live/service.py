@@ -22,6 +22,7 @@ from dovetail.executor.live.admission import (
     is_administrator,
     refuse_another,
     refuse_hopeless,
+    refuse_long_grace,
     refuse_others,
 )
 from dovetail.executor.live.brain import (
@@ -52,6 +53,7 @@ from dovetail.executor.live.planning import Lacks, of_job, of_round, plan_of
 from dovetail.executor.live.pools.pool import SAMPLE_S, NodePool, Usage, told_awaited
 from dovetail.executor.live.presenting import device_views, job_views, powers
 from dovetail.executor.live.recorder import Recorder
+from dovetail.executor.live.room import DiskFullError, require_room
 from dovetail.executor.live.unfailing import AGAIN_S as POLICY_AGAIN_S
 from dovetail.executor.live.unfailing import UnfailingPolicy, asked
 from dovetail.executor.live.views import JobView, ServiceView
@@ -72,7 +74,11 @@ _LOG: Final = logging.getLogger("dovetail.live")
 AGAIN_S: Final = 2.0
 """Seconds after which what the disk, a pool or a policy refused is tried again."""
 
+MOST_GRACE_S: Final = 3600.0
+"""The longest grace that a job may have, unless the administrator allows more."""
+
 _SOONEST_S: Final = 0.1
+_LONGEST_IDLE_S: Final = 3600.0
 _RELEASE_S: Final = 60.0
 _MODEL: Final = "fitted.dovetail"
 _ENDS: Final = frozenset({"rank_ended", "rank_gone", "rank_refused"})
@@ -127,11 +133,14 @@ class Service:
         Never start or stop anything; ``plan`` says what would be.
     any_user : bool, optional
         Whether jobs may run as other users than the service's; by default if that is root.
+    most_grace_s : float
+        The longest grace that a job may have, seconds.
 
     Attributes
     ----------
     ready : threading.Event
         Set once ``run`` has taken up what an earlier service left: from then on answers are true.
+        Where the journal cannot be written yet, requests are refused until it can.
 
     Raises
     ------
@@ -155,6 +164,7 @@ class Service:
         directory: str | Path = "",
         dry_run: bool = False,
         any_user: bool | None = None,
+        most_grace_s: float = MOST_GRACE_S,
     ) -> None:
         self.ready = threading.Event()
         self._journal = journal
@@ -162,6 +172,7 @@ class Service:
         self._directory = os.fspath(directory)
         self._dry_run = dry_run
         self._any_user = os.geteuid() == 0 if any_user is None else any_user
+        self._most_grace_s = most_grace_s
         self._sample_every_s = sample_s
         self._lock = threading.RLock()
         self._mailbox = Mailbox()
@@ -210,13 +221,7 @@ class Service:
     # The life of a service.
 
     def run(self) -> None:
-        """Serve until ``stop``; every job runs on afterwards.
-
-        Raises
-        ------
-        JournalError
-            When the journal cannot be written at the start.
-        """
+        """Serve until ``stop``; every job runs on afterwards."""
         try:
             self._take_up()
             run_rounds(self, self._policy)
@@ -236,7 +241,9 @@ class Service:
         ended = self._ended_last()
         present = [job.run for job in held if job.run is not None]
         beyond = self._pool.resume([*present, *ended])
-        self._commit([self._attached(), *(a for run in beyond for a in self._adopted(run))])
+        adopted = [event for run in beyond for event in self._adopted(run)]
+        if not self._is_durable([self._attached(), *adopted]):
+            return
         strays = self._of_strays(beyond)
         self._unseen = {
             (job.run.id, rank)
@@ -245,13 +252,24 @@ class Service:
             for rank in range(len(job.ranks))
         }
         told = self._of_jobs(self._stamped(self._pool.poll()))
-        self._commit([*self._others(), *told, *self._newly_known()])
+        if not self._is_durable([*self._others(), *told, *self._newly_known()]):
+            return
         releases = [command for command in self._commands if isinstance(command, Release)]
         releases += [Release(run.id) for run in ended]
         self._commands = [*releases, *strays, *self._brain.outstanding()]
         self._pool.attach(self._mailbox.ring)
         self._record_what_was_measured()
         self.ready.set()
+
+    def _is_durable(self, happened: Sequence[AnyEvent]) -> bool:
+        """Record what a start rests on, however long that takes; False: the service stops first."""
+        self._news = [*happened]
+        self._record(())
+        while self._news and not self._mailbox.closed:
+            self.ready.set()
+            self._mailbox.wait(AGAIN_S)
+            self._record(self._mailbox.take())
+        return not self._news
 
     def _ended_last(self) -> list[Run]:
         """Return the runs that ended shortly before the journal did: some may be unreleased."""
@@ -333,7 +351,18 @@ class Service:
             self._wake_s = self._clock.now_s() + POLICY_AGAIN_S
             return False
         self._troubles.pop("world", None)
-        return self._dry_run or self._looked_first()
+        return self._dry_run or (self._has_room() and self._looked_first())
+
+    def _has_room(self) -> bool:
+        """Tell whether the disk has room for what starts write; where not, nothing is decided."""
+        try:
+            require_room(self._directory)
+        except (DiskFullError, OSError) as error:
+            self._be_in_trouble("disk", error)
+            self._changed, self._rest_until_s = True, self._again_s
+            return False
+        self._troubles.pop("disk", None)
+        return True
 
     def _looked_first(self) -> bool:
         """Start what goes first so that it is measured; False where the journal is full."""
@@ -416,8 +445,8 @@ class Service:
         rested = self._urgent or now_s >= self._rest_until_s
         return now_s >= self._wake_s or (self._changed and rested)
 
-    def _idle_s(self) -> float | None:
-        """Return for how long nothing is to be done unless somebody rings."""
+    def _idle_s(self) -> float:
+        """Return for how long nothing is to be done unless somebody rings, an hour at most."""
         moments = [self._wake_s, self._again_s, *map(_deadline_s, self._brain.holding.values())]
         if self._watched() or self._readings:
             moments.append(self._sampled_s + self._sample_every_s)
@@ -425,8 +454,7 @@ class Service:
             moments.append(self._started_s + TRACE_S)
         if self._changed and not self._news:
             moments.append(self._rest_until_s)
-        first_s = min(moments)
-        return None if math.isinf(first_s) else max(0.0, first_s - self._clock.now_s())
+        return min(max(0.0, min(moments) - self._clock.now_s()), _LONGEST_IDLE_S)
 
     # One turn: what has happened, what is asked, and what is to be done for it.
 
@@ -584,7 +612,11 @@ class Service:
         for request in self._mailbox.each_once(requests):
             try:
                 asked = list(request.events(jobs))
-            except DovetailError as error:
+                _require_text(asked)
+            except Exception as error:
+                # Whatever is wrong with one request, the others are served.
+                if not isinstance(error, DovetailError):
+                    _LOG.exception("a request is refused")
                 request.refuse(error)
             else:
                 jobs += sum(isinstance(event, events.Submitted) for event in asked)
@@ -687,6 +719,7 @@ class Service:
         for k, spec in enumerate(specs):
             path = f"jobs[{k}]." if len(specs) > 1 else ""
             refuse_hopeless(spec, by, cluster, self._any_user, path)
+            refuse_long_grace(spec, self._most_grace_s, path)
 
         request = f"{by.uid} {key}" if key else ""
 
@@ -711,15 +744,16 @@ class Service:
     def _jobs_of(self, request: str) -> list[LiveJob]:
         return [self._brain.jobs[job] for job in self._brain.requests[request]]
 
-    def cancel(self, job: str, by: Owner) -> JobView:
-        """Begin to end a job; one that is over stays as it is."""
+    def cancel(self, job: str, by: Owner, grace_s: float | None = None) -> JobView:
+        """Begin to end a job, or end it sooner; one that is over stays as it is."""
 
         def cancelled(_: int) -> list[AnyEvent]:
             live = self._job(job)
             refuse_others(live, by, "cancel")
             if live.state in OVER:
                 return []
-            return [events.CancelRequested(at_s=self._clock.now_s(), job=job, by=by.name)]
+            at_s = self._clock.now_s()
+            return [events.CancelRequested(at_s=at_s, job=job, by=by.name, grace_s=grace_s)]
 
         self._mailbox.ask(Request(cancelled, _nothing))
         return self.job(job)
@@ -783,7 +817,8 @@ class Service:
             )
 
     def _all_troubles(self) -> list[str]:
-        return [*self._troubles.copy().values(), self._recorder.trouble, self._learner.trouble]
+        own = self._troubles.copy().values()
+        return [*own, self._pool.trouble, self._recorder.trouble, self._learner.trouble]
 
     def log_path(self, job: str, rank: int, by: Owner) -> str | None:
         """Return the newest log file of a rank of its present or last run."""
@@ -863,6 +898,12 @@ class _Stray:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.left = set(range(len(run.seats)))
+
+
+def _require_text(asked: Iterable[AnyEvent]) -> None:
+    """Raise what the journal would, before it has the events of others, too."""
+    for event in asked:
+        event.model_dump_json()
 
 
 def _key(spec: JobSpec) -> WorkloadKey:

@@ -29,7 +29,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.instances.errors import ArgumentError
 from dovetail.solver.pairing import blossom
+from dovetail.solver.pairing.arguments import Problem, checked
 from dovetail.solver.pairing.capacity import Bracket, Joint, merged, node_values, solve_prices
 from dovetail.solver.pairing.certificate import Certificate, Dual
 from dovetail.solver.pairing.compilation import (
@@ -43,7 +45,7 @@ from dovetail.solver.pairing.compilation import (
     quickest,
 )
 from dovetail.solver.pairing.deadline import Deadline, OutOfTimeError
-from dovetail.solver.pairing.fixed_point import Problem, Rounded, checked, rounded
+from dovetail.solver.pairing.fixed_point import Rounded, rounded
 from dovetail.solver.pairing.gangs import ConcaveValue, Incumbent, close_gap
 from dovetail.solver.pairing.greedy import greedy_partners
 from dovetail.solver.pairing.prices import Prices, Start, known, sampled
@@ -132,16 +134,18 @@ def match_pairs(
 
     Raises
     ------
-    ValueError
+    ArgumentError
         Where an argument breaks its rule.
     """
     began = time.monotonic()
-    if time_limit is not None and not time_limit >= 0:
-        raise ValueError(f"time_limit must be >= 0 or None, got {time_limit!r}")
+    if time_limit is not None:
+        time_limit = float(time_limit)  # a NumPy number of 32 bits would round the clock
+        if not time_limit >= 0:
+            raise ArgumentError(f"time_limit must be >= 0 or None, got {time_limit!r}")
     problem = checked(pair_value, single_value, gpus, size, required)
     start = previous.prices if isinstance(previous, Matching) else previous
     if start is not None and len(start.job) != len(problem):
-        raise ValueError(
+        raise ArgumentError(
             f"previous must have prices of {len(problem)} jobs, got {len(start.job)}; "
             "see Prices.reindexed"
         )

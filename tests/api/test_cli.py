@@ -18,7 +18,7 @@ from dovetail.instances.checker import check
 from dovetail.instances.files import read_instance, read_plan, write_instance
 from dovetail.instances.generate import generate
 from dovetail.instances.plan import OBJECTIVES
-from dovetail.solver.rounds import solve
+from dovetail.solver.rounds import solve, unknown_pairs
 from tests.data import example_data
 from tests.instances.test_broken_inputs import INSTANCE, PLAN, changed, plan_data
 
@@ -161,6 +161,22 @@ def test_explain_tells_the_story_of_a_waiting_job(run, tmp_path):
     status, _, err = run("explain", "library:lab", path, "nobody")
     assert status == 2
     assert "nobody" in err
+
+
+def test_explain_without_a_job_lists_all_that_wait_and_all_that_nobody_measured(run, tmp_path):
+    path = tmp_path / "plan.json"
+    assert run("plan", "library:lab", "-o", path)[0] == 0
+    made, pairs = read_plan(path), unknown_pairs(library.load("lab"))
+    status, out, _ = run("explain", "library:lab", path, "--json")
+    data = json.loads(out)
+    assert status == 0
+    assert data["waiting"] == [row.to_data() for row in made.waiting]
+    assert [tuple(pair) for pair in data["unknown_pairs"]] == pairs
+    status, out, _ = run("explain", "library:lab", path)
+    assert status == 0
+    assert all(f"\n{row.job} " in f"\n{out}" for row in made.waiting)
+    assert all(f"\n{a} + {b}\n" in out for a, b in pairs)
+    assert len(pairs) > 3
 
 
 def test_predict_fills_what_is_unknown_and_says_what_stays_so(run, tmp_path):

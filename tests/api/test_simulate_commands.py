@@ -319,7 +319,10 @@ def test_a_policy_that_fails_alone_is_one_line(run, small, bad_policies):
         ),
         (("--gpu-model", "V100,"), "must name GPU models, comma separated, got 'V100,'"),
         (("-o", "-"), "--output: must be a name, got '-': --json prints all metrics"),
-        (("--gpu-model", "A100"), "world.yaml: --gpu-model: must be one of V100, got 'A100'"),
+        (
+            ("--gpu-model", "A100", "--nodes", 1),
+            "world.yaml: --gpu-model: must be one of V100, got 'A100'",
+        ),
         (("--format", "excel"), "--format: must be one of csv, parquet"),
         (("--gpus-per-node", "1", "--nodes", "1"), "jobs[1].workers: must be <= 1"),
         (("-o", "trace.csv"), "trace.csv: holds something else than a run"),
@@ -353,10 +356,28 @@ def test_a_broken_trace_is_one_line(run, tmp_path, monkeypatch, text, message):
     monkeypatch.chdir(tmp_path)
     if text is not None:
         Path("trace").write_text(text)
-    status, out, err = run("simulate", "trace", "--policy", "fifo")
+    status, out, err = run("simulate", "trace", "--policy", "fifo", "--nodes", 1)
     assert (status, out) == (2, "")
     assert message in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["simulate", "compare"])
+@pytest.mark.parametrize("size", [(), ("--gpus-per-node", 4)])
+def test_the_size_of_the_cluster_is_never_guessed(run, small, command, size):
+    status, out, err = run(command, "trace.csv", *size)
+    assert (status, out) == (2, "")
+    assert err.startswith("dovetail: --nodes: is needed: how many nodes has the cluster (")
+    assert err.count("\n") == 1
+
+
+def test_a_cluster_on_which_nothing_ever_waits_is_warned_of(run, small):
+    warning = "nothing ever waits, so policies hardly differ: give fewer --nodes, or a higher"
+    idle = ("--nodes", 1, "--gpus-per-node", 64)
+    for arguments, warned in (((*small, *idle), True), (small, False)):
+        for command, policies in (("simulate", "--policy"), ("compare", "--policies")):
+            _, out, _ = run(command, *arguments, policies, "fifo", "--json")
+            assert (warning in json.loads(out)["facts"].get("warning", "")) == warned
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,14 @@ import math
 import time
 from random import Random
 
+import numpy as np
 import pytest
 
 from dovetail import check, solve
 from dovetail.formulations import groups as listing
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.scores import gain_ceiling, score
+from dovetail.instances import library
 from dovetail.instances.checker import with_claims
 from dovetail.instances.errors import InputError
 from dovetail.instances.generate import generate
@@ -142,6 +144,13 @@ def test_other_slowdowns_are_read_anew():
     # At most one job a GPU: the same entries, but nobody may share.
     apart = slower.replace(cluster=slower.cluster.replace(max_jobs_per_gpu=1))
     assert solve(apart, previous=again).objective == pytest.approx(1)
+
+
+def test_limits_may_be_numbers_of_numpy():
+    limits = {"time_limit": np.float32(60), "gap": np.float32(0), "seed": np.int64(3)}
+    result = solve(library.load("first-pairs"), **limits)
+    assert result.status == "optimal"
+    assert result.plan.to_data()["seed"] == 3
 
 
 def test_a_deadline_leaves_groups_out(monkeypatch):

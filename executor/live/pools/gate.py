@@ -102,9 +102,18 @@ class _Descriptor:
         os.close(self.number)
 
 
+_REFUSED: Final = "refused "
+
+
 def complaint(answer: str) -> str:
     """Return why a rank is not started, from what its shim answered instead."""
-    return answer.removeprefix("refused ") or "its launcher died or did not answer"
+    reason = answer.removeprefix(_REFUSED).removeprefix("later ")
+    return reason or "its launcher died or did not answer"
+
+
+def is_blameless(answer: str) -> bool:
+    """Return whether a rank is not started through no fault of its job."""
+    return not answer.startswith(_REFUSED)
 
 
 def _spawn(files: RankFiles, orders: int, answers: int) -> int:

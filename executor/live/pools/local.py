@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from dovetail.executor.live.clock import boot_s
+from dovetail.executor.live.descriptors import FOR_JOBS
 from dovetail.executor.live.events import AnyEvent
 from dovetail.executor.live.jobs import Owner, Run
 from dovetail.executor.live.pools.environment import environment_of
@@ -36,6 +37,7 @@ _log = logging.getLogger(__name__)
 _PORTS: Final = range(20_000, 30_000)
 """Below what Linux gives to outgoing connections by itself."""
 
+_TOLD: Final = 3
 _THIS_MACHINE: Final = "127.0.0.1"
 
 
@@ -239,6 +241,13 @@ class LocalPool:
         keeper = self._keepers.get(run)
         return None if keeper is None else keeper.part
 
+    @property
+    def trouble(self) -> str:
+        """What keeps runs from being watched or ended; empty where nothing does."""
+        told = [why for keeper in list(self._keepers.values()) if (why := keeper.trouble)]
+        more = f" and {len(told) - _TOLD} more" if len(told) > _TOLD else ""
+        return "; ".join(told[:_TOLD]) + more
+
     def prepared(self) -> Sequence[Prepared]:
         """Return at once the parts that have come to their gates since the last call."""
         return [self._prepared.get_nowait() for _ in range(self._prepared.qsize())]
@@ -288,6 +297,7 @@ class LocalPool:
             "cwd": run.spec.cwd,
             "env": {**env, **self.rank_environment(run, rank)},
             "user": user,
+            "descriptors": FOR_JOBS,
             "cpus": bounds.cpus,
             "cgroups": bounds.cgroups,
             "log": {

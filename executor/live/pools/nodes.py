@@ -118,6 +118,9 @@ class NodesPool:
         When the lease is too short, or a file of an earlier controller cannot be understood.
     """
 
+    # What is wrong with a node is told of its devices.
+    trouble = ""
+
     def __init__(
         self,
         directory: Path,

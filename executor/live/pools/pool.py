@@ -82,6 +82,11 @@ class NodePool(Protocol):
         """Who is to bring more devices, in a few words; empty: these are all."""
         ...
 
+    @property
+    def trouble(self) -> str:
+        """What keeps it from telling how runs are, or from ending them; empty: nothing does."""
+        ...
+
     def cluster(self) -> Cluster:
         """Return the devices, and the shares that may be used on them.
 

@@ -70,6 +70,7 @@ class SimulatedNode:
 
     name: str = "simulated"
     awaited = ""
+    trouble = ""
 
     def __init__(
         self, directory: str | Path, truth: Instance, speed: float = 1.0, start_s: float = 0.0
@@ -130,8 +131,10 @@ class SimulatedNode:
             return
         if self._is_past(run):
             self._news += _gone(run, _PAST)
-        elif refusal := self._simulation.refusal(run) or self._start(run):
+        elif refusal := self._simulation.refusal(run):
             self._news += _refused(run, refusal)
+        elif unkept := self._start(run):
+            self._news += _refused(run, unkept, later=True)
         self._changed()
 
     def stop(self, run: str, grace_s: float) -> None:
@@ -309,6 +312,8 @@ def _gone(run: Run, reason: str) -> list[AnyEvent]:
     return [RankGone(at_s=0.0, run=run.id, rank=rank, reason=reason) for rank in ranks]
 
 
-def _refused(run: Run, reason: str) -> list[AnyEvent]:
+def _refused(run: Run, reason: str, later: bool = False) -> list[AnyEvent]:
     ranks = range(len(run.seats))
-    return [RankRefused(at_s=0.0, run=run.id, rank=rank, reason=reason) for rank in ranks]
+    return [
+        RankRefused(at_s=0.0, run=run.id, rank=rank, reason=reason, later=later) for rank in ranks
+    ]

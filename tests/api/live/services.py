@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import resource
 import secrets
 import subprocess
 import sys
@@ -84,14 +85,20 @@ def job(**changes):
 
 
 @contextmanager
-def served(home, *options):
+def served(home, *options, descriptors=None):
     """Start ``dovetail serve`` as a process of its own; yields it and what it said first."""
+
+    def limit():
+        if descriptors is not None:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
+
     with subprocess.Popen(
         [sys.executable, "-m", "dovetail.cli", "serve", *map(str, options)],
         env={**os.environ, "DOVETAIL_HOME": str(home)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=limit,
     ) as process:
         try:
             yield process, process.stdout.readline()

@@ -37,6 +37,7 @@ def write_shim_spec(rank, command, **more):
         "cwd": "/",
         "env": {"PATH": os.defpath, "DOVETAIL_LAUNCH": rank.token},
         "user": None,
+        "descriptors": 1024,
         "cpus": [],
         "cgroups": [],
         "log": {"most_bytes": 100, "files": 1, "mode": 0o600},

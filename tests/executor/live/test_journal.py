@@ -546,32 +546,42 @@ class TestAFullDisk:
         done = on_a_small_disk(tmp_path, program)
         assert (done.stdout, done.stderr) == ("recovered\n", "")
 
-    def test_one_at_the_start_is_named_with_the_folder(self, tmp_path):
+    def test_at_the_start_a_journal_is_read_and_a_new_one_refused(self, tmp_path):
         program = tmp_path / "start.py"
         program.write_text(
             textwrap.dedent(
                 """
-            import sys
+            import os, sys
+            from dovetail.executor.live.events import Recorded
             from dovetail.executor.live.journal import Journal, JournalError
             folder = sys.argv[1]
-            Journal(f"{folder}/old").close()
+            with Journal(f"{folder}/old") as journal:
+                journal.append([Recorded(at_s=1.0, sequence=0)])
             with open(f"{folder}/ballast", "wb", buffering=0) as ballast:
                 try:
                     while ballast.write(b"x" * 4096):
                         pass
                 except OSError:
                     pass
-            for name in ("old", "new"):
-                try:
-                    Journal(f"{folder}/{name}").close()
-                except JournalError as error:
-                    print(str(error).removeprefix(folder))
+            for _ in range(2):
+                for name in ("old", "new"):
+                    try:
+                        with Journal(f"{folder}/{name}") as journal:
+                            print(name, journal.replay().sequence)
+                            journal.append([Recorded(at_s=1.0, sequence=0)])
+                    except JournalError as error:
+                        print(str(error).removeprefix(folder))
+                if os.path.exists(f"{folder}/ballast"):
+                    os.unlink(f"{folder}/ballast")
             """
             )
         )
         done = on_a_small_disk(tmp_path, program)
         assert done.stderr == ""
         assert done.stdout.splitlines() == [
-            "/old/journal.db: cannot be opened: no space left on device",
-            "/new: cannot be used: no space left on device",
+            "old 1",
+            "/old/journal.db: cannot be written: database or disk is full",
+            "/new/journal.db: cannot be opened: database or disk is full",
+            "old 1",
+            "new 0",
         ]

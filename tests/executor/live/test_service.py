@@ -15,6 +15,7 @@ from dovetail.executor.live.jobs import JobSpec, Owner
 from dovetail.executor.live.journal import Journal, JournalError, read_events
 from dovetail.executor.live.pools.simulated import SimulatedNode
 from dovetail.executor.live.service import Service
+from dovetail.executor.live.watch import WatchOptions
 from dovetail.instances.datasets import Repository
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Instance
@@ -157,6 +158,24 @@ def test_a_walltime_does_not_count_before_anything_runs(tmp_path):
         wait_until(is_in(service, "j1", JobState.FINISHED))
 
 
+def test_no_time_is_too_long_for_the_service(tmp_path):
+    with service_in(tmp_path, watching=WatchOptions(), sample_s=1e15) as service:
+        long = {"walltime_s": 1e15, "estimate_s": 1e15}
+        service.submit([spec(work_s=2, **long), spec(work_s=1e14, **long)], ME)
+        wait_until(is_in(service, "j1", JobState.FINISHED))
+        service.cancel("j2", ME)
+        wait_until(is_in(service, "j2", JobState.CANCELLED))
+
+
+def test_a_grace_longer_than_the_administrator_allows_is_refused(tmp_path):
+    with service_in(tmp_path) as service, pytest.raises(InputError) as refused:
+        service.submit([spec(grace_s=3600.0), spec(grace_s=3600.5)], ME)
+    told = "jobs[1].grace_s: must be <= 3600 s (the service's --max-grace), got 3600.5"
+    assert str(refused.value) == told
+    with service_in(tmp_path, most_grace_s=7200.0) as service:
+        assert service.submit([spec(grace_s=3600.5)], ME) == ("j1",)
+
+
 def test_drained_devices_take_no_jobs_until_they_are_open_again(tmp_path):
     with service_in(tmp_path) as service:
         view = service.drain(["n-0"], True, ME)
@@ -237,6 +256,26 @@ def test_while_the_disk_is_full_jobs_run_on_and_nothing_is_promised(tmp_path, fu
         wait_until(is_in(service, "j3", JobState.FINISHED))
         assert service.service().trouble == ""
         assert service.job("j2").state is JobState.PROFILING
+
+
+def test_a_service_that_starts_on_a_full_disk_serves_as_soon_as_there_is_room(tmp_path, full):
+    with service_in(tmp_path) as service:
+        service.submit([spec(work_s=600), spec(work_s=600)], ME)
+        wait_until(is_in(service, "j2", JobState.PROFILING))
+    full.full = True
+    with service_in(tmp_path, full) as service:
+        assert [view.state for view in service.jobs()] == [JobState.PROFILING] * 2
+        assert "disk is full" in service.service().trouble
+        with pytest.raises(BusyError, match="disk is full"):
+            service.cancel("j2", ME)
+    # It was ended before there was any.
+    with service_in(tmp_path, full) as service:
+        full.full = False
+        wait_until(lambda: service.service().trouble == "")
+        service.cancel("j2", ME)
+        wait_until(is_in(service, "j2", JobState.CANCELLED))
+        assert service.job("j1").runs == 1
+    assert kinds(tmp_path).count("service_started") == 2
 
 
 def test_others_may_not_cancel_or_read(tmp_path):

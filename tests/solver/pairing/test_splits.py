@@ -164,7 +164,7 @@ WRONG = [
     ({"memory": [1.0, -1.0]}, "memory must be >= 0, got -1.0 at 1"),
     ({"memory_limit": np.nan}, "memory_limit must be >= 0"),
     ({"weight": [1.0, -2.0]}, "weight must be >= 0"),
-    ({"size": [1, 0]}, "size must be whole numbers >= 1, got 0 at 1"),
+    ({"size": [1, 0]}, "size must be whole numbers from 1 to 1099511627776, got 0 at 1"),
     ({"size": [1]}, "size must have shape (2,)"),
     ({"running": [0, 1]}, "running must be a boolean array"),
     ({"allowed": np.ones((2, 2), dtype=bool)}, "allowed must be a boolean array of shape (2, 3)"),
