@@ -160,6 +160,9 @@ class _Round:
             taken += self._hosts[h].gpus[: job.workers - len(taken)]
             if len(taken) == job.workers:
                 break
+        # The rule looked at each host at the sub-batch that this one asks for.
+        if mode and not all(self._draft.has_room(gpu, job, mode) for gpu in taken):
+            return False
         rest = idle_gpus_of(self._draft, job, job.workers - len(taken), model, mode)
         if rest is None:
             return False

@@ -176,6 +176,20 @@ def test_the_better_of_sharing_and_waiting_is_chosen(slowdowns, left, stretch, h
     assert total_s(Joining(host_mode, policy_named("castor"))) == pytest.approx(best, abs=1e-4)
 
 
+@pytest.mark.parametrize(("gsla", "together"), [(1.3, False), (1.5, True)])
+def test_a_latency_critical_gang_keeps_its_gsla_at_the_smallest_sub_batch_of_its_hosts(
+    gsla, together
+):
+    # Beside a, b fits at half its batch: 1.1 x 10/9 = 1.22. Beside c it fits at a quarter:
+    # 0.96 x 12/9 = 1.28. One batch for both is a quarter, which is 1.1 x 12/9 = 1.47 beside a.
+    where = world(gpus=2, slowdowns=[("a", "b", 1.1, 1.1), ("c", "b", 1.1, 0.96)], workloads="abc")
+    where = with_batch(where, {"a": 12000.0, "b": 8000.0, "c": 14000.0})
+    jobs = trace((0, 1, 100, "a"), (0, 1, 100, "c"), (1, 2, 9, "b", gsla), priority="latency")
+    for name in ("castor", "sjf-ffs"):
+        gang = run(jobs, where, policy_named(name)).stays[0 if together else 2]
+        assert (gang.job, gang.mode, gang.start_s) == ((2, 2, 1) if together else (2, 0, 100))
+
+
 def test_a_pair_that_ran_out_of_memory_is_not_tried_again():
     # The world knows no slowdown of a beside b, the belief does: the first try fails, and b
     # then waits until a ends. One try is one stay that is out of memory.
