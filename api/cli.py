@@ -255,6 +255,7 @@ def _predictors(commands: _Commands) -> None:
             default=0.9,
             help="of the upper bounds (default: 0.9)",
         )
+    for command in (fit, evaluate, report, update):
         command.add_argument(
             "--seed", metavar="N", type=_seed, default=0, help="same seed, same result"
         )
