@@ -235,7 +235,7 @@ class GpuPool(LocalPool):
             at_s=boot_s(),
             memory_mib=readings.used_mib,
             energy_j=readings.energy_j,
-            metrics=told or readings.metrics,
+            metrics={**readings.metrics, **told},
             source=DCGM if told else readings.source,
             memory_by_run=self._memory_by_run(name, gpu),
         )
