@@ -137,6 +137,7 @@ def _profile(contents: Contents, one: Result) -> SoloProfile:
             "family": _family(contents, one),
             "batch_size": one.batch_sizes[0] if one.batch_sizes else None,
             "metrics": dict(one.metrics),
+            "metrics_variance": dict(one.metrics_variance),
             "throughput": pace.iterations_s,
             "power_w": one.power_w or None,
             "memory_mib": pace.memory_mib,

@@ -115,10 +115,12 @@ def test_a_profile_has_all_that_was_measured():
         batch_sizes=[64],
         power_w=412.0,
         metrics={"sm_active": 0.9, "dram_active": 0.4},
+        metrics_variance={"sm_active": 0.01},
         metrics_source="GPM",
     )
     (profile,) = found(one).data.profiles
     assert profile.metrics.sm_active == 0.9
+    assert profile.metrics_variance == {"sm_active": 0.01}
     assert (profile.family, profile.batch_size) == ("conv", 64)
     assert (profile.power_w, profile.memory_mib, profile.throughput) == (412, 900, 50)
     assert profile.source == "dovetail measure: first; metrics: GPM"
