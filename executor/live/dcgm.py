@@ -4,11 +4,12 @@ Sources: NVIDIA's documentation of ``dcgmi``, and transcripts in NVIDIA/DCGM's i
 244. DCGM takes the driver's profiler for the whole machine: while a profiler like Nsight runs, it
 tells nothing.
 
-``dmon`` refuses all fields where a GPU lacks one (FP64 and NVLink on an L40S, NVLink on a T4), so
-``profile`` is asked first which fields each GPU has. Fields of one letter and different numbers
-there (``A.1``, ``A.2``) share hardware counters and are measured by turns, each in a part of every
-second (NVIDIA's user guide, "Multiplexing of Profiling Counters"): the pipes of FP64, FP32 and FP16
-on most GPUs. Means over many seconds are little affected; no field is left out for it.
+``dmon`` refuses all fields where a GPU lacks one (NVIDIA/DCGM's issue 119; an L40S has neither FP64
+nor NVLink), so ``profile`` is asked first which fields each GPU has. Fields of one letter and
+different numbers there (``A.1``, ``A.2``) share hardware counters and are measured by turns, each
+in a part of every second (NVIDIA's user guide, "Multiplexing of Profiling Counters"): the pipes of
+FP64, FP32 and FP16 on most GPUs. Means over many seconds are little affected; no field is left out
+for it.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from dovetail.executor.measuring.devices.device import (
     READING_S,
     Conditions,
     Facts,
-    Readings,
+    Series,
     started,
     worker_environment,
 )
@@ -162,7 +162,7 @@ class CpuMeter:
         self._ours, self._core = tuple(ours), core
         self._begun_s = self._read_s = time.monotonic()
         self._cpu_s, self._core_s = self._spent_s(), core_busy_s(core)
-        self._read_cpu_s, self._readings = self._cpu_s, Readings()
+        self._read_cpu_s, self._series = self._cpu_s, Series()
 
     def look(self) -> None:
         """Read each second how busy the core was with workers."""
@@ -179,8 +179,8 @@ class CpuMeter:
             others = _part(core_s - self._core_s - spent_s, wall_s)
         stats = [stat for pid in self._ours if (stat := stat_of(pid)) is not None]
         return Conditions(
-            metrics=self._readings.means(),
-            metrics_variance=self._readings.variances(),
+            metrics=self._series.means(),
+            metrics_variance=self._series.variances(),
             metrics_source=SOURCE,
             memory_mib={stat.pid: stat.rss_pages * _PAGE_MIB for stat in stats},
             others_busy=others,
@@ -189,7 +189,7 @@ class CpuMeter:
     def _take(self) -> None:
         now_s, spent_s = time.monotonic(), self._spent_s()
         busy = _part(spent_s - self._read_cpu_s, now_s - self._read_s)
-        self._readings.add({"sm_active": busy, "gpu_util": busy}, now_s - self._read_s)
+        self._series.add({"sm_active": busy, "gpu_util": busy}, now_s - self._read_s)
         self._read_s, self._read_cpu_s = now_s, spent_s
 
     def _spent_s(self) -> float:

@@ -86,7 +86,7 @@ class Conditions(NamedTuple):
     others_busy: float | None = None
 
 
-class Readings:
+class Series:
     """Metrics over a window, as means of parts of it."""
 
     def __init__(self) -> None:

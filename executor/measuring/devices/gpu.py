@@ -33,7 +33,7 @@ from dovetail.executor.measuring.devices.device import (
     Conditions,
     DeviceLostError,
     Facts,
-    Readings,
+    Series,
     started,
     worker_environment,
 )
@@ -322,7 +322,7 @@ class GpuMeter:
         self._powers: list[float] = []
         self._memory: dict[int, float] = {}
         self._others: set[int] = set()
-        self._readings, self._source = Readings(), ""
+        self._series, self._source = Series(), ""
         nvml.read(uuid)
         self._read_s = time.monotonic()
         if dcgm is not None:
@@ -357,8 +357,8 @@ class GpuMeter:
         return Conditions(
             energy_j=energy_j,
             power_w=power_w,
-            metrics=self._readings.means(),
-            metrics_variance=self._readings.variances(),
+            metrics=self._series.means(),
+            metrics_variance=self._series.variances(),
             metrics_source=self._source,
             clock_mhz=_mean([c.sm_mhz for c in self._clocks if c.sm_mhz is not None]),
             temperature_c=_mean(
@@ -372,11 +372,11 @@ class GpuMeter:
     def _take(self) -> None:
         """Take in the metrics since the last time."""
         found, now_s = self._nvml.read(self._uuid), time.monotonic()
-        self._readings.add(found.metrics, now_s - self._read_s)
+        self._series.add(found.metrics, now_s - self._read_s)
         self._read_s = now_s
         told = self._dcgm.readings(self._uuid) if self._dcgm is not None else ()
         for reading in told:
-            self._readings.add(reading)
+            self._series.add(reading)
         if self._source != DCGM_SOURCE:
             self._source = DCGM_SOURCE if told else found.source
 
