@@ -91,6 +91,30 @@ PHILLY = """timestamp,duration,num_gpus,gpu_time,cluster
 2017-10-09 07:01:55,600,2,1200,6c71a0
 2017-10-09 07:02:55,1000,8,8000,ee9e8c
 """
+PHILLY_LOG = json.dumps(
+    [
+        {
+            "status": "Pass",
+            "vc": "ee9e8c",
+            "jobid": job,
+            "submitted_time": "2017-10-07 01:11:39",
+            "user": "ce2f4c",
+            "attempts": [
+                {
+                    "start_time": "2017-10-07 01:12:09",
+                    "end_time": "2017-10-07 01:13:23",
+                    "detail": [{"ip": "m47", "gpus": ["gpu0", "gpu1"]}],
+                }
+            ],
+        }
+        for job in ("application_1", "application_2")
+    ]
+)
+NAMED = {"arrival_s": "submit", "workers": "gpus", "duration_s": "seconds", "tenant": "user"}
+OTHERS = """job,submit,gpus,seconds,user,state
+7,2020-04-01 00:00:10,2,60.5,ann,done
+8,2020-04-01 00:00:20,0,60,bob,done
+"""
 MURI = """job_id,num_gpu,submit_time,iterations,model_name,batch_size,duration,interval,\
 iteration_time,resource_time_0,resource_time_1,resource_time_2,priority
 1,1,0,10,resnet,16,5000,1,500,100,300,0,1
@@ -322,7 +346,17 @@ KINDS: Mapping[str, Kind] = {
         lambda folder: write_trace(folder / "t.parquet", Trace("t", JOBS)),
         lambda folder: read_trace(folder / "t.parquet"),
     ),
+    "trace of others": Kind(
+        "o.csv",
+        _written({"o.csv": OTHERS}),
+        lambda folder: read_trace(folder / "o.csv", columns=NAMED),
+    ),
     "philly": _trace("p.csv", PHILLY),
+    "philly log": Kind(
+        "cluster_job_log",
+        _texts(cluster_job_log=PHILLY_LOG),
+        lambda folder: read_trace(folder / "cluster_job_log", "philly-log"),
+    ),
     "muri": _trace("m.csv", MURI, muri_stages),
     "swf": _trace("l.swf", SWF),
     "gavel trace": Kind(
