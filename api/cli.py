@@ -470,7 +470,15 @@ def _simulated(command: _Parser) -> None:
     """Add what is common to ``simulate`` and ``compare``."""
     command.add_argument("trace", metavar="TRACE", help="trace file, or library:NAME")
     command.add_argument(
-        "--format", metavar="F", help="of the trace: csv, parquet, philly, gavel, muri or swf"
+        "--format",
+        metavar="F",
+        help="of the trace: csv, parquet, philly, philly-log, gavel, muri or swf",
+    )
+    command.add_argument(
+        "--columns",
+        metavar="FIELD=COLUMN,...",
+        type=_columns,
+        help="which column of a csv or parquet file has a field: arrival_s=submit_time,...",
     )
     command.add_argument(
         "--cores-per-gpu",
@@ -570,6 +578,16 @@ def _policies(text: str) -> tuple[str, ...]:
     if not found:
         raise argparse.ArgumentTypeError(f"must name at least one policy, got {text!r}")
     return tuple(dict.fromkeys(found))
+
+
+def _columns(text: str) -> tuple[tuple[str, str], ...]:
+    parts = [part.partition("=") for part in text.split(",")]
+    if not all(field and equals and column for field, equals, column in parts):
+        raise argparse.ArgumentTypeError(f"must be FIELD=COLUMN,..., got {text!r}")
+    fields = [field for field, _, _ in parts]
+    if len(set(fields)) < len(fields):
+        raise argparse.ArgumentTypeError(f"must name each field once, got {text!r}")
+    return tuple((field, column) for field, _, column in parts)
 
 
 def _models(text: str) -> tuple[str, ...]:

@@ -118,6 +118,8 @@ def _read(options: Namespace, reference: str) -> tuple[Trace, str]:
     source = options.trace
     if source.startswith(LIBRARY):
         _refuse_cores(options)
+        if options.columns:
+            raise InputError("are named in a csv or parquet file only", "--columns")
         trace, measured_on = library_trace(source.removeprefix(LIBRARY)), reference
     else:
         trace, measured_on = _read_file(options, reference)
@@ -129,7 +131,9 @@ def _read(options: Namespace, reference: str) -> tuple[Trace, str]:
 def _read_file(options: Namespace, reference: str) -> tuple[Trace, str]:
     source, kind = options.trace, options.format
     if kind is not None and kind not in KINDS:
-        raise InputError(f"must be one of {listed(KINDS)}, got {kind!r}", "--format")
+        raise InputError(f"must be one of {listed(KINDS, len(KINDS))}, got {kind!r}", "--format")
+    if options.columns:
+        return read_trace(source, kind, columns=dict(options.columns)), reference
     kind = kind or kind_of(source)
     if kind == "swf":
         return read_trace(source, kind, cores_per_gpu=options.cores_per_gpu or 1), reference

@@ -60,9 +60,9 @@ class VerificationError(DovetailError):
 
 
 def brief(text: str) -> str:
-    """Return a message on one line, without the middle of what is too long to be read."""
+    """Return a message on one line: what is too long or cannot be printed is left out."""
     line = " ".join(_cut(word, _LONGEST_WORD) for word in text.split())
-    return _cut(line, _LONGEST_TEXT)
+    return "".join(sign if sign.isprintable() else "?" for sign in _cut(line, _LONGEST_TEXT))
 
 
 def _cut(text: str, longest: int) -> str:

@@ -173,7 +173,7 @@ def _measurement_data(row: Row, columns: Sequence[Column]) -> dict[str, object]:
     width = _width(row, cells, columns)
     slowdowns = [cells.get(f"slowdown[{k}]") for k in range(width)]
     if ran and None in slowdowns:
-        column = _name(f"slowdown[{slowdowns.index(None)}]", columns)
+        column = column_of(f"slowdown[{slowdowns.index(None)}]", columns)
         raise row.broken(column, "must not be empty where status is ok or empty")
     told = {name: cells.get(name) for name in ("gpu_model", "power_w", "source", "date")}
     return {
@@ -193,7 +193,7 @@ def _width(row: Row, cells: Mapping[str, object], columns: Iterable[Column]) -> 
     for k in range(2):
         if cells[f"workloads[{k}]"] is None:
             rule = "must not be empty, as each row is a pair (a row of totals is not)"
-            raise row.broken(_name(f"workloads[{k}]", columns), rule)
+            raise row.broken(column_of(f"workloads[{k}]", columns), rule)
     for path, value in cells.items():
         if (
             value is not None
@@ -202,7 +202,7 @@ def _width(row: Row, cells: Mapping[str, object], columns: Iterable[Column]) -> 
         ):
             missing = f"workload_{width + 1}"
             rule = f"must be empty where {missing} is, got {shown(value)}"
-            raise row.broken(_name(path, columns), rule)
+            raise row.broken(column_of(path, columns), rule)
     return width
 
 
@@ -226,10 +226,10 @@ def _record(kind: type[_R], row: Row, data: Mapping[str, object], columns: Itera
     try:
         return kind.from_data(data)
     except InputError as error:
-        raise row.broken(_name(error.path, columns), error.rule) from None
+        raise row.broken(column_of(error.path, columns), error.rule) from None
 
 
-def _name(path: str, columns: Iterable[Column]) -> str:
+def column_of(path: str, columns: Iterable[Column]) -> str:
     """Return the name in the file of the column that holds a part of a record."""
     return next((column.name for column in columns if column.path == path), path)
 

@@ -121,6 +121,11 @@ def test_cores_of_a_trace_in_swf_make_gpus(tmp_path, monkeypatch, capsys):
     assert [
         job.workers for job in asked("t.swf", "--nodes", 1, "--cores-per-gpu", 6).setup.trace.jobs
     ] == [3]
+    (tmp_path / "o.csv").write_text("job,submit,gpus,seconds\n7,2020-04-01,2,60\n")
+    named = "id=job,arrival_s=submit,workers=gpus,duration_s=seconds"
+    assert [
+        job.id for job in asked("o.csv", "--nodes", 1, "--columns", named).setup.trace.jobs
+    ] == ["7"]
     assert main(["simulate", "library:lab-day", "--cores-per-gpu", "6"]) == 2
     told = "dovetail: --cores-per-gpu: only traces in the format swf count cores\n"
     assert capsys.readouterr().err == told

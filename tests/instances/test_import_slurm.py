@@ -282,8 +282,7 @@ def test_an_imported_cluster_can_be_planned(files, tmp_path):
         (
             '{"jobs": [{"job_id": 7, "job_state": "RUNNING", "nodes": "n[0-200000000]"}]}',
             NODES,
-            "jobs.json: jobs[0].nodes: must name at most 100000, names more, "
-            "got 'n[0-200000000]'",
+            "jobs.json: jobs[0].nodes: must name at most 100000, names more, got 'n[0-200000000]'",
         ),
         (
             '{"jobs": [{"job_id": 7, "job_state": "RUNNING", "nodes": "n1", '

@@ -15,6 +15,7 @@ from dovetail.instances.importers.gavel import import_gavel
 from dovetail.instances.importers.lucid import import_lucid
 from dovetail.instances.importers.pairs import import_pairs
 from dovetail.instances.instance import Instance
+from dovetail.instances.traces import read_trace
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data"
 published = pytest.mark.skipif(not DATA.is_dir(), reason="needs ../shared/data (not committed)")
@@ -191,6 +192,32 @@ def test_unreadable_table_gives_one_line(tmp_path, name, content, message):
         import_pairs(str(path), 1)
     assert str(error.value).startswith(f"{path}: {message}")
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["pairs.csv", "pairs.csv.gz", "t.swf", "t.csv.gz", "t.parquet"])
+def test_tables_of_any_size_are_refused_in_little_memory(tmp_path, name, monkeypatch):
+    monkeypatch.setattr("dovetail.instances.files.MOST_BYTES", 2**20)
+    path = tmp_path / name
+    if name.endswith(".gz"):
+        path.write_bytes(gzip.compress(b"a,b\n" * 2**20))
+    else:
+        path.symlink_to("/dev/zero")
+    with pytest.raises(InputError) as error:
+        import_pairs(str(path), 1) if "pairs" in name else read_trace(path)
+    assert str(error.value) == f"{path}: must hold at most 1 MiB, got more"
+
+
+def test_tables_of_any_number_of_rows_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("dovetail.instances.importers._tables.MOST_ROWS", 3)
+    path = pairs_file(tmp_path, *["me,A,shared,1,x,y,1,1,ok,"] * 3)
+    with pytest.raises(InputError, match=r"pairs\.csv: must have at most 3 lines"):
+        import_pairs(path, 1)
+
+
+def test_gavel_number_of_hundreds_of_digits_gives_one_line(tmp_path):
+    path = gavel_file(tmp_path, {A: {"null": 10**400}})
+    with pytest.raises(InputError, match="must be a finite number >= 0, got a huge number"):
+        import_gavel(path, "k80", 1)
 
 
 def test_gavel_file_that_is_no_json_gives_one_line(tmp_path):

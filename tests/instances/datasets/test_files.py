@@ -357,6 +357,18 @@ def test_broken_parquet_is_told_with_its_row(tmp_path):
     assert told(tmp_path).startswith("D/profiles.parquet: must be a Parquet file: ")
 
 
+def test_parquet_of_any_number_of_equal_rows_is_refused(tmp_path, monkeypatch):
+    arrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    monkeypatch.setattr("dovetail.instances.datasets._parquet.MOST_BYTES", 2**20)
+    place = tmp_path / "profiles.parquet"
+    same = arrow.DictionaryArray.from_arrays(arrow.array([0] * 2**20, arrow.int32()), ["a" * 100])
+    parquet.write_table(arrow.table({"workload": same, "gpu_model": same}), place)
+    assert place.stat().st_size < 2**16
+    assert told(tmp_path).startswith("D/profiles.parquet: must hold at most 1 MiB in 2000000 rows")
+
+
 READ_OR_WRITE = {
     "read": read_dataset,
     "write": lambda folder: write_dataset(

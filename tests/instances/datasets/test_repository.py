@@ -164,6 +164,20 @@ def test_a_newer_schema_is_refused(tmp_path):
     assert told(lambda: Repository(path).append([A])) == message
 
 
+def test_a_database_with_rows_without_end_is_refused(tmp_path):
+    path = tmp_path / "r.db"
+    Repository(path).append([A])
+    changed(
+        path,
+        "PRAGMA foreign_keys = OFF",
+        "ALTER TABLE record RENAME TO before",
+        "CREATE VIEW record AS WITH RECURSIVE r (sequence, recorded) AS "
+        "(SELECT 1, 'now' UNION ALL SELECT sequence + 1, recorded FROM r) SELECT * FROM r",
+    )
+    message = f"{path}: must be a profile repository, got another database"
+    assert told(Repository(path).data_set) == message
+
+
 def test_a_damaged_file_is_told(tmp_path):
     path = tmp_path / "r.db"
     Repository(path).append([A] * 500)
