@@ -145,6 +145,15 @@ def _serve(serve: argparse.ArgumentParser) -> None:
     serve.add_argument(
         "--dry-run", action="store_true", help="start nothing; plan --from-live tells what would be"
     )
+    _insecure(serve)
+
+
+def _insecure(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--insecure",
+        action="store_true",
+        help="as root, let agents listen on ports where any user could take their place and token",
+    )
 
 
 def _measure(measure: argparse.ArgumentParser) -> None:
@@ -218,6 +227,7 @@ def _agent(agent: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="where its state is kept, on this machine (default: agent in the service's)",
     )
+    _insecure(agent)
     _keep(agent)
 
 

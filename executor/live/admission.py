@@ -116,9 +116,10 @@ def refuse_hopeless(
 
 def _refuse_unstartable(spec: JobSpec, path: str) -> None:
     """Refuse what the kernel could not start, wherever (execve(2))."""
-    if not os.path.isabs(spec.cwd) or "\0" in spec.cwd:
-        rule = f"must begin with '/' and be without NUL characters, got {shown(spec.cwd)}"
-        raise InputError(rule, f"{path}cwd")
+    if not os.path.isabs(spec.cwd):
+        raise InputError(f"must begin with '/', got {shown(spec.cwd)}", f"{path}cwd")
+    if "\0" in spec.cwd:
+        raise InputError(f"must be without NUL characters, got {shown(spec.cwd)}", f"{path}cwd")
     if not spec.command[0] or any("\0" in word for word in spec.command):
         rule = "must name a program and be without NUL characters"
         raise InputError(rule, f"{path}command")
