@@ -84,7 +84,7 @@ MOST_GRACE_S: Final = 3600.0
 """The longest grace that a job may have, unless the administrator allows more."""
 
 PRUNE_FIRST_S: Final = 60.0
-"""Seconds after the start that this is done first."""
+"""Seconds after the start that what is old is removed for the first time."""
 
 _SOONEST_S: Final = 0.1
 _LONGEST_IDLE_S: Final = 3600.0

@@ -37,7 +37,12 @@ class Gate:
 
     def __init__(self, files: RankFiles) -> None:
         orders, self._orders = os.pipe()
-        self._answers, answers = os.pipe()
+        try:
+            self._answers, answers = os.pipe()
+        except OSError:
+            os.close(orders)
+            os.close(self._orders)
+            raise
         try:
             self.pid = _spawn(files, orders, answers)
         except OSError:
@@ -86,11 +91,16 @@ class Gate:
     def dismiss(self) -> None:
         """Let go of the shim and wait for its end."""
         self.leave()
-        with contextlib.closing(_Descriptor(os.pidfd_open(self.pid))) as shim_process:
-            poll = select.poll()
-            poll.register(shim_process.number, select.POLLIN)
-            if not poll.poll(_DISMISS_S * 1000):
-                os.kill(self.pid, signal.SIGKILL)
+        try:
+            with contextlib.closing(_Descriptor(os.pidfd_open(self.pid))) as shim_process:
+                poll = select.poll()
+                poll.register(shim_process.number, select.POLLIN)
+                ended = bool(poll.poll(_DISMISS_S * 1000))
+        except OSError:
+            # There is no descriptor to wait on: what is held at the gate dies with it.
+            ended = False
+        if not ended:
+            os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
 
 

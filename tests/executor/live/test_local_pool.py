@@ -1,5 +1,6 @@
 """The launcher, with real processes: a rank's whole life, seen from outside."""
 
+import errno
 import json
 import os
 import resource
@@ -729,6 +730,29 @@ class TestAKeeperInTrouble:
         pool.pool.rank_environment = lambda run, rank: {}["no such device"]
         pool.pool.launch(a_run("true"))
         assert pool.wait_for("rank_refused").reason == "'no such device'"
+        assert left_over(state) == []
+
+    def test_without_descriptors_a_launch_is_refused_and_leaves_none_open(
+        self, make, state, monkeypatch
+    ):
+        def exhausted(*_):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+        pool = make()
+        monkeypatch.setattr(os, "pidfd_open", exhausted)
+        before = len(os.listdir("/proc/self/fd"))
+        # The first rank stands at its gate when the second cannot be brought to one.
+        pool.pool.rank_environment = lambda run, rank: {"": ""} if rank else {}
+        pool.pool.launch(a_run("true", gpus="ab"))
+        for rank in (0, 1):
+            pool.wait_for("rank_refused", rank)
+        monkeypatch.setattr(os, "pipe", exhausted)
+        pool.pool.launch(a_run("true", name="j2.1"))
+        refused = pool.wait_for("rank_refused", run="j2.1")
+        assert "Too many open files" in refused.reason
+        assert refused.later
+        # One of its own for each of the two keepers.
+        assert len(os.listdir("/proc/self/fd")) == before + 2
         assert left_over(state) == []
 
     def test_before_a_kill(self, make, state, monkeypatch):
