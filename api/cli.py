@@ -10,6 +10,7 @@ import argparse
 import os
 import re
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import NoReturn, TypeAlias
@@ -71,6 +72,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if os.environ.get("DOVETAIL_DEBUG"):
             raise
+        if own := _own_traceback(error, options):
+            sys.stderr.write(own)
+            return _told(f"{type(error).__name__} in code of your own: {error}", 1)
         what = f"internal error, please report it: {type(error).__name__}: {error}"
         return _told(f"{what} (DOVETAIL_DEBUG=1 shows where)", 1)
     return status
@@ -95,9 +99,26 @@ def program() -> NoReturn:
 
 
 def _run(options: argparse.Namespace) -> int:
+    if _names_own_class(options) and os.getcwd() not in sys.path:
+        # Where such a class may be; the processes of a comparison inherit the path.
+        sys.path.append(os.getcwd())
     commands = import_module(f"dovetail.{options.module}")
     command: Callable[[argparse.Namespace], int] = getattr(commands, options.command)
     return command(options)
+
+
+def _own_traceback(error: Exception, options: argparse.Namespace) -> str:
+    """Return the traceback of an error within a class of the user's, empty if it is ours."""
+    if not _names_own_class(options):
+        return ""
+    from dovetail.solver.outside import own_traceback
+
+    frames = traceback.format_list(own_traceback(error, vars(options).values()))
+    return "".join(["Traceback (most recent call last):\n", *frames]) if frames else ""
+
+
+def _names_own_class(options: argparse.Namespace) -> bool:
+    return any("python:" in str(value) for value in vars(options).values())
 
 
 def _silence_output() -> None:
@@ -155,14 +176,19 @@ def _plan(commands: _Commands) -> None:
     )
     plan.add_argument("-o", "--output", metavar="PLAN", help="write the plan here; - prints it")
     plan.add_argument(
-        "--objective", choices=OBJECTIVES, default="throughput", help="what to optimise"
+        "--objective",
+        metavar="O",
+        type=_objective,
+        default="throughput",
+        help=f"what to optimise: {', '.join(OBJECTIVES)}, or python:MODULE.CLASS for a subclass "
+        "of dovetail.JobValues (default: throughput)",
     )
     plan.add_argument(
         "--solver",
         metavar="S",
         default="auto",
         help="auto, matching, cpsat, highs, milp, milp:NAME (any solver of PuLP), networkx, "
-        "greedy, exclusive or random (default: auto)",
+        "greedy, exclusive or random; python:MODULE.CLASS for one of your own (default: auto)",
     )
     plan.add_argument(
         "--time-limit",
@@ -418,7 +444,7 @@ def _simulate(commands: _Commands) -> None:
         metavar="P",
         default="dovetail",
         help="NAME or NAME:OPTION=VALUE,...; all of them in docs/reference/policies.md; "
-        "python:MODULE.CLASS for one of your own (default: dovetail)",
+        "python:MODULE.CLASS or LABEL=python:MODULE.CLASS for one of your own (default: dovetail)",
     )
     simulate.add_argument("--seed", metavar="N", type=_seed, default=0, help="of all that is drawn")
     simulate.add_argument(
@@ -561,8 +587,8 @@ def _policies(text: str) -> tuple[str, ...]:
     """Split policies at commas, but not between the options of one."""
     found: list[str] = []
     for part in text.split(","):
-        name, equals, _ = part.partition("=")
-        if found and equals and ":" not in name:
+        name, equals, rest = part.partition("=")
+        if found and equals and ":" not in name and not rest.startswith("python:"):
             found[-1] += f",{part}"
         elif part.strip():
             found.append(part.strip())
@@ -628,6 +654,14 @@ def _confidence(text: str) -> float:
     if not 0 < value < 1:
         raise argparse.ArgumentTypeError(f"must be > 0 and < 1, got {text!r}")
     return value
+
+
+def _objective(text: str) -> str:
+    if text not in OBJECTIVES and not text.startswith("python:"):
+        raise argparse.ArgumentTypeError(
+            f"invalid choice: {text!r} (choose from {', '.join(OBJECTIVES)}, python:MODULE.CLASS)"
+        )
+    return text
 
 
 def _seed(text: str) -> int:

@@ -27,8 +27,9 @@ from dovetail.outputs import require_separate
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from dovetail.formulations.values import Objective
     from dovetail.instances._record import Record
-    from dovetail.instances.plan import Plan
+    from dovetail.instances.plan import ObjectiveName, Plan
     from dovetail.live.client import Client
     from dovetail.predictors import Predictor
     from dovetail.solver.rounds import Result
@@ -53,19 +54,20 @@ def plan(options: Namespace) -> int:
     predictor = _predictor(options)
     if predictor is not None:
         instance = _predicted(options, instance, predictor)
+    objective = _objective(options.objective)
     with _about(options.instance), working("solving", options.time_limit):
         result = solve(
             instance,
-            options.objective,
+            objective,
             options.solver,
             options.time_limit,
             options.gap,
             options.seed,
             options.preempt,
         )
-    made = _verified(instance, result) if options.verify else result.plan
+    made = _verified(instance, result, objective) if options.verify else result.plan
     if options.write_model:
-        write_model(instance, made, Path(options.write_model))
+        write_model(instance, made, Path(options.write_model), objective)
     _write_plan(options, instance, made)
     return 0 if result.status in ("optimal", "feasible") else 1
 
@@ -102,13 +104,26 @@ def _round_and_plan(client: Client) -> tuple[Instance, Plan]:
     raise UnsupportedError("the jobs of the service change too quickly for a plan of them")
 
 
-def _verified(instance: Instance, result: Result) -> Plan:
+def _objective(name: str) -> Objective:
+    """Return an objective: its name, or a class of the user's."""
+    from dovetail.formulations.values import JobValues
+    from dovetail.solver.outside import PREFIX, class_at
+
+    if not name.startswith(PREFIX):
+        return cast("ObjectiveName", name)
+    kind = class_at(name, "objective", "gain")
+    if not issubclass(kind, JobValues):
+        raise UnsupportedError(f"objective {name!r} must be a subclass of dovetail.JobValues")
+    return kind
+
+
+def _verified(instance: Instance, result: Result, objective: Objective) -> Plan:
     """Return the plan with what was found true of it once more."""
     from dovetail.progress import working
     from dovetail.solver.verification import verify
 
     with working("verifying"):
-        return result.plan.replace(verification=verify(instance, result))
+        return result.plan.replace(verification=verify(instance, result, objective))
 
 
 def _write_plan(options: Namespace, instance: Instance, made: Plan) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -343,6 +344,60 @@ def test_an_internal_error_is_one_line_that_says_how_to_see_more(run, monkeypatc
     monkeypatch.setenv("DOVETAIL_DEBUG", "1")
     with pytest.raises(ZeroDivisionError):
         main(["library"])
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """A folder with a module of a user's own, in which commands run."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    (tmp_path / "mine.py").write_text(
+        "import numpy as np\n"
+        "from dovetail import JobValues\n"
+        "class Fairness(JobValues):\n"
+        "    def gain(self, job, slowdown, model):\n"
+        "        return np.log1p(super().gain(job, slowdown, model))\n"
+        "class Wrong(JobValues):\n"
+        "    def gain(self, job, slowdown, model):\n"
+        "        return 1 / 0\n"
+    )
+
+
+def test_an_objective_of_ones_own_is_named_by_its_module(run, own):
+    status, out, err = run(
+        "plan",
+        "library:lab",
+        "--objective",
+        "python:mine.Fairness",
+        "--verify",
+        "-o",
+        "p.json",
+        "--compare",
+        "--report",
+        "page.html",
+        "--write-model",
+        "model.mps",
+    )
+    assert (status, err) == (0, "")
+    assert "\npython:mine.Fairness  " in out
+    assert "optimal" in out
+    assert "python:mine.Fairness" in Path("page.html").read_text()
+    status, out, _ = run("check", "library:lab", "p.json")
+    assert status == 0
+    assert "the plan's python:mine.Fairness was not checked, only throughput was" in out
+    assert run("explain", "library:lab", "p.json")[0] == 0
+
+
+def test_an_error_in_a_users_class_shows_their_traceback_and_asks_for_no_report(run, own):
+    status, out, err = run("plan", "library:lab", "--objective", "python:mine.Wrong")
+    assert (status, out) == (1, "")
+    lines = err.splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert lines[1].endswith('mine.py", line 8, in gain')
+    assert lines[-1] == "dovetail: ZeroDivisionError in code of your own: division by zero"
+    assert "dovetail/" not in err
+    assert "report" not in err
 
 
 def test_nothing_heavy_is_loaded_before_it_is_needed():
