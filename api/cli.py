@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import NoReturn, TypeAlias
 
 from dovetail import __version__
-from dovetail.instances.errors import DovetailError, VerificationError
+from dovetail.instances.errors import DovetailError, VerificationError, brief
 from dovetail.live.arguments import add_live
 
 INSTANCE_HELP = "instance file (JSON or YAML, .gz too), - for standard input, or library:NAME"
@@ -47,7 +47,7 @@ class _Parser(argparse.ArgumentParser):
     """Tells a usage error in one line."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {' '.join(message.split())} (see {self.prog} --help)\n")
+        self.exit(2, f"{self.prog}: {brief(message)} (see {self.prog} --help)\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -74,9 +74,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         if own := _own_traceback(error, options):
             sys.stderr.write(own)
-            return _told(f"{type(error).__name__} in code of your own: {error}", 1)
+            return _told(brief(f"{type(error).__name__} in code of your own: {error}"), 1)
         what = f"internal error, please report it: {type(error).__name__}: {error}"
-        return _told(f"{what} (DOVETAIL_DEBUG=1 shows where)", 1)
+        return _told(f"{brief(what)} (DOVETAIL_DEBUG=1 shows where)", 1)
     return status
 
 
@@ -127,7 +127,7 @@ def _silence_output() -> None:
 
 
 def _told(message: str, status: int) -> int:
-    print(f"dovetail: {' '.join(message.split())}", file=sys.stderr)
+    print(f"dovetail: {message}", file=sys.stderr)
     return status
 
 

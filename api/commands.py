@@ -246,7 +246,9 @@ def import_pairs(options: Namespace) -> int:
     made = read(
         options.file, options.gpus, device=options.device, gpus_per_node=options.gpus_per_node
     )
-    _write_instance(options, made)
+    for note in made.notes:
+        print(f"dovetail: {source_name(options.file)}: {note}", file=sys.stderr)
+    _write_instance(options, made.instance)
     return 0
 
 

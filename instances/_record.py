@@ -207,8 +207,15 @@ def _limit(value: object) -> object:
 
 def _unknown_field(record: type[Record], location: tuple[int | str, ...]) -> str:
     known = _record_at(record, location[:-1]).model_fields
-    close = get_close_matches(str(location[-1]), known, n=1, cutoff=0.7)
-    return f"unknown field, did you mean {close[0]}?" if close else "unknown field"
+    close = closest(str(location[-1]), known, cutoff=0.7)
+    return f"unknown field, did you mean {close}?" if close else "unknown field"
+
+
+def closest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """Return the name that a misspelled one is most like, None if it is like none."""
+    # To compare takes the product of the lengths.
+    found = get_close_matches(name[:_SHOWN], list(known), n=1, cutoff=cutoff)
+    return found[0] if found else None
 
 
 def _record_at(record: type[Record], location: tuple[int | str, ...]) -> type[Record]:
@@ -244,7 +251,7 @@ def _path(location: tuple[int | str, ...]) -> str:
 
 def field_path(path: str, name: str) -> str:
     """Return the path of the field or key ``name`` below ``path``; odd names are quoted."""
-    if not _PLAIN_NAME.fullmatch(name):
+    if len(name) > _SHOWN or not _PLAIN_NAME.fullmatch(name):
         return f"{path}[{shown(name)}]"
     return f"{path}.{name}" if path else name
 

@@ -14,6 +14,7 @@ import numpy as np
 from dovetail.instances._record import listed
 from dovetail.instances.datasets import DataSet
 from dovetail.instances.errors import InputError, UnsupportedError
+from dovetail.instances.importers._measured import require_slowdowns
 from dovetail.predictors.about import About, TrainingData
 from dovetail.predictors.bounds import Calibration, calibrate, standing
 from dovetail.predictors.drift import Drift, Outcome, drift
@@ -46,7 +47,6 @@ Progress = Callable[[str, int, int], None]
 """Told the name of a step, its number and how many there are."""
 
 _LEAST_FOLDS = 2
-_LEAST_MEDIAN, _MOST_MEDIAN = 0.95, 20.0
 _NOTHING: Final = HeldOut(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
 
 
@@ -94,7 +94,7 @@ def prepared(data: DataSet, model: str, gpu_models: Sequence[str] | None = None)
     found = (
         _prepared_auto(data, gpu_models) if model == AUTO else _prepared(data, model, gpu_models)
     )
-    _require_slowdowns(found.rows, data)
+    require_slowdowns(found.rows.slowdown.tolist(), "measurements: slowdown", data.name)
     return found
 
 
@@ -361,16 +361,6 @@ def _prepared_auto(data: DataSet, gpu_models: Sequence[str] | None) -> Prepared:
         return Auto(candidates, coded=True, random_state=seed)
 
     return Prepared(AUTO, ModelSpec(names, build), features, rows)
-
-
-def _require_slowdowns(rows: Rows, data: DataSet) -> None:
-    """Refuse what cannot be slowdowns: half of all jobs do not run faster beside another."""
-    middle = float(np.median(rows.slowdown))
-    if _LEAST_MEDIAN <= middle <= _MOST_MEDIAN:
-        return
-    side, what = ("at most", "speeds") if middle < 1 else ("at least", "percentages")
-    rule = f"must be iteration time together / alone; half are {side} {middle:.4g}, as {what} are"
-    raise InputError(rule, "measurements: slowdown", data.name)
 
 
 def _fitted(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from difflib import get_close_matches
 from inspect import signature
 from typing import Protocol, cast
 
 from dovetail.formulations.problems import Problem
+from dovetail.instances._record import closest
 from dovetail.instances.errors import UnsupportedError
 from dovetail.solver.answers import Choice, Limits
 from dovetail.solver.cpsat import CpSat
@@ -71,8 +71,8 @@ def solver_named(name: str) -> Solver:
     }
     if name not in found:
         known = ", ".join(SOLVERS)
-        close = get_close_matches(name, SOLVERS, n=1)
-        hint = f", did you mean {close[0]}?" if close else ""
+        close = closest(name, SOLVERS)
+        hint = f", did you mean {close}?" if close else ""
         rule = f"must be one of {known}, milp:NAME or python:MODULE.CLASS"
         raise UnsupportedError(f"solver {rule}, got {name!r}{hint}")
     return found[name]

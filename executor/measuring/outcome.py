@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -52,7 +53,7 @@ def write_tables(folder: FilePath) -> Outcome:
     InputError
         When the ledger cannot be read, or the tables cannot be written.
     """
-    found = outcome(read_ledger(folder), Path(folder).resolve().name or "measured")
+    found = outcome(read_ledger(folder), Path(os.path.realpath(folder)).name or "measured")
     write_dataset(found.data, folder)
     return found
 

@@ -327,6 +327,9 @@ def _end_with(parent: BaseProcess) -> None:
 def _processes(campaign: Campaign, count: int) -> Iterator[ProcessPoolExecutor]:
     """Yield a pool of processes, none of which outlives the block."""
     others = set(multiprocessing.active_children())
+    # multiprocessing offers no option that keeps the current directory out of a child's path.
+    before = os.environ.get("PYTHONSAFEPATH")
+    os.environ["PYTHONSAFEPATH"] = "1"
     pool = ProcessPoolExecutor(
         count, multiprocessing.get_context("spawn"), initializer=_begin, initargs=(campaign,)
     )
@@ -338,6 +341,10 @@ def _processes(campaign: Campaign, count: int) -> Iterator[ProcessPoolExecutor]:
         raise
     finally:
         pool.shutdown(cancel_futures=True)
+        if before is None:
+            del os.environ["PYTHONSAFEPATH"]
+        else:
+            os.environ["PYTHONSAFEPATH"] = before
 
 
 def _reason_of(future: Future[str]) -> str:

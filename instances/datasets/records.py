@@ -31,7 +31,14 @@ from dovetail.instances._record import (
     shown,
 )
 from dovetail.instances.errors import InputError
-from dovetail.instances.importers._measured import UNKNOWN_MEMORY_MIB, entries, nodes
+from dovetail.instances.importers._measured import (
+    UNKNOWN_MEMORY_MIB,
+    cluster,
+    entries,
+    nodes,
+    require_slowdowns,
+    slowdowns_of,
+)
 from dovetail.instances.instance import Instance, MetricName, Metrics, Workload
 
 DATASET_FORMAT: Final = "dovetail-dataset/1"
@@ -233,29 +240,25 @@ class DataSet(Record):
         Raises
         ------
         InputError
-            For a GPU model without records, a number out of range, or missing memory.
+            For a GPU model without records, a number out of range, missing memory, or
+            slowdowns of which half are speeds or percentages.
         """
         if gpu_model not in self.gpu_models:
             known = f"one of {listed(self.gpu_models)}" if self.gpu_models else "in the data"
             rule = f"must be {known}, got {shown(gpu_model)}"
             raise InputError(rule, "gpu_model")
         measured = [found for found in self.measurements if found.gpu_model == gpu_model]
+        require_slowdowns(slowdowns_of(measured), "measurements: slowdown", self.name)
         workloads = self.workloads(gpu_model)
         for name in chain.from_iterable(found.workloads for found in measured):
             workloads.setdefault(name, Workload(memory_mib=0.0))
         if memory_mib is None:
             _require_no_memory(workloads)
             memory_mib = UNKNOWN_MEMORY_MIB
-        caps = {share for found in measured for share in found.shares if share is not None}
-        cluster = {
-            "max_jobs_per_gpu": max((len(found.workloads) for found in measured), default=2),
-            "shares": sorted(caps),
-            "nodes": nodes([gpu_model], gpus, gpus_per_node, memory_mib),
-        }
         return Instance.from_data(
             {
                 "name": self.name,
-                "cluster": cluster,
+                "cluster": cluster(measured, nodes([gpu_model], gpus, gpus_per_node, memory_mib)),
                 "workloads": workloads,
                 "jobs": [{"id": name, "workload": name} for name in workloads],
                 "slowdowns": entries(measured),

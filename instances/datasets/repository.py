@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from dovetail.instances._record import Record
@@ -254,7 +254,7 @@ class Repository:
             raise InputError(f"{rule} (a newer Dovetail wrote it)", "", self._source)
 
     def _read(self, connection: sqlite3.Connection, after: int) -> Iterator[Recorded]:
-        times = dict(connection.execute("SELECT * FROM record WHERE sequence > ?", (after,)))
+        times: dict[int, str] = dict(_rows(connection, "record", ("recorded",), after))
         found = {**_profiles(connection, after), **_measurements(connection, after)}
         for sequence in sorted(times):
             kind, data = found.get(sequence, (SoloProfile, {}))
@@ -440,11 +440,18 @@ def _known(fields: Iterable[str], values: Iterable[object]) -> dict[str, object]
 
 def _rows(
     connection: sqlite3.Connection, table: str, columns: Iterable[str], after: int
-) -> sqlite3.Cursor:
+) -> Iterator[tuple[Any, ...]]:
     names, order = ", ".join(("sequence", *columns)), ", ".join(_key(table))
-    return connection.execute(
+    sizes = "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
+    (size,) = connection.execute(sizes).fetchone()
+    rows = connection.execute(
         f"SELECT {names} FROM {table} WHERE sequence > ? ORDER BY {order}", (after,)
     )
+    for count, row in enumerate(rows):
+        # Pages of a damaged file may lead back to each other.
+        if count > size:
+            raise sqlite3.DatabaseError(f"is damaged: {table} has more rows than bytes")
+        yield row
 
 
 def _key(table: str) -> tuple[str, ...]:

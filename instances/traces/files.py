@@ -8,7 +8,7 @@ from typing import Final, Literal, get_args
 from dovetail.instances._record import listed, shown
 from dovetail.instances.errors import InputError
 from dovetail.instances.files import FilePath, write_bytes
-from dovetail.instances.importers._tables import read_text
+from dovetail.instances.importers._tables import lines_of
 from dovetail.instances.importers.gavel import TRACE
 from dovetail.instances.traces import _muri, _philly, _swf, _table
 from dovetail.instances.traces._gavel import GAVEL_GPU_MODEL, read_gavel
@@ -108,7 +108,7 @@ def kind_of(path: FilePath) -> Kind:
     ending = Path(path.name.lower().removesuffix(".gz")).suffix
     if ending in _BY_ENDING:
         return _BY_ENDING[ending]
-    first = read_text(path).lstrip().partition("\n")[0]
+    first = next((line.strip("\r\n") for line in lines_of(path) if line.strip()), "")
     columns = {cell.strip() for cell in first.split(",")}
     if columns.issuperset(_philly.COLUMNS):
         return "philly"

@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
 from importlib import import_module
 from types import MappingProxyType
 from typing import Any, Final, get_type_hints
 
-from dovetail.instances._record import listed
+from dovetail.instances._record import closest, listed
 from dovetail.instances.errors import UnsupportedError
 from dovetail.solver.outside import PREFIX, class_at
 from dovetail.solver.policies.policy import Policy
@@ -104,8 +103,8 @@ def policy_class(name: str) -> Callable[..., Policy]:
     if name.startswith(PREFIX):
         return class_at(name, "policy", "decide")
     if name not in POLICIES:
-        close = get_close_matches(name, POLICIES, n=1)
-        hint = f", did you mean {close[0]}?" if close else ""
+        close = closest(name, POLICIES)
+        hint = f", did you mean {close}?" if close else ""
         known = listed(POLICIES, 40)
         raise UnsupportedError(f"policy must be one of {known}, got {name!r}{hint}")
     module, _, kind = POLICIES[name].partition(":")

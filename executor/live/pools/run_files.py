@@ -235,7 +235,7 @@ class RankFiles(NamedTuple):
 
 def home_token(directory: Path) -> str:
     """Return what tells the processes of one state directory from those of another."""
-    return hashlib.sha256(os.fsencode(directory.resolve())).hexdigest()[:16]
+    return hashlib.sha256(os.fsencode(os.path.realpath(directory))).hexdigest()[:16]
 
 
 def _text(part: Part) -> str:

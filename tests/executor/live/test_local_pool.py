@@ -78,6 +78,7 @@ def escaped(directory):
 
 
 class TestOutput:
+    @pytest.mark.usefixtures("shadowed")
     def test_both_streams_are_in_the_log(self, make, state):
         pool = make()
         pool.pool.launch(a_run("echo out; echo err >&2; exit 3"))

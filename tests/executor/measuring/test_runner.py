@@ -52,6 +52,7 @@ def alive(pid):
     return stat is not None and runs(stat)
 
 
+@pytest.mark.usefixtures("shadowed")
 def test_alone_and_in_pairs(device, tmp_path):
     workloads = write(tmp_path, spin=SPIN, requests=REQUESTS)
     of = a_campaign(workloads, {"measure": "solos"}, {"measure": "pairs"})

@@ -114,7 +114,7 @@ def test_a_broken_own_file_is_told_with_line_and_column(tmp_path, lines, message
 
 
 def test_a_missing_file_is_told(tmp_path):
-    assert told(tmp_path / "none.csv") == "none.csv: cannot be read: No such file or directory"
+    assert told(tmp_path / "none.csv") == "none.csv: cannot be read: no such file or directory"
 
 
 def test_an_unknown_kind_is_told(tmp_path):
