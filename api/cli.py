@@ -199,11 +199,18 @@ def _plan(commands: _Commands) -> None:
     plan.add_argument("--gap", metavar="G", type=float, default=0.0, help="stop at this gap")
     plan.add_argument("--seed", metavar="N", type=_seed, default=0, help="same seed, same plan")
     plan.add_argument("--preempt", action="store_true", help="running jobs may move or wait")
+    _slowdowns(plan)
     _predictor(plan, "fill unknown slowdowns: analytic")
     plan.add_argument(
         "--verify",
         action="store_true",
         help="check the plan once more, and its bound where the solver left a certificate",
+    )
+    plan.add_argument(
+        "--commands",
+        action="store_true",
+        help="instead of the plan, print what starts its jobs by hand under MPS: the environment "
+        "of each process",
     )
     plan.add_argument("--write-model", metavar="FILE.mps", help="write the integer program")
     plan.add_argument("--report", metavar="FILE.html", help="write a page for people")
@@ -217,6 +224,7 @@ def _check(commands: _Commands) -> None:
     check.add_argument("instance", metavar="INSTANCE", help=INSTANCE_HELP)
     check.add_argument("plan", metavar="PLAN", help="plan file, or - for standard input")
     check.add_argument("--objective", choices=OBJECTIVES, help="default: the plan's own")
+    _slowdowns(check)
 
 
 def _explain(commands: _Commands) -> None:
@@ -229,11 +237,13 @@ def _explain(commands: _Commands) -> None:
         nargs="?",
         help="id of the job (default: all that wait, and the pairs that nobody has measured)",
     )
+    _slowdowns(explain)
 
 
 def _predict(commands: _Commands) -> None:
     predict = _command(commands, "predict", "Fill in the slowdowns that an instance lacks.")
     predict.add_argument("instance", metavar="INSTANCE", help=INSTANCE_HELP)
+    _slowdowns(predict)
     _predictor(predict, "which (default: analytic)")
     predict.add_argument(
         "--mixed", action="store_true", help="also one uncapped workload beside a capped one"
@@ -610,6 +620,14 @@ def _window(text: str) -> tuple[float, float]:
     except ValueError:
         raise argparse.ArgumentTypeError(f"must be FROM:TO in hours, got {text!r}") from None
     return start, end
+
+
+def _slowdowns(command: _Parser) -> None:
+    command.add_argument(
+        "--slowdowns",
+        metavar="FILE.csv",
+        help="add these measured pairs to the instance; columns as in docs/importing-data.md",
+    )
 
 
 def _predictor(command: _Parser, text: str) -> None:

@@ -48,9 +48,9 @@ def plan(options: Namespace) -> int:
         return _plan_from_live(options)
     if options.instance is None:
         raise InputError("is needed, or --from-live", "INSTANCE")
-    read = (options.instance, *filter(None, [options.model]))
+    read = (options.instance, *filter(None, [options.model, options.slowdowns]))
     require_separate(read, options.output, options.report, options.write_model)
-    instance = instance_named(options.instance)
+    instance = _instance(options)
     predictor = _predictor(options)
     if predictor is not None:
         instance = _predicted(options, instance, predictor)
@@ -142,6 +142,9 @@ def _write_plan(options: Namespace, instance: Instance, made: Plan) -> None:
         write_plan(made, options.output)
     if options.output == "-":
         return
+    if options.commands:
+        _print_commands(options, instance, made)
+        return
     if options.json:
         write_plan(made, "-")
         return
@@ -152,11 +155,23 @@ def _write_plan(options: Namespace, instance: Instance, made: Plan) -> None:
         _print(tables.comparison_table(comparison))
 
 
+def _print_commands(options: Namespace, instance: Instance, made: Plan) -> None:
+    """Print what starts the jobs of a plan; for machines with the plan itself."""
+    from dovetail.starting import ranks, shell_lines
+
+    found = list(ranks(instance, made))
+    if options.json:
+        commands = [rank.to_data() for rank in found]
+        write_data({"plan": made.to_data(), "commands": commands}, "-")
+        return
+    print(*shell_lines(found), sep="\n")
+
+
 def check(options: Namespace) -> int:
     """Verify a plan; 1 if it breaks a rule."""
     from dovetail.instances.checker import check as verify
 
-    instance = instance_named(options.instance)
+    instance = _instance(options)
     plan_read = read_plan(options.plan)
     _hint_at_another_instance(instance, plan_read)
     with _about(options.instance):
@@ -177,7 +192,7 @@ def explain(options: Namespace) -> int:
     """Say why a job waits and what would let it start, or why all wait that do."""
     from dovetail.solver.explanations import explain as explained
 
-    instance = instance_named(options.instance)
+    instance = _instance(options)
     plan_read = read_plan(options.plan)
     if options.job is None:
         return _explain_waiting(options, instance, plan_read)
@@ -205,9 +220,10 @@ def _explain_waiting(options: Namespace, instance: Instance, plan_read: Plan) ->
 
 def predict(options: Namespace) -> int:
     """Write the instance with its unknown slowdowns predicted."""
-    require_separate((options.instance, *filter(None, [options.model])), options.output)
+    read = (options.instance, *filter(None, [options.model, options.slowdowns]))
+    require_separate(read, options.output)
     predictor = _predictor(options) or "analytic"
-    instance = instance_named(options.instance)
+    instance = _instance(options)
     filled = _predicted(options, instance, predictor, mixed=options.mixed, sets=options.sets)
     _write_instance(options, filled)
     return 0
@@ -328,6 +344,19 @@ def library(options: Namespace) -> int:
     for name, entry in entries.items():
         print(f"{name:<{width}}  {entry.title}")
     return 0
+
+
+def _instance(options: Namespace) -> Instance:
+    """Return the instance of the options, with the pairs of ``--slowdowns``."""
+    instance = instance_named(options.instance)
+    if options.slowdowns is None:
+        return instance
+    from dovetail.instances.importers.merging import with_pairs
+
+    merged = with_pairs(instance, options.slowdowns)
+    for note in merged.notes:
+        print(f"dovetail: {source_name(options.slowdowns)}: {note}", file=sys.stderr)
+    return merged.instance
 
 
 def instance_named(source: str) -> Instance:

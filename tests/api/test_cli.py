@@ -180,6 +180,34 @@ def test_explain_without_a_job_lists_all_that_wait_and_all_that_nobody_measured(
     assert len(pairs) > 3
 
 
+def test_measured_pairs_are_added_to_an_instance_of_ones_own(run, tmp_path):
+    pairs, path, filled = (tmp_path / name for name in ("pairs.csv", "plan.json", "filled.yaml"))
+    model, (a, b) = library.load("lab").cluster.nodes[0].gpu.model, ("mamba-new", "unet-ct-scans")
+    pairs.write_text(
+        "device,job_a,job_b,slowdown_a,slowdown_b\n"
+        f"{model},{a},{b},1.01,1.02\n{model},{a},nobody,1.5,1.5\n"
+    )
+    measured = ("--slowdowns", pairs)
+    told = [
+        f"dovetail: {pairs}: workloads that the instance does not have: nobody",
+        f"dovetail: {pairs}: 1 of 2 rows are left out",
+    ]
+    status, _, err = run("plan", "library:lab", *measured, "-o", path)
+    assert (status, err.splitlines()) == (0, told)
+    row = next(row for row in read_plan(path).assignments if row.job == "mamba-1")
+    assert row.co_runners == (("unet-1",),)
+    assert run("check", "library:lab", path)[0] == 1
+    assert run("check", "library:lab", path, *measured)[0] == 0
+    assert run("explain", "library:lab", path, "mamba-1", *measured)[0] == 0
+    assert run("predict", "library:lab", *measured, "-o", filled)[0] == 0
+    assert any(set(e.workloads) == {a, b} for e in read_instance(filled).slowdowns)
+    status, out, err = run("plan", filled, *measured)
+    assert status == 0
+    pairs.write_text(pairs.read_text().replace("1.01", "1.4"))
+    status, out, err = run("plan", filled, *measured, "-o", "-")
+    assert (status, out, "must be as in the instance" in err.splitlines()[-1]) == (2, "", True)
+
+
 def test_predict_fills_what_is_unknown_and_says_what_stays_so(run, tmp_path):
     path = tmp_path / "filled.json"
     status, out, err = run("predict", "library:lab", "-o", path)
