@@ -11,11 +11,14 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
+from itertools import chain
+from pathlib import PurePath
 from typing import NoReturn, TypeAlias
 
 from dovetail import __version__
+from dovetail.instances._record import closest
 from dovetail.instances.errors import DovetailError, VerificationError, brief
 from dovetail.live.arguments import add_live
 
@@ -46,8 +49,21 @@ OBJECTIVES = ("throughput", "slowdown", "sensitivity", "jct", "energy")
 class _Parser(argparse.ArgumentParser):
     """Tells a usage error in one line."""
 
+    def options(self) -> list[str]:
+        """Return the long names of the options."""
+        names = chain.from_iterable(action.option_strings for action in self._actions)
+        return [name for name in names if name.startswith("--")]
+
     def error(self, message: str) -> NoReturn:
+        wrong = re.search(r"(.*invalid choice: '(.+?)') \(choose from (.+)\)", message)
+        if wrong and (hint := _hint(wrong[2], re.findall(r"[\w.:-]+", wrong[3]))):
+            message = wrong[1] + hint
         self.exit(2, f"{self.prog}: {brief(message)} (see {self.prog} --help)\n")
+
+
+def _hint(wrong: str, known: Iterable[str], prefix: str = "") -> str:
+    close = closest(wrong.removeprefix(prefix), [name.removeprefix(prefix) for name in known])
+    return f", did you mean {prefix}{close}?" if close else ""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -82,9 +98,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parse arguments; those that a command does not know are its own error."""
-    options, unknown = parser().parse_known_args(arguments)
+    top = parser()
+    given = sys.argv[1:] if arguments is None else arguments
+    if not given:
+        top.print_help()
+        top.exit(0)
+    options, unknown = top.parse_known_args(given)
     if unknown:
-        _Parser(prog=options.prog).error(f"unrecognized arguments: {' '.join(unknown)}")
+        hint = _hint(unknown[0], options.parser.options(), "--")
+        options.parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
     return options
 
 
@@ -161,7 +183,7 @@ def _command(
     commands: _Commands, name: str, text: str, calls: str = "", module: str = "commands"
 ) -> _Parser:
     added = commands.add_parser(name, help=text, description=text)
-    added.set_defaults(command=calls or name, module=module, prog=added.prog)
+    added.set_defaults(command=calls or name, module=module, parser=added)
     added.add_argument("--json", action="store_true", help="print the machine's form")
     return added
 
@@ -174,7 +196,9 @@ def _plan(commands: _Commands) -> None:
         action="store_true",
         help="instead of INSTANCE: what the live service would do now",
     )
-    plan.add_argument("-o", "--output", metavar="PLAN", help="write the plan here; - prints it")
+    plan.add_argument(
+        "-o", "--output", metavar="PLAN", type=_record, help="write the plan here; - prints it"
+    )
     plan.add_argument(
         "--objective",
         metavar="O",
@@ -660,8 +684,21 @@ def _stand_in(text: str) -> tuple[str, str]:
 
 def _output(command: _Parser) -> None:
     command.add_argument(
-        "-o", "--output", metavar="FILE", default="-", help="where to (default: standard output)"
+        "-o",
+        "--output",
+        metavar="FILE",
+        type=_record,
+        default="-",
+        help="where to (default: standard output)",
     )
+
+
+def _record(name: str) -> str:
+    """Refuse a file name that promises another form than JSON or YAML."""
+    ending = PurePath(name.removesuffix(".gz")).suffix
+    if ending in (".csv", ".html", ".parquet", ".tsv", ".xlsx"):
+        raise argparse.ArgumentTypeError(f"is written as JSON or YAML, got {name!r}")
+    return name
 
 
 def _confidence(text: str) -> float:

@@ -77,7 +77,7 @@ def _plan_from_live(options: Namespace) -> int:
     from dovetail.cli import parser
     from dovetail.live.client import Client
 
-    kept = ("instance", "from_live", "output", "json", "report", "compare")
+    kept = ("instance", "from_live", "output", "json", "report", "compare", "parser")
     usual = vars(parser().parse_args(["plan"]))
     for name, value in vars(options).items():
         if name not in kept and value != usual[name]:

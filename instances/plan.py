@@ -143,6 +143,14 @@ class Plan(Record):
     assignments: tuple[Assignment, ...]
     waiting: tuple[Waiting, ...] = ()
 
+    def __str__(self) -> str:
+        return repr(self)
+
+    def __repr__(self) -> str:
+        """Return its outcome: all of a plan fills many screens."""
+        value = f"{self.objective.name} {self.objective.value:.6g}, " if self.objective else ""
+        return f"<Plan of {self.instance!r}: {value}{len(self.assignments):,} jobs placed>"
+
     @property
     def judged_by(self) -> ObjectiveName:
         """The objective that others compute for it: ``throughput`` where it names none of ours."""

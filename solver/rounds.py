@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement
+from numbers import Real
 from pathlib import Path
 from typing import TypeGuard
 
@@ -71,7 +72,7 @@ class RoundPrices:
         return self.prices.reindexed(np.array(index, dtype=np.int64))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """The outcome of a round.
 
@@ -111,6 +112,10 @@ class Result:
     proof: Proof | None = None
     prices: RoundPrices | None = None
     book: EntryBook | None = None
+
+    def __repr__(self) -> str:
+        """Return status and plan; what later rounds begin with fills many screens."""
+        return f"<Result {self.status} ({self.stopped}) in {self.runtime_s:.2g} s: {self.plan!r}>"
 
 
 def solve(
@@ -212,7 +217,7 @@ def _check_arguments(
 
 
 def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float)
+    return isinstance(value, Real)
 
 
 class _Outcome:

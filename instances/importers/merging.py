@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from dovetail.instances._record import listed
 from dovetail.instances.datasets.files import read_pairs
@@ -11,7 +11,7 @@ from dovetail.instances.errors import InputError
 from dovetail.instances.files import FilePath, source_name
 from dovetail.instances.importers._measured import entries
 from dovetail.instances.importers.pairs import ImportedPairs
-from dovetail.instances.instance import Instance, SlowdownEntry
+from dovetail.instances.instance import EntryKey, Instance, SlowdownEntry
 
 
 def with_pairs(instance: Instance, path: FilePath) -> ImportedPairs:
@@ -51,7 +51,7 @@ def with_pairs(instance: Instance, path: FilePath) -> ImportedPairs:
     return ImportedPairs(instance.replace(slowdowns=(*instance.slowdowns, *added)), notes)
 
 
-def _is_known(entry: SlowdownEntry, known: dict[object, SlowdownEntry], source: str) -> bool:
+def _is_known(entry: SlowdownEntry, known: Mapping[EntryKey, SlowdownEntry], source: str) -> bool:
     """Tell whether the instance has the same entry; refuse one that contradicts it."""
     model, members = entry.key
     before = known.get((model, members)) or known.get((None, members))

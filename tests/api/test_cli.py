@@ -274,7 +274,6 @@ def test_same_seed_same_plan(run):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "dovetail: the following arguments are required: COMMAND (see dovetail --help)"),
         (["--bogus"], "dovetail: the following arguments are required: COMMAND"),
         (
             ["submit", "--bogus", "--", "ls"],
@@ -372,6 +371,40 @@ def test_an_internal_error_is_one_line_that_says_how_to_see_more(run, monkeypatc
     monkeypatch.setenv("DOVETAIL_DEBUG", "1")
     with pytest.raises(ZeroDivisionError):
         main(["library"])
+
+
+def test_without_a_command_the_help_is_printed(run):
+    status, out, err = run()
+    assert (status, err) == (0, "")
+    assert out.startswith("usage: dovetail")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["pln", "x.yaml"],
+            "dovetail: argument COMMAND: invalid choice: 'pln', did you mean plan?",
+        ),
+        (["dataset", "shw"], "argument COMMAND: invalid choice: 'shw', did you mean show?"),
+        (
+            ["plan", "x", "--solvr", "a"],
+            "dovetail plan: unrecognized arguments: --solvr a, did you ",
+        ),
+        (["plan", "x", "--solvr", "a"], "did you mean --solver? (see dovetail plan --help)"),
+        (["plan", "x", "--objective", "jtc"], "invalid choice: 'jtc', did you mean jct?"),
+        (
+            ["plan", "x", "--objective", "speed"],
+            "invalid choice: 'speed' (choose from throughput, ",
+        ),
+        (["plan", "x", "-o", "p.csv"], "-o/--output: is written as JSON or YAML, got 'p.csv'"),
+        (["generate", "--jobs", "9", "-o", "p.csv.gz"], "as JSON or YAML, got 'p.csv.gz'"),
+    ],
+)
+def test_a_slip_of_the_fingers_is_told_with_what_was_meant(run, arguments, message):
+    status, out, err = run(*arguments)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert message in err
 
 
 @pytest.fixture
