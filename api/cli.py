@@ -10,11 +10,15 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
+from itertools import chain
+from pathlib import PurePath
 from typing import NoReturn, TypeAlias
 
 from dovetail import __version__
+from dovetail.instances._record import closest
 from dovetail.instances.errors import DovetailError, VerificationError, brief
 from dovetail.live.arguments import add_live
 
@@ -45,8 +49,21 @@ OBJECTIVES = ("throughput", "slowdown", "sensitivity", "jct", "energy")
 class _Parser(argparse.ArgumentParser):
     """Tells a usage error in one line."""
 
+    def options(self) -> list[str]:
+        """Return the long names of the options."""
+        names = chain.from_iterable(action.option_strings for action in self._actions)
+        return [name for name in names if name.startswith("--")]
+
     def error(self, message: str) -> NoReturn:
+        wrong = re.search(r"(.*invalid choice: '(.+?)') \(choose from (.+)\)", message)
+        if wrong and (hint := _hint(wrong[2], re.findall(r"[\w.:-]+", wrong[3]))):
+            message = wrong[1] + hint
         self.exit(2, f"{self.prog}: {brief(message)} (see {self.prog} --help)\n")
+
+
+def _hint(wrong: str, known: Iterable[str], prefix: str = "") -> str:
+    close = closest(wrong.removeprefix(prefix), [name.removeprefix(prefix) for name in known])
+    return f", did you mean {prefix}{close}?" if close else ""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -71,6 +88,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if os.environ.get("DOVETAIL_DEBUG"):
             raise
+        if own := _own_traceback(error, options):
+            sys.stderr.write(own)
+            return _told(brief(f"{type(error).__name__} in code of your own: {error}"), 1)
         what = f"internal error, please report it: {type(error).__name__}: {error}"
         return _told(f"{brief(what)} (DOVETAIL_DEBUG=1 shows where)", 1)
     return status
@@ -78,9 +98,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parse arguments; those that a command does not know are its own error."""
-    options, unknown = parser().parse_known_args(arguments)
+    top = parser()
+    given = sys.argv[1:] if arguments is None else arguments
+    if not given:
+        top.print_help()
+        top.exit(0)
+    options, unknown = top.parse_known_args(given)
     if unknown:
-        _Parser(prog=options.prog).error(f"unrecognized arguments: {' '.join(unknown)}")
+        hint = _hint(unknown[0], options.parser.options(), "--")
+        options.parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
     return options
 
 
@@ -95,9 +121,26 @@ def program() -> NoReturn:
 
 
 def _run(options: argparse.Namespace) -> int:
+    if _names_own_class(options) and os.getcwd() not in sys.path:
+        # Where such a class may be; the processes of a comparison inherit the path.
+        sys.path.append(os.getcwd())
     commands = import_module(f"dovetail.{options.module}")
     command: Callable[[argparse.Namespace], int] = getattr(commands, options.command)
     return command(options)
+
+
+def _own_traceback(error: Exception, options: argparse.Namespace) -> str:
+    """Return the traceback of an error within a class of the user's, empty if it is ours."""
+    if not _names_own_class(options):
+        return ""
+    from dovetail.solver.outside import own_traceback
+
+    frames = traceback.format_list(own_traceback(error, vars(options).values()))
+    return "".join(["Traceback (most recent call last):\n", *frames]) if frames else ""
+
+
+def _names_own_class(options: argparse.Namespace) -> bool:
+    return any("python:" in str(value) for value in vars(options).values())
 
 
 def _silence_output() -> None:
@@ -140,7 +183,7 @@ def _command(
     commands: _Commands, name: str, text: str, calls: str = "", module: str = "commands"
 ) -> _Parser:
     added = commands.add_parser(name, help=text, description=text)
-    added.set_defaults(command=calls or name, module=module, prog=added.prog)
+    added.set_defaults(command=calls or name, module=module, parser=added)
     added.add_argument("--json", action="store_true", help="print the machine's form")
     return added
 
@@ -153,16 +196,23 @@ def _plan(commands: _Commands) -> None:
         action="store_true",
         help="instead of INSTANCE: what the live service would do now",
     )
-    plan.add_argument("-o", "--output", metavar="PLAN", help="write the plan here; - prints it")
     plan.add_argument(
-        "--objective", choices=OBJECTIVES, default="throughput", help="what to optimise"
+        "-o", "--output", metavar="PLAN", type=_record, help="write the plan here; - prints it"
+    )
+    plan.add_argument(
+        "--objective",
+        metavar="O",
+        type=_objective,
+        default="throughput",
+        help=f"what to optimise: {', '.join(OBJECTIVES)}, or python:MODULE.CLASS for a subclass "
+        "of dovetail.JobValues (default: throughput)",
     )
     plan.add_argument(
         "--solver",
         metavar="S",
         default="auto",
         help="auto, matching, cpsat, highs, milp, milp:NAME (any solver of PuLP), networkx, "
-        "greedy, exclusive or random (default: auto)",
+        "greedy, exclusive or random; python:MODULE.CLASS for one of your own (default: auto)",
     )
     plan.add_argument(
         "--time-limit",
@@ -173,11 +223,18 @@ def _plan(commands: _Commands) -> None:
     plan.add_argument("--gap", metavar="G", type=float, default=0.0, help="stop at this gap")
     plan.add_argument("--seed", metavar="N", type=_seed, default=0, help="same seed, same plan")
     plan.add_argument("--preempt", action="store_true", help="running jobs may move or wait")
+    _slowdowns(plan)
     _predictor(plan, "fill unknown slowdowns: analytic")
     plan.add_argument(
         "--verify",
         action="store_true",
         help="check the plan once more, and its bound where the solver left a certificate",
+    )
+    plan.add_argument(
+        "--commands",
+        action="store_true",
+        help="instead of the plan, print what starts its jobs by hand under MPS: the environment "
+        "of each process",
     )
     plan.add_argument("--write-model", metavar="FILE.mps", help="write the integer program")
     plan.add_argument("--report", metavar="FILE.html", help="write a page for people")
@@ -191,6 +248,7 @@ def _check(commands: _Commands) -> None:
     check.add_argument("instance", metavar="INSTANCE", help=INSTANCE_HELP)
     check.add_argument("plan", metavar="PLAN", help="plan file, or - for standard input")
     check.add_argument("--objective", choices=OBJECTIVES, help="default: the plan's own")
+    _slowdowns(check)
 
 
 def _explain(commands: _Commands) -> None:
@@ -203,11 +261,13 @@ def _explain(commands: _Commands) -> None:
         nargs="?",
         help="id of the job (default: all that wait, and the pairs that nobody has measured)",
     )
+    _slowdowns(explain)
 
 
 def _predict(commands: _Commands) -> None:
     predict = _command(commands, "predict", "Fill in the slowdowns that an instance lacks.")
     predict.add_argument("instance", metavar="INSTANCE", help=INSTANCE_HELP)
+    _slowdowns(predict)
     _predictor(predict, "which (default: analytic)")
     predict.add_argument(
         "--mixed", action="store_true", help="also one uncapped workload beside a capped one"
@@ -419,7 +479,7 @@ def _simulate(commands: _Commands) -> None:
         metavar="P",
         default="dovetail",
         help="NAME or NAME:OPTION=VALUE,...; all of them in docs/reference/policies.md; "
-        "python:MODULE.CLASS for one of your own (default: dovetail)",
+        "python:MODULE.CLASS or LABEL=python:MODULE.CLASS for one of your own (default: dovetail)",
     )
     simulate.add_argument("--seed", metavar="N", type=_seed, default=0, help="of all that is drawn")
     simulate.add_argument(
@@ -570,8 +630,8 @@ def _policies(text: str) -> tuple[str, ...]:
     """Split policies at commas, but not between the options of one."""
     found: list[str] = []
     for part in text.split(","):
-        name, equals, _ = part.partition("=")
-        if found and equals and ":" not in name:
+        name, equals, rest = part.partition("=")
+        if found and equals and ":" not in name and not rest.startswith("python:"):
             found[-1] += f",{part}"
         elif part.strip():
             found.append(part.strip())
@@ -605,6 +665,14 @@ def _window(text: str) -> tuple[float, float]:
     return start, end
 
 
+def _slowdowns(command: _Parser) -> None:
+    command.add_argument(
+        "--slowdowns",
+        metavar="FILE.csv",
+        help="add these measured pairs to the instance; columns as in docs/importing-data.md",
+    )
+
+
 def _predictor(command: _Parser, text: str) -> None:
     either = command.add_mutually_exclusive_group()
     either.add_argument("--predictor", metavar="P", help=text)
@@ -635,8 +703,21 @@ def _stand_in(text: str) -> tuple[str, str]:
 
 def _output(command: _Parser) -> None:
     command.add_argument(
-        "-o", "--output", metavar="FILE", default="-", help="where to (default: standard output)"
+        "-o",
+        "--output",
+        metavar="FILE",
+        type=_record,
+        default="-",
+        help="where to (default: standard output)",
     )
+
+
+def _record(name: str) -> str:
+    """Refuse a file name that promises another form than JSON or YAML."""
+    ending = PurePath(name.removesuffix(".gz")).suffix
+    if ending in (".csv", ".html", ".parquet", ".tsv", ".xlsx"):
+        raise argparse.ArgumentTypeError(f"is written as JSON or YAML, got {name!r}")
+    return name
 
 
 def _confidence(text: str) -> float:
@@ -647,6 +728,14 @@ def _confidence(text: str) -> float:
     if not 0 < value < 1:
         raise argparse.ArgumentTypeError(f"must be > 0 and < 1, got {text!r}")
     return value
+
+
+def _objective(text: str) -> str:
+    if text not in OBJECTIVES and not text.startswith("python:"):
+        raise argparse.ArgumentTypeError(
+            f"invalid choice: {text!r} (choose from {', '.join(OBJECTIVES)}, python:MODULE.CLASS)"
+        )
+    return text
 
 
 def _seed(text: str) -> int:

@@ -25,7 +25,7 @@ from dovetail.outputs import require_separate
 from dovetail.progress import counting, working
 from dovetail.simulation_groups import Groups, common_seeds
 from dovetail.simulation_setup import Request, request
-from dovetail.solver.policies import policy_named
+from dovetail.solver.policies import policy_label, policy_named
 
 _DEFAULT_SEEDS = 3
 _COMPARISON_FILE = "comparison.json"
@@ -35,7 +35,6 @@ _HARDLY = 0.01
 
 def simulate(options: Namespace) -> int:
     """Run a trace under one policy; print the metrics, keep the run."""
-    _find_own_modules([options.policy])
     policy = policy_named(options.policy)
     if options.output:
         _refuse_standard_output("--output", options.output)
@@ -48,7 +47,7 @@ def simulate(options: Namespace) -> int:
         history = simulated(
             scenario.trace, scenario.world, policy, scenario.options, scenario.predicted, told
         )
-    result = RunResult.of(options.policy, options.seed, history, scenario.trace)
+    result = RunResult.of(policy_label(options.policy), options.seed, history, scenario.trace)
     if options.output:
         result.write(options.output)
     facts = {**asked.facts, **_idle_queue([result])}
@@ -66,7 +65,6 @@ def simulate(options: Namespace) -> int:
 
 def compare(options: Namespace) -> int:
     """Run a trace under several policies and seeds; print, keep and draw what came out."""
-    _find_own_modules(options.policies)
     _check_outputs(options)
     asked = request(options)
     seeds = _seeds(options, asked)
@@ -135,7 +133,8 @@ def _failures_told(failures: Sequence[Failure]) -> Iterator[str]:
     """Yield a line for each policy that failed, for all seeds in which it did so alike."""
     seeds: dict[tuple[str, str], list[int]] = {}
     for each in failures:
-        seeds.setdefault((each.task.policy, each.reason), []).append(each.task.seed)
+        label = policy_label(each.task.policy)
+        seeds.setdefault((label, each.reason), []).append(each.task.seed)
     for (policy, reason), failed in seeds.items():
         which = f"seed{'s' if len(failed) > 1 else ''} {', '.join(map(str, sorted(failed)))}"
         yield f"{policy}, {which}: {reason}"
@@ -157,8 +156,11 @@ def _write_report(campaign: Campaign, options: Namespace, facts: Mapping[str, st
 
 def _check_outputs(options: Namespace) -> None:
     """Refuse before anything is run what could not be written or told after it."""
-    if options.baseline and options.baseline not in options.policies:
-        known = ", ".join(options.policies)
+    labels = [policy_label(policy) for policy in options.policies]
+    if len(set(labels)) < len(labels):
+        raise InputError(f"must have different names, got {', '.join(labels)}", "--policies")
+    if options.baseline and options.baseline not in labels:
+        known = ", ".join(labels)
         rule = f"must be one of --policies ({known}), got {options.baseline!r}"
         raise InputError(rule, "--baseline")
     read = (options.trace, *filter(None, [options.world]))
@@ -169,13 +171,6 @@ def _check_outputs(options: Namespace) -> None:
         _check_page(Path(options.report))
     if options.output:
         _check_folder(Path(options.output))
-
-
-def _find_own_modules(policies: Sequence[str]) -> None:
-    """Let a policy of one's own be a module in the current folder; processes inherit the path."""
-    folder = os.getcwd()
-    if folder not in sys.path and any("python:" in policy for policy in policies):
-        sys.path.append(folder)
 
 
 def _refuse_standard_output(flag: str, place: str | None) -> None:
@@ -273,7 +268,11 @@ def _comparison_data(
             for run in runs
         ],
         "failed": [
-            {"policy": each.task.policy, "seed": each.task.seed, "reason": each.reason}
+            {
+                "policy": policy_label(each.task.policy),
+                "seed": each.task.seed,
+                "reason": each.reason,
+            }
             for each in failures
         ],
     }

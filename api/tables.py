@@ -325,14 +325,16 @@ def _values(report: CheckReport, claim: ObjectiveValue | None) -> Iterator[tuple
         most = claim.placed_weight_bound if claim else None
         bound = "" if most is None else f"   bound {figure(most)}"
         yield "weight placed", f"{figure(report.placed_weight)}{bound}"
+    name: str = report.objective
     value = "unknown" if report.value is None else figure(report.value)
     if claim is None:
         proven = " (recomputed)"
     elif claim.bound is None or claim.gap is None:
-        proven = "   no bound proven"
+        name, value, proven = claim.name, figure(claim.value), "   no bound proven"
     else:
+        name, value = claim.name, figure(claim.value)
         proven = f"   bound {figure(claim.bound)}   gap {percent(claim.gap)}"
-    yield report.objective, value + proven
+    yield name, value + proven
 
 
 def _gpus(laid_out: PlanView) -> Iterator[tuple[Sequence[Mapping[str, str]], bool]]:

@@ -169,7 +169,8 @@ FIELDS: Mapping[type[Record], Mapping[str, str]] = {
         "waiting": "Every job that is not placed, and why.",
     },
     plans.ObjectiveValue: {
-        "name": "Which objective.",
+        "name": "Which objective; `python:MODULE.CLASS` is one of a user's own, whose value the "
+        "checker does not compute.",
         "value": "Its value, as the checker recomputes it.",
         "bound": "No valid plan has a better value than this. null: nothing proven.",
         "gap": "\\|bound - value\\| / max(\\|bound\\|, \\|value\\|).",

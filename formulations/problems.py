@@ -16,9 +16,8 @@ from dovetail.formulations.integer_program import RoundProgram, build
 from dovetail.formulations.pair_graph import PairGraph
 from dovetail.formulations.pair_tables import PairTables, pair_tables
 from dovetail.formulations.rounds import Round
-from dovetail.formulations.values import JobValues
+from dovetail.formulations.values import Objective, job_values
 from dovetail.instances.instance import Instance
-from dovetail.instances.plan import ObjectiveName
 
 Ints = NDArray[np.int64]
 
@@ -33,8 +32,8 @@ class Problem:
     ----------
     instance : Instance
         The instance.
-    objective : str
-        Name of the objective.
+    objective : str or callable
+        Name of the objective, or a subclass of ``JobValues``.
     book : EntryBook, optional
         Of an earlier round, see ``Round``.
     deadline : float
@@ -50,12 +49,12 @@ class Problem:
     def __init__(
         self,
         instance: Instance,
-        objective: ObjectiveName,
+        objective: Objective,
         book: EntryBook | None = None,
         deadline: float = math.inf,
     ) -> None:
         self.round = Round(instance, book)
-        self.values = JobValues(self.round, objective)
+        self.values = job_values(self.round, objective)
         self._deadline = deadline
 
     @cached_property

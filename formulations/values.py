@@ -19,12 +19,15 @@ of its largest slowdown.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.formulations.rounds import Round
+from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.plan import ObjectiveName
 from dovetail.instances.requirements import require_fields
 
@@ -49,6 +52,10 @@ class JobValues:
 
     Attributes
     ----------
+    objective : str
+        Whose rules hold for who may share, and which fields it needs.
+    name : str
+        What the objective is called: ``python:MODULE.CLASS`` where a subclass changes the gains.
     weight : (n,) float
         The weight of each job.
     two_stage : bool
@@ -64,9 +71,10 @@ class JobValues:
         When the instance lacks a field that the objective needs.
     """
 
-    def __init__(self, compiled: Round, objective: ObjectiveName) -> None:
+    def __init__(self, compiled: Round, objective: ObjectiveName = "throughput") -> None:
         require_fields(compiled.instance, objective)
         self.objective = objective
+        self.name: str = objective
         self.two_stage = objective in ("slowdown", "sensitivity", "energy")
         self.ratio = objective == "energy"
         self.minimised = objective in ("slowdown", "sensitivity")
@@ -103,6 +111,53 @@ class JobValues:
         if self.objective == "jct":
             return np.array([job.remaining_s or 1.0 for job in jobs], dtype=np.float64)
         return np.ones(len(jobs))
+
+
+Objective: TypeAlias = ObjectiveName | Callable[[Round], JobValues]
+"""The name of an objective, or a subclass of ``JobValues`` (or what makes one of a round)."""
+
+
+def objective_name(objective: Objective) -> str:
+    """Return what an objective is called in a plan."""
+    if not callable(objective):
+        return objective
+    return f"python:{objective.__module__}.{getattr(objective, '__qualname__', '')}"
+
+
+def job_values(compiled: Round, objective: Objective) -> JobValues:
+    """Return the gains of the jobs of a round under any objective.
+
+    Raises
+    ------
+    InputError
+        When the instance lacks a field that the objective needs.
+    UnsupportedError
+        When a gain of the user's is not finite, or rises with the slowdown.
+    """
+    if not callable(objective):
+        return JobValues(compiled, objective)
+    values = objective(compiled)
+    if not isinstance(values, JobValues):
+        kind = type(values).__name__
+        raise UnsupportedError(f"objective must be a subclass of JobValues, got {kind}")
+    values.name = objective_name(objective)
+    _require_falling(values, compiled)
+    return values
+
+
+_TRIED: Final = (1.0, 1.25, 2.0, 8.0)
+"""Slowdowns at which gains of a user's objective are tried."""
+
+
+def _require_falling(values: JobValues, compiled: Round) -> None:
+    """Refuse gains that would make bounds wrong without a word."""
+    jobs = np.arange(len(compiled.jobs))
+    for model in compiled.models:
+        gains = [np.asarray(values.gain(jobs, np.full(len(jobs), s), model)) for s in _TRIED]
+        if any(gain.shape != jobs.shape or not np.isfinite(gain).all() for gain in gains):
+            raise UnsupportedError(f"{values.name}: gain must return a finite number for each job")
+        if any((after > before).any() for before, after in pairwise(gains)):
+            raise UnsupportedError(f"{values.name}: gain must not rise with the slowdown")
 
 
 def sensitivities(compiled: Round) -> Floats:

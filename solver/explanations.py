@@ -163,7 +163,7 @@ def explain_waiting(instance: Instance, plan: Plan) -> tuple[Waiting, ...]:
 def _checked(instance: Instance, plan: Plan) -> tuple[Instance, ObjectiveName, CheckReport]:
     """Return the round, the objective and the report of a valid plan."""
     problem = instance.preempted() if plan.preempt else instance
-    objective = plan.objective.name if plan.objective else "throughput"
+    objective = plan.judged_by
     # What the plan claims besides may be wrong without making the explanation so.
     report = check(problem, Plan(assignments=_bare(plan)), objective)
     if not report.valid:

@@ -19,6 +19,7 @@ from dovetail.formulations.groups import idle_counts
 from dovetail.formulations.placement import place
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.scores import gain_ceiling
+from dovetail.formulations.values import Objective, objective_name
 from dovetail.instances._record import listed
 from dovetail.instances.checker import CheckReport, check, with_claims
 from dovetail.instances.errors import UnsupportedError
@@ -26,7 +27,6 @@ from dovetail.instances.files import write_text
 from dovetail.instances.instance import Instance
 from dovetail.instances.plan import (
     OBJECTIVES,
-    ObjectiveName,
     ObjectiveValue,
     Plan,
     Status,
@@ -38,7 +38,8 @@ from dovetail.solver.milp import model_text
 from dovetail.solver.pairing import Prices
 from dovetail.solver.pairing.compilation import can_compile
 from dovetail.solver.plans import assignments, nodes_spanned
-from dovetail.solver.registry import Solver, solver_named
+from dovetail.solver.registry import Solver, round_solver, solver_named
+from dovetail.solver.stages import Backend
 from dovetail.solver.tie_break import Placed, placed
 
 _NAMED = 3
@@ -67,11 +68,11 @@ class RoundPrices:
         Of these jobs, in their order.
     """
 
-    objective: ObjectiveName
+    objective: str
     jobs: tuple[str, ...]
     prices: Prices
 
-    def of(self, instance: Instance, objective: ObjectiveName) -> Prices | None:
+    def of(self, instance: Instance, objective: str) -> Prices | None:
         """Return the prices of another round's jobs; None under another objective."""
         if objective != self.objective:
             return None
@@ -80,7 +81,7 @@ class RoundPrices:
         return self.prices.reindexed(np.array(index, dtype=np.int64))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """The outcome of a round.
 
@@ -121,11 +122,15 @@ class Result:
     prices: RoundPrices | None = None
     book: EntryBook | None = None
 
+    def __repr__(self) -> str:
+        """Return status and plan; what later rounds begin with fills many screens."""
+        return f"<Result {self.status} ({self.stopped}) in {self.runtime_s:.2g} s: {self.plan!r}>"
+
 
 def solve(
     instance: Instance,
-    objective: ObjectiveName = "throughput",
-    solver: str | Solver = "auto",
+    objective: Objective = "throughput",
+    solver: str | Solver | Backend = "auto",
     time_limit: float | None = None,
     gap: float = 0.0,
     seed: int = 0,
@@ -139,10 +144,12 @@ def solve(
     ----------
     instance : Instance
         The round's problem.
-    objective : str
-        ``throughput``, ``slowdown``, ``sensitivity``, ``jct`` or ``energy``.
-    solver : str or Solver
-        ``auto``, a solver's name (``dovetail.solver.registry.SOLVERS``), or a solver.
+    objective : str or callable
+        ``throughput``, ``slowdown``, ``sensitivity``, ``jct`` or ``energy``; or a subclass of
+        ``dovetail.JobValues``.
+    solver : str, Solver or Backend
+        ``auto``, a solver's name (``dovetail.solver.registry.SOLVERS``), or a solver, of rounds
+        or of integer programs.
     time_limit : float, optional
         Seconds; afterwards the best plan so far comes back with its proven gap.
     gap : float
@@ -174,13 +181,15 @@ def solve(
     if previous is not None and not isinstance(previous, Result):
         kind = type(previous).__name__
         raise UnsupportedError(f"previous must be the Result of a round or None, got {kind}")
-    prices = previous and previous.prices and previous.prices.of(instance, objective)
+    prices = (
+        previous and previous.prices and previous.prices.of(instance, objective_name(objective))
+    )
     # Numbers of NumPy are taken too; one of 32 bits would round the clock.
     seconds = None if time_limit is None else float(time_limit)
     due = math.inf if seconds is None else started + seconds
     search = seconds and seconds * (_SEARCH if explain else 1.0)
     limits = Limits.of(search, float(gap), int(seed), prices or None)
-    chosen = solver_named(solver) if isinstance(solver, str) else solver
+    chosen = solver_named(solver) if isinstance(solver, str) else round_solver(solver)
     book = previous.book if previous else None
     pending = instance.preempted() if preempt else instance
     problem = Problem(pending, objective, book, limits.deadline)
@@ -211,7 +220,7 @@ def _check_arguments(
     if not isinstance(instance, Instance):
         kind = type(instance).__name__
         raise UnsupportedError(f"instance must be an Instance (see Instance.from_data), got {kind}")
-    if objective not in OBJECTIVES:
+    if objective not in OBJECTIVES and not callable(objective):
         known = ", ".join(OBJECTIVES)
         raise UnsupportedError(f"objective must be one of {known}, got {objective!r}")
     if time_limit is not None and not (_is_number(time_limit) and 0 <= time_limit < math.inf):
@@ -285,13 +294,13 @@ class _Outcome:
         """Return a valid plan with its value, what is proven of it, warnings and reasons."""
         values = self._problem.values
         sign = -1.0 if values.minimised else 1.0
-        value = report.value or 0.0
+        value = self._value(plan, report)
         # Adding 0 makes a negative zero a positive one.
         bound = None if math.isinf(self._choice.bound) else sign * self._choice.bound + 0.0
         gap = None if bound is None else relative_gap(bound, value)
         weight_bound = self._choice.weight_bound
         objective = ObjectiveValue(
-            name=values.objective,
+            name=values.name,
             value=value,
             bound=bound,
             gap=gap,
@@ -312,6 +321,22 @@ class _Outcome:
             notes=(*plan.notes, *report.warnings),
             waiting=() if due is None else reasons(self._problem, plan.assignments, due),
         )
+
+    def _value(self, plan: Plan, report: CheckReport) -> float:
+        """Return the value as the checker computes it, and where it cannot as the gains say."""
+        values = self._problem.values
+        if values.name == values.objective:
+            return report.value or 0.0
+        index = {job.id: k for k, job in enumerate(self._instance.jobs)}
+        gains = (
+            values.gain(
+                np.array([index[row.job]]),
+                np.array([report.job_slowdown[row.job]]),
+                self._instance.places[row.gpus[0]].gpu.model,
+            )
+            for row in plan.assignments
+        )
+        return math.fsum(float(gain[0]) for gain in gains)
 
     def _stopped(self, gap: float | None) -> Stopped:
         if gap is not None and gap <= OPTIMAL_GAP:
@@ -334,7 +359,7 @@ class _Outcome:
         if prices is None:
             return None
         jobs = tuple(job.id for job in self._instance.jobs)
-        return RoundPrices(self._problem.values.objective, jobs, prices)
+        return RoundPrices(self._problem.values.name, jobs, prices)
 
     def _result(self, plan: Plan) -> Result:
         runtime = time.monotonic() - self._started
@@ -387,30 +412,45 @@ def _unknown_told(instance: Instance) -> list[str]:
     have = "has" if len(pairs) == 1 else "have"
     rule = f"{have} no known slowdown and may not share"
     told = f"{len(pairs)} of {total} pairs of workloads {rule}: {named}"
-    return [told + ("; explain without a job lists all" if len(pairs) > _NAMED else "")]
+    return [told + ("; dovetail explain INSTANCE PLAN lists all" if len(pairs) > _NAMED else "")]
 
 
-def write_model(instance: Instance, plan: Plan, path: Path) -> None:
+def write_model(
+    instance: Instance, plan: Plan, path: Path, objective: Objective | None = None
+) -> None:
     """Write the integer program whose optimum a plan claims, as an MPS file to be minimised.
 
     Under a two-stage objective this is the last stage's: the placed weight of the plan is
     demanded by a row, and of ``energy`` it is Dinkelbach's program at the plan's ratio, whose
     optimum is 0.
 
+    Parameters
+    ----------
+    instance : Instance
+        The round.
+    plan : Plan
+        One of ours.
+    path : Path
+        Where to.
+    objective : str or callable, optional
+        What the plan was made for, where it is a subclass of ``JobValues``.
+
     Raises
     ------
     InputError
         When the file cannot be written.
     """
-    objective = plan.objective
-    if objective is None:
+    claim = plan.objective
+    if claim is None:
         raise AssertionError("our plans have an objective")
-    problem = Problem(instance.preempted() if plan.preempt else instance, objective.name)
+    problem = Problem(
+        instance.preempted() if plan.preempt else instance, objective or plan.judged_by
+    )
     formulation = problem.program
     program = formulation.program
-    if objective.placed_weight is not None:
-        least = objective.placed_weight * (1 - _MODEL_TOLERANCE)
+    if claim.placed_weight is not None:
+        least = claim.placed_weight * (1 - _MODEL_TOLERANCE)
         program = program.with_row(formulation.weight, least)
     if problem.values.ratio:
-        program = program.with_cost(formulation.gain - objective.value * formulation.power_w)
+        program = program.with_cost(formulation.gain - claim.value * formulation.power_w)
     write_text(path, model_text(program))

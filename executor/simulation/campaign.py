@@ -32,7 +32,8 @@ from dovetail.executor.simulation.setup import Scenario, Setup
 from dovetail.instances._syntax import json_text
 from dovetail.instances.errors import DovetailError, InputError
 from dovetail.instances.files import read_bytes, source_name
-from dovetail.solver.policies import class_named, policy_named
+from dovetail.solver.outside import own_traceback
+from dovetail.solver.policies import class_named, policy_label, policy_named
 
 _LOCK_FILE: Final = ".lock"
 _ROOMS: Final = ("executor", "formulations", "instances", "predictors", "solver")
@@ -46,7 +47,7 @@ class Task(NamedTuple):
     seed: int
 
     def __str__(self) -> str:
-        return f"{self.policy}, seed {self.seed}"
+        return f"{policy_label(self.policy)}, seed {self.seed}"
 
 
 class Failure(NamedTuple):
@@ -276,14 +277,19 @@ class _Worker:
             scenario = self.scenario(task.seed)
             history = scenario.simulate(policy_named(task.policy))
             fingerprint = campaign.fingerprint(task)
-            result = RunResult.of(*task, history, scenario.trace, fingerprint)
+            label = policy_label(task.policy)
+            result = RunResult.of(label, task.seed, history, scenario.trace, fingerprint)
             result.write(campaign.folder_of(task))
         except DovetailError as error:
             return str(error)
         except Exception as error:
             if os.environ.get("DOVETAIL_DEBUG"):
                 raise
-            return f"internal error, please report it: {type(error).__name__}: {error}"
+            what = f"{type(error).__name__}: {error}"
+            own = own_traceback(error, [task.policy])
+            if own:
+                return f"{what} ({own[-1].filename}, line {own[-1].lineno}, in {own[-1].name})"
+            return f"internal error, please report it: {what}"
         return ""
 
     def scenario(self, seed: int) -> Scenario:

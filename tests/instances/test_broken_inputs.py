@@ -434,7 +434,8 @@ PLAN = [
     (
         "objective.name",
         "speed",
-        "objective.name: must be 'throughput', 'slowdown', 'sensitivity', 'jct' or 'energy', "
+        "objective.name: must be 'throughput', 'slowdown', 'sensitivity', 'jct', 'energy' or "
+        "'python:MODULE.CLASS', "
         "got 'speed'",
     ),
     ("objective.value", None, "objective.value: must be a number, got null"),
