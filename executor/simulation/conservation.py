@@ -129,7 +129,7 @@ class _Check:
         believed = self._predicted.p99[cell]
         if math.isnan(believed):
             true = self._truth.slowdown[model, self._truth.caps_place[caps], *cell[2:]]
-            believed = min(self._predicted.upper[cell], true)
+            believed = np.fmin(self._predicted.upper[cell], true)
         return bool(believed * self._mode(stay)[2] <= job.gsla * (1 + _RELATIVE))
 
     def _check_progress(self, stay: Stay) -> None:

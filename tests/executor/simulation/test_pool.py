@@ -378,3 +378,5 @@ def test_the_conservation_check_notices_a_latency_critical_job_over_its_gsla():
     assert violations(history, late, where, predicted=believed) == told
     slower = SlowdownTable.of(world(1, 1, [("a", "b", 1.6, 1.2)]))
     assert violations(history, late, where, predicted=slower) == []
+    unknown = SlowdownTable.of(world(1, 1))
+    assert violations(history, late, where, predicted=unknown) == []
