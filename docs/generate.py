@@ -175,7 +175,10 @@ FIELDS: Mapping[type[Record], Mapping[str, str]] = {
         "bound": "No valid plan has a better value than this. null: nothing proven.",
         "gap": "\\|bound - value\\| / max(\\|bound\\|, \\|value\\|).",
         "placed_weight": "Weight of the placed jobs (first stage of the two-stage objectives).",
-        "placed_weight_bound": "No valid plan places more weight than this.",
+        "placed_weight_bound": (
+            "No valid plan places more weight than this; above `placed_weight` where solvers had "
+            "to round the weights, or were stopped."
+        ),
     },
     plans.Verification: {
         "certificate": "`checked`: the bound was proven again by the solver's certificate, the "
