@@ -1,14 +1,14 @@
 """Measure how `dovetail.solve` keeps a time limit: reasons and check included.
 
-    python benchmarks/limits.py                             the whole grid, about ten minutes
+    python benchmarks/limits.py                             the whole grid
     python benchmarks/limits.py --jobs 300 --limits 1       a part of it
 
 Rounds of 300, 1,000 and 3,000 jobs on clusters of four kinds: one GPU a job, gangs that share as
 wholes, gangs that share in part, and the last on GPUs of two models. A tenth of the jobs run.
 Pairs are known at nine splits. Under every objective, each run in a process of its
-own, kernels compiled before. The rule is: no more than 1.1 times the limit and 0.2 s. Beside the
-wall time stands the time that the process had a processor (CPU): on a busy machine the first
-counts the others' work, too. Instances are synthetic (`dovetail generate`).
+own, kernels compiled before. The rule is: no more than 1.1 times the limit and 0.2 s. A busy
+machine lengthens the wall time by what others do, so a cell has kept the rule if its wall time
+or its processor time (CPU) has. Instances are synthetic (`dovetail generate`).
 """
 
 from __future__ import annotations

@@ -51,6 +51,9 @@ _MODEL_TOLERANCE = 1e-9
 _SEARCH = 0.8
 """The part of the time limit that the search may take where reasons are wanted."""
 
+_LATE, _LATE_S = 1.1, 0.2
+"""A plan says so if it took longer than so many times the limit, and so many seconds."""
+
 _NOT_ALL_LISTED = "the time was up before all groups were listed: the bound is a rough one"
 
 
@@ -195,7 +198,17 @@ def solve(
     problem = Problem(pending, objective, book, limits.deadline)
     choice = _bounded(problem, chosen.solve(problem, limits))
     reasons_due = due if explain else None
-    return _Outcome(problem, choice, limits, preempt, reasons_due, started).result()
+    result = _Outcome(problem, choice, limits, preempt, reasons_due, started).result()
+    return _with_lateness(result, seconds)
+
+
+def _with_lateness(result: Result, limit: float | None) -> Result:
+    """Return a result that says so if it took much longer than it should."""
+    if limit is None or result.runtime_s <= _LATE * limit + _LATE_S:
+        return result
+    took = f"the plan took {result.runtime_s:.1f} s, {limit:g} s were allowed"
+    note = f"{took}: steps that had begun were finished"
+    return replace(result, plan=result.plan.replace(notes=(*result.plan.notes, note)))
 
 
 def _bounded(problem: Problem, choice: Choice) -> Choice:

@@ -19,6 +19,7 @@ from dovetail.instances.errors import InputError
 from dovetail.instances.generate import generate
 from dovetail.instances.instance import Instance
 from dovetail.instances.plan import OBJECTIVES
+from dovetail.solver import rounds
 from dovetail.solver.explanations import NOT_EXAMINED, explain
 from tests.data import small
 from tests.oracle import optimum
@@ -151,6 +152,15 @@ def test_limits_may_be_numbers_of_numpy():
     result = solve(library.load("first-pairs"), **limits)
     assert result.status == "optimal"
     assert result.plan.to_data()["seed"] == 3
+
+
+def test_a_plan_that_comes_late_says_so(monkeypatch):
+    instance = library.load("first-pairs")
+    monkeypatch.setattr(rounds, "_LATE_S", 0.0)
+    late = solve(instance, time_limit=0.0).plan.notes[-1]
+    assert late.endswith("s, 0 s were allowed: steps that had begun were finished")
+    monkeypatch.setattr(rounds, "_LATE_S", 3600.0)
+    assert not any("allowed" in note for note in solve(instance, time_limit=0.0).plan.notes)
 
 
 def test_a_deadline_leaves_groups_out(monkeypatch):
