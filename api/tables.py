@@ -129,7 +129,9 @@ def console() -> Console:
 class _Trimmed:
     """Standard output for whole lines, which lose the blanks that tables end with."""
 
-    encoding = sys.stdout.encoding
+    @property
+    def encoding(self) -> str:
+        return sys.stdout.encoding
 
     def write(self, text: str) -> int:
         return sys.stdout.write(_BLANKS.sub("", text))
