@@ -383,7 +383,7 @@ def test_a_mistake_is_one_line(run, small, arguments, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (None, "trace: cannot be read: No such file or directory"),
+        (None, "trace: cannot be read: no such file or directory"),
         ("", "must have the columns id, arrival_s"),
         ("id,arrival_s,workers,duration_s\n", "must have at least one job, got none"),
         ("id,arrival_s,workers,duration_s\na,0,none,3\n", "line 2"),

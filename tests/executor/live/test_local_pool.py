@@ -677,7 +677,7 @@ class TestAKeeperInTrouble:
         pool.wait_for("rank_ended")
         assert pool.pool.trouble == ""
 
-    def test_what_has_ended_is_not_looked_at_without_a_pause(self, make, monkeypatch):
+    def test_what_has_ended_is_not_looked_at_without_a_pause(self, make, tmp_path, monkeypatch):
         monkeypatch.setattr("dovetail.executor.live.pools.keeper._TROUBLE_S", 3600.0)
         pool, looks = make(), []
 
@@ -685,9 +685,11 @@ class TestAKeeperInTrouble:
             looks.append(files)
             raise OSError("too many open files")
 
-        pool.pool.launch(a_run("read x < /dev/null; exit 3"))
+        os.mkfifo(tmp_path / "fifo")
+        pool.pool.launch(a_run(f"read x < {tmp_path}/fifo; exit 3"))
         pool.wait_for("rank_ready")
         monkeypatch.setattr("dovetail.executor.live.pools.run_files.RankFiles.ending", ending)
+        (tmp_path / "fifo").write_text("end\n")
         pool.wait_for("rank_lost")
         # Only orders wake it: each makes it look once.
         for more in range(3):

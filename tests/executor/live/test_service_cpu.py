@@ -74,9 +74,13 @@ def test_a_job_that_is_cancelled_leaves_no_process(directory):
 
 
 def test_what_takes_no_notice_of_being_asked_can_be_killed_now(directory):
-    deaf = "import signal, time\nsignal.signal(15, signal.SIG_IGN)\ntime.sleep(600)"
+    deaf = (
+        "import pathlib, signal, time\nsignal.signal(15, signal.SIG_IGN)\n"
+        "pathlib.Path('deaf').touch()\ntime.sleep(600)"
+    )
     with service_on_cores(directory) as service:
         service.submit([job(deaf, directory, grace_s=3600.0)], ME)
+        wait_until((directory / "deaf").exists)
         wait_until(is_in(service, "j1", JobState.PROFILING), 60)
         service.cancel("j1", ME)
     with service_on_cores(directory) as service:
