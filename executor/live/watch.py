@@ -669,7 +669,7 @@ class Watch:
         return None
 
     def _tail_growth(self, track: _Track, since_s: float) -> _Growth | None:
-        """Return by how much the p99 of a run has grown; None where it is not known now or alone."""
+        """Return by how much the p99 of a run has grown; None where that is not known."""
         known, tail = self._alone(track), track.tails.since(since_s)
         alone_s = known.latency_p99_s if known else None
         return _Growth(tail.p99_s / alone_s, tail.least_s / alone_s) if tail and alone_s else None

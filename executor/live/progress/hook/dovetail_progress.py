@@ -59,7 +59,7 @@ SIZE = _BODY.size + _CHECK.size
 BUCKETS = 1024
 _BUCKETS_PER_DOUBLING = 32
 _LATENCY_MAGIC = b"DTLATE1\n"
-_LATENCIES = struct.Struct("<8s%dQ" % BUCKETS)
+_LATENCIES = struct.Struct(f"<8s{BUCKETS}Q")
 LATENCIES_SIZE = _LATENCIES.size + _CHECK.size
 """The size of the histogram that follows the first ``SIZE`` bytes."""
 
@@ -106,7 +106,7 @@ def bucket_of(seconds: float) -> int:
 
 def latency_at(bucket: float) -> float:
     """Return the latency in seconds at which a bucket begins, or at a point within it."""
-    return 2.0 ** (bucket / _BUCKETS_PER_DOUBLING) * 1e-6
+    return math.pow(2.0, bucket / _BUCKETS_PER_DOUBLING) * 1e-6
 
 
 class Counter:
