@@ -24,7 +24,7 @@ class Slowed(NamedTuple):
 
     slowdown: float
     rate: Rate
-    p99: float | None
+    p99: float | None = None
 
 
 def solo_profile(
@@ -32,10 +32,10 @@ def solo_profile(
     workload: str,
     gpu_model: str,
     rate: Rate,
-    latency_p99_s: float | None,
     memory_mib: float,
     devices: Sequence[Sequence[Usage]],
     at_s: float,
+    latency_p99_s: float | None = None,
 ) -> SoloProfile:
     """Return the profile of a run that was alone.
 
@@ -47,8 +47,6 @@ def solo_profile(
         Its workload's name in the repository, and on what.
     rate : Rate
         Of its slowest rank.
-    latency_p99_s : float or None
-        The 99th percentile of its latencies; None where it reported too few.
     memory_mib : float
         The most that a rank used.
     devices : sequence of sequence of Usage
@@ -56,6 +54,8 @@ def solo_profile(
         the variance is that of one reading.
     at_s : float
         The moment, seconds since the epoch.
+    latency_p99_s : float, optional
+        The 99th percentile of its latencies; None where it reported too few.
     """
     readings = [reading for device in devices for reading in device]
     values = {name: list(_values(name, readings)) for name in METRICS}

@@ -455,10 +455,10 @@ class Watch:
             name,
             model,
             rate,
-            tail and tail.p99_s,
             memory_mib,
             devices,
             self._now_s,
+            tail and tail.p99_s,
         )
         if profile.share is None:
             self._found[name, model, track.run.spec.workers] = profile
