@@ -33,7 +33,7 @@ _SOURCES: Mapping[str, Callable[[str], DataSet]] = {
 }
 
 COUNTED = ("workloads", "profiles", "measurements")
-FIGURES = ("throughput", "power_w", "memory_mib", "memory_mean_mib", "duration_s")
+FIGURES = ("throughput", "power_w", "memory_mib", "memory_mean_mib", "duration_s", "latency_p99_s")
 UNCAPPED = "uncapped"
 
 _Summary = dict[str, object]

@@ -20,14 +20,17 @@ from dovetail.executor.live.progress import hook_environment, read_progress
 
 _CALLS = """
 import time, timeit
-from dovetail_progress import step
+from dovetail_progress import latency, step
 n = 1_000_000
-print(min(timeit.repeat(step, timer=time.process_time, number=n, repeat=9)) / n)
+call = "{call}"
+times = timeit.repeat(call, timer=time.process_time, number=n, repeat=9, globals=globals())
+print(min(times) / n)
 """
 _WRITES = """
 import time, timeit
 import dovetail_progress
 dovetail_progress.INTERVAL_S = 0.0
+{before}
 n = 100_000
 print(min(timeit.repeat(dovetail_progress.step, timer=time.process_time, number=n, repeat=9)) / n)
 """
@@ -52,9 +55,16 @@ def main() -> None:
         path = os.path.join(folder, "progress")
         hooked = hook_environment(path, {"PATH": os.environ["PATH"]})
         plain = {"PATH": os.environ["PATH"]}
-        _tell("step()", _seconds(_CALLS, hooked))
-        _tell("step() that writes the file (10 a second do)", _seconds(_WRITES, hooked))
-        _tell("reading the file", _best(lambda: read_progress(path)))
+        for call in ("step()", "latency(0.0123)"):
+            _tell(call, _seconds(_CALLS.format(call=call), hooked))
+        for before in ("", "dovetail_progress.latency(0.0123)"):
+            what = " with latencies" if before else ""
+            os.unlink(path)
+            _tell(
+                f"step() that writes the file{what} (10 a second do)",
+                _seconds(_WRITES.format(before=before), hooked),
+            )
+            _tell(f"reading the file{what}", _best(lambda: read_progress(path)))
         _tell("start of Python without the hook", _start(plain))
         _tell("start of Python with the hook", _start(hooked))
         if TORCH_PYTHON:
@@ -64,7 +74,7 @@ def main() -> None:
 
 
 def _tell(what: str, seconds: float) -> None:
-    print(f"{what:52} {seconds * 1e6:10.2f} us")
+    print(f"{what:60} {seconds * 1e6:10.2f} us")
 
 
 def _seconds(code: str, env: dict[str, str], python: str = sys.executable) -> float:

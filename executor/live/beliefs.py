@@ -135,10 +135,12 @@ class BeliefTable:
             # Whoever stood still beside the other may not share with it: NaN spreads.
             least = math.nan if pair.slowdown is None else max(pair.slowdown, pair.gsla * _OVER)
             for cell in self._cells(pair):
-                slowdown[cell] = np.maximum(slowdown[cell], least)
-                upper[cell] = np.maximum(upper[cell], least)
-                p99[cell] = np.maximum(p99[cell], least)
                 source[cell] = Source.BROKEN
+                if pair.tail:
+                    p99[cell] = np.fmax(p99[cell], least)
+                else:
+                    for values in (slowdown, upper, p99):
+                        values[cell] = np.maximum(values[cell], least)
         return replace(self, slowdown=slowdown, upper=upper, p99=p99, source=source)
 
     def _cells(self, pair: Separated) -> list[tuple[int, int, int, int]]:

@@ -794,17 +794,18 @@ def _refutes(event: events.Measured, pair: events.Separated) -> bool:
     found = event.measurement
     if found.gpu_model != pair.gpu_model or set(pair.runs) <= set(event.runs):
         return False
-    slowed = _slowdowns_as(found, pair)
-    return bool(slowed) and max(slowed) <= pair.gsla
+    slowed = _measured_as(found, pair)
+    return bool(slowed) and all(slow is not None and slow <= pair.gsla for slow in slowed)
 
 
-def _slowdowns_as(found: Measurement, pair: events.Separated) -> list[float]:
+def _measured_as(found: Measurement, pair: events.Separated) -> list[float | None]:
     """Return what was measured of the first of a pair beside the second, at their caps."""
-    if found.slowdown is None or len(found.workloads) != len(pair.workloads):
+    values = found.p99 if pair.tail else found.slowdown
+    if values is None or len(found.workloads) != len(pair.workloads):
         return []
     sides = (
-        (found.workloads, found.shares, found.slowdown[0]),
-        (found.workloads[::-1], found.shares[::-1], found.slowdown[1]),
+        (found.workloads, found.shares, values[0]),
+        (found.workloads[::-1], found.shares[::-1], values[1]),
     )
     return [
         slow for names, shares, slow in sides if (names, shares) == (pair.workloads, pair.shares)

@@ -198,7 +198,8 @@ class Separated(Event):
     """Two runs shared a device, one broke its gSLA, and one of them is being stopped for it.
 
     ``runs``, ``workloads`` and ``shares`` are of the run over its gSLA and of the other;
-    ``slowdown`` is how much the first was slowed, None where it stood still.
+    ``slowdown`` is how much the first was slowed, None where it stood still; with ``tail`` it is
+    by how much the 99th percentile of its latency grew.
     """
 
     kind: Literal["separated"] = "separated"
@@ -208,6 +209,7 @@ class Separated(Event):
     shares: tuple[Share | None, Share | None]
     gsla: Positive
     slowdown: Positive | None
+    tail: StrictBool = False
 
 
 class LibrarySeen(Event):

@@ -20,10 +20,11 @@ _LEAST_SLOWDOWN: Final = 1e-3
 
 
 class Slowed(NamedTuple):
-    """How much a run was slowed, and the rate that says so."""
+    """How much a run was slowed, the rate that says so, and the growth of its p99 if known."""
 
     slowdown: float
     rate: Rate
+    p99: float | None = None
 
 
 def solo_profile(
@@ -34,6 +35,7 @@ def solo_profile(
     memory_mib: float,
     devices: Sequence[Sequence[Usage]],
     at_s: float,
+    latency_p99_s: float | None = None,
 ) -> SoloProfile:
     """Return the profile of a run that was alone.
 
@@ -52,6 +54,8 @@ def solo_profile(
         the variance is that of one reading.
     at_s : float
         The moment, seconds since the epoch.
+    latency_p99_s : float, optional
+        The 99th percentile of its latencies; None where it reported too few.
     """
     readings = [reading for device in devices for reading in device]
     values = {name: list(_values(name, readings)) for name in METRICS}
@@ -67,6 +71,7 @@ def solo_profile(
         throughput=_between(_LEAST, rate.per_s, _MOST),
         power_w=fmean(powers) if powers else None,
         memory_mib=memory_mib,
+        latency_p99_s=latency_p99_s,
         source=_source([rate], readings),
         date=moment(at_s),
     )
@@ -100,6 +105,7 @@ def measurement(
         gpu_model=gpu_model,
         share=tuple(shares),
         slowdown=slowed and tuple(_between(_LEAST_SLOWDOWN, s.slowdown, _MOST) for s in slowed),
+        p99=slowed and tuple(s.p99 and _between(_LEAST_SLOWDOWN, s.p99, _MOST) for s in slowed),
         power_w=power_w(readings),
         source=_source([s.rate for s in slowed], readings) if slowed else "live; stood still",
         date=moment(at_s),

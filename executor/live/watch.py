@@ -5,7 +5,7 @@
 - a run that is being profiled: ``Profiled`` once its rate is steady, ``ProfileFailed`` where it
   cannot be measured;
 - runs that share a device: ``Measured``, a window at a time, each slowdown being the rate alone
-  over the rate now;
+  over the rate now, and each p99 the 99th percentile of latency now over that alone;
 - a run over its gSLA for longer than a window: the newest of those who share is stopped, and
   ``Separated`` says who may not be put together again.
 """
@@ -31,6 +31,7 @@ from dovetail.executor.live.jobs import JobSpec, Run
 from dovetail.executor.live.kinds import workload_name
 from dovetail.executor.live.pools.pool import Progress, Usage
 from dovetail.executor.live.rates import Rate, Sample, rate_of
+from dovetail.executor.live.tails import Tail, Tails
 from dovetail.instances.datasets import SoloProfile
 
 WATCHED: Final = frozenset({JobState.PROFILING, JobState.RUNNING})
@@ -143,6 +144,7 @@ class _Track:
     phase_s: float = 0.0
     first_s: float | None = None
     samples: list[Sample] = field(default_factory=list)
+    tails: Tails = field(default_factory=Tails)
     total: float | None = None
     memory_mib: float | None = None
     profiled: bool = False
@@ -170,13 +172,27 @@ class _Device:
         return len(self.residents) > 1 and all(under_way for _, under_way in self.residents)
 
 
+class _Excess(NamedTuple):
+    """By how much a run was slowed beyond its gSLA; ``tail``: by how much its p99 grew."""
+
+    slowdown: float
+    tail: bool
+
+
+class _Growth(NamedTuple):
+    """By how much the p99 of a run has grown, and a lower bound on that beyond the noise."""
+
+    p99: float
+    least: float
+
+
 class _Breach(NamedTuple):
-    """A run over its gSLA, for so long without an iteration, and all who are on its devices."""
+    """A run over its gSLA, by how much or for how long still, and all who are on its devices."""
 
     track: _Track
     beside: tuple[_Track, ...]
     gsla: float
-    slowdown: float | None
+    excess: _Excess | None
     still_s: float
 
     @property
@@ -195,11 +211,11 @@ class _Breach(NamedTuple):
     @property
     def reason(self) -> str:
         """Why somebody is stopped, in words."""
-        if self.slowdown is None:
-            told = f"has done no iteration beside others for {self.still_s:.0f} s"
-        else:
-            told = f"was slowed {self.slowdown:.2f}, its gSLA is {self.gsla:g}"
-        return f"{self.track.job.id} {told}"
+        job = self.track.job.id
+        if self.excess is None:
+            return f"{job} has done no iteration beside others for {self.still_s:.0f} s"
+        what = "had its p99 latency grow" if self.excess.tail else "was slowed"
+        return f"{job} {what} {self.excess.slowdown:.2f}, its gSLA is {self.gsla:g}"
 
 
 def watched(brain: Brain) -> list[str]:
@@ -349,10 +365,12 @@ class Watch:
         if last is not None and sample.iterations < last.iterations:
             # Another process of the job counts now, and warms up first.
             track.samples.clear()
+            track.tails.clear()
             track.first_s = None
         elif last is not None and sample.at_s <= last.at_s:
             return
         track.samples.append(sample)
+        track.tails.note(sample.at_s, ranks)
         if track.first_s is None:
             track.first_s = sample.at_s
         if len(track.samples) > _MOST_SAMPLES:
@@ -401,7 +419,8 @@ class Watch:
             rates = [rate for start in starts if (rate := self._rate(track, start))]
         least_s = options.warm_up_s + options.settle_s + options.profile_s
         late = self._now_s - since_s >= max(options.profile_most_s, least_s)
-        best = next(filter(self._steady, rates), rates[0] if late and rates else None)
+        ready = (rate for rate in rates if self._steady(rate) and _tail_told(track, rate))
+        best = next(ready, rates[0] if late and rates else None)
         if best is not None:
             yield self._profiled(track, best)
         elif late:
@@ -425,12 +444,22 @@ class Watch:
             return self._unmeasured(track, "nobody can tell its memory: submit it with its memory")
         track.profiled = True
         begin_s = track.samples[-1].at_s - rate.seconds
+        tail = _tail_over(track, rate)
         devices = [
             [reading for reading in self._devices[seat.gpu].readings if reading.at_s >= begin_s]
             for seat in track.run.seats
         ]
         name, model = self._name(track), self._model(track)
-        profile = solo_profile(track.run, name, model, rate, memory_mib, devices, self._now_s)
+        profile = solo_profile(
+            track.run,
+            name,
+            model,
+            rate,
+            memory_mib,
+            devices,
+            self._now_s,
+            tail and tail.p99_s,
+        )
         if profile.share is None:
             self._found[name, model, track.run.spec.workers] = profile
         return Profiled(at_s=self._now_s, run=track.run.id, profile=profile)
@@ -464,12 +493,18 @@ class Watch:
         for track in self._tracks.values():
             begin_s = self._begin_s(track) if self._may_renew(track) else None
             rate = self._rate(track, since_s) if begin_s and begin_s <= since_s else None
-            known = self._solo_rate(track)
+            known = self._alone(track)
             if rate is None or known is None or not self._steady(rate):
                 continue
-            if abs(rate.per_s - known) > OUTDATED * known and track.memory_mib is not None:
+            if self._outdated(known, track, rate) and track.memory_mib is not None:
                 track.renewed = True
                 yield self._profiled(track, rate)
+
+    def _outdated(self, known: SoloProfile, track: _Track, rate: Rate) -> bool:
+        """Tell whether a run shows another rate than its profile, or a p99 that this one lacks."""
+        solo = known.throughput
+        new_tail = known.latency_p99_s is None and _tail_over(track, rate) is not None
+        return solo is not None and (new_tail or abs(rate.per_s - solo) > OUTDATED * solo)
 
     def _may_renew(self, track: _Track) -> bool:
         alone = all(len(residents) == 1 for residents in track.phase)
@@ -534,7 +569,8 @@ class Watch:
             rate, solo = self._rate(track, since_s), self._solo_rate(track)
             if rate is None or solo is None:
                 return None
-            found.append(Slowed(solo / rate.per_s, rate))
+            growth = self._tail_growth(track, since_s)
+            found.append(Slowed(solo / rate.per_s, rate, growth and growth.p99))
         return found
 
     def _window_over(
@@ -575,13 +611,13 @@ class Watch:
                 continue
             still_s = self._now_s - max(track.samples[-1].at_s, begin_s)
             stalled = still_s >= self._options.stall_s
-            slowdown = None if stalled else self._too_slow(track, begin_s, gsla)
-            if not stalled and slowdown is None:
+            excess = None if stalled else self._too_slow(track, begin_s, gsla)
+            if not stalled and excess is None:
                 continue
             for seat in track.run.seats:
                 self._devices[seat.gpu].verdict = "stalled" if stalled else "broken"
             beside = tuple(self._tracks[run] for run in others)
-            yield _Breach(track, beside, gsla, slowdown, still_s)
+            yield _Breach(track, beside, gsla, excess, still_s)
 
     def _stop(self, breach: _Breach) -> AnyEvent:
         newest = breach.newest.run
@@ -606,18 +642,37 @@ class Watch:
                     workloads=(self._name(track), self._name(other)),
                     shares=shares,
                     gsla=breach.gsla,
-                    slowdown=breach.slowdown,
+                    slowdown=breach.excess and breach.excess.slowdown,
+                    tail=breach.excess is not None and breach.excess.tail,
                 )
 
-    def _too_slow(self, track: _Track, begin_s: float, gsla: float) -> float | None:
+    def _too_slow(self, track: _Track, begin_s: float, gsla: float) -> _Excess | None:
         """Return the slowdown of a run that is over its gSLA beyond the noise, else None."""
-        solo = self._solo_rate(track)
-        for times in _LONGER if solo else ():
+        for times in _LONGER:
             since_s = self._now_s - times * self._options.window_s
-            rate = self._rate(track, since_s) if since_s >= begin_s else None
-            if solo and rate and solo / rate.per_s * (1 - 2 * rate.noise) > gsla:
-                return solo / rate.per_s
+            if since_s < begin_s:
+                return None
+            critical = track.run.spec.priority == "latency"
+            growth = self._tail_growth(track, since_s) if critical else None
+            if growth is not None:
+                excess = _Excess(growth.p99, tail=True) if growth.least > gsla else None
+            else:
+                excess = self._slow_on_average(track, since_s, gsla)
+            if excess is not None:
+                return excess
         return None
+
+    def _slow_on_average(self, track: _Track, since_s: float, gsla: float) -> _Excess | None:
+        solo, rate = self._solo_rate(track), self._rate(track, since_s)
+        if solo and rate and solo / rate.per_s * (1 - 2 * rate.noise) > gsla:
+            return _Excess(solo / rate.per_s, tail=False)
+        return None
+
+    def _tail_growth(self, track: _Track, since_s: float) -> _Growth | None:
+        """Return by how much the p99 of a run has grown; None where that is not known."""
+        known, tail = self._alone(track), track.tails.since(since_s)
+        alone_s = known.latency_p99_s if known else None
+        return _Growth(tail.p99_s / alone_s, tail.least_s / alone_s) if tail and alone_s else None
 
     # What is known of one run.
 
@@ -658,6 +713,16 @@ class Watch:
 def _id(job: LiveJob) -> str:
     """Return the id of its present run, or its last one; empty before it has one."""
     return job.run.id if job.run is not None else ""
+
+
+def _tail_over(track: _Track, rate: Rate) -> Tail | None:
+    """Return the tail of a run's latencies in the time of a rate."""
+    return track.tails.since(track.samples[-1].at_s - rate.seconds)
+
+
+def _tail_told(track: _Track, rate: Rate) -> bool:
+    """Tell whether a run that reports latencies reported enough of them in the time of a rate."""
+    return not track.tails.told or _tail_over(track, rate) is not None
 
 
 def _residents(holding: Sequence[tuple[LiveJob, Run]]) -> dict[str, _Residents]:

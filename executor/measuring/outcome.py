@@ -152,6 +152,7 @@ def _profile(contents: Contents, one: Result) -> SoloProfile:
             "throughput": pace.iterations_s,
             "power_w": one.power_w or None,
             "memory_mib": pace.memory_mib,
+            "latency_p99_s": _p99_s(pace) or None,
             "source": _source(contents, one),
             "date": one.date,
         }

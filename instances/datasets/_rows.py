@@ -60,6 +60,7 @@ PROFILE_COLUMNS = (
     *(Column(name, f"metrics.{name}", float) for name in METRICS),
     *(Column(f"{name}_variance", f"metrics_variance.{name}", float) for name in METRICS),
     *_columns(float, "throughput", "power_w", "memory_mib", "memory_mean_mib", "duration_s"),
+    *_columns(float, "latency_p99_s"),
     *_columns(str, "source", "date"),
 )
 """The columns of the profiles, in the order in which they are written."""

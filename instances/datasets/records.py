@@ -75,7 +75,7 @@ class SoloProfile(Record):
     ``family`` groups variants of one workload (batch sizes, precisions) that must not stand on
     both sides of a test; the workload itself where it is absent. ``memory_mib`` is the
     high-water mark of one worker. ``throughput`` is in iterations/s unless the source says
-    otherwise.
+    otherwise. ``latency_p99_s`` is the 99th percentile of the latency of a workload that has one.
     """
 
     workload: Name
@@ -91,6 +91,7 @@ class SoloProfile(Record):
     memory_mib: NonNegative | None = None
     memory_mean_mib: NonNegative | None = None
     duration_s: Positive | None = None
+    latency_p99_s: Positive | None = None
     source: Name | None = None
     date: Date | None = None
 

@@ -82,10 +82,13 @@ _TABLES = {
         p99 REAL NOT NULL,
         PRIMARY KEY (sequence, position),
         FOREIGN KEY (sequence, position) REFERENCES member""",
+    "latency": """
+        sequence INTEGER PRIMARY KEY REFERENCES profile,
+        p99_s REAL NOT NULL""",
 }
 """The tables and their columns; ``record`` numbers what the others hold.
 
-Repositories of the first writers lack ``tail``, which the next append adds.
+Repositories of the first writers lack ``tail`` and ``latency``, which the next append adds.
 """
 
 _KEYS = {
@@ -254,10 +257,10 @@ class Repository:
                 if _empty(connection):
                     _create(connection)
         self._check_kind(connection)
-        if not _has_tails(connection):
+        if _absent(connection):
             with _transaction(connection, "IMMEDIATE"):
-                if not _has_tails(connection):
-                    _create_table(connection, "tail")
+                for table in _absent(connection):
+                    _create_table(connection, table)
         _use_write_ahead_log(connection)
         connection.execute("PRAGMA synchronous = FULL")
 
@@ -350,9 +353,10 @@ def _empty(connection: sqlite3.Connection) -> bool:
     return bool(tables == 0)
 
 
-def _has_tails(connection: sqlite3.Connection) -> bool:
-    query = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'tail'"
-    return bool(connection.execute(query).fetchone()[0])
+def _absent(connection: sqlite3.Connection) -> list[str]:
+    """Return the tables that an older writer has not made."""
+    there = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall()
+    return [table for table in _TABLES if (table,) not in there]
 
 
 def _create(connection: sqlite3.Connection) -> None:
@@ -404,6 +408,8 @@ def _insert_profile(connection: sqlite3.Connection, sequence: int, profile: Solo
     for name in {**means, **profile.metrics_variance}:
         variance = profile.metrics_variance.get(name)
         _put(connection, "metric", sequence, name, means.get(name), variance)
+    if profile.latency_p99_s is not None:
+        _put(connection, "latency", sequence, profile.latency_p99_s)
 
 
 def _insert_measurement(connection: sqlite3.Connection, sequence: int, found: Measurement) -> None:
@@ -446,6 +452,9 @@ def _profiles(connection: sqlite3.Connection, after: int) -> _Found:
     for sequence, (_, data) in found.items():
         data["metrics"] = means.get(sequence)
         data["metrics_variance"] = variances.get(sequence, {})
+    if "latency" not in _absent(connection):
+        for sequence, p99_s in _rows(connection, "latency", ("p99_s",), after):
+            found[sequence][1]["latency_p99_s"] = p99_s
     return found
 
 
@@ -456,7 +465,7 @@ def _measurements(connection: sqlite3.Connection, after: int) -> _Found:
     for sequence, *values in _rows(connection, "member", columns, after):
         members.setdefault(sequence, []).append(tuple(values))
     tails: dict[int, dict[int, float]] = {}
-    if _has_tails(connection):
+    if "tail" not in _absent(connection):
         for sequence, position, p99 in _rows(connection, "tail", ("position", "p99"), after):
             tails.setdefault(sequence, {})[position] = p99
     found: _Found = {}

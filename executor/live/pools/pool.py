@@ -25,11 +25,15 @@ class Progress(NamedTuple):
         rate, whenever they are taken.
     total : float or None
         Iterations in all, where the job says so.
+    latencies : tuple of (int, int)
+        The latencies reported so far: the numbers of their buckets, ascending, and how many are
+        in each (`dovetail_progress.latency_at` tells where a bucket begins).
     """
 
     iterations: float
     at_s: float
     total: float | None = None
+    latencies: tuple[tuple[int, int], ...] = ()
 
 
 class Usage(NamedTuple):

@@ -9,7 +9,7 @@
     runs/RUN/rankK/started.json    which processes it is; linked, so there is never a second
     runs/RUN/rankK/exit.json       how it ended; renamed into place
     runs/RUN/rankK/log, log.1 ...  its output, the newest first
-    runs/RUN/rankK/progress        how far it is; of a fixed size, written by the job
+    runs/RUN/rankK/progress        how far it is; a few KiB at most, written by the job
     runs/RUN/rankK/shim.log        what went wrong in the shim itself; mostly empty
 """
 

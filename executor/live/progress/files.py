@@ -10,7 +10,13 @@ from typing import Final
 
 from dovetail.executor.live.clock import boot_s
 from dovetail.executor.live.pools.pool import Progress
-from dovetail.executor.live.progress.hook.dovetail_progress import SIZE, VARIABLE, decode
+from dovetail.executor.live.progress.hook.dovetail_progress import (
+    LATENCIES_SIZE,
+    SIZE,
+    VARIABLE,
+    decode,
+    decode_latencies,
+)
 
 HOOK_DIRECTORY: Final = str(Path(__file__).parent / "hook")
 """What has to come first on the module path (``PYTHONPATH``) of a job."""
@@ -44,9 +50,11 @@ def read_progress(path: str) -> Progress | None:
     count from the future is not believed.
     """
     for _ in range(_TRIES):
-        found = decode(_content(path))
-        if found is not None:
-            progress = Progress(*found)
+        content = _content(path)
+        found, latencies = decode(content[:SIZE]), decode_latencies(content[SIZE:])
+        if found is not None and latencies is not None:
+            counts = tuple((bucket, count) for bucket, count in enumerate(latencies) if count)
+            progress = Progress(*found, counts)
             return progress if progress.at_s <= boot_s() else None
     return None
 
@@ -59,7 +67,7 @@ def _content(path: str) -> bytes:
         return b""
     try:
         plain = stat.S_ISREG(os.fstat(fd).st_mode)
-        return os.pread(fd, SIZE, 0) if plain else b""
+        return os.pread(fd, SIZE + LATENCIES_SIZE, 0) if plain else b""
     except OSError:
         return b""
     finally:

@@ -93,7 +93,7 @@ def _separated(brain, rng):
         "workloads": ("v", "w"),
         "shares": (None, None),
         "gsla": 1.5,
-        "slowdown": rng.choice([None, 1.7]),
+        **rng.choice([{"slowdown": None}, {"slowdown": 1.7}, {"slowdown": 1.7, "tail": True}]),
     }
 
 

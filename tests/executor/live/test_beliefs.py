@@ -72,6 +72,21 @@ def test_measured_tail_latencies_are_believed_with_their_spread():
     assert table.after([broken]).p99[0, 0, 0, 1] == 3.5
 
 
+@pytest.mark.parametrize("measured", [1.8, None])
+def test_a_tail_that_broke_a_gsla_says_nothing_of_the_mean(measured):
+    one = together("a/a", "b/b", (1.2, 1.4)).replace(p99=(measured, None))
+    table = table_of(Beliefs(data(TWO, [one])))
+    broken = Separated(
+        at_s=0.0, runs=("j0", "j1"), workloads=("a/a", "b/b"), shares=UNCAPPED,
+        gpu_model="A100", gsla=3.0, slowdown=3.5, tail=True,
+    )  # fmt: skip
+    after = table.after([broken])
+    assert after.p99[0, 0, 0, 1] == 3.5
+    assert after.slowdown[0, 0, 0, 1] == 1.2
+    assert after.upper[0, 0, 0, 1] == table.upper[0, 0, 0, 1]
+    assert after.belief("A100", UNCAPPED, "a/a", "b/b").source == "broke a gSLA"
+
+
 def test_the_bound_of_one_measurement_is_its_assumed_spread():
     # 5 % of 1.2 is 0.06; a next one has sqrt(2) of that; t(5) at 0.9 is 1.4759.
     found = repeats_of([1.2])

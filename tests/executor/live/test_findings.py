@@ -79,8 +79,15 @@ def test_a_measurement_tells_the_worse_noise_and_the_shorter_time():
     assert found.workloads == ("ann/w", "bob/v")
     assert found.share == (50, None)
     assert found.slowdown == (1.25, 1e-3)
+    assert found.p99 is None
     assert found.source == "live; rate noise unknown over 55 s"
     assert found.date == moment(1e9) == "2001-09-09T01:46:40+00:00"
+
+
+def test_a_measurement_has_the_growth_of_the_tails_that_are_known():
+    slowed = [Slowed(1.1, STEADY, 2.5), Slowed(1.2, STEADY)]
+    found = measurement(["ann/w", "bob/v"], [None, None], "M", slowed, [], 0.0)
+    assert found.p99 == (2.5, None)
 
 
 def test_runs_of_which_one_stood_still_failed_to_run_together():

@@ -166,10 +166,12 @@ class TestOutput:
 
     def test_calls_of_the_job_are_counted(self, make):
         pool = make()
-        program = "from dovetail_progress import step\nfor _ in range(7): step()"
+        program = "from dovetail_progress import *\nfor _ in range(7): latency(1e-6), step()"
         pool.pool.launch(a_run(python(program)))
         assert pool.wait_for("rank_ended").status == 0
-        assert pool.pool.progress("j1.1")[0].iterations == 7
+        [found] = pool.pool.progress("j1.1")
+        assert found.iterations == 7
+        assert found.latencies == ((0, 7),)
 
 
 class TestEnvironment:

@@ -19,7 +19,17 @@ from dovetail.executor.live.clock import boot_s
 from dovetail.executor.live.jobs import JobSpec
 from dovetail.executor.live.pools.pool import Progress
 from dovetail.executor.live.progress import HOOK_DIRECTORY, hook_environment, read_progress
-from dovetail.executor.live.progress.hook.dovetail_progress import SIZE, decode, encode
+from dovetail.executor.live.progress.hook.dovetail_progress import (
+    BUCKETS,
+    LATENCIES_SIZE,
+    SIZE,
+    bucket_of,
+    decode,
+    decode_latencies,
+    encode,
+    encode_latencies,
+    latency_at,
+)
 from dovetail.instances.errors import InputError
 from tests.executor.live.telling import ANN
 from tests.executor.live.waiting import wait_until
@@ -91,8 +101,10 @@ def test_what_is_no_progress_file_reads_as_nothing(tmp_path):
         assert read_progress(str(tmp_path / name)) is None
 
 
-def test_a_reader_sees_whole_counts_that_only_grow(path):
-    code = "import dovetail_progress as p; p.INTERVAL_S = 0; [p.step() for _ in range(10**8)]"
+@pytest.mark.parametrize("also", ["", "p.latency(1e-6 * k), "])
+def test_a_reader_sees_whole_counts_that_only_grow(path, also):
+    code = f"[({also}p.step()) for k in range(10**8)]"
+    code = f"import dovetail_progress as p; p.INTERVAL_S = 0; {code}"
     job = subprocess.Popen([sys.executable, "-c", code], env=environment(path))
     seen = []
 
@@ -108,6 +120,66 @@ def test_a_reader_sees_whole_counts_that_only_grow(path):
         job.wait()
     assert seen == sorted(seen, key=lambda one: one.iterations)
     assert seen == sorted(seen, key=lambda one: one.at_s)
+    latencies = [sum(count for _, count in one.latencies) for one in seen]
+    assert latencies == sorted(latencies)
+    assert bool(latencies[-1]) == bool(also)
+
+
+# Latencies.
+
+
+@given(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1), st.integers(8, LATENCIES_SIZE - 1))
+def test_a_histogram_is_read_as_it_was_written_or_not_at_all(even, odd, cut):
+    counts, others = (even, odd) * (BUCKETS // 2), (odd, even) * (BUCKETS // 2)
+    whole = encode_latencies(counts)
+    assert len(whole) == LATENCIES_SIZE
+    assert decode_latencies(whole) == counts
+    assert decode_latencies(whole[:cut] + encode_latencies(others)[cut:]) in (None, counts, others)
+    assert decode_latencies(whole[:cut]) is None
+    assert decode_latencies(b"other content") == decode_latencies(b"") == ()
+
+
+@given(st.floats(1e-6, 4000.0))
+def test_a_latency_is_within_its_bucket_which_is_narrow(seconds):
+    bucket = bucket_of(seconds)
+    assert latency_at(bucket) <= seconds * (1 + 1e-9)
+    assert seconds <= latency_at(bucket + 1) * (1 + 1e-9)
+    assert latency_at(bucket + 1) < 1.022 * latency_at(bucket)
+
+
+def test_latencies_are_counted_beside_iterations(path):
+    code = """
+    from dovetail_progress import latency, step
+    for k in range(200):
+        latency(0.004)
+        step()
+    for wrong in (float("nan"), float("inf"), -1.0):
+        latency(wrong)
+    for odd in (0.0, 1e9, 0.5):
+        latency(odd)
+    step()
+    """
+    run(path, code)
+    found = read_progress(path)
+    assert found.iterations == 201.0
+    ends = {0: 1, bucket_of(0.004): 200, bucket_of(0.5): 1, BUCKETS - 1: 1}
+    assert dict(found.latencies) == ends
+    assert Path(path).stat().st_size == SIZE + LATENCIES_SIZE
+
+
+def test_what_reports_no_latency_keeps_its_file_small_and_readable_by_older_services(path):
+    run(path, "from dovetail_progress import step\nstep(3)")
+    assert Path(path).stat().st_size == SIZE
+    assert read_progress(path).latencies == ()
+    run(path, "from dovetail_progress import latency, step\nlatency(0.1)\nstep(4)")
+    assert decode(Path(path).read_bytes()[:SIZE])[0] == 7.0
+
+
+def test_the_next_process_goes_on_with_the_latencies(path):
+    code = "from dovetail_progress import latency, step\nfor _ in range(50): step(); latency(0.1)"
+    for _ in range(3):
+        run(path, code)
+    assert read_progress(path).latencies == ((bucket_of(0.1), 150),)
 
 
 # A program that counts for itself.

@@ -17,7 +17,7 @@ from .telling import Story
 from .test_world import MODEL, cluster, known_story, put, start, together, world_of
 
 
-def separate(story, slowed, other, slowdown=1.6, gsla=1.3, shares=(None, None)):
+def separate(story, slowed, other, slowdown=1.6, gsla=1.3, shares=(None, None), tail=False):
     """Stop ``other`` for the sake of ``slowed``, as the watch does; it waits again."""
     story.stop(other)
     story.tell(
@@ -28,16 +28,18 @@ def separate(story, slowed, other, slowdown=1.6, gsla=1.3, shares=(None, None)):
         shares=shares,
         gsla=gsla,
         slowdown=slowdown,
+        tail=tail,
     )
     for rank in range(other.spec.workers):
         story.ended(other, rank=rank)
 
 
-def measured_together(story, first, second, slowdown):
+def measured_together(story, first, second, slowdown, p99=None):
     measurement = Measurement(
         workloads=tuple(f"ann/{job.spec.workload}" for job in (first, second)),
         gpu_model=MODEL,
         slowdown=slowdown,
+        p99=p99,
     )
     runs = (first.run.id, second.run.id)
     story.tell(events.Measured, runs=runs, gpu="g0", measurement=measurement, window_s=60.0)
@@ -108,6 +110,19 @@ def test_a_measurement_of_others_that_keeps_the_gsla_lets_workloads_together_aga
     measured_together(story, third, other, (1.0, 1.3))
     assert story.brain.broken == []
     assert story.brain.are_apart(first.id, second.id)
+
+
+def test_only_a_tail_that_keeps_the_gsla_refutes_one_that_broke_it():
+    story = known_story()
+    first, second = pair(story)
+    other, third = pair(story, "g1")
+    separate(story, first, second, tail=True)
+    measured_together(story, other, third, (1.0, 1.0))
+    measured_together(story, other, third, (1.0, 1.0), p99=(None, 1.1))
+    measured_together(story, other, third, (1.0, 1.0), p99=(1.4, None))  # the gSLA is 1.3
+    assert len(story.brain.broken) == 1
+    measured_together(story, third, other, (1.0, 1.4), p99=(None, 1.2))
+    assert story.brain.broken == []
 
 
 def test_policies_see_who_was_separated():

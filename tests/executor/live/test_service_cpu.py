@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import textwrap
 from contextlib import contextmanager
 
 import pytest
@@ -10,7 +11,9 @@ import pytest
 from dovetail.executor.live.brain import JobState
 from dovetail.executor.live.journal import Journal
 from dovetail.executor.live.pools.cpu import open_cpu_pool
+from dovetail.executor.live.pools.pool import SAMPLE_S
 from dovetail.executor.live.service import Service
+from dovetail.executor.live.watch import WatchOptions
 from dovetail.instances.datasets import Repository
 from tests.executor.live.local_runs import cleared, python
 from tests.executor.live.test_service import ME, is_in, serving, spec
@@ -30,12 +33,14 @@ class Killed(BaseException):
 
 
 @contextmanager
-def service_on_cores(directory, **replaced):
+def service_on_cores(directory, watching=None, sample_s=SAMPLE_S, **replaced):
     with Journal(directory) as journal:
         pool = open_cpu_pool(directory, "devices=1")
         for name, method in replaced.items():
             setattr(pool, name, method)
-        with serving(Service(journal, pool, Repository(directory / "repository.db"))) as service:
+        repository = Repository(directory / "repository.db")
+        made = Service(journal, pool, repository, watching=watching, sample_s=sample_s)
+        with serving(made) as service:
             yield service
 
 
@@ -132,3 +137,26 @@ def test_a_run_that_was_not_released_before_a_kill_is_released_at_the_next_start
     assert spec_file.exists()
     with service_on_cores(directory):
         wait_until(lambda: not spec_file.exists(), 60)
+
+
+def test_the_p99_that_a_server_reports_gets_into_the_repository(directory):
+    server = """
+        import time
+        from dovetail_progress import latency, step
+        while True:
+            began_s = time.perf_counter()
+            time.sleep(0.002)
+            latency(time.perf_counter() - began_s)
+            step()
+    """
+    soon = WatchOptions(warm_up_s=0.1, settle_s=0.1, profile_s=1.0, profile_most_s=20.0)
+    with service_on_cores(directory, soon, sample_s=0.05) as service:
+        code = textwrap.dedent(server)
+        service.submit([job(code, directory, priority="latency", memory_mib=64.0)], ME)
+        wait_until(is_in(service, "j1", JobState.RUNNING), 60)
+        repository = Repository(directory / "repository.db")
+        wait_until(lambda: repository.path.exists() and repository.since(0), 60)
+        service.cancel("j1", ME)
+        wait_until(is_in(service, "j1", JobState.CANCELLED), 60)
+    (profile,) = repository.data_set().profiles
+    assert profile.latency_p99_s >= 0.002 * 0.978

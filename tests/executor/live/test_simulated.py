@@ -10,6 +10,7 @@ from dovetail.executor.live.events import RankEnded, RankReady, RankRefused, Ran
 from dovetail.executor.live.jobs import JobSpec, Run, Seat
 from dovetail.executor.live.pools import simulated
 from dovetail.executor.live.pools._simulation import SimulatedRun, Simulation
+from dovetail.executor.live.pools.pool import Progress
 from dovetail.executor.live.pools.simulated import SimulatedNode
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Instance
@@ -162,7 +163,7 @@ class TestPool:
         pool.poll()
         now[0] = 4.0
         # 40 of 100 s of work at 5 iterations each.
-        assert pool.progress("j1.1") == [(200.0, 4.0, 500.0)]
+        assert pool.progress("j1.1") == [Progress(200.0, 4.0, 500.0)]
         pool.close()
 
     def test_usage_is_the_only_residents(self, tmp_path):

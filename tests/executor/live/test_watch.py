@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 import pytest
 
 from dovetail.executor.live import events
 from dovetail.executor.live.brain import JobState
 from dovetail.executor.live.pools.pool import Progress, Usage
+from dovetail.executor.live.progress.hook.dovetail_progress import bucket_of
 from dovetail.executor.live.watch import Reading, Watch, WatchOptions, watched
 from dovetail.instances.datasets import SoloProfile
 from tests.executor.live.telling import BOB, Story
@@ -54,6 +56,8 @@ class Scene:
         self.watch = self.new_watch()
         self.rates = {}
         self.done = {}
+        self.latencies = {}
+        self.reported = {}
         self.total = None
         self.used_mib = {}
         self.joules = 0.0
@@ -94,11 +98,17 @@ class Scene:
         self.events += found
         return found
 
+    def told_latencies(self, run):
+        reported = self.reported.setdefault(run, Counter())
+        reported.update(map(bucket_of, self.latencies.get(run, ())))
+        return tuple(sorted(reported.items()))
+
     def observe(self):
         boot_s = self.now_s + BOOT_S
+        told = {run: self.told_latencies(run) for run in self.done}
         progress = {
             run: [
-                None if rate is None else Progress(done, boot_s, self.total)
+                None if rate is None else Progress(done, boot_s, self.total, told[run])
                 for done, rate in zip(self.done[run], self.rates[run], strict=True)
             ]
             for run in watched(self.story.brain)
@@ -558,3 +568,134 @@ def test_thousands_of_samples_are_thinned_and_the_rate_stays():
     scene.live(5000)
     assert scene.watch.reading("j1.1").slowdown == pytest.approx(1.25)
     assert len(scene.watch._tracks["j1.1"].samples) <= 2048
+
+
+# Tail latencies.
+
+
+def latencies(usual_s, late_s=None, count=20):
+    """Return what one second brings: as many latencies, one in twenty of them ``late_s``."""
+    late = [late_s] * (count // 20) if late_s else []
+    return [*late, *[usual_s] * (count - len(late))]
+
+
+SERVED = (profile("ann/vision", 2.0, latency_p99_s=0.020), profile("bob/speech", 1.5))
+
+
+def latency_pair(scene, tail_s, rate=1.9, priority="latency", gsla=1.5, count=20):
+    """Start a job whose p99 alone is 20 ms, here ``tail_s``, and one that reports no latency."""
+    scene.story.know("vision")
+    scene.story.know("speech", owner=BOB)
+    a = scene.start("vision", "g0", rate=rate, priority=priority, gsla=gsla)
+    b = scene.start("speech", "g0", rate=1.4, owner=BOB)
+    scene.latencies[a.run.id] = latencies(0.010, tail_s, count)
+    return a, b
+
+
+def test_a_profile_has_the_p99_of_its_time_and_waits_for_enough_latencies():
+    scene = Scene()
+    job = scene.start("vision", "g0", profiling=True, rate=4.0)
+    scene.latencies[job.run.id] = [5.0]  # while it warms up
+    scene.live(10)
+    scene.latencies[job.run.id] = [0.010, 0.030, 0.010, 0.010]
+    scene.live(115)
+    assert scene.only(events.Profiled) == []  # four a second make 500 in 125 s
+    scene.live(15)
+    [found] = scene.only(events.Profiled)
+    assert found.profile.latency_p99_s == pytest.approx(0.030, rel=0.03)
+    assert found.profile.throughput == pytest.approx(4.0)
+
+
+def test_a_profile_with_too_few_latencies_has_none():
+    scene = Scene()
+    job = scene.start("vision", "g0", profiling=True, rate=4.0)
+    scene.latencies[job.run.id] = [0.010]
+    scene.live(305)
+    [found] = scene.only(events.Profiled)
+    assert found.profile.latency_p99_s is None
+
+
+def test_a_run_alone_gives_its_profile_the_p99_that_it_lacks():
+    scene = Scene(profile("ann/vision", 2.0))
+    scene.story.know("vision")
+    job = scene.start("vision", "g0", rate=2.0, memory_mib=500.0)
+    scene.used_mib = {job.run.id: 500.0}
+    scene.latencies[job.run.id] = latencies(0.010, 0.040)
+    scene.live(300)
+    [found] = scene.only(events.Profiled)
+    assert found.profile.latency_p99_s == pytest.approx(0.040, rel=0.03)
+
+
+def test_the_growth_of_the_p99_is_measured_of_who_reports_latencies():
+    scene = Scene(*SERVED)
+    latency_pair(scene, 0.050, gsla=None)
+    scene.live(80)
+    [found] = scene.only(events.Measured)
+    assert found.measurement.slowdown == pytest.approx((2.0 / 1.9, 1.5 / 1.4))
+    growth, none = found.measurement.p99
+    assert growth == pytest.approx(2.5, rel=0.03)
+    assert none is None
+
+
+@pytest.mark.parametrize(
+    ("known", "count"), [(KNOWN, 20), (SERVED, 0), (SERVED, 1)], ids=["alone", "none", "few"]
+)
+def test_without_a_p99_on_either_side_there_is_no_growth(known, count):
+    scene = Scene(*known)
+    latency_pair(scene, None, count=count)
+    scene.live(80)
+    [found] = scene.only(events.Measured)
+    assert found.measurement.p99 is None
+
+
+def test_a_latency_job_is_over_its_gsla_by_its_p99_alone():
+    scene = Scene(*SERVED)
+    a, b = latency_pair(scene, 0.050)  # the mean is slowed 1.05
+    scene.live(80)
+    [stop] = scene.only(events.StopDecided)
+    assert stop.run == b.run.id
+    assert stop.reason.startswith("j1 had its p99 latency grow 2.5")
+    assert stop.reason.endswith(", its gSLA is 1.5")
+    [separated] = scene.only(events.Separated)
+    assert separated.runs == (a.run.id, b.run.id)
+    assert separated.slowdown == pytest.approx(2.5, rel=0.03)
+    assert separated.tail
+    [measured] = scene.only(events.Measured)
+    assert measured.measurement.p99[0] == pytest.approx(2.5, rel=0.03)
+
+
+def test_a_p99_within_the_gsla_is_all_that_a_latency_job_asks_for():
+    scene = Scene(*SERVED)
+    latency_pair(scene, 0.025, rate=1.0)  # the mean is slowed 2.0
+    scene.live(400)
+    assert scene.only(events.StopDecided) == []
+
+
+def test_a_p99_that_noise_may_have_made_stops_nobody():
+    scene = Scene(*SERVED)
+    # Twelve in a thousand are late: that one in a hundred is may be luck.
+    a, _ = latency_pair(scene, None)
+    for second in range(100):
+        late = [0.5] * (second % 4 == 0)
+        scene.latencies[a.run.id] = [*late, *[0.010] * (20 - len(late))]
+        scene.live(1)
+    [measured] = scene.only(events.Measured)
+    assert measured.measurement.p99[0] > 20
+    assert scene.only(events.StopDecided) == []
+
+
+@pytest.mark.parametrize(
+    ("known", "priority", "stops"),
+    [(SERVED, "batch", 0), (KNOWN, "latency", 0), (SERVED, "latency", 1)],
+    ids=["batch job", "not measured alone", "latency job"],
+)
+def test_the_mean_counts_where_no_p99_does(known, priority, stops):
+    scene = Scene(*known)
+    latency_pair(scene, 0.050, priority=priority)
+    scene.live(80)
+    assert len(scene.only(events.StopDecided)) == stops
+    scene = Scene(*known)
+    latency_pair(scene, 0.050, priority=priority, rate=1.0)  # the mean is slowed 2.0
+    scene.live(80)
+    [separated] = scene.only(events.Separated)
+    assert separated.tail == bool(stops)

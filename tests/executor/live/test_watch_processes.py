@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -14,7 +15,7 @@ from dovetail.executor.live.clock import boot_s
 from dovetail.executor.live.progress import hook_environment, read_progress
 from dovetail.executor.live.watch import Watch, WatchOptions, watched
 from tests.executor.live.telling import Story
-from tests.executor.live.test_watch import Known
+from tests.executor.live.test_watch import Known, profile
 from tests.executor.live.waiting import wait_until
 
 LOOP = """
@@ -39,6 +40,42 @@ SOON = WatchOptions(
 )
 
 
+SERVER = """
+import fcntl, sys, time
+from dovetail_progress import latency, step
+device = open(sys.argv[1], "w")
+while True:
+    came_s = time.perf_counter()
+    fcntl.flock(device, fcntl.LOCK_EX)
+    time.sleep(0.002)
+    fcntl.flock(device, fcntl.LOCK_UN)
+    latency(time.perf_counter() - came_s)
+    step()
+    time.sleep(0.003)
+"""
+"""A request: 2 ms with the device; 3 ms later comes the next."""
+
+HOG = """
+import fcntl, sys, time
+from dovetail_progress import step
+device = open(sys.argv[1], "w")
+while True:
+    fcntl.flock(device, fcntl.LOCK_EX)
+    time.sleep(0.100)
+    fcntl.flock(device, fcntl.LOCK_UN)
+    time.sleep(0.200)
+    step()
+"""
+"""A step: 100 ms with the device, 200 ms without it.
+
+Of the 40 requests or fewer that are served in 200 ms, one waits for 100 ms: 2.5 % of them or more.
+The server's rate falls by a third, its 99th percentile grows many times.
+"""
+
+SERVING = replace(SOON, profile_most_s=20.0, window_s=5.0)
+"""Time enough for 500 requests."""
+
+
 class Machine:
     """A file that one process locks at a time as a device, and the watch that looks at them."""
 
@@ -50,12 +87,12 @@ class Machine:
         self.seen = []
         self.events = []
 
-    def start(self, **fields):
+    def start(self, program=LOOP, **fields):
         job = self.story.submit(memory_mib=10.0, **fields)
         alone = not self.processes
         self.story.place(job, "c0", profiling=alone)
         env = hook_environment(self.path(job.run.id), {"PATH": os.environ["PATH"]})
-        command = [sys.executable, "-c", LOOP, self.path("device")]
+        command = [sys.executable, "-c", program, self.path("device")]
         self.processes[job.run.id] = subprocess.Popen(command, env=env)
         self.story.ready(job)
         return job
@@ -112,3 +149,26 @@ def test_a_loop_is_profiled_alone_then_slowed_by_another_then_freed_of_it(machin
     measured = machine.found(events.Measured)[0].measurement
     assert measured.workloads == ("ann/vision", "ann/vision")
     assert all(1.1 < slowdown < 2 for slowdown in measured.slowdown)
+
+
+def test_a_server_whose_p99_breaks_its_gsla_is_freed_of_who_delays_it(machine):
+    hog_alone = profile("ann/hog", 1 / 0.3).replace(gpu_model="cpu-1-core")
+    machine.watch = Watch({"c0": "cpu-1-core"}, Known(hog_alone), SERVING)
+    server = machine.start(SERVER, workload="server", priority="latency", gsla=3.0)
+    wait_until(lambda: machine.found(events.Profiled), 60)
+    [profiled] = machine.found(events.Profiled)
+    assert profiled.profile.latency_p99_s >= 0.002
+    machine.story.know("hog")
+    hog = machine.start(HOG, workload="hog")
+    wait_until(lambda: machine.found(events.StopDecided), 60)
+    [stop], [separated] = machine.found(events.StopDecided), machine.found(events.Separated)
+    assert stop.run == hog.run.id
+    assert separated.runs == (server.run.id, hog.run.id)
+    assert separated.tail
+    assert separated.slowdown > separated.gsla == 3.0
+    machine.processes[hog.run.id].kill()
+    machine.story.ended(hog, status=-9)
+    machine.look()
+    growth, none = machine.found(events.Measured)[0].measurement.p99
+    assert growth > 3.0
+    assert none is None

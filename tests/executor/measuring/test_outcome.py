@@ -67,6 +67,7 @@ def test_p99_is_over_the_mean_of_all_repeats_alone():
     data, _ = found(*alone, pair)
     (measured,) = data.measurements
     assert measured.p99 == (pytest.approx(2.5), None)
+    assert [profile.latency_p99_s for profile in data.profiles] == [0.1, 0.3, None]
     (entry,) = data.instance("H200", 1).slowdowns
     assert entry.p99 == pytest.approx((2.5, 1.5))
     # Without requests alone there is nothing that it could have grown from.

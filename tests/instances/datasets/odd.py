@@ -32,6 +32,7 @@ profiles = st.builds(
     memory_mib=st.none() | _at_least_zero,
     memory_mean_mib=st.none() | _at_least_zero,
     duration_s=_maybe_positive,
+    latency_p99_s=_maybe_positive,
     **_about,
 )
 

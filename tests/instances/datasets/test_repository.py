@@ -58,10 +58,11 @@ def test_what_is_appended_is_read_back_exactly(first, second):
 def test_a_repository_made_before_tail_latencies_is_read_and_appended_to(tmp_path):
     repository = Repository(tmp_path / "old.db")
     repository.append([A], [PAIR])
-    changed(repository.path, "DROP TABLE tail")
+    changed(repository.path, "DROP TABLE tail", "DROP TABLE latency")
     assert repository.data_set().measurements == (PAIR,)
-    with_tail = PAIR.replace(p99=(None, 1.8))
-    repository.append([], [with_tail])
+    with_tail, with_latency = PAIR.replace(p99=(None, 1.8)), A.replace(latency_p99_s=0.02)
+    repository.append([with_latency], [with_tail])
+    assert repository.data_set().profiles == (A, with_latency)
     assert repository.data_set().measurements == (PAIR, with_tail)
 
 

@@ -1,4 +1,4 @@
-"""Tells Dovetail how many iterations a job has done.
+"""Tells Dovetail how many iterations a job has done, and how long its requests took.
 
 Importable in every Python (3.7 or later) that Dovetail starts, whether it is installed there or
 not. Without Dovetail, or where something is wrong with the file, the calls do nothing.
@@ -15,6 +15,12 @@ counted. The file is rewritten at most ten times a second: 40 bytes, little-endi
 ``DTPROG1`` and a newline, then as doubles the iterations, when the last one was done in seconds
 of CLOCK_BOOTTIME, and the iterations in all (NaN where not known), then a CRC-32 of these 32
 bytes and four zero bytes. Who reads while it is being written sees a wrong CRC.
+
+Where a program calls `latency`, a histogram follows: the magic ``DTLATE1`` and a newline, 1024
+counts of 64 bits, then a CRC-32 of these bytes and four zero bytes. Count k is that of latencies
+from 2^(k/32) to 2^((k+1)/32) microseconds, a bucket being 2.2 % wide; the first and the last have
+what is shorter and longer, too. Such logarithmic buckets are those of DDSketch (Masson, Rim and
+Lee, VLDB 2019).
 """
 
 from __future__ import annotations
@@ -30,7 +36,7 @@ import zlib
 
 TYPE_CHECKING = False  # as typing's, whose import takes as long as all the rest
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from importlib.machinery import ModuleSpec
     from types import ModuleType
     from typing import Any
@@ -49,6 +55,13 @@ _MOST = 1e15
 _BODY = struct.Struct("<8sddd")
 _CHECK = struct.Struct("<I4x")
 SIZE = _BODY.size + _CHECK.size
+
+BUCKETS = 1024
+_BUCKETS_PER_DOUBLING = 32
+_LATENCY_MAGIC = b"DTLATE1\n"
+_LATENCIES = struct.Struct(f"<8s{BUCKETS}Q")
+LATENCIES_SIZE = _LATENCIES.size + _CHECK.size
+"""The size of the histogram that follows the first ``SIZE`` bytes."""
 
 
 def encode(count: Count) -> bytes:
@@ -69,8 +82,35 @@ def decode(data: bytes) -> Count | None:
     return iterations, at_s, total if 0 < total <= _MOST else None
 
 
+def encode_latencies(counts: Sequence[int]) -> bytes:
+    """Return the histogram as it is in the file."""
+    body = _LATENCIES.pack(_LATENCY_MAGIC, *counts)
+    return body + _CHECK.pack(zlib.crc32(body))
+
+
+def decode_latencies(data: bytes) -> Sequence[int] | None:
+    """Return the counts of a histogram, empty where there is none; None where it is not whole."""
+    if not data.startswith(_LATENCY_MAGIC):
+        return ()
+    body, check = data[: _LATENCIES.size], data[_LATENCIES.size :]
+    if len(data) != LATENCIES_SIZE or check != _CHECK.pack(zlib.crc32(body)):
+        return None
+    return _LATENCIES.unpack(body)[1:]
+
+
+def bucket_of(seconds: float) -> int:
+    """Return the number of the bucket that a latency belongs to."""
+    bucket = int(_BUCKETS_PER_DOUBLING * math.log2(max(seconds * 1e6, 1.0)))
+    return min(bucket, BUCKETS - 1)
+
+
+def latency_at(bucket: float) -> float:
+    """Return the latency in seconds at which a bucket begins, or at a point within it."""
+    return math.pow(2.0, bucket / _BUCKETS_PER_DOUBLING) * 1e-6
+
+
 class Counter:
-    """Counts iterations of this process and keeps the file up to date.
+    """Counts iterations and latencies of this process and keeps the file up to date.
 
     Of several processes with one file, one at a time writes: the first, and when it has ended
     another, which goes on from there.
@@ -89,6 +129,7 @@ class Counter:
         self._fd = -1
         self._writer = 0
         self._before = 0.0
+        self._latencies: list[int] = []
         atexit.register(self.flush)
 
     def add(self, iterations: float) -> None:
@@ -104,6 +145,13 @@ class Counter:
         self._total = total
         self.add(iterations - self._done)
 
+    def add_latency(self, seconds: float) -> None:
+        """Count a latency; it is written with the next iteration."""
+        if not self._latencies:
+            self._latencies = [0] * BUCKETS
+        if 0 <= seconds <= _MOST:
+            self._latencies[bucket_of(seconds)] += 1
+
     def flush(self) -> None:
         """Write what has not been written for being too soon."""
         if self._done:
@@ -112,7 +160,10 @@ class Counter:
     def _write(self, at_s: float) -> None:
         try:
             if self._writer == os.getpid() or self._become_writer():
-                os.pwrite(self._fd, encode((self._before + self._done, at_s, self._total)), 0)
+                data = encode((self._before + self._done, at_s, self._total))
+                if self._latencies:
+                    data += encode_latencies(self._latencies)
+                os.pwrite(self._fd, data, 0)
         except OSError:
             # A full disk, say: the job matters more than what is known of it.
             pass
@@ -126,8 +177,10 @@ class Counter:
             fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
-        found = decode(os.pread(self._fd, SIZE, 0))
+        data = os.pread(self._fd, SIZE + LATENCIES_SIZE, 0)
+        found = decode(data[:SIZE])
         self._before = found[0] - self._done if found else 0.0
+        self._latencies = list(decode_latencies(data[SIZE:]) or self._latencies)
         self._writer = os.getpid()
         return True
 
@@ -151,6 +204,15 @@ def report(iterations: float, total: float | None = None) -> None:
     counter = _by_hand()
     if counter is not None:
         counter.set(iterations, total)
+
+
+def latency(seconds: float) -> None:
+    """Say how long a request took in seconds, its waiting included; the next `step` hands it over.
+
+    What is negative or not finite is left out.
+    """
+    if _Job.counter is not None:
+        _Job.counter.add_latency(seconds)
 
 
 def _by_hand() -> Counter | None:

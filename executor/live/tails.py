@@ -1,0 +1,103 @@
+"""Tail latencies of a run over a stretch of time, from the histograms that it reports."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from operator import attrgetter
+from typing import Final, NamedTuple
+
+from dovetail.executor.live.pools.pool import Progress
+from dovetail.executor.live.progress.hook.dovetail_progress import latency_at
+
+LEAST: Final = 500
+"""The fewest latencies that make a 99th percentile: five are above it."""
+
+_QUANTILE: Final = 0.99
+_MOST_READINGS: Final = 256
+_at_s = attrgetter("at_s")
+
+
+class Tail(NamedTuple):
+    """The 99th percentile of latencies.
+
+    Attributes
+    ----------
+    p99_s : float
+        In seconds, to within the width of a bucket, 2.2 %.
+    least_s : float
+        A lower bound on it at two standard deviations.
+    """
+
+    p99_s: float
+    least_s: float
+
+
+class _Reading(NamedTuple):
+    at_s: float
+    counts: Mapping[int, int]
+
+
+class Tails:
+    """The histograms of a run as it reported them; the difference of two is a stretch of time."""
+
+    def __init__(self) -> None:
+        self._readings: list[_Reading] = []
+
+    @property
+    def told(self) -> bool:
+        """Whether any latency was reported."""
+        return bool(self._readings and self._readings[-1].counts)
+
+    def note(self, at_s: float, ranks: Sequence[Progress | None]) -> None:
+        """Take in what the ranks of a run report, later than before; all of them count.
+
+        Nothing is kept while a rank reports nothing: its requests would seem to come at once later.
+        """
+        if any(rank is None for rank in ranks):
+            return
+        counts: Counter[int] = Counter()
+        for rank in ranks:
+            counts.update(dict(rank.latencies) if rank else {})
+        self._readings.append(_Reading(at_s, counts))
+        if len(self._readings) > _MOST_READINGS:
+            del self._readings[1:-1:2]
+
+    def clear(self) -> None:
+        """Forget all: another process begins to count."""
+        self._readings.clear()
+
+    def since(self, since_s: float) -> Tail | None:
+        """Return the tail of the latencies reported from then on; None where they are too few."""
+        first = bisect_left(self._readings, since_s, key=_at_s)
+        if first >= len(self._readings):
+            return None
+        counts = Counter(self._readings[-1].counts)
+        counts.subtract(self._readings[first].counts)
+        return tail_of(counts)
+
+
+def tail_of(counts: Mapping[int, int]) -> Tail | None:
+    """Return the tail of a histogram; None where it has too few latencies, or cannot be.
+
+    The bound holds for latencies of any distribution: of n independent ones, those below the
+    quantile p are binomial, n p with a standard deviation of sqrt(n p (1 - p)) (Conover, Practical
+    Nonparametric Statistics, section 3.2). Within a bucket, latencies are taken to be spread
+    evenly on the logarithmic scale.
+    """
+    total = sum(counts.values())
+    if total < LEAST or min(counts.values()) < 0:
+        return None
+    rank = _QUANTILE * total
+    spread = math.sqrt(rank * (1 - _QUANTILE))
+    return Tail(_latency_of_rank(counts, rank), _latency_of_rank(counts, rank - 2 * spread))
+
+
+def _latency_of_rank(counts: Mapping[int, int], rank: float) -> float:
+    buckets = sorted(counts)
+    up_to = list(accumulate(counts[bucket] for bucket in buckets))
+    k = bisect_left(up_to, rank)
+    return latency_at(buckets[k] + 1 - (up_to[k] - rank) / counts[buckets[k]])
