@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from dovetail.instances._version import VERSION
 
 if TYPE_CHECKING:
+    from dovetail.formulations.values import JobValues
     from dovetail.instances.checker import CheckReport, check
     from dovetail.instances.errors import DovetailError, InputError, UnsupportedError
     from dovetail.instances.files import (
@@ -34,15 +35,18 @@ if TYPE_CHECKING:
     from dovetail.instances.instance import Instance
     from dovetail.instances.plan import Plan
     from dovetail.predictors import predict
+    from dovetail.solver.answers import Answer
     from dovetail.solver.rounds import Result, solve
 
 __version__ = VERSION
 
 __all__ = [
+    "Answer",
     "CheckReport",
     "DovetailError",
     "InputError",
     "Instance",
+    "JobValues",
     "Plan",
     "Result",
     "UnsupportedError",
@@ -56,12 +60,14 @@ __all__ = [
 ]
 
 _HOME = {
+    "dovetail.formulations.values": ("JobValues",),
     "dovetail.instances.checker": ("CheckReport", "check"),
     "dovetail.instances.errors": ("DovetailError", "InputError", "UnsupportedError"),
     "dovetail.instances.files": ("read_instance", "read_plan", "write_instance", "write_plan"),
     "dovetail.instances.instance": ("Instance",),
     "dovetail.instances.plan": ("Plan",),
     "dovetail.predictors": ("predict",),
+    "dovetail.solver.answers": ("Answer",),
     "dovetail.solver.rounds": ("Result", "solve"),
 }
 
@@ -74,3 +80,8 @@ def __getattr__(name: str) -> object:
         if name in names:
             return getattr(import_module(module), name)
     raise AttributeError(f"module 'dovetail' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """List the public names, also those that were not used yet."""
+    return sorted({*__all__, "__version__"})

@@ -10,12 +10,16 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
+from itertools import chain
+from pathlib import PurePath
 from typing import NoReturn, TypeAlias
 
 from dovetail import __version__
-from dovetail.instances.errors import DovetailError, VerificationError
+from dovetail.instances._record import closest
+from dovetail.instances.errors import DovetailError, VerificationError, brief
 from dovetail.live.arguments import add_live
 
 INSTANCE_HELP = "instance file (JSON or YAML, .gz too), - for standard input, or library:NAME"
@@ -45,8 +49,21 @@ OBJECTIVES = ("throughput", "slowdown", "sensitivity", "jct", "energy")
 class _Parser(argparse.ArgumentParser):
     """Tells a usage error in one line."""
 
+    def options(self) -> list[str]:
+        """Return the long names of the options."""
+        names = chain.from_iterable(action.option_strings for action in self._actions)
+        return [name for name in names if name.startswith("--")]
+
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {' '.join(message.split())} (see {self.prog} --help)\n")
+        wrong = re.search(r"(.*invalid choice: '(.+?)') \(choose from (.+)\)", message)
+        if wrong and (hint := _hint(wrong[2], re.findall(r"[\w.:-]+", wrong[3]))):
+            message = wrong[1] + hint
+        self.exit(2, f"{self.prog}: {brief(message)} (see {self.prog} --help)\n")
+
+
+def _hint(wrong: str, known: Iterable[str], prefix: str = "") -> str:
+    close = closest(wrong.removeprefix(prefix), [name.removeprefix(prefix) for name in known])
+    return f", did you mean {prefix}{close}?" if close else ""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -71,16 +88,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if os.environ.get("DOVETAIL_DEBUG"):
             raise
+        if own := _own_traceback(error, options):
+            sys.stderr.write(own)
+            return _told(brief(f"{type(error).__name__} in code of your own: {error}"), 1)
         what = f"internal error, please report it: {type(error).__name__}: {error}"
-        return _told(f"{what} (DOVETAIL_DEBUG=1 shows where)", 1)
+        return _told(f"{brief(what)} (DOVETAIL_DEBUG=1 shows where)", 1)
     return status
 
 
 def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parse arguments; those that a command does not know are its own error."""
-    options, unknown = parser().parse_known_args(arguments)
+    top = parser()
+    given = sys.argv[1:] if arguments is None else arguments
+    if not given:
+        top.print_help()
+        top.exit(0)
+    options, unknown = top.parse_known_args(given)
     if unknown:
-        _Parser(prog=options.prog).error(f"unrecognized arguments: {' '.join(unknown)}")
+        hint = _hint(unknown[0], options.parser.options(), "--")
+        options.parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
     return options
 
 
@@ -95,9 +121,26 @@ def program() -> NoReturn:
 
 
 def _run(options: argparse.Namespace) -> int:
+    if _names_own_class(options) and os.getcwd() not in sys.path:
+        # Where such a class may be; the processes of a comparison inherit the path.
+        sys.path.append(os.getcwd())
     commands = import_module(f"dovetail.{options.module}")
     command: Callable[[argparse.Namespace], int] = getattr(commands, options.command)
     return command(options)
+
+
+def _own_traceback(error: Exception, options: argparse.Namespace) -> str:
+    """Return the traceback of an error within a class of the user's, empty if it is ours."""
+    if not _names_own_class(options):
+        return ""
+    from dovetail.solver.outside import own_traceback
+
+    frames = traceback.format_list(own_traceback(error, vars(options).values()))
+    return "".join(["Traceback (most recent call last):\n", *frames]) if frames else ""
+
+
+def _names_own_class(options: argparse.Namespace) -> bool:
+    return any("python:" in str(value) for value in vars(options).values())
 
 
 def _silence_output() -> None:
@@ -106,7 +149,7 @@ def _silence_output() -> None:
 
 
 def _told(message: str, status: int) -> int:
-    print(f"dovetail: {' '.join(message.split())}", file=sys.stderr)
+    print(f"dovetail: {message}", file=sys.stderr)
     return status
 
 
@@ -140,7 +183,7 @@ def _command(
     commands: _Commands, name: str, text: str, calls: str = "", module: str = "commands"
 ) -> _Parser:
     added = commands.add_parser(name, help=text, description=text)
-    added.set_defaults(command=calls or name, module=module, prog=added.prog)
+    added.set_defaults(command=calls or name, module=module, parser=added)
     added.add_argument("--json", action="store_true", help="print the machine's form")
     return added
 
@@ -153,16 +196,23 @@ def _plan(commands: _Commands) -> None:
         action="store_true",
         help="instead of INSTANCE: what the live service would do now",
     )
-    plan.add_argument("-o", "--output", metavar="PLAN", help="write the plan here; - prints it")
     plan.add_argument(
-        "--objective", choices=OBJECTIVES, default="throughput", help="what to optimise"
+        "-o", "--output", metavar="PLAN", type=_record, help="write the plan here; - prints it"
+    )
+    plan.add_argument(
+        "--objective",
+        metavar="O",
+        type=_objective,
+        default="throughput",
+        help=f"what to optimise: {', '.join(OBJECTIVES)}, or python:MODULE.CLASS for a subclass "
+        "of dovetail.JobValues (default: throughput)",
     )
     plan.add_argument(
         "--solver",
         metavar="S",
         default="auto",
         help="auto, matching, cpsat, highs, milp, milp:NAME (any solver of PuLP), networkx, "
-        "greedy, exclusive or random (default: auto)",
+        "greedy, exclusive or random; python:MODULE.CLASS for one of your own (default: auto)",
     )
     plan.add_argument(
         "--time-limit",
@@ -173,11 +223,18 @@ def _plan(commands: _Commands) -> None:
     plan.add_argument("--gap", metavar="G", type=float, default=0.0, help="stop at this gap")
     plan.add_argument("--seed", metavar="N", type=_seed, default=0, help="same seed, same plan")
     plan.add_argument("--preempt", action="store_true", help="running jobs may move or wait")
+    _slowdowns(plan)
     _predictor(plan, "fill unknown slowdowns: analytic")
     plan.add_argument(
         "--verify",
         action="store_true",
         help="check the plan once more, and its bound where the solver left a certificate",
+    )
+    plan.add_argument(
+        "--commands",
+        action="store_true",
+        help="instead of the plan, print what starts its jobs by hand under MPS: the environment "
+        "of each process",
     )
     plan.add_argument("--write-model", metavar="FILE.mps", help="write the integer program")
     plan.add_argument("--report", metavar="FILE.html", help="write a page for people")
@@ -191,18 +248,26 @@ def _check(commands: _Commands) -> None:
     check.add_argument("instance", metavar="INSTANCE", help=INSTANCE_HELP)
     check.add_argument("plan", metavar="PLAN", help="plan file, or - for standard input")
     check.add_argument("--objective", choices=OBJECTIVES, help="default: the plan's own")
+    _slowdowns(check)
 
 
 def _explain(commands: _Commands) -> None:
-    explain = _command(commands, "explain", "Say why a job waits and what would let it start.")
+    explain = _command(commands, "explain", "Say why jobs wait and what would let one start.")
     explain.add_argument("instance", metavar="INSTANCE", help=INSTANCE_HELP)
     explain.add_argument("plan", metavar="PLAN", help="plan file, or - for standard input")
-    explain.add_argument("job", metavar="JOB", help="id of the job")
+    explain.add_argument(
+        "job",
+        metavar="JOB",
+        nargs="?",
+        help="id of the job (default: all that wait, and the pairs that nobody has measured)",
+    )
+    _slowdowns(explain)
 
 
 def _predict(commands: _Commands) -> None:
     predict = _command(commands, "predict", "Fill in the slowdowns that an instance lacks.")
     predict.add_argument("instance", metavar="INSTANCE", help=INSTANCE_HELP)
+    _slowdowns(predict)
     _predictor(predict, "which (default: analytic)")
     predict.add_argument(
         "--mixed", action="store_true", help="also one uncapped workload beside a capped one"
@@ -255,6 +320,7 @@ def _predictors(commands: _Commands) -> None:
             default=0.9,
             help="of the upper bounds (default: 0.9)",
         )
+    for command in (fit, evaluate, report, update):
         command.add_argument(
             "--seed", metavar="N", type=_seed, default=0, help="same seed, same result"
         )
@@ -413,7 +479,7 @@ def _simulate(commands: _Commands) -> None:
         metavar="P",
         default="dovetail",
         help="NAME or NAME:OPTION=VALUE,...; all of them in docs/reference/policies.md; "
-        "python:MODULE.CLASS for one of your own (default: dovetail)",
+        "python:MODULE.CLASS or LABEL=python:MODULE.CLASS for one of your own (default: dovetail)",
     )
     simulate.add_argument("--seed", metavar="N", type=_seed, default=0, help="of all that is drawn")
     simulate.add_argument(
@@ -464,7 +530,15 @@ def _simulated(command: _Parser) -> None:
     """Add what is common to ``simulate`` and ``compare``."""
     command.add_argument("trace", metavar="TRACE", help="trace file, or library:NAME")
     command.add_argument(
-        "--format", metavar="F", help="of the trace: csv, parquet, philly, gavel, muri or swf"
+        "--format",
+        metavar="F",
+        help="of the trace: csv, parquet, philly, philly-log, gavel, muri or swf",
+    )
+    command.add_argument(
+        "--columns",
+        metavar="FIELD=COLUMN,...",
+        type=_columns,
+        help="which column of a csv or parquet file has a field: arrival_s=submit_time,...",
     )
     command.add_argument(
         "--cores-per-gpu",
@@ -500,15 +574,20 @@ def _simulated(command: _Parser) -> None:
         "trace's own, else a synthetic one)",
     )
     world.add_argument(
-        "--nodes", metavar="N", type=_count, help="default: 32, or the instance's own"
+        "--nodes",
+        metavar="N",
+        type=_count,
+        help="needed unless the world is an instance with its own",
     )
-    world.add_argument("--gpus-per-node", metavar="N", type=_count, help="default: 8, or likewise")
+    world.add_argument(
+        "--gpus-per-node", metavar="N", type=_count, help="default: 8, or the instance's own"
+    )
     world.add_argument(
         "--gpu-model",
         metavar="M,...",
         type=_models,
         help="taken in turn by nodes; run times of the trace hold on the first (default: V100, a "
-        "data set's only one, or likewise)",
+        "data set's only one, or the instance's own)",
     )
     world.add_argument(
         "--restart",
@@ -551,14 +630,24 @@ def _policies(text: str) -> tuple[str, ...]:
     """Split policies at commas, but not between the options of one."""
     found: list[str] = []
     for part in text.split(","):
-        name, equals, _ = part.partition("=")
-        if found and equals and ":" not in name:
+        name, equals, rest = part.partition("=")
+        if found and equals and ":" not in name and not rest.startswith("python:"):
             found[-1] += f",{part}"
         elif part.strip():
             found.append(part.strip())
     if not found:
         raise argparse.ArgumentTypeError(f"must name at least one policy, got {text!r}")
     return tuple(dict.fromkeys(found))
+
+
+def _columns(text: str) -> tuple[tuple[str, str], ...]:
+    parts = [part.partition("=") for part in text.split(",")]
+    if not all(field and equals and column for field, equals, column in parts):
+        raise argparse.ArgumentTypeError(f"must be FIELD=COLUMN,..., got {text!r}")
+    fields = [field for field, _, _ in parts]
+    if len(set(fields)) < len(fields):
+        raise argparse.ArgumentTypeError(f"must name each field once, got {text!r}")
+    return tuple((field, column) for field, _, column in parts)
 
 
 def _models(text: str) -> tuple[str, ...]:
@@ -574,6 +663,14 @@ def _window(text: str) -> tuple[float, float]:
     except ValueError:
         raise argparse.ArgumentTypeError(f"must be FROM:TO in hours, got {text!r}") from None
     return start, end
+
+
+def _slowdowns(command: _Parser) -> None:
+    command.add_argument(
+        "--slowdowns",
+        metavar="FILE.csv",
+        help="add these measured pairs to the instance; columns as in docs/importing-data.md",
+    )
 
 
 def _predictor(command: _Parser, text: str) -> None:
@@ -606,8 +703,21 @@ def _stand_in(text: str) -> tuple[str, str]:
 
 def _output(command: _Parser) -> None:
     command.add_argument(
-        "-o", "--output", metavar="FILE", default="-", help="where to (default: standard output)"
+        "-o",
+        "--output",
+        metavar="FILE",
+        type=_record,
+        default="-",
+        help="where to (default: standard output)",
     )
+
+
+def _record(name: str) -> str:
+    """Refuse a file name that promises another form than JSON or YAML."""
+    ending = PurePath(name.removesuffix(".gz")).suffix
+    if ending in (".csv", ".html", ".parquet", ".tsv", ".xlsx"):
+        raise argparse.ArgumentTypeError(f"is written as JSON or YAML, got {name!r}")
+    return name
 
 
 def _confidence(text: str) -> float:
@@ -618,6 +728,14 @@ def _confidence(text: str) -> float:
     if not 0 < value < 1:
         raise argparse.ArgumentTypeError(f"must be > 0 and < 1, got {text!r}")
     return value
+
+
+def _objective(text: str) -> str:
+    if text not in OBJECTIVES and not text.startswith("python:"):
+        raise argparse.ArgumentTypeError(
+            f"invalid choice: {text!r} (choose from {', '.join(OBJECTIVES)}, python:MODULE.CLASS)"
+        )
+    return text
 
 
 def _seed(text: str) -> int:

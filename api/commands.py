@@ -27,8 +27,9 @@ from dovetail.outputs import require_separate
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from dovetail.formulations.values import Objective
     from dovetail.instances._record import Record
-    from dovetail.instances.plan import Plan
+    from dovetail.instances.plan import ObjectiveName, Plan
     from dovetail.live.client import Client
     from dovetail.predictors import Predictor
     from dovetail.solver.rounds import Result
@@ -47,25 +48,27 @@ def plan(options: Namespace) -> int:
         return _plan_from_live(options)
     if options.instance is None:
         raise InputError("is needed, or --from-live", "INSTANCE")
-    read = (options.instance, *filter(None, [options.model]))
+    read = (options.instance, *filter(None, [options.model, options.slowdowns]))
     require_separate(read, options.output, options.report, options.write_model)
-    instance = instance_named(options.instance)
+    instance = _instance(options)
     predictor = _predictor(options)
     if predictor is not None:
         instance = _predicted(options, instance, predictor)
+    objective = _objective(options.objective)
+    _compile_once(instance, options.solver)
     with _about(options.instance), working("solving", options.time_limit):
         result = solve(
             instance,
-            options.objective,
+            objective,
             options.solver,
             options.time_limit,
             options.gap,
             options.seed,
             options.preempt,
         )
-    made = _verified(instance, result) if options.verify else result.plan
+    made = _verified(instance, result, objective) if options.verify else result.plan
     if options.write_model:
-        write_model(instance, made, Path(options.write_model))
+        write_model(instance, made, Path(options.write_model), objective)
     _write_plan(options, instance, made)
     return 0 if result.status in ("optimal", "feasible") else 1
 
@@ -75,7 +78,7 @@ def _plan_from_live(options: Namespace) -> int:
     from dovetail.cli import parser
     from dovetail.live.client import Client
 
-    kept = ("instance", "from_live", "output", "json", "report", "compare")
+    kept = ("instance", "from_live", "output", "json", "report", "compare", "parser")
     usual = vars(parser().parse_args(["plan"]))
     for name, value in vars(options).items():
         if name not in kept and value != usual[name]:
@@ -102,13 +105,41 @@ def _round_and_plan(client: Client) -> tuple[Instance, Plan]:
     raise UnsupportedError("the jobs of the service change too quickly for a plan of them")
 
 
-def _verified(instance: Instance, result: Result) -> Plan:
+def _compile_once(instance: Instance, solver: str) -> None:
+    """Compile the engine before the time limit starts, where the round is one that it solves."""
+    from dovetail.progress import working
+    from dovetail.solver.pairing import compile_kernels
+    from dovetail.solver.pairing.compilation import is_worth_compiling
+
+    alike = (
+        len({(g.model, g.memory_mib) for node in instance.cluster.nodes for g in node.devices}) == 1
+    )
+    workers = sum(job.workers for job in instance.jobs)
+    if solver in ("auto", "matching") and alike and is_worth_compiling(workers):
+        with working("compiling the engine, once"):
+            compile_kernels()
+
+
+def _objective(name: str) -> Objective:
+    """Return an objective: its name, or a class of the user's."""
+    from dovetail.formulations.values import JobValues
+    from dovetail.solver.outside import PREFIX, class_at
+
+    if not name.startswith(PREFIX):
+        return cast("ObjectiveName", name)
+    kind = class_at(name, "objective", "gain")
+    if not issubclass(kind, JobValues):
+        raise UnsupportedError(f"objective {name!r} must be a subclass of dovetail.JobValues")
+    return kind
+
+
+def _verified(instance: Instance, result: Result, objective: Objective) -> Plan:
     """Return the plan with what was found true of it once more."""
     from dovetail.progress import working
     from dovetail.solver.verification import verify
 
     with working("verifying"):
-        return result.plan.replace(verification=verify(instance, result))
+        return result.plan.replace(verification=verify(instance, result, objective))
 
 
 def _write_plan(options: Namespace, instance: Instance, made: Plan) -> None:
@@ -127,6 +158,9 @@ def _write_plan(options: Namespace, instance: Instance, made: Plan) -> None:
         write_plan(made, options.output)
     if options.output == "-":
         return
+    if options.commands:
+        _print_commands(options, instance, made)
+        return
     if options.json:
         write_plan(made, "-")
         return
@@ -137,11 +171,23 @@ def _write_plan(options: Namespace, instance: Instance, made: Plan) -> None:
         _print(tables.comparison_table(comparison))
 
 
+def _print_commands(options: Namespace, instance: Instance, made: Plan) -> None:
+    """Print what starts the jobs of a plan; for machines with the plan itself."""
+    from dovetail.starting import ranks, shell_lines
+
+    found = list(ranks(instance, made))
+    if options.json:
+        commands = [rank.to_data() for rank in found]
+        write_data({"plan": made.to_data(), "commands": commands}, "-")
+        return
+    print(*shell_lines(found), sep="\n")
+
+
 def check(options: Namespace) -> int:
     """Verify a plan; 1 if it breaks a rule."""
     from dovetail.instances.checker import check as verify
 
-    instance = instance_named(options.instance)
+    instance = _instance(options)
     plan_read = read_plan(options.plan)
     _hint_at_another_instance(instance, plan_read)
     with _about(options.instance):
@@ -159,22 +205,41 @@ def _hint_at_another_instance(instance: Instance, plan_read: Plan) -> None:
 
 
 def explain(options: Namespace) -> int:
-    """Say why a job waits and what would let it start."""
+    """Say why a job waits and what would let it start, or why all wait that do."""
     from dovetail.solver.explanations import explain as explained
 
-    instance = instance_named(options.instance)
+    instance = _instance(options)
     plan_read = read_plan(options.plan)
+    if options.job is None:
+        return _explain_waiting(options, instance, plan_read)
     with _about(options.instance):
         story = explained(instance, plan_read, options.job)
     _show(options, story, "explanation_view")
     return 0
 
 
+def _explain_waiting(options: Namespace, instance: Instance, plan_read: Plan) -> int:
+    from dovetail.solver.explanations import explain_waiting
+    from dovetail.solver.rounds import unknown_pairs
+
+    with _about(options.instance):
+        waiting = explain_waiting(instance, plan_read)
+    pairs = unknown_pairs(instance)
+    if options.json:
+        write_data({"waiting": [row.to_data() for row in waiting], "unknown_pairs": pairs}, "-")
+        return 0
+    from dovetail import tables
+
+    _print(tables.waiting_view(waiting, pairs))
+    return 0
+
+
 def predict(options: Namespace) -> int:
     """Write the instance with its unknown slowdowns predicted."""
-    require_separate((options.instance, *filter(None, [options.model])), options.output)
+    read = (options.instance, *filter(None, [options.model, options.slowdowns]))
+    require_separate(read, options.output)
     predictor = _predictor(options) or "analytic"
-    instance = instance_named(options.instance)
+    instance = _instance(options)
     filled = _predicted(options, instance, predictor, mixed=options.mixed, sets=options.sets)
     _write_instance(options, filled)
     return 0
@@ -213,7 +278,9 @@ def import_pairs(options: Namespace) -> int:
     made = read(
         options.file, options.gpus, device=options.device, gpus_per_node=options.gpus_per_node
     )
-    _write_instance(options, made)
+    for note in made.notes:
+        print(f"dovetail: {source_name(options.file)}: {note}", file=sys.stderr)
+    _write_instance(options, made.instance)
     return 0
 
 
@@ -293,6 +360,19 @@ def library(options: Namespace) -> int:
     for name, entry in entries.items():
         print(f"{name:<{width}}  {entry.title}")
     return 0
+
+
+def _instance(options: Namespace) -> Instance:
+    """Return the instance of the options, with the pairs of ``--slowdowns``."""
+    instance = instance_named(options.instance)
+    if options.slowdowns is None:
+        return instance
+    from dovetail.instances.importers.merging import with_pairs
+
+    merged = with_pairs(instance, options.slowdowns)
+    for note in merged.notes:
+        print(f"dovetail: {source_name(options.slowdowns)}: {note}", file=sys.stderr)
+    return merged.instance
 
 
 def instance_named(source: str) -> Instance:

@@ -89,7 +89,7 @@ def compare(instance: Instance, plan: Plan, *, seed: int = 0) -> Comparison:
     InputError
         When the instance lacks a field that the objective is computed from.
     """
-    objective = plan.objective.name if plan.objective else "throughput"
+    objective = plan.judged_by
     round_ = instance.preempted() if plan.preempt else instance
     problem = Problem(round_, objective)
     ways: tuple[tuple[str, Rule, int], ...] = (

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import reduce
-from pathlib import Path
 
 from dovetail.instances.datasets import (
     DataSet,
@@ -58,7 +58,7 @@ def add(options: Namespace) -> int:
     if not is_repository(options.repository):
         rule = "must be a repository: a name that ends in .db or .sqlite"
         raise InputError(rule, "", source_name(options.repository))
-    if any(Path(path).resolve() == Path(options.repository).resolve() for path in options.data):
+    if any(os.path.realpath(path) == os.path.realpath(options.repository) for path in options.data):
         raise InputError("is the repository itself", "", source_name(options.repository))
     data = reduce(DataSet.merged, map(read_dataset, options.data))
     sequence = Repository(options.repository).append(data.profiles, data.measurements)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -32,4 +33,4 @@ def require_separate(read: Iterable[str | Path], *outputs: str | None) -> None:
 
 
 def _place(name: str | Path) -> str:
-    return "-" if str(name) == "-" else str(Path(name).resolve())
+    return "-" if str(name) == "-" else os.path.realpath(name)

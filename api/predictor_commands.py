@@ -54,7 +54,7 @@ def update(options: Namespace) -> int:
     predictor = load_model(options.model)
     data = _data(options)
     with _about_data(options), working("learning"):
-        learnt = updated(predictor, data)
+        learnt = updated(predictor, data, options.seed)
     save_model(learnt.predictor, options.output)
     if options.json:
         write_data({"drift": {gpu: d.to_data() for gpu, d in learnt.drift.items()}}, "-")

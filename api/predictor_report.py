@@ -38,7 +38,7 @@ WORST: Final = 20
 """How many of the worst predictions are listed."""
 
 MOST_POINTS: Final = 4000
-"""Of more tests, so many are drawn, taken at random with a fixed seed."""
+"""Of more tests, so many are drawn, taken at random."""
 
 _SIDE = 100.0
 
@@ -179,31 +179,33 @@ def report_html(data: DataSet, studied: Studied, predictor: TrainedPredictor | N
 
 
 def _headline(comparison: Comparison) -> str:
-    found = predictor_wording.decisive(comparison)
-    if found is None:
+    if not comparison.best:
         return f"No model could be tested on {comparison.data}"
+    found = predictor_wording.largest_error(comparison)
     what = predictor_wording.SETTING_LONG[found.setting]
     return f"{found.model} predicts {what} to within {found.accuracy.mae:.3f} on average"
 
 
 def _tiles(comparison: Comparison) -> Iterator[tuple[str, str, str]]:
-    """Yield label, figure and small print of each of the boxes under the headline."""
+    """Yield label, figure and small print of each of the boxes under the headline.
+
+    Of the best model; each figure is that of its weakest setting.
+    """
     pairs = f"of {comparison.workloads} workloads in {comparison.families} families"
     yield "pairs measured", f"{comparison.pairs:,}", pairs
-    found = predictor_wording.decisive(comparison)
-    if found is None:
+    if not comparison.best:
         return
     part, told = predictor_wording.part, predictor_wording.SETTING_TOLD
-    easy = comparison.of(found.model, "random")
-    known = f"; new pair: {easy.accuracy.mae:.3f}" if easy and easy != found else ""
-    yield "mean absolute error", f"{found.accuracy.mae:.3f}", f"new {told[found.setting]}{known}"
-    if found.coverage is not None:
-        promise = f"of the jobs; promised {100 * comparison.confidence:g} %"
-        yield "bounds held for", part(found.coverage.job), promise
-    matched = comparison.matched(found.model, found.setting)
+    worst = predictor_wording.largest_error(comparison)
+    yield "mean absolute error", f"{worst.accuracy.mae:.3f}", f"new {told[worst.setting]}"
+    held = predictor_wording.held_least(comparison)
+    if held is not None:
+        promise = f"promised {100 * comparison.confidence:g} %; new {told[held.found.setting]}"
+        yield "bounds held for", part(held.least), f"of the jobs; {promise}"
+    matched = predictor_wording.worst_matching(comparison)
     if matched is not None and comparison.matching is not None:
-        random = f"of the best matching's; random: {part(comparison.matching.random)}"
-        yield "throughput", part(matched.throughput), random
+        random = f"random: {part(comparison.matching.random)}; new {told[matched.setting]}"
+        yield "throughput", part(matched.throughput), f"of the best matching's; {random}"
 
 
 def _scatters(studied: Studied) -> Iterator[Scatter]:
@@ -215,7 +217,7 @@ def _scatters(studied: Studied) -> Iterator[Scatter]:
     values = np.concatenate([v for each in found for v in (each.measured, each.predicted)])
     low, high = _range(values[~np.isnan(values)])
     for each in found[:2]:
-        yield _scatter(each, studied.comparison.confidence, low, high)
+        yield _scatter(each, studied.comparison, low, high)
 
 
 def _range(values: FloatArray) -> tuple[float, float]:
@@ -224,14 +226,14 @@ def _range(values: FloatArray) -> tuple[float, float]:
     return low - margin, high + margin
 
 
-def _scatter(tested: Trial, confidence: float, low: float, high: float) -> Scatter:
+def _scatter(tested: Trial, comparison: Comparison, low: float, high: float) -> Scatter:
     scale = _SIDE / (high - low)
     known = np.flatnonzero(~np.isnan(tested.predicted))
     if len(known) > MOST_POINTS:
-        known = np.sort(np.random.default_rng(0).choice(known, MOST_POINTS, replace=False))
+        known = np.sort(np.random.default_rng(comparison.seed).permutation(known)[:MOST_POINTS])
     x = (tested.predicted[known] - low) * scale
     y = _SIDE - (tested.measured[known] - low) * scale
-    broken = tested.measured[known] > tested.upper(confidence)[known]
+    broken = tested.measured[known] > tested.upper(comparison.confidence)[known]
     ends = tuple(round((v - low) * scale, 2) for v in (low, high))
     step = next(s for s in (0.1, 0.2, 0.5, 1, 2, 5, 10, 100, 1e9) if (high - low) / s < 8)
     ticks = np.arange(np.ceil(low / step), np.floor(high / step) + 1) * step

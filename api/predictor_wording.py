@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from dovetail.predictor_evaluation import Comparison, Matched
-from dovetail.predictors.evaluation import Accuracy, Evaluation, Setting
+from dovetail.predictors.evaluation import Accuracy, Coverage, Evaluation, Setting
 from dovetail.wording import NO_FIGURE
 
 SETTING_TOLD: Final[Mapping[Setting, str]] = {
@@ -28,6 +28,19 @@ SETTING_LONG: Final[Mapping[Setting, str]] = {
 
 
 _TWO_POINTS = 0.02
+
+
+class Held(NamedTuple):
+    """A setting, and how often bounds held in it: of all pairs, and of chosen ones if known."""
+
+    found: Evaluation
+    all: Coverage
+    chosen: Coverage | None
+
+    @property
+    def least(self) -> float:
+        """The smaller of the two parts of jobs."""
+        return min(self.all.job, self.chosen.job if self.chosen else 1.0)
 
 
 def part(value: float | None) -> str:
@@ -92,9 +105,40 @@ def _verdict(comparison: Comparison) -> Iterator[str]:
         yield "No model could be tested on these data."
         return
     yield _errors_told(comparison, found)
-    yield _decisions_told(found)
-    yield _bound_told(comparison, found)
-    yield _matching_told(comparison, found)
+    yield _decisions_told(comparison)
+    yield _bound_told(comparison)
+    yield _matching_told(comparison)
+
+
+def of_best(comparison: Comparison) -> Sequence[Evaluation]:
+    """Return the best model's evaluations, one for each setting in which it was tested."""
+    return [each for each in comparison.evaluations if each.model == comparison.best]
+
+
+def largest_error(comparison: Comparison) -> Evaluation:
+    """Return the best model's evaluation in the setting in which it errs most."""
+    return max(of_best(comparison), key=lambda each: each.accuracy.mae)
+
+
+def held_least(comparison: Comparison) -> Held | None:
+    """Return the setting in which the best model's bounds held for the fewest jobs.
+
+    Of all pairs or of those that matchings chose, whichever are fewer; None without bounds.
+    """
+    found = [
+        Held(each, each.coverage, matched.chosen if matched else None)
+        for each in of_best(comparison)
+        if each.coverage is not None
+        for matched in [comparison.matched(each.model, each.setting)]
+    ]
+    return min(found, key=lambda held: held.least, default=None)
+
+
+def worst_matching(comparison: Comparison) -> Matched | None:
+    """Return the best model's matching of least throughput over the settings."""
+    models = comparison.matching.models if comparison.matching else ()
+    found = (matched for matched in models if matched.model == comparison.best)
+    return min(found, key=lambda matched: matched.throughput, default=None)
 
 
 def decisive(comparison: Comparison) -> Evaluation | None:
@@ -112,41 +156,57 @@ def _errors_told(comparison: Comparison, found: Evaluation) -> str:
     return f"{where} Its mean absolute error: {_and(told)}."
 
 
-def _decisions_told(found: Evaluation) -> str:
+def _decisions_told(comparison: Comparison) -> str:
+    found = max(of_best(comparison), key=lambda each: each.by_bound[0].accepted_rate)
     plain, bound = found.by_prediction[0], found.by_bound[0]
     return (
         f"At gSLA {plain.gsla:g}, its predictions wrongly accept {part(plain.accepted_rate)} and "
         f"wrongly refuse {part(plain.refused_rate)} of all pairs; its bounds wrongly accept "
-        f"{part(bound.accepted_rate)} and wrongly refuse {part(bound.refused_rate)}."
+        f"{part(bound.accepted_rate)} and wrongly refuse {part(bound.refused_rate)} "
+        f"({_weakest(comparison, found.setting)})."
     )
 
 
-def _bound_told(comparison: Comparison, found: Evaluation) -> str:
+def _bound_told(comparison: Comparison) -> str:
     promise = f"{100 * comparison.confidence:g} %"
-    if found.coverage is None:
+    held = held_least(comparison)
+    if held is None:
         return f"The data are too few for bounds of {promise} confidence."
-    matched = comparison.matched(found.model, found.setting)
-    chosen = matched.chosen if matched else None
-    among = f" and for {part(chosen.job)} of the jobs in chosen pairs" if chosen else ""
-    lowest = min(found.coverage.job, chosen.job if chosen else 1.0)
-    kept = _kept(lowest - comparison.confidence)
-    few = f" The data are too few to bound {part(1 - found.coverage.bounded)} of the jobs."
+    among = f" and for {part(held.chosen.job)} of the jobs in chosen pairs" if held.chosen else ""
     return (
         f"Its upper bounds, promised to hold for {promise} of jobs, held for "
-        f"{part(found.coverage.job)}{among}: {kept}."
-        f"{few if found.coverage.bounded < 1 else ''}"
+        f"{part(held.all.job)}{among} ({_weakest(comparison, held.found.setting)}): "
+        f"{_kept(held.least - comparison.confidence)}.{_unbounded_told(comparison)}"
     )
 
 
-def _matching_told(comparison: Comparison, found: Evaluation) -> str:
-    test, matched = comparison.matching, comparison.matched(found.model, found.setting)
+def _unbounded_told(comparison: Comparison) -> str:
+    bounded = {
+        each.setting: each.coverage.bounded if each.coverage else 0.0
+        for each in of_best(comparison)
+    }
+    setting = min(bounded, key=bounded.__getitem__)
+    if bounded[setting] == 1:
+        return ""
+    few = f"The data are too few to bound {part(1 - bounded[setting])} of the jobs"
+    return f" {few} ({_weakest(comparison, setting)})."
+
+
+def _matching_told(comparison: Comparison) -> str:
+    test, matched = comparison.matching, worst_matching(comparison)
     if test is None or matched is None:
         return "No four workloads were all measured with each other, so no matching was tested."
     return (
         f"The matching chosen by its predictions has {part(matched.throughput)} of the best "
-        f"throughput; random pairs have {part(test.random)}, greedy pairs that know the truth "
-        f"{part(test.greedy)}."
+        f"throughput ({_weakest(comparison, matched.setting)}); random pairs have "
+        f"{part(test.random)}, greedy pairs that know the truth {part(test.greedy)}."
     )
+
+
+def _weakest(comparison: Comparison, setting: Setting) -> str:
+    told = f"new {SETTING_TOLD[setting]}"
+    several = len(of_best(comparison)) > 1
+    return f"{told}, the weakest of the tested settings" if several else told
 
 
 def _and(told: Sequence[str]) -> str:

@@ -200,7 +200,7 @@ def _check_told(laid_out: PlanView) -> str:
     found = wording.number(len(report.violations), "broken rule") if report.violations else "none"
     return (
         "A separate checker, which shares no code with the solver, held the plan against every "
-        f"rule and computed the value again: {value}. Broken rules: {found}."
+        f"rule and computed its {report.objective} again: {value}. Broken rules: {found}."
     )
 
 
@@ -225,11 +225,13 @@ def _tiles(laid_out: PlanView) -> Sequence[tuple[str, str, str]]:
 
 def _value_tile(laid_out: PlanView) -> tuple[str, str, str]:
     report, claim = laid_out.report, laid_out.plan.objective
-    value = "unknown" if report.value is None else wording.figure(report.value)
-    if claim is None or claim.bound is None or claim.gap is None:
+    if claim is None:
+        value = "unknown" if report.value is None else wording.figure(report.value)
         return report.objective, value, "no bound proven"
+    if claim.bound is None or claim.gap is None:
+        return claim.name, wording.figure(claim.value), "no bound proven"
     bound = f"bound {wording.figure(claim.bound)}, gap {wording.percent(claim.gap)}"
-    return report.objective, value, bound
+    return claim.name, wording.figure(claim.value), bound
 
 
 def _slowdown_tile(placed: Sequence[PlacedJob]) -> tuple[str, str, str]:
@@ -324,9 +326,8 @@ def _lead(value: float, other: float) -> str:
 def _settings(laid_out: PlanView) -> Iterator[tuple[str, str]]:
     """Yield what one needs to know to repeat the plan."""
     plan, instance = laid_out.plan, laid_out.instance
-    objective = laid_out.report.objective
     yield "instance", instance.name
-    yield "objective", f"{objective}: {wording.OBJECTIVE_MEANINGS[objective]}"
+    yield "objective", wording.objective(laid_out)
     yield "solver", plan.solver or "not named"
     yield "status", wording.proof(plan)
     yield "verified", wording.verified(plan)

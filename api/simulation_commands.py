@@ -25,15 +25,16 @@ from dovetail.outputs import require_separate
 from dovetail.progress import counting, working
 from dovetail.simulation_groups import Groups, common_seeds
 from dovetail.simulation_setup import Request, request
-from dovetail.solver.policies import policy_named
+from dovetail.solver.policies import policy_label, policy_named
 
 _DEFAULT_SEEDS = 3
 _COMPARISON_FILE = "comparison.json"
+_HARDLY = 0.01
+"""The part of completion times up to which waiting and slowdowns do not count."""
 
 
 def simulate(options: Namespace) -> int:
     """Run a trace under one policy; print the metrics, keep the run."""
-    _find_own_modules()
     policy = policy_named(options.policy)
     if options.output:
         _refuse_standard_output("--output", options.output)
@@ -46,16 +47,17 @@ def simulate(options: Namespace) -> int:
         history = simulated(
             scenario.trace, scenario.world, policy, scenario.options, scenario.predicted, told
         )
-    result = RunResult.of(options.policy, options.seed, history, scenario.trace)
+    result = RunResult.of(policy_label(options.policy), options.seed, history, scenario.trace)
     if options.output:
         result.write(options.output)
+    facts = {**asked.facts, **_idle_queue([result])}
     if options.json:
-        write_data(_run_data(result, asked.facts), "-")
+        write_data(_run_data(result, facts), "-")
         return 0
     from dovetail.simulation_text import run_view
     from dovetail.tables import console
 
-    console().print(run_view(result.policy, result.seed, result.summary, asked.facts))
+    console().print(run_view(result.policy, result.seed, result.summary, facts))
     if options.output:
         print(f"\n-> {Path(options.output)}")
     return 0
@@ -63,7 +65,6 @@ def simulate(options: Namespace) -> int:
 
 def compare(options: Namespace) -> int:
     """Run a trace under several policies and seeds; print, keep and draw what came out."""
-    _find_own_modules()
     _check_outputs(options)
     asked = request(options)
     seeds = _seeds(options, asked)
@@ -87,7 +88,8 @@ def _told(
 
     runs = campaign.results(tables=False)
     groups = Groups.of(runs, options.baseline) if common_seeds(runs) else None
-    facts = {**asked.facts, "seeds": _seeds_told(campaign.seeds, groups)}
+    seeds = {"seeds": _seeds_told(campaign.seeds, groups)}
+    facts = {**asked.facts, **seeds, **_idle_queue(runs)}
     data = {"setup": campaign.setup_digest, **_comparison_data(groups, runs, failures, facts)}
     if options.output:
         write_text(campaign.folder / "results.csv", _csv(runs))
@@ -109,6 +111,16 @@ def _told(
     return 1 if failures else 0
 
 
+def _idle_queue(runs: Sequence[RunResult]) -> Mapping[str, str]:
+    """Return a warning where jobs neither wait nor slow each other down: any policy does that."""
+    for metrics in (run.summary for run in runs):
+        waited = metrics["queueing_mean_s"] / metrics["jct_mean_s"]
+        if max(waited, metrics["slowdown_mean"] - 1) < _HARDLY:
+            cure = "give fewer --nodes, or a higher --load"
+            return {"warning": f"nothing ever waits, so policies hardly differ: {cure}"}
+    return {}
+
+
 def _seeds_told(seeds: Sequence[int], groups: Groups | None) -> str:
     """Return the seeds that figures are means over, and those that they are not."""
     compared = groups.seeds if groups else ()
@@ -121,7 +133,8 @@ def _failures_told(failures: Sequence[Failure]) -> Iterator[str]:
     """Yield a line for each policy that failed, for all seeds in which it did so alike."""
     seeds: dict[tuple[str, str], list[int]] = {}
     for each in failures:
-        seeds.setdefault((each.task.policy, each.reason), []).append(each.task.seed)
+        label = policy_label(each.task.policy)
+        seeds.setdefault((label, each.reason), []).append(each.task.seed)
     for (policy, reason), failed in seeds.items():
         which = f"seed{'s' if len(failed) > 1 else ''} {', '.join(map(str, sorted(failed)))}"
         yield f"{policy}, {which}: {reason}"
@@ -143,8 +156,11 @@ def _write_report(campaign: Campaign, options: Namespace, facts: Mapping[str, st
 
 def _check_outputs(options: Namespace) -> None:
     """Refuse before anything is run what could not be written or told after it."""
-    if options.baseline and options.baseline not in options.policies:
-        known = ", ".join(options.policies)
+    labels = [policy_label(policy) for policy in options.policies]
+    if len(set(labels)) < len(labels):
+        raise InputError(f"must have different names, got {', '.join(labels)}", "--policies")
+    if options.baseline and options.baseline not in labels:
+        known = ", ".join(labels)
         rule = f"must be one of --policies ({known}), got {options.baseline!r}"
         raise InputError(rule, "--baseline")
     read = (options.trace, *filter(None, [options.world]))
@@ -155,13 +171,6 @@ def _check_outputs(options: Namespace) -> None:
         _check_page(Path(options.report))
     if options.output:
         _check_folder(Path(options.output))
-
-
-def _find_own_modules() -> None:
-    """Let a policy of one's own be a module in the current folder; processes inherit the path."""
-    folder = os.getcwd()
-    if folder not in sys.path:
-        sys.path.append(folder)
 
 
 def _refuse_standard_output(flag: str, place: str | None) -> None:
@@ -259,7 +268,11 @@ def _comparison_data(
             for run in runs
         ],
         "failed": [
-            {"policy": each.task.policy, "seed": each.task.seed, "reason": each.reason}
+            {
+                "policy": policy_label(each.task.policy),
+                "seed": each.task.seed,
+                "reason": each.reason,
+            }
             for each in failures
         ],
     }

@@ -40,7 +40,6 @@ from dovetail.wording import number
 LIBRARY = "library:"
 HOUR_S = 3600.0
 SYNTHETIC_WORKLOADS = 32
-DEFAULT_NODES = 32
 DEFAULT_GPUS_PER_NODE = 8
 DEFAULT_GPU_MODEL = "V100"
 DEFAULT_REPAIR_H = 1.0
@@ -119,6 +118,8 @@ def _read(options: Namespace, reference: str) -> tuple[Trace, str]:
     source = options.trace
     if source.startswith(LIBRARY):
         _refuse_cores(options)
+        if options.columns:
+            raise InputError("are named in a csv or parquet file only", "--columns")
         trace, measured_on = library_trace(source.removeprefix(LIBRARY)), reference
     else:
         trace, measured_on = _read_file(options, reference)
@@ -130,7 +131,9 @@ def _read(options: Namespace, reference: str) -> tuple[Trace, str]:
 def _read_file(options: Namespace, reference: str) -> tuple[Trace, str]:
     source, kind = options.trace, options.format
     if kind is not None and kind not in KINDS:
-        raise InputError(f"must be one of {listed(KINDS)}, got {kind!r}", "--format")
+        raise InputError(f"must be one of {listed(KINDS, len(KINDS))}, got {kind!r}", "--format")
+    if options.columns:
+        return read_trace(source, kind, columns=dict(options.columns)), reference
     kind = kind or kind_of(source)
     if kind == "swf":
         return read_trace(source, kind, cores_per_gpu=options.cores_per_gpu or 1), reference
@@ -181,13 +184,11 @@ def _world(options: Namespace) -> tuple[str | None, Instance]:
     """Return where the slowdowns come from (None: nowhere) and the world."""
     source = options.world or _own_world(options.trace)
     models = options.gpu_model
-    nodes = options.nodes or DEFAULT_NODES
     gpus_per_node = options.gpus_per_node or DEFAULT_GPUS_PER_NODE
     if source is None:
+        size = _nodes(options, gpus_per_node), gpus_per_node
         with _about_world(""):
-            made = synthetic_world(
-                SYNTHETIC_WORKLOADS, nodes, gpus_per_node, models or (DEFAULT_GPU_MODEL,)
-            )
+            made = synthetic_world(SYNTHETIC_WORKLOADS, *size, models or (DEFAULT_GPU_MODEL,))
         return None, made
     found = _source(source)
     if isinstance(found, DataSet) and not models and len(found.gpu_models) > 1:
@@ -195,11 +196,21 @@ def _world(options: Namespace) -> tuple[str | None, Instance]:
         raise InputError(rule, "--gpu-model")
     asks = options.nodes or options.gpus_per_node or models
     keeps_cluster = isinstance(found, Instance) and not asks
+    nodes = None if keeps_cluster else _nodes(options, gpus_per_node)
     with _about_world(source_name(source)):
-        world = world_of(found, None if keeps_cluster else nodes, gpus_per_node, models)
+        world = world_of(found, nodes, gpus_per_node, models)
     if not world.workloads:
         raise InputError("must have at least one workload, got none", "--world", source)
     return source, world
+
+
+def _nodes(options: Namespace, gpus_per_node: int) -> int:
+    """Return the size of a cluster that is not given by an instance; there is no default."""
+    if options.nodes is None:
+        size = f"{gpus_per_node} GPUs each" + ("" if options.gpus_per_node else " by default")
+        raise InputError(f"is needed: how many nodes has the cluster ({size})?", "--nodes")
+    nodes: int = options.nodes
+    return nodes
 
 
 def _reference(world: Instance) -> str:

@@ -21,7 +21,7 @@ from dovetail.simulation_wording import (
     scale,
     three_digits,
 )
-from dovetail.tables import Fitting, fact_lines, plain_table, row_lines
+from dovetail.tables import Fitting, Name, fact_lines, plain_table, row_lines
 
 BEST = "*"
 SIMULATED = "simulated: none of this was measured on a GPU"
@@ -118,7 +118,7 @@ def _table(
         table.add_column(head, justify="right", no_wrap=True)
     cells = [(row.policy, *values) for row, *values in zip(rows, *columns, strict=True)]
     for each in cells:
-        table.add_row(*map(Text, each))
+        table.add_row(Name(each[0]), *map(Text, each[1:]))
     lines = [tuple(" ".join(cell.split()) for cell in row) for row in cells]
     return Fitting(table, row_lines(lines, 1, [" ".join(head.split()) for head in heads]))
 

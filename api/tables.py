@@ -1,17 +1,20 @@
 """What the command line prints: plans, comparisons and check reports as text for people.
 
-Every text from a file goes through `rich.text.Text`, which takes ``[`` for what it is. Names
-fold, nothing is cut off, and colour never says what words do not.
+Every text from a file goes through `rich.text.Text`, which takes ``[`` for what it is. Colour
+never says what words do not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO, cast
 
 from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.padding import Padding
@@ -20,6 +23,8 @@ from rich.text import Text
 
 from dovetail.views import TWO_STAGE, GpuView, PlanView, Seat, view
 from dovetail.wording import (
+    NO_FIGURE,
+    STARTS,
     better,
     comparison_cells,
     comparison_columns,
@@ -41,21 +46,51 @@ if TYPE_CHECKING:
     from dovetail.comparison import Comparison
     from dovetail.instances.checker import CheckReport
     from dovetail.instances.instance import Instance
-    from dovetail.instances.plan import ObjectiveValue, Plan
+    from dovetail.instances.plan import ObjectiveValue, Plan, Waiting
     from dovetail.solver.explanations import Explanation
 
 WIDTH = 100
 NARROWEST = 80
-"""Columns that tables need; with fewer, their rows are told in lines."""
+"""Columns that tables need; with fewer, rows of those that are wider are told in lines."""
+SHORTEST_NAME = 12
 
 _ANY_WIDTH = 10_000
+_BLANKS = re.compile(r" +$", re.M)
 
 MOST_GPUS = 60
 MOST_WAITING = 20
 
 
-GPU_COLUMNS = ("node", "GPU", "job", "part")
-SEAT_COLUMNS = ("SM share", "slowdown", "at most", "gSLA", "memory GiB", "")
+NAME_COLUMNS = ("node", "GPU", "job")
+PLAN_COLUMNS = (*NAME_COLUMNS, "part", "SM share", "slowdown", "at most", "gSLA", "memory GiB", "")
+_NOTHING_SAID = {
+    "part": {""},
+    "SM share": {"", share_told(None)},
+    "gSLA": {"", NO_FIGURE},
+    "": {"", STARTS},
+}
+"""Cells that a column does without if it has no others."""
+
+
+@dataclass(frozen=True)
+class Name:
+    """A name in a table: on one line, without its middle where there is no room for all of it."""
+
+    text: str
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        """Return the room that it takes, and the least that it needs."""
+        width = cell_len(self.text)
+        return Measurement(min(width, SHORTEST_NAME), width)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield as much as there is room for."""
+        shown, kept = self.text, len(self.text)
+        while cell_len(shown) > options.max_width and kept:
+            kept -= 1
+            end = kept // 2
+            shown = f"{self.text[: kept - end]}…{self.text[len(self.text) - end :]}"
+        yield Text(shown, no_wrap=True)
 
 
 @dataclass(frozen=True)
@@ -71,7 +106,8 @@ class Fitting:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the form that fits."""
-        needed = NARROWEST if self.folds else self._width(console, options)
+        needed = self._width(console, options)
+        needed = min(needed, NARROWEST) if self.folds else needed
         yield self.table if options.max_width >= needed else self.lines
 
     def _width(self, console: Console, options: ConsoleOptions) -> int:
@@ -81,11 +117,27 @@ class Fitting:
 def console() -> Console:
     """Return a console on standard output that is at most 100 columns wide.
 
-    Where standard output is no terminal it is exactly that wide, and without colour.
+    Where standard output is no terminal it is exactly that wide, without colour and without
+    blanks at the end of lines.
     """
     found = Console(highlight=False)
-    width = min(found.width, WIDTH) if found.is_terminal else WIDTH
-    return Console(highlight=False, width=width)
+    if found.is_terminal:
+        return Console(highlight=False, width=min(found.width, WIDTH))
+    return Console(highlight=False, width=WIDTH, file=cast(TextIO, _Trimmed()))
+
+
+class _Trimmed:
+    """Standard output for whole lines, which lose the blanks that tables end with."""
+
+    @property
+    def encoding(self) -> str:
+        return sys.stdout.encoding
+
+    def write(self, text: str) -> int:
+        return sys.stdout.write(_BLANKS.sub("", text))
+
+    def flush(self) -> None:
+        sys.stdout.flush()
 
 
 def plan_view(instance: Instance, plan: Plan) -> RenderableType:
@@ -115,16 +167,42 @@ def headline(laid_out: PlanView) -> RenderableType:
 
 def gpu_table(laid_out: PlanView) -> RenderableType:
     """Return who runs on each GPU, node by node; of a large cluster the first GPUs."""
-    table = plain_table(*GPU_COLUMNS)
-    for name in SEAT_COLUMNS:
-        table.add_column(name, justify="right" if name else "left", no_wrap=True)
     gpus = list(islice(_gpus(laid_out), MOST_GPUS))
-    for cells, last in gpus:
-        for k, row in enumerate(cells):
-            table.add_row(*map(Text, row), end_section=last and k == len(cells) - 1)
-    rows = (row for cells, _ in gpus for row in cells)
-    shown = Fitting(table, row_lines(rows, len(GPU_COLUMNS), SEAT_COLUMNS))
-    return Group(Text(), shown, *_left_out(len(laid_out.gpus) - MOST_GPUS, "GPU"))
+    columns = _telling(laid_out, [row for rows, _ in gpus for row in rows])
+    table = plain_table()
+    for name in columns:
+        left = name in (*NAME_COLUMNS, "part", "")
+        table.add_column(
+            name.replace(" ", "\n"),
+            justify="left" if left else "right",
+            no_wrap=name not in NAME_COLUMNS,
+        )
+    lines = []
+    for rows, last in gpus:
+        for k, row in enumerate(rows):
+            shown = (
+                Name(row[name]) if name in NAME_COLUMNS else Text(row[name]) for name in columns
+            )
+            table.add_row(*shown, end_section=last and k == len(rows) - 1)
+            lines.append(tuple(row[name] for name in columns))
+    names = sum(name in NAME_COLUMNS for name in columns)
+    fitting = Fitting(table, row_lines(lines, names, columns[names:]))
+    return Group(Text(), fitting, *_left_out(len(laid_out.gpus) - MOST_GPUS, "GPU"))
+
+
+def _telling(laid_out: PlanView, rows: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
+    """Return the columns that say anything of these rows."""
+    silent = {
+        name
+        for name, nothing in _NOTHING_SAID.items()
+        if nothing.issuperset(row[name] for row in rows)
+    }
+    if all(row["at most"] == row["slowdown"] for row in rows):
+        silent.add("at most")
+    nodes = laid_out.nodes
+    if len(nodes) == 1 or all(g.gpu.id.startswith(n.node.id) for n in nodes for g in n.gpus):
+        silent.add("node")
+    return tuple(name for name in PLAN_COLUMNS if name not in silent)
 
 
 def waiting_lines(laid_out: PlanView) -> RenderableType:
@@ -132,14 +210,30 @@ def waiting_lines(laid_out: PlanView) -> RenderableType:
     waiting = laid_out.waiting
     if not waiting:
         return Text("\nno job waits", "bold")
+    title = f"\n{number(len(waiting), 'job')} waiting: {counted(laid_out.reason_kinds)}"
+    left_out = _left_out(len(waiting) - MOST_WAITING, "waiting job")
+    return Group(Text(title, "bold"), _reason_lines(waiting[:MOST_WAITING]), *left_out)
+
+
+def waiting_view(
+    waiting: Sequence[Waiting], unknown_pairs: Sequence[tuple[str, str]]
+) -> RenderableType:
+    """Return why each job waits, and the pairs of workloads that nothing is known of."""
+    lines: list[RenderableType] = [_reason_lines(waiting) if waiting else Text("no job waits")]
+    if unknown_pairs:
+        title = f"\n{number(len(unknown_pairs), 'pair')} of workloads without a known slowdown:"
+        told = (Text(f"{a} + {b}") for a, b in unknown_pairs)
+        lines += [Text(title, "bold"), *told]
+    return Group(*lines)
+
+
+def _reason_lines(waiting: Iterable[Waiting]) -> Table:
     lines = Table.grid(padding=(0, 2))
     lines.add_column(overflow="fold", max_width=WIDTH // 3)
     lines.add_column(overflow="fold")
-    for each in waiting[:MOST_WAITING]:
+    for each in waiting:
         lines.add_row(Text(each.job), Text(each.reason or "no reason given"))
-    title = f"\n{number(len(waiting), 'job')} waiting: {counted(laid_out.reason_kinds)}"
-    left_out = _left_out(len(waiting) - MOST_WAITING, "waiting job")
-    return Group(Text(title, "bold"), lines, *left_out)
+    return lines
 
 
 def note_lines(plan: Plan) -> RenderableType:
@@ -233,17 +327,19 @@ def _values(report: CheckReport, claim: ObjectiveValue | None) -> Iterator[tuple
         most = claim.placed_weight_bound if claim else None
         bound = "" if most is None else f"   bound {figure(most)}"
         yield "weight placed", f"{figure(report.placed_weight)}{bound}"
+    name: str = report.objective
     value = "unknown" if report.value is None else figure(report.value)
     if claim is None:
         proven = " (recomputed)"
     elif claim.bound is None or claim.gap is None:
-        proven = "   no bound proven"
+        name, value, proven = claim.name, figure(claim.value), "   no bound proven"
     else:
+        name, value = claim.name, figure(claim.value)
         proven = f"   bound {figure(claim.bound)}   gap {percent(claim.gap)}"
-    yield report.objective, value + proven
+    yield name, value + proven
 
 
-def _gpus(laid_out: PlanView) -> Iterator[tuple[Sequence[tuple[str, ...]], bool]]:
+def _gpus(laid_out: PlanView) -> Iterator[tuple[Sequence[Mapping[str, str]], bool]]:
     """Yield the rows of each GPU, and whether it is the last of its node."""
     for node in laid_out.nodes:
         for k, gpu in enumerate(node.gpus):
@@ -251,26 +347,26 @@ def _gpus(laid_out: PlanView) -> Iterator[tuple[Sequence[tuple[str, ...]], bool]
             yield rows, k == len(node.gpus) - 1
 
 
-def _gpu_rows(gpu: GpuView, node: str) -> Iterator[tuple[str, ...]]:
+def _gpu_rows(gpu: GpuView, node: str) -> Iterator[Mapping[str, str]]:
     memory = f"{gib(gpu.used_mib)}/{gib(gpu.gpu.memory_mib)}"
-    if not gpu.seats:
-        yield node, gpu.gpu.id, "(idle)", *[""] * 5, memory, ""
-    for k, seat in enumerate(gpu.seats):
-        # What is the same for all on this GPU is said once.
-        names, used = ((node, gpu.gpu.id), memory) if k == 0 else (("", ""), "")
-        yield *names, *_seat_cells(seat), used, mark(seat)
+    # What is the same for all on this GPU is said once.
+    first = {"node": node, "GPU": gpu.gpu.id, "memory GiB": memory}
+    rows = [_seat_cells(seat) for seat in gpu.seats] or [{"job": "(idle)"}]
+    for k, row in enumerate(rows):
+        yield {**dict.fromkeys(PLAN_COLUMNS, ""), **row, **(first if k == 0 else {})}
 
 
-def _seat_cells(seat: Seat) -> tuple[str, ...]:
+def _seat_cells(seat: Seat) -> Mapping[str, str]:
     job = seat.placed.job
-    return (
-        job.id,
-        seat.part,
-        share_told(seat.share),
-        two_digits(seat.placed.slowdown),
-        two_digits(seat.placed.bound),
-        two_digits(job.gsla),
-    )
+    return {
+        "job": job.id,
+        "part": seat.part,
+        "SM share": share_told(seat.share),
+        "slowdown": two_digits(seat.placed.slowdown),
+        "at most": two_digits(seat.placed.bound),
+        "gSLA": two_digits(job.gsla),
+        "": mark(seat),
+    }
 
 
 def _left_out(amount: int, thing: str) -> Sequence[Text]:

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from dovetail.instances.plan import ObjectiveName, ObjectiveValue, Plan
-from dovetail.views import LOWER_IS_BETTER, MIB_PER_GIB, TWO_STAGE, Seat
+from dovetail.views import LOWER_IS_BETTER, MIB_PER_GIB, TWO_STAGE, PlanView, Seat
 
 if TYPE_CHECKING:
     # Solvers come with it, and commands of live mode need these words without them.
     from dovetail.comparison import Comparison, Row
 
 NO_FIGURE = "-"
+STARTS = "starts"
 
 OBJECTIVE_MEANINGS: Mapping[ObjectiveName, str] = {
     "throughput": "sum of weight x rate over the placed jobs",
@@ -22,6 +23,14 @@ OBJECTIVE_MEANINGS: Mapping[ObjectiveName, str] = {
     "jct": "sum of weight x rate / remaining time over the placed jobs",
     "energy": "work per watt, after placing as much weight as possible",
 }
+
+
+def objective(laid_out: PlanView) -> str:
+    """Return what a plan was made for, and what that means."""
+    ours, claim = laid_out.report.objective, laid_out.plan.objective
+    if claim is None or claim.name == ours:
+        return f"{ours}: {OBJECTIVE_MEANINGS[ours]}"
+    return f"{claim.name}: a class of the user's own; the checker computes {ours}"
 
 
 def proof(plan: Plan) -> str:
@@ -92,7 +101,7 @@ def better(objective: ObjectiveName) -> str:
 
 def mark(seat: Seat) -> str:
     """Return whether a job is there already."""
-    return "stays" if seat.placed.job.running else "starts"
+    return "stays" if seat.placed.job.running else STARTS
 
 
 def share_told(share: int | None) -> str:

@@ -169,12 +169,16 @@ FIELDS: Mapping[type[Record], Mapping[str, str]] = {
         "waiting": "Every job that is not placed, and why.",
     },
     plans.ObjectiveValue: {
-        "name": "Which objective.",
+        "name": "Which objective; `python:MODULE.CLASS` is one of a user's own, whose value the "
+        "checker does not compute.",
         "value": "Its value, as the checker recomputes it.",
         "bound": "No valid plan has a better value than this. null: nothing proven.",
         "gap": "\\|bound - value\\| / max(\\|bound\\|, \\|value\\|).",
         "placed_weight": "Weight of the placed jobs (first stage of the two-stage objectives).",
-        "placed_weight_bound": "No valid plan places more weight than this.",
+        "placed_weight_bound": (
+            "No valid plan places more weight than this; above `placed_weight` where solvers had "
+            "to round the weights, or were stopped."
+        ),
     },
     plans.Verification: {
         "certificate": "`checked`: the bound was proven again by the solver's certificate, the "
@@ -207,6 +211,7 @@ FIELDS: Mapping[type[Record], Mapping[str, str]] = {
         "owner": "Its user.",
         "uid": "The user's number.",
         "command": "Program and arguments.",
+        "cwd": "Its working folder.",
         "workload": "Jobs of one user and one workload are alike to predictors.",
         "workers": "Processes, one device each.",
         "priority": "`batch` or `latency`.",
@@ -234,6 +239,9 @@ FIELDS: Mapping[type[Record], Mapping[str, str]] = {
         "predicted": "The slowdown that was believed when it was placed.",
         "upper": "The upper bound of that.",
         "memory_mib": "Memory limit of a rank, MiB.",
+        "walltime_s": "The longest that a run may take, s; null for no limit.",
+        "retries": "How often it is started again after it failed.",
+        "grace_s": "From being asked to end to being killed, s.",
         "public_log": "Whether other users may read its output.",
         "history": "How it came to its state; empty in lists of jobs.",
     },

@@ -117,8 +117,8 @@ class Template:
             twin=np.array(twin, dtype=bool),
             share=np.array(share, dtype=np.int64),
             slowdown=np.array([k.slowdown for k in known]),
-            upper=np.array([k.bounds([False] * size) for k in known]),
-            tail=np.array([k.bounds([True] * size) for k in known]),
+            upper=np.array([k.upper or k.slowdown for k in known]),
+            tail=np.array([k.p99 or k.upper or k.slowdown for k in known]),
             power_w=np.array(power, dtype=np.float64),
         )
 

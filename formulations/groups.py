@@ -12,7 +12,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,6 +105,20 @@ class Groups:
         models = self.round.models
         of_class = np.array([models.index(c.model) for c in self.round.classes], dtype=np.int64)
         return np.asarray(of_class[self.gpu_class[self.group_of_member]])
+
+    def take(self, which: NDArray[np.bool_]) -> Groups:
+        """Return the groups that a mask names, (n,)."""
+        member = which[self.group_of_member]
+        return replace(
+            self,
+            gpu_class=self.gpu_class[which],
+            start=np.concatenate([[0], np.cumsum(self.sizes[which])]).astype(np.int64),
+            variant=self.variant[member],
+            job=self.job[member],
+            share=self.share[member],
+            slowdown=self.slowdown[member],
+            power_w=self.power_w[which],
+        )
 
     def members(self, group: int) -> range:
         """Return the positions of the members of one group."""
@@ -256,7 +270,12 @@ class _Lister:
                 members = tuple((self._workload(r), r.share) for r in gpu_class.residents)
                 alike[gpu_class.model, members].append(index)
         by_size: dict[int, list[Seatings]] = defaultdict(list)
-        for (model, held), classes in alike.items():
+        # Empty GPUs first: what the time does not suffice for is to join running jobs.
+        kinds = sorted(alike.items(), key=lambda kind: len(kind[0][1]))
+        for nth, ((model, held), classes) in enumerate(kinds):
+            if nth and time.monotonic() > self.deadline:
+                self.complete = False
+                break
             residents = self._residents(classes)
             for template in self.round.entries.templates(model, held):
                 able = np.flatnonzero((self.counts[template.free] > 0).all(axis=1))
@@ -432,7 +451,8 @@ class _Lister:
         if job.shape[1] > 2:
             return np.zeros(len(job), dtype=bool)
         running = ~self.pending[rows.variant]
-        return shortens_mean_completion(rows.slowdown, self.remaining[job], running)
+        alone = self.stretch[rows.variant]
+        return shortens_mean_completion(rows.slowdown, alone, self.remaining[job], running)
 
     def _ordered(self, rows: Rows) -> Rows:
         """Return the rows with their members in the order of the jobs."""

@@ -77,6 +77,11 @@ class IntegerProgram:
         """The number of variables."""
         return len(self.cost)
 
+    def holds(self, x: Ints) -> bool:
+        """Tell whether a solution keeps to all rows, without a tolerance."""
+        activity = self.rows @ x
+        return bool(((activity >= self.row_lower) & (activity <= self.row_upper)).all())
+
     def with_cost(self, cost: Floats) -> IntegerProgram:
         """Return the program with another objective."""
         return replace(self, cost=cost)
@@ -100,20 +105,42 @@ class RoundProgram:
     ----------
     program : IntegerProgram
         Its ``cost`` is the gain.
-    gain, weight, power_w : (n,) float
-        Sum of gains, placed weight, and power of the GPUs in use. What running jobs add to
-        them stands at variables that cannot change, so no constant is needed.
+    gain, power_w : (n,) float
+        Sum of gains, and power of the GPUs in use. What running jobs add to them stands at
+        variables that cannot change, so no constant is needed.
+    job_weight : (jobs,) float
+        The weight of each job.
     groups : Groups
         What the first ``len(groups)`` variables count.
     """
 
     program: IntegerProgram
     gain: Floats
-    weight: Floats
     power_w: Floats
+    job_weight: Floats
     groups: Groups
     _levels: _Levels
     _pairs: _GangPairs
+
+    @property
+    def weight(self) -> Floats:
+        """The placed weight, (n,)."""
+        return self.per_variable(self.job_weight)
+
+    def per_variable(self, of_job: Floats) -> Floats:
+        """Return coefficients whose sum over a solution is that of the placed jobs, (n,).
+
+        Parameters
+        ----------
+        of_job : (jobs,) float
+            What each job adds.
+        """
+        groups = self.groups
+        single = np.flatnonzero(~is_gang(groups))
+        of_groups = _sums(groups.group_of_member[single], of_job[groups.job[single]], len(groups))
+        of_levels = np.where(self._levels.first, of_job[self._levels.job], 0.0)
+        nothing = np.zeros(len(self._levels) + len(self._pairs))
+        return np.concatenate([of_groups, of_levels, nothing])
 
     def counts(self, x: Ints) -> Ints:
         """Return how often each group is taken in a solution."""
@@ -141,7 +168,6 @@ def build(groups: Groups, values: JobValues) -> RoundProgram:
     lower = [np.zeros(len(groups)), fixed, np.zeros(len(levels) + len(pairs))]
     zeros = np.zeros(len(levels) + len(pairs))
     gain = np.concatenate([_single_gains(groups, values), levels.gains(groups, values), zeros])
-    weight = np.concatenate([_single_weights(groups, values), levels.weights(values), zeros])
     power = np.concatenate([np.nan_to_num(groups.power_w), np.zeros(size - len(groups))])
     program = IntegerProgram(
         *rows.arrays(),
@@ -149,7 +175,7 @@ def build(groups: Groups, values: JobValues) -> RoundProgram:
         np.concatenate(upper).astype(np.int64),
         gain,
     )
-    return RoundProgram(program, gain, weight, power, groups, levels, pairs)
+    return RoundProgram(program, gain, power, values.weight, groups, levels, pairs)
 
 
 def upper_counts(groups: Groups) -> Ints:
@@ -181,12 +207,6 @@ def _single_gains(groups: Groups, values: JobValues) -> Floats:
     member = np.flatnonzero(~is_gang(groups))
     gain = member_gains(groups, values)[member]
     return _sums(groups.group_of_member[member], gain, len(groups))
-
-
-def _single_weights(groups: Groups, values: JobValues) -> Floats:
-    member = ~is_gang(groups)
-    weight = values.weight[groups.job[member]]
-    return _sums(groups.group_of_member[member], weight, len(groups))
 
 
 @dataclass(frozen=True)
@@ -248,10 +268,6 @@ class _Levels:
         """Return the gain at u: that of the first level, then the increments, (n,)."""
         gain = member_gains(groups, values)[self.sample]
         return np.where(self.first, gain, gain - np.r_[0.0, gain[:-1]])
-
-    def weights(self, values: JobValues) -> Floats:
-        """Return the placed weight at u, (n,)."""
-        return np.where(self.first, values.weight[self.job], 0.0)
 
     def gpus_at_least(self, counts: Ints) -> Ints:
         """Return f: on how many GPUs each mode is at the level or slower, (n,)."""

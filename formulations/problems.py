@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.formulations.entries import EntryBook
+from dovetail.formulations.fitting import fitting
 from dovetail.formulations.groups import Groups, idle_counts, list_groups
 from dovetail.formulations.integer_program import RoundProgram, build
 from dovetail.formulations.pair_graph import PairGraph
 from dovetail.formulations.pair_tables import PairTables, pair_tables
 from dovetail.formulations.rounds import Round
-from dovetail.formulations.values import JobValues
+from dovetail.formulations.values import Objective, job_values
 from dovetail.instances.instance import Instance
-from dovetail.instances.plan import ObjectiveName
 
 Ints = NDArray[np.int64]
 
@@ -32,8 +32,8 @@ class Problem:
     ----------
     instance : Instance
         The instance.
-    objective : str
-        Name of the objective.
+    objective : str or callable
+        Name of the objective, or a subclass of ``JobValues``.
     book : EntryBook, optional
         Of an earlier round, see ``Round``.
     deadline : float
@@ -49,20 +49,20 @@ class Problem:
     def __init__(
         self,
         instance: Instance,
-        objective: ObjectiveName,
+        objective: Objective,
         book: EntryBook | None = None,
         deadline: float = math.inf,
     ) -> None:
         self.round = Round(instance, book)
-        self.values = JobValues(self.round, objective)
+        self.values = job_values(self.round, objective)
         self._deadline = deadline
 
     @cached_property
     def groups(self) -> Groups:
-        """The candidate groups."""
+        """The candidate groups, without those of gangs that have no room."""
         now = time.monotonic()
         deadline = now + _LISTING * (self._deadline - now)
-        return list_groups(self.round, self.values, deadline)
+        return fitting(list_groups(self.round, self.values, deadline))
 
     @cached_property
     def tables(self) -> PairTables | None:

@@ -56,6 +56,17 @@ def score(groups: Groups, values: JobValues, counts: Ints) -> Score:
     )
 
 
+def open_weight(groups: Groups, values: JobValues) -> Floats:
+    """Return the weight of each job of which it is to be decided whether it is placed, (jobs,).
+
+    That of running jobs and of those in no group is 0.
+    """
+    running = np.array([job.running for job in groups.round.jobs], dtype=bool)
+    weight = np.zeros(len(running))
+    weight[groups.job] = values.weight[groups.job]
+    return np.where(running, 0.0, weight)
+
+
 def ceiling(groups: Groups, values: JobValues) -> Score:
     """Return bounds that no choice exceeds.
 

@@ -19,11 +19,15 @@ of its largest slowdown.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.formulations.rounds import Round
+from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.plan import ObjectiveName
 from dovetail.instances.requirements import require_fields
 
@@ -48,6 +52,10 @@ class JobValues:
 
     Attributes
     ----------
+    objective : str
+        Whose rules hold for who may share, and which fields it needs.
+    name : str
+        What the objective is called: ``python:MODULE.CLASS`` where a subclass changes the gains.
     weight : (n,) float
         The weight of each job.
     two_stage : bool
@@ -63,9 +71,10 @@ class JobValues:
         When the instance lacks a field that the objective needs.
     """
 
-    def __init__(self, compiled: Round, objective: ObjectiveName) -> None:
+    def __init__(self, compiled: Round, objective: ObjectiveName = "throughput") -> None:
         require_fields(compiled.instance, objective)
         self.objective = objective
+        self.name: str = objective
         self.two_stage = objective in ("slowdown", "sensitivity", "energy")
         self.ratio = objective == "energy"
         self.minimised = objective in ("slowdown", "sensitivity")
@@ -104,6 +113,53 @@ class JobValues:
         return np.ones(len(jobs))
 
 
+Objective: TypeAlias = ObjectiveName | Callable[[Round], JobValues]
+"""The name of an objective, or a subclass of ``JobValues`` (or what makes one of a round)."""
+
+
+def objective_name(objective: Objective) -> str:
+    """Return what an objective is called in a plan."""
+    if not callable(objective):
+        return objective
+    return f"python:{objective.__module__}.{getattr(objective, '__qualname__', '')}"
+
+
+def job_values(compiled: Round, objective: Objective) -> JobValues:
+    """Return the gains of the jobs of a round under any objective.
+
+    Raises
+    ------
+    InputError
+        When the instance lacks a field that the objective needs.
+    UnsupportedError
+        When a gain of the user's is not finite, or rises with the slowdown.
+    """
+    if not callable(objective):
+        return JobValues(compiled, objective)
+    values = objective(compiled)
+    if not isinstance(values, JobValues):
+        kind = type(values).__name__
+        raise UnsupportedError(f"objective must be a subclass of JobValues, got {kind}")
+    values.name = objective_name(objective)
+    _require_falling(values, compiled)
+    return values
+
+
+_TRIED: Final = (1.0, 1.25, 2.0, 8.0)
+"""Slowdowns at which gains of a user's objective are tried."""
+
+
+def _require_falling(values: JobValues, compiled: Round) -> None:
+    """Refuse gains that would make bounds wrong without a word."""
+    jobs = np.arange(len(compiled.jobs))
+    for model in compiled.models:
+        gains = [np.asarray(values.gain(jobs, np.full(len(jobs), s), model)) for s in _TRIED]
+        if any(gain.shape != jobs.shape or not np.isfinite(gain).all() for gain in gains):
+            raise UnsupportedError(f"{values.name}: gain must return a finite number for each job")
+        if any((after > before).any() for before, after in pairwise(gains)):
+            raise UnsupportedError(f"{values.name}: gain must not rise with the slowdown")
+
+
 def sensitivities(compiled: Round) -> Floats:
     """Return how much each job's slowdown depends on its partner (TensorShare's S2).
 
@@ -139,20 +195,23 @@ def _lowest_slowdowns(compiled: Round) -> dict[tuple[str, str], float]:
 
 
 def shortens_mean_completion(
-    slowdown: Floats, remaining: Floats, running: NDArray[np.bool_]
+    slowdown: Floats, alone: Floats, remaining: Floats, running: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
     """Tell which pairs finish earlier on average by sharing now: Castor (2025), theorem 1.
 
     The mean completion of sharing, where the pair shares until the first of the two ends, is
-    compared with one after the other at slowdown 1: the running job first, of two pending
-    ones the shorter.
+    compared with one after the other: the running job first, of two pending ones the shorter.
+    A job keeps its sub-batch until it ends, so its factor outlasts the sharing; a pending job
+    that waits will start at full batch.
 
     Parameters
     ----------
     slowdown : (n, 2) float
-        Slowdown of both jobs while they share.
+        Slowdown of both jobs while they share, that of the sub-batch included.
+    alone : (n, 2) float
+        Slowdown of both jobs alone, at the same sub-batch.
     remaining : (n, 2) float
-        Seconds each still needs alone.
+        Seconds each still needs alone at full batch.
     running : (n, 2) bool
         Which of them runs already (at most one of a pair).
 
@@ -160,34 +219,39 @@ def shortens_mean_completion(
     -------
     (n,) bool
     """
-    shared_mean = mean_completion(slowdown[:, 0], slowdown[:, 1], remaining[:, 0], remaining[:, 1])
+    of_both = ((values[:, 0], values[:, 1]) for values in (slowdown, alone, remaining))
+    shared_mean = mean_completion(*of_both)
+    in_turn = np.where(running, alone * remaining, remaining)
     rows = np.arange(len(slowdown))
     leader = np.where(running.any(axis=1), running.argmax(axis=1), remaining.argmin(axis=1))
-    sequential_mean = remaining[rows, leader] + remaining[rows, 1 - leader] / 2
+    sequential_mean = in_turn[rows, leader] + in_turn[rows, 1 - leader] / 2
     return np.asarray(shared_mean < sequential_mean * (1 - SHORTER_BY))
 
 
 def mean_completion(
-    slowdown_a: Floats, slowdown_b: Floats, left_a: Floats, left_b: Floats
+    slowdown: Sequence[Floats], alone: Sequence[Floats], remaining: Sequence[Floats]
 ) -> Floats:
     """Return when a pair ends on average if it shares until the first of the two ends.
 
-    Castor (2025), equations 16 to 19 with the sharing begun at once. Arrays of any shapes that
-    broadcast; NaN where a slowdown is.
+    Castor (2025), equations 16 to 19 with the sharing begun at once. Each argument has an item
+    for each of the two; arrays of any shapes that broadcast. NaN where a slowdown is.
 
     Parameters
     ----------
-    slowdown_a, slowdown_b : float array
+    slowdown : two float arrays
         While they share.
-    left_a, left_b : float array
-        Seconds each still needs alone.
+    alone : two float arrays
+        Once the other has ended.
+    remaining : two float arrays
+        Seconds each still needs alone at slowdown 1.
 
     Returns
     -------
     float array
         Seconds from now.
     """
-    end_a, end_b = slowdown_a * left_a, slowdown_b * left_b
-    after_a = left_b - end_a / slowdown_b
-    after_b = left_a - end_b / slowdown_a
+    (a, b), (alone_a, alone_b), (left_a, left_b) = slowdown, alone, remaining
+    end_a, end_b = a * left_a, b * left_b
+    after_a = alone_b * (left_b - end_a / b)
+    after_b = alone_a * (left_a - end_b / a)
     return np.asarray(np.minimum(end_a, end_b) + np.where(end_a <= end_b, after_a, after_b) / 2)

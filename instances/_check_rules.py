@@ -189,20 +189,25 @@ def _jct(company: Company) -> Iterator[Violation]:
 
 def _mean_shared_s(company: Company) -> float:
     """Return the mean completion of two jobs that run together until one of them ends."""
-    effects = company.effects or ()
     runs = [
-        (effect.slowdown * _remaining_s(placed), effect.slowdown, _remaining_s(placed))
-        for placed, effect in zip(company.jobs, effects, strict=True)
+        (effect.slowdown * _remaining_s(placed), effect.slowdown, placed)
+        for placed, effect in zip(company.jobs, company.effects or (), strict=True)
     ]
-    (first_end, _, _), (_, slowdown, remaining) = sorted(runs)
-    last_end = first_end + (remaining - first_end / slowdown)
+    (first_end, _, _), (_, slowdown, last) = sorted(runs, key=lambda run: run[0])
+    # What is left then is done alone, but still at the sub-batch it was started with.
+    last_end = first_end + (_remaining_s(last) - first_end / slowdown) * last.growth
     return (first_end + last_end) / 2
 
 
 def _mean_in_turn_s(company: Company) -> float:
-    """Return the mean completion one after the other: the running job, else the shorter."""
+    """Return the mean completion one after the other: the running job, else the shorter.
+
+    A running job keeps its sub-batch; a job that waits will run at full batch.
+    """
     order = sorted(company.jobs, key=lambda placed: (placed.starting, _remaining_s(placed)))
-    first, second = map(_remaining_s, order)
+    first, second = (
+        _remaining_s(placed) * (1 if placed.starting else placed.growth) for placed in order
+    )
     return (first + (first + second)) / 2
 
 

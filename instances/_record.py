@@ -9,7 +9,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Self, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, ValidationError
-from pydantic_core import PydanticCustomError
+from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from dovetail.instances.errors import InputError
 
@@ -32,7 +32,18 @@ Positive = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=LEAST_POS
 NonNegative = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0, le=1e15)]
 Fraction = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0, le=1)]
 Count = Annotated[StrictInt, Field(ge=1, le=1_000_000)]
-Text = Annotated[str, Field(strict=True)]
+
+
+def _whole(text: str) -> str:
+    """Refuse half characters (lone surrogates), which no file can hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise PydanticKnownError("string_unicode") from None
+    return text
+
+
+Text = Annotated[str, Field(strict=True), AfterValidator(_whole)]
 ONE_LINE = f"^{_IN_NAMES}*{_SEEN_IN_NAMES}{_IN_NAMES}*$"
 """The pattern of texts that are one line of printable characters, not all blank."""
 Name = Annotated[str, Field(strict=True, min_length=1, max_length=200, pattern=ONE_LINE)]
@@ -207,8 +218,15 @@ def _limit(value: object) -> object:
 
 def _unknown_field(record: type[Record], location: tuple[int | str, ...]) -> str:
     known = _record_at(record, location[:-1]).model_fields
-    close = get_close_matches(str(location[-1]), known, n=1, cutoff=0.7)
-    return f"unknown field, did you mean {close[0]}?" if close else "unknown field"
+    close = closest(str(location[-1]), known, cutoff=0.7)
+    return f"unknown field, did you mean {close}?" if close else "unknown field"
+
+
+def closest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """Return the name that a misspelled one is most like, None if it is like none."""
+    # To compare takes the product of the lengths.
+    found = get_close_matches(name[:_SHOWN], list(known), n=1, cutoff=cutoff)
+    return found[0] if found else None
 
 
 def _record_at(record: type[Record], location: tuple[int | str, ...]) -> type[Record]:
@@ -244,7 +262,7 @@ def _path(location: tuple[int | str, ...]) -> str:
 
 def field_path(path: str, name: str) -> str:
     """Return the path of the field or key ``name`` below ``path``; odd names are quoted."""
-    if not _PLAIN_NAME.fullmatch(name):
+    if len(name) > _SHOWN or not _PLAIN_NAME.fullmatch(name):
         return f"{path}[{shown(name)}]"
     return f"{path}.{name}" if path else name
 

@@ -79,7 +79,7 @@ def check(instance: Instance, plan: Plan, objective: ObjectiveName | None = None
         Any plan; what it leaves out is not asked, what it claims is verified.
     objective : ObjectiveName, optional
         What to compute, and whether jobs may share only where the jct rule lets them; by
-        default the plan's own objective, or ``throughput`` where it names none.
+        default the plan's own objective, or ``throughput`` where it names none of ours.
 
     Returns
     -------
@@ -92,7 +92,7 @@ def check(instance: Instance, plan: Plan, objective: ObjectiveName | None = None
         When the instance lacks a field that the objective is computed from.
     """
     problem = instance.preempted() if plan.preempt else instance
-    name = objective or (plan.objective.name if plan.objective else "throughput")
+    name = objective or plan.judged_by
     require_fields(problem, name)
     reading = read_plan(problem, plan)
     before, after = Occupancy(problem, running_jobs(problem)), Occupancy(problem, reading.placed)
@@ -135,11 +135,13 @@ def with_claims(report: CheckReport, instance: Instance, plan: Plan) -> CheckRep
     instance : Instance
         The round that the plan answers, preempted before if it preempts.
     plan : Plan
-        The plan with them. Its objective is the report's.
+        The plan with them. Its objective is the report's, or one that only its user can compute.
     """
     violations = [*report.violations, *false_status(plan)]
-    if plan.objective is not None:
-        violations += false_objective(plan.objective, report.value, report.placed_weight)
+    claim = plan.objective
+    if claim is not None:
+        value = report.value if claim.name == report.objective else None
+        violations += false_objective(claim, value, report.placed_weight)
     if plan.waiting:
         violations += false_waiting(instance, plan)
     return report.model_copy(update={"violations": tuple(violations), "valid": not violations})

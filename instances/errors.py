@@ -3,6 +3,7 @@
 ::
 
     DovetailError
+    ├── ArgumentError       an array function was called with an argument that breaks its rule
     ├── InputError          a file or a record breaks a rule of the format
     ├── UnsupportedError    a solver or an objective was asked for what it cannot do
     └── VerificationError   what a result claims does not hold
@@ -10,9 +11,19 @@
 
 from __future__ import annotations
 
+_LONGEST_WORD = 200
+_LONGEST_TEXT = 1500
+
 
 class DovetailError(Exception):
     """Base of every error that Dovetail raises on purpose; its text is one line."""
+
+    def __init__(self, text: str = "") -> None:
+        super().__init__(brief(text))
+
+
+class ArgumentError(DovetailError, ValueError):
+    """An argument of a function on arrays that breaks its rule."""
 
 
 class InputError(DovetailError):
@@ -29,10 +40,11 @@ class InputError(DovetailError):
     """
 
     def __init__(self, rule: str, path: str = "", source: str = "") -> None:
-        self.rule = _one_line(rule)
-        self.path = _one_line(path)
+        self.rule = brief(rule)
+        self.path = brief(path)
         self.source = source
-        super().__init__(": ".join(part for part in (source, self.path, self.rule) if part))
+        # Not DovetailError's: the name of a file stays whole, however long it is.
+        Exception.__init__(self, ": ".join(part for part in (source, self.path, self.rule) if part))
 
     def at(self, source: str) -> InputError:
         """Return the same error with the file it came from."""
@@ -47,5 +59,11 @@ class VerificationError(DovetailError):
     """A result was verified, and what it claims does not hold."""
 
 
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
+def brief(text: str) -> str:
+    """Return a message on one line: what is too long or cannot be printed is left out."""
+    line = " ".join(_cut(word, _LONGEST_WORD) for word in text.split())
+    return "".join(sign if sign.isprintable() else "?" for sign in _cut(line, _LONGEST_TEXT))
+
+
+def _cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[: longest - 60]}...{text[-40:]}"

@@ -104,7 +104,7 @@ def read_data(path: FilePath) -> object:
     """
     name = os.fspath(path)
     try:
-        return _parsed(_decoded(_unpacked_bytes(name)), _ending(name))
+        return _parsed(read_text(name), _ending(name))
     except InputError as error:
         raise error.at(source_name(name)) from None
 
@@ -122,6 +122,20 @@ def read_bytes(path: FilePath) -> bytes:
         return _unpacked_bytes(name)
     except InputError as error:
         raise error.at(source_name(name)) from None
+
+
+def read_text(path: FilePath) -> str:
+    """Read the UTF-8 text of a file, as `read_bytes` reads its bytes.
+
+    Raises
+    ------
+    InputError
+        When it cannot be read, is larger or is not UTF-8.
+    """
+    try:
+        return _decoded(read_bytes(path))
+    except InputError as error:
+        raise error.at(source_name(path)) from None
 
 
 def write_data(data: object, path: FilePath) -> None:
@@ -248,12 +262,12 @@ def _binary(stream: TextIO | None) -> BinaryIO:
 
 def _whole(file: IO[bytes] | gzip.GzipFile) -> bytes:
     """Return the content of an open file, refusing more than `MOST_BYTES`."""
-    content = bytearray()
+    content = io.BytesIO()
     while chunk := file.read(_CHUNK_BYTES):
-        content += chunk
-        if len(content) > MOST_BYTES:
+        content.write(chunk)
+        if content.tell() > MOST_BYTES:
             raise InputError(f"must hold at most {MOST_BYTES // 2**20} MiB, got more")
-    return bytes(content)
+    return content.getvalue()
 
 
 def _packed(data: bytes, name: str) -> bytes:

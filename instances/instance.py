@@ -369,6 +369,18 @@ class Instance(Record):
     jobs: tuple[Job, ...]
     slowdowns: tuple[SlowdownEntry, ...] = ()
 
+    def __str__(self) -> str:
+        return repr(self)
+
+    def __repr__(self) -> str:
+        """Return its size: all of an instance fills many screens."""
+        sizes = (
+            (len(self.jobs), "jobs"),
+            (len(self.places), "GPUs"),
+            (len(self.slowdowns), "slowdowns"),
+        )
+        return f"<Instance {self.name!r}: {', '.join(f'{size:,} {what}' for size, what in sizes)}>"
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         self._check_jobs()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final, Literal, Self, get_args
 
-from pydantic import Field, StrictBool, model_validator
+from pydantic import AfterValidator, Field, StrictBool, WithJsonSchema, model_validator
 
 from dovetail.instances._record import (
     Count,
@@ -20,12 +20,32 @@ from dovetail.instances._record import (
     Share,
     Text,
     rule_broken,
+    shown,
 )
 
 PLAN_FORMAT: Final = "dovetail-plan/1"
 
 ObjectiveName = Literal["throughput", "slowdown", "sensitivity", "jct", "energy"]
 OBJECTIVES: tuple[ObjectiveName, ...] = get_args(ObjectiveName)
+
+OWN_OBJECTIVE: Final = "python:"
+"""How the names of objectives begin that users have written: ``python:MODULE.CLASS``."""
+
+
+def _objective(name: str) -> str:
+    if name in OBJECTIVES or name.startswith(OWN_OBJECTIVE):
+        return name
+    known = ", ".join(map(repr, OBJECTIVES))
+    raise rule_broken("", f"must be {known} or '{OWN_OBJECTIVE}MODULE.CLASS', got {shown(name)}")
+
+
+AnyObjective = Annotated[
+    Name,
+    AfterValidator(_objective),
+    WithJsonSchema(
+        {"anyOf": [{"enum": list(OBJECTIVES)}, {"type": "string", "pattern": f"^{OWN_OBJECTIVE}"}]}
+    ),
+]
 
 Status = Literal["optimal", "feasible", "infeasible", "unknown"]
 """What we have: ``optimal`` means gap <= 1e-6, ``feasible`` a valid plan without that proof."""
@@ -42,7 +62,7 @@ class ObjectiveValue(Record):
     stage is proven.
     """
 
-    name: ObjectiveName
+    name: AnyObjective
     value: Number
     bound: Number | None = None
     gap: NonNegative | None = None
@@ -122,3 +142,17 @@ class Plan(Record):
     notes: tuple[Text, ...] = ()
     assignments: tuple[Assignment, ...]
     waiting: tuple[Waiting, ...] = ()
+
+    def __str__(self) -> str:
+        return repr(self)
+
+    def __repr__(self) -> str:
+        """Return its outcome: all of a plan fills many screens."""
+        value = f"{self.objective.name} {self.objective.value:.6g}, " if self.objective else ""
+        return f"<Plan of {self.instance!r}: {value}{len(self.assignments):,} jobs placed>"
+
+    @property
+    def judged_by(self) -> ObjectiveName:
+        """The objective that others compute for it: ``throughput`` where it names none of ours."""
+        name = self.objective.name if self.objective else None
+        return next((known for known in OBJECTIVES if known == name), "throughput")

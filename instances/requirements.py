@@ -58,11 +58,12 @@ def _lacks_power(entry: SlowdownEntry) -> bool:
 
 def _require_running_power(instance: Instance) -> None:
     """Refuse running jobs whose GPU draws a power that nothing in the instance tells."""
-    known = {entry.key: entry.slowdown is not None for entry in instance.slowdowns}
+    known = instance.entries
     for gpu, jobs in _running_together(instance):
         model = instance.places[gpu].gpu.model
         members = tuple(sorted((job.workload, _share(job, gpu) or 0) for job in jobs))
-        if not known.get((model, members), known.get((None, members), False)):
+        entry = known.get((model, members)) or known.get((None, members))
+        if entry is None or entry.slowdown is None:
             names = listed([job.id for job in jobs])
             rule = f"objective energy needs an entry with power_w for {names}, which run on {gpu}"
             raise InputError(rule, "slowdowns")

@@ -35,6 +35,8 @@ class SlowdownTable:
         of b); NaN = they may not share.
     upper : (M, K, W, W) float
         Upper confidence bounds; the slowdown itself where there is none.
+    p99 : (M, K, W, W) float
+        Growth of the tail latency; NaN where unknown.
     power_w : (M, K, W, W) float
         Power of the shared GPU, NaN where unknown.
     """
@@ -44,6 +46,7 @@ class SlowdownTable:
     caps: tuple[Caps, ...]
     slowdown: NDArray[np.float64]
     upper: NDArray[np.float64]
+    p99: NDArray[np.float64]
     power_w: NDArray[np.float64]
 
     @classmethod
@@ -64,7 +67,7 @@ class SlowdownTable:
         shares = [(e.shares[0], e.shares[1]) for e in pairs]
         caps = tuple(dict.fromkeys([UNCAPPED, *(c for x, y in shares for c in ((x, y), (y, x)))]))
         shape = (len(models), len(caps), len(workloads), len(workloads))
-        table = cls(workloads, models, caps, *(np.full(shape, np.nan) for _ in range(3)))
+        table = cls(workloads, models, caps, *(np.full(shape, np.nan) for _ in range(4)))
         for entry in sorted(pairs, key=lambda e: e.gpu_model is not None):
             table._enter(entry)
         return table
@@ -82,6 +85,8 @@ class SlowdownTable:
         self.slowdown[model, there, a, b], self.slowdown[model, back, b, a] = mine, theirs
         self.upper[model, there, a, b] = mine_upper
         self.upper[model, back, b, a] = theirs_upper
+        tails = entry.p99 or (np.nan, np.nan)
+        self.p99[model, there, a, b], self.p99[model, back, b, a] = tails
         power = np.nan if entry.power_w is None else entry.power_w
         self.power_w[model, there, a, b] = self.power_w[model, back, b, a] = power
 

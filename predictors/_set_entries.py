@@ -44,8 +44,8 @@ def rounded_up(values: FloatArray) -> FloatArray:
 class _PairValues:
     """The entries of uncapped pairs on a GPU model as matrices over workloads.
 
-    ``upper`` is the slowdown where an entry has no upper bound; ``bounded`` tells where there
-    is one.
+    ``upper`` is the slowdown where an entry has no upper bound, ``tail`` is ``upper`` where it has
+    no p99; ``bounded`` and ``tailed`` tell where there is one.
     """
 
     gpu_model: str | None
@@ -53,6 +53,8 @@ class _PairValues:
     slowdown: FloatArray
     upper: FloatArray
     bounded: BoolArray
+    tail: FloatArray
+    tailed: BoolArray
 
     @cached_property
     def known(self) -> BoolArray:
@@ -63,8 +65,8 @@ class _PairValues:
     def of(cls, instance: Instance, names: Sequence[str], gpu_model: str | None) -> _PairValues:
         """Read the entries that hold on the GPU model."""
         shape = (len(names), len(names))
-        slowdown, upper = np.full(shape, np.nan), np.full(shape, np.nan)
-        bounded = np.zeros(shape, dtype=np.bool_)
+        slowdown, upper, tail = (np.full(shape, np.nan) for _ in range(3))
+        bounded, tailed = (np.zeros(shape, dtype=np.bool_) for _ in range(2))
         for (i, first), (j, second) in combinations_with_replacement(enumerate(names), 2):
             members = members_of((first, second), (UNCAPPED, UNCAPPED))
             entry = instance.entries.get((gpu_model, members)) or instance.entries.get(
@@ -77,7 +79,9 @@ class _PairValues:
                 slowdown[end] = entry.slowdown[k]
                 upper[end] = (entry.upper or entry.slowdown)[k]
                 bounded[end] = entry.upper is not None
-        return cls(gpu_model, names, slowdown, upper, bounded)
+                tail[end] = (entry.p99 or entry.upper or entry.slowdown)[k]
+                tailed[end] = entry.p99 is not None
+        return cls(gpu_model, names, slowdown, upper, bounded, tail, tailed)
 
     def entries(
         self, size: int, jobs: Mapping[str, int], settled: set[Members]
@@ -109,7 +113,9 @@ class _PairValues:
         pair = sets[:, :, np.newaxis], sets[:, np.newaxis, :]
         slowdown = rounded_up(set_slowdown(self.slowdown[pair]))
         upper = np.maximum(slowdown, rounded_up(set_slowdown(self.upper[pair])))
+        tail = rounded_up(set_slowdown(self.tail[pair]))
         bounded = np.asarray(self.bounded[pair].any(axis=(1, 2)))
+        tailed = np.asarray(self.tailed[pair].any(axis=(1, 2)))
         for k, chosen in enumerate(sets.tolist()):
             # Equal workloads get equal numbers, whatever the order of summation.
             first = [chosen.index(workload) for workload in chosen]
@@ -117,5 +123,6 @@ class _PairValues:
                 set=tuple(self.names[workload] for workload in chosen),
                 slowdown=tuple(slowdown[k, first].tolist()),
                 upper=tuple(upper[k, first].tolist()) if bounded[k] else None,
+                p99=tuple(tail[k, first].tolist()) if tailed[k] else None,
                 gpu_model=self.gpu_model,
             )

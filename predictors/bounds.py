@@ -160,11 +160,27 @@ class Calibration:
             what = f"{STANDINGS[standing]}, {workers} worker{'s' * (workers > 1)}"
             groups = len(self.evidence[standing].groups)
             rule = f"must be above 0 and at most {math.floor(most * 1e4) / 1e4:g}"
-            because = f"what {groups} groups of workloads can support"
-            raise InputError(f"{rule} ({because}: {what}), got {confidence:g}", "confidence")
+            because = f"what {_families(groups)} of workloads can support: {what}"
+            needed = f"; {self._needed(standing, confidence)}" if confidence > most else ""
+            raise InputError(f"{rule} ({because}), got {confidence:g}{needed}", "confidence")
         size, parts = _size(workers)
         enough = self.risk[standing, size] <= (1 - confidence) / parts + 1e-12
         return float(self.levels[np.argmax(enough)])
+
+    def _needed(self, standing: int, confidence: float) -> str:
+        """Say how many families would support the confidence for jobs of one worker.
+
+        They are taken to break the same part of their bounds at the highest level, ``m``: the K
+        in ``(K m + worst) / (K + 1) <= 1 - confidence``.
+        """
+        known = len(self.evidence[standing].groups)
+        least = float(self.risk[standing, 0].min())
+        broken = max(0.0, (least * (known + 1) - self.worst) / known) if known else 0.0
+        spare = 1 - confidence - broken
+        if spare <= 0:
+            return "no number of families would do while as many bounds are broken"
+        families = math.ceil((self.worst - (1 - confidence)) / spare - 1e-9)
+        return f"pairs of {_families(max(families, known + 1))} would be needed"
 
     def spreads(self, slowdown: FloatArray, standing: IntArray) -> FloatArray:
         """Return the spread of each prediction; the two arrays are broadcast."""
@@ -433,6 +449,10 @@ def _fit_spread(found: Sequence[Table], code: int) -> FloatArray:
     fitted = np.maximum(nnls(parts, np.abs(error))[0], [1e-6, 0.0])
     scaled: FloatArray = fitted * max(np.quantile(error / (parts @ fitted), 0.9), 1e-3)
     return scaled
+
+
+def _families(count: int) -> str:
+    return f"{count} {'family' if count == 1 else 'families'}"
 
 
 def _size(workers: int) -> tuple[int, int]:

@@ -21,7 +21,7 @@ from dovetail.instances.errors import UnsupportedError
 from dovetail.predictors.bounds import calibrate, standing
 from dovetail.predictors.estimators.registry import MODELS, ModelSpec, spec
 from dovetail.predictors.features import Features
-from dovetail.predictors.folds import Fold, HeldOut, workload_folds
+from dovetail.predictors.folds import Fold, HeldOut, fitted, workload_folds
 from dovetail.predictors.predictor import BoolArray, FloatArray, IntArray
 from dovetail.predictors.rows import Rows, measured_pairs
 from dovetail.predictors.training import AUTO, NAMES, Probe, Tried, prepared
@@ -221,7 +221,7 @@ def evaluate(
     confidence : float
         Of the bounds.
     seed : int
-        Same seed, same folds and fits.
+        Same seed, same folds, fits and bounds.
     progress : callable, optional
         Called before each test.
     rounds : int
@@ -306,7 +306,7 @@ def _tested(
             reason = "has no answer for what is new" if len(held.row) else _TOO_FEW[setting]
             yield NotApplicable(model=name, setting=setting, reason=reason)
             continue
-        uppers = cross_calibrated(rows, folds, held, known, new, confidences, rounds)
+        uppers = cross_calibrated(rows, folds, held, known, new, confidences, rounds, seed)
         yield Trial(name, what.spec, setting, what.features, rows, folds, held, confidences, uppers)
 
 
@@ -530,6 +530,7 @@ def cross_calibrated(
     new: HeldOut,
     confidences: Sequence[float],
     rounds: int = 8,
+    seed: int = 0,
 ) -> FloatArray:
     """Return upper bounds of held-out predictions, shape (confidences, tests).
 
@@ -548,14 +549,16 @@ def cross_calibrated(
         Predictions of pairs left out at random and with a family, as ``calibrate`` takes them.
     confidences : sequence of float
         The promises. Where the rows cannot support one the bound is NaN.
-    rounds : int
-        As ``calibrate`` takes it.
+    rounds, seed : int
+        As ``calibrate`` takes them.
     """
     uppers = np.full((len(confidences), len(held.row)), np.nan)
     for k, fold in enumerate(folds):
         of_fold = held.fold == k
         inside = _among(fold.train, rows)
-        calibration = calibrate(inside.rows, inside.of(known), inside.of(new), rounds=rounds)
+        calibration = calibrate(
+            inside.rows, inside.of(known), inside.of(new), rounds=rounds, seed=seed
+        )
         seen = np.zeros(len(rows.names), dtype=np.bool_)
         seen[rows.own_workload[fold.train]] = True
         row = held.row[of_fold]
@@ -604,9 +607,8 @@ def importance(tested: Trial, seed: int = 0, repeats: int = 3) -> dict[tuple[str
     table, slowdown, weight = tested.rows.table, tested.rows.slowdown, tested.weight
     total = np.zeros(table.shape[1])
     for k, (train, test) in enumerate(tested.folds):
-        fitted = tested.spec.build(seed).fit(table[train], slowdown[train])
         found = permutation_importance(
-            fitted,
+            fitted(tested.spec, tested.rows.take(train), seed),
             table[test],
             slowdown[test],
             scoring="neg_mean_absolute_error",

@@ -68,8 +68,8 @@ def predict(
         Also one uncapped workload beside a capped one, at every allowed cap.
     sets : bool
         Also sets of three to ``max_jobs_per_gpu`` workloads without caps, made from the entries
-        of their pairs, measured or predicted, by ``set_slowdown``. Their ``upper`` is made of
-        the pairs' upper bounds in the same way: the confidence is not one for sets.
+        of their pairs, measured or predicted, by ``set_slowdown``. Their ``upper`` and ``p99``
+        are made of those of the pairs in the same way: the confidence is not one for sets.
     confidence : float, optional
         Of ``upper``, in (0, 1); default: the predictor's own.
     previous : Instance, optional

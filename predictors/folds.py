@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
-from dovetail.predictors.estimators.registry import ModelSpec
+from dovetail.predictors.estimators.registry import HoldingBack, ModelSpec, PairEstimator
 from dovetail.predictors.predictor import BoolArray, FloatArray, IntArray
 from dovetail.predictors.rows import Rows
 
@@ -20,16 +20,17 @@ class Fold(NamedTuple):
 
 
 def random_folds(rows: Rows, count: int = 5, seed: int = 0) -> Iterator[Fold]:
-    """Yield folds that part measured pairs at random; both rows of a pair stay together.
+    """Yield folds that part the unordered pairs of workloads at random.
 
-    Their workloads are seen in training in other pairs, so this tells how well the pairs
-    *between known workloads* are predicted and nothing of new ones.
+    All rows of two workloads stay together. Both workloads are seen in training in other pairs,
+    so this tells how well the pairs *between known workloads* are predicted and nothing of new
+    ones.
     """
-    pairs = np.unique(rows.pair)
-    part = np.empty(pairs.max() + 1, dtype=np.int64)
-    part[np.random.default_rng(seed).permutation(pairs)] = np.arange(len(pairs)) % count
+    pairs, of_row = np.unique(rows.workload_pair, return_inverse=True)
+    part = np.empty(len(pairs), dtype=np.int64)
+    part[np.random.default_rng(seed).permutation(len(pairs))] = np.arange(len(pairs)) % count
     for k in range(count):
-        test = np.asarray(part[rows.pair] == k)
+        test = np.asarray(part[of_row] == k)
         yield Fold(~test, test)
 
 
@@ -85,12 +86,18 @@ class HeldOut(NamedTuple):
 
 def held_out(model: ModelSpec, rows: Rows, folds: Iterable[Fold], seed: int = 0) -> HeldOut:
     """Fit a fresh model on each fold's training rows and predict its test rows."""
-    table = rows.table
     row, fold, slowdown = [], [], []
     for k, (train, test) in enumerate(folds):
-        fitted = model.build(seed).fit(table[train], rows.slowdown[train])
         tested = np.flatnonzero(test)
         row.append(tested)
         fold.append(np.full(len(tested), k))
-        slowdown.append(fitted.predict(table[test]))
+        slowdown.append(fitted(model, rows.take(train), seed).predict(rows.take(test).table))
     return HeldOut(np.concatenate(row), np.concatenate(fold), np.concatenate(slowdown))
+
+
+def fitted(model: ModelSpec, rows: Rows, seed: int = 0) -> PairEstimator:
+    """Return a fresh model fitted on all of the rows."""
+    made = model.build(seed)
+    if model.holds_back:
+        return cast("HoldingBack", made).fit(rows.table, rows.slowdown, rows.workload_pair)
+    return made.fit(rows.table, rows.slowdown)

@@ -62,6 +62,18 @@ class Rows(NamedTuple):
         """The co-runner's workload of each row, as a position in ``names``."""
         return self.workload[self.other]
 
+    @property
+    def workload_pair(self) -> IntArray:
+        """The first measurement of the same two workloads, in either order, of each row.
+
+        What was measured of two workloads, again, turned round, at other caps or on other GPU
+        models, errs alike: rows that share this number are held out together.
+        """
+        own, other = self.own_workload, self.other_workload
+        code = np.minimum(own, other) * len(self.names) + np.maximum(own, other)
+        _, first, group = np.unique(code, return_index=True, return_inverse=True)
+        return self.pair[first][group]
+
     def take(self, rows: IntArray | BoolArray) -> Rows:
         """Return some of the rows, by position or by mask; the states stay as they are."""
         return self._replace(

@@ -14,6 +14,7 @@ import numpy as np
 from dovetail.instances._record import listed
 from dovetail.instances.datasets import DataSet
 from dovetail.instances.errors import InputError, UnsupportedError
+from dovetail.instances.importers._measured import require_slowdowns
 from dovetail.predictors.about import About, TrainingData
 from dovetail.predictors.bounds import Calibration, calibrate, standing
 from dovetail.predictors.drift import Drift, Outcome, drift
@@ -26,9 +27,9 @@ from dovetail.predictors.estimators.registry import (
 )
 from dovetail.predictors.features import CODES, Features
 from dovetail.predictors.fits import MEASURED, NEW, Member, ModelFit, Split
-from dovetail.predictors.folds import Fold, HeldOut, family_folds, held_out, random_folds
-from dovetail.predictors.planned import NEW_CO_RUNNER
-from dovetail.predictors.predictor import UNCAPPED, FloatArray, IntArray
+from dovetail.predictors.folds import Fold, HeldOut, family_folds, fitted, held_out, random_folds
+from dovetail.predictors.planned import NEW_CO_RUNNER, STANDINGS
+from dovetail.predictors.predictor import UNCAPPED, BoolArray, FloatArray, IntArray
 from dovetail.predictors.rows import UNPROFILED, Rows, measured_pairs, training_rows
 from dovetail.predictors.trained import TrainedPredictor
 
@@ -46,7 +47,6 @@ Progress = Callable[[str, int, int], None]
 """Told the name of a step, its number and how many there are."""
 
 _LEAST_FOLDS = 2
-_LEAST_MEDIAN, _MOST_MEDIAN = 0.95, 20.0
 _NOTHING: Final = HeldOut(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
 
 
@@ -94,7 +94,7 @@ def prepared(data: DataSet, model: str, gpu_models: Sequence[str] | None = None)
     found = (
         _prepared_auto(data, gpu_models) if model == AUTO else _prepared(data, model, gpu_models)
     )
-    _require_slowdowns(found.rows, data)
+    require_slowdowns(found.rows.slowdown.tolist(), "measurements: slowdown", data.name)
     return found
 
 
@@ -156,16 +156,18 @@ def fit(
     if not chosen:
         raise InputError("must have at least one measured pair", "measurements", data.name)
     training = TrainingData.of(data, licence)
-    fitted = {
-        name: _fitted(prepared(data, model, [name]), data, name, seed, search_s, progress)
+    made = {
+        name: _fitted(
+            prepared(data, model, [name]), data, name, confidence, seed, search_s, progress
+        )
         for name in chosen
     }
     about = About(
         created=_now(),
         training=training,
-        held_out={name: errors for one in fitted.values() for name, errors in one.errors.items()},
+        held_out={name: errors for one in made.values() for name, errors in one.errors.items()},
     )
-    return TrainedPredictor({name: one.fit for name, one in fitted.items()}, confidence, about)
+    return TrainedPredictor({name: one.fit for name, one in made.items()}, confidence, about)
 
 
 class Updated(NamedTuple):
@@ -252,15 +254,15 @@ class Probe:
         """Yield what was fitted on all rows, as forms with weights."""
         what, auto = self._what, self._auto
         if auto is None:
-            fitted = what.spec.build(self._seed).fit(what.rows.table, what.rows.slowdown)
-            yield Member(what.name, what.features, fitted.to_form())
+            form = fitted(what.spec, what.rows, self._seed).to_form()
+            yield Member(what.name, what.features, form)
             return
-        for k, fitted in auto.fitted_.items():
+        for k, member in auto.fitted_.items():
             candidate = auto.candidates_[k]
             names = tuple(what.features.names[column] for column in candidate.columns or ())
             features = Features(names, what.features.known, what.features.families)
             new, measured = auto.weights_[:, k].tolist()
-            yield Member(candidate.name, features, fitted.to_form(), (new, measured))
+            yield Member(candidate.name, features, member.to_form(), (new, measured))
 
     def _told(self, done: int, total: int) -> None:
         if self._progress:
@@ -363,20 +365,11 @@ def _prepared_auto(data: DataSet, gpu_models: Sequence[str] | None) -> Prepared:
     return Prepared(AUTO, ModelSpec(names, build), features, rows)
 
 
-def _require_slowdowns(rows: Rows, data: DataSet) -> None:
-    """Refuse what cannot be slowdowns: half of all jobs do not run faster beside another."""
-    middle = float(np.median(rows.slowdown))
-    if _LEAST_MEDIAN <= middle <= _MOST_MEDIAN:
-        return
-    side, what = ("at most", "speeds") if middle < 1 else ("at least", "percentages")
-    rule = f"must be iteration time together / alone; half are {side} {middle:.4g}, as {what} are"
-    raise InputError(rule, "measurements: slowdown", data.name)
-
-
 def _fitted(
     what: Prepared,
     data: DataSet,
     gpu_model: str,
+    confidence: float,
     seed: int,
     search_s: float | None,
     progress: Progress | None,
@@ -386,31 +379,47 @@ def _fitted(
     testing = Probe(what, seed, progress)
     known, new = testing.random().held, testing.family().held
     rows = what.rows
+    bound = calibrate(rows, known, new, seed=seed)
+    _require_support(bound, confidence, gpu_model)
     fit = ModelFit(
         members=tuple(testing.members()),
         measured=rows.names,
         splits=_splits(data, gpu_model),
         limits=(float(rows.slowdown.min()), float(rows.slowdown.max())),
-        bound=calibrate(rows, known, new, seed=seed),
+        bound=bound,
         power=_power(data, gpu_model, seed),
     )
     errors = {f"{gpu_model}: random": known, f"{gpu_model}: family": new}
     return _Fitted(fit, {name: _error(rows, held) for name, held in errors.items()})
 
 
+def _require_support(bound: Calibration, confidence: float, gpu_model: str) -> None:
+    """Refuse a confidence at which no pair of any kind would have a bound."""
+    try:
+        bound.level(max(range(len(STANDINGS)), key=bound.largest_confidence), confidence)
+    except InputError as error:
+        raise InputError(f"{error.rule} on {gpu_model}", error.path) from None
+
+
 def _searched(what: Prepared, search_s: float, seed: int, progress: Progress | None) -> Prepared:
     """Return the network with the best structure that was found in the time."""
     from dovetail.predictors.estimators.tensorshare_search import search
 
-    families = np.array(what.rows.families)
-    sides = np.stack([families[what.rows.own_workload], families[what.rows.other_workload]], axis=1)
+    rows, families = what.rows, np.array(what.rows.families)
+    sides = np.stack([families[rows.own_workload], families[rows.other_workload]], axis=1)
 
     def told(tried: int, _: float) -> None:
         if progress:
             progress("structures tried", tried, tried)
 
     found = search(
-        what.rows.table, what.rows.slowdown, sides, seconds=search_s, seed=seed, progress=told
+        rows.table,
+        rows.slowdown,
+        sides,
+        seconds=search_s,
+        seed=seed,
+        pairs=rows.workload_pair,
+        progress=told,
     )
     return what._replace(spec=what.spec._replace(build=lambda _: found.best))
 
@@ -434,8 +443,8 @@ def _power(data: DataSet, gpu_model: str, seed: int) -> Member | None:
 
     features, rows = total_rows(data, POWER_FEATURES, [gpu_model])
     known = ~np.isnan(rows.power_w)
-    fitted = totals(seed).fit(rows.table[known], rows.power_w[known])
-    return Member("sm_allocation", features, fitted.to_form())
+    power = totals(seed).fit(rows.table[known], rows.power_w[known])
+    return Member("sm_allocation", features, power.to_form())
 
 
 def _error(rows: Rows, found: HeldOut) -> dict[str, float]:
@@ -484,7 +493,9 @@ def _learnt(
     said = _said(predictor, gpu_model, data, later)
     bound = fit.bound
     if isinstance(bound, Calibration):
-        bound = bound.updated(said.slowdown, rows.slowdown, said.standing, _groups(rows, said))
+        # What the model was fitted on says nothing of the errors of its predictions.
+        unseen = np.where(_measured_again(rows, data, later, gpu_model), np.nan, said.slowdown)
+        bound = bound.updated(unseen, rows.slowdown, said.standing, _groups(rows, said))
     _, everything = training_rows(data, (), [gpu_model])
     learnt = replace(
         fit,
@@ -495,6 +506,15 @@ def _learnt(
         bound=bound,
     )
     return _Learnt(learnt, drift(_outcomes(rows, said, predictor.confidence)))
+
+
+def _measured_again(rows: Rows, data: DataSet, later: DataSet, gpu_model: str) -> BoolArray:
+    """Tell which rows are of two workloads that had been measured together before."""
+    begun = len(data.measurements) - len(later.measurements)
+    earlier = data.replace(measurements=data.measurements[:begun])
+    known = {frozenset(m.workloads) for m in measured_pairs(earlier, [gpu_model])}
+    ends = zip(rows.own_workload.tolist(), rows.other_workload.tolist(), strict=True)
+    return np.array([frozenset((rows.names[a], rows.names[b])) in known for a, b in ends])
 
 
 class _Said(NamedTuple):
@@ -543,5 +563,5 @@ def _relearnt(member: Member, data: DataSet, gpu_model: str, seed: int) -> Membe
     if member.model != "completion":
         return member
     what = prepared(data, "completion", [gpu_model])
-    fitted = what.spec.build(seed).fit(what.rows.table, what.rows.slowdown)
-    return replace(member, features=what.features, form=fitted.to_form())
+    form = fitted(what.spec, what.rows, seed).to_form()
+    return replace(member, features=what.features, form=form)

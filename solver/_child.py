@@ -11,6 +11,7 @@ import pickle
 import subprocess
 import sys
 
+from dovetail.instances._children import module_command
 from dovetail.instances.errors import DovetailError
 
 
@@ -23,7 +24,7 @@ def call(module: str, function: str, *arguments: object) -> object:
         What the function raised, or that the process failed.
     """
     child = subprocess.run(
-        [sys.executable, "-m", "dovetail.solver._child"],
+        module_command("dovetail.solver._child"),
         input=pickle.dumps((module, function, arguments)),
         capture_output=True,
         check=False,

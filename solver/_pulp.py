@@ -20,7 +20,7 @@ from dovetail.formulations.integer_program import IntegerProgram
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.plan import Stopped
 from dovetail.solver.answers import Answer, Limits
-from dovetail.solver.highs import cost_scale
+from dovetail.solver.highs import TOLERANCE, cost_scale, steadied
 from dovetail.solver.milp import CBC
 
 STOPPED: Mapping[int, Stopped] = {
@@ -80,12 +80,12 @@ def solve(program: IntegerProgram, solver: str, limits: Limits) -> Answer:
         When PuLP does not know the solver or does not find it.
     """
     scale = cost_scale(program)
-    problem = pulp_problem(program, scale)
+    problem = pulp_problem(steadied(program), scale)
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "solver.log"
         problem.solve(_solver(solver, limits, log))
         stopped = STOPPED.get(problem.sol_status, "error")
-        bound = _bound(problem, log, stopped) / scale
+        bound = (_bound(problem, log, stopped) + TOLERANCE) / scale
     if problem.sol_status not in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):
         return Answer(None, bound, stopped)
     by_name = {v.name: v.value() for v in problem.variables()}

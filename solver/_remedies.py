@@ -7,6 +7,7 @@ against it any more are remedies.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,15 +16,15 @@ from itertools import count
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.formulations.entries import Member
 from dovetail.formulations.rounds import Round
 from dovetail.instances._record import listed
-from dovetail.instances.instance import GpuModel, Node, SlowdownEntry
+from dovetail.instances.instance import GpuModel, Node
 from dovetail.instances.plan import Assignment
 from dovetail.solver._changes import Change, Remedy
 from dovetail.solver._findings import Finder, Finding, Way, started, with_shares
+from dovetail.solver._measuring import Measuring
 from dovetail.solver._sites import Occupant
-from dovetail.solver._ways import NOBODY, Level, Ways
+from dovetail.solver._ways import Level, Ways
 from dovetail.solver._wording import accepting, figure, mib, over, placed_at, slowdown_of
 
 Floats = NDArray[np.float64]
@@ -32,6 +33,9 @@ Bools = NDArray[np.bool_]
 
 _Price = tuple[float, tuple[str, ...]]
 """The weight lost, and the jobs that it is lost with."""
+
+_MOST_GPUS = 1000
+"""Further GPUs that are still called a remedy: every number is tried on a cluster of that size."""
 
 
 @dataclass(frozen=True)
@@ -71,14 +75,15 @@ class Remedies:
         self._instance = finder.round.instance
         self._jobs = finder.round.jobs
         self._job = finder.round.jobs[index]
+        self._measuring = Measuring(finder)
 
     def ranked(self) -> tuple[Remedy, ...]:
-        """Return the remedies: those of figures by how little they change, then the others."""
+        """Return the remedies, the cheapest first; those of figures by how little they change."""
         tried = self._tried(Change())
         if tried is not None:
             text = f"can start {tried.place}{tried.slowdown} with nothing changed"
             return (Remedy(text=text, change=Change(), assignments=tried.assignments),)
-        found = [*self._of_figures(), self._of_sub_batch(), self._of_measuring()]
+        found = [self._of_measuring(), *self._of_figures(), self._of_sub_batch()]
         found += [self._of_departure(), self._of_more_gpus()]
         return tuple(remedy for remedy in found if remedy is not None)
 
@@ -197,63 +202,12 @@ class Remedies:
 
     def _of_measuring(self) -> Remedy | None:
         """Return which slowdowns would have to be known, and be small enough."""
-        finding = self._best_unknown()
-        if finding is None or finding.level != Level.UNKNOWN:
+        finding = self._measuring.finding(self._index, self._keys)
+        if finding is None:
             return None
-        met = [pick.way for pick in finding.picks if pick.way.level == Level.UNKNOWN]
-        entries = {entry.key: entry for entry in map(self._unmeasured, met)}
-        pairs = listed([" with ".join(entry.workloads) for entry in entries.values()], 2)
-        condition = f"once {pairs} is measured, if nobody is slowed too much"
-        return self._remedy(Change(measured=tuple(entries.values())), condition)
-
-    def _best_unknown(self) -> Finding | None:
-        ways = self._ways
-        unknown = self._levels == Level.UNKNOWN
-        fitting = unknown & (ways.leaver == NOBODY) & (ways.short == 0)
-        for row in np.flatnonzero(fitting):
-            fitting[row] = not self._ruled_out(Way(ways, int(row), Level.UNKNOWN))
-        return self._among(fitting)
-
-    def _unmeasured(self, way: Way) -> SlowdownEntry:
-        """Return the entry that is missing for a way, as good as none could be better."""
-        site = self._finder.sites.all[way.site]
-        members = [(self._job.workload, None), *map(self._member, way.others(site))]
-        free = [True, *(other.starting for other in way.others(site))]
-        capped = self._even_share(free, [share for _, share in members])
-        names = [name for name, _ in members]
-        shares = [capped if f else share for f, (_, share) in zip(free, members, strict=True)]
-        return SlowdownEntry.from_data(
-            {
-                "pair" if len(names) == 2 else "set": names,
-                "share": shares,
-                "slowdown": [1.0] * len(names),
-                "power_w": self._power_w(names),
-                "gpu_model": site.model,
-            }
-        )
-
-    def _power_w(self, names: Sequence[str]) -> float | None:
-        """Return the sum of the powers alone, which ``energy`` asks for."""
-        alone = [self._instance.workloads[name].power_w for name in names]
-        known = [watts for watts in alone if watts is not None]
-        return sum(known) if len(known) == len(alone) else None
-
-    def _even_share(self, free: Sequence[bool], shares: Sequence[int | None]) -> int | None:
-        """Return the largest share that all who may still choose can have at once."""
-        cluster = self._instance.cluster
-        held = sum(share or 0 for f, share in zip(free, shares, strict=True) if not f)
-        each = (cluster.share_sum - held) // sum(free)
-        return max((share for share in cluster.shares if share <= each), default=None)
-
-    def _ruled_out(self, way: Way) -> bool:
-        """Tell whether the combination is known to be unable to share."""
-        _, members = self._unmeasured(way).key
-        model = self._finder.sites.all[way.site].model
-        return not {(None, members), (model, members)}.isdisjoint(self._entry_keys)
-
-    @cached_property
-    def _entry_keys(self) -> frozenset[object]:
-        return frozenset(entry.key for entry in self._instance.slowdowns)
+        change = Change(measured=self._measuring.entries(self._index, finding))
+        pairs = self._measuring.pairs(self._index, finding)
+        return self._remedy(change, f"if {pairs} and broke no gSLA")
 
     def _of_departure(self) -> Remedy | None:
         """Return who would have to end or wait: the cheapest, and no more than needed."""
@@ -313,12 +267,14 @@ class Remedies:
 
     def _of_more_gpus(self) -> Remedy | None:
         """Return how many more GPUs would do, of the first model of which any number would."""
+        have = Counter(place.gpu.model for place in self._instance.places.values())
+        workers = self._job.workers
         for model in self._finder.round.models:
-            for number in range(1, self._job.workers + 1):
+            for number in range(max(1, workers - have[model]), min(workers, _MOST_GPUS) + 1):
                 change = Change(more_gpus=self._more(model, number))
                 tried = self._tried(change)
                 if tried is not None:
-                    text = f"would start with {number} more {model} GPU{'s' if number > 1 else ''}"
+                    text = f"would start if there were {number} more {model}{'s' * (number > 1)}"
                     return Remedy(text=text, change=change, assignments=tried.assignments)
         return None
 
@@ -346,9 +302,6 @@ class Remedies:
 
     def _name(self, occupant: Occupant) -> str:
         return self._jobs[occupant.variant.job].id
-
-    def _member(self, occupant: Occupant) -> Member:
-        return self._jobs[occupant.variant.job].workload, occupant.share
 
 
 def _has(names: Sequence[str]) -> str:

@@ -67,6 +67,8 @@ class Ways:
         The shares.
     slowdown, bound : (n, k) float
         Slowdowns, and what the gSLAs are checked against; stretched by the sub-batches.
+    stretch : (n, k) float
+        The slowdowns of the sub-batches by themselves.
     excess : (n, k) float
         By how much, relative to the gSLA, each co-runner's bound is above it (0 for the job).
     short_mib, short : (n,) float
@@ -84,6 +86,7 @@ class Ways:
     share: Ints
     slowdown: Floats
     bound: Floats
+    stretch: Floats
     excess: Floats
     short_mib: Floats
     short: Floats
@@ -161,6 +164,6 @@ class Ways:
         own = np.full(len(pairs), job.remaining_s, dtype=np.float64)
         remaining = np.stack([self.remaining[pairs, 1], own], axis=1)
         running = np.stack([self.running[pairs, 1], np.zeros(len(pairs), dtype=bool)], axis=1)
-        slowdown = self.slowdown[pairs][:, [1, 0]]
-        found[pairs] = shortens_mean_completion(slowdown, remaining, running)
+        slowdown, alone = self.slowdown[pairs][:, [1, 0]], self.stretch[pairs][:, [1, 0]]
+        found[pairs] = shortens_mean_completion(slowdown, alone, remaining, running)
         return found

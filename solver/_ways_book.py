@@ -300,6 +300,7 @@ class WaysBook:
             known.share[source],
             known.slowdown[source] * stretch,
             bound,
+            stretch,
             np.where(excess > GSLA_TOLERANCE, excess, 0.0),
             short_mib,
             short_mib / max(own.memory_mib, 1.0),

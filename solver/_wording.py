@@ -14,8 +14,9 @@ from dovetail.formulations.values import JobValues
 from dovetail.instances._record import listed
 from dovetail.instances.plan import Nearest
 from dovetail.solver._findings import Finder, Finding, Way
+from dovetail.solver._measuring import Measuring
 from dovetail.solver._sites import Occupant, Site
-from dovetail.solver._ways import NOBODY, Level
+from dovetail.solver._ways import Level
 from dovetail.solver._worth import Worth
 
 Floats = NDArray[np.float64]
@@ -44,7 +45,7 @@ class Wording:
         self._worth = Worth(finder, values)
         self._round = finder.round
         self._jobs = finder.round.jobs
-        self._unknown: dict[tuple[str, int, str], tuple[str, ...]] = {}
+        self._measuring = Measuring(finder)
 
     def reason(self, index: int) -> tuple[Category, str, Nearest | None]:
         """Return why a job waits: the category, the sentence, and the nearest co-runner."""
@@ -55,9 +56,25 @@ class Wording:
         finding = self._found(index, key)
         near = self._nearest_free(index, key) if finding.level == Level.TAKEN else finding
         category, told = self._told(index, finding, near)
+        reason = f"{category}: {self._lacks(index, finding)}{told}{self._cure(index, key, finding)}"
+        return category, reason, self._nearest(near)
+
+    def _lacks(self, index: int, finding: Finding) -> str:
+        """Return how many GPUs a gang could have, where these are too few."""
         workers, possible = self._jobs[index].workers, finding.possible
-        gets = f"gets {possible} of {workers} GPUs; " if possible < workers > 1 else ""
-        return category, f"{category}: {gets}{told}", self._nearest(near)
+        if workers == 1 or possible == workers:
+            return ""
+        number = f"only {possible}" if possible else "none"
+        verb = "are" if possible > 1 else "is"
+        return f"{number} of its {workers} GPUs {verb} available; "
+
+    def _cure(self, index: int, key: Floats, finding: Finding) -> str:
+        """Return what measuring would do for the job: it costs nobody anything."""
+        unknown = self._measuring.finding(index, key)
+        if unknown is None or finding.level == Level.POSSIBLE:
+            return ""
+        where, pairs = placed_at(self._finder, unknown), self._measuring.pairs(index, unknown)
+        return f"; it could start {where} if {pairs}"
 
     def _nearest_free(self, index: int, key: Floats) -> Finding:
         """Return the GPUs where only figures are in the way, else those in others' places."""
@@ -75,13 +92,14 @@ class Wording:
             models = [model for model, sizes in self._memory.items() if len(sizes) == most]
             has = f"the cluster has {most}" + (f" ({listed(models)})" if most else "")
             needs = "a GPU" if workers == 1 else f"{workers} GPUs of one model"
-            return "size", f"size: needs {needs}, {has}"
+            return "size", f"size: it needs {needs}, and {has}"
         offered = max(s[workers - 1] for s in self._memory.values() if len(s) >= workers)
         least = min(variant.memory_mib for variant in self._round.variants[index])
         if least <= offered + MEMORY_TOLERANCE_MIB:
             return None
-        who = "the largest GPU offers" if workers == 1 else f"{workers} GPUs of one model offer"
-        return "memory", f"memory: needs {mib(least)}, {who} {mib(math.floor(offered))}"
+        who = "no GPU offers" if workers == 1 else f"no {workers} GPUs of one model offer"
+        most_mib = mib(math.floor(offered))
+        return "memory", f"memory: it needs {mib(least)}, and {who} more than {most_mib}"
 
     @cached_property
     def _memory(self) -> dict[str, list[float]]:
@@ -112,9 +130,9 @@ class Wording:
             case Level.JCT | Level.TAKEN_JCT:
                 return "jct", self._told_jct(way)
             case Level.UNKNOWN if way.short_mib:
-                return "memory", f"{self._beside(way)} it would miss {mib(way.short_mib)}"
+                return "memory", f"{self._beside(way)} {_missing(way)}"
             case Level.UNKNOWN:
-                return "unknown", self._told_unknown(index, way)
+                return "unknown", "no known slowdown lets it share a GPU with a job that is placed"
             case Level.APART:
                 return "capacity", "the other GPUs are held by gangs that share only as a whole"
             case Level.CLOSED:
@@ -122,59 +140,42 @@ class Wording:
 
     def _told_possible(self, index: int, finding: Finding) -> str:
         where = f"{placed_at(self._finder, finding)}{slowdown_of(finding)}"
-        return f"could start {where}{self._worth.told(index, finding)}"
+        return f"it could start {where}{self._worth.told(index, finding)}"
 
     def _told_taken(self, index: int, way: Way, near: Finding) -> str:
         if near.level == Level.FIGURES:
-            return f"its places are taken; {self._told_figures(index, near)[1]}"
+            return f"the GPUs that suit it are full; {self._told_figures(index, near)[1]}"
         site = self._site(way)
-        leaver = way.leaver(site)
-        where = self._beside(way) if way.others(site) else site.gpus[0]
-        by = f" by {self._id(leaver)}" if leaver else ""
-        return f"its places are taken, e.g. {where}{by}"
+        held = listed(map(self._id, site.occupants), 3)
+        return f"the GPUs that suit it are full, such as {site.gpus[0]} with {held}"
 
     def _told_figures(self, index: int, finding: Finding) -> tuple[Category, str]:
         way, job = finding.binding, self._jobs[index]
-        missing = [f"miss {mib(way.short_mib)}"] if way.short_mib else []
+        missing = [_missing(way)] if way.short_mib else []
         slowed = []
         if job.gsla is not None and over(way.bound, job.gsla):
-            slowed.append(f"be slowed {compared(way.slowdown, way.bound, job.gsla)}")
+            slowed.append(compared("its", way.slowdown, way.bound, job.gsla))
         for k, other in enumerate(way.others(self._site(way))):
             if way.too_slow(k):
                 gsla = self._jobs[other.variant.job].gsla or math.inf
-                slowed.append(f"slow {self._id(other)} {compared(*way.slowed(k), gsla)}")
+                slowed.append(compared(f"{self._id(other)}'s", *way.slowed(k), gsla))
         category: Category = "memory" if way.mostly_memory(job) else "gsla"
         parts = [*missing, *slowed] if category == "memory" else [*slowed, *missing]
-        would = " and ".join(parts if len(parts) < _TOO_MANY else [parts[0], "more"])
+        told = parts if len(parts) < _TOO_MANY else [parts[0], "more limits would be broken"]
         size = finding.variant.sub_batch if finding.variant.stretch != 1 else None
         at = f" at sub-batch {size}" if size else ""
-        return category, f"{self._beside(way)}{self._instead(way)}{at} it would {would}"
+        return category, f"{self._beside(way)}{self._instead(way)}{at} {', and '.join(told)}"
 
     def _told_jct(self, way: Way) -> str:
         if len(way.others(self._site(way))) > 1:
-            return f"{self._beside(way)} it would be one too many, as only two may share"
+            return f"{self._beside(way)} it would be one too many: under jct only two may share"
         where = f"{self._beside(way)}{self._instead(way)}"
-        return f"{where} the two would end no earlier on average"
-
-    def _told_unknown(self, index: int, way: Way) -> str:
-        own = self._jobs[index].workload
-        names = self._unknown_beside(index, self._site(way).model)
-        who = (
-            f"any of the {len(names)} workloads"
-            if len(names) > 1
-            else f"{names[0]}, the only workload"
-        )
-        open_questions = [name for name in names if not self._ruled_out(own, name)]
-        if not open_questions:
-            return f"it is known to be unable to share with {who} it meets"
-        return (
-            f"no slowdown is known with {who} it meets; measure it beside {open_questions[0]} first"
-        )
+        return f"{where} the two would end no earlier on average than one after the other"
 
     def _told_closed(self, way: Way) -> str:
         site = self._site(way)
         held = listed([self._id(o) for o in site.occupants], 2)
-        return f"nothing may join {site.gpus[0]}, where running jobs break a limit already ({held})"
+        return f"nothing may join {site.gpus[0]}, where running jobs ({held}) break a limit already"
 
     # -- parts of sentences -------------------------------------------------------------
 
@@ -204,34 +205,6 @@ class Wording:
         slowdown = None if math.isnan(way.slowdown) else way.slowdown
         name = self._id(others[0])
         return Nearest(co_runner=name, share=way.share, slowdown=slowdown, gpu=site.gpus[0])
-
-    def _unknown_beside(self, index: int, model: str) -> tuple[str, ...]:
-        """Return the workloads that nothing is known with, those it would fit beside first."""
-        ways = self._finder.book.ways(index)
-        job = self._jobs[index]
-        key = job.workload, job.workers, model
-        if key not in self._unknown:
-            rows = np.flatnonzero((ways.fixed == Level.UNKNOWN) & (ways.variant == 0))
-            rows = rows[np.lexsort((ways.short[rows] > 0, ways.leaver[rows] != NOBODY))]
-            self._unknown[key] = tuple(
-                dict.fromkeys(
-                    self._jobs[other.variant.job].workload
-                    for way in (Way(ways, row, Level.UNKNOWN) for row in rows.tolist())
-                    if self._site(way).model == model
-                    for other in way.others(self._site(way))
-                )
-            )
-        return self._unknown[key]
-
-    def _ruled_out(self, one: str, other: str) -> bool:
-        """Tell whether all that is known of two workloads is that they may not share."""
-        return frozenset((one, other)) in self._impossible
-
-    @cached_property
-    def _impossible(self) -> frozenset[frozenset[str]]:
-        pairs = [entry for entry in self._round.instance.slowdowns if entry.pair]
-        possible = {frozenset(e.workloads) for e in pairs if e.slowdown is not None}
-        return frozenset(frozenset(e.workloads) for e in pairs) - possible
 
 
 def placed_at(finder: Finder, finding: Finding) -> str:
@@ -273,10 +246,14 @@ def figure(gsla: float) -> str:
     return f"{gsla:.2f}" if round(gsla, 2) == gsla else f"{gsla:.10g}"
 
 
-def compared(slowdown: float, bound: float, gsla: float) -> str:
-    """Return a slowdown against the gSLA that its bound exceeds."""
-    told = f"{accepting(bound):.2f} > {figure(gsla)}"
-    return told if bound == slowdown else f"up to {told}"
+def compared(whose: str, slowdown: float, bound: float, gsla: float) -> str:
+    """Return a job's slowdown against the gSLA that its bound exceeds."""
+    verb = "would be" if bound == slowdown else "could reach"
+    return f"{whose} slowdown {verb} {accepting(bound):.2f}, above its gSLA {figure(gsla)}"
+
+
+def _missing(way: Way) -> str:
+    return f"{mib(way.short_mib)} of memory would be missing"
 
 
 def mib(amount: float) -> str:

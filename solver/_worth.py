@@ -37,8 +37,8 @@ class Worth:
         if self._values.two_stage or change > 0:
             return "; a plan with it would be better, if by less than the gap shown"
         if change == 0:
-            return f", but {self._values.objective} would not rise"
-        return f", but {self._values.objective} would fall by {-change:.2g}"
+            return f", but {self._values.name} would not rise"
+        return f", but {self._values.name} would fall by {-change:.2g}"
 
     def _change(self, index: int, finding: Finding) -> float:
         """Return what the objective would gain if the job started as found."""

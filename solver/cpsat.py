@@ -23,6 +23,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 _PRECISION = 2.0**40
+_LARGEST_WHOLE, _LARGEST_SUM = 2.0**52, 2.0**61
 
 STOPPED: Mapping[str, Stopped] = {
     "OPTIMAL": "complete",
@@ -129,7 +130,9 @@ _INT_MIN, _INT_MAX = -(2**62), 2**62
 
 
 def _is_whole(values: Floats) -> bool:
-    return bool((values == np.round(values)).all() and np.abs(values).max(initial=0) < _PRECISION)
+    size = np.abs(values)
+    small = size.max(initial=0.0) <= _LARGEST_WHOLE and size.sum() <= _LARGEST_SUM
+    return bool(small and (values == np.round(values)).all())
 
 
 def _whole_scale(values: Floats) -> float:

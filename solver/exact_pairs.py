@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from dovetail.formulations.pair_graph import PairGraph
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.scores import ceiling, score
-from dovetail.solver.answers import MATCHING, OPTIMAL_GAP, Choice, Limits, Proven, relative_gap
+from dovetail.solver.answers import MATCHING, Choice, Limits, Proven
 from dovetail.solver.lexicographic import Heaviest, why_stopped
-from dovetail.solver.matching import Matching
 from dovetail.solver.pairing import certificate_errors, match_pairs
 from dovetail.solver.pairing.matching import Matching as Pairing
 from dovetail.solver.ratio import Maximum, best_ratio
@@ -24,19 +23,12 @@ from dovetail.solver.table_pairs import best_of_tables, table_pairs
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-_FEW = 60
-"""Jobs up to which networkx takes seconds."""
-
 _LOOSE = 2.0
 """How far below the power of a plan a bound may be before a better one is worth a matching."""
 
 
 def best_matching(problem: Problem, limits: Limits) -> Choice:
     """Return the proven best choice of groups, or the best found when the time is up.
-
-    Gangs of several sizes whose weights are orders of magnitude apart can ask for more digits
-    than the engine has; its proven gap is then above the one called optimal. Small rounds of
-    that kind are solved again in large whole numbers.
 
     Raises
     ------
@@ -46,15 +38,7 @@ def best_matching(problem: Problem, limits: Limits) -> Choice:
     large = table_pairs(problem)
     if large is not None:
         return best_of_tables(large, limits)
-    graph = problem.graph
-    choice = best_pairs(problem, graph, limits)
-    gap = relative_gap(choice.bound, choice.value)
-    unproven = choice.stopped == "complete" and gap > max(OPTIMAL_GAP, limits.gap)
-    if unproven and problem.values.two_stage and graph.jobs <= _FEW:
-        exact = Matching().solve(problem, limits)
-        best = exact if exact.stopped == "complete" else choice
-        return replace(best, stopped=exact.stopped, solver=MATCHING)
-    return choice
+    return best_pairs(problem, problem.graph, limits)
 
 
 def best_pairs(problem: Problem, graph: PairGraph, limits: Limits) -> Choice:
@@ -176,7 +160,7 @@ class _TwoStages:
             counts=best.x,
             value=value,
             bound=max(best.bound, value),
-            weight_bound=reached.weight,
+            weight_bound=reached.weight + self._heaviest.spare,
             stopped=best.stopped,
             solver=MATCHING,
         )
@@ -184,13 +168,12 @@ class _TwoStages:
     def _unproven(self) -> Choice:
         counts = _counts(self._problem, self._graph, self._table, self._heaviest.mate)
         reached = score(self._groups, self._values, counts)
-        weight_bound = self._heaviest.weight_bound + self._fixed.weight
         most = ceiling(self._groups, self._values).weight
         return Choice(
             counts=counts,
             value=reached.value(self._values),
             bound=math.inf,
-            weight_bound=max(reached.weight, min(weight_bound, most)),
+            weight_bound=min(reached.weight + self._heaviest.spare, most),
             stopped=self._heaviest.stopped,
             solver=MATCHING,
         )

@@ -25,6 +25,8 @@ of the best GPU with room, if those are all that stands against the job there.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Sequence
 
 from dovetail.formulations.problems import Problem
@@ -40,7 +42,11 @@ from dovetail.solver._findings import Finder
 from dovetail.solver._remedies import Remedies
 from dovetail.solver._wording import Category, Wording, accepting, figure
 
-__all__ = ["Category", "Change", "Explanation", "Remedy", "explain", "reasons"]
+__all__ = ["Category", "Change", "Explanation", "Remedy", "explain", "explain_waiting", "reasons"]
+
+
+NOT_EXAMINED = "not examined: the time limit was reached"
+"""The reason of waiting jobs that the time did not suffice for."""
 
 
 class Explanation(Record):
@@ -68,7 +74,9 @@ class Explanation(Record):
     remedies: tuple[Remedy, ...] = ()
 
 
-def reasons(problem: Problem, assignments: Sequence[Assignment]) -> tuple[Waiting, ...]:
+def reasons(
+    problem: Problem, assignments: Sequence[Assignment], deadline: float = math.inf
+) -> tuple[Waiting, ...]:
     """Return why each job that is not placed waits, in the order of the instance.
 
     Parameters
@@ -77,20 +85,27 @@ def reasons(problem: Problem, assignments: Sequence[Assignment]) -> tuple[Waitin
         The round; preempted before if running jobs may move.
     assignments : sequence of Assignment
         A valid plan for it.
+    deadline : float
+        On the clock of ``time.monotonic``; jobs that are not reached by then have no reason but
+        that.
     """
-    compiled = problem.round
-    finder = Finder(compiled, assignments, jct=problem.values.objective == "jct")
-    wording = Wording(finder, problem.values)
-    waiting = [k for k in range(len(compiled.jobs)) if k not in finder.sites.gpus_of]
+    jobs, placed = problem.round.jobs, {row.job for row in assignments}
+    waiting = [k for k, job in enumerate(jobs) if job.id not in placed]
     first: dict[tuple[object, ...], int] = {}
     for k in waiting:
-        first.setdefault(_demand(compiled.jobs[k]), k)
-    told = {}
-    # One kind of job after the other, as what is known of a kind is not kept for long.
-    for k in sorted(first.values(), key=lambda k: _kind(compiled.jobs[k])):
-        _, reason, nearest = wording.reason(k)
-        told[_demand(compiled.jobs[k])] = reason, nearest
-    return tuple(_waits(compiled.jobs[k], *told[_demand(compiled.jobs[k])]) for k in waiting)
+        first.setdefault(_demand(jobs[k]), k)
+    told: dict[tuple[object, ...], tuple[str, Nearest | None]] = {}
+    if first and time.monotonic() <= deadline:
+        finder = Finder(problem.round, assignments, jct=problem.values.objective == "jct")
+        wording = Wording(finder, problem.values)
+        # One kind of job after the other, as what is known of a kind is not kept for long.
+        for k in sorted(first.values(), key=lambda k: _kind(jobs[k])):
+            if time.monotonic() > deadline:
+                break
+            _, reason, nearest = wording.reason(k)
+            told[_demand(jobs[k])] = reason, nearest
+    late = (NOT_EXAMINED, None)
+    return tuple(_waits(jobs[k], *told.get(_demand(jobs[k]), late)) for k in waiting)
 
 
 def _waits(job: Job, reason: str, nearest: Nearest | None) -> Waiting:
@@ -125,20 +140,35 @@ def explain(instance: Instance, plan: Plan, job_id: str) -> Explanation:
         When there is no such job, the plan is not valid, or the instance lacks a field that
         the objective needs.
     """
-    problem = instance.preempted() if plan.preempt else instance
+    problem, objective, report = _checked(instance, plan)
     if job_id not in problem.jobs_by_id:
         raise InputError(
             f"must be one of ({listed(problem.jobs_by_id)}), got {shown(job_id)}", "job"
         )
-    objective = plan.objective.name if plan.objective else "throughput"
-    # What the plan claims besides may be wrong without making the explanation so.
-    report = check(problem, Plan(assignments=_bare(plan)), objective)
-    if not report.valid:
-        raise InputError(f"the plan is not valid: {report.violations[0]}", "assignments")
     placed = {row.job: row for row in plan.assignments}
     if job_id in placed:
         return _placed(problem, plan, placed[job_id], report)
     return _waiting(problem, plan.assignments, job_id, objective)
+
+
+def explain_waiting(instance: Instance, plan: Plan) -> tuple[Waiting, ...]:
+    """Return why each job that the plan does not place waits, in the order of the instance.
+
+    Parameters and errors are those of ``explain``.
+    """
+    problem, objective, _ = _checked(instance, plan)
+    return reasons(Problem(problem, objective), plan.assignments)
+
+
+def _checked(instance: Instance, plan: Plan) -> tuple[Instance, ObjectiveName, CheckReport]:
+    """Return the round, the objective and the report of a valid plan."""
+    problem = instance.preempted() if plan.preempt else instance
+    objective = plan.judged_by
+    # What the plan claims besides may be wrong without making the explanation so.
+    report = check(problem, Plan(assignments=_bare(plan)), objective)
+    if not report.valid:
+        raise InputError(f"the plan is not valid: {report.violations[0]}", "assignments")
+    return problem, objective, report
 
 
 def _bare(plan: Plan) -> tuple[Assignment, ...]:

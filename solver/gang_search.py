@@ -297,7 +297,9 @@ class GangSearch:
         worth_of_part = np.minimum(placed, 1 - placed) * np.abs(at_full)
         excess[in_part] = _IN_PART * worth_of_part[in_part]
         order = np.argsort(-excess, kind="stable").tolist()
-        wrong = [job for job in order if excess[job] > _ROUNDING * abs(at_full[job])]
+        # A gang of no worth may still be placed in part for what its partners gain.
+        is_wrong = in_part | (excess > _ROUNDING * np.abs(at_full))
+        wrong = [job for job in order if is_wrong[job]]
         middle = (seats.mean + least) / 2
         return [
             *(self._by_place(box, j) if in_part[j] else self._by_worth(box, j, middle[j])

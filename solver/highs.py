@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import coo_array, csr_array
 
 from dovetail.formulations.integer_program import IntegerProgram
 from dovetail.instances.plan import Stopped
@@ -14,6 +16,12 @@ from dovetail.solver._interruptible import interruptible
 from dovetail.solver.answers import Answer, Limits
 
 Ints = NDArray[np.int64]
+
+TOLERANCE = 1e-6
+"""What MIP solvers let the gap between bound and solution be, absolute."""
+
+_LARGEST_COST = 1000.0
+_LARGEST_COEFFICIENT = 2.0**24
 
 STOPPED: Mapping[int, Stopped] = {
     0: "complete",
@@ -34,6 +42,7 @@ class Highs:
         from scipy.optimize import Bounds, LinearConstraint, milp
 
         scale = cost_scale(program)
+        program = steadied(program)
         result = interruptible(
             lambda: milp(
                 -program.cost * scale,
@@ -46,7 +55,7 @@ class Highs:
         bound = getattr(result, "mip_dual_bound", None)
         return Answer(
             None if result.x is None else np.round(result.x).astype(np.int64),
-            math.inf if bound is None else -bound / scale,
+            math.inf if bound is None else (TOLERANCE - bound) / scale,
             STOPPED.get(result.status, "error"),
         )
 
@@ -58,4 +67,24 @@ def cost_scale(program: IntegerProgram) -> float:
     objective ``jct`` would vanish in them.
     """
     largest = float(np.abs(program.cost).max(initial=0.0))
-    return 1000.0 / largest if largest else 1.0
+    return _LARGEST_COST / largest if largest else 1.0
+
+
+def steadied(program: IntegerProgram) -> IntegerProgram:
+    """Return a relaxation in which rows of ``>=`` have no coefficients above 2^24.
+
+    Beyond them these solvers fail. Coefficients are scaled and rounded up, bounds down, which
+    lets more solutions in, as all variables are >= 0; the caller refuses those that are none.
+    """
+    rows = program.rows.tocoo()
+    large = np.zeros(rows.shape[0])
+    np.maximum.at(large, rows.row, np.abs(rows.data))
+    large[np.isfinite(program.row_upper)] = 0.0
+    factor = np.minimum(1.0, _LARGEST_COEFFICIENT / np.maximum(large, 1.0))
+    if (factor == 1).all():
+        return program
+    data = rows.data * factor[rows.row]
+    data = np.where(factor[rows.row] < 1, np.ceil(data), data)
+    lower = np.where(factor < 1, np.floor(program.row_lower * factor), program.row_lower)
+    scaled = csr_array(coo_array((data, (rows.row, rows.col)), shape=rows.shape))
+    return replace(program, rows=scaled, row_lower=lower)

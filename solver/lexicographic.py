@@ -1,7 +1,9 @@
 """The best matching among those of the largest placed weight: ``match_pairs`` in two stages.
 
 *First stage.* Job weights are whole numbers, small enough for the engine to be exact. Let W be
-the placed weight that it finds, U >= W the bound of its duals.
+the placed weight that it finds, U >= W the bound of its duals. Where weights had to be rounded
+to whole numbers, W is below by what sums of them can be off, so that all bounds hold for the
+weights themselves.
 
 *What the duals decide.* Against U a matching loses at least the reduced cost of every pair in
 it and the potential of every job it leaves out. So of the matchings that place W or more, none
@@ -98,8 +100,9 @@ class Heaviest:
     ----------
     mate : (n,) int
         A matching of the largest placed weight, or of the largest found (see ``Best``).
-    weight_bound : float
-        Proven upper bound on the placed weight.
+    spare : float
+        How much more than ``mate`` a matching may place at most; inf where ``mate`` lacks a
+        required job.
     proven : bool
         Whether ``mate`` places the largest weight.
     stopped : str
@@ -116,7 +119,10 @@ class Heaviest:
         required: Bools,
         limits: Limits,
     ) -> None:
-        whole, scale = whole_weights(weight, 2**WEIGHT_BITS)
+        fits = size <= gpus
+        may_share, may_run_alone = may_share & fits, may_run_alone & fits
+        is_open = (may_share.any(axis=1) | may_run_alone) & ~required
+        whole, scale, rounding = whole_weights(np.where(is_open, weight, 0.0), 2**WEIGHT_BITS)
         found = match_pairs(
             np.where(may_share, whole[:, None] + whole, np.nan),
             np.where(may_run_alone, whole, np.nan),
@@ -128,9 +134,12 @@ class Heaviest:
         )
         self.mate = found.mate
         largest = max(found.value, float(whole.max(initial=0.0)))
-        self.proven = found.bound < found.value + max(1.0, _PROVEN_WEIGHT * largest)
+        # Sums of whole numbers are whole.
+        spare = math.floor(found.bound) - found.value if found.value > -math.inf else math.inf
+        self.proven = spare + rounding <= _PROVEN_WEIGHT * largest
         self.stopped = why_stopped(found, limits)
-        self.weight_bound = (found.bound + len(whole) / 2) / scale
+        self.spare = (spare + rounding) / scale
+        self._rounding = rounding
         self._gpus = gpus
         self._size = size
         self._seed = limits.seed
@@ -150,7 +159,7 @@ class Heaviest:
         for dual in duals:
             potential[dual.jobs] = dual.potential
             price[dual.jobs] = dual.price
-        spare = _bound(duals, self._size, self._gpus) - found.value
+        spare = _bound(duals, self._size, self._gpus) - found.value + self._rounding
         self._required = required | (potential > spare)
         surplus = potential - self._whole
         self._may_share = may_share & (surplus[:, None] + surplus <= (spare - price)[:, None])
@@ -159,7 +168,8 @@ class Heaviest:
         possible = self._may_share.any(axis=1) | self._may_run_alone
         undecided = self._whole - np.where(self._required, potential, 0.0)
         self._undecided = np.where(possible, undecided, 0.0)
-        self._demanded = found.value - math.fsum(potential[self._required].tolist())
+        decided = math.fsum(potential[self._required].tolist())
+        self._demanded = found.value - self._rounding - decided
 
     def best(self, pair_gain: Floats, single_gain: Floats, limits: Limits) -> Best:
         """Return the matching of the best gain among those of the largest placed weight.

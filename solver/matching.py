@@ -42,8 +42,7 @@ from dovetail.solver.whole import whole, whole_weights
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-_PRECISION = 2.0**40
-_WEIGHT_PRECISION = 2.0**30
+_PRECISION = 2.0**52
 
 
 class OutOfTimeError(Exception):
@@ -297,7 +296,10 @@ def _placed_weights(graph: PairGraph) -> list[int]:
 
     Jobs are rounded, not edges, so that plans that place the same jobs stay equal.
     """
-    of_job = [int(w) for w in whole_weights(graph.weight, _WEIGHT_PRECISION)[0].tolist()]
+    is_open = np.zeros(graph.jobs, dtype=bool)
+    is_open[graph.first] = is_open[graph.second] = True
+    weight = np.where(is_open & ~graph.required, graph.weight, 0.0)
+    of_job = [int(w) for w in whole_weights(weight, _PRECISION).numbers.tolist()]
     jobs = zip(graph.first.tolist(), graph.second.tolist(), strict=True)
     return [of_job[a] + of_job[b] if a != b else of_job[a] for a, b in jobs]
 

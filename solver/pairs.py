@@ -8,6 +8,7 @@ from dovetail.solver.answers import Choice, Limits
 from dovetail.solver.exact_pairs import best_matching
 from dovetail.solver.matching import refusals_of
 from dovetail.solver.partial_pairs import best_partial_sharing
+from dovetail.solver.stages import settled
 
 
 class Pairs:
@@ -39,6 +40,7 @@ def best_in_pairs(problem: Problem, limits: Limits) -> Choice:
         Where jobs do not share interchangeable GPUs in pairs, with the reason.
     """
     try:
-        return best_matching(problem, limits)
+        choice = best_matching(problem, limits)
     except PartialSharingError:
-        return best_partial_sharing(problem, limits)
+        choice = best_partial_sharing(problem, limits)
+    return settled(problem, choice, limits)

@@ -3,37 +3,29 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.formulations.groups import member_gains
 from dovetail.formulations.problems import Problem
-from dovetail.formulations.scores import ceiling, score
+from dovetail.formulations.scores import ceiling, open_weight, score
 from dovetail.formulations.worker_graph import WorkerGraph
-from dovetail.solver.answers import MATCHING, OPTIMAL_GAP, Choice, Limits, relative_gap
-from dovetail.solver.cpsat import CpSat
+from dovetail.solver.answers import MATCHING, Choice, Limits
 from dovetail.solver.gang_search import Found, GangSearch
 from dovetail.solver.lexicographic import FIRST_FACTOR, LARGEST_FACTOR, RAISE, WEIGHT_BITS
 from dovetail.solver.pairing import Prices
 from dovetail.solver.ratio import Maximum, best_ratio
-from dovetail.solver.stages import ArraySolver, unsearched
+from dovetail.solver.stages import unsearched
 from dovetail.solver.starts import paired_counts
 from dovetail.solver.whole import power_of_two, whole_weights
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-_FEW = 60
-"""Jobs up to which CP-SAT takes seconds."""
-
 
 def best_partial_sharing(problem: Problem, limits: Limits) -> Choice:
     """Return the proven best choice of groups, or the best found when the time is up.
-
-    Weights or gains that are orders of magnitude apart can ask for more digits than the engine
-    has; small rounds of that kind are solved again by CP-SAT.
 
     Parameters
     ----------
@@ -53,14 +45,7 @@ def best_partial_sharing(problem: Problem, limits: Limits) -> Choice:
     stages = _Stages(problem, start, limits)
     if not problem.values.two_stage:
         return stages.one()
-    choice = stages.two()
-    gap = relative_gap(choice.bound, choice.value)
-    unproven = choice.stopped == "complete" and gap > max(OPTIMAL_GAP, limits.gap)
-    if unproven and len(problem.round.jobs) <= _FEW:
-        exact = ArraySolver(CpSat()).solve(problem, limits)
-        best = exact if exact.stopped == "complete" else choice
-        return replace(best, stopped=exact.stopped, solver=MATCHING)
-    return choice
+    return stages.two()
 
 
 class _Stages:
@@ -71,7 +56,8 @@ class _Stages:
         self._gain = member_gains(problem.groups, problem.values)
         self._graph = WorkerGraph(problem.groups, self._gain)
         self._start = start
-        whole, self._scale = whole_weights(problem.values.weight, 2**WEIGHT_BITS)
+        weight = open_weight(problem.groups, problem.values)
+        whole, self._scale, self._rounding = whole_weights(weight, 2**WEIGHT_BITS)
         self._whole = whole[problem.groups.job]
 
     def one(self) -> Choice:
@@ -102,14 +88,15 @@ class _Stages:
         """Return the choice of the largest gain, or ratio, among those of the largest weight."""
         heaviest = self._heaviest()
         self._weight = heaviest.value
-        proven = heaviest.bound <= heaviest.value
+        spare = heaviest.bound - heaviest.value
+        proven = spare == 0
         best = Maximum(heaviest.counts, math.inf, heaviest.stopped)
         if proven:
             self._start = heaviest.counts
             best = self._best_ratio() if self._values.ratio else self._maximise(1.0, 0.0)
         reached = score(self._groups, self._values, best.x)
         value = reached.value(self._values)
-        weight_bound = reached.weight if proven else heaviest.bound / self._scale
+        weight_bound = reached.weight + (spare + self._rounding) / self._scale
         return Choice(best.x, value, max(best.bound, value), weight_bound, best.stopped, MATCHING)
 
     def _heaviest(self) -> Found:
@@ -146,9 +133,10 @@ class _Stages:
         while not self._limits.passed:
             multiplier = power_of_two(factor * largest / typical) or 1.0
             offset = multiplier * self._weight
+            least = offset - multiplier * self._rounding
             graph = WorkerGraph(self._groups, worth + multiplier * self._whole, cost)
             found = GangSearch(graph, self._limits, best, value + offset, scale).run()
-            bound = min(bound, found.bound - offset)
+            bound = min(bound, found.bound - least)
             if self._placed(found.counts) >= self._weight:
                 best = found.counts
                 return Maximum(best, bound, found.stopped)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Protocol
+from inspect import signature
+from typing import Protocol, cast
 
 from dovetail.formulations.problems import Problem
+from dovetail.instances._record import closest
 from dovetail.instances.errors import UnsupportedError
 from dovetail.solver.answers import Choice, Limits
 from dovetail.solver.cpsat import CpSat
@@ -13,8 +15,9 @@ from dovetail.solver.greedy import Greedy
 from dovetail.solver.highs import Highs
 from dovetail.solver.matching import Matching
 from dovetail.solver.milp import Milp
+from dovetail.solver.outside import PREFIX, class_at
 from dovetail.solver.pairs import Pairs, best_in_pairs
-from dovetail.solver.stages import ArraySolver
+from dovetail.solver.stages import ArraySolver, Backend
 from dovetail.solver.within_reach import WithinReach
 
 SOLVERS = (
@@ -43,13 +46,15 @@ class Solver(Protocol):
 
 
 def solver_named(name: str) -> Solver:
-    """Return the solver with this name.
+    """Return the solver with this name, or of the class ``python:MODULE.CLASS``.
 
     Raises
     ------
     UnsupportedError
         When there is none.
     """
+    if name.startswith(PREFIX):
+        return _own_solver(name)
     kind, _, detail = name.partition(":")
     if kind == "milp" and detail:
         return ArraySolver(Milp(detail))
@@ -66,8 +71,26 @@ def solver_named(name: str) -> Solver:
     }
     if name not in found:
         known = ", ".join(SOLVERS)
-        raise UnsupportedError(f"solver must be one of {known} or milp:NAME, got {name!r}")
+        close = closest(name, SOLVERS)
+        hint = f", did you mean {close}?" if close else ""
+        rule = f"must be one of {known}, milp:NAME or python:MODULE.CLASS"
+        raise UnsupportedError(f"solver {rule}, got {name!r}{hint}")
     return found[name]
+
+
+def _own_solver(name: str) -> Solver:
+    try:
+        made = class_at(name, "solver", "solve")()
+    except TypeError as error:
+        raise UnsupportedError(f"solver {name!r} must need no arguments: {error}") from None
+    return round_solver(made)
+
+
+def round_solver(solver: Solver | Backend) -> Solver:
+    """Return a solver of rounds; one of integer programs takes a start, and solves their arrays."""
+    if "start" in signature(solver.solve).parameters:
+        return ArraySolver(cast(Backend, solver))
+    return cast(Solver, solver)
 
 
 class Auto:

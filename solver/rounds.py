@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement
+from numbers import Integral, Real
 from pathlib import Path
 from typing import TypeGuard
 
@@ -18,6 +19,7 @@ from dovetail.formulations.groups import idle_counts
 from dovetail.formulations.placement import place
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.scores import gain_ceiling
+from dovetail.formulations.values import Objective, objective_name
 from dovetail.instances._record import listed
 from dovetail.instances.checker import CheckReport, check, with_claims
 from dovetail.instances.errors import UnsupportedError
@@ -25,20 +27,32 @@ from dovetail.instances.files import write_text
 from dovetail.instances.instance import Instance
 from dovetail.instances.plan import (
     OBJECTIVES,
-    ObjectiveName,
     ObjectiveValue,
     Plan,
     Status,
     Stopped,
 )
-from dovetail.solver.answers import OPTIMAL_GAP, Choice, Limits, Proof, relative_gap
+from dovetail.solver.answers import MATCHING, OPTIMAL_GAP, Choice, Limits, Proof, relative_gap
 from dovetail.solver.explanations import reasons
 from dovetail.solver.milp import model_text
 from dovetail.solver.pairing import Prices
+from dovetail.solver.pairing.compilation import can_compile
 from dovetail.solver.plans import assignments, nodes_spanned
-from dovetail.solver.registry import Solver, solver_named
-from dovetail.solver.stages import with_weight
+from dovetail.solver.registry import Solver, round_solver, solver_named
+from dovetail.solver.stages import Backend
 from dovetail.solver.tie_break import Placed, placed
+
+_NAMED = 3
+"""As many pairs of unknown slowdown are named in a note."""
+
+_MODEL_TOLERANCE = 1e-9
+"""What the row of a written model demands less than the placed weight, for rounding in sums."""
+
+_SEARCH = 0.8
+"""The part of the time limit that the search may take where reasons are wanted."""
+
+_LATE, _LATE_S = 1.1, 0.2
+"""A plan says so if it took longer than so many times the limit, and so many seconds."""
 
 _NOT_ALL_LISTED = "the time was up before all groups were listed: the bound is a rough one"
 
@@ -57,11 +71,11 @@ class RoundPrices:
         Of these jobs, in their order.
     """
 
-    objective: ObjectiveName
+    objective: str
     jobs: tuple[str, ...]
     prices: Prices
 
-    def of(self, instance: Instance, objective: ObjectiveName) -> Prices | None:
+    def of(self, instance: Instance, objective: str) -> Prices | None:
         """Return the prices of another round's jobs; None under another objective."""
         if objective != self.objective:
             return None
@@ -70,7 +84,7 @@ class RoundPrices:
         return self.prices.reindexed(np.array(index, dtype=np.int64))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """The outcome of a round.
 
@@ -111,11 +125,15 @@ class Result:
     prices: RoundPrices | None = None
     book: EntryBook | None = None
 
+    def __repr__(self) -> str:
+        """Return status and plan; what later rounds begin with fills many screens."""
+        return f"<Result {self.status} ({self.stopped}) in {self.runtime_s:.2g} s: {self.plan!r}>"
+
 
 def solve(
     instance: Instance,
-    objective: ObjectiveName = "throughput",
-    solver: str | Solver = "auto",
+    objective: Objective = "throughput",
+    solver: str | Solver | Backend = "auto",
     time_limit: float | None = None,
     gap: float = 0.0,
     seed: int = 0,
@@ -129,10 +147,12 @@ def solve(
     ----------
     instance : Instance
         The round's problem.
-    objective : str
-        ``throughput``, ``slowdown``, ``sensitivity``, ``jct`` or ``energy``.
-    solver : str or Solver
-        ``auto``, a solver's name (``dovetail.solver.registry.SOLVERS``), or a solver.
+    objective : str or callable
+        ``throughput``, ``slowdown``, ``sensitivity``, ``jct`` or ``energy``; or a subclass of
+        ``dovetail.JobValues``.
+    solver : str, Solver or Backend
+        ``auto``, a solver's name (``dovetail.solver.registry.SOLVERS``), or a solver, of rounds
+        or of integer programs.
     time_limit : float, optional
         Seconds; afterwards the best plan so far comes back with its proven gap.
     gap : float
@@ -149,7 +169,8 @@ def solve(
         are the same without it, but of plans of equal value another one may come.
     explain : bool
         Say of every job that waits why (``Plan.waiting``). In large rounds that takes most of
-        the time; a scheduler goes without, and ``explain`` tells it of a job when asked.
+        the time; a scheduler goes without, and ``explain`` tells it of a job when asked. Under
+        a time limit a fifth is kept for the reasons; jobs that are not reached say so.
 
     Raises
     ------
@@ -163,14 +184,31 @@ def solve(
     if previous is not None and not isinstance(previous, Result):
         kind = type(previous).__name__
         raise UnsupportedError(f"previous must be the Result of a round or None, got {kind}")
-    prices = previous and previous.prices and previous.prices.of(instance, objective)
-    limits = Limits.of(time_limit, gap, seed, prices or None)
-    chosen = solver_named(solver) if isinstance(solver, str) else solver
+    prices = (
+        previous and previous.prices and previous.prices.of(instance, objective_name(objective))
+    )
+    # Numbers of NumPy are taken too; one of 32 bits would round the clock.
+    seconds = None if time_limit is None else float(time_limit)
+    due = math.inf if seconds is None else started + seconds
+    search = seconds and seconds * (_SEARCH if explain else 1.0)
+    limits = Limits.of(search, float(gap), int(seed), prices or None)
+    chosen = solver_named(solver) if isinstance(solver, str) else round_solver(solver)
     book = previous.book if previous else None
     pending = instance.preempted() if preempt else instance
     problem = Problem(pending, objective, book, limits.deadline)
     choice = _bounded(problem, chosen.solve(problem, limits))
-    return _Outcome(problem, choice, limits, preempt, explain, started).result()
+    reasons_due = due if explain else None
+    result = _Outcome(problem, choice, limits, preempt, reasons_due, started).result()
+    return _with_lateness(result, seconds)
+
+
+def _with_lateness(result: Result, limit: float | None) -> Result:
+    """Return a result that says so if it took much longer than it should."""
+    if limit is None or result.runtime_s <= _LATE * limit + _LATE_S:
+        return result
+    took = f"the plan took {result.runtime_s:.1f} s, {limit:g} s were allowed"
+    note = f"{took}: steps that had begun were finished"
+    return replace(result, plan=result.plan.replace(notes=(*result.plan.notes, note)))
 
 
 def _bounded(problem: Problem, choice: Choice) -> Choice:
@@ -195,19 +233,19 @@ def _check_arguments(
     if not isinstance(instance, Instance):
         kind = type(instance).__name__
         raise UnsupportedError(f"instance must be an Instance (see Instance.from_data), got {kind}")
-    if objective not in OBJECTIVES:
+    if objective not in OBJECTIVES and not callable(objective):
         known = ", ".join(OBJECTIVES)
         raise UnsupportedError(f"objective must be one of {known}, got {objective!r}")
     if time_limit is not None and not (_is_number(time_limit) and 0 <= time_limit < math.inf):
         raise UnsupportedError(f"time limit must be a number of seconds >= 0, got {time_limit!r}")
     if not (_is_number(gap) and 0 <= gap < 1):
         raise UnsupportedError(f"gap must be >= 0 and < 1, got {gap!r}")
-    if not isinstance(seed, int):
+    if not isinstance(seed, Integral):
         raise UnsupportedError(f"seed must be a whole number, got {seed!r}")
 
 
 def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float)
+    return isinstance(value, Real)
 
 
 class _Outcome:
@@ -219,7 +257,7 @@ class _Outcome:
         choice: Choice,
         limits: Limits,
         preempt: bool,
-        explain: bool,
+        reasons_due: float | None,
         started: float,
     ) -> None:
         self._problem = problem
@@ -228,7 +266,7 @@ class _Outcome:
         self._choice = choice
         self._limits = limits
         self._preempt = preempt
-        self._explain = explain
+        self._reasons_due = reasons_due
         self._started = started
 
     def result(self) -> Result:
@@ -251,7 +289,12 @@ class _Outcome:
             preempt=self._preempt,
             nodes_spanned=nodes_spanned(self._instance, assigned),
             tie_break="proven" if where.proven else "heuristic",
-            notes=(*notes, *(n for n in (self._choice.note,) if n), *unknown_pairs(self._instance)),
+            notes=(
+                *notes,
+                *(n for n in (self._choice.note,) if n),
+                *_uncompiled(self._choice.solver),
+                *_unknown_told(self._instance),
+            ),
             assignments=assigned,
         )
 
@@ -264,12 +307,13 @@ class _Outcome:
         """Return a valid plan with its value, what is proven of it, warnings and reasons."""
         values = self._problem.values
         sign = -1.0 if values.minimised else 1.0
-        value = report.value or 0.0
-        bound = None if math.isinf(self._choice.bound) else sign * self._choice.bound
+        value = self._value(plan, report)
+        # Adding 0 makes a negative zero a positive one.
+        bound = None if math.isinf(self._choice.bound) else sign * self._choice.bound + 0.0
         gap = None if bound is None else relative_gap(bound, value)
         weight_bound = self._choice.weight_bound
         objective = ObjectiveValue(
-            name=values.objective,
+            name=values.name,
             value=value,
             bound=bound,
             gap=gap,
@@ -280,15 +324,32 @@ class _Outcome:
                 else None
             ),
         )
-        optimal = gap is not None and gap <= OPTIMAL_GAP
-        told = self._explain
+        short = relative_gap(objective.placed_weight_bound or 0.0, objective.placed_weight or 0.0)
+        optimal = gap is not None and max(gap, short) <= OPTIMAL_GAP
+        due = self._reasons_due
         return plan.replace(
             objective=objective,
             status="optimal" if optimal else "feasible",
             stopped=self._stopped(gap),
             notes=(*plan.notes, *report.warnings),
-            waiting=reasons(self._problem, plan.assignments) if told else (),
+            waiting=() if due is None else reasons(self._problem, plan.assignments, due),
         )
+
+    def _value(self, plan: Plan, report: CheckReport) -> float:
+        """Return the value as the checker computes it, and where it cannot as the gains say."""
+        values = self._problem.values
+        if values.name == values.objective:
+            return report.value or 0.0
+        index = {job.id: k for k, job in enumerate(self._instance.jobs)}
+        gains = (
+            values.gain(
+                np.array([index[row.job]]),
+                np.array([report.job_slowdown[row.job]]),
+                self._instance.places[row.gpus[0]].gpu.model,
+            )
+            for row in plan.assignments
+        )
+        return math.fsum(float(gain[0]) for gain in gains)
 
     def _stopped(self, gap: float | None) -> Stopped:
         if gap is not None and gap <= OPTIMAL_GAP:
@@ -311,7 +372,7 @@ class _Outcome:
         if prices is None:
             return None
         jobs = tuple(job.id for job in self._instance.jobs)
-        return RoundPrices(self._problem.values.objective, jobs, prices)
+        return RoundPrices(self._problem.values.name, jobs, prices)
 
     def _result(self, plan: Plan) -> Result:
         runtime = time.monotonic() - self._started
@@ -333,47 +394,76 @@ class _Outcome:
         )
 
 
-def unknown_pairs(instance: Instance) -> list[str]:
-    """Return a line on the pairs of workloads in use that nothing is known of, if there are any."""
+def _uncompiled(solver: str) -> list[str]:
+    """Return a line where an engine that is compiled elsewhere ran as plain Python."""
+    if solver != MATCHING or can_compile():
+        return []
+    return ["NUMBA_DISABLE_JIT is set: the engine ran as plain Python, many times slower"]
+
+
+def unknown_pairs(instance: Instance) -> list[tuple[str, str]]:
+    """Return the pairs of workloads in use that nothing is known of, and that may not share."""
     known = {entry.pair for entry in instance.slowdowns if entry.pair}
     in_sets = {frozenset(entry.set) for entry in instance.slowdowns if entry.set}
     jobs = Counter(job.workload for job in instance.jobs)
-    pairs = [
+    return [
         (a, b)
         for a, b in combinations_with_replacement(jobs, 2)
         if (a != b or jobs[a] > 1)
         and known.isdisjoint(((a, b), (b, a)))
         and frozenset((a, b)) not in in_sets
     ]
+
+
+def _unknown_told(instance: Instance) -> list[str]:
+    pairs = unknown_pairs(instance)
     if not pairs:
         return []
+    jobs = Counter(job.workload for job in instance.jobs)
     total = len(jobs) * (len(jobs) - 1) // 2 + sum(number > 1 for number in jobs.values())
-    named = listed([f"{a} + {b}" for a, b in pairs], 3)
+    named = listed([f"{a} + {b}" for a, b in pairs], _NAMED)
     have = "has" if len(pairs) == 1 else "have"
     rule = f"{have} no known slowdown and may not share"
-    return [f"{len(pairs)} of {total} pairs of workloads {rule}: {named}"]
+    told = f"{len(pairs)} of {total} pairs of workloads {rule}: {named}"
+    return [told + ("; dovetail explain INSTANCE PLAN lists all" if len(pairs) > _NAMED else "")]
 
 
-def write_model(instance: Instance, plan: Plan, path: Path) -> None:
+def write_model(
+    instance: Instance, plan: Plan, path: Path, objective: Objective | None = None
+) -> None:
     """Write the integer program whose optimum a plan claims, as an MPS file to be minimised.
 
     Under a two-stage objective this is the last stage's: the placed weight of the plan is
     demanded by a row, and of ``energy`` it is Dinkelbach's program at the plan's ratio, whose
     optimum is 0.
 
+    Parameters
+    ----------
+    instance : Instance
+        The round.
+    plan : Plan
+        One of ours.
+    path : Path
+        Where to.
+    objective : str or callable, optional
+        What the plan was made for, where it is a subclass of ``JobValues``.
+
     Raises
     ------
     InputError
         When the file cannot be written.
     """
-    objective = plan.objective
-    if objective is None:
+    claim = plan.objective
+    if claim is None:
         raise AssertionError("our plans have an objective")
-    problem = Problem(instance.preempted() if plan.preempt else instance, objective.name)
+    problem = Problem(
+        instance.preempted() if plan.preempt else instance, objective or plan.judged_by
+    )
     formulation = problem.program
     program = formulation.program
-    if objective.placed_weight is not None:
-        program = with_weight(program, formulation.weight, objective.placed_weight)
+    if claim.placed_weight is not None:
+        least = claim.placed_weight * (1 - _MODEL_TOLERANCE)
+        program = program.with_row(formulation.weight, least)
     if problem.values.ratio:
-        program = program.with_cost(formulation.gain - objective.value * formulation.power_w)
+        program = program.with_cost(formulation.gain - claim.value * formulation.power_w)
     write_text(path, model_text(program))

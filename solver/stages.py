@@ -1,12 +1,14 @@
 """The stages of an objective, each one integer program.
 
 One-stage objectives maximise the gain. Two-stage ones first maximise the placed weight, then
-demand that weight and maximise the gain, or its ratio to the power (``ratio``).
+demand that weight and maximise the gain, or its ratio to the power (``ratio``). Weights are
+whole numbers, so that no tolerance lets a light job go for a better gain.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -14,16 +16,24 @@ from numpy.typing import NDArray
 
 from dovetail.formulations.integer_program import IntegerProgram
 from dovetail.formulations.problems import Problem
-from dovetail.formulations.scores import ceiling, score
-from dovetail.solver.answers import Answer, Choice, Limits
+from dovetail.formulations.scores import ceiling, open_weight, score
+from dovetail.solver.answers import OPTIMAL_GAP, Answer, Choice, Limits, relative_gap
+from dovetail.solver.cpsat import CpSat
 from dovetail.solver.ratio import Maximum, best_ratio
 from dovetail.solver.starts import start_counts
+from dovetail.solver.whole import Whole, whole_weights
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-WEIGHT_TOLERANCE = 1e-9
 _PROVEN_WEIGHT = 1e-7
+"""Relative gap of the first stage up to which the second one begins."""
+
+_WHOLE_SUM = 2.0**52
+"""The largest sum of whole weights; floats have every whole number up to here."""
+
+_FEW = 60
+"""Jobs up to which CP-SAT takes seconds."""
 
 
 class Backend(Protocol):
@@ -54,7 +64,35 @@ class ArraySolver:
         start = start_counts(problem, limits)
         if limits.passed:  # the program would be written down for nothing
             return unsearched(problem, start, self.name)
-        return _Stages(problem, start, self.backend, limits).run()
+        choice = _Stages(problem, start, self.backend, limits).run()
+        return choice if self.name == CpSat.name else settled(problem, choice, limits)
+
+
+def settled(problem: Problem, choice: Choice, limits: Limits) -> Choice:
+    """Return a choice, found anew by CP-SAT where another solver's rounding left it unproven.
+
+    Floating point, and the engine's 29 bits, do not tell apart weights or gains that are many
+    orders of magnitude apart. CP-SAT computes in whole numbers; larger rounds keep their gap.
+    """
+    few = len(problem.round.jobs) <= _FEW
+    if not few or limits.passed or _is_proven(problem, choice, limits):
+        return choice
+    exact = _Stages(problem, choice.counts, CpSat(), limits).run()
+    best = exact if exact.stopped == "complete" else choice
+    return replace(best, stopped=exact.stopped, solver=choice.solver)
+
+
+def _is_proven(problem: Problem, choice: Choice, limits: Limits) -> bool:
+    """Tell whether the bounds leave nothing to be found, not even the lightest job."""
+    # Without a bound the gap is not a number.
+    if not relative_gap(choice.bound, choice.value) <= max(OPTIMAL_GAP, limits.gap):
+        return False
+    if not problem.values.two_stage:
+        return True
+    weight = open_weight(problem.groups, problem.values)
+    lightest = float(weight[weight > 0].min(initial=math.inf))
+    placed = score(problem.groups, problem.values, choice.counts).weight
+    return choice.weight_bound - placed < lightest / 2
 
 
 def unsearched(problem: Problem, counts: Ints, solver: str) -> Choice:
@@ -67,6 +105,7 @@ def unsearched(problem: Problem, counts: Ints, solver: str) -> Choice:
 
 class _Stages:
     def __init__(self, problem: Problem, start: Ints, backend: Backend, limits: Limits) -> None:
+        self._problem = problem
         self._values = problem.values
         self._groups = problem.groups
         self._round = problem.program
@@ -80,21 +119,20 @@ class _Stages:
         program = self._round.program
         if not self._values.two_stage:
             return self._choice(self._maximise(program, self._start, self._limits), math.inf)
-        first = self._first_stage()
-        weight = float(self._round.weight @ first.x)
-        largest = max(weight, float(self._round.weight.max(initial=0.0)))
-        if first.bound > weight + _PROVEN_WEIGHT * largest:
-            unproven = Maximum(first.x, math.inf, first.stopped)
-            return self._choice(unproven, first.bound)
-        program = with_weight(program, self._round.weight, weight)
+        units, weight = weight_units(self._problem)
+        first = self._maximise(program.with_cost(units), self._start, self._limits.exact())
+        placed = float(units @ first.x)
+        spare = max(0.0, min(first.bound, weight.numbers.sum()) // 1 - placed) + weight.rounding
+        weight_bound = self._weight(first.x) + spare / weight.scale
+        if spare > _PROVEN_WEIGHT * max(placed, float(units.max(initial=0.0))):
+            return self._choice(Maximum(first.x, math.inf, first.stopped), weight_bound)
+        program = program.with_row(units, placed)
         if self._values.ratio:
-            return self._choice(self._best_ratio(program, first.x), weight)
-        return self._choice(self._maximise(program, first.x, self._limits), weight)
+            return self._choice(self._best_ratio(program, first.x), weight_bound)
+        return self._choice(self._maximise(program, first.x, self._limits), weight_bound)
 
-    def _first_stage(self) -> Maximum[Ints]:
-        program = self._round.program.with_cost(self._round.weight)
-        found = self._maximise(program, self._start, self._limits.exact())
-        return Maximum(found.x, min(found.bound, self._most.weight), found.stopped)
+    def _weight(self, x: Ints) -> float:
+        return score(self._groups, self._values, self._round.counts(x)).weight
 
     def _best_ratio(self, program: IntegerProgram, start: Ints) -> Maximum[Ints]:
         gain, power = self._round.gain, self._round.power_w
@@ -116,8 +154,9 @@ class _Stages:
             return Maximum(start, math.inf, "time_limit")
         answer = self._backend.solve(program, limits, start)
         x = start
-        if answer.x is not None and program.cost @ answer.x >= program.cost @ start:
-            x = answer.x
+        found = answer.x
+        if found is not None and program.cost @ found >= program.cost @ start:
+            x = found if program.holds(found) else start
         return Maximum(x, answer.bound, answer.stopped)
 
     def _choice(self, best: Maximum[Ints], weight_bound: float) -> Choice:
@@ -131,12 +170,8 @@ class _Stages:
         return Choice(counts, value, bound, weight_bound, best.stopped, self._backend.name)
 
 
-def with_weight(program: IntegerProgram, weight: Floats, placed: float) -> IntegerProgram:
-    """Return the program with the row that demands so much placed weight.
-
-    Weights below 1 are scaled up, as backends keep rows to an absolute tolerance.
-    """
-    largest = min(1.0, float(weight.max(initial=0.0))) or 1.0
-    scale = 2.0 ** -math.floor(math.log2(largest))
-    placed *= scale
-    return program.with_row(weight * scale, placed - WEIGHT_TOLERANCE * max(1.0, placed))
+def weight_units(problem: Problem) -> tuple[Floats, Whole]:
+    """Return the placed weight that is open in whole numbers, by variable and by job."""
+    weight = open_weight(problem.groups, problem.values)
+    numbers = whole_weights(weight, _WHOLE_SUM / max(1, len(weight)))
+    return problem.program.per_variable(numbers.numbers), numbers

@@ -179,9 +179,8 @@ def _proven(found: Matching, problem: Problem) -> Proven:
 
 def _two_stages(large: TablePairs, limits: Limits) -> Choice:
     tables, values = large.tables, large.problem.values
-    fixed = tables.running & ~tables.required
     heaviest = Heaviest(
-        np.where(fixed, 0.0, values.weight),
+        values.weight,
         may_share=~np.isnan(large.pairs.value),
         may_run_alone=~np.isnan(large.alone),
         gpus=tables.capacity,
@@ -196,14 +195,11 @@ def _two_stages(large: TablePairs, limits: Limits) -> Choice:
         mate, bound, stopped = best.mate, best.bound + large.fixed_gain, best.stopped
     groups, counts = large.chosen(mate)
     reached = score(groups, values, counts)
-    weight_bound = reached.weight
-    if not heaviest.proven:
-        weight_bound = max(weight_bound, heaviest.weight_bound + float(values.weight[fixed].sum()))
     return Choice(
         counts=counts,
         value=reached.gain,
         bound=max(bound, reached.gain),
-        weight_bound=weight_bound,
+        weight_bound=reached.weight + heaviest.spare,
         stopped=stopped,
         solver=MATCHING,
         groups=groups,

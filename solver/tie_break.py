@@ -14,7 +14,7 @@ from dovetail.formulations.placement import place
 from dovetail.formulations.problems import Problem
 from dovetail.solver.answers import MOST_GROUPS, OPTIMAL_GAP, Choice, Limits, relative_gap
 from dovetail.solver.cpsat import CpSat
-from dovetail.solver.stages import with_weight
+from dovetail.solver.stages import weight_units
 from dovetail.solver.within_reach import Relaxation
 
 Ints = NDArray[np.int64]
@@ -57,8 +57,8 @@ def _of_value(problem: Problem, choice: Choice, limits: Limits) -> IntegerProgra
     formulation, values = problem.program, problem.values
     program = formulation.program
     if values.two_stage:
-        weight = formulation.weight @ formulation.solution(choice.counts)
-        program = with_weight(program, formulation.weight, float(weight))
+        units, _ = weight_units(problem)
+        program = program.with_row(units, float(units @ formulation.solution(choice.counts)))
     if values.ratio:
         better = formulation.gain - choice.value * formulation.power_w
         gain = formulation.gain @ formulation.solution(choice.counts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from dovetail.formulations.problems import Problem
+from dovetail.formulations.values import Objective
 from dovetail.instances.checker import check
 from dovetail.instances.errors import VerificationError
 from dovetail.instances.instance import Instance
@@ -15,13 +16,22 @@ from dovetail.solver.rounds import Result
 _TOLERANCE = 1e-9
 
 
-def verify(instance: Instance, result: Result) -> Verification:
+def verify(instance: Instance, result: Result, objective: Objective | None = None) -> Verification:
     """Check the plan of a result, and the certificate of its bound where there is one.
 
     The checker goes over the plan, its claims and its value. The bound is proven again where
     the solver left a certificate: the problem is written down anew from the instance, and
     ``dovetail.solver.certificate_errors`` holds the duals against every pair of jobs. Integer
     programs leave none; another solver can then be asked for its bound.
+
+    Parameters
+    ----------
+    instance : Instance
+        The round.
+    result : Result
+        Its outcome.
+    objective : str or callable, optional
+        What it was made for, where that is a subclass of ``JobValues``.
 
     Returns
     -------
@@ -36,22 +46,25 @@ def verify(instance: Instance, result: Result) -> Verification:
     report = check(instance, result.plan)
     if not report.valid:
         raise VerificationError(f"the plan is not valid: {report.violations[0]}")
-    if result.proof is None or result.bound is None:
+    value = result.plan.objective
+    claimed = None if value is None else value.bound
+    if result.proof is None or claimed is None:
         return Verification(certificate="none")
-    _require_proven(instance, result.plan, result.bound, result.proof)
+    named = objective or result.plan.judged_by
+    _require_proven(instance, result.plan, claimed, result.proof, named)
     jobs = len(instance.jobs)
     return Verification(certificate="checked", pairs=jobs * (jobs - 1) // 2)
 
 
-def _require_proven(instance: Instance, plan: Plan, claimed: float, proof: Proof) -> None:
-    if plan.objective is None:
-        raise VerificationError("the plan names no objective")
-    problem = Problem(instance.preempted() if plan.preempt else instance, plan.objective.name)
+def _require_proven(
+    instance: Instance, plan: Plan, claimed: float, proof: Proof, objective: Objective
+) -> None:
+    problem = Problem(instance.preempted() if plan.preempt else instance, objective)
     proven = proof(problem)
     if proven.errors:
         raise VerificationError(f"the certificate of the bound is wrong: {proven.errors[0]}")
     bound = -proven.bound if problem.values.minimised else proven.bound
-    if not math.isclose(bound, claimed, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE):
+    if not math.isclose(bound, claimed, rel_tol=_TOLERANCE):
         raise VerificationError(
             f"the certificate proves a bound of {bound:.10g}, not {claimed:.10g}"
         )

@@ -3,11 +3,33 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+
+_EXACT = 2.0**53
+"""Whole numbers up to here are exact as floats."""
+
+
+class Whole(NamedTuple):
+    """Weights as whole numbers.
+
+    Attributes
+    ----------
+    numbers : (n,) float
+        The whole numbers.
+    scale : float
+        What the weights were multiplied by.
+    rounding : float
+        What two sums of the numbers can differ by more, or less, than those of the weights.
+    """
+
+    numbers: Floats
+    scale: float
+    rounding: float
 
 
 def whole(values: Floats, most: float) -> tuple[Floats, float]:
@@ -18,12 +40,12 @@ def whole(values: Floats, most: float) -> tuple[Floats, float]:
     largest = float(np.abs(values).max(initial=0.0))
     if largest == 0:
         return np.zeros(len(values)), 1.0
-    scale = 2.0 ** math.floor(math.log2(most / largest))
+    scale = 2.0 ** min(1023, math.floor(math.log2(most) - math.log2(largest)))
     return np.round(values * scale), scale
 
 
-def whole_weights(weights: Floats, most: float) -> tuple[Floats, float]:
-    """Return whole numbers in the ratio of the weights, and the scale.
+def whole_weights(weights: Floats, most: float) -> Whole:
+    """Return whole numbers of at most ``most`` in the ratio of the weights.
 
     Exact for decimals, so that sums that are equal stay so. Weights of so many digits that the
     numbers would exceed ``most`` are rounded.
@@ -31,11 +53,15 @@ def whole_weights(weights: Floats, most: float) -> tuple[Floats, float]:
     for digits in range(16):
         scale = 10.0**digits
         nearest = np.round(weights * scale)
-        if nearest.max(initial=0.0) > most:
+        if nearest.max(initial=0.0) > _EXACT:
             break
-        if (np.abs(weights * scale - nearest) <= 1e-12 * nearest).all():
-            return nearest, scale
-    return whole(weights, most)
+        if (np.abs(weights * scale - nearest) <= 1e-15 * nearest).all():
+            unit = float(np.gcd.reduce(nearest.astype(np.int64))) or 1.0
+            if nearest.max(initial=0.0) <= unit * most:
+                return Whole(nearest / unit, scale / unit, 0.0)
+            break
+    numbers, scale = whole(weights, most)
+    return Whole(numbers, scale, float(np.abs(weights * scale - numbers).sum()))
 
 
 def power_of_two(at_least: float) -> float:

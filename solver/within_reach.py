@@ -30,8 +30,12 @@ Ints = NDArray[np.int64]
 
 _TOLERANCE = 1e-9
 
+_ROUNDING = 2.0**-45
+"""Relative error allowed to the sums of a bound."""
+
 _FIRST_STEP, _WIDEN = 1e-4, 4.0
-"""The first target lies so much of the bound below it; the distance grows by this factor."""
+"""The first target lies so much of the bound, or of its distance from the start's value, below
+the bound; the distance grows by this factor, so that a few targets lead down to the start's."""
 
 
 class Relaxation:
@@ -56,6 +60,9 @@ class Relaxation:
         self._reduced = program.cost - program.rows.T @ prices
         self.bound = _most(prices, program.row_lower, program.row_upper)
         self.bound += _most(self._reduced, program.lower, program.upper)
+        farthest = np.maximum(np.abs(program.lower), np.abs(program.upper))
+        terms = np.abs(program.cost) + abs(program.rows).T @ np.abs(prices)
+        self.bound += _ROUNDING * float(terms @ farthest)
 
     def within_reach(self, at_least: float) -> IntegerProgram:
         """Return the program with bounds that keep every solution worth at least so much."""
@@ -94,7 +101,8 @@ class WithinReach:
             return self.backend.solve(program, limits)
         relaxation = Relaxation(program, limits)
         best, value = start, float(program.cost @ start)
-        bound, step = relaxation.bound, _FIRST_STEP * abs(relaxation.bound)
+        bound = relaxation.bound
+        step = _FIRST_STEP * max(abs(bound), bound - value)
         while not limits.passed:
             target = max(value, relaxation.bound - step)
             answer = self.backend.solve(relaxation.within_reach(target), limits, best)

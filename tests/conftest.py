@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 
+import pytest
 from hypothesis import settings
 
 # Machines that run tests are busy; how long one example takes says nothing about the code.
@@ -13,3 +14,16 @@ settings.load_profile("dovetail")
 # Shells let what they start in the background ignore Ctrl-C, and tests send it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def shadowed(tmp_path, monkeypatch):
+    """Make a folder of files with the names of libraries the working directory; none may run."""
+    folder = tmp_path / "shadowed"
+    folder.mkdir()
+    ran = tmp_path / "ran"
+    for name in ("dovetail", "json", "multiprocessing", "numpy", "pickle", "pulp", "socket"):
+        (folder / f"{name}.py").write_text(f"open({str(ran)!r}, 'a').write({name!r} + ' ')")
+    monkeypatch.chdir(folder)
+    yield folder
+    assert not ran.exists(), ran.read_text()

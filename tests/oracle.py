@@ -4,12 +4,14 @@ It shares no code with the solver and none with the checker, so that three readi
 formats meet in the tests. Pending jobs are placed one after another, on every set of GPUs that
 differs (GPUs of one model and size that hold the same jobs are the same) and at every
 sub-batch; shares are chosen last, per GPU, as every objective only gains when a slowdown falls.
+Weights are added as the decimals that they are written as, so that the lightest job counts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import cached_property
 from itertools import combinations, permutations, product
 from math import inf
@@ -70,7 +72,7 @@ class _Search:
     objective: ObjectiveName
     held: dict[str, list[Unit]] = field(default_factory=dict)
     options: dict[tuple[str, tuple[Unit, ...]], list[Option]] = field(default_factory=dict)
-    best: tuple[float, float] = (-inf, -inf)
+    best: tuple[Fraction | float, float] = (-inf, -inf)
     best_plan: Plan | None = None
 
     def run(self) -> Optimum:
@@ -82,12 +84,12 @@ class _Search:
         self.before = {gpu: tuple(units) for gpu, units in self.held.items()}
         running = [k for k, job in enumerate(self.jobs) if job.running]
         hope = sum(self.hopes[k] for k in running)
-        self._place(0, sum(self.jobs[k].weight for k in running), hope)
+        self._place(0, sum((self.weights[k] for k in running), Fraction()), hope)
         assert self.best_plan is not None
         weight, score = self.best
         if self.objective in TWO_STAGE:
             value = score if self.objective == "energy" else -score
-            return Optimum(value, weight, self.best_plan)
+            return Optimum(value, float(weight), self.best_plan)
         return Optimum(score, self._weight_of(self.best_plan), self.best_plan)
 
     # -- the instance -------------------------------------------------------------------
@@ -95,6 +97,10 @@ class _Search:
     @property
     def jobs(self) -> tuple[Job, ...]:
         return self.instance.jobs
+
+    @cached_property
+    def weights(self) -> list[Fraction]:
+        return [Fraction(repr(job.weight)) for job in self.jobs]
 
     def full(self, job: Job) -> int:
         batch = self.instance.workloads[job.workload].batch
@@ -247,17 +253,21 @@ class _Search:
             return len(units) < 2
         jobs = [self.jobs[unit.job] for unit in units]
         (a, b), (rest_a, rest_b) = slow, [job.remaining_s or 0.0 for job in jobs]
+        own_a, own_b = map(self.factor, units)
         if a * rest_a < b * rest_b:
-            a, b, rest_a, rest_b = b, a, rest_b, rest_a
-        shared = (b * rest_b + b * rest_b + (rest_a - b * rest_b / a)) / 2
-        times = [job.remaining_s or 0.0 for job in jobs]
+            a, b, rest_a, rest_b, own_a = b, a, rest_b, rest_a, own_b
+        shared = (b * rest_b + b * rest_b + own_a * (rest_a - b * rest_b / a)) / 2
+        times = [
+            (job.remaining_s or 0.0) * (self.factor(unit) if job.running else 1)
+            for job, unit in zip(jobs, units, strict=True)
+        ]
         running = [job.running for job in jobs]
         first = times[running.index(True)] if any(running) else min(times)
         return shared < (first + sum(times)) / 2 * (1 - 1e-9)
 
     # -- the search ---------------------------------------------------------------------
 
-    def _place(self, k: int, weight: float, hope: float) -> None:
+    def _place(self, k: int, weight: Fraction, hope: float) -> None:
         if k == len(self.jobs):
             self._finish(weight)
             return
@@ -270,12 +280,12 @@ class _Search:
         self._place(k + 1, weight, hope)
 
     def _start(
-        self, k: int, gpus: tuple[str, ...], sub_batch: int, weight: float, hope: float
+        self, k: int, gpus: tuple[str, ...], sub_batch: int, weight: Fraction, hope: float
     ) -> None:
         for gpu in gpus:
             self.held[gpu].append(Unit(k, sub_batch))
         if all(self._may_stay(gpu) for gpu in gpus):
-            self._place(k + 1, weight + self.jobs[k].weight, hope + self.hopes[k])
+            self._place(k + 1, weight + self.weights[k], hope + self.hopes[k])
         for gpu in gpus:
             self.held[gpu].pop()
 
@@ -286,12 +296,13 @@ class _Search:
             return False
         return len(units) < self.instance.cluster.max_jobs_per_gpu or bool(self.ways(gpu))
 
-    def _hopeless(self, k: int, weight: float, hope: float) -> bool:
+    def _hopeless(self, k: int, weight: Fraction, hope: float) -> bool:
         """Tell whether even placing every job left over at its best falls short."""
         rest = [i for i in range(k, len(self.jobs)) if not self.jobs[i].running]
         if self.objective in TWO_STAGE:
-            return weight + sum(self.jobs[i].weight for i in rest) < self.best[0] - 1e-9
-        return hope + sum(self.hopes[i] for i in rest) < self.best[1] - 1e-9
+            return weight + sum(self.weights[i] for i in rest) < self.best[0]
+        least = self.best[1] - 1e-9 * abs(self.best[1])
+        return hope + sum(self.hopes[i] for i in rest) < least
 
     @cached_property
     def hopes(self) -> list[float]:
@@ -329,7 +340,7 @@ class _Search:
         kind = self.instance.places[gpu].gpu
         return kind.model, kind.memory_mib, running, tuple(self.held[gpu])
 
-    def _finish(self, weight: float) -> None:
+    def _finish(self, weight: Fraction) -> None:
         if self.instance.cluster.gang_sharing == "whole" and not self._whole():
             return
         used = [gpu for gpu, units in self.held.items() if units]
@@ -337,10 +348,7 @@ class _Search:
             options = dict(zip(used, ways, strict=True))
             score = self._score(options)
             rank = (weight if self.objective in TWO_STAGE else 0.0, score)
-            better = rank[0] > self.best[0] + 1e-9 or (
-                rank[0] > self.best[0] - 1e-9 and rank[1] > self.best[1]
-            )
-            if better:
+            if rank > self.best:
                 self.best = rank
                 self.best_plan = self._plan(options)
 

@@ -39,6 +39,8 @@ class Shape:
     latency: bool = True
     remaining: bool = True
     power: bool = True
+    wide: bool = False
+    """Weights over twelve orders of magnitude in place of ordinary ones."""
 
 
 INTERCHANGEABLE = Shape(gangs=False, models=False, memory=False, running=False, sets=False)
@@ -190,7 +192,7 @@ def _job(draw: Random, shape: Shape, k: int, names: list[str]) -> Data:
         "id": f"j{k}",
         "workload": draw.choice(names),
         "workers": draw.choice([1, 1, 1, 2, 2, 3]) if shape.gangs else 1,
-        "weight": draw.choice([0.5, 1.0, 1.0, 2.0]),
+        "weight": _weight(draw, shape),
     }
     if shape.remaining:
         job["remaining_s"] = draw.randint(300, 9000)
@@ -199,6 +201,13 @@ def _job(draw: Random, shape: Shape, k: int, names: list[str]) -> Data:
     if shape.latency and draw.random() < 0.3:
         job["priority"] = "latency"
     return job
+
+
+def _weight(draw: Random, shape: Shape) -> float:
+    if not shape.wide:
+        return draw.choice([0.0, 0.5, 0.5, 1.0, 1.0, 1.0, 2.0, 2.0])
+    digits = draw.choice([1, 3, 17])
+    return float(f"{10 ** draw.uniform(-6, 6):.{digits}g}") if draw.random() < 0.9 else 0.0
 
 
 def _running(draw: Random, data: Data, job: Data, held: dict[str, int]) -> Data:

@@ -4,45 +4,54 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 from fastapi import APIRouter, FastAPI, Header, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from pydantic.json_schema import models_json_schema
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dovetail import __version__
-from dovetail.executor.live.brain import OVER
-from dovetail.executor.live.desk import Desk
+from dovetail.executor.live.admission import is_administrator
+from dovetail.executor.live.desk import Desk, UnknownJobError
 from dovetail.executor.live.jobs import Owner
 from dovetail.executor.live.views import JobView, ServiceView
-from dovetail.instances._record import input_error
+from dovetail.instances._record import Record, input_error
 from dovetail.instances.errors import DovetailError
-from dovetail.live.logs import Log, followed, last_lines, written
+from dovetail.live.logs import Log, followed, last_lines, require_own, written
 from dovetail.live.peers import Tokens
 from dovetail.live.prometheus import exposition
 from dovetail.live.requests import (
     KEY_HEADER,
+    MOST_BODY_BYTES,
     Accepted,
     DrainRequest,
     Explained,
     Fault,
     Submissions,
     fault_of,
+    parsed,
 )
 
-MOST_BODY_BYTES: Final = 64 * 2**20
+LONGEST_BODY_S: Final = 60.0
+"""Seconds in which a request's body has to come."""
+
 LONGEST_WAIT_S: Final = 60.0
 _POLL_S: Final = 0.1
+_SLICE_S: Final = 5.0
 
 _router = APIRouter(prefix="/v1")
+_Made = TypeVar("_Made")
 
 
-def application(desk: Desk | None, tokens: Tokens | None = None) -> FastAPI:
+def application(desk: Desk | None, tokens: Tokens | None = None, private: bool = False) -> FastAPI:
     """Return the API of a service.
 
     Parameters
@@ -51,8 +60,10 @@ def application(desk: Desk | None, tokens: Tokens | None = None) -> FastAPI:
         The service; None where nothing will be asked.
     tokens : Tokens, optional
         Of those who may ask over TCP; without them nobody may.
+    private : bool
+        Whether users see no commands and folders of others.
     """
-    made = FastAPI(
+    made = _Described(
         title="Dovetail",
         version=__version__,
         description="A live service that decides which GPU jobs share which GPUs.",
@@ -65,6 +76,10 @@ def application(desk: Desk | None, tokens: Tokens | None = None) -> FastAPI:
     )
     made.state.desk = desk
     made.state.ending = threading.Event()
+    made.state.bodies = _Bodies()
+    made.state.private = private
+    if desk is not None:
+        made.state.ends = _Ends(desk, made.state.ending.is_set)
     made.include_router(_router)
     made.add_api_route("/metrics", _metrics, response_class=PlainTextResponse)
     made.add_middleware(_Gate, tokens=tokens)
@@ -76,10 +91,32 @@ def application(desk: Desk | None, tokens: Tokens | None = None) -> FastAPI:
     return made
 
 
+class _Described(FastAPI):
+    """Describes the bodies of requests, too, which it does not parse itself."""
+
+    def openapi(self) -> dict[str, Any]:
+        """Return the description of the API."""
+        if self.openapi_schema is None:
+            named = [(record, "validation") for record in (Submissions, DrainRequest)]
+            _, records = models_json_schema(named, ref_template=_SCHEMA)  # type: ignore[arg-type]
+            super().openapi()["components"]["schemas"].update(records["$defs"])
+        assert self.openapi_schema is not None
+        return self.openapi_schema
+
+
+def _holds(record: type[Record]) -> dict[str, Any]:
+    """Return what the description says of a body that is a record."""
+    schema = {"$ref": _SCHEMA.format(model=record.__name__)}
+    return {"requestBody": {"content": {"application/json": {"schema": schema}}, "required": True}}
+
+
+_SCHEMA: Final = "#/components/schemas/{model}"
+
 MEANINGS: Final = (
     (401, "token", "over TCP: no token, or one that is not known"),
     (403, "refused", "this user may not"),
     (404, "unknown_job", "there is no such job"),
+    (408, "http", "the body did not come in time"),
     (413, "http", "the body is too large"),
     (422, "input", "the request breaks a rule"),
     (500, "failed", "an internal error"),
@@ -97,13 +134,12 @@ def service(request: Request) -> ServiceView:
 @_router.get("/jobs")
 def jobs(request: Request, over: bool = False) -> Sequence[JobView]:
     """Return the jobs that are not over, or all, in the order of submission; without history."""
-    return _desk(request).jobs(over)
+    return [_shown(request, found) for found in _desk(request).jobs(over)]
 
 
-@_router.post("/jobs", status_code=201)
-def submit(
+@_router.post("/jobs", status_code=201, openapi_extra=_holds(Submissions))
+async def submit(
     request: Request,
-    body: Submissions,
     key: Annotated[str, Header(alias=KEY_HEADER, max_length=200)] = "",
 ) -> Accepted:
     """Accept jobs, all or none; they run as the user who asks.
@@ -112,7 +148,10 @@ def submit(
     with the ids of the first time.
     """
     owner = _asker(request)
-    return Accepted(ids=_desk(request).submit(body.specs(owner), owner, key))
+    specs = await _bodies(request).read(
+        request, lambda body: parsed(Submissions, body).specs(owner)
+    )
+    return Accepted(ids=await run_in_threadpool(_desk(request).submit, specs, owner, key))
 
 
 @_router.get("/jobs/{job}")
@@ -124,18 +163,25 @@ async def job(
     """Return a job with its history; with `wait_s` as soon as it is over, or after that time."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait_s
-    while True:
-        found = await run_in_threadpool(_desk(request).job, job)
-        late = loop.time() >= deadline or _ending(request)
-        if found.state in OVER or late or await request.is_disconnected():
-            return found
-        await asyncio.sleep(_POLL_S)
+    while not _ending(request) and not await request.is_disconnected():
+        left_s = deadline - loop.time()
+        if left_s <= 0 or await _ends(request).over(job, min(left_s, _SLICE_S)):
+            break
+    return _shown(request, await run_in_threadpool(_desk(request).job, job))
 
 
 @_router.post("/jobs/{job}/cancel")
-def cancel(request: Request, job: str) -> JobView:
-    """Begin to end a job; one that is over stays as it is."""
-    return _desk(request).cancel(job, _asker(request))
+def cancel(
+    request: Request,
+    job: str,
+    grace_s: Annotated[float | None, Query(ge=0, allow_inf_nan=False)] = None,
+) -> JobView:
+    """Begin to end a job; one that is over stays as it is.
+
+    With `grace_s` it is killed after so many seconds from now, where its own grace is not over
+    before that; 0 kills it at once.
+    """
+    return _desk(request).cancel(job, _asker(request), grace_s)
 
 
 @_router.get("/jobs/{job}/explanation")
@@ -156,6 +202,8 @@ async def log(
     desk, by = _desk(request), _asker(request)
     newest = await run_in_threadpool(desk.log_path, job, rank, by)
     uid = (await run_in_threadpool(desk.job, job)).uid
+    if newest is not None:
+        await run_in_threadpool(require_own, newest, uid)
     if follow:
         asked = Log(desk, job, rank, by, uid)
         return _stream(followed(asked, lines, lambda: _ending(request)))
@@ -166,10 +214,11 @@ async def log(
     return StreamingResponse(written(newest, uid), media_type="text/plain")
 
 
-@_router.post("/drain")
-def drain(request: Request, body: DrainRequest) -> ServiceView:
+@_router.post("/drain", openapi_extra=_holds(DrainRequest))
+async def drain(request: Request) -> ServiceView:
     """Let devices (none named: all) take no new jobs, or take them again."""
-    return _desk(request).drain(body.gpus, body.on, _asker(request))
+    asked = await _bodies(request).read(request, lambda body: parsed(DrainRequest, body))
+    return await run_in_threadpool(_desk(request).drain, asked.gpus, asked.on, _asker(request))
 
 
 @_router.get("/instance")
@@ -193,6 +242,24 @@ def _metrics(request: Request) -> Response:
 
 def _desk(request: Request) -> Desk:
     found: Desk = request.app.state.desk
+    return found
+
+
+def _shown(request: Request, job: JobView) -> JobView:
+    """Return what whoever asks may see of a job."""
+    by = _asker(request)
+    if not request.app.state.private or by.uid == job.uid or is_administrator(by):
+        return job
+    return job.model_copy(update={"command": (), "cwd": ""})
+
+
+def _ends(request: Request) -> _Ends:
+    found: _Ends = request.app.state.ends
+    return found
+
+
+def _bodies(request: Request) -> _Bodies:
+    found: _Bodies = request.app.state.bodies
     return found
 
 
@@ -226,15 +293,10 @@ async def _told(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _malformed(request: Request, error: Exception) -> JSONResponse:
-    """Tell what is wrong with a request as records tell it."""
+    """Tell what is wrong with a header or with what is asked in the address."""
     assert isinstance(error, RequestValidationError)
     errors: list[Any] = [{**each, "loc": each["loc"][1:]} for each in error.errors()]
-    if errors[0]["type"] == "json_invalid":
-        return _answer(Fault(kind="input", error="must be JSON, got something else"), 422)
-    if not errors[0]["loc"]:
-        return _answer(Fault(kind="input", error="must be a mapping of field names to values"), 422)
-    record = Submissions if request.url.path.endswith("/jobs") else DrainRequest
-    return _answer(*fault_of(input_error(record, errors)))
+    return _answer(*fault_of(input_error(Record, errors)))
 
 
 async def _http_error(request: Request, error: Exception) -> JSONResponse:
@@ -256,10 +318,23 @@ class _Gate:
         self._tokens = tokens
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and not self._known(scope):
-            await _answer(Fault(kind="token", error=_lacking(scope)), 401)(scope, receive, send)
+        refusal = self._refusal(scope) if scope["type"] == "http" else None
+        if refusal is not None:
+            await refusal(scope, receive, send)
             return
         await self._app(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        names = {name for name, _ in scope["headers"]}
+        if names >= {b"content-length", b"transfer-encoding"}:
+            # A proxy may take another part of it for the next request (RFC 9112, 6.3).
+            told = "must have Content-Length or Transfer-Encoding, got both"
+            answer = _answer(Fault(kind="http", error=told), 400)
+            answer.headers["connection"] = "close"
+            return answer
+        if not self._known(scope):
+            return _answer(Fault(kind="token", error=_lacking(scope)), 401)
+        return None
 
     def _known(self, scope: Scope) -> bool:
         state = scope.setdefault("state", {})
@@ -276,6 +351,76 @@ def _lacking(scope: Scope) -> str:
     if any(name == b"authorization" for name, _ in scope["headers"]):
         return "this token is not known"
     return "over TCP a token is needed: Authorization: Bearer"
+
+
+class _Bodies:
+    """Reads what requests hold: of each user one at a time, and one in all is made sense of.
+
+    So what one user sends takes little memory and keeps nobody else from being answered.
+    """
+
+    def __init__(self) -> None:
+        self._of_user: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._parsing = asyncio.Lock()
+
+    async def read(self, request: Request, made: Callable[[bytes], _Made]) -> _Made:
+        """Return what is made of a request's body, in another thread."""
+        async with self._of_user[_asker(request).uid]:
+            try:
+                body = await asyncio.wait_for(request.body(), LONGEST_BODY_S)
+            except TimeoutError:
+                rule = f"a body has to come within {LONGEST_BODY_S:g} s"
+                raise HTTPException(408, rule) from None
+            except ClientDisconnect:
+                raise HTTPException(400, "the body broke off") from None
+            async with self._parsing:
+                return await run_in_threadpool(made, body)
+
+
+class _Ends:
+    """Sees which jobs are over, with one look at each however many wait for it.
+
+    Parameters
+    ----------
+    desk : Desk
+        Who knows.
+    ending : callable
+        Whether nobody may be kept waiting any more.
+    """
+
+    def __init__(self, desk: Desk, ending: Callable[[], bool]) -> None:
+        self._desk, self._ending = desk, ending
+        self._waiting: dict[str, set[asyncio.Future[bool]]] = {}
+        self._looking: asyncio.Task[None] | None = None
+
+    async def over(self, job: str, within_s: float) -> bool:
+        """Return whether a job, or the service, is over within a time."""
+        if self._is_over(job):
+            return True
+        told: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        waiting = self._waiting.setdefault(job, set())
+        waiting.add(told)
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look())
+        await asyncio.wait([told], timeout=within_s)
+        waiting.discard(told)
+        return told.done()
+
+    async def _look(self) -> None:
+        while self._waiting:
+            for job, waiting in list(self._waiting.items()):
+                over = self._is_over(job)
+                for told in waiting if over else ():
+                    told.set_result(True)
+                if over or not waiting:
+                    del self._waiting[job]
+            await asyncio.sleep(_POLL_S)
+
+    def _is_over(self, job: str) -> bool:
+        try:
+            return self._ending() or self._desk.is_over(job)
+        except UnknownJobError:
+            return True
 
 
 class _SmallBodies:

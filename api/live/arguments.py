@@ -54,6 +54,12 @@ def add_live(
     cancel = asking("cancel", "End jobs: asked first, killed when their grace is over.")
     cancel.add_argument("jobs", metavar="JOB", nargs="+", help=_JOB_HELP)
     cancel.add_argument("--wait", action="store_true", help="return when they are gone")
+    cancel.add_argument(
+        "--grace",
+        metavar="TIME",
+        type=_duration,
+        help="kill them after this, if their own grace is longer; 0: now",
+    )
     drain = asking("drain", "Let devices take no new jobs; those that run go on.")
     drain.add_argument(
         "gpus", metavar="DEVICE", nargs="*", help="a device, or a node: all of its (default: all)"
@@ -117,7 +123,36 @@ def _serve(serve: argparse.ArgumentParser) -> None:
         "--tokens", metavar="FILE", help="USER TOKEN on each line; only its owner may read it"
     )
     serve.add_argument(
+        "--max-grace",
+        metavar="TIME",
+        type=_duration,
+        default=3600.0,
+        help="the longest --grace that jobs may have (default: 1 h)",
+    )
+    _keep(serve)
+    serve.add_argument(
+        "--private",
+        action="store_true",
+        help="show the command and folder of a job to its user and to administrators only",
+    )
+    serve.add_argument(
+        "--user-jobs",
+        metavar="N",
+        type=_number(0),
+        default=10_000,
+        help="how many jobs of a user may wait, administrators' not counted (default: 10000)",
+    )
+    serve.add_argument(
         "--dry-run", action="store_true", help="start nothing; plan --from-live tells what would be"
+    )
+    _insecure(serve)
+
+
+def _insecure(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--insecure",
+        action="store_true",
+        help="as root, let agents listen on ports where any user could take their place and token",
     )
 
 
@@ -191,6 +226,18 @@ def _agent(agent: argparse.ArgumentParser) -> None:
         "--directory",
         metavar="DIR",
         help="where its state is kept, on this machine (default: agent in the service's)",
+    )
+    _insecure(agent)
+    _keep(agent)
+
+
+def _keep(keeping: argparse.ArgumentParser) -> None:
+    keeping.add_argument(
+        "--keep",
+        metavar="TIME",
+        type=_duration,
+        default=30 * 86_400.0,
+        help="how long logs and events of ended jobs are kept (default: 30 days)",
     )
 
 
@@ -338,6 +385,9 @@ def _logs(logs: argparse.ArgumentParser) -> None:
         "-n", "--lines", metavar="N", type=_number(0), help="begin with the last N lines"
     )
     logs.add_argument(
+        "--raw", action="store_true", help="give a terminal what would command it, too"
+    )
+    logs.add_argument(
         "--rank", metavar="K", type=_number(0), default=0, help="of this process (default: 0)"
     )
 
@@ -390,8 +440,8 @@ def _minutes(text: str) -> float:
 
 def _pause(text: str) -> float:
     time_s = _duration(text)
-    if time_s < 0.1:
-        raise argparse.ArgumentTypeError(f"must be >= 0.1 s, got {text!r}")
+    if not 0.1 <= time_s <= 86_400:
+        raise argparse.ArgumentTypeError(f"must be >= 0.1 s and <= 1d, got {text!r}")
     return time_s
 
 
@@ -407,7 +457,7 @@ def _number(least: int) -> Callable[[str], int]:
 def _pattern(text: str) -> str:
     try:
         groups = re.compile(text).groups
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         rule = f"must be a regular expression, got {text!r} ({error})"
         raise argparse.ArgumentTypeError(rule) from None
     if groups < 1:

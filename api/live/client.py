@@ -19,6 +19,7 @@ from dovetail.instances.plan import Plan
 from dovetail.live.places import NoServiceError, find_service
 from dovetail.live.requests import (
     KEY_HEADER,
+    TOKEN_VARIABLE,
     Accepted,
     Explained,
     Fault,
@@ -65,7 +66,7 @@ class Client:
 
     def __init__(self, service: str | None = None, token: str | None = None) -> None:
         self.service_name = service or find_service()
-        token = token or os.environ.get("DOVETAIL_TOKEN")
+        token = token or os.environ.get(TOKEN_VARIABLE)
         self._http = _connection(self.service_name, token)
 
     @property
@@ -117,9 +118,10 @@ class Client:
             answer = self._http.post("/v1/jobs", json=body, headers={KEY_HEADER: key})
         return Accepted.from_data(_data(answer)).ids
 
-    def cancel(self, job: str) -> JobView:
-        """Begin to end a job."""
-        return JobView.from_data(self._post(f"jobs/{quote(job, safe='')}/cancel", None))
+    def cancel(self, job: str, grace_s: float | None = None) -> JobView:
+        """Begin to end a job; a grace, in seconds, may shorten its own."""
+        asked = "" if grace_s is None else f"?grace_s={grace_s}"
+        return JobView.from_data(self._post(f"jobs/{quote(job, safe='')}/cancel{asked}", None))
 
     def drain(self, gpus: Sequence[str], on: bool = True) -> ServiceView:
         """Let devices (none named: all) take no new jobs, or take them again."""
@@ -225,7 +227,7 @@ def _connection(service: str, token: str | None) -> httpx.Client:
         transport = httpx.HTTPTransport(uds=service)
         return httpx.Client(transport=transport, base_url="http://dovetail", timeout=_TIMEOUT_S)
     if token is None:
-        raise InputError("is needed for a service over TCP", "DOVETAIL_TOKEN")
+        raise InputError("is needed for a service over TCP", TOKEN_VARIABLE)
     headers = {"Authorization": f"Bearer {token}"}
     try:
         return httpx.Client(base_url=service, headers=headers, timeout=_TIMEOUT_S, trust_env=False)

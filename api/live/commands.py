@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Iterable, Mapping, Sequence
+from codecs import getincrementaldecoder
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import Any, Final
 
@@ -21,6 +23,13 @@ from dovetail.live.places import NoServiceError
 
 _INTERPRETERS: Final = ("bash", "python", "sh", "torchrun")
 _MOST_LABEL: Final = 60
+
+_COMMANDING: Final = re.compile(
+    r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f"
+    r"\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff]"
+)
+"""Control characters but tab and the ends of lines; what has no width or changes the direction."""
+
 _AGAIN_S: Final = 1.0
 _PATIENCE_S: Final = 300.0
 """How long a service that is being restarted is waited for."""
@@ -92,16 +101,26 @@ def logs(options: Namespace) -> int:
             text = b"".join(chunks).decode(errors="replace")
             write_data({"job": options.job, "rank": options.rank, "text": text}, "-")
             return 0
+        if sys.stdout.isatty() and not options.raw:
+            chunks = _harmless(chunks)
         for chunk in chunks:
             sys.stdout.buffer.write(chunk)
             sys.stdout.buffer.flush()
     return 0
 
 
+def _harmless(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield text without what commands a terminal or hides on it, which is written out."""
+    decoder = getincrementaldecoder("utf-8")("replace")
+    for chunk in chunks:
+        text = decoder.decode(chunk)
+        yield _COMMANDING.sub(lambda one: ascii(one[0])[1:-1], text).encode()
+
+
 def cancel(options: Namespace) -> int:
     """Begin to end jobs."""
     with Client() as client:
-        found = [client.cancel(name) for name in options.jobs]
+        found = [client.cancel(name, options.grace) for name in options.jobs]
         if options.wait:
             found = [_waited(client, job.id) for job in found]
     if options.json:

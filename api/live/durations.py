@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Final
 
@@ -24,4 +25,5 @@ def lasting(time_s: float) -> str:
 def parsed_duration(text: str) -> float | None:
     """Return the seconds of ``90``, ``90s``, ``15m``, ``2h`` or ``1d``; None for other texts."""
     found = _WRITTEN.fullmatch(text)
-    return float(found[1]) * _SECONDS[found[2] or "s"] if found else None
+    time_s = float(found[1]) * _SECONDS[found[2] or "s"] if found else math.inf
+    return time_s if time_s < math.inf else None

@@ -11,7 +11,6 @@ from itertools import count
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
-from dovetail.executor.live.brain import OVER
 from dovetail.executor.live.desk import Desk, RefusedError
 from dovetail.executor.live.jobs import Owner
 
@@ -33,6 +32,20 @@ def written(newest: str, uid: int) -> Iterator[bytes]:
         with _opened(part, uid) as file:
             while chunk := file.read(_CHUNK_BYTES):
                 yield chunk
+
+
+def require_own(newest: str, uid: int) -> None:
+    """Refuse a log in whose place its owner has put another file.
+
+    Raises
+    ------
+    RefusedError
+        When it is refused.
+    """
+    for part in _parts(newest):
+        # It may be rotated just now.
+        with suppress(FileNotFoundError):
+            _opened(part, uid).close()
 
 
 def last_lines(newest: str, uid: int, lines: int) -> bytes:
@@ -73,7 +86,7 @@ class Log(NamedTuple):
 
     def is_over(self) -> bool:
         """Return whether nothing more will be written."""
-        return self.desk.job(self.job).state in OVER
+        return self.desk.is_over(self.job)
 
 
 async def followed(log: Log, lines: int | None, ending: Callable[[], bool]) -> AsyncIterator[bytes]:

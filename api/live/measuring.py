@@ -68,7 +68,7 @@ def measure(options: Namespace) -> int:
     """Carry out what is left of a campaign; the exit status is 0 where nothing is, else 3."""
     begun_s = time.monotonic()
     campaign = _checked(read_campaign(options.campaign), options.campaign)
-    folder = Path(options.output or Path(options.campaign).stem).resolve()
+    folder = Path(os.path.realpath(options.output or Path(options.campaign).stem))
     with _ended_by_signals(), ExitStack() as leaving:
         device, versions = _opened(options, campaign, folder, leaving)
         if options.dry_run:

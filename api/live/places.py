@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
+import socket as sockets
+import time
 from pathlib import Path
 
+from dovetail.executor.live.journal import LOCK
+from dovetail.executor.live.small_files import write_kept
 from dovetail.instances.errors import DovetailError, InputError
-from dovetail.instances.files import write_data
+
+_LOG = logging.getLogger("dovetail.live")
 
 ROOT_DIRECTORY = Path("/var/lib/dovetail")
 ROOT_SOCKET = Path("/run/dovetail/api.sock")
 MOST_SOCKET_BYTES = 107
 """The kernel's limit of a UNIX socket's name, less the zero at its end."""
+
+
+START_S = 30.0
+"""How long a service that is being started is waited for."""
+
+_AGAIN_S = 0.1
 
 
 class NoServiceError(DovetailError):
@@ -64,8 +76,14 @@ def checked_socket(path: Path) -> Path:
 
 
 def announce(directory: Path, socket: Path) -> None:
-    """Let clients of this directory find the service."""
-    write_data({"pid": os.getpid(), "socket": str(socket)}, directory / "service.json")
+    """Let clients of this directory find the service.
+
+    Where that cannot be written, they still find it at the usual place of its socket.
+    """
+    try:
+        write_kept({"pid": os.getpid(), "socket": str(socket)}, directory / "service.json")
+    except InputError as error:
+        _LOG.warning("%s", error)
 
 
 def retract(directory: Path) -> None:
@@ -92,7 +110,44 @@ def find_service() -> str:
         return announced
     if "DOVETAIL_HOME" not in os.environ and ROOT_SOCKET.exists():
         return str(ROOT_SOCKET)
+    return _soon_announced(directory)
+
+
+def _soon_announced(directory: Path) -> str:
+    """Return the socket of a service that is being started, once it listens there."""
+    give_up_s = time.monotonic() + START_S
+    while (pid := _lock_holder(directory)) is not None:
+        announced = _announced(directory)
+        if announced is not None:
+            return announced
+        # A full disk may have kept it from being announced.
+        if _listens(default_socket(directory)):
+            return str(default_socket(directory))
+        if time.monotonic() > give_up_s:
+            raise NoServiceError(f"the service in {directory} (process {pid}) is still starting")
+        time.sleep(_AGAIN_S)
     raise NoServiceError(f"no service runs in {directory}: start one with dovetail serve")
+
+
+def _listens(socket: Path) -> bool:
+    try:
+        with sockets.socket(sockets.AF_UNIX) as client:
+            client.connect(os.fspath(socket))
+    except OSError:
+        return False
+    return True
+
+
+def _lock_holder(directory: Path) -> int | None:
+    """Return which process has locked the directory of a service; None: none has, or no tells."""
+    try:
+        pid = int((directory / LOCK).read_text())
+        # Only looked at: taking the lock, if for a moment, would keep a service from starting.
+        held = f":{(directory / LOCK).stat().st_ino} "
+        locks = Path("/proc/locks").read_text().splitlines()
+    except (OSError, ValueError):
+        return None
+    return pid if any("FLOCK" in line and held in line for line in locks) else None
 
 
 def _announced(directory: Path) -> str | None:

@@ -15,7 +15,7 @@ from dovetail.live.places import mps_directory
 _FLAG: Final = "--pool"
 
 
-def pool_named(text: str, directory: Path, sample_s: float) -> NodePool:
+def pool_named(text: str, directory: Path, sample_s: float, insecure: bool = False) -> NodePool:
     """Return the pool that a text names.
 
     Parameters
@@ -28,6 +28,8 @@ def pool_named(text: str, directory: Path, sample_s: float) -> NodePool:
         The service's state directory.
     sample_s : float
         Seconds between two looks of the service at progress.
+    insecure : bool
+        Whether root's service may work with agents in whose place any user could listen.
 
     Raises
     ------
@@ -37,7 +39,8 @@ def pool_named(text: str, directory: Path, sample_s: float) -> NodePool:
     name, _, rest = text.partition(":")
     if name not in _POOLS:
         raise InputError(f"must be one of {', '.join(_POOLS)}, got {name!r}", _FLAG)
-    return _POOLS[name](rest, directory, sample_s)
+    options = {"insecure": insecure} if name == "nodes" else {}
+    return _POOLS[name](rest, directory, sample_s, **options)
 
 
 def _gpu(rest: str, directory: Path, _: float) -> NodePool:
@@ -62,13 +65,14 @@ def _cpu(rest: str, directory: Path, _: float) -> NodePool:
     return open_cpu_pool(directory, rest)
 
 
-def _nodes(rest: str, directory: Path, sample_s: float) -> NodePool:
+def _nodes(rest: str, directory: Path, sample_s: float, insecure: bool) -> NodePool:
     from dovetail.executor.live.nodes.finding import ListedNodes
     from dovetail.executor.live.pools.nodes import NodesPool
 
     if not rest:
         raise InputError("must name a file: nodes:FILE", _FLAG)
-    return NodesPool(directory, ListedNodes(Path(rest)), sample_s=sample_s)
+    privileged = os.geteuid() == 0 and not insecure
+    return NodesPool(directory, ListedNodes(Path(rest), privileged), sample_s=sample_s)
 
 
 def _ray(rest: str, directory: Path, sample_s: float) -> NodePool:
@@ -101,7 +105,7 @@ def _simulated(rest: str, directory: Path, _: float) -> NodePool:
     return SimulatedNode(directory, instance_named(rest))
 
 
-_POOLS: Final[Mapping[str, Callable[[str, Path, float], NodePool]]] = MappingProxyType(
+_POOLS: Final[Mapping[str, Callable[..., NodePool]]] = MappingProxyType(
     {
         "gpu": _gpu,
         "cpu": _cpu,

@@ -39,8 +39,6 @@ def prove_here(options: Namespace) -> int:
     was no time for all of them.
     """
     program = shutil.which(PROGRAM)
-    if program is None:
-        print(f"{PROGRAM} is not installed: what needs MPS cannot be tried", file=sys.stderr)
     path = Path(options.proof or _PROOF)
     job = Job(options.only or (), not options.no_faults, options.minutes)
     # What ends us from outside clears up as Ctrl-C does.
@@ -48,6 +46,9 @@ def prove_here(options: Namespace) -> int:
     try:
         with _session() as nvml:
             gpu = _free_gpu(nvml)
+            if program is None:
+                told = f"{PROGRAM} is not installed: what needs MPS cannot be tried"
+                print(told, file=sys.stderr)
             proof = _begun(path, Proof(machine=machine_of(nvml, gpu, program)))
             checks = chosen(job, proof)
             done: set[str] = set()

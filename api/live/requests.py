@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
-from pydantic import Field, StrictBool, create_model
+from pydantic import FailFast, Field, StrictBool, ValidationError, create_model
 
 from dovetail.executor.live.desk import BusyError, RefusedError, UnknownJobError
 from dovetail.executor.live.jobs import JobSpec, Owner
-from dovetail.instances._record import Name, Record
+from dovetail.instances._record import Name, Record, input_error
 from dovetail.instances.errors import DovetailError, InputError, UnsupportedError
 
 MOST_JOBS: Final = 10_000
 """In one request."""
+
+MOST_BODY_BYTES: Final = 8 * 2**20
+"""Of a request."""
+
+MOST_NESTED: Final = 4 * MOST_JOBS
+"""Mappings and lists in a request: each takes far more memory and time than its text."""
+
+_MOST_FAULTS: Final = 10_000
+
+_STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)', re.DOTALL)
+
+TOKEN_VARIABLE: Final = "DOVETAIL_TOKEN"
+"""Where a client finds its user's token."""
+
+_Asked = TypeVar("_Asked", bound=Record)
 
 KEY_HEADER: Final = "Idempotency-Key"
 """Names a submission, so that asking for it again accepts no job twice."""
@@ -41,7 +58,7 @@ SUBMISSION: Final[type[Record]] = create_model(
 class Submissions(Record):
     """Jobs that are accepted all or none."""
 
-    jobs: Annotated[tuple[SUBMISSION, ...], Field(min_length=1, max_length=MOST_JOBS)]
+    jobs: Annotated[tuple[SUBMISSION, ...], FailFast(), Field(min_length=1, max_length=MOST_JOBS)]
 
     def specs(self, owner: Owner) -> list[JobSpec]:
         """Return the jobs as those of their owner.
@@ -56,10 +73,41 @@ class Submissions(Record):
 
 def _spec(job: Record, owner: Owner, path: str) -> JobSpec:
     fields = {name: getattr(job, name) for name in _SAID}
+    # What the submitter shows the service is nothing that the journal should keep.
+    fields["env"] = {name: value for name, value in fields["env"].items() if name != TOKEN_VARIABLE}
     try:
         return JobSpec.from_data({**fields, "owner": owner})
     except InputError as error:
         raise InputError(error.rule, f"{path}.{error.path}") from None
+
+
+def parsed(record: type[_Asked], body: bytes) -> _Asked:
+    """Return the record that the body of a request holds.
+
+    Whatever it holds, time and memory are in proportion to its length.
+
+    Raises
+    ------
+    InputError
+        When it is not JSON, or breaks a rule.
+    """
+    outside = _STRING.sub(b"", body)
+    nested = outside.count(b"{") + outside.count(b"[")
+    if nested > MOST_NESTED:
+        raise InputError(f"must have at most {MOST_NESTED} mappings and lists, got {nested}")
+    try:
+        data = json.loads(body)
+    except (ValueError, RecursionError):
+        raise InputError("must be JSON, got something else") from None
+    if not isinstance(data, dict):
+        raise InputError("must be a mapping of field names to values")
+    try:
+        return record.model_validate(data)
+    except ValidationError as error:
+        count = error.error_count()
+        if count > _MOST_FAULTS:
+            raise InputError(f"must be {record.__name__}, breaks its rules {count} times") from None
+        raise input_error(record, error.errors(include_url=False)) from None
 
 
 class Accepted(Record):
@@ -71,7 +119,7 @@ class Accepted(Record):
 class DrainRequest(Record):
     """Devices (none: all) that are to take no new jobs, or to take them again."""
 
-    gpus: tuple[Name, ...] = ()
+    gpus: Annotated[tuple[Name, ...], FailFast()] = ()
     on: StrictBool = True
 
 

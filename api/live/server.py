@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
+import resource
 import socket
 import stat
-import struct
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from fastapi import FastAPI
 
 from dovetail.executor.live.desk import Desk
 from dovetail.instances.errors import InputError
 from dovetail.live.application import application
-from dovetail.live.peers import Tokens, owner_of
+from dovetail.live.connections import Connection, Room
+from dovetail.live.peers import Tokens
 from dovetail.live.places import checked_socket
 
 _BACKLOG: Final = 1024
-_UCRED: Final = struct.Struct("iII")
+_AT_ONCE: Final = 16
+"""Connections that are accepted before any of them is looked at."""
+
 _PATIENCE_S: Final = 2
 
 
@@ -41,12 +44,15 @@ class Listening(NamedTuple):
         Host and port; port 0 takes a free one.
     tokens : Tokens, optional
         Of those who may connect there; needed with an address.
+    private : bool
+        Whether users see no commands of others.
     """
 
     path: Path
     everybody: bool
     address: tuple[str, int] | None = None
     tokens: Tokens | None = None
+    private: bool = False
 
 
 @contextmanager
@@ -76,7 +82,7 @@ def serving(desk: Desk, where: Listening, ready: threading.Event) -> Iterator[in
             sockets.append(_tcp_socket(*where.address))
         port = sockets[-1].getsockname()[1] if where.address else None
         try:
-            with _running(desk, where.tokens, sockets, ready):
+            with _running(application(desk, where.tokens, where.private), sockets, ready):
                 yield port
         finally:
             where.path.unlink(missing_ok=True)
@@ -84,22 +90,22 @@ def serving(desk: Desk, where: Listening, ready: threading.Event) -> Iterator[in
 
 @contextmanager
 def _running(
-    desk: Desk, tokens: Tokens | None, sockets: list[socket.socket], ready: threading.Event
+    answering: FastAPI, sockets: list[socket.socket], ready: threading.Event
 ) -> Iterator[None]:
     # What others send is no concern of the service's own log.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
-    answering = application(desk, tokens)
-    server = uvicorn.Server(
+    room = Room(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    server = _Server(
         uvicorn.Config(
             answering,
-            http=_KnownPeers,
+            http=partial(Connection, room),  # type: ignore[arg-type]  # is called
             ws="none",
             loop="asyncio",
             lifespan="off",
             log_config=None,
             access_log=False,
             server_header=False,
-            backlog=_BACKLOG,
+            backlog=_AT_ONCE,
             timeout_graceful_shutdown=_PATIENCE_S,
         )
     )
@@ -120,16 +126,14 @@ def _running(
         thread.join()
 
 
-class _KnownPeers(H11Protocol):
-    """Asks the kernel who is at the other end of a UNIX socket."""
+class _Server(uvicorn.Server):
+    """Accepts few connections at once, and lets many wait for that."""
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        connection = transport.get_extra_info("socket")
-        if connection.family == socket.AF_UNIX:
-            found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-            _, uid, gid = _UCRED.unpack(found)
-            self.app_state = {**self.app_state, "peer": owner_of(uid, gid)}
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to accept connections."""
+        await super().startup(sockets)
+        for each in sockets or ():
+            each.listen(_BACKLOG)
 
 
 def _unix_socket(where: Listening) -> socket.socket:

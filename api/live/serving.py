@@ -15,6 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
+from dovetail.executor.live.descriptors import take_all
 from dovetail.executor.live.journal import Journal
 from dovetail.executor.live.pools.pool import SAMPLE_S, NodePool, told_awaited
 from dovetail.executor.live.service import Service
@@ -39,10 +40,11 @@ def serve(options: Namespace) -> int:
     directory = Path(os.path.abspath(options.directory or default_directory()))
     where = _listening(options, directory)
     watching, sample_s = _watching(options.watch)
+    take_all()
     from dovetail.live.server import serving
 
     with Journal(directory) as journal:
-        pool = pool_named(options.pool, directory, sample_s)
+        pool = pool_named(options.pool, directory, sample_s, options.insecure)
         service = Service(
             journal,
             pool,
@@ -53,6 +55,9 @@ def serve(options: Namespace) -> int:
             sample_s=sample_s,
             directory=directory,
             dry_run=options.dry_run,
+            most_grace_s=options.max_grace,
+            most_waiting=options.user_jobs,
+            keep_s=options.keep,
         )
         with (
             _ended_by_signals(service.stop),
@@ -77,7 +82,7 @@ def _listening(options: Namespace, directory: Path) -> Listening:
         raise InputError("is needed, too: over TCP nobody is known without a token", missing)
     path = Path(os.path.abspath(options.socket)) if options.socket else default_socket(directory)
     tokens = Tokens.read(options.tokens) if options.tokens else None
-    return Listening(path, os.geteuid() == 0, options.listen, tokens)
+    return Listening(path, os.geteuid() == 0, options.listen, tokens, options.private)
 
 
 def _watching(changes: Sequence[tuple[str, float]]) -> tuple[WatchOptions, float]:

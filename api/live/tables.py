@@ -261,10 +261,13 @@ def _facts(job: JobView, now_s: float) -> Iterator[tuple[str, str]]:
     if job.waiting_for:
         yield "waits for", job.waiting_for
     yield "user", f"{job.owner} ({job.uid})"
-    yield "command", printable(shlex.join(job.command))
+    yield "command", printable(shlex.join(job.command)) or "(not shown to others)"
+    if job.cwd:
+        yield "folder", printable(job.cwd)
     yield "workload", job.workload
     yield "workers", f"{job.workers}, {job.priority}"
     yield "gSLA", two_digits(job.gsla)
+    yield "limits", _limits(job)
     yield "submitted", clock_time(job.submitted_s)
     if job.started_s is not None:
         told = f", as run {job.run}" if job.run else ""
@@ -281,6 +284,13 @@ def _facts(job: JobView, now_s: float) -> Iterator[tuple[str, str]]:
         yield "slowdown", ", ".join(known)
     readers = "everybody" if job.public_log else f"{job.owner} and administrators"
     yield "log", f"dovetail logs {job.id}, by {readers}"
+
+
+def _limits(job: JobView) -> str:
+    most = "no walltime" if job.walltime_s is None else f"walltime {lasting(job.walltime_s)}"
+    memory = "" if job.memory_mib is None else f", {gib(job.memory_mib)} GiB a worker"
+    tries = f"started again {number(job.retries, 'time')} after a failure"
+    return f"{most}{memory}, {tries}, grace {lasting(job.grace_s)}"
 
 
 def _status(status: int | None) -> str:

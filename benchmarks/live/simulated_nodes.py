@@ -42,6 +42,7 @@ class SimulatedRanks:
     name = "simulated"
     notice = "simulated ranks: no process runs"
     awaited = ""
+    trouble = ""
 
     def __init__(self, devices: int) -> None:
         self._devices = [f"gpu{k}" for k in range(devices)]
@@ -54,6 +55,9 @@ class SimulatedRanks:
         self._began_s: dict[str, float] = {}
 
     # As of a ``NodePool``.
+
+    def prune(self, keep_s: float) -> None:
+        pass
 
     def cluster(self) -> Cluster:
         return self._cluster

@@ -5,13 +5,30 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Sequence
+from typing import Final
 
-from dovetail.executor.live.brain import LiveJob
+from dovetail.executor.live.brain import Brain, LiveJob
 from dovetail.executor.live.desk import RefusedError
 from dovetail.executor.live.jobs import JobSpec, Owner
-from dovetail.instances._record import shown
+from dovetail.instances._record import field_path, shown
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Cluster
+
+MOST_WAITING: Final = 10_000
+"""Jobs of one user that may wait, unless the administrator says otherwise."""
+
+MOST_WEIGHT: Final = 10.0
+"""Of a job that no administrator submits."""
+
+MOST_WORD_BYTES: Final = 128 * 2**10
+"""The kernel's limit of an argument or a variable, with the zero at its end (MAX_ARG_STRLEN)."""
+
+MOST_WORDS_BYTES: Final = 2 * 2**20 - MOST_WORD_BYTES
+"""Of all of them: the kernel's limit under the usual limit of stacks, less what the service adds
+to the environment."""
+
+_OVERHEAD_BYTES: Final = 9
+"""Of each: the zero at its end and the pointer to it."""
 
 
 def is_administrator(user: Owner) -> bool:
@@ -46,6 +63,20 @@ def refuse_another(specs: Sequence[JobSpec], jobs: Sequence[LiveJob]) -> None:
         raise InputError(f"must be a new one, got that of {names}, which are other jobs", "key")
 
 
+def refuse_too_many(more: int, by: Owner, brain: Brain, most: int) -> None:
+    """Refuse jobs of a user, unless an administrator, of whom too many would wait.
+
+    Raises
+    ------
+    RefusedError
+        When they are refused.
+    """
+    waiting = brain.waiting[by.uid]
+    if waiting + more > most and not is_administrator(by):
+        rule = f"may have {most} waiting jobs, has {waiting}, and {more} more are submitted"
+        raise RefusedError(f"{by.name} {rule}")
+
+
 def refuse_hopeless(
     spec: JobSpec, by: Owner, cluster: Cluster | None, any_user: bool, path: str
 ) -> None:
@@ -75,13 +106,55 @@ def refuse_hopeless(
     if spec.owner.uid != os.geteuid() and not any_user:
         rule = f"must be {os.geteuid()} (the service is not root), got {spec.owner.uid}"
         raise InputError(rule, f"{path}owner.uid")
+    if spec.weight > MOST_WEIGHT and not is_administrator(by):
+        rule = f"must be <= {MOST_WEIGHT:g} (administrators: any), got {spec.weight:g}"
+        raise InputError(rule, f"{path}weight")
+    _refuse_unstartable(spec, path)
+    if cluster is not None:
+        _refuse_too_large(spec, cluster, path)
+
+
+def _refuse_unstartable(spec: JobSpec, path: str) -> None:
+    """Refuse what the kernel could not start, wherever (execve(2))."""
     if not os.path.isabs(spec.cwd):
         raise InputError(f"must begin with '/', got {shown(spec.cwd)}", f"{path}cwd")
+    if "\0" in spec.cwd:
+        raise InputError(f"must be without NUL characters, got {shown(spec.cwd)}", f"{path}cwd")
     if not spec.command[0] or any("\0" in word for word in spec.command):
         rule = "must name a program and be without NUL characters"
         raise InputError(rule, f"{path}command")
-    if cluster is not None:
-        _refuse_too_large(spec, cluster, path)
+    for name, value in spec.env.items():
+        if not name or "=" in name or "\0" in name + value:
+            rule = "must be a variable's name and value, without = in the name or NUL characters"
+            raise InputError(rule, field_path(f"{path}env", name))
+    _refuse_too_long(spec, path)
+
+
+def _refuse_too_long(spec: JobSpec, path: str) -> None:
+    sizes = [len(word.encode()) for word in spec.command]
+    sizes += [len(f"{name}={value}".encode()) for name, value in spec.env.items()]
+    if max(sizes) >= MOST_WORD_BYTES:
+        where = [f"command[{k}]" for k in range(len(spec.command))]
+        where += [field_path("env", name) for name in spec.env]
+        rule = f"must have less than {MOST_WORD_BYTES} bytes, got {max(sizes)}"
+        raise InputError(rule, f"{path}{where[sizes.index(max(sizes))]}")
+    taken = sum(sizes) + len(sizes) * _OVERHEAD_BYTES
+    if taken > MOST_WORDS_BYTES:
+        rule = f"must have at most {MOST_WORDS_BYTES} bytes with the command, got {taken}"
+        raise InputError(rule, f"{path}env")
+
+
+def refuse_long_grace(spec: JobSpec, most_s: float, path: str) -> None:
+    """Refuse a job that could hold its devices for too long after it was asked to end.
+
+    Raises
+    ------
+    InputError
+        When it is refused.
+    """
+    if spec.grace_s > most_s:
+        rule = f"must be <= {most_s:g} s (the service's --max-grace), got {spec.grace_s:g}"
+        raise InputError(rule, f"{path}grace_s")
 
 
 def _refuse_too_large(spec: JobSpec, cluster: Cluster, path: str) -> None:

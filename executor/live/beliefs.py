@@ -7,7 +7,7 @@ Measured pairs come first, then a fitted model, then the analytic predictor on s
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
@@ -87,6 +87,8 @@ class BeliefTable:
         The first is (None, None).
     slowdown, upper : (M, K, W, W) float
         Of the first beside the second; NaN = they may not share.
+    p99 : (M, K, W, W) float
+        Growth of the first's tail latency as measured, an upper bound on it; NaN where unknown.
     foretold, foretold_upper : (M, K, W, W) float
         What was predicted, whether or not it has been measured.
     source : (M, K, W, W) int
@@ -100,6 +102,7 @@ class BeliefTable:
     caps: tuple[Caps, ...]
     slowdown: Floats
     upper: Floats
+    p99: Floats
     foretold: Floats
     foretold_upper: Floats
     source: Codes
@@ -127,14 +130,16 @@ class BeliefTable:
         if not broken:
             return self
         slowdown, upper, source = self.slowdown.copy(), self.upper.copy(), self.source.copy()
+        p99 = self.p99.copy()
         for pair in broken:
             # Whoever stood still beside the other may not share with it: NaN spreads.
             least = math.nan if pair.slowdown is None else max(pair.slowdown, pair.gsla * _OVER)
             for cell in self._cells(pair):
                 slowdown[cell] = np.maximum(slowdown[cell], least)
                 upper[cell] = np.maximum(upper[cell], least)
+                p99[cell] = np.maximum(p99[cell], least)
                 source[cell] = Source.BROKEN
-        return replace(self, slowdown=slowdown, upper=upper, source=source)
+        return replace(self, slowdown=slowdown, upper=upper, p99=p99, source=source)
 
     def _cells(self, pair: Separated) -> list[tuple[int, int, int, int]]:
         """Return where the first of a pair beside the second is, if there is such a cell."""
@@ -228,6 +233,7 @@ class Beliefs:
             self._predict(made.of_model(m), workloads, model, caps, workers or {})
         slowdown, upper = made.slowdown.copy(), made.upper.copy()
         source, repeats = made.source.copy(), np.zeros(shape, np.int64)
+        p99 = np.full(shape, np.nan)
         place = {name: k for k, name in enumerate(workloads)}
         caps_place = {pair: k for k, pair in enumerate(caps)}
         for (model, pair_caps, own, other), found in self._measured.items():
@@ -236,12 +242,15 @@ class Beliefs:
                 slowdown[cell], upper[cell] = found.mean, found.upper
                 source[cell] = Source.FAILED if math.isnan(found.mean) else Source.MEASURED
                 repeats[cell] = found.repeats
+                if of_tail := self._measured_tails.get((model, pair_caps, own, other)):
+                    p99[cell] = of_tail.upper
         return BeliefTable(
             tuple(workloads),
             tuple(models),
             tuple(caps),
             slowdown,
             upper,
+            p99,
             made.slowdown,
             made.upper,
             source,
@@ -290,12 +299,23 @@ class Beliefs:
     @cached_property
     def _measured(self) -> Mapping[_Cell, _Repeats]:
         """What was measured of pairs, in both directions."""
+        return self._repeats(lambda one: one.slowdown or (math.nan, math.nan))
+
+    @cached_property
+    def _measured_tails(self) -> Mapping[_Cell, _Repeats]:
+        """What was measured of the tail latencies of pairs, in both directions."""
+        return self._repeats(lambda one: one.p99 or (None, None))
+
+    def _repeats(
+        self, values_of: Callable[[Measurement], Sequence[float | None]]
+    ) -> Mapping[_Cell, _Repeats]:
         found: dict[_Cell, list[float]] = {}
         for one in self.data.measurements:
             if len(one.workloads) == 2:
-                for cell, slowdown in _directions(one):
-                    found.setdefault(cell, []).append(slowdown)
-        return {cell: repeats_of(slowdowns) for cell, slowdowns in found.items()}
+                for cell, value in zip(_directions(one), values_of(one), strict=True):
+                    if value is not None:
+                        found.setdefault(cell, []).append(value)
+        return {cell: repeats_of(values) for cell, values in found.items()}
 
 
 _Cell = tuple[str, Caps, str, str]
@@ -336,13 +356,9 @@ def repeats_of(slowdowns: Sequence[float]) -> _Repeats:
     return _Repeats(mean, mean + scale * float(stdtrit(freedom, CONFIDENCE)), count)
 
 
-def _directions(found: Measurement) -> list[tuple[_Cell, float]]:
+def _directions(found: Measurement) -> tuple[_Cell, _Cell]:
     (a, b), (x, y) = found.workloads, found.shares
-    mine, theirs = found.slowdown or (math.nan, math.nan)
-    return [
-        ((found.gpu_model, (x, y), a, b), mine),
-        ((found.gpu_model, (y, x), b, a), theirs),
-    ]
+    return (found.gpu_model, (x, y), a, b), (found.gpu_model, (y, x), b, a)
 
 
 def _with_stand_ins(workload: Workload) -> Workload:

@@ -7,6 +7,7 @@ state, and the commands that are still to be carried out: ``Brain.outstanding``.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -194,6 +195,8 @@ class LiveJob:
     stop_reason, stop_then : str
         Why its run is being stopped, and what then: ``wait``, ``fail`` or ``cancel``. Empty where
         it is stopped for its own trouble.
+    stop_grace_s : float or None
+        The grace of that stop where somebody has shortened it; None: the job's own.
     """
 
     id: str
@@ -213,6 +216,7 @@ class LiveJob:
     stop_reason: str = ""
     stop_then: str = ""
     request: str = ""
+    stop_grace_s: float | None = None
 
     @property
     def submitted_s(self) -> float:
@@ -228,6 +232,21 @@ class LiveJob:
     def why(self) -> str:
         """Why it came to its present state."""
         return self.history[-1].why
+
+    @property
+    def grace_s(self) -> float:
+        """Seconds from being asked to stop to being killed."""
+        own_s = self.spec.grace_s
+        return own_s if self.stop_grace_s is None else min(own_s, self.stop_grace_s)
+
+    def held_s(self, now_s: float) -> float:
+        """Return for how long its present run has held devices; 0 where it holds none."""
+        began_s = now_s
+        for step in reversed(self.history):
+            if step.state not in HOLDING:
+                break
+            began_s = step.at_s
+        return max(0.0, now_s - began_s)
 
     def forget_environment(self) -> None:
         """Free what only a start needs."""
@@ -299,6 +318,11 @@ class Brain:
         Those that are over, as a heap: when each ended, its ``sequence``, its id.
     requests : dict of str to list of str
         The jobs of each request that had a key, as long as they are all known.
+    used : dict of int to float
+        Device seconds of each user's runs that are over. Who begins to wait begins with what those
+        have who wait already: nobody saves up turns, nor pays for a time when nobody else waited.
+    waiting : Counter of int
+        How many of ``queued`` are each user's.
     """
 
     jobs: dict[str, LiveJob] = field(default_factory=dict)
@@ -315,6 +339,8 @@ class Brain:
     holding: dict[str, LiveJob] = field(default_factory=dict)
     over: list[tuple[float, int, str]] = field(default_factory=list, compare=False)
     requests: dict[str, list[str]] = field(default_factory=dict)
+    used: dict[int, float] = field(default_factory=dict)
+    waiting: Counter[int] = field(default_factory=Counter)
 
     def apply(self, event: AnyEvent) -> tuple[Command, ...]:
         """Take in an event and return what is to be done for it.
@@ -361,7 +387,7 @@ class Brain:
             if job.run is None:
                 continue
             if job.state is JobState.STOPPING:
-                found.append(Stop(job.run.id, job.spec.grace_s))
+                found.append(Stop(job.run.id, job.grace_s))
             elif any(rank.state is RankState.ASKED for rank in job.ranks):
                 found.append(Launch(job.run))
         return tuple(found)
@@ -389,6 +415,7 @@ class Brain:
         job = LiveJob(event.job, event.spec, state, self.sequence + 1, request=event.request)
         job.history.append(Step(event.at_s, state, "submitted"))
         self.submitted += 1
+        self._begin_to_wait(job)
         self.add(job)
         return []
 
@@ -401,6 +428,8 @@ class Brain:
             self._move(job, JobState.CANCELLED, event.at_s, why)
             return []
         job.stop_reason, job.stop_then = why, "cancel"
+        if event.grace_s is not None:
+            job.stop_grace_s = event.grace_s
         return self._stop(job, event.at_s, why)
 
     def _drain(self, event: events.DrainChanged) -> list[Command]:
@@ -419,7 +448,7 @@ class Brain:
         job.runs, job.profiling = job.runs + 1, event.profiling
         job.ranks = [RankView() for _ in event.run.seats]
         job.trouble = job.stop_reason = job.stop_then = ""
-        job.unseen = False
+        job.unseen, job.stop_grace_s = False, None
         self._move(job, JobState.STARTING, event.at_s, f"placed on {_places(event.run)}")
         return [Launch(job.run)]
 
@@ -427,7 +456,9 @@ class Brain:
         wanted = f"{job.id}.{job.runs + 1}"
         self._require(job.state in QUEUED, f"{job.id} is placed while it is {job.state}", job)
         self._require(event.run.id == wanted, f"run {event.run.id!r} is not {wanted!r}", job)
-        self._require(event.run.spec == job.spec, f"{wanted} is not what was submitted", job)
+        # The journal keeps its environment once.
+        placed = event.run.spec.model_copy(update={"env": job.spec.env})
+        self._require(placed == job.spec, f"{wanted} is not what was submitted", job)
         residents = self.residents()
         may_share = self.may_share(job) and not event.profiling
         for seat in event.run.seats:
@@ -474,7 +505,10 @@ class Brain:
         return self._rank_over(event, None, f"cannot start: {event.reason}")
 
     def _rank_ended(self, event: events.RankEnded) -> list[Command]:
+        job, _ = self._rank(event)
         trouble = "" if event.status == 0 else _status(event.rank, event.status)
+        if event.asked and job is not None and job.state is not JobState.STOPPING:
+            trouble = f"rank {event.rank} was asked to end, and the journal has lost why"
         return self._rank_over(event, event.status, trouble)
 
     def _rank_gone(self, event: events.RankGone) -> list[Command]:
@@ -587,7 +621,7 @@ class Brain:
         assert job.run is not None
         if job.state is not JobState.STOPPING:
             self._move(job, JobState.STOPPING, at_s, why)
-        return [Stop(job.run.id, job.spec.grace_s)]
+        return [Stop(job.run.id, job.grace_s)]
 
     def _settle(self, job: LiveJob, at_s: float) -> list[Command]:
         """Move a job on that was starting or lost, to what is now known of its ranks."""
@@ -638,13 +672,28 @@ class Brain:
     def _move(self, job: LiveJob, state: JobState, at_s: float, why: str) -> None:
         rule = f"{job.id} cannot go from {job.state} to {state}"
         self._require(state in TRANSITIONS[job.state], rule, job)
+        uid = job.spec.owner.uid
+        if job.state in HOLDING and state not in HOLDING:
+            held_s = job.spec.workers * job.held_s(at_s)
+            self.used[uid] = self.used.get(uid, 0.0) + held_s
+        if state in QUEUED and job.state not in QUEUED:
+            self._begin_to_wait(job)
         job.state = state
         job.history.append(Step(at_s, state, why))
         if state in OVER:
             job.forget_environment()
         self._file(job)
 
+    def _begin_to_wait(self, job: LiveJob) -> None:
+        """Let a user of whom no job waited compete with those who wait, and be no worse off."""
+        uid = job.spec.owner.uid
+        if not self.waiting[uid]:
+            others = [self.used.get(other, 0.0) for other in self.waiting]
+            floor = min(others) if others else max(self.used.values(), default=0.0)
+            self.used[uid] = max(self.used.get(uid, 0.0), floor)
+
     def _file(self, job: LiveJob) -> None:
+        self._count(job)
         for kept, states in ((self.queued, QUEUED), (self.holding, HOLDING)):
             if job.state in states:
                 kept[job.id] = job
@@ -656,6 +705,13 @@ class Brain:
         if len(self.over) > KEPT_OVER:
             forgotten = self.jobs.pop(heappop(self.over)[2])
             self._forget_request(forgotten)
+
+    def _count(self, job: LiveJob) -> None:
+        """Count it among those that wait, or no more; before ``queued`` tells."""
+        uid, change = job.spec.owner.uid, (job.state in QUEUED) - (job.id in self.queued)
+        self.waiting[uid] += change
+        if not self.waiting[uid]:
+            del self.waiting[uid]
 
     def _forget_request(self, job: LiveJob) -> None:
         if job.request:
@@ -713,9 +769,11 @@ def _submission(job: LiveJob) -> int:
 
 def _blameless(event: AnyEvent) -> bool:
     """Tell whether the end of a rank says nothing of its job."""
-    return isinstance(event, events.RankGone) or (
-        isinstance(event, events.RankRefused) and event.later
-    )
+    match event:
+        case events.RankRefused(later=blameless) | events.RankEnded(asked=blameless):
+            return blameless
+        case _:
+            return isinstance(event, events.RankGone)
 
 
 def _key(job: LiveJob) -> WorkloadKey:

@@ -32,7 +32,7 @@ class StoredJob(NamedTuple):
 def brain_text(brain: Brain) -> str:
     """Return all that a brain knows but its jobs."""
     return _BRAIN.dump_json(
-        brain, exclude={"jobs", "queued", "holding", "over", "requests"}
+        brain, exclude={"jobs", "queued", "holding", "over", "requests", "waiting"}
     ).decode()
 
 

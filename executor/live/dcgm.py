@@ -1,8 +1,15 @@
 """What DCGM says of GPUs that have no GPM (before Hopper), read from ``dcgmi dmon``.
 
-Sources: NVIDIA's documentation of ``dcgmi``, and transcripts in NVIDIA/DCGM's issues 3 and 244.
-DCGM takes the driver's profiler for the whole machine: while a profiler like Nsight runs, it tells
-nothing.
+Sources: NVIDIA's documentation of ``dcgmi``, and transcripts in NVIDIA/DCGM's issues 3, 144 and
+244. DCGM takes the driver's profiler for the whole machine: while a profiler like Nsight runs, it
+tells nothing.
+
+``dmon`` refuses all fields where a GPU lacks one (NVIDIA/DCGM's issue 119; an L40S has neither FP64
+nor NVLink), so ``profile`` is asked first which fields each GPU has. Fields of one letter and
+different numbers there (``A.1``, ``A.2``) share hardware counters and are measured by turns, each
+in a part of every second (NVIDIA's user guide, "Multiplexing of Profiling Counters"): the pipes of
+FP64, FP32 and FP16 on most GPUs. Means over many seconds are little affected; no field is left out
+for it.
 """
 
 from __future__ import annotations
@@ -13,7 +20,7 @@ import re
 import shutil
 import subprocess
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -28,8 +35,13 @@ FIELDS: Final[Mapping[int, tuple[str, str]]] = MappingProxyType(
         1003: ("SMOCC", "sm_occupancy"),
         1004: ("TENSO", "tensor_active"),
         1005: ("DRAMA", "dram_active"),
+        1006: ("FP64A", "fp64_active"),
+        1007: ("FP32A", "fp32_active"),
+        1008: ("FP16A", "fp16_active"),
         1009: ("PCITX", "pcie_tx_bytes_s"),
         1010: ("PCIRX", "pcie_rx_bytes_s"),
+        1011: ("NVLTX", "nvlink_tx_bytes_s"),
+        1012: ("NVLRX", "nvlink_rx_bytes_s"),
     }
 )
 """Field of DCGM -> its column and our metric; fractions, and bytes/s."""
@@ -44,6 +56,7 @@ _ANSWER_S: Final = 10.0
 _MOST_ROWS: Final = 600
 _METRICS: Final = dict(FIELDS.values())
 _ID: Final = re.compile(r"\|\s*(\d+)\s*\|")
+_FIELD: Final = re.compile(r"\|\s*[A-Z]\.\d+\s*\|\s*(\d+)\s*\|")
 _UUID: Final = re.compile(r"Device UUID:\s*(GPU-[0-9a-f-]+)")
 
 _log = logging.getLogger(__name__)
@@ -88,6 +101,12 @@ def uuids(lines: Iterable[str]) -> dict[int, str]:
     return found
 
 
+def fields(lines: Iterable[str]) -> frozenset[int]:
+    """Return which of ``FIELDS`` a GPU has, from ``dcgmi profile --list``."""
+    listed = (int(found[1]) for line in lines if (found := _FIELD.match(line)))
+    return frozenset(FIELDS).intersection(listed)
+
+
 class Dcgm:
     """Keeps ``dcgmi dmon`` running, and the means of what it tells.
 
@@ -108,10 +127,14 @@ class Dcgm:
 
     def metrics(self, uuid: str) -> dict[str, float]:
         """Return the means of a GPU's activity since the last call; empty where nothing is told."""
-        with self._lock:
-            told = self._rows.pop(uuid, [])
+        told = self.readings(uuid)
         names = {name for row in told for name in row}
         return {name: fmean(row[name] for row in told if name in row) for name in sorted(names)}
+
+    def readings(self, uuid: str) -> Sequence[Mapping[str, float]]:
+        """Return a GPU's activity in each second since the last call."""
+        with self._lock:
+            return self._rows.pop(uuid, [])
 
     def close(self) -> None:
         """End it."""
@@ -124,21 +147,27 @@ class Dcgm:
     def _read(self) -> None:
         while not self._closing.is_set():
             try:
-                self._follow(self._uuids())
+                self._follow()
             except (OSError, subprocess.SubprocessError) as error:
                 _log.info("%s cannot be run: %s", self._program, error)
             self._closing.wait(AGAIN_S)
 
-    def _uuids(self) -> dict[int, str]:
-        command = [self._program, "discovery", "-l"]
+    def _told(self, *words: str) -> list[str]:
+        command = [self._program, *words]
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=_ANSWER_S, check=False
         )
-        return uuids(done.stdout.splitlines())
+        return done.stdout.splitlines()
 
-    def _follow(self, known: Mapping[int, str]) -> None:
+    def _follow(self) -> None:
         """Take in what it tells until it ends; it ends by itself where nobody listens any more."""
-        with self._begun() as running:
+        known = uuids(self._told("discovery", "-l"))
+        has = {gpu: fields(self._told("profile", "--list", "-i", str(gpu))) for gpu in known}
+        profiled = [gpu for gpu, found in has.items() if found]
+        if not profiled:
+            return
+        common = frozenset.intersection(*(has[gpu] for gpu in profiled))
+        with self._begun(profiled, sorted(common)) as running:
             assert running.stdout is not None
             for row in rows(running.stdout):
                 if row.gpu in known:
@@ -147,9 +176,9 @@ class Dcgm:
                         kept.append(row.metrics)
                         del kept[:-_MOST_ROWS]
 
-    def _begun(self) -> subprocess.Popen[str]:
-        fields = ",".join(map(str, FIELDS))
-        command = [self._program, "dmon", "-e", fields, "-d", str(EVERY_MS)]
+    def _begun(self, gpus: Iterable[int], asked: Iterable[int]) -> subprocess.Popen[str]:
+        entities, names = (",".join(map(str, numbers)) for numbers in (gpus, asked))
+        command = [self._program, "dmon", "-i", entities, "-e", names, "-d", str(EVERY_MS)]
         with self._lock:
             self._running = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True

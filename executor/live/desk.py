@@ -47,8 +47,11 @@ class Desk(Protocol):
         """
         ...
 
-    def cancel(self, job: str, by: Owner) -> JobView:
+    def cancel(self, job: str, by: Owner, grace_s: float | None = None) -> JobView:
         """Begin to end a job; one that is over stays as it is.
+
+        A grace that is given (seconds from now to being killed) may shorten the job's own, also
+        while the job is being stopped; it lengthens none.
 
         Raises
         ------
@@ -74,6 +77,15 @@ class Desk(Protocol):
 
     def job(self, job: str) -> JobView:
         """Return one job with its history.
+
+        Raises
+        ------
+        UnknownJobError
+        """
+        ...
+
+    def is_over(self, job: str) -> bool:
+        """Return whether a job is over; costs next to nothing.
 
         Raises
         ------

@@ -41,11 +41,15 @@ class Submitted(Event):
 
 
 class CancelRequested(Event):
-    """Its owner or an administrator wants a job gone."""
+    """Its owner or an administrator wants a job gone.
+
+    ``grace_s``: killed after so many seconds, where that is shorter than the job's own grace.
+    """
 
     kind: Literal["cancel_requested"] = "cancel_requested"
     job: Name
     by: Name
+    grace_s: NonNegative | None = None
 
 
 class DrainChanged(Event):
@@ -118,12 +122,16 @@ class RankRefused(Event):
 
 
 class RankEnded(Event):
-    """A rank and all its processes are gone; ``status`` is negative for a signal."""
+    """A rank and all its processes are gone; ``status`` is negative for a signal.
+
+    ``asked``: its run was being stopped, as the files of the run tell.
+    """
 
     kind: Literal["rank_ended"] = "rank_ended"
     run: Name
     rank: Rank
     status: StrictInt
+    asked: StrictBool = False
 
 
 class RankLost(Event):

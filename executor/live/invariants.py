@@ -40,6 +40,11 @@ def _of_all(brain: Brain) -> Iterator[str]:
     for kept, states in ((brain.queued, _WAITS), (brain.holding, _HOLDS)):
         if kept != {name: job for name, job in brain.jobs.items() if job.state in states}:
             yield f"the index of {', '.join(sorted(states))} is not what the jobs are"
+    waiting = [job.spec.owner.uid for job in brain.jobs.values() if job.state in _WAITS]
+    if brain.waiting != Counter(waiting):
+        yield "the count of each user's waiting jobs is not what the jobs are"
+    if not {*waiting} <= brain.used.keys():
+        yield "of a user whose jobs wait it is not known what was used"
     for name, job in brain.jobs.items():
         if job.id != name:
             yield f"{job.id} is filed as {name}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, StrictBool, StrictInt, field_validator, model_validator
+from pydantic import FailFast, Field, StrictBool, StrictInt, field_validator, model_validator
 
 from dovetail.instances._record import (
     Count,
@@ -74,11 +74,11 @@ class JobSpec(Record):
         Whether other users may read its output.
     """
 
-    command: Annotated[tuple[Text, ...], Field(min_length=1, max_length=10_000)]
+    command: Annotated[tuple[Text, ...], FailFast(), Field(min_length=1, max_length=10_000)]
     workload: Name
     owner: Owner
     cwd: Text
-    env: FrozenMapping[str, str] = Field({})
+    env: FrozenMapping[Text, Text] = Field({})
     name: Name | None = None
     workers: Count = 1
     gsla: Annotated[float, Field(strict=True, ge=1, allow_inf_nan=False)] | None = None
@@ -98,7 +98,7 @@ class JobSpec(Record):
     def _has_a_group(cls, pattern: str | None) -> str | None:
         try:
             groups = re.compile(pattern).groups if pattern is not None else 1
-        except re.error as error:
+        except (re.error, OverflowError, RecursionError) as error:
             raise rule_broken("", f"must be a regular expression: {error}") from None
         if not groups:
             raise rule_broken("", f"must have a group, the iterations done, got {shown(pattern)}")

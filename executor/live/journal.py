@@ -5,8 +5,9 @@ returns, its events are on the disk; a service that is killed leaves all of them
 row has a check sum, because SQLite notices torn files but not every changed byte.
 
 A service reads its journal from the last checkpoint (a copy of the brain in the same file) and
-the events after it. Checkpoints only save time: one that is absent, damaged or of another version
-is passed over, and all events are read.
+the events after it. Until a journal is compacted, checkpoints only save time: one that is absent,
+damaged or of another version is passed over, and all events are read. Compaction removes old
+events that a checkpoint holds; from then on the journal begins with a checkpoint.
 
 The file should lie on a local disk: SQLite's locks are not safe on network file systems.
 """
@@ -26,9 +27,12 @@ from types import TracebackType
 from typing import Final, NamedTuple, Self
 from urllib.parse import quote
 
+from pydantic_core import from_json
+
 from dovetail.executor.live import checkpoint
 from dovetail.executor.live.brain import OVER, Brain, LiveJob, TransitionError
-from dovetail.executor.live.events import ANY_EVENT, AnyEvent, Submitted
+from dovetail.executor.live.directories import require_own
+from dovetail.executor.live.events import ANY_EVENT, AnyEvent, Placed, Submitted
 from dovetail.instances.errors import DovetailError
 from dovetail.instances.files import FilePath, source_name
 
@@ -40,11 +44,24 @@ APPLICATION_ID: Final = 0x44544A4C
 
 SCHEMA_VERSION: Final = 1
 
+COMPACTED_VERSION: Final = 2
+"""Of the schema with the table ``base``: up to which event the last compaction went."""
+
 EVENTS_A_CHECKPOINT: Final = 10_000
 """Events between two checkpoints: so many are read at a start, within a second or so."""
 
 _WAIT_S = 10.0
 _LEAST_BYTES = 512
+
+_MOST_DROPPED: Final = 100_000
+"""Events that one compaction looks at: it holds up the service."""
+
+_APPEND_ONLY = tuple(
+    f"CREATE TRIGGER event_{change} BEFORE {change} ON event "
+    "BEGIN SELECT RAISE(ABORT, 'a journal is only appended to'); END"
+    for change in ("UPDATE", "DELETE")
+)
+_LIVING = "sequence IN (SELECT sequence FROM job WHERE NOT over)"
 
 _SCHEMA = (
     "CREATE TABLE event (sequence INTEGER PRIMARY KEY, text TEXT NOT NULL, sum INTEGER NOT NULL)",
@@ -52,11 +69,7 @@ _SCHEMA = (
     "jobs INTEGER NOT NULL, text TEXT NOT NULL, sum INTEGER NOT NULL)",
     "CREATE TABLE job (sequence INTEGER PRIMARY KEY REFERENCES event, over INTEGER NOT NULL, "
     "text TEXT NOT NULL, sum INTEGER NOT NULL)",
-    *(
-        f"CREATE TRIGGER event_{change} BEFORE {change} ON event "
-        "BEGIN SELECT RAISE(ABORT, 'a journal is only appended to'); END"
-        for change in ("UPDATE", "DELETE")
-    ),
+    *_APPEND_ONLY,
     f"PRAGMA application_id = {APPLICATION_ID}",
     f"PRAGMA user_version = {SCHEMA_VERSION}",
 )
@@ -84,6 +97,8 @@ class Journal:
 
     Raises
     ------
+    InputError
+        When others could have prepared the directory (``require_own``).
     JournalError
         When another service has it, or the file is damaged, no journal, or cannot be written.
     """
@@ -168,6 +183,34 @@ class Journal:
         self._settled.update(job.sequence for job in chosen if job.state in OVER)
         return True
 
+    def compact(self, brain: Brain, before_s: float) -> None:
+        """Remove events before a moment, and the environments of all jobs that are over.
+
+        A checkpoint holds what they have led to. What was submitted stays as long as its job is
+        not over. The file gets smaller once less than half of it is in use.
+
+        Parameters
+        ----------
+        brain : Brain
+            As it is after the last event.
+        before_s : float
+            On the clock of the events.
+
+        Raises
+        ------
+        JournalError
+            When it cannot be written; the journal is as good as before.
+        """
+        self.checkpoint(brain, every=1)
+        with _faults(self._path, "written"):
+            with _transaction(self._connection):
+                _compact(self._connection, before_s)
+            (pages,) = self._connection.execute("PRAGMA page_count").fetchone()
+            (unused,) = self._connection.execute("PRAGMA freelist_count").fetchone()
+            if unused > pages / 2:
+                self._connection.execute("VACUUM")
+                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
     def close(self) -> None:
         """Let another service have the journal."""
         self._connection.close()
@@ -200,7 +243,9 @@ def read_brain(directory: FilePath) -> Brain:
 
 
 def read_events(directory: FilePath, after: int = 0) -> Iterator[Entry]:
-    """Yield the events with a number above ``after``, as `read_brain` reads them.
+    """Yield the events with a number above ``after`` that are left, as `read_brain` reads them.
+
+    A job's environment is told with its submission only.
 
     Raises
     ------
@@ -217,6 +262,8 @@ def read_events(directory: FilePath, after: int = 0) -> Iterator[Entry]:
 
 def _replayed(connection: sqlite3.Connection, path: Path) -> Brain:
     brain = _from_checkpoint(connection) or Brain()
+    if brain.sequence < _base(connection):
+        raise JournalError(f"{source_name(path)}: is damaged: its checkpoint cannot be read")
     for entry in _entries(connection, path, brain.sequence):
         # It was refused when it happened, too.
         with suppress(TransitionError):
@@ -260,7 +307,11 @@ def _entries(connection: sqlite3.Connection, path: Path, after: int) -> Iterator
     rows = connection.execute(
         "SELECT sequence, text, sum FROM event WHERE sequence > ? ORDER BY sequence", (after,)
     )
-    for wanted, (sequence, text, text_sum) in enumerate(rows, after + 1):
+    wanted, base = after + 1, _base(connection)
+    for sequence, text, text_sum in rows:
+        if wanted <= base:
+            # Of what a compaction went over, not all is left.
+            wanted = min(sequence, base + 1)
         if sequence != wanted or _sum(sequence, text) != text_sum:
             raise JournalError(f"{source_name(path)}: is damaged at event {wanted}")
         try:
@@ -268,15 +319,74 @@ def _entries(connection: sqlite3.Connection, path: Path, after: int) -> Iterator
         except ValueError:
             rule = f"event {sequence} cannot be read (a newer Dovetail wrote it)"
             raise JournalError(f"{source_name(path)}: {rule}") from None
+        wanted += 1
 
 
 def _last(connection: sqlite3.Connection) -> int:
     (last,) = connection.execute("SELECT coalesce(max(sequence), 0) FROM event").fetchone()
-    return int(last)
+    return max(int(last), _base(connection))
+
+
+def _base(connection: sqlite3.Connection) -> int:
+    """Return the number of the last event that a compaction went over; 0 before the first."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version < COMPACTED_VERSION:
+        return 0
+    (base,) = connection.execute("SELECT sequence FROM base").fetchone()
+    return int(base)
+
+
+def _compact(connection: sqlite3.Connection, before_s: float) -> None:
+    # What was checkpointed last may be older than the brain: a full disk refuses checkpoints.
+    (base,) = connection.execute("SELECT coalesce(max(sequence), 0) FROM brain").fetchone()
+    for change in ("UPDATE", "DELETE"):
+        connection.execute(f"DROP TRIGGER event_{change}")
+    connection.execute("CREATE TABLE IF NOT EXISTS base (sequence INTEGER NOT NULL)")
+    connection.execute("DELETE FROM base")
+    connection.execute("INSERT INTO base VALUES (?)", (base,))
+    connection.execute(
+        f"DELETE FROM event WHERE sequence <= ? AND NOT {_LIVING}",
+        (_last_before(connection, base, before_s),),
+    )
+    connection.executemany(
+        "UPDATE event SET text = ?2, sum = ?3 WHERE sequence = ?1",
+        [_without_environment(*row) for row in _ended_with_environment(connection)],
+    )
+    for statement in _APPEND_ONLY:
+        connection.execute(statement)
+    connection.execute(f"PRAGMA user_version = {COMPACTED_VERSION}")
+
+
+def _last_before(connection: sqlite3.Connection, base: int, before_s: float) -> int:
+    last = 0
+    rows = connection.execute(
+        f"SELECT sequence, text FROM event WHERE sequence <= ? AND NOT {_LIVING} "
+        "ORDER BY sequence LIMIT ?",
+        (base, _MOST_DROPPED),
+    )
+    for sequence, text in rows:
+        if from_json(text)["at_s"] >= before_s:
+            break
+        last = sequence
+    return last
+
+
+def _ended_with_environment(connection: sqlite3.Connection) -> list[tuple[int, str]]:
+    return connection.execute(
+        "SELECT event.sequence, event.text FROM job JOIN event ON event.sequence = job.sequence "
+        'WHERE over AND instr(event.text, \'"env":{"\')'
+    ).fetchall()
+
+
+def _without_environment(sequence: int, text: str) -> tuple[int, str, int]:
+    submitted = Submitted.model_validate_json(text)
+    return _row(sequence, submitted.replace(spec=submitted.spec.replace(env={})))
 
 
 def _row(sequence: int, event: AnyEvent) -> tuple[int, str, int]:
-    text = event.model_dump_json()
+    # The environment of a job stands in its submission already.
+    elsewhere = {"run": {"spec": {"env"}}} if isinstance(event, Placed) else None
+    text = event.model_dump_json(exclude=elsewhere)
     return sequence, text, _sum(sequence, text)
 
 
@@ -294,9 +404,10 @@ def _sum(sequence: int, text: str) -> int:
 
 def _locked(folder: Path) -> int:
     """Return a descriptor that holds the directory's lock; it goes with the process."""
+    require_own(folder)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise _unusable(folder, error) from None
     try:
@@ -306,12 +417,9 @@ def _locked(folder: Path) -> int:
         os.close(lock)
         rule = f"a service runs here already (pid {pid})"
         raise JournalError(f"{source_name(folder)}: {rule}") from None
-    try:
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
-    except OSError as error:
-        os.close(lock)
-        raise _unusable(folder, error) from None
+    # For people; over what is there, which takes no room on a full disk.
+    with suppress(OSError):
+        os.pwrite(lock, f"{os.getpid():<19}\n".encode(), 0)
     return lock
 
 
@@ -325,8 +433,20 @@ def _for_writing(path: Path) -> tuple[sqlite3.Connection, int]:
     # Environments of jobs stand in it: nobody else may read it, nor the log beside it.
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     _sync_folder(path.parent)
+    try:
+        return _opened(path)
+    except sqlite3.OperationalError:
+        # No room for the memory that its readers share: then there are none before the next start.
+        if not _is_full(path.parent):
+            raise
+        return _opened(path, alone=True)
+
+
+def _opened(path: Path, alone: bool = False) -> tuple[sqlite3.Connection, int]:
     connection = _connected(path, "rw")
     try:
+        if alone:
+            connection.execute("PRAGMA locking_mode = EXCLUSIVE")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         if _is_empty(connection):
@@ -387,8 +507,8 @@ def _check_kind(connection: sqlite3.Connection, path: Path) -> None:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if mark != APPLICATION_ID:
         raise JournalError(f"{source_name(path)}: must be a journal, got another database")
-    if version != SCHEMA_VERSION:
-        rule = f"must have schema version {SCHEMA_VERSION}, got {version}"
+    if version not in (SCHEMA_VERSION, COMPACTED_VERSION):
+        rule = f"must have schema version {SCHEMA_VERSION} or {COMPACTED_VERSION}, got {version}"
         raise JournalError(f"{source_name(path)}: {rule} (a newer Dovetail wrote it)")
 
 

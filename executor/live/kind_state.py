@@ -70,8 +70,10 @@ class KindState:
         world = Instance(name="live", cluster=whole, workloads=self._workloads(), jobs=())
         models = tuple(dict.fromkeys(place.gpu.model for place in world.places.values()))
         table = self.table
-        state = State(world, self._of_kinds(world, models, table.slowdown, table.upper))
-        state.foretold = self._of_kinds(world, models, table.foretold, table.foretold_upper)
+        state = State(world, self._of_kinds(world, models, table.slowdown, table.upper, table.p99))
+        state.foretold = self._of_kinds(
+            world, models, table.foretold, table.foretold_upper, table.p99
+        )
         state.down |= down
         for node in down:
             state.idle_count[node] = 0
@@ -92,7 +94,12 @@ class KindState:
         return found
 
     def _of_kinds(
-        self, world: Instance, models: tuple[str, ...], slowdown: Floats, upper: Floats
+        self,
+        world: Instance,
+        models: tuple[str, ...],
+        slowdown: Floats,
+        upper: Floats,
+        p99: Floats,
     ) -> SlowdownTable:
         place = [self.table.models.index(model) for model in models]
         shape = (len(models), len(self.table.caps), len(self.kinds), len(self.kinds))
@@ -111,6 +118,7 @@ class KindState:
             caps=self.table.caps,
             slowdown=expanded(slowdown),
             upper=expanded(upper),
+            p99=expanded(p99),
             power_w=np.full(shape, np.nan),
         )
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
 from dovetail.executor.live.beliefs import Beliefs
+from dovetail.instances._children import module_command
 from dovetail.instances.datasets import DataSet, Measurement, Repository, SoloProfile
 from dovetail.instances.errors import DovetailError
 from dovetail.predictors import TrainedPredictor, load_model
@@ -166,7 +166,7 @@ class Learner:
         if not enough or len(pairs) < NEWS * len(before):
             return
         self._fitted_on = len(self._measurements)
-        program = (sys.executable, "-m", "dovetail.executor.live.fitting")
+        program = module_command("dovetail.executor.live.fitting")
         self._fit = subprocess.Popen(
             [*program, self._kind, self._repository.path, self._into, *enough],
             stdin=subprocess.DEVNULL,

@@ -84,10 +84,13 @@ def _entry(table: SlowdownTable, m: int, k: int, a: int, b: int) -> SlowdownEntr
     slowdown = table.rows[m][k][a][b], table.rows[m][back][b][a]
     upper = table.upper_rows[m][k][a][b], table.upper_rows[m][back][b][a]
     known = not any(map(math.isnan, (*slowdown, *upper)))
+    p99 = float(table.p99[m, k, a, b]), float(table.p99[m, back, b, a])
+    tails = tuple(bound if math.isnan(t) else t for t, bound in zip(p99, upper, strict=True))
     return SlowdownEntry(
         pair=(table.workloads[a], table.workloads[b]),
         share=None if caps == UNCAPPED else caps,
         slowdown=slowdown if known else None,
         upper=upper if known and upper != slowdown else None,
+        p99=tails if known and tails != upper else None,
         gpu_model=table.models[m],
     )

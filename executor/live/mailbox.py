@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from dovetail.executor.live.desk import BusyError
 from dovetail.executor.live.events import AnyEvent
-from dovetail.instances.errors import DovetailError
 
 _CLOSED: Final = "the service is stopping"
 _ABANDONED: Final = "the service ended before it could answer"
@@ -45,7 +44,7 @@ class Request:
         except Exception as error:
             self.told.set_exception(error)
 
-    def refuse(self, error: DovetailError) -> None:
+    def refuse(self, error: Exception) -> None:
         """Tell why it may not be, or cannot be."""
         self.told.set_exception(error)
 
@@ -86,8 +85,8 @@ class Mailbox:
         """Wake who waits; from any thread."""
         self._bell.set()
 
-    def wait(self, timeout_s: float | None) -> None:
-        """Sleep until the bell rings or the time is over; None = for as long as it takes."""
+    def wait(self, timeout_s: float) -> None:
+        """Sleep until the bell rings or the time is over."""
         self._bell.wait(timeout_s)
         self._bell.clear()
 

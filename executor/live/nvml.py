@@ -351,17 +351,20 @@ class Nvml:
         return self._handles[uuid]
 
     def _metrics(self, uuid: str, handle: Any) -> tuple[Mapping[str, float], str]:
-        """Return metrics by GPM, else the device utilisation of ``nvidia-smi``."""
+        """Return the device utilisation of ``nvidia-smi``, and metrics by GPM where there are any.
+
+        The memory's utilisation is the part of the time with memory traffic, which no metric of
+        GPM is.
+        """
+        rates = self._optional(self._nv.nvmlDeviceGetUtilizationRates, handle)
+        found = {"gpu_util": rates.gpu / 100, "mem_util": rates.memory / 100} if rates else {}
         if uuid not in self._samples and self.has_gpm(uuid):
             self._samples[uuid] = _Gpm(self, handle)
         if uuid in self._samples:
-            found = self._samples[uuid].metrics()
-            if found:
-                return found, "NVML GPM"
-        rates = self._optional(self._nv.nvmlDeviceGetUtilizationRates, handle)
-        if rates is None:
-            return {}, ""
-        return {"gpu_util": rates.gpu / 100, "mem_util": rates.memory / 100}, "NVML utilisation"
+            by_gpm = self._samples[uuid].metrics()
+            if by_gpm:
+                return found | by_gpm, "NVML GPM"
+        return found, "NVML utilisation" if found else ""
 
     def _listens(self) -> bool:
         """Register for critical errors once; tell whether that has worked for any GPU."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Self
 
 from dovetail.executor.live.brain import QUEUED, Brain, JobState, LiveJob
+from dovetail.executor.live.fair_share import whom_they_wait_for
 from dovetail.formulations.problems import Problem
 from dovetail.instances.checker import check
 from dovetail.instances.errors import DovetailError
@@ -22,6 +23,7 @@ def plan_of(
     decision: Decision,
     policy: str,
     alone: Callable[[str], bool],
+    before: Callable[[str], str],
     notice: str,
 ) -> Plan:
     """Return what a decision comes to: who runs on, who starts, and why the others wait.
@@ -38,6 +40,8 @@ def plan_of(
         Its name.
     alone : callable
         Tells of a job's id whether it may start alone only.
+    before : callable
+        Tells of a job's id whose jobs come first for fair shares, empty where none do.
     notice : str
         What a reader has to know of the pool's figures.
     """
@@ -61,28 +65,36 @@ def plan_of(
         objective=None if value is None else ObjectiveValue(name="throughput", value=value),
         notes=(*filter(None, [notice]), *map(str, report.violations), *report.warnings),
         assignments=tuple(told),
-        waiting=_reasons(problem, assigned, alone) if report.valid else (),
+        waiting=_reasons(problem, assigned, alone, before) if report.valid else (),
     )
 
 
 def _reasons(
-    problem: Instance, assigned: list[Assignment], alone: Callable[[str], bool]
+    problem: Instance,
+    assigned: list[Assignment],
+    alone: Callable[[str], bool],
+    before: Callable[[str], str],
 ) -> tuple[Waiting, ...]:
     found = reasons(Problem(problem, "throughput"), assigned)
     return tuple(
-        each.replace(reason=_live_reason(each.reason, problem, each.job, alone(each.job)))
+        each.replace(
+            reason=_live_reason(each.reason, problem, each.job, alone(each.job), before(each.job))
+        )
         for each in found
     )
 
 
-def _live_reason(reason: str, instance: Instance, job: str, alone: bool) -> str:
+def _live_reason(reason: str, instance: Instance, job: str, alone: bool, before: str) -> str:
     """Return a reason of ``dovetail explain`` as it is meant of a job that is live.
 
     Of a job that may start ``alone`` only, it is no news that nothing is known of it beside others.
-    One that is too large for the whole pool waits for devices that are to join.
+    One that is too large for the whole pool waits for devices that are to join. Where devices are
+    short, those of a user with fewer come ``before`` it.
     """
     if reason.startswith("size: "):
         return "capacity: too few devices take jobs"
+    if before and (alone or reason.startswith("capacity: ")):
+        return f"fair share: first come jobs of {before}"
     if alone and reason.startswith("unknown: "):
         gang = instance.jobs_by_id[job].workers > 1
         return f"capacity: {'too few devices are' if gang else 'no device is'} idle"
@@ -131,7 +143,7 @@ def of_job(job: LiveJob, brain: Brain) -> str:
     return "\n".join(lines)
 
 
-def of_round(job: str, alone: bool, instance: Instance, plan: Plan) -> str:
+def of_round(job: str, alone: bool, before: str, instance: Instance, plan: Plan) -> str:
     """Return why a job waits and what would let it start, or where it runs."""
     if job not in instance.jobs_by_id:
         return "it has no part in the round: it holds devices that the pool does not have"
@@ -139,7 +151,7 @@ def of_round(job: str, alone: bool, instance: Instance, plan: Plan) -> str:
         told = explain(instance, plan, job)
     except DovetailError as error:
         return f"no more can be said: {error}"
-    reason = _live_reason(told.reason, instance, job, alone)
+    reason = _live_reason(told.reason, instance, job, alone, before)
     remedies = [kept for kept in told.remedies if not (alone and kept.change.measured)]
     return "\n".join([reason, *(f"- {remedy.text}" for remedy in remedies)])
 
@@ -155,16 +167,20 @@ class Lacks(NamedTuple):
         Whether no device takes jobs.
     dry_run : bool
         Whether nothing is started at all.
+    before : dict of int to str
+        Whose jobs come before each user's for fair shares, by uid.
     """
 
     brain: Brain
     closed: bool
     dry_run: bool
+    before: Mapping[int, str]
 
     @classmethod
     def of(cls, brain: Brain, dry_run: bool) -> Self:
         """Look at the devices."""
-        return cls(brain, all(device.trouble for device in brain.devices.values()), dry_run)
+        closed = all(device.trouble for device in brain.devices.values())
+        return cls(brain, closed, dry_run, whom_they_wait_for(brain))
 
     def of_job(self, job: LiveJob) -> str:
         """Return what a job lacks; empty unless it waits."""
@@ -175,4 +191,7 @@ class Lacks(NamedTuple):
         if self.closed:
             return "a device that takes jobs"
         devices = "an idle device" if job.spec.workers == 1 else f"{job.spec.workers} idle devices"
-        return f"{devices}, or room beside others" if self.brain.may_share(job) else devices
+        if self.brain.may_share(job):
+            devices = f"{devices}, or room beside others"
+        before = self.before.get(job.spec.owner.uid)
+        return f"fair share: {devices}, after jobs of {before}" if before else devices

@@ -56,6 +56,7 @@ def _job_view(
         owner=spec.owner.name,
         uid=spec.owner.uid,
         command=spec.command,
+        cwd=spec.cwd,
         workload=spec.workload,
         workers=spec.workers,
         priority=spec.priority,
@@ -82,6 +83,9 @@ def _job_view(
         predicted=seen.predicted,
         upper=uppers.get(run.id) if run is not None and holds else None,
         memory_mib=seen.memory_mib or spec.memory_mib,
+        walltime_s=spec.walltime_s,
+        retries=spec.retries,
+        grace_s=spec.grace_s,
         public_log=spec.public_log,
         history=_steps(job) if history else (),
     )

@@ -12,17 +12,22 @@ import logging
 import math
 import os
 import threading
+import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from dovetail.executor.live import events
 from dovetail.executor.live.admission import (
+    MOST_WAITING,
     is_administrator,
     refuse_another,
     refuse_hopeless,
+    refuse_long_grace,
     refuse_others,
+    refuse_too_many,
 )
 from dovetail.executor.live.brain import (
     HOLDING,
@@ -39,6 +44,7 @@ from dovetail.executor.live.commands import Command, Launch, Release, Stop
 from dovetail.executor.live.desk import BusyError, RefusedError, UnknownJobError
 from dovetail.executor.live.devices import Devices
 from dovetail.executor.live.events import AnyEvent
+from dovetail.executor.live.fair_share import turns, whom_they_wait_for, without_unfair_stops
 from dovetail.executor.live.first_looks import FirstLooks
 from dovetail.executor.live.jobs import JobSpec, Owner, Run
 from dovetail.executor.live.journal import JournalError
@@ -50,8 +56,10 @@ from dovetail.executor.live.mailbox import Mailbox, Request
 from dovetail.executor.live.placement_check import PlacementCheck
 from dovetail.executor.live.planning import Lacks, of_job, of_round, plan_of
 from dovetail.executor.live.pools.pool import SAMPLE_S, NodePool, Usage, told_awaited
+from dovetail.executor.live.pools.run_files import KEEP_S, PRUNE_S
 from dovetail.executor.live.presenting import device_views, job_views, powers
 from dovetail.executor.live.recorder import Recorder
+from dovetail.executor.live.room import DiskFullError, require_room
 from dovetail.executor.live.unfailing import AGAIN_S as POLICY_AGAIN_S
 from dovetail.executor.live.unfailing import UnfailingPolicy, asked
 from dovetail.executor.live.views import JobView, ServiceView
@@ -72,7 +80,15 @@ _LOG: Final = logging.getLogger("dovetail.live")
 AGAIN_S: Final = 2.0
 """Seconds after which what the disk, a pool or a policy refused is tried again."""
 
+MOST_GRACE_S: Final = 3600.0
+"""The longest grace that a job may have, unless the administrator allows more."""
+
+PRUNE_FIRST_S: Final = 60.0
+"""Seconds after the start that what is old is removed for the first time."""
+
 _SOONEST_S: Final = 0.1
+_LONGEST_IDLE_S: Final = 3600.0
+_COSTLY_S: Final = 0.1
 _RELEASE_S: Final = 60.0
 _MODEL: Final = "fitted.dovetail"
 _ENDS: Final = frozenset({"rank_ended", "rank_gone", "rank_refused"})
@@ -101,6 +117,10 @@ class Journal(Protocol):
         """Store the brain now and then, so that the next start is quick."""
         ...
 
+    def compact(self, brain: Brain, before_s: float) -> None:
+        """Remove events before a moment, and the environments of jobs that are over."""
+        ...
+
 
 class Service:
     """Runs the jobs of a journal on a pool (a ``Desk`` and a ``rounds.Pool``).
@@ -127,11 +147,18 @@ class Service:
         Never start or stop anything; ``plan`` says what would be.
     any_user : bool, optional
         Whether jobs may run as other users than the service's; by default if that is root.
+    most_grace_s : float
+        The longest grace that a job may have, seconds.
+    most_waiting : int
+        How many jobs of a user who is no administrator may wait.
+    keep_s : float
+        Seconds for which events and logs of ended jobs are kept.
 
     Attributes
     ----------
     ready : threading.Event
         Set once ``run`` has taken up what an earlier service left: from then on answers are true.
+        Where the journal cannot be written yet, requests are refused until it can.
 
     Raises
     ------
@@ -155,6 +182,9 @@ class Service:
         directory: str | Path = "",
         dry_run: bool = False,
         any_user: bool | None = None,
+        most_grace_s: float = MOST_GRACE_S,
+        most_waiting: int = MOST_WAITING,
+        keep_s: float = KEEP_S,
     ) -> None:
         self.ready = threading.Event()
         self._journal = journal
@@ -162,6 +192,9 @@ class Service:
         self._directory = os.fspath(directory)
         self._dry_run = dry_run
         self._any_user = os.geteuid() == 0 if any_user is None else any_user
+        self._most_grace_s = most_grace_s
+        self._most_waiting = most_waiting
+        self._keep_s = keep_s
         self._sample_every_s = sample_s
         self._lock = threading.RLock()
         self._mailbox = Mailbox()
@@ -170,6 +203,7 @@ class Service:
         self._brain = journal.replay()
         self._clock = ServiceClock(self._brain.now_s)
         self._started_s = self._clock.now_s()
+        self._prune_s = math.inf if dry_run else self._started_s + PRUNE_FIRST_S
         self._devices = Devices(pool)
         self._recorder = Recorder(repository, self._mailbox.ring)
         into = Path(directory) / _MODEL if directory and not dry_run else None
@@ -192,6 +226,8 @@ class Service:
         self._again_s = self._wake_s = math.inf
         self._rest_until_s = self._sampled_s = -math.inf
         self._changed = self._urgent = True
+        self._first_s = 0.0
+        self._planned: _Planned | None = None
         # What faces are shown.
         self._decide_s: float | None = None
         self._gap: float | None = None
@@ -210,13 +246,7 @@ class Service:
     # The life of a service.
 
     def run(self) -> None:
-        """Serve until ``stop``; every job runs on afterwards.
-
-        Raises
-        ------
-        JournalError
-            When the journal cannot be written at the start.
-        """
+        """Serve until ``stop``; every job runs on afterwards."""
         try:
             self._take_up()
             run_rounds(self, self._policy)
@@ -236,7 +266,9 @@ class Service:
         ended = self._ended_last()
         present = [job.run for job in held if job.run is not None]
         beyond = self._pool.resume([*present, *ended])
-        self._commit([self._attached(), *(a for run in beyond for a in self._adopted(run))])
+        adopted = [event for run in beyond for event in self._adopted(run)]
+        if not self._is_durable([self._attached(), *adopted]):
+            return
         strays = self._of_strays(beyond)
         self._unseen = {
             (job.run.id, rank)
@@ -245,13 +277,24 @@ class Service:
             for rank in range(len(job.ranks))
         }
         told = self._of_jobs(self._stamped(self._pool.poll()))
-        self._commit([*self._others(), *told, *self._newly_known()])
+        if not self._is_durable([*self._others(), *told, *self._newly_known()]):
+            return
         releases = [command for command in self._commands if isinstance(command, Release)]
         releases += [Release(run.id) for run in ended]
         self._commands = [*releases, *strays, *self._brain.outstanding()]
         self._pool.attach(self._mailbox.ring)
         self._record_what_was_measured()
         self.ready.set()
+
+    def _is_durable(self, happened: Sequence[AnyEvent]) -> bool:
+        """Record what a start rests on, however long that takes; False: the service stops first."""
+        self._news = [*happened]
+        self._record(())
+        while self._news and not self._mailbox.closed:
+            self.ready.set()
+            self._mailbox.wait(AGAIN_S)
+            self._record(self._mailbox.take())
+        return not self._news
 
     def _ended_last(self) -> list[Run]:
         """Return the runs that ended shortly before the journal did: some may be unreleased."""
@@ -333,19 +376,52 @@ class Service:
             self._wake_s = self._clock.now_s() + POLICY_AGAIN_S
             return False
         self._troubles.pop("world", None)
-        return self._dry_run or self._looked_first()
+        return self._dry_run or (self._has_room() and self._began_first())
 
-    def _looked_first(self) -> bool:
-        """Start what goes first so that it is measured; False where the journal is full."""
+    def _has_room(self) -> bool:
+        """Tell whether the disk has room for what starts write; where not, nothing is decided."""
         try:
-            for start in self._looks.due(self.state):
-                if self._start(start, ()):
-                    self._looks.note(start, self.state)
+            require_room(self._directory)
+        except (DiskFullError, OSError) as error:
+            self._be_in_trouble("disk", error)
+            self._changed, self._rest_until_s = True, self._again_s
+            return False
+        self._troubles.pop("disk", None)
+        return True
+
+    def _began_first(self) -> bool:
+        """Start what comes before the policy's choice; False where the journal is full."""
+        began = time.perf_counter()
+        try:
+            with closing(self._first()) as first:
+                for starts, looks in first:
+                    begun = self._start_all(starts)
+                    if looks and begun:
+                        self._looks.note(begun[0], self.state)
         except JournalError as error:
             self._wait_for_journal(error)
             return False
+        self._first_s = time.perf_counter() - began
         self._obey()
         return True
+
+    def _first(self) -> Generator[tuple[Sequence[Start], bool]]:
+        """Yield what is started first, and whether that is so that it is measured.
+
+        All starts are to be entered into the state before the next are asked for.
+        """
+        looks: list[Start] = []
+
+        def chosen(state: State) -> Sequence[Start]:
+            looks[:] = self._looks.due(state)
+            return looks or self._policy.starts(state)
+
+        competed = False
+        for starts in turns(self._brain, self.state, chosen):
+            competed = True
+            yield starts, bool(looks)
+        if not competed:
+            yield list(self._looks.due(self.state)), True
 
     def _wait_for_journal(self, error: JournalError) -> None:
         self._be_in_trouble("journal", error)
@@ -353,6 +429,7 @@ class Service:
 
     def carry_out(self, decision: Decision, decide_s: float) -> None:
         """Place and stop jobs as decided, as far as the check of placements lets them."""
+        decide_s += self._first_s
         self._decide_s = decide_s
         self._gap = decision.proof.gap if decision.proof else None
         self._rest_until_s = self._clock.now_s() + REST * decide_s
@@ -368,16 +445,24 @@ class Service:
         self._obey()
 
     def _decide(self, decision: Decision) -> None:
+        decision = without_unfair_stops(decision, self._brain)
         for job in decision.stops:
             run = self._brain.jobs[job.id].run
             if run is not None and run.spec.requeue:
                 self._commit([self._stop_decided(run, "the policy gives its devices to others")])
-        wanted = Counter(gpu for start in decision.starts for gpu in start.gpus)
-        joined = {gpu for gpu, starts in wanted.items() if starts > 1}
-        for start in decision.starts:
+        self._start_all(decision.starts)
+
+    def _start_all(self, starts: Sequence[Start]) -> list[Start]:
+        """Place jobs, and return the starts that became some."""
+        joined, begun = _joined(starts), []
+        for start in starts:
             # A policy that was refused would decide the same again: nobody would ever start.
-            if not self._start(start, joined) and start.shares and not self._held(start.gpus):
-                self._start(start._replace(shares=None), ())
+            again = bool(start.shares) and not self._held(start.gpus)
+            if self._start(start, joined) or (
+                again and self._start(start._replace(shares=None), ())
+            ):
+                begun.append(start)
+        return begun
 
     def _start(self, start: Start, joined: Collection[int]) -> bool:
         """Place a job where everybody lets it, and tell whether that was so."""
@@ -416,17 +501,17 @@ class Service:
         rested = self._urgent or now_s >= self._rest_until_s
         return now_s >= self._wake_s or (self._changed and rested)
 
-    def _idle_s(self) -> float | None:
-        """Return for how long nothing is to be done unless somebody rings."""
-        moments = [self._wake_s, self._again_s, *map(_deadline_s, self._brain.holding.values())]
+    def _idle_s(self) -> float:
+        """Return for how long nothing is to be done unless somebody rings, an hour at most."""
+        moments = [self._wake_s, self._again_s, self._prune_s]
+        moments += map(_deadline_s, self._brain.holding.values())
         if self._watched() or self._readings:
             moments.append(self._sampled_s + self._sample_every_s)
         if self._unseen:
             moments.append(self._started_s + TRACE_S)
         if self._changed and not self._news:
             moments.append(self._rest_until_s)
-        first_s = min(moments)
-        return None if math.isinf(first_s) else max(0.0, first_s - self._clock.now_s())
+        return min(max(0.0, min(moments) - self._clock.now_s()), _LONGEST_IDLE_S)
 
     # One turn: what has happened, what is asked, and what is to be done for it.
 
@@ -441,6 +526,18 @@ class Service:
             self._record(requests)
         self._record_what_was_measured()
         self._obey()
+        if self._clock.now_s() >= self._prune_s:
+            self._prune()
+
+    def _prune(self) -> None:
+        """Remove what is old from the journal, and from the pool, which is not waited for."""
+        now_s = self._clock.now_s()
+        self._prune_s = now_s + PRUNE_S
+        try:
+            self._journal.compact(self._brain, now_s - self._keep_s)
+        except JournalError as error:
+            _LOG.warning("the journal is not compacted: %s", error)
+        threading.Thread(target=self._pool.prune, args=(self._keep_s,), daemon=True).start()
 
     def _polled(self) -> list[AnyEvent]:
         told: list[AnyEvent] = []
@@ -584,7 +681,11 @@ class Service:
         for request in self._mailbox.each_once(requests):
             try:
                 asked = list(request.events(jobs))
-            except DovetailError as error:
+                _require_text(asked)
+            except Exception as error:
+                # Whatever is wrong with one request, the others are served.
+                if not isinstance(error, DovetailError):
+                    _LOG.exception("a request is refused")
                 request.refuse(error)
             else:
                 jobs += sum(isinstance(event, events.Submitted) for event in asked)
@@ -687,6 +788,7 @@ class Service:
         for k, spec in enumerate(specs):
             path = f"jobs[{k}]." if len(specs) > 1 else ""
             refuse_hopeless(spec, by, cluster, self._any_user, path)
+            refuse_long_grace(spec, self._most_grace_s, path)
 
         request = f"{by.uid} {key}" if key else ""
 
@@ -694,6 +796,7 @@ class Service:
             if request in self._brain.requests:
                 refuse_another(specs, self._jobs_of(request))
                 return []
+            refuse_too_many(len(specs), by, self._brain, self._most_waiting)
             at_s = self._clock.now_s()
             made = [
                 events.Submitted(at_s=at_s, job=f"j{k}", spec=spec, request=request)
@@ -711,15 +814,16 @@ class Service:
     def _jobs_of(self, request: str) -> list[LiveJob]:
         return [self._brain.jobs[job] for job in self._brain.requests[request]]
 
-    def cancel(self, job: str, by: Owner) -> JobView:
-        """Begin to end a job; one that is over stays as it is."""
+    def cancel(self, job: str, by: Owner, grace_s: float | None = None) -> JobView:
+        """Begin to end a job, or end it sooner; one that is over stays as it is."""
 
         def cancelled(_: int) -> list[AnyEvent]:
             live = self._job(job)
             refuse_others(live, by, "cancel")
             if live.state in OVER:
                 return []
-            return [events.CancelRequested(at_s=self._clock.now_s(), job=job, by=by.name)]
+            at_s = self._clock.now_s()
+            return [events.CancelRequested(at_s=at_s, job=job, by=by.name, grace_s=grace_s)]
 
         self._mailbox.ask(Request(cancelled, _nothing))
         return self.job(job)
@@ -758,6 +862,10 @@ class Service:
             )
         return view
 
+    def is_over(self, job: str) -> bool:
+        """Return whether a job is over."""
+        return self._job(job).state in OVER
+
     def service(self) -> ServiceView:
         """Return the service and its devices."""
         awaited = told_awaited(self._pool)
@@ -783,7 +891,8 @@ class Service:
             )
 
     def _all_troubles(self) -> list[str]:
-        return [*self._troubles.copy().values(), self._recorder.trouble, self._learner.trouble]
+        own = self._troubles.copy().values()
+        return [*own, self._pool.trouble, self._recorder.trouble, self._learner.trouble]
 
     def log_path(self, job: str, rank: int, by: Owner) -> str | None:
         """Return the newest log file of a rank of its present or last run."""
@@ -798,12 +907,15 @@ class Service:
 
     def instance(self) -> Instance:
         """Return the round that the service would solve now."""
+        recent = self._recent("")
+        if recent is not None:
+            return recent.instance
         found: Instance = self._mailbox.ask(Request(_no_events, lambda _: self._round()))
         return found
 
     def plan(self) -> Plan:
         """Return what the service's policy would do now, without doing it."""
-        return self._round_and_plan()[1]
+        return self._round_and_plan().plan
 
     def explain(self, job: str) -> str:
         """Say why a job waits and what would let it start."""
@@ -813,12 +925,13 @@ class Service:
             alone = not self._brain.may_share(live)
             # What would let it start beside others or later is of no use while nobody may.
             waits = live.state in QUEUED
-            closed = waits and self._lacks().closed
+            lacks = self._lacks()
+            closed, before = waits and lacks.closed, lacks.before.get(live.spec.owner.uid, "")
         if waits:
             told = "\n".join(filter(None, [told, told_awaited(self._pool)]))
         if over or closed:
             return told
-        lines = [told, of_round(job, alone, *self._round_and_plan())]
+        lines = [told, of_round(job, alone, before, *self._round_and_plan(job)[:2])]
         if waits and self._dry_run:
             lines.append("this is a dry run: nothing is started")
         return "\n".join(lines)
@@ -826,21 +939,56 @@ class Service:
     def _lacks(self) -> Lacks:
         return Lacks.of(self._brain, self._dry_run)
 
-    def _round_and_plan(self) -> tuple[Instance, Plan]:
-        def decided(_: Sequence[AnyEvent]) -> tuple[Instance, Plan]:
-            instance = self._round()
-            first = list(self._looks.due(self.state))
-            for start in first:
-                self._world.place(start)
+    def _recent(self, job: str) -> _Planned | None:
+        """Return the last plan, if it took long and is not old; it has to know a job."""
+        found = self._planned
+        if found is None or self._clock.now_s() > found.until_s:
+            return None
+        return found if not job or job in found.instance.jobs_by_id else None
+
+    def _round_and_plan(self, job: str = "") -> _Planned:
+        """Return what the policy would do; a look that costs much is not taken for each who asks.
+
+        It takes the time of the thread that serves, of which it has one part in ``REST``.
+        """
+
+        def decided(_: Sequence[AnyEvent]) -> _Planned:
+            # Several may have asked at the same time.
+            recent = self._recent(job)
+            if recent is not None:
+                return recent
+            began = time.thread_time()
+            instance, before = self._round(), whom_they_wait_for(self._brain)
+            first = [start for starts, _ in self._first() for start in self._entered(starts)]
             decision = asked(policy_named(self._policy.name), self.state)
+            decision = without_unfair_stops(decision, self._brain)
             starts = (self._world.with_cap(start) for start in decision.starts)
             decision = decision._replace(starts=(*first, *starts))
             plan = plan_of(
-                instance, self.state, decision, self._policy.name, self._alone, self._pool.notice
+                instance,
+                self.state,
+                decision,
+                self._policy.name,
+                self._alone,
+                lambda job: before.get(self._brain.jobs[job].spec.owner.uid, ""),
+                self._pool.notice,
             )
-            return instance, plan
+            took_s = time.thread_time() - began
+            kept_s = REST * took_s if took_s > _COSTLY_S else -1.0
+            self._planned = _Planned(instance, plan, self._clock.now_s() + kept_s)
+            return self._planned
 
-        found: tuple[Instance, Plan] = self._mailbox.ask(Request(_no_events, decided))
+        found = self._recent(job) or self._mailbox.ask(Request(_no_events, decided))
+        assert isinstance(found, _Planned)
+        return found
+
+    def _entered(self, starts: Sequence[Start]) -> list[Start]:
+        """Enter starts into the state, and return those that break no rule."""
+        joined, found = _joined(starts), []
+        for start in starts:
+            with suppress(CannotStartError):
+                self._world.place(start, joined)
+                found.append(self._world.with_cap(start))
         return found
 
     def _alone(self, job: str) -> bool:
@@ -857,12 +1005,32 @@ class Service:
         return job
 
 
+class _Planned(NamedTuple):
+    """A round and its plan, and until when they are good enough for others who ask."""
+
+    instance: Instance
+    plan: Plan
+    until_s: float
+
+
 class _Stray:
     """A run that no job has, and those of its ranks that may still run."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
         self.left = set(range(len(run.seats)))
+
+
+def _joined(starts: Sequence[Start]) -> set[int]:
+    """Return the devices on which several jobs start together."""
+    wanted = Counter(gpu for start in starts for gpu in start.gpus)
+    return {gpu for gpu, count in wanted.items() if count > 1}
+
+
+def _require_text(asked: Iterable[AnyEvent]) -> None:
+    """Raise what the journal would, before it has the events of others, too."""
+    for event in asked:
+        event.model_dump_json()
 
 
 def _key(spec: JobSpec) -> WorkloadKey:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from dovetail.executor.live.beliefs import WHOLE
+from dovetail.instances.slowdown_table import SlowdownTable
 from dovetail.solver.policies import Job, Start, State
 
 GSLA_SLACK = 1e-9
@@ -82,14 +83,21 @@ class StartRules:
         if there is None or back is None:
             yield f"nothing is believed of it beside {other.id} at these shares"
             return
-        mine = table.upper_rows[model][there][job.workload][other.workload]
-        their_upper = table.upper_rows[model][back][other.workload][job.workload]
-        if math.isnan(mine) or math.isnan(their_upper):
+        mine = _bound(table, job, (model, there, job.workload, other.workload))
+        theirs_bound = _bound(table, other, (model, back, other.workload, job.workload))
+        if math.isnan(mine) or math.isnan(theirs_bound):
             yield f"it may not share with {other.id}"
         if mine > job.gsla + GSLA_SLACK:
             yield f"{other.id} would slow it to {mine:.3g}, its gSLA is {job.gsla:g}"
-        if their_upper > other.gsla + GSLA_SLACK:
-            yield f"it would slow {other.id} to {their_upper:.3g}, whose gSLA is {other.gsla:g}"
+        if theirs_bound > other.gsla + GSLA_SLACK:
+            yield f"it would slow {other.id} to {theirs_bound:.3g}, whose gSLA is {other.gsla:g}"
+
+
+def _bound(table: SlowdownTable, job: Job, cell: tuple[int, int, int, int]) -> float:
+    """Return what the gSLA of a job is checked against, NaN where it may not share."""
+    upper, p99 = float(table.upper[cell]), float(table.p99[cell])
+    known = job.latency and not math.isnan(upper) and not math.isnan(p99)
+    return p99 if known else upper
 
 
 def rate_alone(state: State, job: Job, share: int | None) -> float | None:

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import logging
-from typing import Final
+from typing import Final, Protocol, runtime_checkable
 
-from dovetail.solver.policies import Decision, Policy, State, policy_named
+from dovetail.solver.policies import Decision, Policy, Start, State, policy_named
 from dovetail.solver.policies.policy import NOTHING
 
 AGAIN_S: Final = 60.0
 """Seconds after which a policy that failed is asked again, if nothing happens before."""
 
 _LOG: Final = logging.getLogger("dovetail.live")
+
+
+@runtime_checkable
+class Keeping(Protocol):
+    """A policy that keeps devices for jobs that have waited for too long."""
+
+    @property
+    def kept(self) -> frozenset[int]:
+        """Those devices, as of the last decision."""
+        ...
 
 
 class UnfailingPolicy:
@@ -51,6 +61,20 @@ class UnfailingPolicy:
             return NOTHING._replace(wake_s=state.now + AGAIN_S)
         self._troubles.pop("policy", None)
         return decision
+
+    def starts(self, state: State) -> tuple[Start, ...]:
+        """Return what a fresh policy of its name would start on devices that it does not keep.
+
+        Nothing where that would stop others first.
+        """
+        try:
+            decision = asked(policy_named(self.name), state)
+        except Exception:
+            # It fails again when it decides, and is told then.
+            return ()
+        kept = self._policy.kept if isinstance(self._policy, Keeping) else frozenset()
+        starts = (start for start in decision.starts if kept.isdisjoint(start.gpus))
+        return () if decision.stops else tuple(starts)
 
 
 def asked(policy: Policy, state: State) -> Decision:

@@ -31,6 +31,7 @@ class JobView(Record):
     owner: Name
     uid: int
     command: tuple[str, ...]
+    cwd: str = ""
     workload: Name
     workers: int
     priority: str
@@ -57,6 +58,9 @@ class JobView(Record):
     predicted: float | None = None
     upper: float | None = None
     memory_mib: float | None = None
+    walltime_s: float | None = None
+    retries: int = 0
+    grace_s: float = 0.0
     public_log: bool = False
     history: tuple[StepView, ...] = ()
 

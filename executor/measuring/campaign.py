@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 
@@ -139,4 +140,4 @@ def read_campaign(path: FilePath) -> Campaign:
 
 
 def _beside(path: FilePath, program: str) -> Path:
-    return Path(path).resolve().parent / program
+    return Path(os.path.realpath(path)).parent / program

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
 from dovetail.executor.measuring.campaign import Mode, OwnWorkload
 from dovetail.executor.measuring.ledger import Contents, read_ledger, standing
-from dovetail.executor.measuring.records import Result
+from dovetail.executor.measuring.records import Pace, Result
 from dovetail.instances._record import Name, Record
 from dovetail.instances.datasets import DataSet, Measurement, SoloProfile, write_dataset
 from dovetail.instances.errors import InputError
 from dovetail.instances.files import FilePath
 
 Baselines = Mapping[tuple[str, Mode], float]
-"""Mean iteration time alone without a cap, in seconds, by workload and mode."""
+"""Means alone without a cap, in seconds, by workload and mode: of the iteration time, say."""
 
 
 class LeftOut(Record):
@@ -52,7 +53,7 @@ def write_tables(folder: FilePath) -> Outcome:
     InputError
         When the ledger cannot be read, or the tables cannot be written.
     """
-    found = outcome(read_ledger(folder), Path(folder).resolve().name or "measured")
+    found = outcome(read_ledger(folder), Path(os.path.realpath(folder)).name or "measured")
     write_dataset(found.data, folder)
     return found
 
@@ -61,12 +62,12 @@ def outcome(contents: Contents, name: str) -> Outcome:
     """Return the data set of this name that results make.
 
     A slowdown is the iteration time together over the mean iteration time of the same workload
-    alone, without a cap, in the same mode, over all repeats. What ran by turns goes in under a
-    GPU model of its own, ``<model> time-sliced``. Of a key the result counts that `standing`
-    names.
+    alone, without a cap, in the same mode, over all repeats; p99 is the same of the 99th
+    percentile of latency. What ran by turns goes in under a GPU model of its own,
+    ``<model> time-sliced``. Of a key the result counts that `standing` names.
     """
     results = standing(contents.results).values()
-    alone = baselines(results)
+    alone, tails_s = baselines(results), _means_alone(results, _p99_s)
     profiles: list[SoloProfile] = []
     measurements: list[Measurement] = []
     left_out: list[LeftOut] = []
@@ -78,7 +79,7 @@ def outcome(contents: Contents, name: str) -> Outcome:
             elif len(one.workloads) == 1:
                 profiles.append(_profile(contents, one))
             else:
-                measurements.append(_measurement(contents, one, alone))
+                measurements.append(_measurement(contents, one, alone, tails_s))
         except InputError as error:
             left_out.append(LeftOut(key=one.key, why=f"cannot be: {error}"))
     data = DataSet(name=name, profiles=tuple(profiles), measurements=tuple(measurements))
@@ -87,11 +88,21 @@ def outcome(contents: Contents, name: str) -> Outcome:
 
 def baselines(results: Iterable[Result]) -> Baselines:
     """Return the mean iteration time of each workload alone, over all sound repeats."""
-    times: dict[tuple[str, Mode], list[float]] = defaultdict(list)
+    return _means_alone(results, lambda pace: 1 / pace.iterations_s)
+
+
+def _means_alone(results: Iterable[Result], value_of: Callable[[Pace], float | None]) -> Baselines:
+    found: dict[tuple[str, Mode], list[float]] = defaultdict(list)
     for one in results:
-        if one.sound and one.paces and len(one.paces) == 1 and one.shares[0] is None:
-            times[one.workloads[0], one.mode].append(1 / one.paces[0].iterations_s)
-    return {which: fmean(found) for which, found in times.items()}
+        if not (one.sound and one.paces and len(one.paces) == 1) or one.shares[0] is not None:
+            continue
+        if (value := value_of(one.paces[0])) is not None:
+            found[one.workloads[0], one.mode].append(value)
+    return {which: fmean(values) for which, values in found.items()}
+
+
+def _p99_s(pace: Pace) -> float | None:
+    return pace.latency.p99_s if pace.latency else None
 
 
 def slowdowns(one: Result, alone: Baselines) -> tuple[float, ...] | None:
@@ -137,6 +148,7 @@ def _profile(contents: Contents, one: Result) -> SoloProfile:
             "family": _family(contents, one),
             "batch_size": one.batch_sizes[0] if one.batch_sizes else None,
             "metrics": dict(one.metrics),
+            "metrics_variance": dict(one.metrics_variance),
             "throughput": pace.iterations_s,
             "power_w": one.power_w or None,
             "memory_mib": pace.memory_mib,
@@ -146,17 +158,31 @@ def _profile(contents: Contents, one: Result) -> SoloProfile:
     )
 
 
-def _measurement(contents: Contents, one: Result, alone: Baselines) -> Measurement:
+def _measurement(
+    contents: Contents, one: Result, alone: Baselines, tails_s: Baselines
+) -> Measurement:
     return Measurement.from_data(
         {
             "workloads": one.workloads,
             "gpu_model": _model(contents, one),
             "share": one.shares,
             "slowdown": slowdowns(one, alone),
+            "p99": _tails(one, tails_s),
             "power_w": one.power_w or None,
             "source": _source(contents, one),
             "date": one.date,
         }
+    )
+
+
+def _tails(one: Result, tails_s: Baselines) -> tuple[float | None, ...] | None:
+    """Return by how much each worker's 99th percentile of latency grew, None without latency."""
+    if one.paces is None:
+        return None
+    alone = [tails_s.get((name, one.mode)) for name in one.workloads]
+    return tuple(
+        p99_s / tail_s if (p99_s := _p99_s(pace)) and tail_s else None
+        for pace, tail_s in zip(one.paces, alone, strict=True)
     )
 
 

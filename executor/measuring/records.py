@@ -152,6 +152,7 @@ class Result(Record):
     energy_j: NonNegative | None = None
     power_w: NonNegative | None = None
     metrics: FrozenMapping[MetricName, NonNegative] = Field({})
+    metrics_variance: FrozenMapping[MetricName, NonNegative] = Field({})
     metrics_source: str = ""
     clock_mhz: NonNegative | None = None
     temperature_c: NonNegative | None = None

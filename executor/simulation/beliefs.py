@@ -77,8 +77,10 @@ class Noise:
         truth = SlowdownTable.of(world)
         count = len(truth.workloads)
         draw = np.random.default_rng(seed)
-        believed = truth.slowdown * np.exp(self.sigma * draw.standard_normal((count, count)))
-        return replace(truth, slowdown=believed, upper=believed * np.exp(self.sigma * _Q90))
+        error = np.exp(self.sigma * draw.standard_normal((count, count)))
+        believed = truth.slowdown * error
+        upper = believed * np.exp(self.sigma * _Q90)
+        return replace(truth, slowdown=believed, upper=upper, p99=truth.p99 * error)
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,7 @@ class HeldOut:
             predicted,
             slowdown=np.where(measured, truth.slowdown, predicted.slowdown),
             upper=np.where(measured, truth.upper, predicted.upper),
+            p99=np.where(measured, truth.p99, predicted.p99),
         )
 
 
@@ -305,4 +308,5 @@ def _predicted(predictor: TrainedPredictor, world: Instance, truth: SlowdownTabl
         bounds = believed if table.upper is None else table.upper.transpose(2, 0, 1)
         slowdown[m], upper[m] = believed, np.where(np.isnan(bounds), np.inf, bounds)
     slowdown[:, :, unknown] = upper[:, :, unknown] = np.nan
-    return replace(truth, slowdown=slowdown, upper=np.where(np.isnan(slowdown), np.nan, upper))
+    upper[np.isnan(slowdown)] = np.nan
+    return replace(truth, slowdown=slowdown, upper=upper, p99=np.full_like(upper, np.nan))

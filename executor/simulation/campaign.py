@@ -32,7 +32,8 @@ from dovetail.executor.simulation.setup import Scenario, Setup
 from dovetail.instances._syntax import json_text
 from dovetail.instances.errors import DovetailError, InputError
 from dovetail.instances.files import read_bytes, source_name
-from dovetail.solver.policies import class_named, policy_named
+from dovetail.solver.outside import own_traceback
+from dovetail.solver.policies import class_named, policy_label, policy_named
 
 _LOCK_FILE: Final = ".lock"
 _ROOMS: Final = ("executor", "formulations", "instances", "predictors", "solver")
@@ -46,7 +47,7 @@ class Task(NamedTuple):
     seed: int
 
     def __str__(self) -> str:
-        return f"{self.policy}, seed {self.seed}"
+        return f"{policy_label(self.policy)}, seed {self.seed}"
 
 
 class Failure(NamedTuple):
@@ -276,14 +277,19 @@ class _Worker:
             scenario = self.scenario(task.seed)
             history = scenario.simulate(policy_named(task.policy))
             fingerprint = campaign.fingerprint(task)
-            result = RunResult.of(*task, history, scenario.trace, fingerprint)
+            label = policy_label(task.policy)
+            result = RunResult.of(label, task.seed, history, scenario.trace, fingerprint)
             result.write(campaign.folder_of(task))
         except DovetailError as error:
             return str(error)
         except Exception as error:
             if os.environ.get("DOVETAIL_DEBUG"):
                 raise
-            return f"internal error, please report it: {type(error).__name__}: {error}"
+            what = f"{type(error).__name__}: {error}"
+            own = own_traceback(error, [task.policy])
+            if own:
+                return f"{what} ({own[-1].filename}, line {own[-1].lineno}, in {own[-1].name})"
+            return f"internal error, please report it: {what}"
         return ""
 
     def scenario(self, seed: int) -> Scenario:
@@ -321,6 +327,9 @@ def _end_with(parent: BaseProcess) -> None:
 def _processes(campaign: Campaign, count: int) -> Iterator[ProcessPoolExecutor]:
     """Yield a pool of processes, none of which outlives the block."""
     others = set(multiprocessing.active_children())
+    # multiprocessing offers no option that keeps the current directory out of a child's path.
+    before = os.environ.get("PYTHONSAFEPATH")
+    os.environ["PYTHONSAFEPATH"] = "1"
     pool = ProcessPoolExecutor(
         count, multiprocessing.get_context("spawn"), initializer=_begin, initargs=(campaign,)
     )
@@ -332,6 +341,10 @@ def _processes(campaign: Campaign, count: int) -> Iterator[ProcessPoolExecutor]:
         raise
     finally:
         pool.shutdown(cancel_futures=True)
+        if before is None:
+            del os.environ["PYTHONSAFEPATH"]
+        else:
+            os.environ["PYTHONSAFEPATH"] = before
 
 
 def _reason_of(future: Future[str]) -> str:

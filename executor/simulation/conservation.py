@@ -24,7 +24,11 @@ _RELATIVE = 1e-6
 
 
 def violations(
-    history: History, trace: Trace, world: Instance, options: Options | None = None
+    history: History,
+    trace: Trace,
+    world: Instance,
+    options: Options | None = None,
+    predicted: SlowdownTable | None = None,
 ) -> list[str]:
     """Return what a finished simulation breaks, a line each; empty if nothing.
 
@@ -32,19 +36,30 @@ def violations(
     - the work it did is the work it was asked to do, and every stay did what its co-runners
       allowed;
     - no GPU holds more jobs, memory or caps at any instant than it may, no gang is on one GPU
-      twice or on two models.
+      twice or on two models;
+    - a latency-critical job with a gSLA shares with one other job at most, beside which its p99
+      keeps the gSLA by what is ``predicted`` (None = the truth); where no p99 is known, the upper
+      bound does, or the true slowdown, as it may have been measured before.
     """
-    return _Check(history, trace, world, options or Options()).found
+    return _Check(history, trace, world, options or Options(), predicted).found
 
 
 class _Check:
-    def __init__(self, history: History, trace: Trace, world: Instance, options: Options) -> None:
+    def __init__(
+        self,
+        history: History,
+        trace: Trace,
+        world: Instance,
+        options: Options,
+        predicted: SlowdownTable | None,
+    ) -> None:
         self.found: list[str] = []
         self._trace = trace
         self._world = world
         self._options = options
         self._machines = Machines(world.cluster)
         self._truth = SlowdownTable.of(world)
+        self._predicted = self._truth if predicted is None else predicted
         self._names = tuple(world.workloads)
         overhead = world.cluster.per_process_mib
         self._modes = [modes(w, overhead) for w in world.workloads.values()]
@@ -97,6 +112,25 @@ class _Check:
                 self.found.append(f"{name}: {memory} MiB in use at {start} s")
             if caps > rules.share_sum:
                 self.found.append(f"{name}: caps sum to {caps} at {start} s")
+            for stay in present if len(present) > 1 else ():
+                if not self._keeps_tail(gpu, stay, present):
+                    job = self._trace.jobs[stay.job].id
+                    self.found.append(f"{name}: {job} is over its gSLA for latency at {start} s")
+
+    def _keeps_tail(self, gpu: int, stay: Stay, present: list[Stay]) -> bool:
+        job = self._trace.jobs[stay.job]
+        if job.priority != "latency" or job.gsla is None:
+            return True
+        if len(present) > 2:
+            return False
+        (other,) = (one for one in present if one is not stay)
+        model, caps = self._machines.model[gpu], (_share(stay, gpu), _share(other, gpu))
+        cell = (model, self._predicted.caps_place[caps], self._place(stay), self._place(other))
+        believed = self._predicted.p99[cell]
+        if math.isnan(believed):
+            true = self._truth.slowdown[model, self._truth.caps_place[caps], *cell[2:]]
+            believed = np.fmin(self._predicted.upper[cell], true)
+        return bool(believed * self._mode(stay)[2] <= job.gsla * (1 + _RELATIVE))
 
     def _check_progress(self, stay: Stay) -> None:
         begin = min(stay.start_s + stay.delay_s, stay.end_s)

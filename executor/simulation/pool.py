@@ -243,14 +243,18 @@ class SimulatedPool:
             f"runs {job.id!r} in no known mode",
         )
         for gpu, share in zip(gpus, shares, strict=True):
-            self._check_gpu(job, gpu, share)
+            self._check_gpu(start, gpu, share)
 
-    def _check_gpu(self, job: Job, gpu: int, share: int | None) -> None:
-        state, rules = self.state, self.state.machines.rules
+    def _check_gpu(self, start: Start, gpu: int, share: int | None) -> None:
+        state, rules, job = self.state, self.state.machines.rules, start.job
         where = f"puts {job.id!r} on {state.machines.gpu_ids[gpu]}"
         self._refuse(state.machines.node[gpu] in state.down, f"{where}, which is down")
         residents = state.residents[gpu]
         self._refuse(len(residents) >= rules.max_jobs_per_gpu, f"{where}, which is full")
+        sharers = [state.sharer(other, other.share_on(gpu), other.mode) for other in residents]
+        sharers.append(state.sharer(job, share, start.mode))
+        kept = state.tails_kept(state.machines.model[gpu], sharers)
+        self._refuse(not kept, f"{where}, where a latency-critical job would be over its gSLA")
         if share is None:
             return
         self._refuse(share not in rules.shares, f"{where} at a share of {share}: none of shares")

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dovetail.instances.datasets._rows import Cell, Column, Table
 from dovetail.instances.errors import InputError, UnsupportedError
-from dovetail.instances.files import source_name
-from dovetail.instances.importers._tables import Row
+from dovetail.instances.files import MOST_BYTES, read_bytes, source_name
+from dovetail.instances.importers._tables import MOST_ROWS, Row
 
 if TYPE_CHECKING:
     from types import ModuleType
+
+_BATCH_ROWS = 1024
 
 
 def parquet_table(path: Path) -> Table:
@@ -22,23 +25,41 @@ def parquet_table(path: Path) -> Table:
     Raises
     ------
     InputError
-        When it cannot be read.
+        When it cannot be read, here or while rows are taken.
     UnsupportedError
         Without pyarrow.
     """
     arrow = _pyarrow()
-    try:
-        table = arrow.parquet.ParquetFile(path).read()
-    except (OSError, arrow.lib.ArrowException) as error:
-        raise InputError(f"must be a Parquet file: {error}", "", source_name(path)) from None
     source = source_name(path)
-    return Table(source, "columns", table.column_names, _rows(source, table.to_pylist()))
+    content = arrow.BufferReader(read_bytes(path))
+    with _faults(arrow, source):
+        file = arrow.parquet.ParquetFile(content)
+        names = file.schema_arrow.names
+    return Table(source, "columns", names, _rows(arrow, file, source))
 
 
-def _rows(source: str, rows: Iterable[Mapping[str, object]]) -> Iterator[Row]:
-    for k, row in enumerate(rows, 1):
-        cells = {name: "" if cell is None else str(cell) for name, cell in row.items()}
-        yield Row(source, k, cells, "row")
+def _rows(arrow: ModuleType, file: Any, source: str) -> Iterator[Row]:  # noqa: ANN401 (pyarrow's)
+    number = unpacked = 0
+    with _faults(arrow, source):
+        # In small batches: a small file may hold any number of equal cells.
+        for batch in file.iter_batches(_BATCH_ROWS):
+            unpacked += batch.nbytes
+            if unpacked > MOST_BYTES or number > MOST_ROWS:
+                rule = f"must hold at most {MOST_BYTES // 2**20} MiB in {MOST_ROWS} rows"
+                raise InputError(f"{rule}, got more", "", source)
+            for row in batch.to_pylist():
+                number += 1
+                cells = {name: "" if cell is None else str(cell) for name, cell in row.items()}
+                yield Row(source, number, cells, "row")
+
+
+@contextmanager
+def _faults(arrow: ModuleType, source: str) -> Iterator[None]:
+    """Turn what pyarrow raises of a damaged file into one line."""
+    try:
+        yield
+    except (OSError, ValueError, OverflowError, arrow.lib.ArrowException) as error:
+        raise InputError(f"must be a Parquet file: {error}", "", source) from None
 
 
 def parquet_bytes(columns: Sequence[Column], rows: Sequence[Mapping[str, Cell]]) -> bytes:

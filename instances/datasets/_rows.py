@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from typing import NamedTuple, TypeVar
 
-from dovetail.instances._record import Record, listed, shown
+from dovetail.instances._record import Record, closest, listed, shown
 from dovetail.instances.datasets.records import Measurement, SoloProfile
 from dovetail.instances.errors import InputError
 from dovetail.instances.importers._tables import Row, as_number
@@ -73,6 +72,7 @@ def pair_columns(most: int) -> tuple[Column, ...]:
             Column(f"workload_{k + 1}", f"workloads[{k}]", str),
             Column(f"share_{k + 1}", f"share[{k}]", int),
             Column(f"slowdown_{k + 1}", f"slowdown[{k}]", float),
+            Column(f"p99_{k + 1}", f"p99[{k}]", float),
         )
         for k in range(most)
     )
@@ -86,6 +86,25 @@ def pair_columns(most: int) -> tuple[Column, ...]:
 
 PROFILE_REQUIRED = ("workload", "gpu_model")
 PAIR_REQUIRED = ("workload_1", "slowdown_1", "workload_2", "slowdown_2", "gpu_model")
+
+_SECOND_NAMES = (
+    Column("job_a", "workloads[0]", str),
+    Column("job_b", "workloads[1]", str),
+    Column("share_a", "share[0]", int),
+    Column("share_b", "share[1]", int),
+    Column("slowdown_a", "slowdown[0]", float),
+    Column("slowdown_b", "slowdown[1]", float),
+    Column("p99_a", "p99[0]", float),
+    Column("p99_b", "p99[1]", float),
+    Column("device", "gpu_model", str),
+)
+"""Other names of columns of pairs, read and never written."""
+
+_SECOND_REQUIRED = ("job_a", "slowdown_a", "job_b", "slowdown_b", "device")
+
+_ONE_VALUE = (Column("mode", "mode", str), Column("gpus", "gpus", int))
+_ONLY = {"mode": "shared", "gpus": 1}
+"""Columns of pairs with one legal value, which is also the meaning of an empty cell."""
 
 
 def profiles_of(table: Table) -> Iterator[SoloProfile]:
@@ -111,59 +130,80 @@ def _profile_data(row: Row, columns: Iterable[Column]) -> dict[str, object]:
 
 
 def measurements_of(table: Table) -> Iterator[Measurement]:
-    """Yield the measurement of each row."""
-    columns = known_columns(table, pair_columns(max(2, _most(table.header))), PAIR_REQUIRED)
+    """Yield the measurement of each row; an unknown column is refused."""
+    return _measurements(table, _known_pair_columns(table, _pair_columns_read(table)))
+
+
+def pairs_of(table: Table) -> tuple[Iterator[Measurement], list[str]]:
+    """Return the measurements of the rows, and the names of columns that are not known."""
+    known = _pair_columns_read(table)
+    unknown = [name for name in table.header if name not in {column.name for column in known}]
+    header = [name for name in table.header if name not in unknown]
+    columns = _known_pair_columns(table._replace(header=header), known)
+    return _measurements(table, columns), unknown
+
+
+def _known_pair_columns(table: Table, known: Iterable[Column]) -> tuple[Column, ...]:
+    required = _SECOND_REQUIRED if "job_a" in table.header else PAIR_REQUIRED
+    return known_columns(table, known, required)
+
+
+def _pair_columns_read(table: Table) -> tuple[Column, ...]:
+    most = 0
+    while f"workload_{most + 1}" in table.header:
+        most += 1
+    return (*pair_columns(max(2, most)), *_SECOND_NAMES, *_ONE_VALUE)
+
+
+def _measurements(table: Table, columns: Sequence[Column]) -> Iterator[Measurement]:
     for row in table.rows:
         yield _record(Measurement, row, _measurement_data(row, columns), columns)
 
 
-def _most(header: Sequence[str]) -> int:
-    """Return the k of the last of the columns ``workload_1``, ``workload_2``, ... in a row."""
-    most = 0
-    while f"workload_{most + 1}" in header:
-        most += 1
-    return most
-
-
-def _measurement_data(row: Row, columns: Iterable[Column]) -> dict[str, object]:
-    cells = {column.path: cell_value(row, column) for column in columns}
-    width = _width(row, cells)
-    failed = _failed(row)
-    for k in range(width):
-        if failed == (cells.get(f"slowdown[{k}]") is not None):
-            rule = "must be empty where status is failed" if failed else "must not be empty"
-            raise row.broken(f"slowdown_{k + 1}", rule)
+def _measurement_data(row: Row, columns: Sequence[Column]) -> dict[str, object]:
+    ran = row.values.get("status", "").lower() in ("", "ok")
+    cells = {
+        column.path: cell_value(row, column)
+        for column in columns
+        if ran or not column.path.startswith(("slowdown", "p99"))
+    }
+    for name, only in _ONLY.items():
+        if cells.get(name) not in (None, only):
+            raise row.broken(name, f"must be {only} or empty, got {shown(cells[name])}")
+    width = _width(row, cells, columns)
+    slowdowns = [cells.get(f"slowdown[{k}]") for k in range(width)]
+    if ran and None in slowdowns:
+        column = column_of(f"slowdown[{slowdowns.index(None)}]", columns)
+        raise row.broken(column, "must not be empty where status is ok or empty")
     told = {name: cells.get(name) for name in ("gpu_model", "power_w", "source", "date")}
     return {
         **{name: value for name, value in told.items() if value is not None},
         "workloads": [cells[f"workloads[{k}]"] for k in range(width)],
         "share": [cells.get(f"share[{k}]") for k in range(width)],
-        "slowdown": None if failed else [cells[f"slowdown[{k}]"] for k in range(width)],
+        "slowdown": slowdowns if ran else None,
+        "p99": [cells.get(f"p99[{k}]") for k in range(width)],
     }
 
 
-def _width(row: Row, cells: Mapping[str, object]) -> int:
+def _width(row: Row, cells: Mapping[str, object], columns: Iterable[Column]) -> int:
     """Return how many workloads the row has: two or more, the cells of others empty."""
     width = 2
     while cells.get(f"workloads[{width}]") is not None:
         width += 1
     for k in range(2):
         if cells[f"workloads[{k}]"] is None:
-            raise row.broken(f"workload_{k + 1}", "must not be empty")
+            rule = "must not be empty, as each row is a pair (a row of totals is not)"
+            raise row.broken(column_of(f"workloads[{k}]", columns), rule)
     for path, value in cells.items():
-        name, _, rest = path.partition("[")
-        if value is not None and rest and int(rest[:-1]) >= width:
+        if (
+            value is not None
+            and path.endswith("]")
+            and int(path[path.index("[") + 1 : -1]) >= width
+        ):
             missing = f"workload_{width + 1}"
-            column = f"{name.removesuffix('s')}_{int(rest[:-1]) + 1}"
-            raise row.broken(column, f"must be empty where {missing} is, got {shown(value)}")
+            rule = f"must be empty where {missing} is, got {shown(value)}"
+            raise row.broken(column_of(path, columns), rule)
     return width
-
-
-def _failed(row: Row) -> bool:
-    status = row.values.get("status", "") or "ok"
-    if status not in ("ok", "failed"):
-        raise row.broken("status", f"must be ok or failed, got {shown(status)}")
-    return status == "failed"
 
 
 def cell_value(row: Row, column: Column) -> Cell:
@@ -186,8 +226,12 @@ def _record(kind: type[_R], row: Row, data: Mapping[str, object], columns: Itera
     try:
         return kind.from_data(data)
     except InputError as error:
-        names = {column.path: column.name for column in columns}
-        raise row.broken(names.get(error.path, error.path), error.rule) from None
+        raise row.broken(column_of(error.path, columns), error.rule) from None
+
+
+def column_of(path: str, columns: Iterable[Column]) -> str:
+    """Return the name in the file of the column that holds a part of a record."""
+    return next((column.name for column in columns if column.path == path), path)
 
 
 def known_columns(
@@ -202,17 +246,20 @@ def known_columns(
 
 
 def _broken_header(
-    header: Sequence[str], known: Iterable[str], required: Sequence[str]
+    header: Sequence[str], known: Mapping[str, Column], required: Sequence[str]
 ) -> str | None:
     unknown = next((name for name in header if name not in known), None)
     if unknown is not None:
-        close = get_close_matches(unknown, known, n=1, cutoff=0.6)
-        hint = f"did you mean {close[0]}?" if close else f"known: {listed(known, _MOST_COLUMNS)}"
+        close = closest(unknown, known)
+        hint = f"did you mean {close}?" if close else f"known: {listed(known, _MOST_COLUMNS)}"
         return f"unknown column {shown(unknown)}, {hint}"
-    repeated = next((name for k, name in enumerate(header) if name in header[:k]), None)
+    paths = [known[name].path for name in header]
+    repeated = next((k for k, path in enumerate(paths) if path in paths[:k]), None)
     if repeated is not None:
-        return f"column {shown(repeated)} is there twice"
-    missing = next((name for name in required if name not in header), None)
+        first, again = header[paths.index(paths[repeated])], header[repeated]
+        same = "" if first == again else f", as {shown(first)}"
+        return f"column {shown(again)} is there twice{same}"
+    missing = next((name for name in required if known[name].path not in paths), None)
     if missing is not None:
         needed = ", ".join(required)
         return f"must have the columns {needed}; missing: {missing}, got {listed(header) or 'none'}"
@@ -249,6 +296,7 @@ def measurement_cells(found: Measurement) -> dict[str, Cell]:
         cells[f"workload_{k + 1}"] = name
         cells[f"share_{k + 1}"] = found.shares[k]
         cells[f"slowdown_{k + 1}"] = found.slowdown[k] if found.slowdown else None
+        cells[f"p99_{k + 1}"] = found.p99[k] if found.p99 else None
     return cells
 
 

@@ -7,11 +7,14 @@ the two may be absent. An empty cell says that a value is not known.
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
+from dovetail.instances._record import listed
 from dovetail.instances.datasets._parquet import parquet_bytes, parquet_table
 from dovetail.instances.datasets._rows import (
     PAIR_REQUIRED,
@@ -23,20 +26,37 @@ from dovetail.instances.datasets._rows import (
     measurement_cells,
     measurements_of,
     pair_columns,
+    pairs_of,
     profile_cells,
     profiles_of,
     used,
 )
-from dovetail.instances.datasets.records import DataSet
+from dovetail.instances.datasets.records import DataSet, Measurement
 from dovetail.instances.datasets.repository import Repository, is_repository
 from dovetail.instances.errors import InputError
 from dovetail.instances.files import FilePath, source_name, write_bytes
+from dovetail.instances.importers._measured import doubts, require_slowdowns, slowdowns_of
 from dovetail.instances.importers._tables import read_table
 
 TABLES = ("profiles", "pairs")
 FORMS = (".csv", ".csv.gz", ".parquet")
 
 _Rows = Sequence[Mapping[str, Cell]]
+
+
+class Pairs(NamedTuple):
+    """A table of pairs.
+
+    Attributes
+    ----------
+    measurements : tuple of Measurement
+        One for each row.
+    notes : tuple of str
+        A line for each thing that is likely a mistake, and for the columns that are not read.
+    """
+
+    measurements: tuple[Measurement, ...]
+    notes: tuple[str, ...]
 
 
 def read_dataset(path: FilePath) -> DataSet:
@@ -72,12 +92,46 @@ def read_dataset(path: FilePath) -> DataSet:
         raise InputError("must have a file profiles.csv or pairs.csv", "", source_name(path))
     return DataSet.from_data(
         {
-            "name": folder.resolve().name or "data",
+            "name": Path(os.path.realpath(folder)).name or "data",
             "profiles": list(profiles_of(_table(profiles))) if profiles else (),
             "measurements": list(measurements_of(_table(pairs))) if pairs else (),
         },
         source_name(path),
     )
+
+
+def read_pairs(path: FilePath) -> Pairs:
+    """Read a table of workloads measured together: the ``pairs`` of a data set, by itself.
+
+    Parameters
+    ----------
+    path : str or path
+        ``.csv``, ``.csv.gz`` or ``.parquet``. Blanks around cells do not count, and columns that
+        no data set has are not read.
+
+    Raises
+    ------
+    InputError
+        With file, line and column of the first value that breaks a rule; for slowdowns of which
+        half are speeds or percentages.
+    UnsupportedError
+        For Parquet without the extra that reads it.
+    """
+    rows, unknown = pairs_of(_stripped(_table(Path(path))))
+    measurements = tuple(rows)
+    require_slowdowns(slowdowns_of(measurements), "slowdowns", source_name(path))
+    unread = [f"columns that are not read: {listed(unknown)}"] if unknown else []
+    return Pairs(measurements, (*unread, *doubts(measurements)))
+
+
+def _stripped(table: Table) -> Table:
+    rows = (
+        dataclasses.replace(
+            row, values={name.strip(): cell.strip() for name, cell in row.values.items()}
+        )
+        for row in table.rows
+    )
+    return table._replace(header=[name.strip() for name in table.header], rows=rows)
 
 
 def dataset_files(path: FilePath) -> tuple[Path, ...]:

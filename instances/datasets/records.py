@@ -31,7 +31,14 @@ from dovetail.instances._record import (
     shown,
 )
 from dovetail.instances.errors import InputError
-from dovetail.instances.importers._measured import UNKNOWN_MEMORY_MIB, entries, nodes
+from dovetail.instances.importers._measured import (
+    UNKNOWN_MEMORY_MIB,
+    cluster,
+    entries,
+    nodes,
+    require_slowdowns,
+    slowdowns_of,
+)
 from dovetail.instances.instance import Instance, MetricName, Metrics, Workload
 
 DATASET_FORMAT: Final = "dovetail-dataset/1"
@@ -52,6 +59,10 @@ Date = Annotated[Name, AfterValidator(_date)]
 
 def _told(metrics: Metrics | None) -> Metrics | None:
     return None if metrics == Metrics() else metrics
+
+
+def _measured(p99: tuple[float | None, ...] | None) -> tuple[float | None, ...] | None:
+    return p99 if p99 and any(tail is not None for tail in p99) else None
 
 
 def _capped(share: tuple[int | None, ...] | None) -> tuple[int | None, ...] | None:
@@ -104,24 +115,28 @@ class Measurement(Record):
 
     A workload may stand there twice, and its two copies may have been slowed unequally.
     ``slowdown`` has one number for each of ``workloads``; it is None where they failed to run
-    together (out of memory, say).
+    together (out of memory, say). ``p99`` is by how much the 99th percentile of the latency grew
+    of each workload that has one.
     """
 
     workloads: Annotated[tuple[Name, ...], Field(min_length=2)]
     gpu_model: Name
     share: Annotated[tuple[Share | None, ...] | None, AfterValidator(_capped)] = None
     slowdown: tuple[Slowdown, ...] | None
+    p99: Annotated[tuple[Slowdown | None, ...] | None, AfterValidator(_measured)] = None
     power_w: Positive | None = None
     source: Name | None = None
     date: Date | None = None
 
     @model_validator(mode="after")
     def _one_value_each(self) -> Self:
-        for name in ("share", "slowdown"):
+        for name in ("share", "slowdown", "p99"):
             values = getattr(self, name)
             if values is not None and len(values) != len(self.workloads):
                 rule = f"must have {len(self.workloads)} items, got {len(values)}"
                 raise rule_broken(name, rule)
+        if self.slowdown is None and self.p99 is not None:
+            raise rule_broken("p99", "must be absent where they failed to run together")
         return self
 
     @property
@@ -216,8 +231,8 @@ class DataSet(Record):
         """Return an instance of what was measured on a GPU model, one pending job a workload.
 
         Entries are averages: of a combination measured several times, and of the copies of a
-        workload beside itself, the mean speed; what failed once may not share. The cluster
-        allows the caps and the most workloads on a GPU that were measured.
+        workload beside itself, the mean speed and p99; what failed once may not share. The
+        cluster allows the caps and the most workloads on a GPU that were measured.
 
         Parameters
         ----------
@@ -233,29 +248,25 @@ class DataSet(Record):
         Raises
         ------
         InputError
-            For a GPU model without records, a number out of range, or missing memory.
+            For a GPU model without records, a number out of range, missing memory, or
+            slowdowns of which half are speeds or percentages.
         """
         if gpu_model not in self.gpu_models:
             known = f"one of {listed(self.gpu_models)}" if self.gpu_models else "in the data"
             rule = f"must be {known}, got {shown(gpu_model)}"
             raise InputError(rule, "gpu_model")
         measured = [found for found in self.measurements if found.gpu_model == gpu_model]
+        require_slowdowns(slowdowns_of(measured), "measurements: slowdown", self.name)
         workloads = self.workloads(gpu_model)
         for name in chain.from_iterable(found.workloads for found in measured):
             workloads.setdefault(name, Workload(memory_mib=0.0))
         if memory_mib is None:
             _require_no_memory(workloads)
             memory_mib = UNKNOWN_MEMORY_MIB
-        caps = {share for found in measured for share in found.shares if share is not None}
-        cluster = {
-            "max_jobs_per_gpu": max((len(found.workloads) for found in measured), default=2),
-            "shares": sorted(caps),
-            "nodes": nodes([gpu_model], gpus, gpus_per_node, memory_mib),
-        }
         return Instance.from_data(
             {
                 "name": self.name,
-                "cluster": cluster,
+                "cluster": cluster(measured, nodes([gpu_model], gpus, gpus_per_node, memory_mib)),
                 "workloads": workloads,
                 "jobs": [{"id": name, "workload": name} for name in workloads],
                 "slowdowns": entries(measured),

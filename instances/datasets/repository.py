@@ -76,10 +76,23 @@ _TABLES = {
         share INTEGER,
         slowdown REAL,
         PRIMARY KEY (sequence, position)""",
+    "tail": """
+        sequence INTEGER NOT NULL,
+        position INTEGER NOT NULL,
+        p99 REAL NOT NULL,
+        PRIMARY KEY (sequence, position),
+        FOREIGN KEY (sequence, position) REFERENCES member""",
 }
-"""The tables and their columns; ``record`` numbers what the others hold."""
+"""The tables and their columns; ``record`` numbers what the others hold.
 
-_KEYS = {"metric": ("sequence", "name"), "member": ("sequence", "position")}
+Repositories of the first writers lack ``tail``, which the next append adds.
+"""
+
+_KEYS = {
+    "metric": ("sequence", "name"),
+    "member": ("sequence", "position"),
+    "tail": ("sequence", "position"),
+}
 """The keys of the tables with several rows a record."""
 
 _PROFILE = (
@@ -241,12 +254,18 @@ class Repository:
                 if _empty(connection):
                     _create(connection)
         self._check_kind(connection)
+        if not _has_tails(connection):
+            with _transaction(connection, "IMMEDIATE"):
+                if not _has_tails(connection):
+                    _create_table(connection, "tail")
         _use_write_ahead_log(connection)
         connection.execute("PRAGMA synchronous = FULL")
 
     def _check_kind(self, connection: sqlite3.Connection) -> None:
         (mark,) = connection.execute("PRAGMA application_id").fetchone()
-        if mark != APPLICATION_ID:
+        # A view may have rows without end.
+        views = connection.execute("SELECT 1 FROM sqlite_schema WHERE type = 'view'").fetchone()
+        if mark != APPLICATION_ID or views:
             raise InputError("must be a profile repository, got another database", "", self._source)
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if version != SCHEMA_VERSION:
@@ -328,14 +347,23 @@ def _empty(connection: sqlite3.Connection) -> bool:
     return bool(tables == 0)
 
 
+def _has_tails(connection: sqlite3.Connection) -> bool:
+    query = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'tail'"
+    return bool(connection.execute(query).fetchone()[0])
+
+
 def _create(connection: sqlite3.Connection) -> None:
-    for table, columns in _TABLES.items():
-        form = "STRICT, WITHOUT ROWID" if table in _KEYS else "STRICT"
-        connection.execute(f"CREATE TABLE {table} ({columns}) {form}")
-        for statement in _guards(table):
-            connection.execute(statement)
+    for table in _TABLES:
+        _create_table(connection, table)
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+def _create_table(connection: sqlite3.Connection, table: str) -> None:
+    form = "STRICT, WITHOUT ROWID" if table in _KEYS else "STRICT"
+    connection.execute(f"CREATE TABLE {table} ({_TABLES[table]}) {form}")
+    for statement in _guards(table):
+        connection.execute(statement)
 
 
 def _guards(table: str) -> Iterator[str]:
@@ -382,6 +410,9 @@ def _insert_measurement(connection: sqlite3.Connection, sequence: int, found: Me
     for k, name in enumerate(found.workloads):
         slowdown = found.slowdown[k] if found.slowdown else None
         _put(connection, "member", sequence, k, name, found.shares[k], slowdown)
+    for k, p99 in enumerate(found.p99 or ()):
+        if p99 is not None:
+            _put(connection, "tail", sequence, k, p99)
 
 
 def _values(record: Record, fields: Iterable[str]) -> list[object]:
@@ -421,6 +452,10 @@ def _measurements(connection: sqlite3.Connection, after: int) -> _Found:
     columns = ("workload", "share", "slowdown")
     for sequence, *values in _rows(connection, "member", columns, after):
         members.setdefault(sequence, []).append(tuple(values))
+    tails: dict[int, dict[int, float]] = {}
+    if _has_tails(connection):
+        for sequence, position, p99 in _rows(connection, "tail", ("position", "p99"), after):
+            tails.setdefault(sequence, {})[position] = p99
     found: _Found = {}
     for sequence, status, *values in _rows(
         connection, "measurement", ("status", *_MEASUREMENT), after
@@ -429,6 +464,8 @@ def _measurements(connection: sqlite3.Connection, after: int) -> _Found:
         names, shares, slowdowns = named
         data = {"workloads": names, "share": shares, **_known(_MEASUREMENT, values)}
         data["slowdown"] = None if status == "failed" else slowdowns
+        if of_member := tails.get(sequence):
+            data["p99"] = tuple(of_member.get(k) for k in range(len(names)))
         found[sequence] = (Measurement, data)
     return found
 

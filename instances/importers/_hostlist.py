@@ -2,27 +2,55 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
 from collections.abc import Sequence
 
+from dovetail.instances.errors import InputError
+
+MOST_NAMES = 100_000
+"""So many names a list may have: a few characters can stand for any number."""
+
 
 def hostnames(text: str) -> tuple[str, ...]:
-    """Return the nodes that a list names, in its order."""
-    parts = re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text)
-    return tuple(node for part in parts for node in _expanded(part))
+    """Return the nodes that a list names, in its order.
+
+    Raises
+    ------
+    InputError
+        When it names more than ``MOST_NAMES``.
+    """
+    parts = [_choices(part) for part in re.findall(r"(?:[^,\[]|\[[^\[\]]*\])+", text)]
+    if sum(math.prod(map(len, choices)) for choices in parts) > MOST_NAMES:
+        raise _too_many()
+    return tuple("".join(words) for choices in parts for words in itertools.product(*choices))
 
 
-def _expanded(text: str) -> Sequence[str]:
-    head, bracket, rest = text.partition("[")
-    if not bracket:
-        return [text]
-    ranges, _, tail = rest.partition("]")
-    numbers = [number for part in ranges.split(",") for number in _range(part)]
-    return [f"{head}{number}{end}" for number in numbers for end in _expanded(tail)]
+def _choices(text: str) -> list[Sequence[str]]:
+    """Return what each piece of a name may be: itself, or the numbers of a bracket."""
+    pieces = re.split(r"\[([^\[\]]*)\]", text)
+    return [_numbers(piece) if k % 2 else [piece] for k, piece in enumerate(pieces)]
+
+
+def _numbers(text: str) -> Sequence[str]:
+    numbers: list[str] = []
+    for part in text.split(","):
+        numbers += _range(part)
+        if len(numbers) > MOST_NAMES:
+            raise _too_many()
+    return numbers
 
 
 def _range(text: str) -> Sequence[str]:
-    if not re.fullmatch(r"\d+(-\d+)?", text, re.ASCII):
+    if not re.fullmatch(r"\d{1,18}(-\d{1,18})?", text, re.ASCII):
         return [text]
     first, _, last = text.partition("-")
-    return [f"{k:0{len(first)}d}" for k in range(int(first), int(last or first) + 1)]
+    numbers = range(int(first), int(last or first) + 1)
+    if len(numbers) > MOST_NAMES:
+        raise _too_many()
+    return [f"{k:0{len(first)}d}" for k in numbers]
+
+
+def _too_many() -> InputError:
+    return InputError(f"must name at most {MOST_NAMES}, names more")

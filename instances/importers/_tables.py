@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import math
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Literal, TypeVar
 
 from dovetail.instances._record import Record, listed, shown
 from dovetail.instances.errors import InputError
+from dovetail.instances.files import read_bytes, source_name
+
+MOST_ROWS = 2_000_000
+"""A small packed file may hold any number of short rows, each of which becomes a record."""
 
 _R = TypeVar("_R", bound=Record)
 
@@ -104,29 +107,6 @@ def table_of(directory: str, name: str) -> str:
     raise InputError(f"must have a file {name} (or {name}.gz)", "", directory)
 
 
-def read_text(path: str | Path) -> str:
-    """Return the text of a file, unpacked where its name ends in ``.gz``.
-
-    Raises
-    ------
-    InputError
-        When it cannot be read or is not UTF-8.
-    """
-    source = str(path)
-    try:
-        data = Path(path).read_bytes()
-        if source.endswith(".gz"):
-            data = gzip.decompress(data)
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(f"must be UTF-8 text, byte {error.start} is not", "", source) from None
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise InputError(f"must be a whole gzip file ({error})", "", source) from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"cannot be read: {reason}", "", source) from None
-
-
 def read_csv(path: str | Path, columns: Sequence[str]) -> Iterator[Row]:
     """Yield the rows of a comma-separated file whose header has (at least) ``columns``.
 
@@ -179,14 +159,42 @@ def _rows(
 
 
 def _lines(
-    path: str | Path, delimiter: str = ",", quoting: Literal[0, 3] = csv.QUOTE_MINIMAL
+    path: str | Path, delimiter: str | None = None, quoting: Literal[0, 3] = csv.QUOTE_MINIMAL
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yield line number and fields of every line that is not empty."""
-    text = io.StringIO(read_text(path), newline="")
-    reader = csv.reader(text, delimiter=delimiter, quoting=quoting)
+    """Yield line number and fields of every line that is not blank."""
+    text = lines_of(path)
+    first = next(text, "")
+    reader = csv.reader(
+        chain([first], text), delimiter=delimiter or _delimiter(first), quoting=quoting
+    )
     try:
-        yield from ((reader.line_num, fields) for fields in reader if fields)
+        yield from ((reader.line_num, fields) for fields in reader if "".join(fields).strip())
     except csv.Error as error:
-        raise InputError(
-            f"must be a table: {error}", f"line {reader.line_num}", str(path)
-        ) from None
+        line = f"line {reader.line_num}"
+        raise InputError(f"must be a table: {error}", line, source_name(path)) from None
+
+
+def _delimiter(header: str) -> str:
+    """Return what separates columns: some spreadsheets write no commas."""
+    return next((mark for mark in (",", ";", "\t") if mark in header), ",")
+
+
+def lines_of(path: str | Path) -> Iterator[str]:
+    """Yield the lines of a file with their ends, unpacked if it is a gzip file.
+
+    Raises
+    ------
+    InputError
+        When it cannot be read, is too large, has too many lines or is not UTF-8.
+    """
+    data = io.BytesIO(read_bytes(path))
+    text = io.TextIOWrapper(data, "utf-8-sig", newline="")
+    try:
+        for count, line in enumerate(text):
+            if count == MOST_ROWS:
+                raise InputError(f"must have at most {MOST_ROWS} lines", "", source_name(path))
+            yield line
+    except UnicodeDecodeError as error:
+        byte = data.tell() - len(error.object) + error.start
+        rule = f"must be UTF-8 text, got another byte at {byte}"
+        raise InputError(rule, "", source_name(path)) from None

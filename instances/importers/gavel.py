@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
@@ -276,7 +277,7 @@ class _Table:
     def _number(self, where: str, value: object) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self._broken(where, f"must be a number, got {shown(value)}")
-        if not 0 <= value < math.inf:
+        if not 0 <= value <= sys.float_info.max:
             raise self._broken(where, f"must be a finite number >= 0, got {shown(value)}")
         return float(value)
 

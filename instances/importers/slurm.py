@@ -6,17 +6,17 @@ Source: ``squeue --json`` (22.05 and later; numbers became objects and states li
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from dovetail.instances._record import shown
+from dovetail.instances._syntax import parse_json
 from dovetail.instances.errors import InputError
-from dovetail.instances.importers._hostlist import hostnames
+from dovetail.instances.files import read_text
+from dovetail.instances.importers._hostlist import MOST_NAMES, hostnames
 from dovetail.instances.instance import Instance
 
 _PATIENCE_S: Final = 60.0
@@ -33,6 +33,11 @@ _TIMES: Final = {"tres_per_job": "", "tres_per_node": "node_count", "tres_per_ta
 """Where a job asks for GPUs, and what of its own that is for each of."""
 
 _NO_TYPE: Final = "gpu"
+_MOST_GPUS: Final = 1_000
+"""GPUs of a node: a few characters can stand for any number."""
+
+_MOST_NUMBER: Final = 1e15
+_DIGITS: Final = 12
 _PAST: Final = ("submit_time", "last_sched_evaluation")
 """Times of which the newest is taken for now."""
 
@@ -103,7 +108,10 @@ def import_slurm(
     if "NodeName=" not in node_text:
         raise InputError("must be what scontrol show node prints", "", told_nodes)
     out: Counter[str] = Counter()
-    taken = {node.id: node for node in _nodes(node_text, partition, constraint, out)}
+    try:
+        taken = {node.id: node for node in _nodes(node_text, partition, constraint, out)}
+    except InputError as error:
+        raise error.at(told_nodes) from None
     if not taken:
         raise InputError("must have a node with GPUs that can be taken", "", told_nodes)
     racks = _racks(topology) if topology else {}
@@ -133,7 +141,7 @@ def _text(path: str | None, *command: str) -> str:
     source = path or " ".join(command)
     try:
         if path is not None:
-            return Path(path).read_text(encoding="utf-8")
+            return read_text(path)
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=_PATIENCE_S, stdin=subprocess.DEVNULL
         )
@@ -157,11 +165,7 @@ def _nodes(
         facts = dict(reversed(re.findall(r"(\w+)=(\S*)", part)))
         if "NodeName" not in facts:
             continue
-        models = tuple(
-            model or _NO_TYPE
-            for model, count in _gpus(re.sub(r"\([^)]*\)", "", facts.get("Gres", "")))
-            for _ in range(count)
-        )
+        models = _models(facts)
         features = frozenset(facts.get("ActiveFeatures", "").split(","))
         if partition is not None and partition not in facts.get("Partitions", "").split(","):
             out["nodes of other partitions"] += 1
@@ -169,19 +173,32 @@ def _nodes(
             out[f"nodes without {constraint}"] += 1
         elif not models:
             out["nodes without GPUs"] += 1
-        elif not _usable(facts.get("State", "")):
+        elif not facts.get("State"):
+            raise InputError("must not be empty", f"node {facts['NodeName']}: State")
+        elif not _usable(facts["State"]):
             out["nodes that are down or drained"] += 1
         else:
             draining = "DRAIN" in _words(facts["State"])
             yield _Taken(facts["NodeName"], models, features, draining)
 
 
+def _models(facts: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the type of each GPU of a node."""
+    gpus = [*_gpus(re.sub(r"\([^()]*\)", "", facts.get("Gres", "")))]
+    if sum(count for _, count in gpus) > _MOST_GPUS:
+        raise InputError(f"must be at most {_MOST_GPUS} GPUs", f"node {facts['NodeName']}: Gres")
+    return tuple(model or _NO_TYPE for model, count in gpus for _ in range(count))
+
+
 def _gpus(text: str) -> Iterator[tuple[str | None, int]]:
-    """Yield the types (None: any) and counts of GPUs in a list like ``gres:gpu:a100:2,nvme:1``."""
+    """Yield the types (None: any) and counts of GPUs in a list like ``gres:gpu:a100:2,nvme:1``.
+
+    A count of more digits is cut to so many that no cluster has as many GPUs.
+    """
     for part in text.split(","):
         words = re.split(r"[:=]", part.removeprefix("gres:").removeprefix("gres/"))
         if words[0] == "gpu":
-            count = int(words.pop()) if words[-1].isdecimal() else 1
+            count = int(words.pop()[:_DIGITS]) if words[-1].isdecimal() else 1
             yield (words[1] if len(words) > 1 else None), count
 
 
@@ -221,12 +238,21 @@ def _racks(path: str) -> dict[str, str]:
     text = _text(path)
     if "SwitchName=" not in text:
         raise InputError("must be a topology.conf: SwitchName=... Nodes=...", "", path)
-    for line in text.splitlines():
+    for number, line in enumerate(text.splitlines(), 1):
         facts = dict(re.findall(r"(\w+)=(\S*)", line.partition("#")[0]))
         if "SwitchName" in facts and "Nodes" in facts:
             switch: str = facts["SwitchName"]
-            found |= dict.fromkeys(hostnames(facts["Nodes"]), switch)
+            found |= dict.fromkeys(_nodes_of(facts["Nodes"], f"line {number}: Nodes", path), switch)
+            if len(found) > MOST_NAMES:
+                raise InputError(f"must name at most {MOST_NAMES} nodes", "", path)
     return found
+
+
+def _nodes_of(text: str, where: str, source: str) -> tuple[str, ...]:
+    try:
+        return hostnames(text)
+    except InputError as error:
+        raise InputError(error.rule, where, source) from None
 
 
 # Jobs.
@@ -234,23 +260,40 @@ def _racks(path: str) -> dict[str, str]:
 
 def _jobs(text: str, source: str) -> Sequence[_Data]:
     try:
-        jobs = json.loads(text)["jobs"]
-    except (ValueError, KeyError, TypeError):
-        raise InputError("must be what squeue --json prints", "", source) from None
+        told = parse_json(text)
+    except InputError as error:
+        raise InputError(f"must be what squeue --json prints: {error}", "", source) from None
+    jobs = told.get("jobs") if isinstance(told, dict) else None
+    if jobs is None:
+        raise InputError("must be what squeue --json prints", "", source)
     if not isinstance(jobs, list) or not all(isinstance(job, dict) for job in jobs):
         raise InputError("must be a list of jobs", "jobs", source)
     for k, job in enumerate(jobs):
-        if not isinstance(job.get("job_id"), int):
-            rule = f"must be a whole number, got {shown(job.get('job_id'))}"
-            raise InputError(rule, f"jobs[{k}].job_id", source)
-        if not all(isinstance(state, str) for state in _list(job.get("job_state"))):
-            rule = f"must be a state or a list of states, got {shown(job.get('job_state'))}"
-            raise InputError(rule, f"jobs[{k}].job_state", source)
-        for key in _NUMBERS:
-            if not isinstance(job.get(key), int | float | dict | None):
-                rule = f"must be a number, got {shown(job[key])}"
-                raise InputError(rule, f"jobs[{k}].{key}", source)
+        for key, rule in _broken(job):
+            raise InputError(f"{rule}, got {shown(job.get(key))}", f"jobs[{k}].{key}", source)
     return jobs
+
+
+def _broken(job: _Data) -> Iterator[tuple[str, str]]:
+    """Yield the fields that are not what they must be, and what that is."""
+    if not isinstance(job.get("job_id"), int):
+        yield "job_id", "must be a whole number"
+    if not all(isinstance(state, str) for state in _list(job.get("job_state"))):
+        yield "job_state", "must be a state or a list of states"
+    for key in _NUMBERS:
+        value = job.get(key)
+        number = value.get("number") if isinstance(value, dict) else value
+        if not isinstance(number, int | float | None):
+            yield key, "must be a number"
+        elif (number or 0) > _MOST_NUMBER:
+            yield key, f"must be <= {_MOST_NUMBER:.0e}"
+    if not isinstance(job.get("gres_detail"), list | None):
+        yield "gres_detail", "must be a list"
+    for key, look in (("nodes", _nodes_named), ("gres_detail", _indices)):
+        try:
+            look(job)
+        except InputError as error:
+            yield key, error.rule
 
 
 def _placed(
@@ -291,7 +334,7 @@ def _why_not(job: _Data, taken: Mapping[str, _Taken], partition: str | None) -> 
     if not _workers(job):
         return "jobs without GPUs"
     if state == "RUNNING":
-        away = [node for node in hostnames(str(job.get("nodes", ""))) if node not in taken]
+        away = [node for node in _nodes_named(job) if node not in taken]
         return "jobs that run on nodes that are not taken" if away else ""
     if job.get("state_reason") in _WAITS_FOR_ELSE:
         return "jobs that are held or wait for a time or another job"
@@ -339,15 +382,22 @@ def _workers(job: _Data) -> int:
     return 0
 
 
+def _nodes_named(job: _Data) -> tuple[str, ...]:
+    return hostnames(str(job.get("nodes", "")))
+
+
 def _indices(job: _Data) -> list[tuple[str, int]]:
     """Return the node and the index there of each GPU of a job that runs."""
-    details = job.get("gres_detail") or []
-    return [
-        (node, int(index))
-        for node, detail in zip(hostnames(str(job.get("nodes", ""))), details, strict=False)
-        for found in _DETAIL.finditer(str(detail))
-        for index in hostnames(f"[{found['index']}]" if found["index"] else "")
-    ]
+    found = []
+    for node, detail in zip(_nodes_named(job), job.get("gres_detail") or [], strict=False):
+        for gpus in _DETAIL.finditer(str(detail)):
+            indices = hostnames(f"[{gpus['index']}]" if gpus["index"] else "")
+            if not all(re.fullmatch("[0-9]{1,9}", index) for index in indices):
+                raise InputError("must have indices like 0-3,5")
+            found += [(node, int(index)) for index in indices]
+            if len(found) > MOST_NAMES:
+                raise InputError(f"must name at most {MOST_NAMES} GPUs")
+    return found
 
 
 def _workload(job: _Data) -> str:

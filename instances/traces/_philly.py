@@ -12,9 +12,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from dovetail.instances._record import shown
+from dovetail.instances.errors import InputError
 from dovetail.instances.importers._tables import Row, read_csv
 from dovetail.instances.traces._left_out import left_out
+from dovetail.instances.traces._moments import moment
 from dovetail.instances.traces.trace import Trace, TraceJob
 
 COLUMNS: Final = ("timestamp", "duration", "num_gpus", "cluster")
@@ -33,15 +34,10 @@ def read_philly(path: Path, name: str) -> Trace:
 
 
 def _moment(row: Row) -> datetime:
-    text = row.values["timestamp"]
     try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        moment = None
-    if moment is None or moment.tzinfo is not None:
-        rule = f"must be a time like 2017-10-09 07:01:55, got {shown(text)}"
-        raise row.broken("timestamp", rule)
-    return moment
+        return moment(row.values["timestamp"])
+    except InputError as error:
+        raise row.broken("timestamp", error.rule) from None
 
 
 def _jobs(submitted: list[_Submitted]) -> Iterator[TraceJob]:

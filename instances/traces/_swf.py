@@ -13,7 +13,7 @@ from typing import Final
 from dovetail.instances._record import shown
 from dovetail.instances.errors import InputError
 from dovetail.instances.files import source_name
-from dovetail.instances.importers._tables import Row, as_number, read_text
+from dovetail.instances.importers._tables import Row, as_number, lines_of
 from dovetail.instances.traces._left_out import left_out
 from dovetail.instances.traces.trace import Trace, TraceJob
 
@@ -36,7 +36,7 @@ def read_swf(path: Path, name: str, cores_per_gpu: int) -> Trace:
 
 def _rows(path: Path) -> Iterator[Row]:
     source = source_name(path)
-    for number, line in enumerate(read_text(path).splitlines(), 1):
+    for number, line in enumerate(lines_of(path), 1):
         fields = line.split()
         if not fields or fields[0].startswith(";"):
             continue

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
+from dovetail.instances._record import listed, shown
 from dovetail.instances.datasets._parquet import parquet_bytes, parquet_table
 from dovetail.instances.datasets._rows import (
     Cell,
     Column,
     Table,
     cell_value,
+    column_of,
     known_columns,
     used,
 )
 from dovetail.instances.datasets.files import csv_bytes
+from dovetail.instances.errors import InputError
 from dovetail.instances.files import source_name
-from dovetail.instances.importers._tables import Row, read_table
+from dovetail.instances.importers._tables import Row, as_number, read_table
+from dovetail.instances.traces._left_out import left_out
+from dovetail.instances.traces._moments import moment
 from dovetail.instances.traces.trace import Trace, TraceJob
 
 _KINDS: Final[Mapping[str, type[str] | type[int] | type[float]]] = {
@@ -39,15 +46,19 @@ _Packed = Callable[[Sequence[Column], Sequence[Mapping[str, Cell]]], bytes]
 _DEFAULTS: Final = {"weight": 1.0, "priority": "batch"}
 
 
-def read_csv_trace(path: Path, name: str) -> Trace:
+Named = Mapping[str, str]
+"""The column of a file that has a field, by the name of the field."""
+
+
+def read_csv_trace(path: Path, name: str, named: Named) -> Trace:
     """Return the trace of a CSV file."""
     header, rows = read_table(path)
-    return _trace(Table(source_name(path), "line 1", header, rows), name)
+    return _trace(Table(source_name(path), "line 1", header, rows), name, named)
 
 
-def read_parquet_trace(path: Path, name: str) -> Trace:
+def read_parquet_trace(path: Path, name: str, named: Named) -> Trace:
     """Return the trace of a Parquet file."""
-    return _trace(parquet_table(path), name)
+    return _trace(parquet_table(path), name, named)
 
 
 def csv_of(trace: Trace) -> bytes:
@@ -60,29 +71,86 @@ def parquet_of(trace: Trace) -> bytes:
     return _content(trace, parquet_bytes)
 
 
-def _trace(table: Table, name: str) -> Trace:
-    columns = known_columns(table, COLUMNS, REQUIRED)
+def _trace(table: Table, name: str, named: Named) -> Trace:
+    columns = _columns_read(table, named)
     lines: dict[str, int] = {}
-    jobs = []
-    for row in table.rows:
-        job = _job(row, columns)
+    jobs, rows = [], _in_seconds(table.rows, column_of("arrival_s", columns))
+    for row in rows:
+        job = _job(row, columns, named)
+        if job is None:
+            continue
         if job.id in lines:
-            rule = f"ids must differ, got {job.id!r} in {row.counted_as} {lines[job.id]} too"
-            raise row.broken("id", rule)
+            rule = f"ids must differ, got {shown(job.id)} in {row.counted_as} {lines[job.id]} too"
+            raise row.broken(column_of("id", columns), rule)
         lines[job.id] = row.line
         jobs.append(job)
-    return Trace.of(name, jobs)
+    read = {column.name for column in columns}
+    unread = [column for column in table.header if column not in read]
+    notes = [f"columns that are not read: {listed(unread)}"] if unread else []
+    return Trace.of(name, jobs, (*left_out(len(rows) - len(jobs), len(rows)), *notes))
 
 
-def _job(row: Row, columns: Iterable[Column]) -> TraceJob:
-    cells: dict[str, Any] = {column.name: cell_value(row, column) for column in columns}
-    for column in REQUIRED:
-        if cells[column] is None:
-            raise row.broken(column, "must not be empty")
+def _columns_read(table: Table, named: Named) -> tuple[Column, ...]:
+    """Return the columns of the header that are read: where some are named, these and needed ones.
+
+    Names of jobs may be missing then.
+    """
+    if not named:
+        return known_columns(table, COLUMNS, REQUIRED)
+    unknown = next((field for field in named if field not in _KINDS), None)
+    if unknown is not None:
+        rule = f"must name one of {listed(_KINDS, len(_KINDS))}, got {shown(unknown)}"
+        raise InputError(rule, "columns")
+    if len(set(named.values())) < len(named):
+        raise InputError("must name each column of the file once", "columns")
+    wanted = [column for column in COLUMNS if column.path in (*REQUIRED, *named)]
+    renamed = [column._replace(name=named.get(column.path, column.name)) for column in wanted]
+    required = [column.name for column in renamed if column.path != "id" or "id" in named]
+    names = {column.name for column in renamed}
+    header = [name for name in table.header if name in names]
+    return known_columns(table._replace(header=header), renamed, required)
+
+
+def _in_seconds(rows: Iterable[Row], column: str) -> list[Row]:
+    """Return rows in which a column of times of day is one of seconds since the first."""
+    known = list(rows)
+    if not known or not _is_moment(known[0].values[column]):
+        return known
+    moments = [_moment(row, column) for row in known]
+    first = min(moments)
+    return [
+        dataclasses.replace(row, values={**row.values, column: str((at - first).total_seconds())})
+        for row, at in zip(known, moments, strict=True)
+    ]
+
+
+def _is_moment(text: str) -> bool:
+    try:
+        return as_number(text) is None and bool(moment(text))
+    except InputError:
+        return False
+
+
+def _moment(row: Row, column: str) -> datetime:
+    try:
+        return moment(row.values[column])
+    except InputError as error:
+        raise row.broken(column, error.rule) from None
+
+
+def _job(row: Row, columns: Iterable[Column], named: Named) -> TraceJob | None:
+    """Return the job of a row; None: as in other traces of others, one of no GPU or no time."""
+    cells: dict[str, Any] = {column.path: cell_value(row, column) for column in columns}
+    if named and 0 in (cells["workers"], cells["duration_s"]):
+        return None
+    cells.setdefault("id", f"job-{row.line}")
+    for field in REQUIRED:
+        if cells[field] is None:
+            raise row.broken(column_of(field, columns), "must not be empty")
     job = TraceJob(**{name: cell for name, cell in cells.items() if cell is not None})
     broken = job.broken_rule()
     if broken:
-        raise row.broken(*broken)
+        raise row.broken(column_of(broken[0], columns), broken[1])
     return job
 
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Literal, get_args
 
 from dovetail.instances._record import listed, shown
 from dovetail.instances.errors import InputError
 from dovetail.instances.files import FilePath, write_bytes
-from dovetail.instances.importers._tables import read_text
+from dovetail.instances.importers._tables import lines_of
 from dovetail.instances.importers.gavel import TRACE
 from dovetail.instances.traces import _muri, _philly, _swf, _table
 from dovetail.instances.traces._gavel import GAVEL_GPU_MODEL, read_gavel
+from dovetail.instances.traces._philly_log import read_philly_log
 from dovetail.instances.traces.trace import Trace
 
-Kind = Literal["csv", "parquet", "philly", "gavel", "muri", "swf"]
+Kind = Literal["csv", "parquet", "philly", "philly-log", "gavel", "muri", "swf"]
 KINDS: Final = get_args(Kind)
 _BY_ENDING: Final[dict[str, Kind]] = {".parquet": "parquet", ".trace": "gavel", ".swf": "swf"}
 
@@ -26,6 +28,7 @@ def read_trace(
     throughputs: FilePath | None = None,
     gpu_model: str = GAVEL_GPU_MODEL,
     cores_per_gpu: int = 1,
+    columns: Mapping[str, str] | None = None,
 ) -> Trace:
     """Read a trace from a file.
 
@@ -33,7 +36,7 @@ def read_trace(
     ----------
     path : str or path
         The file; unpacked where its name ends in ``.gz``.
-    kind : {"csv", "parquet", "philly", "gavel", "muri", "swf"}, optional
+    kind : {"csv", "parquet", "philly", "philly-log", "gavel", "muri", "swf"}, optional
         Its format; by default told by its name (``.parquet``, ``.trace``, ``.swf``) or by what
         its first line looks like.
     throughputs : str or path, optional
@@ -43,6 +46,10 @@ def read_trace(
         Of ``gavel``: the GPU model of that file on which durations are those of jobs alone.
     cores_per_gpu : int
         Of ``swf``: how many processors make one GPU, rounded up.
+    columns : mapping of str to str, optional
+        Of ``csv`` (then the default) and ``parquet``: the column of the file that has a field of
+        ``TraceJob``, as in ``{"arrival_s": "submit_time"}``. Of the others only those are read
+        that a trace needs, and jobs without a name are called ``job-LINE``.
 
     Returns
     -------
@@ -58,11 +65,17 @@ def read_trace(
     """
     place = Path(path)
     name = place.name.split(".")[0] or "trace"
+    if columns and kind not in (None, "csv", "parquet"):
+        raise InputError(f"are named in a csv or parquet file only, got {shown(kind)}", "columns")
+    if columns and kind is None:
+        kind = "parquet" if place.suffix == ".parquet" else "csv"
     match kind_of(place) if kind is None else kind:
         case "csv":
-            return _table.read_csv_trace(place, name)
+            return _table.read_csv_trace(place, name, columns or {})
         case "parquet":
-            return _table.read_parquet_trace(place, name)
+            return _table.read_parquet_trace(place, name, columns or {})
+        case "philly-log":
+            return read_philly_log(place, name)
         case "philly":
             return _philly.read_philly(place, name)
         case "gavel":
@@ -71,7 +84,7 @@ def read_trace(
             return _muri.read_muri(place, name)
         case "swf":
             return _swf.read_swf(place, name, cores_per_gpu)
-    raise InputError(f"must be one of {listed(KINDS)}, got {shown(kind)}", "kind")
+    raise InputError(f"must be one of {listed(KINDS, len(KINDS))}, got {shown(kind)}", "kind")
 
 
 def write_trace(path: FilePath, trace: Trace) -> None:
@@ -108,7 +121,9 @@ def kind_of(path: FilePath) -> Kind:
     ending = Path(path.name.lower().removesuffix(".gz")).suffix
     if ending in _BY_ENDING:
         return _BY_ENDING[ending]
-    first = read_text(path).lstrip().partition("\n")[0]
+    first = next((line.strip("\r\n") for line in lines_of(path) if line.strip()), "")
+    if first.lstrip().startswith("["):
+        return "philly-log"
     columns = {cell.strip() for cell in first.split(",")}
     if columns.issuperset(_philly.COLUMNS):
         return "philly"

@@ -52,7 +52,7 @@ class Auto(CodedRegressor):
         What to choose from; a random forest and the Gaussian process by default.
     coded : bool
         Whether the last two columns of each half are codes of family and workload. Without
-        them each distinct state is a family of its own.
+        them each distinct state is a workload and a family of its own.
     random_state : int
         Seed of the random folds.
     on_fit : callable, optional
@@ -157,9 +157,9 @@ class _Trial:
         self._on_fit = on_fit
         halves = np.vstack(np.hsplit(X, 2))
         _, state = np.unique(halves, axis=0, return_inverse=True, equal_nan=True)
-        family = halves[:, -CODES].astype(np.int64) if coded else state
+        family, workload = halves[:, -CODES:].T.astype(np.int64) if coded else (state, state)
         self.family_folds = tuple(_family_folds(family[: len(X)], family[len(X) :]))
-        self.random_folds = tuple(_random_folds(state[: len(X)], state[len(X) :], seed))
+        self.random_folds = tuple(_random_folds(workload[: len(X)], workload[len(X) :], seed))
         self._done = 0
 
     def held_out(self, folds: Sequence[Fold]) -> _Tested:
@@ -199,10 +199,10 @@ def _choose(tested: _Tested, y: FloatArray) -> _Choice:
     """Return the weights, and what they would have been worth on rows they had not seen."""
     truth = y[tested.row]
     blended, single = (np.empty(len(truth)) for _ in range(2))
-    folds = np.unique(tested.fold)
-    for k in folds:
-        rest, here = tested.fold != k, tested.fold == k
-        if len(folds) == 1:
+    for k in np.unique(tested.fold):
+        here = tested.fold == k
+        rest = ~np.isin(tested.row, tested.row[here])
+        if not rest.any():
             rest = here
         weights = _weights(tested.slowdown[rest], truth[rest])
         best = np.abs(tested.slowdown[rest] - truth[rest, np.newaxis]).mean(axis=0).argmin()
@@ -250,7 +250,7 @@ def _family_folds(own: IntArray, other: IntArray) -> Iterator[Fold]:
 
 
 def _random_folds(own: IntArray, other: IntArray, seed: int) -> Iterator[Fold]:
-    """Yield folds that part pairs of states at random."""
+    """Yield folds that part unordered pairs of workloads at random."""
     ends = np.sort(np.stack([own, other], axis=1), axis=1)
     _, pair = np.unique(ends, axis=0, return_inverse=True)
     pairs = pair.max() + 1

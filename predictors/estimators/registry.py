@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, Protocol, Self
 
 from dovetail.instances.errors import UnsupportedError
 from dovetail.predictors.forms import Form
-from dovetail.predictors.predictor import FloatArray
+from dovetail.predictors.predictor import FloatArray, IntArray
 
 
 class PairEstimator(Protocol):
@@ -25,6 +25,13 @@ class PairEstimator(Protocol):
         """Return what was fitted as arrays; it predicts the same."""
 
 
+class HoldingBack(PairEstimator, Protocol):
+    """An estimator that holds rows back while it is fitted, to tell when to stop."""
+
+    def fit(self, X: FloatArray, y: FloatArray, pairs: IntArray | None = None) -> Self:  # noqa: N803
+        """Fit, and hold back all rows of a pair or none: ``pairs`` is ``Rows.workload_pair``."""
+
+
 class ModelSpec(NamedTuple):
     """How a model is made.
 
@@ -36,11 +43,14 @@ class ModelSpec(NamedTuple):
         From a seed to the estimator that is not fitted yet.
     least : int
         How many of its features a data set must have for the model to make sense.
+    holds_back : bool
+        Whether it makes a ``HoldingBack``.
     """
 
     features: tuple[str, ...]
     build: Callable[[int], PairEstimator]
     least: int = 1
+    holds_back: bool = False
 
 
 MODELS: Final = (

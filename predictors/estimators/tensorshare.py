@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_limits
 from dovetail.instances.errors import InputError
 from dovetail.predictors.estimators.registry import ModelSpec
 from dovetail.predictors.forms.network import Layer, Layers, Network, Ranges, Reals
-from dovetail.predictors.predictor import FloatArray
+from dovetail.predictors.predictor import FloatArray, IntArray
 
 TABLE_4: Final = (256, 32, 32, 32, 32, 32, 32, 1024, 64, 16)
 """Outputs of MLP_1 to MLP_10 in Table 4 of the paper."""
@@ -31,7 +31,7 @@ class TensorShare(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """The delta predictor of TensorShare (section 3.2, Table 4), with one output.
 
     A network of dense layers with ReLU, trained by Adam on min-max scaled features and target.
-    Rows are split at random; one part only tells when to stop, and the weights that did best
+    Pairs are split at random; one part only tells when to stop, and the weights that did best
     on it are kept. The paper splits 6:2:2 into training, validation and test: whoever evaluates
     sets the test part aside, and of the rest 3:1 remain.
 
@@ -64,7 +64,7 @@ class TensorShare(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     n_iter_no_change : int
         Stop after so many passes in a row without a smaller error on the validation rows.
     validation_fraction : float
-        Part of the rows that tells when to stop. Where it is less than two rows, the training
+        Part of the pairs that tells when to stop. Where it is less than two rows, the training
         rows tell.
     random_state : int
         Seed of the split, the first weights and the order of the rows.
@@ -91,15 +91,20 @@ class TensorShare(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.validation_fraction = validation_fraction
         self.random_state = random_state
 
-    def fit(self, X: FloatArray, y: FloatArray) -> Self:  # noqa: N803
-        """Fit on own and co-runner's features, shape (rows, 2 * features), and slowdowns."""
-        return self.fit_while(X, y, _always)
+    def fit(self, X: FloatArray, y: FloatArray, pairs: IntArray | None = None) -> Self:  # noqa: N803
+        """Fit on own and co-runner's features, shape (rows, 2 * features), and slowdowns.
+
+        Rows with the same number in ``pairs``, shape (rows,), are split together; without it each
+        row is a pair of its own.
+        """
+        return self.fit_while(X, y, _always, pairs)
 
     def fit_while(
         self,
         X: FloatArray,  # noqa: N803
         y: FloatArray,
         going_on: Callable[[], bool],
+        pairs: IntArray | None = None,
     ) -> Self:
         """Fit like ``fit``, and stop once ``going_on``, asked after every pass, is false."""
         X, y = validate_data(  # noqa: N806
@@ -108,7 +113,7 @@ class TensorShare(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         ranges = Ranges(X.min(axis=0), X.max(axis=0))
         self.unit_ = Unit(float(y.min()), float(np.ptp(y)) or 1.0)
         target = self.unit_.scaled(y)
-        layers, self.n_iter_ = _trained(self, ranges.scaled(X), target, going_on=going_on)
+        layers, self.n_iter_ = _trained(self, ranges.scaled(X), target, pairs, going_on=going_on)
         self.network_ = Network(ranges, self.unit_.folded(layers), self.unit_.low)
         return self
 
@@ -138,6 +143,7 @@ def transfer(
     X: FloatArray,  # noqa: N803
     y: FloatArray,
     frozen: int = 1,
+    pairs: IntArray | None = None,
 ) -> TensorShare:
     """Return the predictor tuned to another GPU on a few rows that were measured there.
 
@@ -156,6 +162,8 @@ def transfer(
         Slowdowns on the new GPU.
     frozen : int
         How many layers are frozen, at most all but the output.
+    pairs : ndarray of int, shape (rows,), optional
+        As in ``TensorShare.fit``.
 
     Raises
     ------
@@ -173,6 +181,7 @@ def transfer(
         fitted,
         before.hidden(X, frozen),
         fitted.unit_.scaled(y),
+        pairs,
         start=fitted.unit_.unfolded(before.layers[frozen:]),
     )
     tuned.network_ = Network(
@@ -219,12 +228,14 @@ def _trained(
     settings: TensorShare,
     inputs: FloatArray,
     target: FloatArray,
+    pairs: IntArray | None,
     start: Layers = (),
     going_on: Callable[[], bool] = _always,
 ) -> tuple[Layers, int]:
     """Return the layers that did best on the validation rows, and the number of passes."""
     random = np.random.RandomState(settings.random_state)
-    learned, checked = _split(settings, inputs, target, random)
+    sample = _Sample(inputs.astype(np.float32), target.astype(np.float32))
+    learned, checked = _split(sample, pairs, settings.validation_fraction, random)
     network = _network(settings, start, learned, random)
     kept, least = start, checked.error(network) if start else np.inf
     passes = idle = 0
@@ -240,16 +251,15 @@ def _trained(
 
 
 def _split(
-    settings: TensorShare, inputs: FloatArray, target: FloatArray, random: np.random.RandomState
+    sample: _Sample, pairs: IntArray | None, fraction: float, random: np.random.RandomState
 ) -> tuple[_Sample, _Sample]:
-    """Return the rows to learn from and those that tell when to stop, in 32 bits."""
-    order = random.permutation(len(target))
-    checked = int(settings.validation_fraction * len(target))
-    sample = _Sample(inputs.astype(np.float32), target.astype(np.float32))
-    if checked < _FEWEST_CHECKED:
+    """Return the rows to learn from and those that tell when to stop."""
+    names = np.arange(len(sample.target)) if pairs is None else pairs
+    order = random.permutation(np.unique(names))
+    checked = np.isin(names, order[: int(fraction * len(order))])
+    if checked.sum() < _FEWEST_CHECKED:
         return sample, sample
-    rest, first = order[checked:], order[:checked]
-    return _Sample(*(v[rest] for v in sample)), _Sample(*(v[first] for v in sample))
+    return _Sample(*(v[~checked] for v in sample)), _Sample(*(v[checked] for v in sample))
 
 
 def _network(
@@ -294,4 +304,5 @@ SPEC: Final = ModelSpec(
     ),
     build=_build,
     least=3,
+    holds_back=True,
 )

@@ -14,7 +14,7 @@ from sklearn.base import clone
 
 from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.predictors.estimators.tensorshare import TABLE_4, TensorShare
-from dovetail.predictors.predictor import BoolArray, FloatArray
+from dovetail.predictors.predictor import BoolArray, FloatArray, IntArray
 
 if TYPE_CHECKING:
     import optuna
@@ -89,6 +89,7 @@ def search(
     seed: int = 0,
     most_layers: int = MOST_LAYERS,
     base: TensorShare | None = None,
+    pairs: IntArray | None = None,
     progress: Callable[[int, float], None] | None = None,
 ) -> Search:
     """Return the best structure found within a time or a number of trials.
@@ -122,6 +123,8 @@ def search(
         Most hidden layers.
     base : TensorShare, optional
         Settings that are not searched for, such as ``max_iter``.
+    pairs : ndarray of int, shape (rows,), optional
+        As in ``TensorShare.fit``.
     progress : callable, optional
         Called after each trial with the number of structures asked for and the least SMAPE,
         infinite where none was finished.
@@ -139,6 +142,7 @@ def search(
     judge = _Judge(
         np.asarray(X, dtype=np.float64),
         np.asarray(y, dtype=np.float64),
+        np.arange(len(y)) if pairs is None else pairs,
         tuple(_parts(families, seed)),
         lambda: monotonic() < deadline,
     )
@@ -203,6 +207,7 @@ def _parts(families: Labels, seed: int) -> Iterator[_Part]:
 class _Judge(NamedTuple):
     table: FloatArray
     slowdown: FloatArray
+    pairs: IntArray
     parts: tuple[_Part, ...]
     going_on: Callable[[], bool]
 
@@ -211,7 +216,8 @@ class _Judge(NamedTuple):
         errors = []
         for train, test in self.parts:
             fitted = clone(structure)
-            fitted.fit_while(self.table[train], self.slowdown[train], self.going_on)
+            rows = self.table[train], self.slowdown[train]
+            fitted.fit_while(*rows, self.going_on, self.pairs[train])
             if not self.going_on():
                 return None
             truth, found = self.slowdown[test], fitted.predict(self.table[test])

@@ -15,6 +15,10 @@ the prices are the Lagrangean multipliers of the limit).
 *Refinement.* Let that bound with one dual per class be U. A solution that uses a pair of
 reduced cost r (the slack above) is worth at most U - r. So to prove a smaller bound V, further
 duals need to be feasible only for the pairs with U - r > V.
+
+*Exactness.* Duals are refused unless they are multiples of one power of two, so coarse that
+every sum in an inequality has a float of its own: then no rounding can hide a violation. Bounds
+are added up as fractions.
 """
 
 from __future__ import annotations
@@ -22,10 +26,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from dovetail.solver.pairing.arguments import Problem, checked, require_in_range
 
 if TYPE_CHECKING:
     from dovetail.solver.pairing.matching import Matching
@@ -38,7 +45,19 @@ _BLOCK_CELLS = 2_000_000
 """Matrix cells looked at together: what a pass needs in memory."""
 
 _ROUNDING = 1e-12
-"""Relative error allowed to sums of many floats; the inequalities themselves are exact."""
+"""Relative error allowed to a claimed value and bound, of themselves."""
+
+_OPTIMAL_GAP = 1e-6
+"""The relative gap up to which a matching may be called optimal."""
+
+_MANTISSA = 53
+"""Whole numbers of so many bits have floats of their own."""
+
+_MOST_DUAL = 2.0**900
+"""Sums of smaller duals, over all jobs and GPUs, are finite."""
+
+_MOST_UNITS = 2**24
+"""Sums over the limit on GPUs that are kept in a table."""
 
 
 @dataclass(frozen=True)
@@ -96,189 +115,297 @@ def certificate_errors(
     """Return what is wrong with a matching, its value or its proof; empty if nothing is.
 
     The arguments are those that ``match_pairs`` got. One pass over all pairs, with numpy only.
+
+    Raises
+    ------
+    ArgumentError
+        Where an argument other than the matching breaks its rule.
     """
-    n = pair_value.shape[0]
-    given = _Given(
-        pair_value,
-        np.full(n, np.nan) if single_value is None else np.asarray(single_value, dtype=float),
-        np.ones(n, dtype=np.int64) if size is None else np.asarray(size),
-        np.zeros(n, dtype=bool) if required is None else np.asarray(required),
-        None if gpus is None else int(gpus),
-    )
-    if matching.status in ("infeasible", "unknown"):
-        placed = "no job is placed without a solution" if (matching.mate >= 0).any() else ""
-        return [placed] if placed else []
-    return [*_matching_errors(matching, given), *_bound_errors(matching, given)]
+    problem = checked(pair_value, single_value, gpus, size, required)
+    require_in_range(_largest(problem))
+    malformed = [*_shape_errors(matching, problem)]
+    if malformed:
+        return malformed
+    of_classes = [*_class_errors(matching.certificate, problem)]
+    return [
+        *_pairing_errors(matching, problem),
+        *_claim_errors(matching),
+        *(of_classes or _dual_errors(matching, problem)),
+    ]
 
 
-@dataclass(frozen=True)
-class _Given:
-    pair_value: Any
-    single_value: Floats
-    size: Ints
-    required: Bools
-    gpus: int | None
-
-    @property
-    def limit(self) -> int:
-        total = int(self.size.sum())
-        return total if self.gpus is None else min(total, self.gpus)
-
-    def pairs(self, first: Ints, second: Ints) -> Floats:
-        """Return the values of some pairs, NaN where they may not share."""
-        if isinstance(self.pair_value, np.ndarray):
-            return np.asarray(self.pair_value[first, second], dtype=np.float64)
-        rows = self.pair_value.tocsr()
-        found = []
-        for i, j in zip(first.tolist(), second.tolist(), strict=True):
-            part = slice(rows.indptr[i], rows.indptr[i + 1])
-            at = np.flatnonzero(rows.indices[part] == j)
-            found.append(float(rows.data[part][at].sum()) if len(at) else math.nan)
-        return np.array(found, dtype=np.float64)
-
-    def blocks(self, jobs: Ints) -> Iterator[tuple[Ints, Ints, Floats]]:
-        """Yield all pairs among the jobs, block by block: positions among them, values."""
-        if not isinstance(self.pair_value, np.ndarray):
-            place = np.full(len(self.size), -1)
-            place[jobs] = np.arange(len(jobs))
-            entries = self.pair_value.tocoo()
-            first, second = place[entries.row], place[entries.col]
-            keep = (first >= 0) & (second >= 0) & (first != second)
-            yield first[keep], second[keep], entries.data[keep].astype(np.float64)
-            return
-        step = max(1, _BLOCK_CELLS // max(1, len(jobs)))
-        everything = len(jobs) == len(self.size)
-        for k in range(0, len(jobs), step):
-            rows = np.arange(k, min(k + step, len(jobs)))
-            block = self.pair_value[jobs[rows]]
-            block = block if everything else block[:, jobs]
-            yield rows[:, None], np.arange(len(jobs))[None, :], block.astype(np.float64)
+def _shape_errors(matching: Matching, problem: Problem) -> Iterator[str]:
+    """Find arrays that are not of the right kind, and numbers that are none."""
+    n = len(problem)
+    mate, certificate = np.asarray(matching.mate), matching.certificate
+    if mate.shape != (n,) or not _are_indices(np.maximum(mate, 0), n) or (mate < -1).any():
+        yield f"mate must hold n = {n} indices or -1"
+    for dual in (*certificate.main, *certificate.refined):
+        prices = [dual.price, *(z for _, z in dual.blossoms)]
+        if not _are_indices(dual.jobs, n) or np.size(dual.jobs) == 0:
+            yield f"the jobs of a dual must be different indices below {n}"
+        elif np.shape(dual.potential) != np.shape(dual.jobs):
+            yield "a dual must have one potential per job"
+        elif not (np.isfinite(dual.potential).all() and np.isfinite(prices).all()):
+            yield "a price, a potential or the dual of a blossom is not a finite number"
+        elif not all(_are_indices(members, n) for members, _ in dual.blossoms):
+            yield f"a blossom must hold indices of jobs below {n}"
 
 
-def _matching_errors(matching: Matching, given: _Given) -> list[str]:
+def _are_indices(given: Ints, n: int) -> bool:
+    """Tell whether these are indices of n things."""
+    indices = np.asarray(given)
+    whole = indices.ndim == 1 and indices.dtype.kind in "iu"
+    return whole and bool(((indices >= 0) & (indices < n)).all())
+
+
+def _class_errors(certificate: Certificate, problem: Problem) -> Iterator[str]:
+    """Find duals that are not of a class, all jobs of one size, or that floats would round."""
+    main, refined = certificate.main, certificate.refined
+    jobs = np.concatenate([np.zeros(0, np.int64), *(dual.jobs for dual in main)])
+    sizes = [np.unique(problem.size[dual.jobs]) for dual in main]
+    if not np.array_equal(np.sort(jobs), np.arange(len(problem))):
+        yield "the classes do not cover every job once"
+    if any(len(of_class) > 1 for of_class in sizes):
+        yield "a class has jobs of several sizes"
+    elif len(main) > len(np.unique(problem.size)):
+        yield "the jobs of one size are in several classes"
+    if not all(any(np.array_equal(d.jobs, own.jobs) for own in main) for d in refined):
+        yield "a refined dual is not of a class"
+    if not all(map(_is_exact, (*main, *refined))):
+        yield "a dual is not a multiple of a unit in which its sums are exact"
+
+
+def _is_exact(dual: Dual) -> bool:
+    """Tell whether every sum of two potentials, the price and blossoms is a float."""
+    numbers = np.array([*dual.potential.tolist(), dual.price, *(z for _, z in dual.blossoms)])
+    most = 2 * np.abs(dual.potential).max() + np.abs(numbers[len(dual.jobs) :]).sum()
+    unit = math.ldexp(1.0, math.frexp(most)[1] - _MANTISSA)
+    return bool(most < _MOST_DUAL and unit > 0 and (np.fmod(numbers, unit) == 0).all())
+
+
+def _pairing_errors(matching: Matching, problem: Problem) -> Iterator[str]:
     """Check the matching itself and its value."""
-    mate = matching.mate
-    n = len(given.size)
-    if mate.shape != (n,) or (mate < -1).any() or (mate >= n).any():
-        return [f"mate must hold n = {n} indices or -1"]
-    own = np.arange(n)
+    mate, own = matching.mate, np.arange(len(problem))
     placed = mate >= 0
-    errors = []
+    if matching.status in ("infeasible", "unknown"):
+        if placed.any():
+            yield "no job is placed without a solution"
+        elif matching.value != -math.inf:
+            yield f"the value is -inf without a solution, not {matching.value}"
+        return
     if (mate[mate[placed]] != own[placed]).any():
-        errors.append("mate is not symmetric")
-    first = np.flatnonzero(mate > own)
-    alone = np.flatnonzero(mate == own)
-    values = [*given.pairs(first, mate[first]).tolist(), *given.single_value[alone].tolist()]
+        yield "mate is not symmetric"
+        return
+    first, alone = np.flatnonzero(mate > own), np.flatnonzero(mate == own)
+    values = [
+        *problem.value_of(first, mate[first]).tolist(),
+        *problem.single_value[alone].tolist(),
+    ]
+    used = sum(problem.size[first].tolist()) + sum(problem.size[alone].tolist())
+    if (problem.size[first] != problem.size[mate[first]]).any():
+        yield "a pair has unequal sizes"
+    if (problem.required & ~placed).any():
+        yield "a required job is not placed"
+    if used > problem.gpus:
+        yield f"{used} GPUs are used of {problem.gpus}"
     if not np.isfinite(values).all():
-        errors.append("a pair may not share, or a job may not run alone")
-    if (given.size[first] != given.size[mate[first]]).any():
-        errors.append("a pair has unequal sizes")
-    if (given.required & ~placed).any():
-        errors.append("a required job is not placed")
-    used = int(given.size[first].sum() + given.size[alone].sum())
-    if used > given.limit:
-        errors.append(f"{used} GPUs are used of {given.limit}")
-    if not errors and not _close(math.fsum(values), matching.value):
-        errors.append(f"the value is {math.fsum(values)}, not {matching.value}")
-    return errors
+        yield "a pair may not share, or a job may not run alone"
+    elif not _close(math.fsum(values), matching.value):
+        yield f"the value is {math.fsum(values)}, not {matching.value}"
 
 
-def _bound_errors(matching: Matching, given: _Given) -> list[str]:
-    """Check the duals, the bound that they prove, and the gap."""
+def _claim_errors(matching: Matching) -> Iterator[str]:
+    """Check the gap and the status against value and bound."""
+    value, bound, status = matching.value, matching.bound, matching.status
+    if status == "infeasible":
+        if bound != -math.inf or matching.gap != 0:
+            yield "the bound is -inf and the gap 0 where there is no solution"
+        return
+    if not math.isfinite(bound):
+        yield f"the bound is not a finite number, got {bound}"
+        return
+    scale = max(abs(bound), abs(value))
+    gap = abs(bound - value) / scale if 0 < scale < math.inf else scale
+    if gap != matching.gap and not math.isclose(gap, matching.gap, rel_tol=1e-9, abs_tol=_ROUNDING):
+        yield f"the gap is {gap}, not {matching.gap}"
+    proven = "unknown" if gap == math.inf else "optimal" if gap <= _OPTIMAL_GAP else "feasible"
+    if status != proven:
+        yield f"the status is {proven}, not {status}"
+
+
+def _dual_errors(matching: Matching, problem: Problem) -> Iterator[str]:
+    """Check the duals and the bound that they prove."""
     main, refined = matching.certificate.main, matching.certificate.refined
-    jobs = np.concatenate([np.zeros(0, np.int64), *(d.jobs for d in main)])
-    if not np.array_equal(np.sort(jobs), np.arange(len(given.size))):
-        return ["the classes do not cover every job once"]
-    errors = []
     for dual in (*main, *refined):
-        errors += _node_errors(dual, given)
-    most = _bound(main, (), given)
-    spare = math.inf if not refined else most - matching.bound
+        yield from _node_errors(dual, problem)
+    most = _lagrangean_bound(main, problem)
+    finite = math.isfinite(matching.bound)
+    spare = most - Fraction(matching.bound) if finite and refined else Fraction(0)
     for dual in main:
         own = [d for d in refined if np.array_equal(d.jobs, dual.jobs)]
-        errors += _pair_errors(dual, own, spare, given)
-    proven = most if not refined else _bound(main, refined, given)
-    if proven > matching.bound and not _close(proven, matching.bound):
-        errors.append(f"the duals prove a bound of {proven}, not {matching.bound}")
-    scale = max(abs(matching.bound), abs(matching.value))
-    gap = abs(matching.bound - matching.value) / scale if scale > 0 else 0.0
-    if not math.isclose(gap, matching.gap, rel_tol=1e-9, abs_tol=_ROUNDING):
-        errors.append(f"the gap is {gap}, not {matching.gap}")
-    return errors
+        yield from _pair_errors(dual, own, spare, problem)
+    if not _is_symmetric(problem):
+        yield "pair_value is not symmetric"
+    if matching.status == "infeasible":
+        if most >= -len(problem) * Fraction(_largest(problem)):
+            yield "the duals do not prove that there is no solution"
+    elif finite:
+        proven = min(most, _refined_bound(main, refined, problem)) if refined else most
+        if proven > Fraction(matching.bound) and not _close(float(proven), matching.bound):
+            yield f"the duals prove a bound of {float(proven)}, not {matching.bound}"
 
 
-def _node_errors(dual: Dual, given: _Given) -> list[str]:
+def _node_errors(dual: Dual, problem: Problem) -> Iterator[str]:
     """Check the inequalities of single jobs and the odd sets."""
-    errors = []
-    if len(set(given.size[dual.jobs].tolist())) > 1:
-        errors.append("a class has jobs of several sizes")
-    if (dual.potential < 0)[~given.required[dual.jobs]].any():
-        errors.append("the potential of a job that may wait is negative")
-    alone = given.single_value[dual.jobs]
-    if (dual.potential + dual.price < alone)[np.isfinite(alone)].any():
-        errors.append("the potential of a job is less than its value alone")
+    if (dual.potential < 0)[~problem.required[dual.jobs]].any():
+        yield "the potential of a job that may wait is negative"
+    if (dual.potential + dual.price < problem.single_value[dual.jobs]).any():
+        yield "the potential of a job is less than its value alone"
     if dual.price < 0:
-        errors.append("a price is negative")
+        yield "a price is negative"
     for members, z in dual.blossoms:
-        if len(members) % 2 == 0 or len(set(members.tolist())) < len(members) or z < 0:
-            errors.append("a blossom is not an odd set with a dual >= 0")
-    return errors
+        if len(members) % 2 == 0 or len(np.unique(members)) < len(members) or z < 0:
+            yield "a blossom is not an odd set with a dual >= 0"
 
 
-def _pair_errors(main: Dual, refined: Sequence[Dual], spare: float, given: _Given) -> list[str]:
+def _pair_errors(
+    main: Dual, refined: Sequence[Dual], spare: Fraction, problem: Problem
+) -> Iterator[str]:
     """Check the inequalities of all pairs of a class; of the refined duals where they bind."""
-    first, second, value, reduced = _cheap_pairs(main, spare if refined else 0.0, given)
-    errors = []
-    if (reduced < 0).any():
-        errors.append("a pair has negative reduced cost")
-    survives = reduced < spare
+    limit = max(0.0, float(spare))
+    first, second, value = _cheap_pairs(main, limit, problem)
+    total = _totals(main, first, second, problem)
+    if (total < value).any():
+        yield "a pair has negative reduced cost"
+    if not refined:
+        return
+    # The exact reduced cost is the difference and its rounding error (Knuth's two-sum).
+    reduced = total - value
+    back = reduced - total
+    error = (total - (reduced - back)) - (value + back)
+    survives = (reduced < limit) | ((reduced == limit) & (error < float(spare - Fraction(limit))))
     for dual in refined:
-        slack = _reduced_costs(dual, first[survives], second[survives], value[survives], given)
-        if (slack < 0).any():
-            errors.append("a pair that could be in a better solution has negative reduced cost")
-    return errors
+        some = first[survives], second[survives]
+        if (_totals(dual, *some, problem) < value[survives]).any():
+            yield "a pair that could be in a better solution has negative reduced cost"
 
 
-def _cheap_pairs(dual: Dual, limit: float, given: _Given) -> tuple[Ints, Ints, Floats, Floats]:
-    """Return the pairs of reduced cost below the limit: their positions, values, costs."""
+def _cheap_pairs(dual: Dual, limit: float, problem: Problem) -> tuple[Ints, Ints, Floats]:
+    """Return the pairs of reduced cost up to the limit, leaving blossoms out: jobs and values."""
     found: list[tuple[Ints, Ints, Floats]] = []
-    for rows, columns, value in given.blocks(dual.jobs):
+    for rows, columns, value in _blocks(problem, dual.jobs):
         slack = dual.potential[rows] + dual.potential[columns] + dual.price - value
-        where = np.nonzero((slack < limit) & np.isfinite(value) & (rows < columns))
-        i, j = (np.broadcast_to(x, value.shape)[where] for x in (rows, columns))
+        where = np.nonzero((slack <= limit) & (value > -np.inf) & (rows < columns))
+        i, j = (dual.jobs[np.broadcast_to(x, value.shape)[where]] for x in (rows, columns))
         found.append((i, j, value[where]))
     none = np.zeros(0, dtype=np.int64)
     first, second, value = (
         np.concatenate(parts) for parts in zip((none, none, np.zeros(0)), *found, strict=True)
     )
-    return first, second, value, _reduced_costs(dual, first, second, value, given)
+    return first, second, value
 
 
-def _reduced_costs(dual: Dual, first: Ints, second: Ints, value: Floats, given: _Given) -> Floats:
-    """Return the reduced costs of pairs (positions in the class), blossoms included."""
-    total = dual.potential[first] + dual.potential[second] + dual.price
+def _blocks(problem: Problem, jobs: Ints) -> Iterator[tuple[Ints, Ints, Floats]]:
+    """Yield all pairs among the jobs, block by block: positions among them, values."""
+    if problem.is_sparse:
+        place = np.full(len(problem), -1)
+        place[jobs] = np.arange(len(jobs))
+        rows, columns, value = problem.entries()
+        keep = (place[rows] >= 0) & (place[columns] >= 0)
+        yield place[rows[keep]], place[columns[keep]], value[keep]
+        return
+    everything = len(jobs) == len(problem)
+    for rows in _row_blocks(len(jobs)):
+        block = problem.pair_value[jobs[rows]]
+        block = block if everything else block[:, jobs]
+        yield rows[:, None], np.arange(len(jobs))[None, :], block.astype(np.float64)
+
+
+def _row_blocks(n: int) -> Iterator[Ints]:
+    """Yield the rows of an (n, n) matrix, so many together as fit the memory of a pass."""
+    step = max(1, _BLOCK_CELLS // max(1, n))
+    for k in range(0, n, step):
+        yield np.arange(k, min(k + step, n))
+
+
+def _totals(dual: Dual, first: Ints, second: Ints, problem: Problem) -> Floats:
+    """Return the left sides of the inequalities of pairs of jobs, blossoms included."""
+    potential = np.zeros(len(problem))
+    potential[dual.jobs] = dual.potential
+    total = potential[first] + potential[second] + dual.price
     for members, z in dual.blossoms:
-        inside = np.zeros(len(given.size), dtype=bool)
+        inside = np.zeros(len(problem), dtype=bool)
         inside[members] = True
-        total = total + z * (inside[dual.jobs[first]] & inside[dual.jobs[second]])
-    return np.asarray(total - value)
+        total = total + z * (inside[first] & inside[second])
+    return np.asarray(total)
 
 
-def _bound(main: Sequence[Dual], refined: Sequence[Dual], given: _Given) -> float:
-    """Return the largest sum of the classes' bounds over group numbers within the limit."""
-    best = np.zeros(given.limit + 1)
+def _constant(dual: Dual) -> Fraction:
+    inside = (Fraction(z) * ((len(members) - 1) // 2) for members, z in dual.blossoms)
+    return sum(map(Fraction, dual.potential.tolist()), Fraction(0)) + sum(inside)
+
+
+def _lagrangean_bound(main: Sequence[Dual], problem: Problem) -> Fraction:
+    """Return the bound that one dual per class proves, at the largest of their prices per GPU."""
+    unit = problem.gpus_per_unit
+    per_unit = [Fraction(d.price) * unit / int(problem.size[d.jobs[0]]) for d in main]
+    constant = sum(map(_constant, main), Fraction(0))
+    return constant + max(per_unit, default=Fraction(0)) * (problem.gpus // unit)
+
+
+def _refined_bound(
+    main: Sequence[Dual], refined: Sequence[Dual], problem: Problem
+) -> Fraction | float:
+    """Return the largest sum of the classes' bounds over group numbers within the limit.
+
+    It is inf where the table of sums, or the numbers in it, would be too large.
+    """
+    duals = (*main, *refined)
+    limit = problem.gpus // problem.gpus_per_unit
+    parts = [(_constant(d), Fraction(d.price)) for d in duals]
+    # Constants and prices are multiples of powers of two, hence of 1 / the largest denominator.
+    scale = max(number.denominator for part in parts for number in part)
+    lines = [(int(constant * scale), int(price * scale)) for constant, price in parts]
+    largest = sum(abs(constant) + price * (limit + 1) for constant, price in lines)
+    if limit >= _MOST_UNITS or largest >= 2**62:
+        return math.inf
+    best = np.zeros(limit + 1, dtype=np.int64)
     for dual in main:
-        size = int(given.size[dual.jobs[0]])
-        own = [dual, *(d for d in refined if np.array_equal(d.jobs, dual.jobs))]
-        counts = np.arange(min(len(dual.jobs), given.limit // size) + 1)
-        bounds = np.min([d.constant + d.price * counts for d in own], axis=0)
-        reached = np.full(len(best), -np.inf)
-        for k, bound in zip(counts.tolist(), bounds.tolist(), strict=True):
+        size = int(problem.size[dual.jobs[0]]) // problem.gpus_per_unit
+        own = [k for k, d in enumerate(duals) if np.array_equal(d.jobs, dual.jobs)]
+        counts = np.arange(min(len(dual.jobs), limit // size) + 1)
+        bounds = np.min([lines[k][0] + lines[k][1] * counts for k in own], axis=0)
+        reached = best + bounds[0]
+        for k, bound in enumerate(bounds[1:].tolist(), 1):
             np.maximum(reached[size * k :], best[: len(best) - size * k] + bound,
                        out=reached[size * k :])  # fmt: skip
         best = reached
-    return float(best.max())
+    return Fraction(int(best.max()), scale)
+
+
+def _is_symmetric(problem: Problem) -> bool:
+    """Tell whether all pairs that may share are worth the same from both sides."""
+    if problem.is_sparse:
+        rows, columns, value = problem.entries()
+        allowed = value > -np.inf
+        mirrored = problem.value_of(columns[allowed], rows[allowed])
+        return np.array_equal(value[allowed], mirrored)
+    for rows in _row_blocks(len(problem)):
+        value, mirrored = problem.pair_value[rows], problem.pair_value[:, rows].T
+        if ((value != mirrored) & ((value > -np.inf) | (mirrored > -np.inf))).any():
+            return False
+    return True
+
+
+def _largest(problem: Problem) -> float:
+    """Return the largest magnitude of a value that a group may have."""
+    largest = np.abs(problem.single_value).max(where=problem.single_value > -np.inf, initial=0.0)
+    for rows, columns, value in _blocks(problem, np.arange(len(problem))):
+        allowed = (rows != columns) & (value > -np.inf)
+        largest = max(largest, np.abs(value).max(where=allowed, initial=0.0))
+    return float(largest)
 
 
 def _close(a: float, b: float) -> bool:
-    return math.isclose(a, b, rel_tol=_ROUNDING, abs_tol=_ROUNDING)
+    return math.isclose(a, b, rel_tol=_ROUNDING)

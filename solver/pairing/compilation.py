@@ -4,8 +4,8 @@ One source serves both. Compiled, the engine solves a thousand jobs in tens of m
 numba has to be imported and its machine code loaded (half a second), which is compiled once
 after installation (ten seconds and more) and kept beside the source or in the user's cache
 folder. As plain Python a round of some dozens of jobs is solved before that load would be over,
-one of some hundreds before the compilation would, and everything works where numba is not
-installed. ``quickest`` chooses; ``matching.compile_kernels`` compiles ahead of the first round.
+and one of some hundreds before the compilation would. ``quickest`` chooses;
+``matching.compile_kernels`` compiles ahead of the first round.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from hashlib import sha256
 from importlib import import_module
-from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from types import FunctionType
@@ -80,10 +79,9 @@ def compiled(function: F, /) -> F:
     return cast("F", _compiled(function))
 
 
-@cache
 def can_compile() -> bool:
-    """Tell whether numba is installed (without importing it)."""
-    return find_spec("numba") is not None
+    """Tell whether numba's compiler is switched on (without importing it)."""
+    return os.environ.get("NUMBA_DISABLE_JIT", "0") in ("", "0")
 
 
 def is_compiled() -> bool:
@@ -102,6 +100,14 @@ def keep() -> None:
     mark = _mark()
     if mark is not None:
         mark.touch()
+
+
+def is_worth_compiling(jobs: int) -> bool:
+    """Tell whether rounds of so many jobs would be solved by code still to be compiled and kept."""
+    if not can_compile() or jobs <= _QUICKER_THAN_LOADING:
+        return False
+    mark = _mark()
+    return mark is not None and not mark.exists()
 
 
 def _mark() -> Path | None:

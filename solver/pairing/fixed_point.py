@@ -10,20 +10,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from dovetail.instances.errors import ArgumentError
 from dovetail.solver.pairing import dense
+from dovetail.solver.pairing.arguments import Problem, require_in_range
 from dovetail.solver.pairing.compilation import Run, over_rows
 from dovetail.solver.pairing.graph import Graph
 from dovetail.solver.pairing.size_class import NOT_ALONE, ClassData, complete_graph
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 _VALUE_BITS = 29
 """Of the largest value: doubled sums and differences of two values stay within 32 bits."""
@@ -36,43 +35,6 @@ _PENALTY_BITS = 57
 
 
 @dataclass(frozen=True)
-class Problem:
-    """The checked arguments of ``match_pairs``.
-
-    Attributes
-    ----------
-    pair_value : (n, n) float, or scipy.sparse csr array
-    single_value : (n,) float
-        -inf where a job may not run alone.
-    size : (n,) int
-    required : (n,) bool
-    gpus : int
-        The limit; the sum of all sizes where there is none.
-    """
-
-    pair_value: Any
-    single_value: Floats
-    size: Ints
-    required: Bools
-    gpus: int
-
-    def __len__(self) -> int:
-        return len(self.single_value)
-
-    @property
-    def is_sparse(self) -> bool:
-        """Whether the pairs are given as a sparse array."""
-        return not isinstance(self.pair_value, np.ndarray)
-
-    def value_of(self, first: Ints, second: Ints) -> Floats:
-        """Return the given values of some pairs."""
-        if not self.is_sparse:
-            return np.asarray(self.pair_value[first, second], dtype=np.float64)
-        found = self.pair_value[first, second] if len(first) else np.zeros(0)
-        return np.asarray(found, dtype=np.float64).reshape(-1)
-
-
-@dataclass(frozen=True)
 class Rounded:
     """The problem in whole units of ``1 / scale``.
 
@@ -81,9 +43,9 @@ class Rounded:
     classes : list of ClassData
         The jobs by size.
     limit : int
-        The limit on GPUs; on groups where there is but one class, whose ``size`` is then 1.
+        The limit, in units of GPUs; the classes' sizes are in these units, too.
     gpus_per_unit : int
-        GPUs that one unit of the limit stands for.
+        GPUs of a unit: the largest number that all sizes are multiples of.
     scale : float
     largest : int
         The largest magnitude of a value.
@@ -99,96 +61,32 @@ class Rounded:
     penalty: int
 
 
-def checked(
-    pair_value: Any,  # noqa: ANN401 - dense or any kind of sparse array
-    single_value: Floats | None,
-    gpus: int | None,
-    size: Ints | None,
-    required: Bools | None,
-) -> Problem:
-    """Check the arguments one by one and fill in the defaults."""
-    pairs = _pair_values(pair_value)
-    n = pairs.shape[0]
-    sizes = _sizes(size, n)
-    must = np.zeros(n, dtype=bool) if required is None else np.asarray(required)
-    if must.shape != (n,) or must.dtype != np.bool_:
-        raise ValueError(
-            f"required must be a boolean array of shape ({n},), got {must.dtype} {must.shape}"
-        )
-    limit = int(sizes.sum())
-    if gpus is not None:
-        if gpus != int(gpus) or gpus < 0:
-            raise ValueError(f"gpus must be a whole number >= 0 or None, got {gpus!r}")
-        limit = min(limit, int(gpus))
-    return Problem(pairs, _single_values(single_value, n), sizes, must, limit)
-
-
-def _pair_values(pair_value: Any) -> Any:  # noqa: ANN401
-    pairs: Any = pair_value
-    if sp.issparse(pair_value):
-        pairs = sp.csr_array(pairs).astype(np.float64)
-        pairs.sum_duplicates()
-    else:
-        pairs = np.ascontiguousarray(pairs)
-        if pairs.dtype not in (np.float32, np.float64):
-            pairs = pairs.astype(np.float64)
-    if pairs.ndim != 2 or pairs.shape[0] != pairs.shape[1]:
-        raise ValueError(f"pair_value must be a square matrix, got shape {pairs.shape}")
-    return pairs
-
-
-def _single_values(single_value: Floats | None, n: int) -> Floats:
-    if single_value is None:
-        return np.full(n, -np.inf)
-    single = np.asarray(single_value, dtype=np.float64)
-    if single.shape != (n,):
-        raise ValueError(f"single_value must have shape ({n},), got {single.shape}")
-    if (single == np.inf).any():
-        at = int(np.argmax(single))
-        raise ValueError(f"single_value must be less than inf, got inf at {at}")
-    return np.where(np.isnan(single), -np.inf, single)
-
-
-def _sizes(size: Ints | None, n: int) -> Ints:
-    if size is None:
-        return np.ones(n, dtype=np.int64)
-    given = np.asarray(size)
-    if given.shape != (n,):
-        raise ValueError(f"size must have shape ({n},), got {given.shape}")
-    sizes: Ints = given.astype(np.int64)
-    if (sizes != given).any() or (sizes < 1).any():
-        at = int(np.argmax((sizes != given) | (sizes < 1)))
-        raise ValueError(f"size must be whole numbers >= 1, got {given[at]} at {at}")
-    return sizes
-
-
 def rounded(problem: Problem, run: Run) -> Rounded:
     """Round the values and split the jobs into classes by size.
 
     Raises
     ------
-    ValueError
-        Where ``pair_value`` is not symmetric or is +inf somewhere.
+    ArgumentError
+        Where ``pair_value`` is not symmetric or is +inf somewhere, or the largest value is out
+        of range.
     """
-    n = len(problem)
+    n, per_unit = len(problem), problem.gpus_per_unit
     largest = max(_largest_pair(problem, run), _largest_single(problem.single_value))
-    bits = _bits(n, int(problem.size.max(initial=1)), bool(problem.required.any()))
+    require_in_range(largest)
+    most_units = int(problem.size.max(initial=1)) // per_unit
+    bits = _bits(n, most_units, bool(problem.required.any()))
     scale = 2.0 ** (bits - math.ceil(math.log2(largest))) if largest > 0 else 1.0
     top = math.ceil(largest * scale)
     penalty = 4 * n * top + 1
-    sizes = np.unique(problem.size)
-    alone = len(sizes) == 1
     single = np.full(n, NOT_ALONE, dtype=np.int64)
     may = problem.single_value > -np.inf
     single[may] = np.ceil(problem.single_value[may] * scale).astype(np.int64)
     rest = np.where(problem.required, -penalty, 0)
     classes = []
-    for size in sizes.tolist():
+    for size in np.unique(problem.size).tolist():
         nodes = np.flatnonzero(problem.size == size)
         fixed, graph = _class_pairs(problem, nodes, scale, run)
-        group = 1 if alone else size
-        classes.append(ClassData(nodes, group, single[nodes], rest[nodes], fixed, graph))
-    per_unit = int(sizes[0]) if alone else 1
+        classes.append(ClassData(nodes, size // per_unit, single[nodes], rest[nodes], fixed, graph))
     return Rounded(classes, problem.gpus // per_unit, per_unit, scale, top, penalty)
 
 
@@ -206,7 +104,7 @@ def _largest_single(single: Floats) -> float:
 def _largest_pair(problem: Problem, run: Run) -> float:
     """Return the largest magnitude of a pair's value, and check that the values are sound."""
     if problem.is_sparse:
-        return _largest_sparse(problem.pair_value)
+        return _largest_sparse(problem)
     n = len(problem)
     largest = np.zeros(n)
     asymmetric = np.full(n, -1, dtype=np.int64)
@@ -223,31 +121,30 @@ def _refuse(column: Ints, pair_value: Floats, rule: str) -> None:
     if (column >= 0).any():
         i = int(np.argmax(column >= 0))
         j = int(column[i])
-        raise ValueError(
+        raise ArgumentError(
             f"pair_value must {rule}, got {pair_value[i, j]} at [{i}, {j}] "
             f"and {pair_value[j, i]} at [{j}, {i}]"
         )
 
 
-def _largest_sparse(pairs: Any) -> float:  # noqa: ANN401
-    first, second, value = _entries(pairs)
+def _largest_sparse(problem: Problem) -> float:
+    first, second, value = _allowed(problem)
     if (value == np.inf).any():
-        raise ValueError("pair_value must be less than inf, got inf")
-    n = pairs.shape[0]
+        raise ArgumentError("pair_value must be less than inf, got inf")
+    n = len(problem)
     order = np.argsort(second * n + first)
     same = np.array_equal(first * n + second, (second * n + first)[order])
     if not same or not np.array_equal(value, value[order]):
-        raise ValueError("pair_value must be symmetric, got entries that differ from the mirrored")
+        rule = "pair_value must be symmetric, got entries that differ from the mirrored"
+        raise ArgumentError(rule)
     return float(np.abs(value).max(initial=0.0))
 
 
-def _entries(pairs: Any) -> tuple[Ints, Ints, Floats]:  # noqa: ANN401
-    """Return the allowed entries off the diagonal, in order of rows and columns."""
-    pairs.sort_indices()
-    first = np.repeat(np.arange(pairs.shape[0]), np.diff(pairs.indptr))
-    second = pairs.indices.astype(np.int64)
-    keep = (first != second) & ~(np.isnan(pairs.data) | (pairs.data == -np.inf))
-    return first[keep], second[keep], pairs.data[keep]
+def _allowed(problem: Problem) -> tuple[Ints, Ints, Floats]:
+    """Return the pairs of a sparse problem that may share, in order of rows and columns."""
+    first, second, value = problem.entries()
+    keep = (first != second) & (value > -np.inf)
+    return first[keep], second[keep], value[keep]
 
 
 def _class_pairs(
@@ -264,7 +161,7 @@ def _class_pairs(
 
 
 def _sparse_class(problem: Problem, nodes: Ints, scale: float, run: Run) -> Graph:
-    first, second, value = _entries(problem.pair_value)
+    first, second, value = _allowed(problem)
     place = np.full(len(problem), -1, dtype=np.int64)
     place[nodes] = np.arange(len(nodes))
     keep = (first < second) & (place[first] >= 0) & (place[second] >= 0)

@@ -40,6 +40,9 @@ _FEW = 16
 _MOST = 4_000_000
 """Pairs that may be added in the last step, over all jobs, before the gap is left as it is."""
 
+_MOST_CELLS = 2**24
+"""Cells of the knapsack's tables; where the limit on GPUs asks for more, the gap is left."""
+
 _WIDEN = 4
 
 _NEAR = 32
@@ -136,6 +139,8 @@ def close_gap(
         return [], bound2
     values = _values(classes, main, deadline)
     _try(values, _filled(main, limit, values), incumbent)
+    if limit * len(classes) > _MOST_CELLS:
+        return [], bound2
     if not _add_survivors(classes, main, bound2 - incumbent.value2, _FEW):
         _refine(values, limit, incumbent, bound2)
         most = _MOST // sum(map(len, classes))

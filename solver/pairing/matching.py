@@ -29,7 +29,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.instances.errors import ArgumentError
 from dovetail.solver.pairing import blossom
+from dovetail.solver.pairing.arguments import Problem, checked
 from dovetail.solver.pairing.capacity import Bracket, Joint, merged, node_values, solve_prices
 from dovetail.solver.pairing.certificate import Certificate, Dual
 from dovetail.solver.pairing.compilation import (
@@ -43,11 +45,12 @@ from dovetail.solver.pairing.compilation import (
     quickest,
 )
 from dovetail.solver.pairing.deadline import Deadline, OutOfTimeError
-from dovetail.solver.pairing.fixed_point import Problem, Rounded, checked, rounded
+from dovetail.solver.pairing.fixed_point import Rounded, rounded
 from dovetail.solver.pairing.gangs import ConcaveValue, Incumbent, close_gap
 from dovetail.solver.pairing.greedy import greedy_partners
 from dovetail.solver.pairing.prices import Prices, Start, known, sampled
 from dovetail.solver.pairing.size_class import ClassStart, SizeClass, Tangent, exact_sum
+from dovetail.solver.pairing.splits import best_splits
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -132,16 +135,18 @@ def match_pairs(
 
     Raises
     ------
-    ValueError
+    ArgumentError
         Where an argument breaks its rule.
     """
     began = time.monotonic()
-    if time_limit is not None and not time_limit >= 0:
-        raise ValueError(f"time_limit must be >= 0 or None, got {time_limit!r}")
+    if time_limit is not None:
+        time_limit = float(time_limit)  # a NumPy number of 32 bits would round the clock
+        if not time_limit >= 0:
+            raise ArgumentError(f"time_limit must be >= 0 or None, got {time_limit!r}")
     problem = checked(pair_value, single_value, gpus, size, required)
     start = previous.prices if isinstance(previous, Matching) else previous
     if start is not None and len(start.job) != len(problem):
-        raise ValueError(
+        raise ArgumentError(
             f"previous must have prices of {len(problem)} jobs, got {len(start.job)}; "
             "see Prices.reindexed"
         )
@@ -183,10 +188,6 @@ def compile_kernels() -> None:
     folder, or where ``NUMBA_CACHE_DIR`` says, and holds for the kind of processor that it was
     compiled on.
 
-    Raises
-    ------
-    ImportError
-        Without numba (the extra ``fast``).
     """
     rng = np.random.default_rng(0)
     n = _COMPILED_JOBS
@@ -197,6 +198,7 @@ def compile_kernels() -> None:
         problem = checked(values.astype(dtype), np.ones(n), n // 2, size, None)
         for time_limit in (None, 0.0):
             _matched(problem, compiled, time.monotonic(), time_limit)
+        best_splits(np.ones((1, 1, 1)), np.zeros(n, dtype=np.int64), dtype=dtype)
     for jobs, gpus in ((3, None), (6, 1)):  # an odd circle, and solutions to merge
         problem = checked(np.ones((jobs, jobs)), None, gpus, None, None)
         _matched(problem, compiled, time.monotonic(), None)

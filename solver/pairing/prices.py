@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.instances.errors import ArgumentError
 from dovetail.solver.pairing import dense
 from dovetail.solver.pairing.capacity import solve_prices
 from dovetail.solver.pairing.compilation import Run, over_rows
@@ -54,7 +55,7 @@ class Prices:
 
     Raises
     ------
-    ValueError
+    ArgumentError
         Where ``gpu`` is NaN, or ``partner`` or ``pairs`` are not indices of these jobs.
     """
 
@@ -69,9 +70,9 @@ class Prices:
         if partner is not None and (
             partner.shape != (n,) or (partner < -1).any() or (partner >= n).any()
         ):
-            raise ValueError(f"partner must hold {n} indices of jobs or -1")
+            raise ArgumentError(f"partner must hold {n} indices of jobs or -1")
         if math.isnan(self.gpu):
-            raise ValueError("gpu must be a number")
+            raise ArgumentError("gpu must be a number")
         if pairs is not None and (
             pairs.ndim != 2
             or len(pairs) != 2
@@ -79,7 +80,7 @@ class Prices:
             or (pairs >= n).any()
             or (pairs[0] >= pairs[1]).any()
         ):
-            raise ValueError("pairs must hold two indices of jobs each, the smaller first")
+            raise ArgumentError("pairs must hold two indices of jobs each, the smaller first")
 
     def reindexed(self, index: Ints) -> Prices:
         """Return the prices of another set of jobs.
@@ -92,7 +93,7 @@ class Prices:
         index = np.asarray(index, dtype=np.int64)
         n = len(self.job)
         if len(index) and not (index.min() >= -1 and index.max() < n):
-            raise ValueError(f"index must be from -1 to {n - 1}, got {index.tolist()}")
+            raise ArgumentError(f"index must be from -1 to {n - 1}, got {index.tolist()}")
         place = np.full(n + 1, -1, dtype=np.int64)
         place[index] = np.arange(len(index))
         place[-1] = -1

@@ -15,6 +15,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from dovetail.instances.errors import ArgumentError
+from dovetail.solver.pairing.arguments import whole_sizes
 from dovetail.solver.pairing.compilation import (
     can_compile,
     compiled,
@@ -133,7 +135,7 @@ def best_splits(
 
     Raises
     ------
-    ValueError
+    ArgumentError
         Where an argument breaks its rule.
 
     Examples
@@ -376,16 +378,18 @@ class _Task:
         shape = self.slowdown.shape
         if shape[0] != shape[1] or not 1 <= shape[2] <= _MOST_SPLITS:
             rule = f"must have shape (k, k, s) with s from 1 to {_MOST_SPLITS}"
-            raise ValueError(f"slowdown {rule}, got {shape}")
+            raise ArgumentError(f"slowdown {rule}, got {shape}")
         self.workload = _whole("workload", workload, shape[0])
         n = len(self.workload)
         upper = self.slowdown if bound is None else _table("bound", bound)
         if upper.shape != shape:
-            raise ValueError(f"bound must have the shape of slowdown, {shape}, got {upper.shape}")
+            raise ArgumentError(
+                f"bound must have the shape of slowdown, {shape}, got {upper.shape}"
+            )
         if gain not in ("throughput", "slowdown"):
-            raise ValueError(f"gain must be 'throughput' or 'slowdown', got {gain!r}")
+            raise ArgumentError(f"gain must be 'throughput' or 'slowdown', got {gain!r}")
         if not memory_limit >= 0:
-            raise ValueError(f"memory_limit must be >= 0, got {memory_limit!r}")
+            raise ArgumentError(f"memory_limit must be >= 0, got {memory_limit!r}")
         mirrored = _mirror(mirror, shape[2])
         may = _flags("allowed", allowed, (n, shape[2]), True)
         self.arrays = (
@@ -397,7 +401,7 @@ class _Task:
             _numbers("memory", memory, n, 0.0),
             float(memory_limit),
             _numbers("weight", weight, n, 1.0),
-            np.ones(n, dtype=np.int64) if size is None else _sizes(size, n),
+            whole_sizes(size, n),
             _flags("running", running, (n,), False),
             np.ascontiguousarray(may.T),
             gain == "slowdown",
@@ -409,7 +413,7 @@ def _table(name: str, given: ArrayLike) -> Floats:
     if table.dtype not in (np.float32, np.float64):
         table = table.astype(np.float64)
     if table.ndim != 3:
-        raise ValueError(f"{name} must have three dimensions, got shape {table.shape}")
+        raise ArgumentError(f"{name} must have three dimensions, got shape {table.shape}")
     return table
 
 
@@ -417,13 +421,13 @@ def _whole(name: str, given: ArrayLike, count: int) -> Ints:
     """Return a vector of whole numbers from 0 to ``count - 1``."""
     numbers = np.asarray(given)
     if numbers.ndim != 1:
-        raise ValueError(f"{name} must be a vector, got shape {numbers.shape}")
+        raise ArgumentError(f"{name} must be a vector, got shape {numbers.shape}")
     whole: Ints = numbers.astype(np.int64)
     wrong = (whole != numbers) | (whole < 0) | (whole >= count)
     if wrong.any():
         at = int(np.argmax(wrong))
         rule = f"must be whole numbers from 0 to {count - 1}"
-        raise ValueError(f"{name} {rule}, got {numbers[at]} at {at}")
+        raise ArgumentError(f"{name} {rule}, got {numbers[at]} at {at}")
     return whole
 
 
@@ -432,7 +436,9 @@ def _mirror(given: ArrayLike | None, splits: int) -> Ints:
         return np.arange(splits)[::-1].copy()
     mirror = _whole("mirror", given, splits)
     if len(mirror) != splits or (mirror[mirror] != np.arange(splits)).any():
-        raise ValueError(f"mirror must map {splits} splits onto each other in pairs, got {given}")
+        raise ArgumentError(
+            f"mirror must map {splits} splits onto each other in pairs, got {given}"
+        )
     return mirror
 
 
@@ -441,24 +447,12 @@ def _numbers(name: str, given: ArrayLike | None, n: int, default: float) -> Floa
         return np.full(n, default)
     numbers = np.asarray(given, dtype=np.float64)
     if numbers.shape != (n,):
-        raise ValueError(f"{name} must have shape ({n},), got {numbers.shape}")
+        raise ArgumentError(f"{name} must have shape ({n},), got {numbers.shape}")
     wrong = ~(numbers >= 0)
     if wrong.any():
         at = int(np.argmax(wrong))
-        raise ValueError(f"{name} must be >= 0, got {numbers[at]} at {at}")
+        raise ArgumentError(f"{name} must be >= 0, got {numbers[at]} at {at}")
     return numbers
-
-
-def _sizes(given: ArrayLike, n: int) -> Ints:
-    size = np.asarray(given)
-    if size.shape != (n,):
-        raise ValueError(f"size must have shape ({n},), got {size.shape}")
-    whole: Ints = size.astype(np.int64)
-    wrong = (whole != size) | (whole < 1)
-    if wrong.any():
-        at = int(np.argmax(wrong))
-        raise ValueError(f"size must be whole numbers >= 1, got {size[at]} at {at}")
-    return whole
 
 
 def _flags(name: str, given: ArrayLike | None, shape: tuple[int, ...], default: bool) -> Bools:
@@ -467,13 +461,13 @@ def _flags(name: str, given: ArrayLike | None, shape: tuple[int, ...], default: 
     flags = np.asarray(given)
     if flags.shape != shape or flags.dtype != np.bool_:
         found = f"{flags.dtype} {flags.shape}"
-        raise ValueError(f"{name} must be a boolean array of shape {shape}, got {found}")
+        raise ArgumentError(f"{name} must be a boolean array of shape {shape}, got {found}")
     return flags
 
 
 def _value_type(dtype: DTypeLike) -> np.dtype[Any]:
     if np.dtype(dtype) not in (np.float32, np.float64):
-        raise ValueError(f"dtype must be float32 or float64, got {dtype!r}")
+        raise ArgumentError(f"dtype must be float32 or float64, got {dtype!r}")
     return np.dtype(dtype)
 
 
@@ -481,4 +475,4 @@ def _refuse_unsound(slowdown: Floats, unsound: Bools) -> None:
     if unsound.any():
         a = int(np.argmax(unsound))
         least = float(np.fmin.reduce(np.fmin(slowdown[a], slowdown[:, a]), axis=None))
-        raise ValueError(f"slowdown must be > 0, got {least} with workload {a}")
+        raise ArgumentError(f"slowdown must be > 0, got {least} with workload {a}")

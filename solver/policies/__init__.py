@@ -1,7 +1,13 @@
 """Policies: ``decide(state) -> Decision``, Dovetail's own and every baseline of the field."""
 
 from dovetail.solver.policies.policy import Decision, Policy, RoundProof, Start
-from dovetail.solver.policies.registry import POLICIES, class_named, policy_class, policy_named
+from dovetail.solver.policies.registry import (
+    POLICIES,
+    class_named,
+    policy_class,
+    policy_label,
+    policy_named,
+)
 from dovetail.solver.policies.state import Job, Machines, State
 
 __all__ = [
@@ -15,5 +21,6 @@ __all__ = [
     "State",
     "class_named",
     "policy_class",
+    "policy_label",
     "policy_named",
 ]

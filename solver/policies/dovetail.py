@@ -98,6 +98,11 @@ class Dovetail:
         self._solver = RoundSolver(self.time_limit_s)
         self._patience = Patience(self.patience_s, self.patience_stretch)
 
+    @property
+    def kept(self) -> frozenset[int]:
+        """The GPUs that are kept for overdue jobs."""
+        return frozenset(gpu for kept in self._patience.kept.values() for gpu in kept.gpus)
+
     def decide(self, state: State) -> Decision:
         """Return the starts whose gains sum to the most."""
         if not state.pending:

@@ -94,6 +94,7 @@ class Market:
         self._workload = np.array(self._names, dtype=np.int64)
         self.weight = np.array([job.weight for job in self.jobs], dtype=np.float64)
         self.gsla = np.array([job.gsla for job in self.jobs]) + GSLA_SLACK
+        self.latency = np.array([job.latency for job in self.jobs], dtype=bool)
         self._work = work[:count]
         self.waiting = self._cost(self._start_s + seconds[:count], self._start_s)
         self.sites = sites_of(state, book, reserved) if self.jobs else []
@@ -180,7 +181,9 @@ class Market:
         """
         ways = {o: self._beside(kind, o) for o in set(self._names)}
         cost = _stacked([ways[o] for o in self._names], self._workload)
-        mine, mine_upper, mine_after, theirs, theirs_upper, theirs_after = cost
+        mine, mine_upper, mine_tail, mine_after, theirs, theirs_upper, theirs_tail, theirs_after = (
+            cost
+        )
         seconds = self._work / np.array(self.state.speed[kind.model])[self._workload]
         own, other = _newcomers, _others
         mine_s, theirs_s = _ends(
@@ -189,7 +192,9 @@ class Market:
         total = own(self.weight) * mine_s + other(self.weight) * theirs_s
         total += own(self.workers) * self.from_idle(np.maximum(mine_s, theirs_s))
         gain = own(self.waiting) + other(self.waiting) - total
-        refused = (mine_upper > own(self.gsla)) | (theirs_upper > other(self.gsla))
+        late = self.latency
+        refused = np.where(own(late), mine_tail, mine_upper) > own(self.gsla)
+        refused |= np.where(other(late), theirs_tail, theirs_upper) > other(self.gsla)
         refused |= (own(self.workers) != other(self.workers)) | (
             own(self.workers) > len(self.idle[kind])
         )
@@ -203,7 +208,9 @@ class Market:
             none = np.zeros((0, len(self.jobs)))
             return none, none.astype(np.int64)
         cost = _stacked([site.ways for site in self.sites], self._workload)
-        mine, mine_upper, mine_after, theirs, theirs_upper, theirs_after = cost
+        mine, mine_upper, mine_tail, mine_after, theirs, theirs_upper, theirs_tail, theirs_after = (
+            cost
+        )
         speed = np.array([self.state.speed[site.kind[0]] for site in self.sites])
         seconds = (self._work / speed[:, self._workload])[:, :, None]
         hosts = self.hosts
@@ -218,8 +225,10 @@ class Market:
         total += other(hosts.workers) * (until(theirs_s) - until(alone_s))
         total += own(self.workers) * (until(np.maximum(mine_s, theirs_s)) - until(theirs_s))
         gain = own(self.waiting) - total
-        refused = (mine_upper > own(self.gsla)) | (own(self.workers) > other(hosts.room))
-        refused |= np.maximum(theirs_upper, np.where(partly, now, 0.0)) > other(hosts.gsla)
+        refused = np.where(own(self.latency), mine_tail, mine_upper) > own(self.gsla)
+        refused |= own(self.workers) > other(hosts.room)
+        bound = np.where(other(hosts.latency), theirs_tail, theirs_upper)
+        refused |= np.maximum(bound, np.where(partly, now, 0.0)) > other(hosts.gsla)
         refused |= np.maximum(mine_s, theirs_s) > self.last_s
         if self.state.machines.rules.gang_sharing == "whole":
             refused |= own(self.workers) != other(hosts.room)
@@ -238,9 +247,9 @@ def _others(of_job: Floats | Ints) -> Floats:
 
 
 def _stacked(ways: Sequence[Ways], workload: Ints) -> Floats:
-    """Return the (6, others, newcomers, K) costs, padded with NaN to equally many ways."""
+    """Return the (8, others, newcomers, K) costs, padded with NaN to equally many ways."""
     most = max(way.cost.shape[2] for way in ways)
-    stacked = np.full((len(ways), 6, len(workload), most), np.nan)
+    stacked = np.full((len(ways), 8, len(workload), most), np.nan)
     for k, way in enumerate(ways):
         stacked[k, :, :, : way.cost.shape[2]] = way.cost[:, workload]
     return np.moveaxis(stacked, 1, 0)

@@ -69,7 +69,8 @@ class Hosts(NamedTuple):
     """The running jobs of the sites, one entry a site.
 
     ``left_s``: seconds each needs alone; ``slowdown``: its present one, all told; ``partly``:
-    whether it shares already; ``room``: GPUs that it has to itself at the site.
+    whether it shares already; ``room``: GPUs that it has to itself at the site; ``latency``:
+    whether it is latency-critical.
     """
 
     left_s: Floats
@@ -79,13 +80,14 @@ class Hosts(NamedTuple):
     workers: Floats
     gsla: Floats
     room: Floats
+    latency: Floats
 
     @classmethod
     def of(cls, state: State, sites: Sequence[Site]) -> Hosts:
         """Return the numbers of the jobs of some sites."""
         rows = [_host(state, site) for site in sites]
-        left, slowdown, partly, weight, workers, gsla, room = np.array(rows).T
-        return cls(left, slowdown, partly > 0, weight, workers, gsla, room)
+        left, slowdown, partly, weight, workers, gsla, room, latency = np.array(rows).T
+        return cls(left, slowdown, partly > 0, weight, workers, gsla, room, latency > 0)
 
 
 def _host(state: State, site: Site) -> tuple[float, ...]:
@@ -100,4 +102,5 @@ def _host(state: State, site: Site) -> tuple[float, ...]:
         job.workers,
         job.gsla + GSLA_SLACK,
         len(site.gpus),
+        job.latency,
     )

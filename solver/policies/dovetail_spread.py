@@ -52,8 +52,8 @@ class _Hosts:
     ----------
     where : list of (Site or Kind, Seat)
         The places and the seat there. Idle GPUs stand as a host that has ended already.
-    mine, mine_upper : (m,) float
-        Slowdown of the newcomer there and its bound.
+    mine, mine_upper, mine_tail : (m,) float
+        Slowdown of the newcomer there and its bounds, as a batch job and as a latency-critical one.
     theirs, theirs_upper, now : (m,) float
         Slowdown of the host while they share, its bound, and its present slowdown.
     left_s, weight, workers, room, gsla : (m,) float
@@ -63,6 +63,7 @@ class _Hosts:
     where: list[tuple[Site | Kind, Seat]]
     mine: Floats
     mine_upper: Floats
+    mine_tail: Floats
     theirs: Floats
     theirs_upper: Floats
     now: Floats
@@ -130,12 +131,14 @@ def _running(market: Market, workload: int, model: int, mode: int) -> Iterator[_
         joined.add(site.job.number)
         way, seat = found
         now = float(hosts.slowdown[s])
+        bound = way.theirs_tail if hosts.latency[s] else way.theirs_upper
         if hosts.partly[s]:
-            theirs, bound = max(now, way.theirs), max(now, way.theirs_upper)
+            theirs, bound = max(now, way.theirs), max(now, bound)
         else:
-            theirs, bound = way.theirs * max(1.0, now / way.theirs_after), way.theirs_upper
+            theirs = way.theirs * max(1.0, now / way.theirs_after)
         of_host = (hosts.left_s, hosts.weight, hosts.workers, hosts.room, hosts.gsla)
-        numbers = (way.mine, way.mine_upper, theirs, bound, now, *(x[s] for x in of_host))
+        of_newcomer = (way.mine, way.mine_upper, way.mine_tail)
+        numbers = (*of_newcomer, theirs, bound, now, *(x[s] for x in of_host))
         yield (site, seat), numbers
 
 
@@ -150,7 +153,8 @@ def _idle(market: Market, workload: int, model: int, mode: int) -> Iterator[_Row
     if kinds:
         kind = max(kinds, key=lambda kind: len(market.idle[kind]))
         room = len(market.idle[kind])
-        numbers = (how.stretch, how.stretch, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, room, math.inf)
+        of_newcomer = (how.stretch,) * 3
+        numbers = (*of_newcomer, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, room, math.inf)
         yield (kind, Seat(None, mode)), numbers
 
 
@@ -158,7 +162,8 @@ def _best(market: Market, j: int, hosts: _Hosts | None) -> Iterator[Option]:
     """Yield the start within the best of the limits, if it gains something."""
     if hosts is None:
         return
-    fits = (hosts.mine_upper <= market.gsla[j]) & (hosts.theirs_upper <= hosts.gsla)
+    bound = hosts.mine_tail if market.latency[j] else hosts.mine_upper
+    fits = (bound <= market.gsla[j]) & (hosts.theirs_upper <= hosts.gsla)
     if hosts.room[fits].sum() < market.jobs[j].workers:
         return
     hosts = hosts.only(np.flatnonzero(fits))

@@ -50,15 +50,19 @@ class Way(NamedTuple):
         Slowdown of the newcomer and of the other while they share.
     mine_upper, theirs_upper : float
         Upper bounds on these, which gSLAs are checked against.
+    mine_tail, theirs_tail : float
+        What the gSLAs of latency-critical jobs are checked against.
     mine_after, theirs_after : float
         Slowdown of each once the other has ended.
     """
 
     mine: float
     mine_upper: float
+    mine_tail: float
     mine_after: float
     theirs: float
     theirs_upper: float
+    theirs_tail: float
     theirs_after: float
 
 
@@ -68,7 +72,7 @@ class Ways:
 
     Attributes
     ----------
-    cost : (6, W, K) float
+    cost : (8, W, K) float
         The fields of ``Way``; NaN where a workload has fewer ways.
     seats : list of list of (Seat, Seat)
         For workload and way: the newcomer's seat and the other's.
@@ -159,7 +163,7 @@ class WayBook:
             for workload in range(len(self._state.workloads))
         ]
         most = max(1, *(len(ways) for ways in found))
-        cost = np.full((6, len(found), most), np.nan)
+        cost = np.full((8, len(found), most), np.nan)
         for workload, ways in enumerate(found):
             for k, (way, _, _) in enumerate(ways):
                 cost[:, workload, k] = way
@@ -184,9 +188,11 @@ class WayBook:
             way = Way(
                 there[0] * stretch,
                 there[1] * stretch,
+                there[2] * stretch,
                 self._alone(workload, mine.share) * stretch,
                 back[0] * their_stretch,
                 back[1] * their_stretch,
+                back[2] * their_stretch,
                 self._alone(other, theirs.share) * their_stretch,
             )
             yield way, mine, theirs
@@ -196,19 +202,23 @@ class WayBook:
 
     def _slowdown(
         self, model: int, caps: tuple[int | None, int | None], workload: int, other: int
-    ) -> tuple[float, float] | None:
-        """Return slowdown and upper bound; the measured ones if there are any."""
+    ) -> tuple[float, float, float] | None:
+        """Return slowdown, upper bound and tail; the measured ones if there are any."""
         table = self._state.predicted
         place = table.caps_place.get(caps)
         if place is None:
             return None
         seen = self._state.seen.get((model, place, workload, other))
+        p99 = float(table.p99[model, place, workload, other])
         if seen is not None:
-            return seen, self._state.seen_upper.get((model, place, workload, other), seen)
+            upper = self._state.seen_upper.get((model, place, workload, other), seen)
+            return seen, upper, upper if math.isnan(p99) else p99
         slowdown = table.rows[model][place][workload][other]
+        if math.isnan(slowdown):
+            return None
         upper = table.upper_rows[model][place][workload][other]
-        upper = 1 + max(upper - 1, (upper - 1) * self._margin)
-        return None if math.isnan(slowdown) else (slowdown, max(slowdown, upper))
+        upper = max(slowdown, 1 + max(upper - 1, (upper - 1) * self._margin))
+        return slowdown, upper, upper if math.isnan(p99) else p99
 
     def _alone(self, workload: int, share: int | None) -> float:
         throughput = self._state.workloads[workload].throughput

@@ -84,10 +84,10 @@ class Draft:
         self._stops.append(job)
 
     def has_room(self, gpu: int, job: Job, mode: int = 0) -> bool:
-        """Tell whether a job may physically join a GPU.
+        """Tell whether a job may join a GPU, uncapped.
 
-        A place is left, the memory of all fits, and no pair among them is known to have failed.
-        Says nothing of slowdowns.
+        A place is left, the memory of all fits, no pair among them is known to have failed, and
+        latency-critical jobs keep their gSLAs. Says nothing of other slowdowns.
         """
         state = self.state
         machines = state.machines
@@ -101,7 +101,10 @@ class Draft:
         if need > machines.memory_mib[gpu] + _SLACK_MIB:
             return False
         model = machines.model[gpu]
-        return all((model, job.workload, o.workload) not in state.clashes for o in residents)
+        if any((model, job.workload, o.workload) in state.clashes for o in residents):
+            return False
+        beside = [state.sharer(o, self._share(o, gpu), self._mode(o)) for o in residents]
+        return state.tails_kept(model, [state.sharer(job, None, mode), *beside])
 
     def capped(self, gpu: int) -> int:
         """Return the sum of the caps on a GPU after the steps so far."""
@@ -123,8 +126,11 @@ class Draft:
         return Decision(tuple(self._starts), tuple(self._stops), wake_s, proof)
 
     def _needs_mib(self, job: Job) -> float:
+        return self.state.modes[job.workload][self._mode(job)].memory_mib
+
+    def _mode(self, job: Job) -> int:
         start = self._started.get(job.number)
-        return self.state.modes[job.workload][start.mode if start else job.mode].memory_mib
+        return start.mode if start else job.mode
 
     def _share(self, job: Job, gpu: int) -> int | None:
         start = self._started.get(job.number)

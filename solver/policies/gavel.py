@@ -22,7 +22,7 @@ from dovetail.solver.policies.rearrange import (
     alone_on,
     gpus_by_model,
 )
-from dovetail.solver.policies.state import Job, State
+from dovetail.solver.policies.state import Job, Sharer, State
 
 Floats = NDArray[np.float64]
 
@@ -33,11 +33,12 @@ _LEAST_SHARE: Final = 1e-6
 
 
 class Kind(NamedTuple):
-    """What makes jobs alike for the program: workload, workers and weight."""
+    """What makes jobs alike for the program; ``limit`` is ``Job.tail_limit``."""
 
     workload: int
     workers: int
     weight: float
+    limit: float = math.inf
 
 
 class Combination(NamedTuple):
@@ -70,13 +71,14 @@ class Gavel:
     that arrives waits for the next round. While everyone runs alone on GPUs of one model, the
     next round begins when something happens.
 
-    To stay quick with thousands of jobs, jobs of one workload, workers and weight are one kind
-    with one share, which its jobs take in turns, the least held first. For ``max-min`` and
-    ``throughput`` the optimum is the same, since such jobs are interchangeable and the programs
-    are convex; for ``makespan`` it is a relaxation in which the work of a kind is pooled, and
-    the job with the most work left comes first. Pairs are of kinds of equal workers (the paper's
-    rule), that fit in memory, with a slowdown predicted and not seen to fail, and together
-    faster than one after the other; each kind proposes its 16 best of each model.
+    To stay quick with thousands of jobs, jobs of one workload, workers, weight and limit on
+    their tail latency are one kind with one share, which its jobs take in turns, the least held
+    first. For ``max-min`` and ``throughput`` the optimum is the same, since such jobs are
+    interchangeable and the programs are convex; for ``makespan`` it is a relaxation in which the
+    work of a kind is pooled, and the job with the most work left comes first. Pairs are of kinds
+    of equal workers (the paper's rule), that fit in memory, with a slowdown predicted and not
+    seen to fail, and together faster than one after the other; each kind proposes its 16 best of
+    each model.
 
     Attributes
     ----------
@@ -121,7 +123,7 @@ class Gavel:
         """Return the jobs of each kind, those that come last first."""
         kinds: dict[Kind, list[Job]] = defaultdict(list)
         for job in jobs:
-            kinds[Kind(job.workload, job.workers, job.weight)].append(job)
+            kinds[Kind(job.workload, job.workers, job.weight, job.tail_limit)].append(job)
         for same in kinds.values():
             same.sort(key=lambda job: self._turn(state, job), reverse=True)
         return kinds
@@ -138,7 +140,8 @@ class Gavel:
         if self.objective == "makespan":
             return self._shares(state, kinds)
         counts = sorted((kind, len(same)) for kind, same in kinds.items())
-        facts = (counts, gpus_by_model(state), len(state.clashes), id(state.predicted))
+        believed = (len(state.clashes), len(state.seen), id(state.predicted))
+        facts = (counts, gpus_by_model(state), believed)
         if self._solved_for != facts:
             self._solved_for, self._last = facts, self._shares(state, kinds)
         return self._last
@@ -223,6 +226,8 @@ def _pairs(
             if _needs(state, a) + _needs(state, b) > memory:
                 continue
             if (model, a.workload, b.workload) in state.clashes:
+                continue
+            if not state.tails_kept(model, [Sharer(k.workload, k.limit) for k in (a, b)]):
                 continue
             mine, theirs = rows[a.workload][b.workload], rows[b.workload][a.workload]
             together = 1 / mine + 1 / theirs

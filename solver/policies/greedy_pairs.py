@@ -1,7 +1,8 @@
 """Who joins whom, the best pair first: what Co-scheML and its baselines share.
 
-Waiting jobs of one workload and one size are alike, so they are looked at as a group. What holds
-for the first of them holds for all, and a round costs as many looks as there are groups.
+Waiting jobs of one workload, one size and one limit on their tail latency are alike, so they are
+looked at as a group. What holds for the first of them holds for all, and a round costs as many
+looks as there are groups.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from dovetail.solver.policies.policy import NOTHING, Decision
 from dovetail.solver.policies.rooms import Cost, Rooms
 from dovetail.solver.policies.state import Job, State
 
-Groups = dict[tuple[int, int], list[Job]]
-"""The waiting jobs by (workload, workers), the first to arrive at the end."""
+Groups = dict[tuple[int, int, float], list[Job]]
+"""The waiting jobs by (workload, workers, limit), the first to arrive at the end."""
 
 
 def pair_up(state: State, cost: Cost) -> Decision:
@@ -52,7 +53,7 @@ def waiting_groups(state: State) -> Groups:
     """Return the waiting jobs, alike ones together."""
     groups: Groups = defaultdict(list)
     for job in sorted(state.pending.values(), key=lambda job: -job.number):
-        groups[job.workload, job.workers].append(job)
+        groups[job.workload, job.workers, job.tail_limit].append(job)
     return groups
 
 

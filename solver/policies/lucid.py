@@ -114,7 +114,7 @@ class _Hosts:
         self._draft = draft
         self._scores = sharing_scores(draft.state)
         self._hosts: dict[int, list[tuple[Job, tuple[int, ...]]]] = defaultdict(list)
-        self._hopeless: set[tuple[int, int]] = set()
+        self._hopeless: set[tuple[int, int, float]] = set()
         for job in draft.state.running.values():
             self.add(job, job.gpus)
 
@@ -128,7 +128,7 @@ class _Hosts:
 
     def gpus_for(self, job: Job) -> tuple[int, ...] | None:
         """Return the GPUs of the first that a job may join; whom nobody else joins."""
-        kind = job.workers, job.workload
+        kind = job.workers, job.workload, job.tail_limit
         if kind in self._hopeless:
             return None
         hosts = self._hosts[job.workers]

@@ -22,7 +22,7 @@ from dovetail.solver.policies.rearrange import (
     alone_on,
     gpus_by_model,
 )
-from dovetail.solver.policies.state import Job, State
+from dovetail.solver.policies.state import Job, Sharer, State
 
 RESOURCES: Final = 4
 """Storage, CPU, GPU and network; also the most jobs of a group."""
@@ -31,6 +31,8 @@ _REMEMBERED: Final = 64
 _PRIORITIES: Final = ("srsf", "2d-las")
 
 Jobs = tuple[Job, ...]
+Kind = tuple[int, float]
+"""A workload, and the largest growth of its tail latency that the job accepts."""
 
 
 class Stages(NamedTuple):
@@ -78,8 +80,7 @@ class Muri:
     Between the ends of rounds nobody starts or stops; while everyone runs alone on GPUs of one
     model, the next round begins when something happens.
 
-    The matching takes some milliseconds for hundreds of jobs with the extra ``fast``, and
-    seconds without.
+    The compiled matching takes some milliseconds for hundreds of jobs.
 
     Attributes
     ----------
@@ -220,27 +221,28 @@ def _matched(
     return [((1 - value) * workers, workers, ordered[a], ordered[b]) for a, b, value in pairs]
 
 
-def _kinds(jobs: Jobs) -> tuple[int, ...]:
-    return tuple(sorted(job.workload for job in jobs))
+def _kinds(jobs: Jobs) -> tuple[Kind, ...]:
+    return tuple(sorted((job.workload, job.tail_limit) for job in jobs))
 
 
 class _Efficiency:
-    """The efficiency of groups by their workloads; remembers what it was asked before."""
+    """The efficiency of groups by the kinds of their jobs; remembers what it was asked before."""
 
     def __init__(self, state: State) -> None:
         self._state = state
         self._stages = [stages(workload) for workload in state.workloads]
         self._memory = state.machines.memory_by_model
-        self._found: dict[tuple[int, ...], Mapping[int, float]] = {}
-        self._matchings: dict[tuple[tuple[int, ...], ...], list[tuple[int, int, float]]] = {}
-        self._facts = (len(state.clashes), state.predicted)
+        self._found: dict[tuple[Kind, ...], Mapping[int, float]] = {}
+        self._matchings: dict[tuple[tuple[Kind, ...], ...], list[tuple[int, int, float]]] = {}
+        self._facts = (len(state.clashes), len(state.seen), state.predicted)
 
     def is_outdated(self, state: State) -> bool:
         """Tell whether pairs were seen to fail, or are believed otherwise, since it was made."""
-        return self._facts[0] != len(state.clashes) or self._facts[1] is not state.predicted
+        *counts, predicted = self._facts
+        return counts != [len(state.clashes), len(state.seen)] or predicted is not state.predicted
 
     def matching(
-        self, groups: tuple[tuple[int, ...], ...], most: int
+        self, groups: tuple[tuple[Kind, ...], ...], most: int
     ) -> list[tuple[int, int, float]]:
         """Return the pairs of a matching of most total efficiency, and the efficiency of each."""
         if groups not in self._matchings:
@@ -250,7 +252,7 @@ class _Efficiency:
         return self._matchings[groups]
 
     def _matched(
-        self, groups: tuple[tuple[int, ...], ...], most: int
+        self, groups: tuple[tuple[Kind, ...], ...], most: int
     ) -> list[tuple[int, int, float]]:
         distinct = {kinds: k for k, kinds in enumerate(dict.fromkeys(groups))}
         table = np.full((len(distinct), len(distinct)), np.nan)
@@ -265,35 +267,40 @@ class _Efficiency:
         mate = match_pairs(value, np.zeros(len(groups))).mate.tolist()
         return [(a, b, float(value[a, b])) for a, b in enumerate(mate) if a < b]
 
-    def of(self, kinds: tuple[int, ...]) -> float:
+    def of(self, kinds: tuple[Kind, ...]) -> float:
         """Return the efficiency on the best GPU model, NaN where they are no group on any."""
         return max(self._by_model(kinds).values(), default=math.nan)
 
-    def models(self, kinds: tuple[int, ...]) -> list[int]:
+    def models(self, kinds: tuple[Kind, ...]) -> list[int]:
         """Return the GPU models on which they are a group."""
         return list(self._by_model(kinds))
 
-    def _by_model(self, kinds: tuple[int, ...]) -> Mapping[int, float]:
+    def _by_model(self, kinds: tuple[Kind, ...]) -> Mapping[int, float]:
         if kinds not in self._found:
             models = range(len(self._memory))
-            values = {m: self._on(m, kinds) for m in models if self._may_share(m, kinds)}
+            workloads = tuple(workload for workload, _ in kinds)
+            values = {m: self._on(m, workloads) for m in models if self._may_share(m, kinds)}
             self._found[kinds] = {m: v for m, v in values.items() if v is not None}
         return self._found[kinds]
 
-    def _may_share(self, model: int, kinds: tuple[int, ...]) -> bool:
+    def _may_share(self, model: int, kinds: tuple[Kind, ...]) -> bool:
         state = self._state
-        need = sum(state.modes[kind][0].memory_mib for kind in kinds)
-        return need <= self._memory[model][0] and all(
-            (model, a, b) not in state.clashes and not math.isnan(self._slowdown(model, a, b))
-            for a, b in combinations(kinds, 2)
+        need = sum(state.modes[workload][0].memory_mib for workload, _ in kinds)
+        return (
+            need <= self._memory[model][0]
+            and all(
+                (model, a, b) not in state.clashes and not math.isnan(self._slowdown(model, a, b))
+                for (a, _), (b, _) in combinations(kinds, 2)
+            )
+            and state.tails_kept(model, [Sharer(*kind) for kind in kinds])
         )
 
-    def _on(self, model: int, kinds: tuple[int, ...]) -> float | None:
+    def _on(self, model: int, workloads: tuple[int, ...]) -> float | None:
         """Return the efficiency on a model, None if sharing is slower than taking turns."""
-        found = [self._stages[kind] for kind in kinds]
+        found = [self._stages[workload] for workload in workloads]
         if any(stage is None for stage in found):
-            paces = self._predicted(model, kinds)
-            busy = [1.0] * len(kinds)
+            paces = self._predicted(model, workloads)
+            busy = [1.0] * len(workloads)
         else:
             known = [stage for stage in found if stage is not None]
             longest = max(stage.iteration_s for stage in known)
@@ -304,10 +311,10 @@ class _Efficiency:
             return None
         return math.fsum(p * b for p, b in zip(paces, busy, strict=True)) / RESOURCES
 
-    def _predicted(self, model: int, kinds: tuple[int, ...]) -> list[float]:
+    def _predicted(self, model: int, workloads: tuple[int, ...]) -> list[float]:
         return [
-            1 / math.prod(self._slowdown(model, a, b) for j, b in enumerate(kinds) if j != i)
-            for i, a in enumerate(kinds)
+            1 / math.prod(self._slowdown(model, a, b) for j, b in enumerate(workloads) if j != i)
+            for i, a in enumerate(workloads)
         ]
 
     def _slowdown(self, model: int, a: int, b: int) -> float:

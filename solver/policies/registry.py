@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
 from importlib import import_module
 from types import MappingProxyType
 from typing import Any, Final, get_type_hints
 
-from dovetail.instances._record import listed
+from dovetail.instances._record import closest, listed
 from dovetail.instances.errors import UnsupportedError
+from dovetail.solver.outside import PREFIX, class_at
 from dovetail.solver.policies.policy import Policy
 
 POLICIES: Final[Mapping[str, str]] = MappingProxyType(
@@ -39,13 +40,14 @@ POLICIES: Final[Mapping[str, str]] = MappingProxyType(
 )
 """Module and class of each policy; modules are imported when a policy is first made."""
 
-_OUTSIDE: Final = "python:"
+_OWN_NAME: Final = re.compile(rf"([^:=]+)=({PREFIX}.*)", re.S)
 
 
 def policy_named(text: str) -> Policy:
     """Return a fresh policy from ``NAME`` or ``NAME:OPTION=VALUE,OPTION=VALUE``.
 
-    ``NAME`` is one of ``POLICIES``, or ``python:MODULE.CLASS`` for any importable class.
+    ``NAME`` is one of ``POLICIES``, or ``python:MODULE.CLASS`` for any importable class;
+    ``LABEL=python:MODULE.CLASS`` gives that a name to be shown by.
 
     Raises
     ------
@@ -73,9 +75,19 @@ def class_named(text: str) -> Callable[..., Policy]:
     return policy_class(_split(text)[0])
 
 
+def policy_label(text: str) -> str:
+    """Return what a policy is shown as: its label, or all of the text where it has none."""
+    named = _OWN_NAME.fullmatch(text)
+    return named[1] if named else text
+
+
 def _split(text: str) -> tuple[str, str | None]:
     """Return the name of a policy and the text of its options, None where there is no colon."""
-    names = 2 if text.startswith(_OUTSIDE) else 1
+    named = _OWN_NAME.fullmatch(text)
+    if named and named[1] in POLICIES:
+        raise UnsupportedError(f"policy {text!r}: {named[1]} is the name of another policy")
+    text = named[2] if named else text
+    names = 2 if text.startswith(PREFIX) else 1
     parts = text.split(":", names)
     return ":".join(parts[:names]), parts[names] if len(parts) > names else None
 
@@ -88,30 +100,17 @@ def policy_class(name: str) -> Callable[..., Policy]:
     UnsupportedError
         When there is none of this name.
     """
-    if name.startswith(_OUTSIDE):
-        return _outside(name)
+    if name.startswith(PREFIX):
+        return class_at(name, "policy", "decide")
     if name not in POLICIES:
-        close = get_close_matches(name, POLICIES, n=1)
-        hint = f", did you mean {close[0]}?" if close else ""
+        close = closest(name, POLICIES)
+        hint = f", did you mean {close}?" if close else ""
         known = listed(POLICIES, 40)
         raise UnsupportedError(f"policy must be one of {known}, got {name!r}{hint}")
     module, _, kind = POLICIES[name].partition(":")
     found: Callable[..., Policy] = getattr(
         import_module(f"dovetail.solver.policies.{module}"), kind
     )
-    return found
-
-
-def _outside(name: str) -> Callable[..., Policy]:
-    """Return a class from outside the package."""
-    path, _, kind = name.removeprefix(_OUTSIDE).rpartition(".")
-    try:
-        found = getattr(import_module(path), kind)
-    except Exception as error:  # whatever the module does when it is imported
-        rule = "is written python:MODULE.CLASS, and has to be importable"
-        raise UnsupportedError(f"policy {name!r} {rule}: {error}") from None
-    if not (isinstance(found, type) and callable(getattr(found, "decide", None))):
-        raise UnsupportedError(f"policy {name!r} must be a class with a method decide")
     return found
 
 

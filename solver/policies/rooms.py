@@ -30,7 +30,7 @@ class Rooms:
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
         self._kinds: dict[Kind, list[int]] = {}
-        self._fits: dict[tuple[int, Kind], bool] = {}
+        self._fits: dict[tuple[int, float, Kind], bool] = {}
         for gpu in range(len(draft.state.machines)):
             self._add(gpu)
 
@@ -38,11 +38,11 @@ class Rooms:
         return any(self._kinds.values())
 
     def open_to(self, job: Job) -> Iterator[list[int]]:
-        """Yield the GPUs that a job may physically join, alike ones together."""
+        """Yield the GPUs that a job may join, alike ones together."""
         for kind, gpus in self._kinds.items():
             if not gpus:
                 continue
-            place = job.workload, kind
+            place = job.workload, job.tail_limit, kind
             if place not in self._fits:
                 self._fits[place] = self._draft.has_room(gpus[0], job)
             if self._fits[place]:
@@ -85,7 +85,11 @@ class Rooms:
 
     def _kind(self, gpu: int) -> Kind:
         machines = self._draft.state.machines
-        residents = [x for job in self._draft.residents(gpu) for x in (job.workload, job.mode)]
+        residents = [
+            x
+            for job in self._draft.residents(gpu)
+            for x in (job.workload, job.mode, job.tail_limit)
+        ]
         return machines.model[gpu], machines.memory_mib[gpu], *residents
 
 

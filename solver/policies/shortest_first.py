@@ -35,12 +35,15 @@ class Queue(NamedTuple):
     workload, workers : (P,) int
     left_s : (P,) float
         Seconds of work that each needs still.
+    limit : (P,) float
+        ``Job.tail_limit``.
     """
 
     jobs: list[Job]
     workload: Ints
     workers: Ints
     left_s: Floats
+    limit: Floats
 
 
 class Host(NamedTuple):
@@ -157,6 +160,9 @@ class _Round:
             taken += self._hosts[h].gpus[: job.workers - len(taken)]
             if len(taken) == job.workers:
                 break
+        # The rule looked at each host at the sub-batch that this one asks for.
+        if mode and not all(self._draft.has_room(gpu, job, mode) for gpu in taken):
+            return False
         rest = idle_gpus_of(self._draft, job, job.workers - len(taken), model, mode)
         if rest is None:
             return False
@@ -219,6 +225,7 @@ def _queue(state: State) -> Queue:
         np.array([job.workload for job in jobs]),
         np.array([job.workers for job in jobs]),
         np.array([left[job.number] for job in jobs]),
+        np.array([job.tail_limit for job in jobs]),
     )
 
 
@@ -231,12 +238,16 @@ class Pairs(NamedTuple):
         Slowdown of the pending job and of the host at full batch; NaN = they may not share.
     joining_left_s, hosting_left_s : float
         Seconds that each needs still alone on such a GPU.
+    most_stretch : float
+        The largest factor of a sub-batch at which the pending job keeps its gSLA if it is
+        latency-critical; 0 where it would break the host's.
     """
 
     joining: Floats
     hosting: Floats
     joining_left_s: Floats
     hosting_left_s: Floats
+    most_stretch: Floats
 
     @classmethod
     def of(cls, state: State, queue: Queue, hosts: Sequence[Host]) -> Pairs:
@@ -251,7 +262,25 @@ class Pairs(NamedTuple):
             believed[model, workload, queue.workload],
             queue.left_s / speed[model, queue.workload],
             np.broadcast_to(left / speed[model, workload], (len(hosts), len(queue.jobs))),
+            _most_stretch(state, queue, hosts),
         )
+
+
+def _most_stretch(state: State, queue: Queue, hosts: Sequence[Host]) -> Floats:
+    limit = np.array([[host.job.tail_limit] for host in hosts])
+    if np.isinf(limit).all() and np.isinf(queue.limit).all():
+        return np.full((len(hosts), len(queue.jobs)), np.inf)
+    tails = state.tails[:, 0]
+    model = np.array([[host.model] for host in hosts])
+    workload = np.array([[host.job.workload] for host in hosts])
+    stretch = np.array([[state.modes[host.job.workload][host.mode].stretch] for host in hosts])
+    joining, hosting = (
+        tails[model, queue.workload, workload],
+        tails[model, workload, queue.workload],
+    )
+    kept = np.isinf(limit) | (hosting * stretch <= limit)
+    most = np.where(np.isinf(queue.limit), np.inf, queue.limit / joining)
+    return np.where(kept, most, 0.0)
 
 
 def joining_mode(state: State, queue: Queue, mode: int) -> tuple[Floats, Floats]:

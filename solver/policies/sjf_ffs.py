@@ -43,7 +43,8 @@ def _first_fit(state: State, queue: Queue, hosts: Sequence[Host]) -> Offers:
     score = np.full(known.shape, np.inf)
     mode = np.zeros(known.shape, dtype=np.int64)
     for k in range(max(map(len, state.modes))):
-        need, _ = joining_mode(state, queue, k)
-        first = known & fits(need, hosts) & (score == np.inf)
+        need, stretch = joining_mode(state, queue, k)
+        kept = fits(need, hosts) & (stretch <= pairs.most_stretch)
+        first = known & kept & (score == np.inf)
         score[first], mode[first] = np.broadcast_to(order, score.shape)[first], k
     return Offers(score, mode)

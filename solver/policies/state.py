@@ -8,11 +8,15 @@ slowdowns are what is believed, progress and rates are what any monitor would me
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from dovetail.formulations.rounds import Mode, modes
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.formulations.rounds import GSLA_TOLERANCE, Mode, modes
 from dovetail.instances.instance import Cluster, Instance, Workload
 from dovetail.instances.slowdown_table import SlowdownTable
 
@@ -86,6 +90,11 @@ class Job:
     starts: int = 0
     waiting_since_s: float = 0.0
 
+    @property
+    def tail_limit(self) -> float:
+        """The largest growth of its tail latency: the gSLA of a latency-critical job."""
+        return self.gsla * (1 + GSLA_TOLERANCE) if self.latency else math.inf
+
     def done(self, now: float) -> float:
         """Return the seconds of work done by ``now``."""
         return self.done_s + self.rate * max(0.0, now - self.since_s)
@@ -109,6 +118,27 @@ class Job:
     def share_on(self, gpu: int) -> int | None:
         """Return its cap on one of its GPUs."""
         return None if self.shares is None else self.shares[self.gpus.index(gpu)]
+
+
+class Sharer(NamedTuple):
+    """What counts of a job on a shared GPU for whether tail latencies stay in their limits.
+
+    Attributes
+    ----------
+    workload : int
+        Index into ``State.workloads``.
+    limit : float
+        ``Job.tail_limit``.
+    share : int or None
+        Its cap.
+    stretch : float
+        The factor of its sub-batch.
+    """
+
+    workload: int
+    limit: float
+    share: int | None = None
+    stretch: float = 1.0
 
 
 class Machines:
@@ -214,6 +244,51 @@ class State:
         self.workloads: tuple[Workload, ...] = tuple(self.instance.workloads.values())
         self.residents: list[list[Job]] = [[] for _ in range(len(self.machines))]
         self.idle_count = [len(gpus) for gpus in self.machines.node_gpus]
+        self._tails: tuple[SlowdownTable, int, NDArray[np.float64]] | None = None
+
+    @property
+    def tails(self) -> NDArray[np.float64]:
+        """What the gSLAs of latency-critical jobs are checked against, shaped as ``predicted``.
+
+        The growth of the tail latency where it is known. Elsewhere the upper bound of the
+        slowdown, as predicted, or as measured on jobs that have run together. NaN = they may not
+        share.
+        """
+        known = self._tails
+        if known is None or known[0] is not self.predicted or known[1] != len(self.seen):
+            upper = self.predicted.upper.copy()
+            for cell, slowdown in self.seen.items():
+                upper[cell] = self.seen_upper.get(cell, slowdown)
+            p99 = self.predicted.p99
+            known = self.predicted, len(self.seen), np.where(np.isnan(p99), upper, p99)
+            self._tails = known
+        return known[2]
+
+    def sharer(self, job: Job, share: int | None, mode: int) -> Sharer:
+        """Return what counts of a job at a cap in one of its modes."""
+        return Sharer(job.workload, job.tail_limit, share, self.modes[job.workload][mode].stretch)
+
+    def tails_kept(self, model: int, sharers: Sequence[Sharer]) -> bool:
+        """Tell whether jobs that share a GPU keep every latency-critical one in its limit.
+
+        The rule of every policy, whatever it thinks of slowdowns otherwise. Nothing is known of
+        the tail latency beside two others or more, so a job with a limit shares with one.
+        """
+        if len(sharers) < 2 or all(math.isinf(one.limit) for one in sharers):
+            return True
+        if len(sharers) > 2:
+            return False
+        first, second = sharers
+        return self._in_limit(model, first, second) and self._in_limit(model, second, first)
+
+    def _in_limit(self, model: int, mine: Sharer, other: Sharer) -> bool:
+        if math.isinf(mine.limit):
+            return True
+        caps = self.predicted.caps_place.get((mine.share, other.share))
+        if caps is None:
+            return False
+        tail = self.tails[model, caps, mine.workload, other.workload]
+        return bool(tail * mine.stretch <= mine.limit)
 
     @cached_property
     def speed(self) -> list[list[float]]:

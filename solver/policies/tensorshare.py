@@ -113,17 +113,18 @@ class TensorShare:
         if self.selection == "s2":
             others = queue.spread[model, queue.workload[pairs.place]]
             score = pairs.mine / spread[model, job.workload] + pairs.theirs / others
-        refused: set[int] = set()
+        refused: set[tuple[int, float]] = set()
         for k in pairs.place[np.argsort(score, kind="stable")]:
             partner = queue.jobs[k]
-            if partner.workload in refused:
+            kind = partner.workload, partner.tail_limit
+            if kind in refused:
                 continue
             if all(draft.has_room(gpu, partner) for gpu in gpus):
                 draft.start(partner, gpus)
                 queue.waits[k] = False
                 self._combined |= {job.number, partner.number}
                 return
-            refused.add(partner.workload)
+            refused.add(kind)
 
 
 class _Pairs(NamedTuple):

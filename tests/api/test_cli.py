@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -18,7 +19,7 @@ from dovetail.instances.checker import check
 from dovetail.instances.files import read_instance, read_plan, write_instance
 from dovetail.instances.generate import generate
 from dovetail.instances.plan import OBJECTIVES
-from dovetail.solver.rounds import solve
+from dovetail.solver.rounds import solve, unknown_pairs
 from tests.data import example_data
 from tests.instances.test_broken_inputs import INSTANCE, PLAN, changed, plan_data
 
@@ -163,6 +164,50 @@ def test_explain_tells_the_story_of_a_waiting_job(run, tmp_path):
     assert "nobody" in err
 
 
+def test_explain_without_a_job_lists_all_that_wait_and_all_that_nobody_measured(run, tmp_path):
+    path = tmp_path / "plan.json"
+    assert run("plan", "library:lab", "-o", path)[0] == 0
+    made, pairs = read_plan(path), unknown_pairs(library.load("lab"))
+    status, out, _ = run("explain", "library:lab", path, "--json")
+    data = json.loads(out)
+    assert status == 0
+    assert data["waiting"] == [row.to_data() for row in made.waiting]
+    assert [tuple(pair) for pair in data["unknown_pairs"]] == pairs
+    status, out, _ = run("explain", "library:lab", path)
+    assert status == 0
+    assert all(f"\n{row.job} " in f"\n{out}" for row in made.waiting)
+    assert all(f"\n{a} + {b}\n" in out for a, b in pairs)
+    assert len(pairs) > 3
+
+
+def test_measured_pairs_are_added_to_an_instance_of_ones_own(run, tmp_path):
+    pairs, path, filled = (tmp_path / name for name in ("pairs.csv", "plan.json", "filled.yaml"))
+    model, (a, b) = library.load("lab").cluster.nodes[0].gpu.model, ("mamba-new", "unet-ct-scans")
+    pairs.write_text(
+        "device,job_a,job_b,slowdown_a,slowdown_b\n"
+        f"{model},{a},{b},1.01,1.02\n{model},{a},nobody,1.5,1.5\n"
+    )
+    measured = ("--slowdowns", pairs)
+    told = [
+        f"dovetail: {pairs}: workloads that the instance does not have: nobody",
+        f"dovetail: {pairs}: 1 of 2 rows are left out",
+    ]
+    status, _, err = run("plan", "library:lab", *measured, "-o", path)
+    assert (status, err.splitlines()) == (0, told)
+    row = next(row for row in read_plan(path).assignments if row.job == "mamba-1")
+    assert row.co_runners == (("unet-1",),)
+    assert run("check", "library:lab", path)[0] == 1
+    assert run("check", "library:lab", path, *measured)[0] == 0
+    assert run("explain", "library:lab", path, "mamba-1", *measured)[0] == 0
+    assert run("predict", "library:lab", *measured, "-o", filled)[0] == 0
+    assert any(set(e.workloads) == {a, b} for e in read_instance(filled).slowdowns)
+    status, out, err = run("plan", filled, *measured)
+    assert status == 0
+    pairs.write_text(pairs.read_text().replace("1.01", "1.4"))
+    status, out, err = run("plan", filled, *measured, "-o", "-")
+    assert (status, out, "must be as in the instance" in err.splitlines()[-1]) == (2, "", True)
+
+
 def test_predict_fills_what_is_unknown_and_says_what_stays_so(run, tmp_path):
     path = tmp_path / "filled.json"
     status, out, err = run("predict", "library:lab", "-o", path)
@@ -229,7 +274,6 @@ def test_same_seed_same_plan(run):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "dovetail: the following arguments are required: COMMAND (see dovetail --help)"),
         (["--bogus"], "dovetail: the following arguments are required: COMMAND"),
         (
             ["submit", "--bogus", "--", "ls"],
@@ -327,6 +371,94 @@ def test_an_internal_error_is_one_line_that_says_how_to_see_more(run, monkeypatc
     monkeypatch.setenv("DOVETAIL_DEBUG", "1")
     with pytest.raises(ZeroDivisionError):
         main(["library"])
+
+
+def test_without_a_command_the_help_is_printed(run):
+    status, out, err = run()
+    assert (status, err) == (0, "")
+    assert out.startswith("usage: dovetail")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["pln", "x.yaml"],
+            "dovetail: argument COMMAND: invalid choice: 'pln', did you mean plan?",
+        ),
+        (["dataset", "shw"], "argument COMMAND: invalid choice: 'shw', did you mean show?"),
+        (
+            ["plan", "x", "--solvr", "a"],
+            "dovetail plan: unrecognized arguments: --solvr a, did you ",
+        ),
+        (["plan", "x", "--solvr", "a"], "did you mean --solver? (see dovetail plan --help)"),
+        (["plan", "x", "--objective", "jtc"], "invalid choice: 'jtc', did you mean jct?"),
+        (
+            ["plan", "x", "--objective", "speed"],
+            "invalid choice: 'speed' (choose from throughput, ",
+        ),
+        (["plan", "x", "-o", "p.csv"], "-o/--output: is written as JSON or YAML, got 'p.csv'"),
+        (["generate", "--jobs", "9", "-o", "p.csv.gz"], "as JSON or YAML, got 'p.csv.gz'"),
+    ],
+)
+def test_a_slip_of_the_fingers_is_told_with_what_was_meant(run, arguments, message):
+    status, out, err = run(*arguments)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert message in err
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """A folder with a module of a user's own, in which commands run."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    (tmp_path / "mine.py").write_text(
+        "import numpy as np\n"
+        "from dovetail import JobValues\n"
+        "class Fairness(JobValues):\n"
+        "    def gain(self, job, slowdown, model):\n"
+        "        return np.log1p(super().gain(job, slowdown, model))\n"
+        "class Wrong(JobValues):\n"
+        "    def gain(self, job, slowdown, model):\n"
+        "        return 1 / 0\n"
+    )
+
+
+def test_an_objective_of_ones_own_is_named_by_its_module(run, own):
+    status, out, err = run(
+        "plan",
+        "library:lab",
+        "--objective",
+        "python:mine.Fairness",
+        "--verify",
+        "-o",
+        "p.json",
+        "--compare",
+        "--report",
+        "page.html",
+        "--write-model",
+        "model.mps",
+    )
+    assert (status, err) == (0, "")
+    assert "\npython:mine.Fairness  " in out
+    assert "optimal" in out
+    assert "python:mine.Fairness" in Path("page.html").read_text()
+    status, out, _ = run("check", "library:lab", "p.json")
+    assert status == 0
+    assert "the plan's python:mine.Fairness was not checked, only throughput was" in out
+    assert run("explain", "library:lab", "p.json")[0] == 0
+
+
+def test_an_error_in_a_users_class_shows_their_traceback_and_asks_for_no_report(run, own):
+    status, out, err = run("plan", "library:lab", "--objective", "python:mine.Wrong")
+    assert (status, out) == (1, "")
+    lines = err.splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert lines[1].endswith('mine.py", line 8, in gain')
+    assert lines[-1] == "dovetail: ZeroDivisionError in code of your own: division by zero"
+    assert "dovetail/" not in err
+    assert "report" not in err
 
 
 def test_nothing_heavy_is_loaded_before_it_is_needed():

@@ -20,6 +20,7 @@ from dovetail.predictor_evaluation import (
     worth,
 )
 from dovetail.predictor_tables import comparison_view
+from dovetail.predictor_wording import verdict
 from dovetail.predictors.rows import training_rows
 from tests.predictors.measured import measured
 
@@ -103,6 +104,36 @@ def test_a_study_has_everything(studied):
     assert 0 < test.greedy <= 1 + 1e-9
     assert all(0 < each.throughput <= 1 + 1e-9 for each in test.models)
     assert type(found).from_data(found.to_data()) == found
+
+
+def weaker(comparison, setting, held):
+    """Return a comparison in which bounds held for this part of the jobs in a setting."""
+    evaluations = tuple(
+        each.replace(coverage=each.coverage.replace(job=held)) if each.setting == setting else each
+        for each in comparison.evaluations
+    )
+    return comparison.replace(evaluations=evaluations, matching=None)
+
+
+@pytest.mark.parametrize(("setting", "new"), [("random", "pair"), ("family", "family")])
+def test_a_promise_is_kept_only_where_it_is_in_every_setting(studied, setting, new):
+    kept = weaker(weaker(studied.comparison, "random", 0.95), "family", 0.93)
+    assert "held for 93.0 % (new family, the weakest of the tested settings): kept." in told(kept)
+    broken = told(weaker(kept, setting, 0.6))
+    assert f"held for 60.0 % (new {new}, the weakest of the tested settings): not kept." in broken
+
+
+def test_a_setting_without_bounds_is_told(studied):
+    some = tuple(
+        each.replace(coverage=None) if each.setting == "random" else each
+        for each in studied.comparison.evaluations
+    )
+    found = told(studied.comparison.replace(evaluations=some))
+    assert "The data are too few to bound 100.0 % of the jobs (new pair" in found
+
+
+def told(comparison):
+    return " ".join(verdict(comparison))
 
 
 @pytest.mark.parametrize(("width", "lines"), [(100, False), (99, False), (60, True), (40, True)])

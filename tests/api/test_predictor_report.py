@@ -40,6 +40,26 @@ def test_every_section_workload_and_model_is_there(made, html):
     assert "kernel predicts" in page.text["h1"]
 
 
+def test_the_tiles_are_of_the_weakest_setting(made):
+    data, studied = made
+    comparison = studied.comparison
+    weak = tuple(
+        each.replace(
+            accuracy=each.accuracy.replace(mae=9.0), coverage=each.coverage.replace(job=0.51)
+        )
+        if each.setting == "random"
+        else each
+        for each in comparison.evaluations
+    )
+    page = report_html(data, replace(studied, comparison=comparison.replace(evaluations=weak)))
+    head = Page(page).text
+    assert "kernel predicts new pairs of workloads" in head["h1"]
+    assert "to within 9.000 on average" in head["h1"]
+    assert "51.0 % of the jobs; promised 90 %; new pair" in " ".join(
+        re.sub("<[^>]+>", "", page).split()
+    )
+
+
 def test_the_page_loads_nothing_and_runs_nothing(html):
     page = Page(html)
     names = [tag for tag, _ in page.tags]

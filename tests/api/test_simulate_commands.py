@@ -275,6 +275,50 @@ def test_means_leave_out_seeds_in_which_a_policy_failed(run, small, bad_policies
     assert data["policies"][1]["mean"]["jct_mean_s"] == ssf
 
 
+OWN = """
+class SmallFirst:
+    def decide(self, state):
+        raise ValueError("oops")
+"""
+
+
+def test_a_policy_of_ones_own_has_the_name_that_one_gives_it(run, small, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    Path("mine.py").write_text(OWN.replace('raise ValueError("oops")', "return fifo.decide(state)"))
+    with Path("mine.py").open("a") as file:
+        file.write(
+            "from dovetail.solver.policies import policy_named\nfifo = policy_named('fifo')\n"
+        )
+    policies = ("--policies", "fifo,small=python:mine.SmallFirst", "--baseline", "small")
+    status, out, _ = run("compare", *small, *policies, "-o", "out", "--report", "p.html", *ONE)
+    assert status == 0
+    assert "how many times better than small" in out
+    assert "python:" not in out + Path("p.html").read_text()
+    assert run("compare", *small, *policies, "-o", "out", *ONE)[0] == 0
+    assert len(list(Path("out/runs").iterdir())) == 2
+
+
+def test_an_error_in_a_policy_of_ones_own_is_shown_where_it_is(run, small, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    Path("mine.py").write_text(OWN)
+    status, _, err = run("simulate", *small, "--policy", "python:mine.SmallFirst")
+    assert status == 1
+    assert err.startswith("Traceback (most recent call last):\n")
+    assert err.endswith("dovetail: ValueError in code of your own: oops\n")
+    status, _, err = run("compare", *small, "--policies", "mine=python:mine.SmallFirst", *ONE)
+    assert status == 1
+    assert err.startswith("dovetail: failed: mine, seed 0: ValueError: oops (")
+    assert err.endswith("mine.py, line 4, in decide)\n")
+
+
+@pytest.mark.parametrize("policies", ["a=python:m.C,a=python:m.D", "fifo=python:m.C"])
+def test_names_of_policies_are_taken_once(run, small, policies):
+    status, out, err = run("compare", *small, "--policies", policies, *ONE)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+
+
 def test_a_policy_that_fails_alone_is_one_line(run, small, bad_policies):
     status, _, err = run("simulate", *small, "--policy", "never")
     assert status == 2
@@ -319,7 +363,10 @@ def test_a_policy_that_fails_alone_is_one_line(run, small, bad_policies):
         ),
         (("--gpu-model", "V100,"), "must name GPU models, comma separated, got 'V100,'"),
         (("-o", "-"), "--output: must be a name, got '-': --json prints all metrics"),
-        (("--gpu-model", "A100"), "world.yaml: --gpu-model: must be one of V100, got 'A100'"),
+        (
+            ("--gpu-model", "A100", "--nodes", 1),
+            "world.yaml: --gpu-model: must be one of V100, got 'A100'",
+        ),
         (("--format", "excel"), "--format: must be one of csv, parquet"),
         (("--gpus-per-node", "1", "--nodes", "1"), "jobs[1].workers: must be <= 1"),
         (("-o", "trace.csv"), "trace.csv: holds something else than a run"),
@@ -353,10 +400,28 @@ def test_a_broken_trace_is_one_line(run, tmp_path, monkeypatch, text, message):
     monkeypatch.chdir(tmp_path)
     if text is not None:
         Path("trace").write_text(text)
-    status, out, err = run("simulate", "trace", "--policy", "fifo")
+    status, out, err = run("simulate", "trace", "--policy", "fifo", "--nodes", 1)
     assert (status, out) == (2, "")
     assert message in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["simulate", "compare"])
+@pytest.mark.parametrize("size", [(), ("--gpus-per-node", 4)])
+def test_the_size_of_the_cluster_is_never_guessed(run, small, command, size):
+    status, out, err = run(command, "trace.csv", *size)
+    assert (status, out) == (2, "")
+    assert err.startswith("dovetail: --nodes: is needed: how many nodes has the cluster (")
+    assert err.count("\n") == 1
+
+
+def test_a_cluster_on_which_nothing_ever_waits_is_warned_of(run, small):
+    warning = "nothing ever waits, so policies hardly differ: give fewer --nodes, or a higher"
+    idle = ("--nodes", 1, "--gpus-per-node", 64)
+    for arguments, warned in (((*small, *idle), True), (small, False)):
+        for command, policies in (("simulate", "--policy"), ("compare", "--policies")):
+            _, out, _ = run(command, *arguments, policies, "fifo", "--json")
+            assert (warning in json.loads(out)["facts"].get("warning", "")) == warned
 
 
 @pytest.mark.parametrize(
@@ -403,6 +468,7 @@ def test_a_folder_that_cannot_be_written_is_told(run, small, command):
         ("a:x=1,b:y=2,z=3", ("a:x=1", "b:y=2,z=3")),
         ("fifo, ssf,fifo", ("fifo", "ssf")),
         ("python:m.C:x=1,y=2,fifo", ("python:m.C:x=1,y=2", "fifo")),
+        ("fifo,own=python:m.C:x=1,y=2", ("fifo", "own=python:m.C:x=1,y=2")),
     ],
 )
 def test_policies_are_split_at_the_right_commas(text, policies):

@@ -56,12 +56,12 @@ def test_in_a_mixed_cluster_speeds_are_relative_to_where_run_times_hold(gavel, m
 
 
 def test_run_times_of_gavel_on_a_model_that_it_does_not_know_are_told(gavel):
-    told = asked(gavel[0], "--gpu-model", "A100")
+    told = asked(gavel[0], "--nodes", 1, "--gpu-model", "A100")
     assert told.setup.trace.jobs[0].duration_s == 100
     rest = "taken for those on A100, which are not known"
     assert told.facts["run times"] == f"hold on v100; {rest}"
     # The synthetic world writes it V100.
-    assert asked(gavel[0]).facts["run times"] == "hold on v100"
+    assert asked(gavel[0], "--nodes", 1).facts["run times"] == "hold on v100"
 
 
 def test_run_times_hold_where_an_instance_has_speed_1(gavel):
@@ -117,8 +117,15 @@ def test_cores_of_a_trace_in_swf_make_gpus(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     job = "1 0 -1 60 16 -1 -1 16 -1 -1 1 1 1 -1 -1 -1 -1 -1\n"
     Path("t.swf").write_text(job)
-    assert [job.workers for job in asked("t.swf").setup.trace.jobs] == [16]
-    assert [job.workers for job in asked("t.swf", "--cores-per-gpu", 6).setup.trace.jobs] == [3]
+    assert [job.workers for job in asked("t.swf", "--nodes", 2).setup.trace.jobs] == [16]
+    assert [
+        job.workers for job in asked("t.swf", "--nodes", 1, "--cores-per-gpu", 6).setup.trace.jobs
+    ] == [3]
+    (tmp_path / "o.csv").write_text("job,submit,gpus,seconds\n7,2020-04-01,2,60\n")
+    named = "id=job,arrival_s=submit,workers=gpus,duration_s=seconds"
+    assert [
+        job.id for job in asked("o.csv", "--nodes", 1, "--columns", named).setup.trace.jobs
+    ] == ["7"]
     assert main(["simulate", "library:lab-day", "--cores-per-gpu", "6"]) == 2
     told = "dovetail: --cores-per-gpu: only traces in the format swf count cores\n"
     assert capsys.readouterr().err == told

@@ -65,7 +65,7 @@ def test_a_row_says_share_slowdowns_memory_and_whether_the_job_stays():
     text = printed(tables.gpu_table(view(instance, solve(instance).plan)))
     x, y = (line for line in text.splitlines() if line.split()[-1:] in (["stays"], ["starts"]))
     # Two jobs of 4,000 MiB on a GPU of 16,000 MiB.
-    assert x.split() == ["g", "g-0", "x", "60", "%", "1.25", "1.30", "-", "7.8/15.6", "stays"]
+    assert x.split() == ["g-0", "x", "60", "%", "1.25", "1.30", "-", "7.8/15.6", "stays"]
     assert y.split() == ["y", "40", "%", "1.50", "1.75", "2.00", "starts"]
 
 
@@ -126,12 +126,53 @@ def test_a_large_plan_is_shortened_and_says_so():
     assert len(text.splitlines()) < 300
 
 
+def test_a_column_that_says_nothing_is_left_out():
+    gpu = {"model": "V100", "memory_mib": 16000}
+    jobs = [{"id": "x"}, {"id": "y", "workload": "b"}]
+    pair = {"pair": ["a", "b"], "slowdown": [1.25, 1.5]}
+    instance = small(jobs, [pair], gpus=1)
+    heads = "GPU job slowdown"
+
+    def shown(instance):
+        text = printed(tables.gpu_table(view(instance, solve(instance).plan)))
+        # The heads have two lines, the upper one for "SM", "at" and "memory".
+        return " ".join(text.splitlines()[2].split())
+
+    assert shown(instance) == f"{heads} GiB"
+    assert shown(small(jobs, [{**pair, "upper": [1.3, 1.5]}], gpus=1)) == f"{heads} most GiB"
+    assert shown(small([{**jobs[0], "gsla": 2.0}, jobs[1]], [pair], gpus=1)) == f"{heads} gSLA GiB"
+    assert shown(small([{"id": "x", "workers": 2}])) == "GPU job part slowdown GiB"
+    own = [{"id": f"n{k}", "gpus": [{"id": f"gpu-{k}", **gpu}]} for k in (0, 1)]
+    cluster = instance.cluster.replace(nodes=small([]).cluster.nodes[:0]).to_data()
+    named = instance.to_data() | {"cluster": {**cluster, "nodes": own}}
+    assert shown(type(instance).from_data(named)) == f"node {heads} GiB"
+
+
+@pytest.mark.parametrize("width", [80, 100])
+@pytest.mark.parametrize("name", library.names())
+def test_plans_fit_a_terminal_of_80_columns_and_names_stay_whole(name, width):
+    instance = library.load(name)
+    plan = solve(instance, solver="greedy").plan
+    out = StringIO()
+    console = Console(file=out, width=width, highlight=False)
+    console.print(tables.gpu_table(view(instance, plan)))
+    assert widest(out.getvalue()) <= width
+    words = out.getvalue().split()
+    for assignment in plan.assignments:
+        assert words.count(assignment.job) == len(assignment.gpus), assignment.job
+
+
 @pytest.mark.parametrize("length", [40, 190])
-def test_long_names_fold(length):
+def test_long_names_lose_their_middle(length):
     instance, plan = samples.named("n" * length)
-    text = printed(tables.plan_view(instance, plan))
+    text = printed(tables.gpu_table(view(instance, plan)))
     assert widest(text) <= tables.WIDTH
-    assert "…" not in text
+    first = next(line for line in text.splitlines() if line.endswith("stays"))
+    gpu, job = first.split("  ")[:2]
+    for name, end in ((gpu, "n-0"), (job, "n 1")):
+        assert name.startswith("nnn")
+        assert "…" in name
+        assert name.strip().endswith(end)
 
 
 def test_names_are_text_and_no_markup():
@@ -157,6 +198,7 @@ def test_console_off_a_terminal_is_100_wide_and_plain(capsys, monkeypatch):
     text = capsys.readouterr().out
     assert "\x1b" not in text
     assert 80 < widest(text) <= tables.WIDTH
+    assert text == "".join(f"{line.rstrip()}\n" for line in text.splitlines())
 
 
 @pytest.mark.parametrize(("columns", "width"), [("240", 100), ("90", 90), ("60", 60), ("30", 30)])

@@ -142,7 +142,7 @@ def run(command, folder):
     assert child.returncode == command.status, f"{command.line}\n{child.stdout}"
     if command.line.endswith("&"):
         announced = Path(os.environ["DOVETAIL_HOME"]) / "service.json"
-        wait_until(announced.exists, what="the service has not started")
+        wait_until(announced.exists, 120, "the service has not started")
     if command.shown:
         shows(command.line, command.shown, child.stdout)
 

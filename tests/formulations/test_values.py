@@ -88,9 +88,9 @@ def test_sensitivity_knows_nothing_of_models_that_the_cluster_lacks():
     assert sensitivity_of_first("abc", [AB, elsewhere]) == 1
 
 
-def shortens(slowdown, remaining, running=(False, False)):
+def shortens(slowdown, remaining, running=(False, False), alone=(1.0, 1.0)):
     found = shortens_mean_completion(
-        np.array([slowdown]), np.array([remaining]), np.array([running])
+        np.array([slowdown]), np.array([alone]), np.array([remaining]), np.array([running])
     )
     return bool(found[0])
 
@@ -119,3 +119,21 @@ def test_theorem_1_asks_for_earlier_not_for_as_early():
     # Both 10 s at 1.5: both end at 15; one after the other 10 and 20, mean 15.
     assert not shortens((1.5, 1.5), (10.0, 10.0))
     assert shortens((1.49, 1.49), (10.0, 10.0))
+
+
+def test_theorem_1_keeps_a_sub_batch_to_the_end_of_its_job():
+    # Of 100 s running and 1000 s joining at half batch, factor 1.24: the first ends at 105, the
+    # second at 105 + 1.24 x (1000 - 105 / (1.05 x 1.24)) = 1245; mean 675 > (100 + 1100) / 2.
+    assert not shortens(
+        (1.05, 1.05 * 1.24), (100.0, 1000.0), running=(True, False), alone=(1.0, 1.24)
+    )
+    # At 1.07: 105 + 1.07 x (1000 - 105 / (1.05 x 1.07)) = 1075; mean 590.
+    assert shortens((1.05, 1.05 * 1.07), (100.0, 1000.0), running=(True, False), alone=(1.0, 1.07))
+
+
+def test_theorem_1_reckons_a_running_job_at_its_sub_batch_in_both_cases():
+    # Shared, 120 s running at factor 1.5 end at 1.2 x 1.5 x 120 = 216, 200 s joining then have
+    # 200 - 216 / 1.2 = 20 left: 236; mean 226. One after the other: 180 and 380; mean 280.
+    assert shortens((1.8, 1.2), (120.0, 200.0), running=(True, False), alone=(1.5, 1.0))
+    # Pending, it would wait and run at full batch: 120 and 320; mean 220.
+    assert not shortens((1.8, 1.2), (120.0, 200.0), alone=(1.5, 1.0))

@@ -11,7 +11,7 @@ from time import perf_counter
 import pytest
 
 from dovetail.instances import files
-from dovetail.instances.errors import InputError
+from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.instances.files import read_data, read_instance, read_plan
 from tests.data import example_data, plan_data
 
@@ -434,7 +434,8 @@ PLAN = [
     (
         "objective.name",
         "speed",
-        "objective.name: must be 'throughput', 'slowdown', 'sensitivity', 'jct' or 'energy', "
+        "objective.name: must be 'throughput', 'slowdown', 'sensitivity', 'jct', 'energy' or "
+        "'python:MODULE.CLASS', "
         "got 'speed'",
     ),
     ("objective.value", None, "objective.value: must be a number, got null"),
@@ -675,6 +676,7 @@ def test_packed_content_cannot_ask_for_more_than_there_is(tmp_path, monkeypatch)
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
+        ("loop", "too many levels of symbolic links"),
         ("none.json", "no such file or directory"),
         ("folder", "is a directory"),
         ("a" * 300, "file name too long"),
@@ -684,9 +686,28 @@ def test_packed_content_cannot_ask_for_more_than_there_is(tmp_path, monkeypatch)
 def test_file_that_cannot_be_read(tmp_path, monkeypatch, name, reason):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
+    (tmp_path / "loop").symlink_to("loop")
     with pytest.raises(InputError) as caught:
         read_instance(name)
     assert str(caught.value) == f"{files.source_name(name)}: cannot be read: {reason}"
+
+
+def test_a_key_of_any_length_is_told_shortly(tmp_path):
+    # Compared with the fields that there are, as it stands, such a key takes minutes.
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps({**example_data(), "x" * 20_000_000: 1}))
+    with pytest.raises(InputError) as caught:
+        read_instance(path)
+    assert str(caught.value) == f"{path}: ['{'x' * 60}'...]: unknown field"
+
+
+def test_messages_are_short_and_on_one_line():
+    long = "y" * 5000
+    assert str(InputError(f"must be one\nof a, b, got {long}", f"jobs[{long}]", long)) == (
+        f"{long}: jobs[{'y' * 135}...{'y' * 39}]: must be one of a, b, got {'y' * 140}...{'y' * 40}"
+    )
+    assert len(str(UnsupportedError("word " * 5000))) < 1500
+    assert str(UnsupportedError("a\u202eb\x07")) == "a?b?"
 
 
 def test_broken_standard_input(monkeypatch):

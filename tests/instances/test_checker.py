@@ -568,10 +568,22 @@ def test_jct_rule_counts_the_sub_batch() -> None:
     # Full size: both end at 1400, mean 1400 < 1500.
     assert checked(data, jobs, put("j1", "g0"), put("j2", "g0"), under="jct").valid
     # At 16: 4 x 0.26 + 0.3 = 1.34 s, so 1.4 x 1.34 / 1.04 = 1.8038; a ends at 1400, c at
-    # 1400 + (1000 - 1400 / 1.8038) = 1623.9: mean 1511.9 > 1500.
+    # 1400 + (1000 - 1400 / 1.8038) x 1.34 / 1.04 = 1688.5: mean 1544.2 > 1500.
     report = checked(data, jobs, put("j1", "g0"), put("j2", "g0", sub_batch=16), under="jct")
-    rule = "j1 and j2 complete in 1511.940299 s on average when they share, not earlier than 1500 s"
+    rule = "j1 and j2 complete in 1544.230769 s on average when they share, not earlier than 1500 s"
     assert told(report) == [f"GPU g0: jct: {rule}"]
+
+
+def test_jct_rule_reckons_a_running_job_at_its_sub_batch_in_both_cases() -> None:
+    data = base()
+    data["workloads"]["c"]["memory_mib"] = 5000
+    data["slowdowns"] = [{"pair": ["a", "c"], "slowdown": [1.6, 1.6]}]
+    jobs = [running("j1", "c", ["g0"], sub_batch=16), job("j2")]
+    # Shared, j1 slows to 1.6 x 1.34 / 1.04 = 2.0615; j2 ends at 1600, j1 at
+    # 1600 + (1000 - 1600 / 2.0615) x 1.34 / 1.04 = 1888.5: mean 1744.2. One after the other,
+    # j1 ends at 1288.5 and j2 at 2288.5: mean 1788.5.
+    pair = [put("j1", "g0", sub_batch=16), put("j2", "g0")]
+    assert checked(data, jobs, *pair, under="jct").valid
 
 
 def test_jct_lets_no_three_jobs_share() -> None:

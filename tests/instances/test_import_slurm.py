@@ -222,6 +222,9 @@ def test_leaf_switches_are_racks(files, tmp_path):
     )
     made = files(WAITS, topology=str(tmp_path / "topology"))
     assert [node.rack for node in made.instance.cluster.nodes] == ["s1", "s2"]
+    (tmp_path / "topology").write_text("SwitchName=s1 Nodes=n[0-200000000]\n")
+    with pytest.raises(InputError, match="topology: line 1: Nodes: must name at most 100000"):
+        files(WAITS, topology=str(tmp_path / "topology"))
     with pytest.raises(InputError, match=r"nodes: must be a topology\.conf"):
         files(WAITS, topology=str(tmp_path / "nodes"))
 
@@ -256,6 +259,51 @@ def test_an_imported_cluster_can_be_planned(files, tmp_path):
             "jobs.json: jobs[0].submit_time: must be a number, got 'late'",
         ),
         (
+            f'{{"jobs": {"[" * 100_000}',
+            NODES,
+            "jobs.json: must be what squeue --json prints: must not be nested so deeply",
+        ),
+        (
+            f'{{"jobs": [{{"job_id": 7, "job_state": "PENDING", "end_time": 1{"0" * 400}}}]}}',
+            NODES,
+            "jobs.json: jobs[0].end_time: must be <= 1e+15, got a huge number",
+        ),
+        (
+            f'{{"jobs": [{{"job_id": 1{"0" * 5000}}}]}}',
+            NODES,
+            "jobs.json: must be what squeue --json prints: "
+            "must not have a number of so many digits",
+        ),
+        (
+            '{"jobs": [{"job_id": 7, "job_state": "RUNNING", "gres_detail": 5}]}',
+            NODES,
+            "jobs.json: jobs[0].gres_detail: must be a list, got 5",
+        ),
+        (
+            '{"jobs": [{"job_id": 7, "job_state": "RUNNING", "nodes": "n[0-200000000]"}]}',
+            NODES,
+            "jobs.json: jobs[0].nodes: must name at most 100000, names more, got 'n[0-200000000]'",
+        ),
+        (
+            '{"jobs": [{"job_id": 7, "job_state": "RUNNING", "nodes": "n1", '
+            '"gres_detail": ["gpu:a100:1(IDX:0-100000000)"]}]}',
+            NODES,
+            "jobs.json: jobs[0].gres_detail: must name at most 100000, names more, got a list",
+        ),
+        (
+            '{"jobs": []}',
+            "NodeName=n1 Gres=gpu:a100:1",
+            "nodes: node n1: State: must not be empty",
+        ),
+        *(
+            (
+                '{"jobs": []}',
+                f"NodeName=n1 State=IDLE Gres=gpu:a100:{count}",
+                "nodes: node n1: Gres: must be at most 1000 GPUs",
+            )
+            for count in ("300000000", "9" * 5000)
+        ),
+        (
             '{"jobs": []}',
             NODES.replace("a100", "h100"),
             "nodes: --gpu-memory: the memory of GPU type 'h100' is needed (h100=MIB)",
@@ -281,4 +329,10 @@ def test_lists_of_nodes():
     assert hostnames("n[1-3,07],login") == ("n1", "n2", "n3", "n07", "login")
     assert hostnames("r[1-2]n[8-10]")[:3] == ("r1n8", "r1n9", "r1n10")
     assert hostnames("") == ()
+
+
+@pytest.mark.parametrize("text", ["n[0-100000]", "n[0-999][0-999]", "n[0-60000],m[0-60000]"])
+def test_lists_of_too_many_nodes_are_not_expanded(text):
+    with pytest.raises(InputError, match="must name at most 100000"):
+        hostnames(text)
     assert hostnames("n[a-b],n[1-x]") == ("na-b", "n1-x")

@@ -15,6 +15,7 @@ from dovetail.instances.importers.gavel import import_gavel
 from dovetail.instances.importers.lucid import import_lucid
 from dovetail.instances.importers.pairs import import_pairs
 from dovetail.instances.instance import Instance
+from dovetail.instances.traces import read_trace
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data"
 published = pytest.mark.skipif(not DATA.is_dir(), reason="needs ../shared/data (not committed)")
@@ -177,10 +178,10 @@ def test_gzip_is_read_transparently(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("p.csv", b"\xff\xfe", "must be UTF-8 text, byte 0 is not"),
+        ("p.csv", b"\xff\xfe", "must be UTF-8 text, got another byte at 0"),
         ("p.csv", b'"' + b"x" * 200_000, "line 1: must be a table: field larger than"),
         ("p.csv", b"", "line 1: must have the columns"),
-        ("p.csv.gz", b"device", "must be a whole gzip file"),
+        ("p.csv.gz", b"device", "must be a gzip file"),
         ("p.csv.gz", gzip.compress(b"device", mtime=0)[:-4], "must be a whole gzip file"),
     ],
 )
@@ -193,6 +194,32 @@ def test_unreadable_table_gives_one_line(tmp_path, name, content, message):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("name", ["pairs.csv", "pairs.csv.gz", "t.swf", "t.csv.gz", "t.parquet"])
+def test_tables_of_any_size_are_refused_in_little_memory(tmp_path, name, monkeypatch):
+    monkeypatch.setattr("dovetail.instances.files.MOST_BYTES", 2**20)
+    path = tmp_path / name
+    if name.endswith(".gz"):
+        path.write_bytes(gzip.compress(b"a,b\n" * 2**20))
+    else:
+        path.symlink_to("/dev/zero")
+    with pytest.raises(InputError) as error:
+        import_pairs(str(path), 1) if "pairs" in name else read_trace(path)
+    assert str(error.value) == f"{path}: must hold at most 1 MiB, got more"
+
+
+def test_tables_of_any_number_of_rows_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("dovetail.instances.importers._tables.MOST_ROWS", 3)
+    path = pairs_file(tmp_path, *["me,A,shared,1,x,y,1,1,ok,"] * 3)
+    with pytest.raises(InputError, match=r"pairs\.csv: must have at most 3 lines"):
+        import_pairs(path, 1)
+
+
+def test_gavel_number_of_hundreds_of_digits_gives_one_line(tmp_path):
+    path = gavel_file(tmp_path, {A: {"null": 10**400}})
+    with pytest.raises(InputError, match="must be a finite number >= 0, got a huge number"):
+        import_gavel(path, "k80", 1)
+
+
 def test_gavel_file_that_is_no_json_gives_one_line(tmp_path):
     path = tmp_path / "t.json"
     path.write_bytes(b"{")
@@ -201,12 +228,13 @@ def test_gavel_file_that_is_no_json_gives_one_line(tmp_path):
 
 
 def test_absent_file_gives_one_line(tmp_path):
-    with pytest.raises(InputError, match="cannot be read: No such file or directory"):
+    with pytest.raises(InputError, match="cannot be read: no such file or directory"):
         import_pairs(str(tmp_path / "none.csv"), 1)
 
 
 # --- pairs
 
+NO_SLOWDOWNS = "slowdowns: must be iteration time together / alone; half are"
 HEADER = "source,device,mode,gpus,job_a,job_b,slowdown_a,slowdown_b,status,note"
 
 
@@ -222,15 +250,25 @@ def test_pairs_of_one_device(tmp_path):
         "me,A,shared,1,y,y,,,oom,",
         "me,B,shared,1,x,z,1,1,ok,",
     ]
-    instance = import_pairs(pairs_file(tmp_path, *rows), 2, device="A")
+    instance = import_pairs(pairs_file(tmp_path, *rows), 2, device="A").instance
     assert slowdowns_of(instance) == {("x", "y"): (1.5, 2.0), ("y", "y"): None}
     assert [job.id for job in instance.jobs] == ["x", "y"]
     assert {entry.gpu_model for entry in instance.slowdowns} == {"A"}
 
 
+def test_pairs_may_tell_the_growth_of_tail_latencies(tmp_path):
+    rows = ["me,A,shared,1,x,y,1.5,2.0,ok,,2.5,", "me,A,shared,1,x,x,1,1,ok,,,"]
+    path = pairs_file(tmp_path, *rows, header=HEADER + ",p99_a,p99_b")
+    instance = import_pairs(path, 1).instance
+    assert [entry.p99 for entry in instance.slowdowns] == [(2.5, 2.0), None]
+    broken = pairs_file(tmp_path, rows[0].replace("2.5", "0"), header=HEADER + ",p99_a,p99_b")
+    with pytest.raises(InputError, match=r"line 2: p99_a: must be >= 0\.001, got 0"):
+        import_pairs(broken, 1)
+
+
 def test_pairs_of_all_devices_get_nodes_and_entries_of_each(tmp_path):
     rows = ["me,A,shared,1,x,y,1.5,2.0,ok,", "me,B,shared,1,x,y,1.1,1.2,ok,"]
-    instance = import_pairs(pairs_file(tmp_path, *rows), 2)
+    instance = import_pairs(pairs_file(tmp_path, *rows), 2).instance
     found = [(entry.gpu_model, entry.slowdown) for entry in instance.slowdowns]
     assert found == [("A", (1.5, 2.0)), ("B", (1.1, 1.2))]
     assert [place.gpu.model for place in instance.places.values()] == ["A", "A", "B", "B"]
@@ -238,14 +276,14 @@ def test_pairs_of_all_devices_get_nodes_and_entries_of_each(tmp_path):
 
 def test_pairs_measured_twice_keep_their_mean_speed(tmp_path):
     rows = ["me,A,shared,1,x,y,1.0,2.0,ok,", "me,A,shared,1,y,x,4.0,1.25,ok,"]
-    instance = import_pairs(pairs_file(tmp_path, *rows), 1)
+    instance = import_pairs(pairs_file(tmp_path, *rows), 1).instance
     # x: speeds 1 and 0.8, mean 0.9; y: speeds 0.5 and 0.25, mean 0.375.
     assert slowdowns_of(instance) == {("x", "y"): pytest.approx((1 / 0.9, 1 / 0.375))}
 
 
 def test_pair_that_failed_once_may_not_share(tmp_path):
     rows = ["me,A,shared,1,x,y,1.0,2.0,ok,", "me,A,shared,1,y,x,,,oom,"]
-    assert slowdowns_of(import_pairs(pairs_file(tmp_path, *rows), 1)) == {("x", "y"): None}
+    assert slowdowns_of(import_pairs(pairs_file(tmp_path, *rows), 1).instance) == {("x", "y"): None}
 
 
 @pytest.mark.parametrize(
@@ -253,12 +291,15 @@ def test_pair_that_failed_once_may_not_share(tmp_path):
     [
         ([], "must have at least one row"),
         (["me,A,shared,1,x,y,1"], "line 2: must have 10 fields, got 7"),
-        (["me,A,mig,1,x,y,1,1,ok,"], "line 2: mode: must be 'shared', got 'mig'"),
-        (["me,A,shared,2,x,y,1,1,ok,"], "line 2: gpus: must be 1, as pairs are of one GPU, got 2"),
-        (["me,A,shared,1,x,y,0,1,ok,"], "line 2: slowdown_a: must be > 0, got '0'"),
-        (["me,A,shared,1,x,y,1,nan,ok,"], "line 2: slowdown_b: must be a finite number >= 0"),
+        (["me,A,mig,1,x,y,1,1,ok,"], "line 2: mode: must be shared or empty, got 'mig'"),
+        (["me,A,shared,2,x,y,1,1,ok,"], "line 2: gpus: must be 1 or empty, got 2"),
+        (["me,A,shared,1,x,y,0,1,ok,"], "line 2: slowdown_a: must be >= 0.001, got 0"),
+        (["me,A,shared,1,x,y,1,nan,ok,"], "line 2: slowdown_b: must be a finite number"),
         (["me,A,shared,1,x,,1,1,ok,"], "line 2: job_b: must not be empty"),
-        (["me,A,shared,1,x,y,1,1,,"], "line 2: status: must not be empty"),
+        (["me,A,,,x,y,1,,ok,"], "line 2: slowdown_b: must not be empty where status is ok"),
+        (["me,A,,,x,y,1,1,,", "Total,,,,,,2,2,,"], "line 3: job_a: must not be empty, as each row"),
+        (["me,A,,,x,y,108,131,,"], f"{NO_SLOWDOWNS} at least 119.5, as percentages are"),
+        (["me,A,,,x,y,0.8,0.3,,"], f"{NO_SLOWDOWNS} at most 0.55, as speeds are"),
     ],
 )
 def test_pairs_say_where_the_file_is_broken(tmp_path, rows, message):
@@ -270,8 +311,45 @@ def test_pairs_say_where_the_file_is_broken(tmp_path, rows, message):
 
 def test_pairs_missing_columns_are_named(tmp_path):
     path = pairs_file(tmp_path, header="device,mode,gpus,job_a,job_b,slowdown_a")
-    with pytest.raises(InputError, match=r"line 1: .*missing: slowdown_b, status"):
+    with pytest.raises(InputError, match=r"line 1: .*missing: slowdown_b, got device"):
         import_pairs(path, 1)
+
+
+def test_pairs_of_data_sets_are_read_too(tmp_path):
+    header = "workload_1,slowdown_1,share_1,workload_2,slowdown_2,share_2,gpu_model"
+    rows = ["x,1.5,40,y,2.0,60,A", ",,,,,,", "x,1.4,,y,1.6,,A"]
+    instance = import_pairs(pairs_file(tmp_path, *rows, header=header), 1).instance
+    assert [entry.share for entry in instance.slowdowns] == [(40, 60), None]
+    assert instance.cluster.shares == (40, 60)
+
+
+def test_only_names_slowdowns_and_device_are_needed(tmp_path):
+    header = "job_a;slowdown_a;job_b;slowdown_b;device"
+    instance = import_pairs(pairs_file(tmp_path, "x;1.5; y;2.0;A", header=header), 1).instance
+    assert slowdowns_of(instance) == {("x", "y"): (1.5, 2.0)}
+
+
+@pytest.mark.parametrize(
+    ("rows", "note"),
+    [
+        ([], "columns that are not read: note"),
+        ([], "no memory figures: a GPU gets 16384 MiB and a workload needs 0"),
+        (["me,A,,,X,y,1.2,1.2,,"], "x, X differ in case only and are 2 workloads"),
+        (
+            ["me,A,,,x,z,1.2,0.3,,"],
+            "1 slowdown below 0.5 or above 20: speeds or percentages? "
+            "The first is 0.3 of x + z on A",
+        ),
+        (
+            ["me,A,,,y,x,1.2,3.9,,"],
+            "repeats of 1 slowdown differ by more than a factor of 2 and are averaged, "
+            "as x in x + y on A from 1.1 to 3.9",
+        ),
+    ],
+)
+def test_pairs_that_are_likely_mistakes_are_noted(tmp_path, rows, note):
+    path = pairs_file(tmp_path, "me,A,shared,1,x,y,1.1,1.2,OK,", *rows)
+    assert note in import_pairs(path, 1).notes
 
 
 def test_pairs_unknown_device_lists_the_known(tmp_path):
@@ -375,7 +453,7 @@ def best_throughput(instance: Instance) -> float:
 )
 def test_gavel_published_tables_have_the_known_optimum(device, optimum):
     # The optimum is of the CSV, whose slowdowns have six decimals; the throughputs have all.
-    rounded = import_pairs(str(DATA / "gavel/gavel_pairs.csv"), 13, device=device)
+    rounded = import_pairs(str(DATA / "gavel/gavel_pairs.csv"), 13, device=device).instance
     exact = import_gavel(str(DATA / "gavel/simulation_throughputs.json.gz"), device, 13)
     assert len(rounded.jobs) == len(exact.jobs) == 26
     assert best_throughput(rounded) == pytest.approx(optimum, abs=5e-10)

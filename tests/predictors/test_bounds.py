@@ -70,10 +70,16 @@ def test_bound_by_hand():
 def test_what_the_data_cannot_support_is_refused():
     one = by_hand()
     assert one.largest_confidence(KNOWN) == pytest.approx(1 - 0.4 / 3)
-    rule = r"at most 0\.8666 \(what 2 groups .*: known workloads, 1 worker\), got 0\.87"
+    # Three families: 0.4 / 4 <= 0.13.
+    rule = (
+        r"at most 0\.8666 \(what 2 families .*: known workloads, 1 worker\), got 0\.87; pairs of 3 "
+    )
     with pytest.raises(InputError, match=rule):
         one.level(KNOWN, 0.87)
-    with pytest.raises(InputError, match="must be above 0"):
+    # Half of the bounds are broken, however many families there are.
+    with pytest.raises(InputError, match=r"at most 0\.55 .*got 0\.6; no number of families"):
+        one.level(NEW_CO_RUNNER, 0.6)
+    with pytest.raises(InputError, match=r"must be above 0 .* got 0$"):
         one.upper(1.2, KNOWN, 0.0)
     # Nothing is known of new workloads here; that leaves the others their bounds.
     assert one.largest_confidence(NEW) == 0

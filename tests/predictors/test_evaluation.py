@@ -185,6 +185,18 @@ def test_errors_that_were_left_out_are_not_in_the_bounds():
     assert (after[:, ~first] != before[:, ~first]).any()
 
 
+def test_the_seed_reaches_the_rounds_of_the_bounds():
+    data = measured()
+    _, rows = training_rows(data, spec("constant").features)
+    folds = list(family_folds(rows))
+    known, new = (held_out(spec("constant"), rows, f) for f in (random_folds(rows), folds))
+    one, again, other = (
+        cross_calibrated(rows, folds, new, known, new, (0.5,), 1, seed) for seed in (1, 1, 2)
+    )
+    np.testing.assert_array_equal(one, again)
+    assert not np.array_equal(one, other)
+
+
 def test_every_measure_of_every_setting():
     data = measured(("V100", "A100"), families=3)
     settings = ("random", "family", "two_families", "gpu_model")

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.instances.instance import Instance
+from dovetail.instances.slowdown_table import SlowdownTable
 from dovetail.predictors import missing, predict, unsupported
 from dovetail.predictors.sets import set_slowdown
 from dovetail.predictors.trained import TrainedPredictor
@@ -104,6 +105,39 @@ def test_a_confidence_that_supports_no_pair_is_refused():
         predict(instance("abc"), simple(OfKnown()), confidence=0.96)
 
 
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(list(itertools.combinations_with_replacement("abc", 2))),
+            st.booleans(),
+            st.sampled_from([None, (50, 50)]),
+            st.sampled_from([None, "V100"]),
+            st.sampled_from([None, (1.9, 1.9)]),
+        ),
+        unique_by=lambda drawn: (drawn[0], drawn[2]),
+    ),
+    st.booleans(),
+)
+def test_what_was_measured_is_never_replaced(drawn, analytic):
+    measured = [
+        {"pair": pair[::-1] if turned else pair, "share": share, "gpu_model": gpu, "slowdown": both}
+        for pair, turned, share, gpu, both in drawn
+    ]
+    predictor = "analytic" if analytic else anywhere(Margin())
+    jobs = {"jobs": "aabbcc", "models": ("V100", "K80") if analytic else ("V100",)}
+    shares = {"shares": [50], "max_jobs_per_gpu": 3}
+    before = predict(instance(**jobs, **shares), predictor, sets=True)
+    known = instance(**jobs, slowdowns=measured, **shares)
+    after = predict(known, predictor, sets=True, previous=before)
+    assert after.slowdowns[: len(drawn)] == known.slowdowns
+    table = SlowdownTable.of(after)
+    for entry in known.slowdowns:
+        a, b = (table.place[name] for name in entry.pair)
+        caps = table.caps.index(entry.share or (None, None))
+        cell = table.slowdown[table.models.index("V100"), caps, a, b]
+        assert np.isnan(cell) if entry.slowdown is None else cell == 1.9
+
+
 def test_power_is_filled_in():
     power = member(linear((10, 20), base=100.0), "sm_active")
     (entry,) = predict(instance(), simple(power=power)).slowdowns
@@ -187,6 +221,11 @@ def test_measured_pairs_count_in_sets_and_known_sets_stay():
     filled = predict(instance("abc", [measured, *free], **cluster), simple(), sets=True)
     assert of_sets(filled)["a", "b", "c"].slowdown == (1.3, 1.7, 1.0)
     assert of_sets(filled)["a", "b", "c"].upper == (1.4, 1.9, 1.0)
+    assert of_sets(filled)["a", "b", "c"].p99 is None
+    late = {**measured, "p99": [4.0, 3.0]}
+    filled = predict(instance("abc", [late, *free], **cluster), simple(), sets=True)
+    assert filled.slowdowns[0].p99 == (4.0, 3.0)
+    assert of_sets(filled)["a", "b", "c"].p99 == (3.0, 4.0, 1.0)
     known = {"set": ["c", "b", "a"], "slowdown": None}
     filled = predict(instance("abc", [known], **cluster), simple(), sets=True)
     assert set(of_sets(filled)) == {("c", "b", "a")}

@@ -59,10 +59,15 @@ def fitted(request):
     if find_spec(f"dovetail.predictors.estimators.{request.param}") is None:
         pytest.skip("this model is not there")
     pytest.importorskip("sklearn")
-    data, model = data_set(), spec(request.param)
+    return made(request.param)
+
+
+def made(name):
+    """Return a predictor of one model, and workloads that it knows."""
+    data, model = data_set(), spec(name)
     features, rows = training_rows(data, model.features)
     form = model.build(0).fit(rows.table, rows.slowdown).to_form()
-    member = Member(request.param, features, form)
+    member = Member(name, features, form)
     fit = ModelFit((member,), rows.names, ((0, 0),), (0.5, 5.0))
     return TrainedPredictor({GPU: fit}), data.workloads(GPU)
 

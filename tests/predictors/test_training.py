@@ -1,10 +1,14 @@
 """From a data set to a predictor and back to new data; all of it on synthetic workloads."""
 
+import random
+
 import numpy as np
 import pytest
 
 from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
 from dovetail.instances.errors import InputError, UnsupportedError
+from dovetail.predictors.estimators.registry import spec
+from dovetail.predictors.estimators.sm_allocation import totals
 from dovetail.predictors.folds import family_folds, random_folds
 from dovetail.predictors.model_file import load_model, save_model
 from dovetail.predictors.training import AUTO, NAMES, Probe, fit, prepared, update
@@ -105,6 +109,61 @@ def test_power_is_learnt_where_it_was_measured(data):
     assert found.power_w == pytest.approx(np.full(144, 180.0))
 
 
+ESTIMATORS = {
+    **{name: spec(name).build for name in ("completion", "castor", "coscheml", "sm_allocation")},
+    "power": totals,
+    # They draw the rows that they are fitted on where there are more than so many.
+    "kernel": lambda seed: spec("kernel").build(seed).set_params(most_rows=40),
+    "tensorshare": lambda seed: spec("tensorshare").build(seed).set_params(max_iter=3),
+}
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_the_seed_decides_and_nothing_global_does(name, data):
+    model = "sm_allocation" if name == "power" else name
+    rows = prepared(data, model).rows
+
+    def predicted(seed):
+        np.random.seed(7 * seed + len(calls))
+        random.seed(7 * seed + len(calls))
+        before = random.getstate(), np.random.get_state()[1].tolist()
+        # Trees repeat what they were fitted on, whatever the seed.
+        fitted = ESTIMATORS[name](seed).fit(rows.table[::2], rows.slowdown[::2])
+        calls.append(fitted.predict(rows.table[1::2]))
+        assert (random.getstate(), np.random.get_state()[1].tolist()) == before
+        return calls[-1]
+
+    calls = []
+    one = predicted(1)
+    assert np.array_equal(one, predicted(1))
+    assert not np.array_equal(one, predicted(2))
+
+
+@pytest.mark.parametrize("model", ["castor", "tensorshare"])
+def test_the_seed_reaches_the_fit_and_its_bounds(model, data):
+    one, again, other = (fit(data, model, seed=seed) for seed in (1, 1, 2))
+    assert np.array_equal(answers(one, data).upper, answers(again, data).upper)
+    assert one.about.held_out == again.about.held_out != other.about.held_out
+    assert not np.array_equal(answers(one, data).slowdown, answers(other, data).slowdown)
+
+
+@pytest.mark.parametrize(("confidence", "families"), [(0.95, 4), (0.99, 24)])
+def test_a_confidence_that_cannot_be_honoured_is_refused(confidence, families):
+    # Worst possible misses of a new family: 0.25 / 3 with two known ones; 0.25 / 5 with four.
+    with pytest.raises(InputError) as caught:
+        fit(synthetic(2, 2), "constant", confidence=confidence)
+    assert str(caught.value) == (
+        "confidence: must be above 0 and at most 0.9166 (what 2 families of workloads can "
+        f"support: known workloads, 1 worker), got {confidence:g}; pairs of {families} families "
+        f"would be needed on {GPU}"
+    )
+
+
+def test_as_many_families_as_were_said_to_be_needed_are_enough():
+    few = synthetic(4, 1)
+    assert np.isfinite(answers(fit(few, "constant", confidence=0.95), few).upper).any()
+
+
 class TestUpdate:
     def test_completion_and_bounds_take_new_measurements_in(self, data):
         begun = data.replace(measurements=data.measurements[:60])
@@ -132,6 +191,18 @@ class TestUpdate:
         learnt = update(predictor, data)
         assert learnt.predictor.fits == predictor.fits
         assert not learnt.drift[GPU].drifted
+
+    def test_what_the_model_was_fitted_on_says_nothing_of_its_errors(self, data):
+        predictor = fit(data, "constant")
+        turned = tuple(
+            m.replace(workloads=m.workloads[::-1], slowdown=m.slowdown[::-1])
+            for m in data.measurements[:20]
+        )
+        later = data.replace(measurements=(*data.measurements, *turned))
+        before, after = (
+            one.fits[GPU].bound.evidence for one in (predictor, update(predictor, later).predictor)
+        )
+        assert [e.jobs.sum() for e in after] == [e.jobs.sum() for e in before]
 
     def test_drift_is_found_where_jobs_are_slower_than_promised(self, data):
         predictor = fit(data, "castor")

@@ -6,18 +6,21 @@ import math
 import time
 from random import Random
 
+import numpy as np
 import pytest
 
 from dovetail import check, solve
 from dovetail.formulations import groups as listing
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.scores import gain_ceiling, score
+from dovetail.instances import library
 from dovetail.instances.checker import with_claims
 from dovetail.instances.errors import InputError
 from dovetail.instances.generate import generate
 from dovetail.instances.instance import Instance
 from dovetail.instances.plan import OBJECTIVES
-from dovetail.solver.explanations import explain
+from dovetail.solver import rounds
+from dovetail.solver.explanations import NOT_EXAMINED, explain
 from tests.data import small
 from tests.oracle import optimum
 from tests.strategies import random_instance
@@ -144,6 +147,22 @@ def test_other_slowdowns_are_read_anew():
     assert solve(apart, previous=again).objective == pytest.approx(1)
 
 
+def test_limits_may_be_numbers_of_numpy():
+    limits = {"time_limit": np.float32(60), "gap": np.float32(0), "seed": np.int64(3)}
+    result = solve(library.load("first-pairs"), **limits)
+    assert result.status == "optimal"
+    assert result.plan.to_data()["seed"] == 3
+
+
+def test_a_plan_that_comes_late_says_so(monkeypatch):
+    instance = library.load("first-pairs")
+    monkeypatch.setattr(rounds, "_LATE_S", 0.0)
+    late = solve(instance, time_limit=0.0).plan.notes[-1]
+    assert late.endswith("s, 0 s were allowed: steps that had begun were finished")
+    monkeypatch.setattr(rounds, "_LATE_S", 3600.0)
+    assert not any("allowed" in note for note in solve(instance, time_limit=0.0).plan.notes)
+
+
 def test_a_deadline_leaves_groups_out(monkeypatch):
     monkeypatch.setattr(listing, "ROWS_IN_TIME", 1)
     instance = generate(12, seed=2, workloads=4, running=0.4)
@@ -171,6 +190,7 @@ def test_an_answer_in_no_time_is_valid_and_honest(monkeypatch, objective, kind):
     assert check(instance, late.plan).valid
     assert (late.status, late.stopped) == ("feasible", "time_limit")
     assert late.proof is None
+    assert {waiting.reason for waiting in late.plan.waiting} == {NOT_EXAMINED}
     assert any("before all groups were listed" in note for note in late.plan.notes)
     if objective in ("throughput", "jct"):
         assert late.bound is not None

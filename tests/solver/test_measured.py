@@ -41,7 +41,7 @@ pytestmark = pytest.mark.skipif(not DATA.exists(), reason=f"no measured data at 
 @cache
 def gavel(device: str) -> Instance:
     """Return one job of each of the 26 types on 13 GPUs."""
-    return import_pairs(str(DATA / "gavel" / "gavel_pairs.csv"), 13, device=device)
+    return import_pairs(str(DATA / "gavel" / "gavel_pairs.csv"), 13, device=device).instance
 
 
 @cache

@@ -32,6 +32,18 @@ def test_weights_far_from_1(solver, scale):
 
 
 @SOLVERS
+@pytest.mark.parametrize("light", [1e-3, 1e-6])
+def test_no_job_is_too_light_to_be_placed(solver, light):
+    # Once a tolerance of the heavy weight let the light job go, as it doubles both slowdowns.
+    jobs = [{"id": "j", "weight": 1e6}, {"id": "k", "weight": light}]
+    entry = {"pair": ["a", "a"], "slowdown": [2.0, 2.0]}
+    result = solve(small(jobs, [entry], gpus=1), "slowdown", solver)
+    assert result.status == "optimal"
+    assert result.plan.objective.placed_weight == 1e6 + light
+    assert result.objective == pytest.approx(2 * (1e6 + light), rel=1e-14)
+
+
+@SOLVERS
 @pytest.mark.parametrize("weights", [(0.1, 0.2, 0.3), (1.0000001, 1.23456789, 2.23456799)])
 def test_equal_sums_of_unlike_weights_stay_equal(solver, weights):
     # Once the weights of pairs were rounded, and rounding chose between plans of one weight.

@@ -68,6 +68,18 @@ def test_duals_that_prove_nothing_fail():
         verify(instance, replace(result, proof=partial(proven, wrong)))
 
 
+@pytest.mark.parametrize("name", ["first-pairs", "jct"])
+def test_a_bound_that_is_not_the_proven_one_fails(name):
+    """Also where values are as small as those of ``jct``."""
+    instance = library.load(name)
+    result = solve(instance, "jct" if name == "jct" else "throughput")
+    objective = result.plan.objective
+    lower = objective.replace(bound=objective.bound * (1 + 1e-7))
+    wrong = replace(result, plan=result.plan.replace(objective=lower))
+    with pytest.raises(VerificationError, match="the certificate proves a bound of"):
+        verify(instance, wrong)
+
+
 def test_another_instance_fails():
     result = solve(library.load("first-pairs"))
     with pytest.raises(VerificationError):

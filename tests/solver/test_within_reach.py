@@ -82,3 +82,16 @@ def test_without_time_the_start_comes_back():
     assert (answer.x == start).all()
     assert answer.stopped == "time_limit"
     assert answer.bound >= (solutions(program) @ program.cost).max() - 1e-9
+
+
+@pytest.mark.parametrize("worth", [4.4e-16, 1.0, 1.2e6])
+def test_the_search_ends_where_the_relaxation_bounds_by_0(worth):
+    # z >= |2 x - 1|: the relaxation takes x = 1/2 and z = 0, an integer x costs z = 1. Steps in
+    # parts of the bound once were 0, and the target never fell.
+    rows = csr_array(np.array([[-2.0, 1.0], [2.0, 1.0]]))
+    low, none = np.array([-1.0, 1.0]), np.full(2, np.inf)
+    zero, one = np.zeros(2, dtype=np.int64), np.ones(2, dtype=np.int64)
+    program = IntegerProgram(rows, low, none, zero, one, np.array([0.0, -worth]))
+    answer = WithinReach(Highs()).solve(program, Limits.of(20.0, 0.0, 0), one)
+    assert answer.stopped == "complete"
+    assert program.cost @ answer.x == -worth

@@ -134,7 +134,7 @@ def progress_hook(directory: Path) -> Finding:
 
 def _on_the_way(directory: Path) -> Iterator[Path]:
     """Yield what has to be passed, from the root on, and what has to be read."""
-    resolved = directory.resolve()
+    resolved = Path(os.path.realpath(directory))
     yield from reversed(resolved.parents)
     yield resolved
     yield from sorted(resolved.glob("*.py"))

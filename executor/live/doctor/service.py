@@ -84,7 +84,7 @@ def _file_system(path: Path) -> str:
     except OSError:
         return ""
     mounts = {fields[1]: fields[2] for fields in map(str.split, lines) if len(fields) > 2}
-    resolved = path.resolve()
+    resolved = Path(os.path.realpath(path))
     return next((mounts[str(at)] for at in (resolved, *resolved.parents) if str(at) in mounts), "")
 
 

@@ -155,6 +155,7 @@ def dcgm(bench: Bench) -> Seen:
     fine = True
     for words in (
         ("discovery", "-l"),
+        ("profile", "--list"),
         ("dmon", "-e", "1002,1003,1004,1005,1007,1008", "-d", "500", "-c", "4"),
     ):
         done = subprocess.run(

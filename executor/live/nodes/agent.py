@@ -179,6 +179,12 @@ class Agent:
         with self._lock:
             return self._answer(asked, beyond, newest=turn == self._turn)
 
+    def prune(self, keep_s: float) -> None:
+        """Remove what is left of runs that ended longer ago."""
+        pool = self._pool
+        if pool is not None:
+            pool.prune(keep_s)
+
     def log(self, run: str, rank: int, part: str, offset: int) -> LogPiece | None:
         """Return a piece of what a rank has written; None where there is nothing of it."""
         pool = self._pool

@@ -81,7 +81,11 @@ class Channel:
         """Send a request."""
         connection = self._fresh() or self._connected()
         body = asked.model_dump_json().encode()
-        connection.request("POST", "/exchange", body, _headers(self.where))
+        try:
+            connection.request("POST", "/exchange", body, _headers(self.where))
+        except BaseException:
+            connection.close()
+            raise
         self.calls.append(Call(connection, asked))
 
     def ready(self, bell: int) -> list[Call]:

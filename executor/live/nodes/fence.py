@@ -8,9 +8,10 @@ from typing import Annotated
 
 from pydantic import Field, StrictInt
 
+from dovetail.executor.live.small_files import write_kept
 from dovetail.instances._record import Name, Record
 from dovetail.instances.errors import DovetailError
-from dovetail.instances.files import read_data, write_data
+from dovetail.instances.files import read_data
 
 
 class FencedError(DovetailError):
@@ -39,7 +40,7 @@ def raise_epoch(path: Path) -> Mark:
     """Return the mark of a controller that starts: durable, and higher than all before it."""
     known = Mark.read(path) or Mark(home=secrets.token_hex(8))
     mark = known.replace(epoch=known.epoch + 1)
-    write_data(mark.to_data(), path)
+    write_kept(mark.to_data(), path)
     return mark
 
 
@@ -78,6 +79,6 @@ class Fence:
             raise FencedError(f"a newer controller has this node (epoch {known.epoch})")
         if known is not None and known.home != mark.home and held:
             raise FencedError("a controller with another state directory has this node")
-        write_data(mark.to_data(), self._path)
+        write_kept(mark.to_data(), self._path)
         self.mark = mark
         return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, NamedTuple, Protocol
+from typing import Annotated, Final, NamedTuple, Protocol
 
 from pydantic import AfterValidator, Field, StrictInt
 
@@ -14,6 +14,7 @@ from dovetail.instances._record import Name, Record, rule_broken
 from dovetail.instances.errors import InputError
 from dovetail.instances.files import read_data
 
+_FIRST_OPEN: Final = 1024
 _log = logging.getLogger(__name__)
 
 
@@ -102,6 +103,8 @@ class ListedNodes:
     ----------
     path : path
         The file.
+    privileged : bool
+        Whether agents have to listen where only root can (``refuse_open``).
 
     Raises
     ------
@@ -111,10 +114,10 @@ class ListedNodes:
 
     name = "nodes"
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, privileged: bool = False) -> None:
+        self._path, self._privileged = path, privileged
         self._changed_ns = path.stat().st_mtime_ns if path.exists() else 0
-        self._known = read_nodes(path)
+        self._known = read_nodes(path, privileged)
         self._told = ""
 
     def start(self) -> None:
@@ -125,7 +128,7 @@ class ListedNodes:
         try:
             changed_ns = self._path.stat().st_mtime_ns
             if changed_ns != self._changed_ns:
-                self._known = read_nodes(self._path)
+                self._known = read_nodes(self._path, self._privileged)
                 self._changed_ns, self._told = changed_ns, ""
         except OSError as error:
             self._tell(f"{self._path}: cannot be read: {error.strerror}")
@@ -146,7 +149,22 @@ class ListedNodes:
         """Do nothing."""
 
 
-def read_nodes(path: Path) -> Mapping[str, NodeAddress]:
+def refuse_open(port: int, where: str, source: str = "") -> None:
+    """Refuse a port of root's agent on which any user may listen while the agent is down.
+
+    Who listens there is shown the token, with which agents run anything as anybody.
+
+    Raises
+    ------
+    InputError
+        When any user may.
+    """
+    if port >= _FIRST_OPEN or not port:
+        rule = f"must be a port below {_FIRST_OPEN}, got {port}: on others any user could listen "
+        raise InputError(f"{rule}and be shown the token (--insecure: all the same)", where, source)
+
+
+def read_nodes(path: Path, privileged: bool = False) -> Mapping[str, NodeAddress]:
     """Return the nodes that a file names.
 
     Raises
@@ -161,6 +179,8 @@ def read_nodes(path: Path) -> Mapping[str, NodeAddress]:
         if node.id in ids:
             rule = f"node ids must differ, got {node.id!r} twice"
             raise InputError(rule, f"nodes[{k}].id", str(path))
+        if privileged:
+            refuse_open(node.port, f"nodes[{k}].port", str(path))
         ids.add(node.id)
         # The devices of an agent with two names would be given away twice.
         first = agents.setdefault((node.address, node.port), node.id)

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Final
 
 from dovetail.executor.live.pools.lease import KILL_S
+from dovetail.executor.live.small_files import write_kept
 from dovetail.instances._record import Positive, Record
 from dovetail.instances.errors import InputError
-from dovetail.instances.files import read_data, write_data
+from dovetail.instances.files import read_data
 
 LEASE_S: Final = 15.0
 """Seconds that jobs run on without a renewal, unless asked otherwise."""
@@ -148,4 +149,4 @@ class Granted:
             self._keep()
 
     def _keep(self) -> None:
-        write_data(_Kept(lease_s=self.longest_s).to_data(), self._path)
+        write_kept(_Kept(lease_s=self.longest_s).to_data(), self._path)

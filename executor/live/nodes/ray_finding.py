@@ -10,7 +10,6 @@ import importlib.util
 import logging
 import re
 import subprocess
-import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,6 +22,7 @@ from dovetail.executor.live.nodes.hosting import opener
 from dovetail.executor.live.nodes.lease import LEASE_S, LEAST_S
 from dovetail.executor.live.nodes.ray_agent import write_private
 from dovetail.executor.live.nodes.serving import host_and_port
+from dovetail.instances._children import module_command
 from dovetail.instances._record import Name, Positive, Record
 from dovetail.instances.errors import InputError, UnsupportedError
 
@@ -233,7 +233,9 @@ class RayFinder:
             if self._closing.is_set():
                 return False
             driver = subprocess.Popen(
-                [sys.executable, "-m", "dovetail.executor.live.nodes.ray_driver"],
+                module_command("dovetail.executor.live.nodes.ray_driver"),
+                # Ray has its workers import from where its driver runs.
+                cwd=self._directory,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,

@@ -28,10 +28,12 @@ from types import FrameType
 from typing import Final
 from urllib.parse import parse_qs, urlsplit
 
+from dovetail.executor.live.directories import require_own
 from dovetail.executor.live.nodes.agent import Agent
 from dovetail.executor.live.nodes.fence import FencedError
 from dovetail.executor.live.nodes.hosting import opener
 from dovetail.executor.live.nodes.messages import Exchange, read_message
+from dovetail.executor.live.pools.run_files import KEEP_S, PRUNE_S
 from dovetail.instances.errors import DovetailError, InputError
 
 MOST_BYTES: Final = 64 << 20
@@ -233,7 +235,12 @@ def _told(error: Exception) -> bytes:
 
 
 def serve(
-    directory: Path, pool: str, listen: tuple[str, int], token: str, address: str | None = None
+    directory: Path,
+    pool: str,
+    listen: tuple[str, int],
+    token: str,
+    address: str | None = None,
+    keep_s: float = KEEP_S,
 ) -> None:
     """Keep the jobs of this node until SIGTERM or SIGINT; its address is printed as JSON.
 
@@ -249,13 +256,15 @@ def serve(
         Of its controller.
     address : str, optional
         Where other nodes reach this one; by default where it listens.
+    keep_s : float
+        Seconds for which logs of ended runs are kept.
 
     Raises
     ------
     InputError
         When it cannot listen there, or there is no such pool.
     """
-    with hosted(directory, pool, listen, token, address) as server:
+    with hosted(directory, pool, listen, token, address, keep_s) as server:
         _end_by_signals(server)
         port = server.server_address[1]
         facts = {"address": server.agent.address, "port": port, "pid": os.getpid()}
@@ -265,7 +274,12 @@ def serve(
 
 @contextmanager
 def hosted(
-    directory: Path, pool: str, listen: tuple[str, int], token: str, address: str | None = None
+    directory: Path,
+    pool: str,
+    listen: tuple[str, int],
+    token: str,
+    address: str | None = None,
+    keep_s: float = KEEP_S,
 ) -> Iterator[AgentServer]:
     """Have the server of an agent that keeps the jobs of this node; parameters as of ``serve``.
 
@@ -274,6 +288,7 @@ def hosted(
     InputError
         When it cannot listen there, there is no such pool, or the directory cannot be had.
     """
+    require_own(directory)
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -288,11 +303,19 @@ def hosted(
             told = error.strerror or str(error)
             where = f"{listen[0]}:{listen[1]}"
             raise InputError(f"cannot listen: {told}", "--listen", where) from None
+        over = threading.Event()
+        threading.Thread(target=_prune, args=(agent, keep_s, over), daemon=True).start()
         try:
             yield server
         finally:
+            over.set()
             agent.close()
             server.server_close()
+
+
+def _prune(agent: Agent, keep_s: float, over: threading.Event) -> None:
+    while not over.wait(PRUNE_S):
+        agent.prune(keep_s)
 
 
 def _reached_at(host: str) -> str:
@@ -302,7 +325,8 @@ def _reached_at(host: str) -> str:
 @contextmanager
 def _only_one(directory: Path) -> Iterator[None]:
     """Let no second agent keep the same directory."""
-    file = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    file = os.open(directory / "lock", flags, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -15,7 +15,6 @@ import os
 import secrets
 import shlex
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -35,6 +34,7 @@ from dovetail.executor.live.nodes.slurm_commands import (
     allocation,
     slurm,
 )
+from dovetail.instances._children import module_command
 from dovetail.instances._record import Name, Record
 from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.instances.files import read_data, write_data, write_text
@@ -406,7 +406,7 @@ class SlurmFinder:
     def _command(self) -> Sequence[str]:
         scratch = ("--scratch", self._asked.scratch) if self._asked.scratch else ()
         return (
-            *(sys.executable, "-m", _PILOT, "--files", str(self._files)),
+            *(*module_command(_PILOT), "--files", str(self._files)),
             *("--token-file", str(self._files / "token"), "--name", self._kept.name),
             *("--pool", self._asked.pool, *scratch),
         )

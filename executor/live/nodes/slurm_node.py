@@ -24,6 +24,7 @@ from dovetail.executor.live.clock import boot_s
 from dovetail.executor.live.nodes.slurm_gpus import within_allocation
 from dovetail.executor.live.pools.run_files import PASS_THROUGH
 from dovetail.executor.live.pools.shim import PR_SET_PDEATHSIG
+from dovetail.instances._children import module_command
 from dovetail.instances.errors import DovetailError, InputError
 from dovetail.instances.files import write_data
 
@@ -122,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     root = Path(os.path.expandvars(options.scratch or tempfile.gettempdir()))
     try:
         command = (
-            *(sys.executable, "-m", _AGENT),
+            *module_command(_AGENT),
             *("--directory", str(own_directory(root, options.name) / options.node)),
             *("--pool", within_allocation(options.pool, os.environ)),
             *("--listen", f"{listens_at(options.address)}:0", "--address", options.address),

@@ -21,6 +21,7 @@ from dovetail.executor.live.nodes.slurm_commands import (
     addresses,
     allocation,
 )
+from dovetail.instances._children import module_command
 
 STEP: Final = "dovetail-agent"
 """The name of the steps."""
@@ -76,7 +77,7 @@ def _step(
         *("--nodes=1", "--ntasks=1", "--ntasks-per-node=1", f"--nodelist={node}"),
         *("--no-kill", "--kill-on-bad-exit=0", "--cpu-bind=none", "--input=none", "--quiet"),
         *(f"--output={files / node}.log", "--open-mode=append"),
-        *(sys.executable, "-m", _NODE, "--node", node, "--address", address),
+        *(*module_command(_NODE), "--node", node, "--address", address),
         *("--files", str(files), *node_options),
     )
 

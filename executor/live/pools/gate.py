@@ -37,7 +37,12 @@ class Gate:
 
     def __init__(self, files: RankFiles) -> None:
         orders, self._orders = os.pipe()
-        self._answers, answers = os.pipe()
+        try:
+            self._answers, answers = os.pipe()
+        except OSError:
+            os.close(orders)
+            os.close(self._orders)
+            raise
         try:
             self.pid = _spawn(files, orders, answers)
         except OSError:
@@ -86,11 +91,16 @@ class Gate:
     def dismiss(self) -> None:
         """Let go of the shim and wait for its end."""
         self.leave()
-        with contextlib.closing(_Descriptor(os.pidfd_open(self.pid))) as shim_process:
-            poll = select.poll()
-            poll.register(shim_process.number, select.POLLIN)
-            if not poll.poll(_DISMISS_S * 1000):
-                os.kill(self.pid, signal.SIGKILL)
+        try:
+            with contextlib.closing(_Descriptor(os.pidfd_open(self.pid))) as shim_process:
+                poll = select.poll()
+                poll.register(shim_process.number, select.POLLIN)
+                ended = bool(poll.poll(_DISMISS_S * 1000))
+        except OSError:
+            # There is no descriptor to wait on: what is held at the gate dies with it.
+            ended = False
+        if not ended:
+            os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
 
 
@@ -102,14 +112,23 @@ class _Descriptor:
         os.close(self.number)
 
 
+_REFUSED: Final = "refused "
+
+
 def complaint(answer: str) -> str:
     """Return why a rank is not started, from what its shim answered instead."""
-    return answer.removeprefix("refused ") or "its launcher died or did not answer"
+    reason = answer.removeprefix(_REFUSED).removeprefix("later ")
+    return reason or "its launcher died or did not answer"
+
+
+def is_blameless(answer: str) -> bool:
+    """Return whether a rank is not started through no fault of its job."""
+    return not answer.startswith(_REFUSED)
 
 
 def _spawn(files: RankFiles, orders: int, answers: int) -> int:
     trouble = str(files.directory / "shim.log")
-    append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    append = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
     return os.posix_spawn(
         sys.executable,
         [sys.executable, "-I", "-S", shim.__file__, str(files.directory)],

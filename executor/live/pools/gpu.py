@@ -210,7 +210,7 @@ class GpuPool(LocalPool):
         if root is not None and root.alive:
             above = [root]
         else:
-            above = holders(self.files(run.id).rank(rank).token)
+            above = holders(self.files(run.id).rank(rank).token, run.spec.owner.uid)
         done = [self._mps.terminate(gpu.uuid, process.pid) for process in above]
         if not all(done):
             _log.warning("%s: MPS could not end rank %d; it is killed all the same", run.id, rank)
@@ -235,7 +235,7 @@ class GpuPool(LocalPool):
             at_s=boot_s(),
             memory_mib=readings.used_mib,
             energy_j=readings.energy_j,
-            metrics=told or readings.metrics,
+            metrics={**readings.metrics, **told},
             source=DCGM if told else readings.source,
             memory_by_run=self._memory_by_run(name, gpu),
         )

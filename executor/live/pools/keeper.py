@@ -21,7 +21,13 @@ from typing import Final, NamedTuple, Protocol
 from dovetail.executor.live import events
 from dovetail.executor.live.clock import boot_s
 from dovetail.executor.live.jobs import Run
-from dovetail.executor.live.pools.gate import Gate, LaunchError, NotNowError, complaint
+from dovetail.executor.live.pools.gate import (
+    Gate,
+    LaunchError,
+    NotNowError,
+    complaint,
+    is_blameless,
+)
 from dovetail.executor.live.pools.lease import Lease
 from dovetail.executor.live.pools.parts import Meeting, Part, Prepared
 from dovetail.executor.live.pools.processes import Process, boot_id, holders, session
@@ -45,6 +51,11 @@ _READY_MOST_S: Final = 1.0
 _SWEEP_S: Final = 0.2
 _TROUBLE_S: Final = 2.0
 _OVERDUE_S: Final = 2.0
+_LOOK_S: Final = 15.0
+_UNTOLD_S: Final = 20.0
+
+_LONGEST_SLEEP_S: Final = 3600.0
+"""Of ``poll``, which takes no more than 24.8 days."""
 
 _log = logging.getLogger(__name__)
 
@@ -118,6 +129,7 @@ class _Rank:
     ready: bool = False
     pause_s: float = _READY_FIRST_S
     due_s: float = 0.0
+    alive_s: float = 0.0
     rung: int = 0
     killed: bool = False
     trouble: str = ""
@@ -169,7 +181,7 @@ class Keeper:
         self._tell, self._tell_prepared = tell, tell_prepared
         self._lease = lease
         self._orders, self._ordering = _Orders(), threading.Lock()
-        self._leaving = False
+        self._leaving, self._failure = False, ""
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._ranks = [_Rank(k, files.rank(k)) for k in part.ranks]
         self._stopping: StopOrder | None = None
@@ -220,6 +232,12 @@ class Keeper:
         if not self._thread.is_alive():
             os.close(self._wake)
 
+    @property
+    def trouble(self) -> str:
+        """Why nobody can say how the run is, or end it; empty where that is known."""
+        told = [self._failure, *(rank.lost or rank.trouble for rank in self._ranks)]
+        return next((f"{self.kept.id}: {why}" for why in told if why), "")
+
     @contextlib.contextmanager
     def _ordered(self) -> Iterator[_Orders]:
         """Let orders be added to those that the thread takes up next."""
@@ -252,25 +270,38 @@ class Keeper:
             self._obey()
             for rank in self._ranks:
                 self._advance(rank)
+            self._failure = ""
+            if self._goes_on():
+                self._sleep()
         except Exception as error:  # a keeper that dies would leave devices busy for ever
+            self._fail(f"its keeper failed: {error}")
+
+    def _fail(self, reason: str) -> None:
+        """Tell what went wrong, and wait before it is tried again."""
+        if reason != self._failure:
             _log.exception("%s: its keeper failed", self.kept.id)
-            for rank in self._ranks:
-                self._lose(rank, f"its keeper failed: {error}")
-                rank.due_s = boot_s() + _TROUBLE_S
-        if self._goes_on():
-            self._sleep()
+        self._failure = reason
+        for rank in self._ranks:
+            self._lose(rank, reason)
+        # An ended shim would wake it at once, again and again: only orders do.
+        self._await({self._wake}, _TROUBLE_S)
 
     def _sleep(self) -> None:
-        poll = select.poll()
-        poll.register(self._wake, select.POLLIN)
+        watched = {self._wake}
         for rank in self._ranks:
             if rank.watch is not None:
-                poll.register(rank.watch, select.POLLIN)
+                watched.add(rank.watch)
             if rank.phase is _Phase.HELD and rank.gate is not None:
-                poll.register(rank.gate.descriptor, select.POLLIN)
+                watched.add(rank.gate.descriptor)
         due = [rank.due_s for rank in self._ranks if rank.due_s]
-        wait_ms = max(0.0, min(due) - boot_s()) * 1000 + 1 if due else None
-        poll.poll(wait_ms)
+        self._await(watched, min(due) - boot_s() if due else _LONGEST_SLEEP_S)
+
+    def _await(self, watched: set[int], within_s: float) -> None:
+        """Wait until one of the descriptors can be read, some time at most."""
+        poll = select.poll()
+        for descriptor in watched:
+            poll.register(descriptor, select.POLLIN)
+        poll.poll(min(max(0.0, within_s), _LONGEST_SLEEP_S) * 1000 + 1)
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wake)
 
@@ -299,11 +330,11 @@ class Keeper:
 
     def _find(self) -> None:
         """Take up ranks that have a trace."""
-        for rank in self._ranks:
-            self._adopt(rank)
         order = self._files.stop_order()
         if order is not None and order.boot == boot_id():
             self._stopping = order
+        for rank in self._ranks:
+            self._adopt(rank)
 
     def _adopt(self, rank: _Rank) -> None:
         try:
@@ -330,6 +361,7 @@ class Keeper:
     def _take_up(self, rank: _Rank) -> None:
         assert rank.process is not None
         rank.phase, rank.trouble, rank.due_s = _Phase.ALIVE, "", boot_s()
+        rank.alive_s = rank.due_s
         self._tell(
             events.RankStarted(
                 at_s=0.0,
@@ -356,7 +388,8 @@ class Keeper:
         except Exception as error:
             if not isinstance(error, LaunchError | OSError):
                 _log.exception("%s: it could not be launched", self.kept.id)
-            self._abort(idle, str(error), isinstance(error, NotNowError))
+            # What the system refuses here is the service's own: files, pipes, processes.
+            self._abort(idle, str(error), isinstance(error, NotNowError | OSError))
             return
         for rank in idle:
             rank.phase, rank.held_until_s = _Phase.HELD, boot_s() + COMMIT_S
@@ -390,8 +423,7 @@ class Keeper:
             if answer == "lapsed":
                 raise NotNowError(LAPSED)
             if answer != "prepared":
-                # A launcher that says nothing met with something else than its job.
-                refusal = LaunchError if answer else NotNowError
+                refusal = NotNowError if is_blameless(answer) else LaunchError
                 raise refusal(f"rank {rank.number}: {complaint(answer)}")
 
     def _abort(self, ranks: list[_Rank], reason: str, later: bool) -> None:
@@ -411,7 +443,9 @@ class Keeper:
         self._adopt(rank)
         if rank.phase is _Phase.IDLE:
             # It has left no trace, and once it is refused it never can.
-            self._refuse(rank, f"rank {rank.number}: {complaint(answer)}", later=not answer)
+            self._refuse(
+                rank, f"rank {rank.number}: {complaint(answer)}", later=is_blameless(answer)
+            )
 
     def _give_up(self, reason: str, later: bool = False) -> None:
         """Refuse for good what has not been started."""
@@ -478,8 +512,21 @@ class Keeper:
             self._climb(rank, self._stopping)
         if self._lease is not None:
             self._help_lapse(rank, self._lease)
-        if not rank.ready:
+        if self._end_is_untold(rank, rank.process):
+            told = (
+                "its process has ended, and its launcher, which hangs or is stopped, says no more"
+            )
+            self._lose(rank, told)
+        elif not rank.ready:
             self._try_ready(rank, rank.process.pid)
+
+    def _end_is_untold(self, rank: _Rank, process: Process) -> bool:
+        """Return whether a rank's process ended some time ago, and its shim lives on."""
+        now = boot_s()
+        if process.alive:
+            rank.alive_s = now
+        _due(rank, now + _LOOK_S)
+        return now > rank.alive_s + _UNTOLD_S
 
     def _try_ready(self, rank: _Rank, pid: int) -> None:
         rank.ready = self._hooks.is_ready(self.kept, rank.number, pid)
@@ -503,7 +550,11 @@ class Keeper:
             self._end(rank, self._gone(rank, LAPSED))
         else:
             ended = events.RankEnded(
-                at_s=0.0, run=self.kept.id, rank=rank.number, status=ending.status
+                at_s=0.0,
+                run=self.kept.id,
+                rank=rank.number,
+                status=ending.status,
+                asked=self._stopping is not None,
             )
             self._end(rank, ended)
 
@@ -519,7 +570,7 @@ class Keeper:
         self._adopt(rank)
         if rank.phase is not _Phase.UNKNOWN:
             return
-        if self._stopping is None and holders(rank.files.token):
+        if self._stopping is None and holders(rank.files.token, self.kept.spec.owner.uid):
             self._lose(rank, rank.trouble)
             rank.due_s = boot_s() + _TROUBLE_S
         elif self._kill_rest(rank):
@@ -539,7 +590,8 @@ class Keeper:
         return not rest
 
     def _rest(self, rank: _Rank) -> set[Process]:
-        rest = {*holders(rank.files.token), *self._hooks.members(self.kept, rank.number)}
+        uid = self.kept.spec.owner.uid
+        rest = {*holders(rank.files.token, uid), *self._hooks.members(self.kept, rank.number)}
         if rank.process is not None:
             rest.update(session(rank.process))
         return rest
@@ -591,7 +643,7 @@ class Keeper:
     # Telling.
 
     def _end(self, rank: _Rank, event: events.AnyEvent) -> None:
-        rank.phase, rank.due_s = _Phase.OVER, 0.0
+        rank.phase, rank.due_s, rank.lost, rank.trouble = _Phase.OVER, 0.0, "", ""
         self._unwatch(rank)
         self._tell(event)
 

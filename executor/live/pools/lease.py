@@ -99,7 +99,7 @@ def _write(path: Path, line: bytes) -> None:
 
     Its check sum tells a reader who came in between.
     """
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         if os.pwrite(file, line, 0) != len(line):
             raise OSError("the lease could be written in part only")

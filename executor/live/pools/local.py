@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from dovetail.executor.live.clock import boot_s
+from dovetail.executor.live.descriptors import FOR_JOBS
 from dovetail.executor.live.events import AnyEvent
 from dovetail.executor.live.jobs import Owner, Run
 from dovetail.executor.live.pools.environment import environment_of
@@ -24,7 +25,12 @@ from dovetail.executor.live.pools.lease import Lease
 from dovetail.executor.live.pools.parts import Meeting, Part, Prepared, whole
 from dovetail.executor.live.pools.pool import Progress, Usage
 from dovetail.executor.live.pools.processes import Process, tokens
-from dovetail.executor.live.pools.run_files import PASS_THROUGH, RunFiles, home_token
+from dovetail.executor.live.pools.run_files import (
+    PASS_THROUGH,
+    RunFiles,
+    home_token,
+    remove_old,
+)
 from dovetail.executor.live.progress import HOOK_DIRECTORY, read_progress
 from dovetail.instances.instance import Cluster
 
@@ -36,6 +42,7 @@ _log = logging.getLogger(__name__)
 _PORTS: Final = range(20_000, 30_000)
 """Below what Linux gives to outgoing connections by itself."""
 
+_TOLD: Final = 3
 _THIS_MACHINE: Final = "127.0.0.1"
 
 
@@ -180,6 +187,13 @@ class LocalPool:
         log = self.files(run).rank(rank).log
         return str(log) if log.exists() else None
 
+    def prune(self, keep_s: float) -> None:
+        """Remove what is left of runs that ended longer ago, their logs included."""
+        remove_old(self.directory / "runs", keep_s, self._is_held)
+
+    def _is_held(self, run: str) -> bool:
+        return run in self._keepers or not self.files(run).released
+
     def close(self) -> None:
         """Let go of everything but the jobs: they run on."""
         # All at once: of several that hang in a hook, none is waited for after another.
@@ -239,6 +253,13 @@ class LocalPool:
         keeper = self._keepers.get(run)
         return None if keeper is None else keeper.part
 
+    @property
+    def trouble(self) -> str:
+        """What keeps runs from being watched or ended; empty where nothing does."""
+        told = [why for keeper in list(self._keepers.values()) if (why := keeper.trouble)]
+        more = f" and {len(told) - _TOLD} more" if len(told) > _TOLD else ""
+        return "; ".join(told[:_TOLD]) + more
+
     def prepared(self) -> Sequence[Prepared]:
         """Return at once the parts that have come to their gates since the last call."""
         return [self._prepared.get_nowait() for _ in range(self._prepared.qsize())]
@@ -288,6 +309,7 @@ class LocalPool:
             "cwd": run.spec.cwd,
             "env": {**env, **self.rank_environment(run, rank)},
             "user": user,
+            "descriptors": FOR_JOBS,
             "cpus": bounds.cpus,
             "cgroups": bounds.cgroups,
             "log": {

@@ -53,6 +53,7 @@ from dovetail.executor.live.nodes.story import Chapter, RankEvent, Story
 from dovetail.executor.live.pools.ailments import Ailments, Cause
 from dovetail.executor.live.pools.parts import Part, Prepared
 from dovetail.executor.live.pools.pool import SAMPLE_S, Progress, Usage
+from dovetail.executor.live.pools.run_files import remove_old
 from dovetail.instances.instance import Cluster
 
 FIND_S: Final = 20.0
@@ -117,6 +118,9 @@ class NodesPool:
     InputError
         When the lease is too short, or a file of an earlier controller cannot be understood.
     """
+
+    # What is wrong with a node is told of its devices.
+    trouble = ""
 
     def __init__(
         self,
@@ -427,6 +431,10 @@ class NodesPool:
             return fetch_log(where, LogPlace(run, rank, part, offset))
 
         return mirror.update(ask)
+
+    def prune(self, keep_s: float) -> None:
+        """Remove what is known here of runs that ended longer ago; agents do so on their nodes."""
+        remove_old(self._files / "logs", keep_s, self._runs.__contains__)
 
     def close(self) -> None:
         """Let go of everything but the jobs: they run on, until their leases lapse."""

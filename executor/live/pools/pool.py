@@ -63,8 +63,8 @@ class NodePool(Protocol):
     """Devices on which runs can be started, stopped and watched.
 
     No method waits for a job. What happens is told as events (those about ranks and devices) by
-    ``poll``. Methods are called from one thread, but for ``log_path``: anybody who follows a log
-    asks for it, from any thread and at any time, even after ``release``.
+    ``poll``. Methods are called from one thread, but for ``prune`` and ``log_path``: anybody who
+    follows a log asks for it, from any thread and at any time, even after ``release``.
 
     Attributes
     ----------
@@ -80,6 +80,11 @@ class NodePool(Protocol):
     @property
     def awaited(self) -> str:
         """Who is to bring more devices, in a few words; empty: these are all."""
+        ...
+
+    @property
+    def trouble(self) -> str:
+        """What keeps it from telling how runs are, or from ending them; empty: nothing does."""
         ...
 
     def cluster(self) -> Cluster:
@@ -151,6 +156,13 @@ class NodePool(Protocol):
         """Return the newest log file of a rank; older parts have ``.1``, ``.2``, ... appended.
 
         None where there is none yet. It looks at files only, at nothing that other methods change.
+        """
+        ...
+
+    def prune(self, keep_s: float) -> None:
+        """Remove what is left of runs that ended longer ago, their logs included.
+
+        It may take a while, and is called from a thread of its own.
         """
         ...
 

@@ -88,9 +88,24 @@ def tokens() -> Iterator[tuple[Process, str]]:
                 break
 
 
-def holders(token: str) -> list[Process]:
-    """Return the running processes that hold a token."""
-    return [process for process, held in tokens() if held == token]
+def holders(token: str, uid: int) -> list[Process]:
+    """Return the running processes that hold the token of a user's rank.
+
+    Others may put it into their environment, too, and are none of its processes. Root's jobs may
+    become anybody.
+    """
+    return [
+        process
+        for process, held in tokens()
+        if held == token and (uid == 0 or _user(process) in (uid, 0, os.geteuid()))
+    ]
+
+
+def _user(process: Process) -> int | None:
+    try:
+        return Path(f"/proc/{process.pid}").stat().st_uid
+    except FileNotFoundError:
+        return None
 
 
 def session(leader: Process) -> list[Process]:

@@ -19,6 +19,10 @@ import hashlib
 import json
 import os
 import re
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +31,12 @@ from dovetail.executor.live.pools.parts import Meeting, Part, whole
 from dovetail.executor.live.pools.processes import Process
 from dovetail.executor.live.pools.shim import claim, write_durably
 from dovetail.instances.errors import DovetailError, InputError
+
+KEEP_S = 30 * 86_400.0
+"""Seconds for which logs of ended runs are kept, unless asked otherwise."""
+
+PRUNE_S = 3600.0
+"""Seconds between two times that older ones are removed."""
 
 PASS_THROUGH = 0o711
 """Others may go through a directory to what is theirs, and see nothing on the way."""
@@ -235,7 +245,26 @@ class RankFiles(NamedTuple):
 
 def home_token(directory: Path) -> str:
     """Return what tells the processes of one state directory from those of another."""
-    return hashlib.sha256(os.fsencode(directory.resolve())).hexdigest()[:16]
+    return hashlib.sha256(os.fsencode(os.path.realpath(directory))).hexdigest()[:16]
+
+
+def remove_old(folder: Path, keep_s: float, is_kept: Callable[[str], bool]) -> None:
+    """Remove the folders of runs in which nothing has been made or removed for so long.
+
+    Parameters
+    ----------
+    folder : path
+        Where they are, each under its run's id.
+    keep_s : float
+        Seconds.
+    is_kept : callable
+        Whether the folder of a run is to stay all the same.
+    """
+    for home in folder.glob("*"):
+        with suppress(OSError, InputError):
+            since_s = max(path.stat().st_mtime for path in [home, *home.iterdir()])
+            if since_s < time.time() - keep_s and not is_kept(home.name):
+                shutil.rmtree(home)
 
 
 def _text(part: Part) -> str:

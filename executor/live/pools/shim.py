@@ -5,8 +5,9 @@ service can be updated, restarted or killed while jobs run. ``docs/launcher.md``
 life; in short:
 
 - the process is forked, made the job's user and brought to its directory, but waits at a gate.
-  The shim says ``prepared`` (or ``refused REASON``) on its standard output and reads ``go`` from
-  its standard input; end of file means that nothing is to be started, and no trace is left;
+  The shim says ``prepared`` on its standard output (or ``refused REASON``, or ``later REASON``
+  where nothing is wrong with the job) and reads ``go`` from its standard input; end of file
+  means that nothing is to be started, and no trace is left;
 - ``started.json`` appears by ``link``, which fails if there is one: a rank never starts twice;
 - the gate opens. The shim is a subreaper, so every descendant that loses its parent becomes its
   child, and ``waitpid`` failing with ECHILD proves that nothing of the rank is left;
@@ -23,6 +24,7 @@ import errno
 import importlib
 import json
 import os
+import resource
 import select
 import shutil
 import signal
@@ -145,7 +147,8 @@ def boot_id() -> str:
 
 def write_durably(path: str, data: bytes) -> None:
     """Write a file and wait until it is on the disk."""
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+    file = os.open(path, flags, 0o600)
     try:
         view = memoryview(data)
         while view:
@@ -520,6 +523,8 @@ def _take_seat(spec: dict[str, Any]) -> None:
             file.write("0")
     if spec["cpus"]:
         os.sched_setaffinity(0, spec["cpus"])
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(spec["descriptors"], most), most))
 
 
 def _take_streams(output: int) -> None:
@@ -778,14 +783,16 @@ def main(directory: str) -> None:
         return
     child = Child(spec)
     refused = child.prepared()
-    if not refused:
-        try:
-            readers, ending = _readers(directory, spec), ExitFile(directory)
-        except Exception as error:
-            refused = _told(error)
     if refused:
         child.give_up()
         _say(f"refused {refused}")
+        return
+    try:
+        readers, ending = _readers(directory, spec), ExitFile(directory)
+    except Exception as error:
+        child.give_up()
+        # What the system refuses here is the service's own.
+        _say(f"{'later' if isinstance(error, OSError) else 'refused'} {_told(error)}")
         return
     _say("prepared")
     if os.read(0, _CHUNK) != b"go\n" or not _claimed(directory, child):
@@ -830,7 +837,7 @@ def _claimed(directory: str, child: Child) -> bool:
             return True
         _say("taken")
     except OSError as error:
-        _say(f"refused {_told(error)}")
+        _say(f"later {_told(error)}")
     return False
 
 

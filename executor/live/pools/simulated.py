@@ -22,6 +22,7 @@ from dovetail.executor.live.events import AnyEvent, RankGone, RankRefused, RankS
 from dovetail.executor.live.jobs import Run
 from dovetail.executor.live.pools._simulation import SimulatedRun, Simulation
 from dovetail.executor.live.pools.pool import Progress, Usage
+from dovetail.executor.live.pools.run_files import remove_old
 from dovetail.instances.errors import InputError
 from dovetail.instances.files import write_text
 from dovetail.instances.instance import Cluster, Instance
@@ -70,6 +71,7 @@ class SimulatedNode:
 
     name: str = "simulated"
     awaited = ""
+    trouble = ""
 
     def __init__(
         self, directory: str | Path, truth: Instance, speed: float = 1.0, start_s: float = 0.0
@@ -130,8 +132,10 @@ class SimulatedNode:
             return
         if self._is_past(run):
             self._news += _gone(run, _PAST)
-        elif refusal := self._simulation.refusal(run) or self._start(run):
+        elif refusal := self._simulation.refusal(run):
             self._news += _refused(run, refusal)
+        elif unkept := self._start(run):
+            self._news += _refused(run, unkept, later=True)
         self._changed()
 
     def stop(self, run: str, grace_s: float) -> None:
@@ -187,6 +191,10 @@ class SimulatedNode:
         """Return a rank's log, which says that it is simulated."""
         path = self._log_file(run, rank)
         return str(path) if path.exists() else None
+
+    def prune(self, keep_s: float) -> None:
+        """Remove the logs of runs that ended longer ago."""
+        remove_old(self._directory / "runs", keep_s, self._simulation.runs.__contains__)
 
     def close(self) -> None:
         """Tell nobody any more; what runs runs on."""
@@ -309,6 +317,8 @@ def _gone(run: Run, reason: str) -> list[AnyEvent]:
     return [RankGone(at_s=0.0, run=run.id, rank=rank, reason=reason) for rank in ranks]
 
 
-def _refused(run: Run, reason: str) -> list[AnyEvent]:
+def _refused(run: Run, reason: str, later: bool = False) -> list[AnyEvent]:
     ranks = range(len(run.seats))
-    return [RankRefused(at_s=0.0, run=run.id, rank=rank, reason=reason) for rank in ranks]
+    return [
+        RankRefused(at_s=0.0, run=run.id, rank=rank, reason=reason, later=later) for rank in ranks
+    ]

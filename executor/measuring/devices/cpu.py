@@ -23,8 +23,10 @@ from typing import Final
 from dovetail.executor.live.pools.cgroups import find_groups
 from dovetail.executor.live.pools.shim import stat_of
 from dovetail.executor.measuring.devices.device import (
+    READING_S,
     Conditions,
     Facts,
+    Series,
     started,
     worker_environment,
 )
@@ -158,27 +160,37 @@ class CpuMeter:
 
     def __init__(self, ours: Collection[int], core: int) -> None:
         self._ours, self._core = tuple(ours), core
-        self._begun_s = time.monotonic()
+        self._begun_s = self._read_s = time.monotonic()
         self._cpu_s, self._core_s = self._spent_s(), core_busy_s(core)
+        self._read_cpu_s, self._series = self._cpu_s, Series()
 
     def look(self) -> None:
-        """Do nothing: CPU time is counted by the kernel."""
+        """Read each second how busy the core was with workers."""
+        if time.monotonic() - self._read_s >= READING_S:
+            self._take()
 
     def read(self) -> Conditions:
         """Return how busy the core was with workers, under the names of a GPU's metrics."""
-        wall_s = time.monotonic() - self._begun_s
-        spent_s, core_s = self._spent_s() - self._cpu_s, core_busy_s(self._core)
-        busy = _part(spent_s, wall_s)
+        self._take()
+        wall_s = self._read_s - self._begun_s
+        spent_s, core_s = self._read_cpu_s - self._cpu_s, core_busy_s(self._core)
         others = None
         if core_s is not None and self._core_s is not None:
             others = _part(core_s - self._core_s - spent_s, wall_s)
         stats = [stat for pid in self._ours if (stat := stat_of(pid)) is not None]
         return Conditions(
-            metrics={"sm_active": busy, "gpu_util": busy},
+            metrics=self._series.means(),
+            metrics_variance=self._series.variances(),
             metrics_source=SOURCE,
             memory_mib={stat.pid: stat.rss_pages * _PAGE_MIB for stat in stats},
             others_busy=others,
         )
+
+    def _take(self) -> None:
+        now_s, spent_s = time.monotonic(), self._spent_s()
+        busy = _part(spent_s - self._read_cpu_s, now_s - self._read_s)
+        self._series.add({"sm_active": busy, "gpu_util": busy}, now_s - self._read_s)
+        self._read_s, self._read_cpu_s = now_s, spent_s
 
     def _spent_s(self) -> float:
         stats = (stat_of(pid) for pid in self._ours)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from statistics import fmean
 from typing import Final, NamedTuple, Protocol
 
 from dovetail.executor.live.pools.environment import misleads
@@ -14,6 +16,10 @@ from dovetail.instances.errors import DovetailError
 
 TOKEN: Final = "DOVETAIL_MEASURE"
 """The variable that every worker has; its value is the folder of results."""
+
+
+READING_S: Final = 1.0
+"""Seconds of a reading of metrics: what DCGM gives one for."""
 
 
 class DeviceLostError(DovetailError):
@@ -52,8 +58,9 @@ class Conditions(NamedTuple):
     ----------
     energy_j, power_w : float or None
         Of the whole device.
-    metrics : mapping
-        Means over the window, and by which means they were had (``metrics_source``).
+    metrics, metrics_variance : mapping
+        Means over the window, by which means they were had (``metrics_source``), and the variance
+        of readings of ``READING_S``; that of a single reading is not known.
     clock_mhz, temperature_c : float or None
         Means of several looks.
     throttled : tuple of str
@@ -69,6 +76,7 @@ class Conditions(NamedTuple):
     energy_j: float | None = None
     power_w: float | None = None
     metrics: Mapping[str, float] = {}
+    metrics_variance: Mapping[str, float] = {}
     metrics_source: str = ""
     clock_mhz: float | None = None
     temperature_c: float | None = None
@@ -76,6 +84,35 @@ class Conditions(NamedTuple):
     memory_mib: Mapping[int, float] = {}
     disturbed_by: tuple[int, ...] = ()
     others_busy: float | None = None
+
+
+class Series:
+    """Metrics over a window, as means of parts of it."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, list[tuple[float, float]]] = defaultdict(list)
+
+    def add(self, metrics: Mapping[str, float], seconds: float = READING_S) -> None:
+        """Take in the means of a part that was so long."""
+        for name, value in metrics.items():
+            self._values[name].append((value, seconds))
+
+    def means(self) -> dict[str, float]:
+        """Return the mean of each metric over the window."""
+        return {name: _mean(found) for name, found in self._values.items()}
+
+    def variances(self) -> dict[str, float]:
+        """Return the variance of one reading of each metric of which there are several."""
+        return {
+            name: _mean([((value - mean) ** 2, seconds) for value, seconds in self._values[name]])
+            for name, mean in self.means().items()
+            if len(self._values[name]) > 1
+        }
+
+
+def _mean(found: Sequence[tuple[float, float]]) -> float:
+    values, seconds = zip(*found, strict=True)
+    return fmean(values, seconds)
 
 
 class Meter(Protocol):

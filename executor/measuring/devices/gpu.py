@@ -28,10 +28,12 @@ from dovetail.executor.live.nvml import Clock, Gpu, GpuLostError, Nvml, NvmlErro
 from dovetail.executor.live.split_measuring import Measuring, count_sms
 from dovetail.executor.live.splits import WHOLE, SplitKey, Splits
 from dovetail.executor.measuring.devices.device import (
+    READING_S,
     TOKEN,
     Conditions,
     DeviceLostError,
     Facts,
+    Series,
     started,
     worker_environment,
 )
@@ -320,14 +322,18 @@ class GpuMeter:
         self._powers: list[float] = []
         self._memory: dict[int, float] = {}
         self._others: set[int] = set()
+        self._series, self._source = Series(), ""
         nvml.read(uuid)
+        self._read_s = time.monotonic()
         if dcgm is not None:
-            dcgm.metrics(uuid)
+            dcgm.readings(uuid)
         self.look()
         self._begun_s, self._begun_j = self._stepped()
 
     def look(self) -> None:
-        """Read the clock, the power and the processes."""
+        """Read the clock, the power and the processes, and each second the metrics."""
+        if time.monotonic() - self._read_s >= READING_S:
+            self._take()
         self._clocks.append(self._nvml.clock(self._uuid))
         power_w = self._nvml.power_w(self._uuid)
         if power_w is not None:
@@ -342,10 +348,8 @@ class GpuMeter:
         """Return energy and means since the window began."""
         self.look()
         ended_s, ended_j = self._stepped()
-        last = self._nvml.read(self._uuid)
-        metrics, source = last.metrics, last.source
-        if self._dcgm is not None and (told := self._dcgm.metrics(self._uuid)):
-            metrics, source = told, DCGM_SOURCE
+        if not self._source or time.monotonic() - self._read_s >= READING_S / 2:
+            self._take()
         energy_j = None
         if ended_j is not None and self._begun_j is not None:
             energy_j = max(0.0, ended_j - self._begun_j)
@@ -353,8 +357,9 @@ class GpuMeter:
         return Conditions(
             energy_j=energy_j,
             power_w=power_w,
-            metrics=metrics,
-            metrics_source=source,
+            metrics=self._series.means(),
+            metrics_variance=self._series.variances(),
+            metrics_source=self._source,
             clock_mhz=_mean([c.sm_mhz for c in self._clocks if c.sm_mhz is not None]),
             temperature_c=_mean(
                 [c.temperature_c for c in self._clocks if c.temperature_c is not None]
@@ -363,6 +368,17 @@ class GpuMeter:
             memory_mib=self._memory,
             disturbed_by=tuple(sorted(self._others)),
         )
+
+    def _take(self) -> None:
+        """Take in the metrics since the last time."""
+        found, now_s = self._nvml.read(self._uuid), time.monotonic()
+        self._series.add(found.metrics, now_s - self._read_s)
+        self._read_s = now_s
+        told = self._dcgm.readings(self._uuid) if self._dcgm is not None else ()
+        for reading in told:
+            self._series.add(reading)
+        if self._source != DCGM_SOURCE:
+            self._source = DCGM_SOURCE if told else found.source
 
     def _stepped(self) -> tuple[float, float | None]:
         """Return a moment and the energy by then, just after the counter has gone on.

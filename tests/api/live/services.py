@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import resource
 import secrets
 import subprocess
 import sys
@@ -51,13 +52,13 @@ class Running(NamedTuple):
 
 
 @contextmanager
-def service_here(directory, socket, everybody=False):
+def service_here(directory, socket, everybody=False, private=False):
     """Run a service with a simulated pool in a thread; jobs may be anybody's, since none runs."""
     tokens = directory / "tokens"
     tokens.write_text("".join(f"{user} {token}\n" for user, token in TOKENS.items()))
     tokens.chmod(0o600)
     pool = SimulatedNode(directory, Instance.from_data(TRUTH))
-    listening = Listening(socket, everybody, ("127.0.0.1", 0), Tokens.read(str(tokens)))
+    listening = Listening(socket, everybody, ("127.0.0.1", 0), Tokens.read(str(tokens)), private)
     with Journal(directory) as journal:
         repository = Repository(directory / "repository.db")
         service = Service(journal, pool, repository, directory=directory, any_user=True)
@@ -84,14 +85,20 @@ def job(**changes):
 
 
 @contextmanager
-def served(home, *options):
+def served(home, *options, descriptors=None):
     """Start ``dovetail serve`` as a process of its own; yields it and what it said first."""
+
+    def limit():
+        if descriptors is not None:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
+
     with subprocess.Popen(
         [sys.executable, "-m", "dovetail.cli", "serve", *map(str, options)],
         env={**os.environ, "DOVETAIL_HOME": str(home)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=limit,
     ) as process:
         try:
             yield process, process.stdout.readline()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import os
 import pwd
 import socket
@@ -11,6 +12,7 @@ import stat
 import subprocess
 import sys
 import threading
+import tracemalloc
 from pathlib import Path
 
 import httpx
@@ -18,6 +20,7 @@ import pytest
 
 from dovetail.executor.live.brain import OVER, JobState
 from dovetail.executor.live.desk import RefusedError, UnknownJobError
+from dovetail.executor.live.jobs import JobSpec, Owner
 from dovetail.instances.errors import DovetailError, InputError
 from dovetail.live import application
 from dovetail.live.client import Client
@@ -89,11 +92,89 @@ def test_nobody_may_name_an_owner(live):
         ({"gsl": 2.0}, r"^jobs\[0\]\.gsl: unknown field, did you mean gsla\?$"),
         ({"workers": 3}, r"workers: must be <= 2"),
         ({"progress_pattern": "("}, r"^jobs\[0\]\.progress_pattern: must be a regular"),
+        ({"progress_pattern": "(a{99999999999999999999})"}, r"progress_pattern: must be a regular"),
+        ({"env": {"A=B": "a"}}, r"env\['A=B'\]: must be a variable's name"),
+        ({"env": {"A": "a\0"}}, r"env\.A: must be a variable's name"),
+        ({"cwd": "/\0"}, r"cwd: must be without NUL characters"),
+        ({"env": {"A": "a" * 2**17}}, r"^env\.A: must have less than 131072 bytes, got 131074$"),
+        ({"env": {f"A{k}": "a" * 125_000 for k in range(16)}}, r"^env: must have at most 1966080 "),
     ],
 )
 def test_a_bad_job_is_told_in_one_line(live, change, told):
     with pytest.raises(InputError, match=told):
         live.client.submit([job(**change)])
+
+
+@pytest.mark.parametrize(
+    ("change", "path"),
+    [
+        ({"command": ["a", "\ud800"]}, "command[1]"),
+        ({"cwd": "/\udfff"}, "cwd"),
+        ({"env": {"A": "\ud800"}}, "env.A"),
+        ({"env": {"\ud800": "a"}}, "env["),
+        ({"name": "\ud800"}, "name"),
+        ({"progress_pattern": "(\ud800)"}, "progress_pattern"),
+    ],
+)
+def test_half_a_character_is_refused(live, change, path):
+    with httpx.Client(transport=httpx.HTTPTransport(uds=live.socket)) as raw:
+        answer = raw.post("http://d/v1/jobs", content=json.dumps({"jobs": [job(**change)]}))
+    told = answer.json()["error"]
+    assert answer.status_code == 422
+    assert told.startswith(f"jobs[0].{path}")
+    assert "must be a text of whole Unicode characters" in told
+    assert live.client.submit([job()]) == ("j1",)
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b'{"jobs": [' + b"{}," * 13_000 + b"{}]}", "jobs[0]"),
+        (
+            b'{"jobs": [' + b"{}," * 2_700_000 + b"{}]}",
+            "must have at most 40000 mappings and lists",
+        ),
+        (b"[" * 8_000_000, "must have at most 40000 mappings and lists"),
+        (b"[" * 30_000 + b"]" * 30_000, "must be JSON"),
+        (b'{"jobs": [' + b"9" * 8_000_000 + b"]}", "must be JSON"),
+        (b'"' + b'\\"' * 4_000_000, "must be JSON"),
+        (
+            b'{"jobs": [{' + b", ".join(b'"%x": 1' % k for k in range(300_000)) + b"}]}",
+            "must be Submissions, breaks its rules 30000",
+        ),
+        (b'{"jobs": [{"command": [' + b"1," * 1_000_000 + b"1]}]}", "jobs[0].command"),
+        (b'{"gpus": [' + b"1," * 1_000_000 + b"1]}", "gpus: unknown field"),
+    ],
+)
+def test_a_large_body_is_refused_in_little_memory(live, body, told):
+    peaks = []
+    made = application.parsed
+
+    def measured(record, raw):
+        tracemalloc.start()
+        try:
+            return made(record, raw)
+        finally:
+            peaks.append(tracemalloc.get_traced_memory()[1])
+            tracemalloc.stop()
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(application, "parsed", measured)
+        with httpx.Client(transport=httpx.HTTPTransport(uds=live.socket)) as raw:
+            answer = raw.post("http://d/v1/jobs", content=body, timeout=300)
+    assert (answer.status_code, answer.json()["kind"]) == (422, "input")
+    assert answer.json()["error"].startswith(told)
+    assert peaks < [200 * 2**20]
+    assert live.client.submit([job()]) == ("j1",)
+
+
+def test_what_is_wrong_with_one_request_ends_no_other(live):
+    """Whatever passes by all checks and cannot be journalled."""
+    broken = Owner.model_construct(name="\ud800", uid=0, gid=0)
+    spec = JobSpec.model_construct(command=("a",), workload="w", owner=broken, cwd="/", env={})
+    with pytest.raises(ValueError, match="surrogates not allowed"):
+        live.service.submit([spec], broken)
+    assert live.client.submit([job()]) == ("j1",)
 
 
 def test_many_jobs_are_accepted_all_or_none(live):
@@ -128,6 +209,18 @@ def test_a_user_cancels_what_is_his(live):
     assert live.other.wait(name).state is JobState.CANCELLED
 
 
+def test_who_cancels_may_shorten_the_grace(live):
+    (name,) = live.other.submit([job(command=["train", "work_s=60", "deaf=1"], grace_s=600.0)])
+    wait_until(lambda: runs(live, name))
+    live.other.cancel(name)
+    assert state(live, name) is JobState.STOPPING
+    for wrong in (-1.0, math.nan):
+        with pytest.raises(InputError, match="grace_s"):
+            live.mine.cancel(name, wrong)
+    live.mine.cancel(name, 0.0)
+    assert live.other.wait(name).state is JobState.CANCELLED
+
+
 def test_an_unknown_job(live):
     for ask in (live.client.job, live.client.cancel, live.client.explain):
         with pytest.raises(UnknownJobError, match="no job 'j7'"):
@@ -152,6 +245,71 @@ def test_a_log_is_followed_until_the_job_is_over(live):
     assert lines[-1] == "simulated: ended with status 0"
     assert state(live, name) is JobState.FINISHED
     assert b"".join(live.client.log(name, lines=1)) == b"simulated: ended with status 0\n"
+
+
+def test_a_log_in_whose_place_is_another_file_is_refused(live, short_path):
+    (name,) = live.client.submit([job()])
+    wait_until(lambda: runs(live, name))
+    log = Path(live.service.log_path(name, 0, Owner(name="root", uid=0, gid=0)))
+    os.link(log, short_path / "another")
+    for asked in ({}, {"lines": 3}, {"follow": True}):
+        with pytest.raises(RefusedError, match="is not the log that was made for the job"):
+            b"".join(live.client.log(name, **asked))
+
+
+def test_a_token_is_not_kept(live, short_path):
+    secret = {"DOVETAIL_TOKEN": TOKENS[ME], "A": "b"}
+    (name,) = live.client.submit([job(env=secret)])
+    assert live.service._brain.jobs[name].spec.env == {"A": "b"}
+
+
+def test_others_see_no_commands_of_a_private_service(short_path):
+    with service_here(short_path, short_path / "api.sock", private=True) as live:
+        live.mine.submit([job(command=["train", "--password", "x"])])
+        for seen in (live.other.job("j1"), *live.other.jobs()):
+            assert (seen.command, seen.cwd, seen.owner) == ((), "", ME)
+        live.other.submit([job(command=["mine"])])
+        assert live.other.job("j2").command == ("mine",)
+        assert live.client.job("j1").command[1] == live.mine.job("j1").command[1] == "--password"
+        assert live.client.job("j2").command == ("mine",)
+
+
+def test_many_who_wait_for_a_job_cost_one_look(live, monkeypatch):
+    (name,) = live.client.submit([job()])
+    looks = []
+    look = live.service.is_over
+    monkeypatch.setattr(live.service, "is_over", lambda job: (looks.append(job), look(job))[1])
+    answers = []
+
+    def ask():
+        with Client(live.socket) as client:
+            answers.append(client.job(name, wait_s=60).state)
+
+    threads = [threading.Thread(target=ask) for _ in range(30)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: len(looks) > 40)
+    live.client.cancel(name)
+    for thread in threads:
+        thread.join()
+    assert answers == [JobState.CANCELLED] * 30
+
+
+def test_a_costly_plan_is_made_for_all_who_ask(live, monkeypatch):
+    from dovetail.executor.live import service
+
+    live.client.submit([job()])
+    made = []
+    monkeypatch.setattr(service, "_COSTLY_S", 0.0)
+    monkeypatch.setattr(service, "REST", 1e6)
+    plan_of = service.plan_of
+    monkeypatch.setattr(service, "plan_of", lambda *a: (made.append(1), plan_of(*a))[1])
+    first = live.client.plan()
+    assert [live.client.plan() for _ in range(5)] == [first] * 5
+    assert len(made) == 1
+    live.client.drain([])
+    (later,) = live.client.submit([job()])
+    assert "takes no jobs" in live.client.explain(later)
 
 
 def test_waiting_ends_after_its_time(live):

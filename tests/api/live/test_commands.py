@@ -198,21 +198,47 @@ def test_the_dashboard_where_there_is_no_terminal(simulated, run):
     assert (data["service"]["pool"], [each["id"] for each in data["jobs"]]) == ("simulated", [job])
 
 
-def test_the_dashboard_on_a_terminal(simulated, home, run):
-    job = submitted(run)
-    wait_until(lambda: view(run, job)["state"] == "profiling")
+@contextlib.contextmanager
+def on_a_terminal(home, *words):
+    """Run a command on a terminal; yields its process and what reads there."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
     with subprocess.Popen(
-        [sys.executable, "-m", "dovetail.cli", "top", "--every", "0.2s"],
+        [sys.executable, "-m", "dovetail.cli", *words],
         env={**os.environ, "DOVETAIL_HOME": home, "TERM": "xterm", "COLUMNS": "100"},
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
         start_new_session=True,
-    ) as dashboard:
+    ) as process:
         os.close(theirs)
+        yield process, ours
+    os.close(ours)
+
+
+def test_what_a_job_writes_does_not_command_a_terminal(simulated, home, run):
+    title = "\x1b]0;mine\x07\u202eé\t"
+    job = submitted(run, command=("train", "work_s=0.1", title))
+    _, piped, _ = run("logs", "-f", job)
+    assert title in piped
+
+    def shown(*options):
         seen = b""
+        with on_a_terminal(home, "logs", *options, job) as (_, ours), contextlib.suppress(OSError):
+            while part := os.read(ours, 65536):
+                seen += part
+        return seen.decode()
+
+    assert r"\x1b]0;mine\x07\u202eé" in shown()
+    assert "\x1b" not in shown()
+    assert title.partition("\t")[0] in shown("--raw")
+
+
+def test_the_dashboard_on_a_terminal(simulated, home, run):
+    job = submitted(run)
+    wait_until(lambda: view(run, job)["state"] == "profiling")
+    seen = b""
+    with on_a_terminal(home, "top", "--every", "0.2s") as (dashboard, ours):
         while seen.count(b"pool simulated") < 2:
             seen += os.read(ours, 65536)
         dashboard.send_signal(signal.SIGINT)
@@ -221,7 +247,6 @@ def test_the_dashboard_on_a_terminal(simulated, home, run):
             while os.read(ours, 65536):
                 pass
         assert dashboard.wait(timeout=30) == 0
-    os.close(ours)
     assert job.encode() in seen
 
 
@@ -271,7 +296,9 @@ def test_a_plan_from_live(simulated, run, short_path):
         (("serve", "--watch", "warm_up_s=-3"), "with finite values >= 0, got 'warm_up_s=-3'"),
         (("submit", "--workers", "0", "--", "x"), "must be a whole number >= 1, got '0'"),
         (("submit",), "the following arguments are required: COMMAND"),
-        (("top", "--every", "0"), "must be >= 0.1 s, got '0'"),
+        (("top", "--every", "0"), "must be >= 0.1 s and <= 1d, got '0'"),
+        (("top", "--every", "2d"), "must be >= 0.1 s and <= 1d, got '2d'"),
+        (("cancel", "j1", "--grace", "now"), "must be a time like 90, 15m, 2h or 1d, got 'now'"),
         (("serve", "--listen", "here"), "must be HOST:PORT, got 'here'"),
     ],
 )
@@ -282,6 +309,26 @@ def test_mistakes_are_told_in_one_line(run, words, told, monkeypatch, short_path
     assert (status, out) == (2, "")
     assert told in err
     assert len(err.splitlines()) == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="of root's agents only")
+def test_root_shows_its_token_to_nobody_who_takes_an_agent_s_place(run, short_path):
+    (short_path / "token").write_text("0" * 32)
+    (short_path / "token").chmod(0o600)
+    nodes = short_path / "nodes.yaml"
+    nodes.write_text("token_file: token\nnodes:\n- {id: n1, address: 127.0.0.2, port: 7171}\n")
+    agent = ("agent", "--pool", "cpu", "--token-file", short_path / "token")
+    asked = {
+        ("serve", "--pool", f"nodes:{nodes}"): f"{nodes}: nodes[0].port: ",
+        (*agent, "--listen", "127.0.0.2:7171"): "--listen: ",
+        (*agent, "--listen", "127.0.0.2:0"): "--listen: ",
+    }
+    for words, where in asked.items():
+        status, out, err = run(*words)
+        assert (status, out) == (2, "")
+        assert f"{where}must be a port below 1024, got " in err
+        assert "--insecure" in err
+        assert len(err.splitlines()) == 1
 
 
 @pytest.mark.parametrize(

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import NamedTuple
 
 import pytest
 
-from dovetail.executor.live.brain import JobState
+from dovetail.executor.live.brain import OVER, JobState
 from dovetail.executor.live.desk import RefusedError
 from dovetail.live import logs
 from dovetail.live.logs import Log, followed, last_lines, written
 
 UID = os.getuid()
-
-
-class View(NamedTuple):
-    state: JobState
 
 
 class Desk:
@@ -30,8 +25,8 @@ class Desk:
     def log_path(self, job, rank, by):
         return None if self.newest is None else str(self.newest)
 
-    def job(self, job):
-        return View(self.state)
+    def is_over(self, job):
+        return self.state in OVER
 
 
 @pytest.fixture

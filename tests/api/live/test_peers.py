@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import threading
 
 import pytest
 
+from dovetail.executor.live.journal import Journal
 from dovetail.instances.errors import InputError
+from dovetail.live import places
 from dovetail.live.peers import Tokens, owner_of
 from dovetail.live.places import (
     ROOT_DIRECTORY,
@@ -95,6 +98,24 @@ def test_a_service_is_found_where_it_was_announced(monkeypatch, tmp_path):
         find_service()
     monkeypatch.setenv("DOVETAIL_SERVICE", "/somewhere.sock")
     assert find_service() == "/somewhere.sock"
+
+
+def test_a_service_that_is_being_started_is_waited_for(monkeypatch, tmp_path):
+    monkeypatch.delenv("DOVETAIL_SERVICE", raising=False)
+    monkeypatch.setenv("DOVETAIL_HOME", str(tmp_path))
+    with Journal(tmp_path):
+        monkeypatch.setattr(places, "START_S", 0.0)
+        told = rf"^the service in {tmp_path} \(process {os.getpid()}\) is still starting$"
+        with pytest.raises(NoServiceError, match=told):
+            find_service()
+        monkeypatch.setattr(places, "START_S", 60.0)
+        starting = threading.Timer(0.3, announce, (tmp_path, tmp_path / "new.sock"))
+        starting.start()
+        assert find_service() == str(tmp_path / "new.sock")
+        starting.join()
+        retract(tmp_path)
+    with pytest.raises(NoServiceError, match="start one with dovetail serve"):
+        find_service()
 
 
 def test_a_socket_has_no_longer_name_than_the_kernel_takes(tmp_path):

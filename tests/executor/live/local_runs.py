@@ -37,6 +37,7 @@ def write_shim_spec(rank, command, **more):
         "cwd": "/",
         "env": {"PATH": os.defpath, "DOVETAIL_LAUNCH": rank.token},
         "user": None,
+        "descriptors": 1024,
         "cpus": [],
         "cgroups": [],
         "log": {"most_bytes": 100, "files": 1, "mode": 0o600},
@@ -63,7 +64,7 @@ class Watched:
         self.told += self.pool.poll()
         return [(e.kind, e.rank) for e in self.told if run in (None, e.run)]
 
-    def wait_for(self, kind, rank=0, run=None, within_s=20):
+    def wait_for(self, kind, rank=0, run=None, within_s=60):
         """Return the event of that kind once it has been told."""
         wait_until(lambda: self._found(kind, rank, run), within_s, f"{kind} of rank {rank}")
         return self._found(kind, rank, run)

@@ -66,8 +66,8 @@ class Story:
     def ready(self, job, rank=0):
         return self.tell(events.RankReady, run=job.run.id, rank=rank)
 
-    def ended(self, job, status=0, rank=0):
-        return self.tell(events.RankEnded, run=job.run.id, rank=rank, status=status)
+    def ended(self, job, status=0, rank=0, asked=False):
+        return self.tell(events.RankEnded, run=job.run.id, rank=rank, status=status, asked=asked)
 
     def lost(self, job, rank=0):
         return self.tell(events.RankLost, run=job.run.id, rank=rank, reason="no answer")
@@ -83,8 +83,8 @@ class Story:
     def stop(self, job, then="wait"):
         return self.tell(events.StopDecided, run=job.run.id, reason="too slow", then=then)
 
-    def cancel(self, job, by="ann"):
-        return self.tell(events.CancelRequested, job=job.id, by=by)
+    def cancel(self, job, by="ann", grace_s=None):
+        return self.tell(events.CancelRequested, job=job.id, by=by, grace_s=grace_s)
 
     def running(self, *gpus, **fields):
         """Return a job of a known workload whose every rank runs."""

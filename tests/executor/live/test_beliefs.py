@@ -7,6 +7,7 @@ import math
 import pytest
 
 from dovetail.executor.live.beliefs import Beliefs, Source, repeats_of
+from dovetail.executor.live.events import Separated
 from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
 from dovetail.instances.instance import Metrics
 
@@ -57,6 +58,18 @@ def test_measured_pairs_override_predictions_in_both_directions():
     assert table.foretold[0, 0, 0, 1] == pytest.approx(ANALYTIC)
     beside_itself = table.belief("A100", UNCAPPED, "a/a", "a/a")
     assert beside_itself.source == "analytic, from solo profiles"
+
+
+def test_measured_tail_latencies_are_believed_with_their_spread():
+    one = together("a/a", "b/b", (1.2, 1.4)).replace(p99=(1.8, None))
+    table = table_of(Beliefs(data(TWO, [one])))
+    assert table.p99[0, 0, 0, 1] == repeats_of([1.8]).upper
+    assert math.isnan(table.p99[0, 0, 1, 0])
+    broken = Separated(
+        at_s=0.0, runs=("j0", "j1"), workloads=("a/a", "b/b"), shares=UNCAPPED,
+        gpu_model="A100", gsla=3.0, slowdown=3.5,
+    )  # fmt: skip
+    assert table.after([broken]).p99[0, 0, 0, 1] == 3.5
 
 
 def test_the_bound_of_one_measurement_is_its_assumed_spread():

@@ -242,6 +242,15 @@ class TestCancelling:
         story.ended(job, status=0)
         assert job.state is JobState.CANCELLED
 
+    def test_sooner_than_its_grace(self, story):
+        job = story.running()
+        assert story.cancel(job) == (Stop("j1.1", 30.0),)
+        assert story.cancel(job, by="root", grace_s=0.0) == (Stop("j1.1", 0.0),)
+        assert story.brain.outstanding() == (Stop("j1.1", 0.0),)
+
+    def test_never_later_than_its_grace(self, story):
+        assert story.cancel(story.running(), grace_s=600.0) == (Stop("j1.1", 30.0),)
+
     def test_twice_and_after_its_end(self, story):
         job = story.running()
         story.cancel(job)
@@ -249,6 +258,33 @@ class TestCancelling:
         story.ended(job, status=-15)
         assert story.cancel(job, by="root") == ()
         assert job.why == "cancelled by ann"
+
+
+class TestAStopThatTheJournalHasLost:
+    """The files of a run say that it was asked to end: it has not finished, nor failed."""
+
+    @pytest.mark.parametrize("status", [0, 3, -15])
+    def test_a_job_that_may_starts_again(self, story, status):
+        job = story.running()
+        story.ended(job, status, asked=True)
+        assert job.state is JobState.WAITING
+        assert job.why == "again after: rank 0 was asked to end, and the journal has lost why"
+        assert (job.losses, job.failures) == (1, 0)
+
+    def test_another_has_failed(self, story):
+        job = story.running(requeue=False)
+        story.ended(job, asked=True)
+        assert job.state is JobState.FAILED
+        assert job.why == "rank 0 was asked to end, and the journal has lost why"
+
+    def test_what_the_journal_knows_counts(self, story):
+        cancelled, stopped = story.running("g0"), story.running("g1")
+        story.cancel(cancelled)
+        story.stop(stopped, then="fail")
+        for job in (cancelled, stopped):
+            story.ended(job, asked=True)
+        assert [cancelled.state, stopped.state] == [JobState.CANCELLED, JobState.FAILED]
+        assert stopped.why == "too slow"
 
 
 class TestFailures:

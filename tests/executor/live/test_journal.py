@@ -16,7 +16,7 @@ from copy import deepcopy
 import pytest
 
 from dovetail.executor.live import checkpoint, events
-from dovetail.executor.live.brain import Brain, Device
+from dovetail.executor.live.brain import OVER, Brain, Device
 from dovetail.executor.live.events import AnyEvent
 from dovetail.executor.live.journal import (
     JOURNAL,
@@ -85,6 +85,16 @@ def replayed(told):
     return brain
 
 
+def as_kept(told):
+    """Return events as a journal tells them: a job's environment stands in its submission only."""
+    return [
+        event.replace(run=event.run.replace(spec=event.run.spec.replace(env={})))
+        if event.kind == "placed"
+        else event
+        for event in told
+    ]
+
+
 def change(folder, *statements):
     """Change the file behind the journal's back."""
     with closing(sqlite3.connect(folder / JOURNAL, isolation_level=None)) as connection:
@@ -103,7 +113,7 @@ class TestKeeping:
         with Journal(tmp_path) as journal:
             assert journal.append(story.told[3:]) == len(story.told) == journal.sequence
             assert journal.replay() == story.brain
-        assert [entry.event for entry in read_events(tmp_path)] == story.told
+        assert [entry.event for entry in read_events(tmp_path)] == as_kept(story.told)
         assert next(read_events(tmp_path, after=4)) == (5, story.told[4])
 
     def test_what_was_never_closed_is_there(self, folder, story):
@@ -237,6 +247,106 @@ class TestCheckpoints:
         assert "WORT" not in checkpoint.job_text(secret)
 
 
+class TestCompaction:
+    @pytest.fixture
+    def compacted(self, tmp_path, story):
+        """Return a directory whose journal was compacted, and the brain that it tells."""
+        with Journal(tmp_path) as journal:
+            journal.append(story.told)
+            journal.compact(story.brain, before_s=1e9)
+        return tmp_path
+
+    def texts(self, folder):
+        with closing(sqlite3.connect(folder / JOURNAL)) as connection:
+            return [text for (text,) in connection.execute("SELECT text FROM event")]
+
+    def test_leaves_what_waits_and_runs_and_goes_on(self, compacted, story):
+        left = [entry.event for entry in read_events(compacted)]
+        living = {job.id for job in story.brain.jobs.values() if job.state not in OVER}
+        assert {(event.kind, event.job) for event in left} == {("submitted", j) for j in living}
+        with Journal(compacted) as journal:
+            assert journal.replay() == story.brain
+            assert journal.sequence == len(story.told)
+            story.start()
+            assert journal.append(story.told[-1:]) == len(story.told)
+            assert journal.replay() == story.brain
+        assert read_brain(compacted) == story.brain
+        assert [entry.sequence for entry in read_events(compacted)][-1] == len(story.told)
+
+    def test_leaves_what_has_happened_since(self, tmp_path, story):
+        moment_s = story.told[len(story.told) // 2].at_s
+        with Journal(tmp_path) as journal:
+            journal.append(story.told)
+            journal.compact(story.brain, moment_s)
+        since = as_kept([event for event in story.told if event.at_s >= moment_s])
+        assert [entry.event for entry in read_events(tmp_path)][-len(since) :] == since
+
+    def test_again_and_again_of_a_journal_that_loses_all(self, tmp_path):
+        story = Story()
+        story.cancel(story.submit())
+        for _ in range(3):
+            with Journal(tmp_path) as journal:
+                journal.append(story.told[journal.sequence :])
+                journal.compact(story.brain, before_s=1e9)
+                assert list(read_events(tmp_path)) == []
+            story.cancel(story.submit())
+        assert read_brain(tmp_path).submitted == 3
+
+    def test_drops_the_environments_of_what_is_over_and_no_others(self, tmp_path):
+        story = Story()
+        over, waits = story.submit(env={"A": "secret-1"}), story.submit(env={"A": "secret-2"})
+        story.cancel(over)
+        with Journal(tmp_path) as journal:
+            journal.append(story.told)
+            journal.compact(story.brain, before_s=0.0)
+            assert len(list(read_events(tmp_path))) == len(story.told)
+            assert journal.replay().jobs[waits.id].spec.env == {"A": "secret-2"}
+        assert "secret-1" not in "".join(self.texts(tmp_path))
+
+    def test_makes_the_file_smaller(self, tmp_path):
+        story = Story()
+        with Journal(tmp_path) as journal:
+            for _ in range(50):
+                story.cancel(story.submit(env={"A": "a" * 9_999}))
+            journal.append(story.told)
+            journal.compact(story.brain, before_s=0.0)
+            assert (tmp_path / JOURNAL).stat().st_size < 50 * 9_999 / 2
+            assert journal.replay() == story.brain
+
+    def test_keeps_what_no_checkpoint_holds(self, tmp_path, story):
+        with Journal(tmp_path) as journal:
+            journal.append(story.told)
+            journal.checkpoint(story.brain, every=1)
+            story.submit()
+            journal.append(story.told[-1:])
+            # As where the disk took no checkpoint.
+            journal._checkpointed = story.brain.sequence
+            journal.compact(story.brain, before_s=1e9)
+            assert journal.replay() == story.brain
+
+    @pytest.mark.parametrize("fault", ["DELETE FROM brain", "UPDATE job SET text = 5"])
+    def test_cannot_do_without_its_checkpoint(self, compacted, fault):
+        change(compacted, fault)
+        with pytest.raises(JournalError, match="is damaged: its checkpoint cannot be read"):
+            read_brain(compacted)
+
+    def test_is_the_only_thing_that_changes_events(self, compacted):
+        test = TestKeeping()
+        test.test_nothing_is_ever_changed_in_it(compacted)
+
+
+def test_an_environment_stands_in_a_journal_once(tmp_path):
+    story = Story()
+    job = story.running("g0", env={"A": "long"})
+    with Journal(tmp_path) as journal:
+        journal.append(story.told)
+        assert journal.replay() == story.brain
+        assert journal.replay().jobs[job.id].run.spec.env == {"A": "long"}
+    with closing(sqlite3.connect(tmp_path / JOURNAL)) as connection:
+        stored = connection.execute("SELECT count(*) FROM event WHERE text LIKE '%long%'")
+        assert stored.fetchone() == (1,)
+
+
 class TestOneServiceADirectory:
     def test_a_second_one_is_told_who_is_there(self, tmp_path):
         with Journal(tmp_path):
@@ -324,8 +434,8 @@ class TestWhatIsNoJournal:
             Journal(tmp_path)
 
     def test_one_of_a_newer_dovetail(self, folder):
-        change(folder, "PRAGMA user_version = 2")
-        with pytest.raises(JournalError, match="must have schema version 1, got 2"):
+        change(folder, "PRAGMA user_version = 3")
+        with pytest.raises(JournalError, match="must have schema version 1 or 2, got 3"):
             Journal(folder)
 
     def test_an_event_of_a_newer_dovetail(self, folder):
@@ -456,7 +566,7 @@ class TestKills:
 
 def on_a_small_disk(tmp_path, program):
     """Run a program with a file system of 1 MiB in a name space of its own."""
-    inside = 'mount -t tmpfs -o size=1m none "$1" && exec "$2" "$3" "$1"'
+    inside = 'mount -t tmpfs -o size=1m,mode=700 none "$1" && exec "$2" "$3" "$1"'
     mounted = tmp_path / "small"
     mounted.mkdir()
     space = ["unshare", "-rm", "sh", "-c"]
@@ -546,32 +656,42 @@ class TestAFullDisk:
         done = on_a_small_disk(tmp_path, program)
         assert (done.stdout, done.stderr) == ("recovered\n", "")
 
-    def test_one_at_the_start_is_named_with_the_folder(self, tmp_path):
+    def test_at_the_start_a_journal_is_read_and_a_new_one_refused(self, tmp_path):
         program = tmp_path / "start.py"
         program.write_text(
             textwrap.dedent(
                 """
-            import sys
+            import os, sys
+            from dovetail.executor.live.events import Recorded
             from dovetail.executor.live.journal import Journal, JournalError
             folder = sys.argv[1]
-            Journal(f"{folder}/old").close()
+            with Journal(f"{folder}/old") as journal:
+                journal.append([Recorded(at_s=1.0, sequence=0)])
             with open(f"{folder}/ballast", "wb", buffering=0) as ballast:
                 try:
                     while ballast.write(b"x" * 4096):
                         pass
                 except OSError:
                     pass
-            for name in ("old", "new"):
-                try:
-                    Journal(f"{folder}/{name}").close()
-                except JournalError as error:
-                    print(str(error).removeprefix(folder))
+            for _ in range(2):
+                for name in ("old", "new"):
+                    try:
+                        with Journal(f"{folder}/{name}") as journal:
+                            print(name, journal.replay().sequence)
+                            journal.append([Recorded(at_s=1.0, sequence=0)])
+                    except JournalError as error:
+                        print(str(error).removeprefix(folder))
+                if os.path.exists(f"{folder}/ballast"):
+                    os.unlink(f"{folder}/ballast")
             """
             )
         )
         done = on_a_small_disk(tmp_path, program)
         assert done.stderr == ""
         assert done.stdout.splitlines() == [
-            "/old/journal.db: cannot be opened: no space left on device",
-            "/new: cannot be used: no space left on device",
+            "old 1",
+            "/old/journal.db: cannot be written: database or disk is full",
+            "/new/journal.db: cannot be opened: database or disk is full",
+            "old 1",
+            "new 0",
         ]

@@ -63,6 +63,7 @@ def test_too_few_pairs_start_no_fit(tmp_path):
     assert not learner.fitting
 
 
+@pytest.mark.usefixtures("shadowed")
 def test_enough_pairs_are_fitted_meanwhile_and_the_model_outlives_the_service(tmp_path):
     pytest.importorskip("sklearn")
     pytest.importorskip("xgboost")

@@ -19,11 +19,14 @@ from dovetail.executor.live.pools.shim import LAPSED, LeaseRecord, lease_line, r
 from .local_runs import Watched, a_run, cleared, left_over
 from .waiting import wait_until
 
-SLACK_S = 3.0
+SLACK_S = 20.0
 """For what a loaded machine takes to run what is due."""
 
 READ_S = 0.7
 """Seconds in which a shim reads a lease file at least once, shortly before the lease's end."""
+
+READ_OFTEN_S = 1.5
+"""A lease so short that it is always read so often."""
 
 # Takes no notice of SIGTERM, nor does its child in another session, nor its child's child, which
 # has lost its parent besides. Each says that it is up.
@@ -132,7 +135,7 @@ def renewed(lease, for_s):
     return lease.deadline_s
 
 
-def started(pool, lease, command, for_s=1.5):
+def started(pool, lease, command, for_s=4.0):
     """Launch a run of one rank; once all its processes are up, return when its lease ends."""
     renewed(lease, for_s)
     pool.pool.launch(a_run(command))
@@ -194,7 +197,7 @@ class TestLapse:
         until_s = started(pool, lease, DEAF)
         while boot_s() < until_s + lease.kill_s + 0.5:
             time.sleep(0.3)
-            renewed(lease, 1.5)
+            renewed(lease, 10.0)
         assert len(left_over(state)) >= 4
         assert pool.kinds() == [("rank_started", 0), ("rank_ready", 0)]
 
@@ -212,13 +215,13 @@ class TestLapse:
             "from dovetail.executor.live.pools.lease import Lease\n"
             "from dovetail.executor.live.pools.local import LocalPool\n"
             "lease = Lease(Path(sys.argv[2]), 0.5)\n"
-            "lease.renew_until(boot_s() + 1.5)\n"
+            "lease.renew_until(boot_s() + 5)\n"
             "pool = LocalPool(Path(sys.argv[1]))\n"
             "pool.join('127.0.0.1', lease)\n"
             "pool.launch(Run.model_validate_json(sys.argv[3]))\n"
             "while True:\n"
             "    time.sleep(0.2)\n"
-            "    lease.renew_until(boot_s() + 1.5)\n"
+            "    lease.renew_until(boot_s() + 5)\n"
         )
         words = [str(state), str(lease.path), a_run(DEAF).model_dump_json()]
         agent = subprocess.Popen([sys.executable, "-c", program, *words])
@@ -253,7 +256,7 @@ class TestWhatIsInTheWay:
         shim = record(state)["shim"]
         os.kill(shim, signal.SIGSTOP)
         while boot_s() < until_s + lease.kill_s + 0.5:
-            renewed(lease, 1.5)
+            renewed(lease, 10.0)
             time.sleep(0.1)
         os.kill(shim, signal.SIGCONT)
         time.sleep(1.0)
@@ -299,7 +302,7 @@ class TestWhatIsInTheWay:
         assert exit_record(state)["status"] == 0
 
     def test_a_file_that_is_away_when_it_would_be_due_ends_nothing(self, pool, state, lease):
-        until_s = started(pool, lease, DEAF)
+        until_s = started(pool, lease, DEAF, for_s=READ_OFTEN_S)
         renewed(lease, 4.0)
         time.sleep(READ_S)
         content = lease.path.read_bytes()
@@ -317,7 +320,7 @@ class TestWhatIsInTheWay:
         assert len(left_over(state)) >= 4
 
     def test_one_that_stays_away_is_a_lapse_when_the_last_one_read_ends(self, pool, state, lease):
-        until_s = started(pool, lease, DEAF)
+        until_s = started(pool, lease, DEAF, for_s=READ_OFTEN_S)
         time.sleep(READ_S)
         lease.path.unlink()
         while boot_s() < until_s + lease.kill_s - 0.2:
@@ -327,7 +330,7 @@ class TestWhatIsInTheWay:
         assert until_s + lease.kill_s <= gone_s < until_s + lease.kill_s + SLACK_S
 
     def test_a_file_that_cannot_be_read_to_its_end_holds_up_no_lapse(self, pool, state, lease):
-        until_s = started(pool, lease, DEAF)
+        until_s = started(pool, lease, DEAF, for_s=READ_OFTEN_S)
         pool.pool.close()
         time.sleep(READ_S)
         # Whoever opens a pipe that nobody writes waits for ever, as on a disk that hangs.
@@ -341,11 +344,11 @@ class TestWhatIsInTheWay:
         log.parent.mkdir(parents=True)
         os.mkfifo(log)
         reader = os.open(log, os.O_RDONLY | os.O_NONBLOCK)
-        until_s = renewed(lease, 1.5)
+        until_s = renewed(lease, 5.0)
         pool.pool.launch(a_run(f"yes & {DEAF}"))
         pool.wait_for("rank_ready")
         pool.pool.close()
-        while left_over(state) and boot_s() < until_s + 20:
+        while left_over(state) and boot_s() < until_s + lease.kill_s + SLACK_S:
             rank = record(state)
             if not [p for p in left_over(state) if p.pid != rank["shim"]]:
                 break

@@ -1,12 +1,16 @@
 """The launcher, with real processes: a rank's whole life, seen from outside."""
 
+import errno
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
 import tempfile
 import threading
+import time
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -60,6 +64,44 @@ def make(state):
         old.pool.close()
 
 
+@contextmanager
+def no_descriptors():
+    """Have every descriptor in use that this process may have."""
+    usual = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(map(int, os.listdir("/proc/self/fd")))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 20, usual[1]))
+    taken = []
+    try:
+        with suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        yield
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, usual)
+
+
+def test_without_descriptors_a_keeper_waits_for_some(make, tmp_path, caplog, monkeypatch):
+    steps = []
+    step = keeper.Keeper._guarded_step
+    monkeypatch.setattr(keeper.Keeper, "_guarded_step", lambda self: (steps.append(1), step(self)))
+    pool, end = make(), tmp_path / "end"
+    os.mkfifo(end)
+    pool.pool.launch(a_run(f"read x < {end}"))
+    pool.wait_for("rank_ready")
+    writing = os.open(end, os.O_RDWR)
+    steps.clear()
+    with no_descriptors():
+        os.write(writing, b"\n")
+        wait_until(lambda: caplog.records)
+        time.sleep(1)
+        assert len(steps) < 50
+        assert len(caplog.records) < 5
+    os.close(writing)
+    assert pool.wait_for("rank_ended").status == 0
+
+
 def log(pool, run="j1.1", rank=0):
     path = pool.pool.log_path(run, rank)
     return Path(path).read_text() if path else ""
@@ -78,6 +120,7 @@ def escaped(directory):
 
 
 class TestOutput:
+    @pytest.mark.usefixtures("shadowed")
     def test_both_streams_are_in_the_log(self, make, state):
         pool = make()
         pool.pool.launch(a_run("echo out; echo err >&2; exit 3"))
@@ -345,7 +388,8 @@ class TestStopping:
         wait_until((state / "runs/j1.1/stop.json").exists)
         second = make(run)
         # Nobody gives the order again.
-        assert second.wait_for("rank_ended").status == -9
+        ended = second.wait_for("rank_ended")
+        assert (ended.status, ended.asked) == (-9, True)
 
     def test_a_launcher_that_does_not_answer_is_killed_with_all_it_guards(
         self, make, state, tmp_path, monkeypatch
@@ -617,12 +661,98 @@ class TestAKeeperInTrouble:
         pool.wait_for("rank_ready")
         assert pool.kinds() == [("rank_started", 0), ("rank_lost", 0), ("rank_ready", 0)]
         assert pool.told[1].reason == "its keeper failed: the device does not answer"
+        assert pool.pool.trouble == ""
+
+    def test_it_says_so_as_long_as_that_lasts(self, make):
+        pool = make()
+
+        def is_ready(run, rank, pid):
+            raise RuntimeError("the device does not answer")
+
+        pool.pool.is_ready = is_ready
+        pool.pool.launch(a_run(("sleep", "600")))
+        pool.wait_for("rank_lost")
+        assert pool.pool.trouble == "j1.1: its keeper failed: the device does not answer"
+        pool.pool.stop("j1.1", 0.0)
+        pool.wait_for("rank_ended")
+        assert pool.pool.trouble == ""
+
+    def test_what_has_ended_is_not_looked_at_without_a_pause(self, make, monkeypatch):
+        monkeypatch.setattr("dovetail.executor.live.pools.keeper._TROUBLE_S", 3600.0)
+        pool, looks = make(), []
+
+        def ending(files):
+            looks.append(files)
+            raise OSError("too many open files")
+
+        pool.pool.launch(a_run("read x < /dev/null; exit 3"))
+        pool.wait_for("rank_ready")
+        monkeypatch.setattr("dovetail.executor.live.pools.run_files.RankFiles.ending", ending)
+        pool.wait_for("rank_lost")
+        # Only orders wake it: each makes it look once.
+        for more in range(3):
+            wait_until(lambda seen=more: len(looks) > seen)
+            pool.pool.stop("j1.1", 600.0)
+        wait_until(lambda: len(looks) > 3)
+        assert len(looks) == 4
+
+    @pytest.mark.parametrize("grace_s", [30 * 86_400.0, 1e9, 1e15])
+    def test_no_grace_is_too_long_for_it(self, make, grace_s):
+        pool = make()
+        pool.pool.launch(a_run("trap '' TERM; echo up; while :; do sleep 1; done"))
+        pool.pool.launch(a_run(("sleep", "600"), name="j2.1"))
+        wait_for_log(pool, "up")
+        pool.wait_for("rank_ready", run="j2.1")
+        for run in ("j1.1", "j2.1"):
+            pool.pool.stop(run, grace_s)
+        assert pool.wait_for("rank_ended", run="j2.1").status == -signal.SIGTERM
+        pool.pool.stop("j1.1", 0.0)
+        assert pool.wait_for("rank_ended", run="j1.1").status == -signal.SIGKILL
+
+    def test_an_end_that_a_stopped_launcher_does_not_tell(self, make, monkeypatch):
+        monkeypatch.setattr("dovetail.executor.live.pools.keeper._LOOK_S", 0.05)
+        monkeypatch.setattr("dovetail.executor.live.pools.keeper._UNTOLD_S", 0.2)
+        pool = make()
+        pool.pool.launch(a_run(("sleep", "600")))
+        pid = pool.wait_for("rank_started").pid
+        shim = stat_of(pid).parent
+        os.kill(shim, signal.SIGSTOP)
+        os.kill(pid, signal.SIGKILL)
+        reason = pool.wait_for("rank_lost").reason
+        assert reason.startswith("its process has ended")
+        assert pool.pool.trouble == f"j1.1: {reason}"
+        os.kill(shim, signal.SIGCONT)
+        assert pool.wait_for("rank_ended").status == -signal.SIGKILL
+        assert pool.pool.trouble == ""
 
     def test_while_it_launches(self, make, state):
         pool = make()
         pool.pool.rank_environment = lambda run, rank: {}["no such device"]
         pool.pool.launch(a_run("true"))
         assert pool.wait_for("rank_refused").reason == "'no such device'"
+        assert left_over(state) == []
+
+    def test_without_descriptors_a_launch_is_refused_and_leaves_none_open(
+        self, make, state, monkeypatch
+    ):
+        def exhausted(*_):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+        pool = make()
+        monkeypatch.setattr(os, "pidfd_open", exhausted)
+        before = len(os.listdir("/proc/self/fd"))
+        # The first rank stands at its gate when the second cannot be brought to one.
+        pool.pool.rank_environment = lambda run, rank: {"": ""} if rank else {}
+        pool.pool.launch(a_run("true", gpus="ab"))
+        for rank in (0, 1):
+            pool.wait_for("rank_refused", rank)
+        monkeypatch.setattr(os, "pipe", exhausted)
+        pool.pool.launch(a_run("true", name="j2.1"))
+        refused = pool.wait_for("rank_refused", run="j2.1")
+        assert "Too many open files" in refused.reason
+        assert refused.later
+        # One of its own for each of the two keepers.
+        assert len(os.listdir("/proc/self/fd")) == before + 2
         assert left_over(state) == []
 
     def test_before_a_kill(self, make, state, monkeypatch):
@@ -638,6 +768,30 @@ class TestAKeeperInTrouble:
         pool.pool.stop("j1.1", 0.0)
         pool.wait_for("rank_gone")
         assert left_over(state) == []
+
+
+def test_only_what_was_released_long_ago_is_removed(make, state):
+    pool = make()
+    for name in ("j1.1", "j2.1", "j3.1"):
+        pool.pool.launch(a_run("true", name=name))
+        pool.wait_for("rank_ended", run=name)
+    pool.pool.launch(a_run(("sleep", "600"), name="j4.1"))
+    pool.wait_for("rank_ready", run="j4.1")
+    for name in ("j1.1", "j2.1"):
+        pool.pool.release(name)
+    (state / "runs" / "no run").mkdir()
+    old = [
+        path for path in (state / "runs").rglob("*") if path.is_dir() and "j2.1" not in str(path)
+    ]
+    for path in old:
+        os.utime(path, (0, 0))
+    pool.pool.prune(keep_s=3600.0)
+    assert not (state / "runs/j1.1").exists()
+    assert {path.name for path in (state / "runs").iterdir()} == {"j2.1", "j3.1", "j4.1", "no run"}
+    # Nobody keeps it: only its specification says that it was not released.
+    pool.pool.close()
+    pool.pool.prune(keep_s=3600.0)
+    assert (state / "runs/j3.1").exists()
 
 
 def test_many_at_once(make, state):

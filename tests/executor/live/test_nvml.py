@@ -55,6 +55,7 @@ def test_readings_by_gpm_between_two_samples(library, monkeypatch):
         "tensor_active": 0.6,
         "dram_active": 0.5,
         "pcie_rx_bytes_s": 1000 * 2**20,
+        **before.metrics,
     }
     assert (after.used_mib, after.energy_j, after.power_w) == (100.0, 123.456, 250.5)
     assert library.freed == library.sampled == 2
@@ -73,7 +74,8 @@ def test_blank_metrics_are_left_out(library, monkeypatch):
     monkeypatch.setattr(nvml.time, "monotonic", lambda: next(moments))
     with nvml.Nvml() as session:
         session.read(FIRST)
-        assert session.read(FIRST).metrics == {"dram_active": 0.5}
+        found = session.read(FIRST)
+    assert found.metrics == {"dram_active": 0.5, "gpu_util": 0.9, "mem_util": 0.3}
 
 
 def test_before_hopper_there_is_utilisation_only(library):

@@ -216,7 +216,7 @@ class TestNothingOfItRuns:
         run, starts = noted(tmp_path)
         pool = node()
         prepared(pool, run, (0, 2))
-        for process in holders(RunFiles(tmp_path / "n1", "j1.1").rank(2).token):
+        for process in holders(RunFiles(tmp_path / "n1", "j1.1").rank(2).token, os.geteuid()):
             process.send(signal.SIGKILL)
         self.refused(pool, "rank 2: its launcher died before the start")
         pool.pool.commit("j1.1")

@@ -15,6 +15,7 @@ from dovetail.executor.live.jobs import JobSpec, Owner
 from dovetail.executor.live.journal import Journal, JournalError, read_events
 from dovetail.executor.live.pools.simulated import SimulatedNode
 from dovetail.executor.live.service import Service
+from dovetail.executor.live.watch import WatchOptions
 from dovetail.instances.datasets import Repository
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Instance
@@ -157,6 +158,24 @@ def test_a_walltime_does_not_count_before_anything_runs(tmp_path):
         wait_until(is_in(service, "j1", JobState.FINISHED))
 
 
+def test_no_time_is_too_long_for_the_service(tmp_path):
+    with service_in(tmp_path, watching=WatchOptions(), sample_s=1e15) as service:
+        long = {"walltime_s": 1e15, "estimate_s": 1e15}
+        service.submit([spec(work_s=2, **long), spec(work_s=1e14, **long)], ME)
+        wait_until(is_in(service, "j1", JobState.FINISHED))
+        service.cancel("j2", ME)
+        wait_until(is_in(service, "j2", JobState.CANCELLED))
+
+
+def test_a_grace_longer_than_the_administrator_allows_is_refused(tmp_path):
+    with service_in(tmp_path) as service, pytest.raises(InputError) as refused:
+        service.submit([spec(grace_s=3600.0), spec(grace_s=3600.5)], ME)
+    told = "jobs[1].grace_s: must be <= 3600 s (the service's --max-grace), got 3600.5"
+    assert str(refused.value) == told
+    with service_in(tmp_path, most_grace_s=7200.0) as service:
+        assert service.submit([spec(grace_s=3600.5)], ME) == ("j1",)
+
+
 def test_drained_devices_take_no_jobs_until_they_are_open_again(tmp_path):
     with service_in(tmp_path) as service:
         view = service.drain(["n-0"], True, ME)
@@ -206,6 +225,7 @@ class Full:
     def __init__(self, journal):
         self._journal = journal
         self.replay, self.checkpoint = journal.replay, journal.checkpoint
+        self.compact = journal.compact
 
     def append(self, events):
         if Full.full:
@@ -239,6 +259,49 @@ def test_while_the_disk_is_full_jobs_run_on_and_nothing_is_promised(tmp_path, fu
         assert service.job("j2").state is JobState.PROFILING
 
 
+def test_a_service_that_starts_on_a_full_disk_serves_as_soon_as_there_is_room(tmp_path, full):
+    with service_in(tmp_path) as service:
+        service.submit([spec(work_s=600), spec(work_s=600)], ME)
+        wait_until(is_in(service, "j2", JobState.PROFILING))
+    full.full = True
+    with service_in(tmp_path, full) as service:
+        assert [view.state for view in service.jobs()] == [JobState.PROFILING] * 2
+        assert "disk is full" in service.service().trouble
+        with pytest.raises(BusyError, match="disk is full"):
+            service.cancel("j2", ME)
+    # It was ended before there was any.
+    with service_in(tmp_path, full) as service:
+        full.full = False
+        wait_until(lambda: service.service().trouble == "")
+        service.cancel("j2", ME)
+        wait_until(is_in(service, "j2", JobState.CANCELLED))
+        assert service.job("j1").runs == 1
+    assert kinds(tmp_path).count("service_started") == 2
+
+
+def test_what_ended_long_ago_is_removed_from_the_disk(tmp_path, monkeypatch):
+    with service_in(tmp_path) as service:
+        secret = {"env": {"TOKEN": "secret"}}
+        service.submit([spec(work_s=1, **secret), spec(work_s=600), spec(work_s=1)], ME)
+        wait_until(is_in(service, "j3", JobState.FINISHED))
+        wait_until(is_in(service, "j1", JobState.FINISHED))
+    for run in ("j1.1", "j2.1"):
+        for path in (tmp_path / "runs" / run, tmp_path / "runs" / run / "rank0"):
+            os.utime(path, (0, 0))
+    monkeypatch.setattr("dovetail.executor.live.service.PRUNE_FIRST_S", 0.0)
+    with service_in(tmp_path) as service:
+        wait_until(lambda: not (tmp_path / "runs/j1.1").exists())
+        assert {path.name for path in (tmp_path / "runs").iterdir()} == {"j2.1", "j3.1"}
+        assert service.log_path("j1", 0, ME) is None
+        assert service.job("j1").state is JobState.FINISHED
+        assert service.job("j2").state is JobState.PROFILING
+    submitted = [e.event for e in read_events(tmp_path) if e.event.kind == "submitted"]
+    assert [event.spec.env for event in submitted] == [{}, {}, {}]
+    with service_in(tmp_path, keep_s=0.0) as service:
+        wait_until(lambda: kinds(tmp_path).count("submitted") == 1)
+        assert [view.id for view in service.jobs(over=True)] == ["j1", "j2", "j3"]
+
+
 def test_others_may_not_cancel_or_read(tmp_path):
     with service_in(tmp_path) as service:
         service.submit([spec(work_s=600), spec(work_s=600, public_log=True)], ME)
@@ -261,7 +324,10 @@ def test_jobs_that_can_never_run_are_refused(tmp_path):
         too_much = r"^memory_mib: must be <= 16000 \(the largest device\), got 20000$"
         with pytest.raises(InputError, match=too_much):
             service.submit([spec(memory_mib=20000.0)], ME)
-        with pytest.raises(InputError, match=r"^cwd: must begin with '/', got 'here'$"):
+        with pytest.raises(
+            InputError,
+            match=r"^cwd: must begin with '/' and be without NUL characters, got 'here'$",
+        ):
             service.submit([spec().replace(cwd="here")], ME)
         for command in (("",), ("train", "a\0b")):
             with pytest.raises(InputError, match=r"^command: must name a program"):

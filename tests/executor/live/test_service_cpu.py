@@ -73,6 +73,42 @@ def test_a_job_that_is_cancelled_leaves_no_process(directory):
         assert not os.path.exists(f"/proc/{pid}")
 
 
+def test_what_takes_no_notice_of_being_asked_can_be_killed_now(directory):
+    deaf = "import signal, time\nsignal.signal(15, signal.SIG_IGN)\ntime.sleep(600)"
+    with service_on_cores(directory) as service:
+        service.submit([job(deaf, directory, grace_s=3600.0)], ME)
+        wait_until(is_in(service, "j1", JobState.PROFILING), 60)
+        service.cancel("j1", ME)
+    with service_on_cores(directory) as service:
+        wait_until(lambda: (directory / "runs/j1.1/stop.json").exists())
+        assert service.job("j1").state is JobState.STOPPING
+        service.cancel("j1", ME, grace_s=0.0)
+        wait_until(is_in(service, "j1", JobState.CANCELLED), 60)
+
+
+def test_a_job_that_was_asked_to_end_has_not_finished_where_the_journal_has_lost_that(directory):
+    saves = (
+        "import pathlib, signal, sys, time\nsignal.signal(15, lambda *_: pathlib.Path('asked')"
+        ".touch())\nwhile not pathlib.Path('go').exists(): time.sleep(0.05)"
+    )
+    with service_on_cores(directory) as service:
+        service.submit([job(saves, directory, grace_s=600.0, requeue=False)], ME)
+        wait_until(is_in(service, "j1", JobState.PROFILING), 60)
+    before = (directory / "journal.db").read_bytes()
+    with service_on_cores(directory) as service:
+        service.cancel("j1", ME)
+        wait_until((directory / "asked").exists, 60)
+    (directory / "journal.db").write_bytes(before)
+    (directory / "go").touch()
+    wait_until((directory / "runs/j1.1/rank0/exit.json").exists, 60)
+    with service_on_cores(directory) as service:
+        wait_until(lambda: not service.jobs())
+        why = "rank 0 was asked to end, and the journal has lost why"
+        assert [(view.state, view.why) for view in service.jobs(over=True)] == [
+            (JobState.FAILED, why)
+        ]
+
+
 def run_until_release(directory):
     """Run a job with a service that is killed when it would release it."""
 

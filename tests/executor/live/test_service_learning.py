@@ -60,7 +60,7 @@ def test_jobs_are_profiled_alone_then_share_and_their_slowdowns_are_recorded(tmp
         "it starts alone: its workload has no profile yet",
         "capacity: no device is idle",
         "- would start alone on n-0 once j1 has ended",
-        "- would start with 1 more V100 GPU",
+        "- would start if there were 1 more V100",
     ]
     learning.cancel(first, ME)
     wait_until(is_in(learning, second, JobState.RUNNING), 40)

@@ -328,6 +328,29 @@ def test_a_gsla_is_held_against_the_bound_of_the_measured():
     assert "whose gSLA is 1.3" in world.refusal(start(world, second, "g0"))
 
 
+def test_the_gsla_of_a_latency_critical_job_is_held_against_its_measured_tail():
+    story = known_story()
+    late = story.submit(gsla=1.5, priority="latency")
+    batch = story.submit(workload="speech", gsla=1.5)
+    measured = together("vision", "speech", (1.2, 1.2)).replace(p99=(1.9, None))
+    world = world_of(story, measured)
+    put(story, world, late, "g0")
+    assert f"{late.id} to 2.1, whose gSLA is 1.5" in world.refusal(start(world, batch, "g0"))
+    assert not world.state.tails_kept(
+        0, [world.state.sharer(seen(world, job), None, 0) for job in (late, batch)]
+    )
+    (entry,) = [e for e in world.instance().slowdowns if len({*e.workloads}) == 2]
+    tails = dict(zip(entry.workloads, entry.p99, strict=True))
+    bounds = dict(zip(entry.workloads, entry.upper, strict=True))
+    assert sorted(tails.values()) == pytest.approx([1.325, 2.098], abs=1e-3)
+    assert min(tails.values()) in bounds.values()
+    # A batch job of the same workload is held against the bound on its slowdown.
+    other = story.submit(gsla=1.5)
+    world.renew(story.at_s)
+    put(story, world, other, "g1")
+    assert world.refusal(start(world, batch, "g1")) is None
+
+
 def test_memory_that_an_owner_names_counts_and_becomes_the_limit():
     story = known_story()
     large, small = story.submit(memory_mib=32001.0), story.submit()

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 
-def wait_until(condition: Callable[[], object], within_s: float = 20.0, what: str = "") -> None:
+def wait_until(condition: Callable[[], object], within_s: float = 60.0, what: str = "") -> None:
     """Return once ``condition()`` holds; fail with ``what`` when it does not in time."""
     until = time.monotonic() + within_s
     while not condition():

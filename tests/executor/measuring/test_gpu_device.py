@@ -4,6 +4,7 @@ Made up: what NVML says (``injected_nvml``), MPS (``mps/standin.py``), and the w
 (``pretender.py``), which attach to MPS as CUDA would and compute nothing.
 """
 
+import itertools
 import os
 import sys
 import threading
@@ -19,6 +20,7 @@ from dovetail.executor.live.mps.control import PIPE_DIRECTORY  # noqa: E402
 from dovetail.executor.live.mps.manager import MpsManager  # noqa: E402
 from dovetail.executor.live.nvml import Nvml  # noqa: E402
 from dovetail.executor.live.splits import Splits  # noqa: E402
+from dovetail.executor.measuring.devices import gpu  # noqa: E402
 from dovetail.executor.measuring.devices.device import DeviceLostError  # noqa: E402
 from dovetail.executor.measuring.devices.gpu import GpuDevice, mps_trial  # noqa: E402
 from dovetail.executor.measuring.records import Seat  # noqa: E402
@@ -104,6 +106,26 @@ def test_alone_and_in_pairs_under_mps(machine, campaign_on):
     assert pair.throttled == ("hardware thermal", "power cap")
     assert pair.disturbed_by == ()
     assert pair.families == ("pretended", "pretended")
+
+
+def test_metrics_have_means_and_variances_of_readings(machine, campaign_on, monkeypatch):
+    monkeypatch.setattr(gpu, "READING_S", 0.2)
+    turns = itertools.cycle([60.0, 80.0])
+    sampled = machine.library.gpm_values
+
+    class Turning(dict):
+        def get(self, number, default=None):
+            return next(turns) if number == 2 else sampled.get(number, default)
+
+    machine.library.gpm_values = Turning(sampled)
+    now = campaign_on({"measure": "solos"}, windows={"settle_s": 0.1, "least_s": 2, "most_s": 3})
+    assert now.runner.run() == ()
+    for one in now.ledger.results:
+        # 0.6 and 0.8 by turns; how long each reading took is left to the machine.
+        assert 0.6 < one.metrics["sm_active"] < 0.8
+        assert 0 < one.metrics_variance["sm_active"] <= 0.01 + 1e-9
+        assert one.metrics_variance["dram_active"] == pytest.approx(0)
+        assert one.metrics["mem_util"] == pytest.approx(0.3)
 
 
 def test_what_the_gate_does_not_let_through_is_refused(machine, campaign_on):

@@ -4,7 +4,7 @@ from dovetail.executor.measuring.ledger import Contents, Ledger
 from dovetail.executor.measuring.outcome import outcome, write_tables
 from dovetail.executor.measuring.records import Seat
 from dovetail.instances.datasets import read_dataset
-from tests.executor.measuring.made import campaign, machine, pace, result
+from tests.executor.measuring.made import Latency, campaign, machine, pace, result
 
 OF = campaign(
     {"measure": "solos", "repeats": 2},
@@ -50,6 +50,27 @@ def test_a_capped_pair_is_over_the_uncapped_baseline():
     assert pair.slowdown == pytest.approx((6, 1))
     assert pair.share == (10, 90)
     assert [(p.share, p.throughput) for p in data.profiles][-1] == (10, pytest.approx(20))
+
+
+def served(time_s, p99_s):
+    return pace(time_s, latency=Latency(p50_s=p99_s / 2, p99_s=p99_s, mean_s=p99_s / 2, requests=9))
+
+
+def test_p99_is_over_the_mean_of_all_repeats_alone():
+    # conv's 99th percentile alone: (0.1 + 0.3) / 2 = 0.2 s; together 0.5 s: 2.5.
+    alone = (
+        result(["conv"], paces=[served(0.02, 0.1)]),
+        result(["conv"], paces=[served(0.02, 0.3)], repeat=1),
+        result(["lstm"], [0.01]),
+    )
+    pair = together("conv", "lstm", paces=[served(0.03, 0.5), pace(0.015)])
+    data, _ = found(*alone, pair)
+    (measured,) = data.measurements
+    assert measured.p99 == (pytest.approx(2.5), None)
+    (entry,) = data.instance("H200", 1).slowdowns
+    assert entry.p99 == pytest.approx((2.5, 1.5))
+    # Without requests alone there is nothing that it could have grown from.
+    assert found(*ALONE, pair).data.measurements[0].p99 is None
 
 
 def test_what_ran_by_turns_is_a_model_of_its_own_with_a_baseline_of_its_own():
@@ -115,10 +136,12 @@ def test_a_profile_has_all_that_was_measured():
         batch_sizes=[64],
         power_w=412.0,
         metrics={"sm_active": 0.9, "dram_active": 0.4},
+        metrics_variance={"sm_active": 0.01},
         metrics_source="GPM",
     )
     (profile,) = found(one).data.profiles
     assert profile.metrics.sm_active == 0.9
+    assert profile.metrics_variance == {"sm_active": 0.01}
     assert (profile.family, profile.batch_size) == ("conv", 64)
     assert (profile.power_w, profile.memory_mib, profile.throughput) == (412, 900, 50)
     assert profile.source == "dovetail measure: first; metrics: GPM"

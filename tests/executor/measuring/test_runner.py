@@ -12,8 +12,13 @@ import pytest
 
 from dovetail.executor.live.pools.processes import runs, stat_of
 from dovetail.executor.measuring import runner
+from dovetail.executor.measuring.devices import cpu
 from dovetail.executor.measuring.devices.cpu import SOURCE, CpuDevice
+from dovetail.executor.measuring.outcome import write_tables
 from dovetail.executor.measuring.records import Seat
+from dovetail.instances.datasets import read_dataset
+from dovetail.predictors.estimators.registry import spec
+from dovetail.predictors.rows import training_rows
 from tests.executor.live.waiting import wait_until
 
 from .programs import (
@@ -52,6 +57,7 @@ def alive(pid):
     return stat is not None and runs(stat)
 
 
+@pytest.mark.usefixtures("shadowed")
 def test_alone_and_in_pairs(device, tmp_path):
     workloads = write(tmp_path, spin=SPIN, requests=REQUESTS)
     of = a_campaign(workloads, {"measure": "solos"}, {"measure": "pairs"})
@@ -77,6 +83,18 @@ def test_alone_and_in_pairs(device, tmp_path):
     assert heard.ended == list(results)
     # Workers that did well leave no log.
     assert list((tmp_path / "out" / "logs").iterdir()) == []
+
+
+def test_a_campaign_feeds_castor_means_and_variances(device, tmp_path, monkeypatch):
+    monkeypatch.setattr(cpu, "READING_S", 0.05)
+    windows = {"settle_s": 0.1, "least_s": 1.2, "most_s": 2}
+    stages = {"measure": "solos"}, {"measure": "pairs"}
+    of = a_campaign(write(tmp_path, spin=SPIN), *stages, windows=windows)
+    measured(device, tmp_path, of)
+    write_tables(tmp_path / "out")
+    features, _ = training_rows(read_dataset(tmp_path / "out"), spec("castor").features)
+    both = ("sm_active", "gpu_util")
+    assert features.names == (*both, *(f"{name}.variance" for name in both), "share")
 
 
 def skip_if_busy(alone, again, *together):

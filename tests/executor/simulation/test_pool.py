@@ -9,6 +9,7 @@ from dovetail.executor.simulation import Options, PolicyError, simulate
 from dovetail.executor.simulation.conservation import violations
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Instance
+from dovetail.instances.slowdown_table import SlowdownTable
 from dovetail.solver.policies import Decision, Start, policy_named
 from tests.executor.simulation.worlds import finishes, run, trace, world
 
@@ -270,6 +271,24 @@ def test_a_decision_that_breaks_a_rule_is_refused(script, told):
         simulate(trace((0, 2, 10, "a")), world(), script)
 
 
+def with_tails(where, p99):
+    """Return a world whose entries have these tail latencies."""
+    data = where.to_data()
+    data["slowdowns"] = [{**entry, "p99": p99} for entry in data["slowdowns"]]
+    return Instance.from_data(data)
+
+
+def test_a_start_that_breaks_a_latency_critical_job_s_gsla_is_refused():
+    jobs = trace((0, 1, 40, "a", 1.5), (10, 1, 20, "b", 1.5), priority="latency")
+    script = Scripted([(0, "j0", (0,)), (10, "j1", (0,))])
+    where = world(1, 1, [("a", "b", 1.2, 1.2)])
+    for p99 in ([1.6, 1.1], [1.1, 1.6]):
+        told = r"puts 'j1' on n0-0, where a latency-critical job would be over its gSLA"
+        with pytest.raises(PolicyError, match=told):
+            simulate(jobs, with_tails(where, p99), script)
+    assert finishes(run(jobs, with_tails(where, [1.5, 1.5]), script)) == [44, 34]
+
+
 @dataclass
 class Impatient:
     """Stops the job after 5 seconds and starts it again a second later."""
@@ -343,3 +362,21 @@ def test_the_conservation_check_notices_what_is_impossible():
     where = world(1, 1, SLOW, max_jobs_per_gpu=1)
     history.stays = stays
     assert "n0-0: 2 jobs at 10 s" in violations(history, jobs, where)
+
+
+def test_the_conservation_check_notices_a_latency_critical_job_over_its_gsla():
+    starts = Scripted([(0, "j0", (0,)), (10, "j1", (0,))])
+    arrivals = (0, 1, 40, "a", 1.5), (10, 1, 20, "b")
+    where = world(1, 1, [("a", "b", 1.2, 1.2)])
+    history = run(trace(*arrivals), where, starts)
+    late = trace(*arrivals, priority="latency")
+    assert violations(history, late, where) == []
+    told = ["n0-0: j0 is over its gSLA for latency at 10 s"]
+    assert violations(history, late, with_tails(where, [1.6, 1.0])) == told
+    # What was believed counts, and of slowdowns what may have been measured, too.
+    believed = SlowdownTable.of(with_tails(where, [1.6, 1.0]))
+    assert violations(history, late, where, predicted=believed) == told
+    slower = SlowdownTable.of(world(1, 1, [("a", "b", 1.6, 1.2)]))
+    assert violations(history, late, where, predicted=slower) == []
+    unknown = SlowdownTable.of(world(1, 1))
+    assert violations(history, late, where, predicted=unknown) == []

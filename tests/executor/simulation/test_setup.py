@@ -205,7 +205,7 @@ def test_held_out_does_not_know_which_pairs_fail_and_never_tells_of_unmeasured_o
 def test_beliefs_of_a_saved_model(tmp_path):
     pytest.importorskip("sklearn", reason="the extra train is not installed")
     made = world_of(data("v100"), 1)
-    predictor = fit(data("v100"), "constant")
+    predictor = fit(data("v100"), "constant", confidence=0.8)
     save_model(predictor, tmp_path / "tiny.model")
     believed = Model(str(tmp_path / "tiny.model")).of(made, 0)
     expected = predictor.predict_table(made.workloads, [(0, 0)]).slowdown[:, :, 0]

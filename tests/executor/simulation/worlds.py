@@ -51,7 +51,7 @@ def run(
 ) -> History:
     """Simulate, and fail if the history is physically impossible."""
     history = simulate(jobs, where, policy, options, predicted)
-    assert violations(history, jobs, where, options) == []
+    assert violations(history, jobs, where, options, predicted) == []
     return history
 
 

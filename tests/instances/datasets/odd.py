@@ -44,11 +44,13 @@ def measurements(draw):
     def each(strategy):
         return draw(st.lists(strategy, min_size=size, max_size=size).map(tuple))
 
+    ran = draw(st.booleans())
     return Measurement(
         workloads=each(names),
         gpu_model=draw(names),
         share=draw(st.none() | st.just(each(st.none() | shares))),
-        slowdown=draw(st.none() | st.just(each(slowdowns))),
+        slowdown=each(slowdowns) if ran else None,
+        p99=each(st.none() | slowdowns) if ran else None,
         power_w=draw(_maybe_positive),
         **{name: draw(strategy) for name, strategy in _about.items()},
     )

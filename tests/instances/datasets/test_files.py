@@ -87,6 +87,28 @@ def test_cells_become_records(tmp_path):
     )
 
 
+def test_columns_have_the_names_of_import_pairs_too(tmp_path):
+    rows = [
+        "device,mode,gpus,job_a,slowdown_a,job_b,slowdown_b,status",
+        "V100,shared,1,a,1.5,b,2,OK",
+        "V100,,,b,n/a,a,n/a,out of memory",
+        "V100,,,a,1.1,a,1.2,",
+        ",,,,,,,",
+    ]
+    assert read_dataset(folder_of(tmp_path, pairs="\n".join(rows))).measurements == (
+        Measurement(workloads=("a", "b"), gpu_model="V100", slowdown=(1.5, 2.0)),
+        Measurement(workloads=("b", "a"), gpu_model="V100", slowdown=None),
+        Measurement(workloads=("a", "a"), gpu_model="V100", slowdown=(1.1, 1.2)),
+    )
+
+
+def test_no_instance_is_made_of_percentages(tmp_path):
+    pairs = "workload_1,slowdown_1,workload_2,slowdown_2,gpu_model\na,108,b,131,V100\n"
+    data = read_dataset(folder_of(tmp_path, pairs=pairs))
+    with pytest.raises(InputError, match=r"half are at least 119\.5, as percentages are"):
+        data.instance("V100", 1)
+
+
 def test_one_table_is_enough_and_gz_is_read(tmp_path):
     (tmp_path / "pairs.csv.gz").write_bytes(gzip.compress(PAIRS.encode()))
     data = read_dataset(tmp_path)
@@ -248,12 +270,7 @@ WIDE = HEADER + ",workload_3,share_3,slowdown_3,workload_4,slowdown_4"
         (HEADER, "a,,1,b,101,1,V100,ok", "line 2: share_2: must be <= 100, got 101"),
         (HEADER, "a,,,b,,1,V100,ok", "line 2: slowdown_1: must not be empty"),
         (HEADER, "a,,,b,,1,V100,", "line 2: slowdown_1: must not be empty"),
-        (
-            HEADER,
-            "a,,,b,,1,V100,failed",
-            "line 2: slowdown_2: must be empty where status is failed",
-        ),
-        (HEADER, "a,,1,b,,1,V100,oom", "line 2: status: must be ok or failed, got 'oom'"),
+        (HEADER + ",p99_1", "a,,1,b,,1,V100,ok,0", "line 2: p99_1: must be >= 0.001, got 0"),
         (HEADER, "a,,1,,,1,V100,ok", "line 2: workload_2: must not be empty"),
         (HEADER, "a,,1,b,,1,,ok", "line 2: gpu_model: this field is required"),
         (
@@ -272,9 +289,14 @@ WIDE = HEADER + ",workload_3,share_3,slowdown_3,workload_4,slowdown_4"
             "line 1: unknown column 'workload_5', did you mean workload_2?",
         ),
         (
-            HEADER.replace("slowdown_2", "slowdown_b"),
+            HEADER.replace("slowdown_2", "slowdwn_2"),
             "",
-            "line 1: unknown column 'slowdown_b', did",
+            "line 1: unknown column 'slowdwn_2', did you mean slowdown_2",
+        ),
+        (
+            HEADER + ",slowdown_b",
+            "",
+            "line 1: column 'slowdown_b' is there twice, as 'slowdown_2'",
         ),
         (
             "workload_1,slowdown_1,workload_2,gpu_model",
@@ -333,6 +355,18 @@ def test_broken_parquet_is_told_with_its_row(tmp_path):
     assert told(tmp_path).startswith("D/profiles.parquet: must be a Parquet file: ")
     place.write_bytes(b"")
     assert told(tmp_path).startswith("D/profiles.parquet: must be a Parquet file: ")
+
+
+def test_parquet_of_any_number_of_equal_rows_is_refused(tmp_path, monkeypatch):
+    arrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    monkeypatch.setattr("dovetail.instances.datasets._parquet.MOST_BYTES", 2**20)
+    place = tmp_path / "profiles.parquet"
+    same = arrow.DictionaryArray.from_arrays(arrow.array([0] * 2**20, arrow.int32()), ["a" * 100])
+    parquet.write_table(arrow.table({"workload": same, "gpu_model": same}), place)
+    assert place.stat().st_size < 2**16
+    assert told(tmp_path).startswith("D/profiles.parquet: must hold at most 1 MiB in 2000000 rows")
 
 
 READ_OR_WRITE = {

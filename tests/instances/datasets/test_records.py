@@ -122,6 +122,12 @@ def test_a_workload_beside_itself_may_be_slowed_unequally():
         ({"slowdown": [1.0, 0.0]}, "slowdown[1]: must be >= 0.001, got 0.0"),
         ({}, "slowdown: this field is required"),
         ({"slowdown": None, "colour": 1}, "colour: unknown field"),
+        ({"slowdown": [1.0, 1.0], "p99": [1.5]}, "p99: must have 2 items, got 1"),
+        ({"slowdown": [1.0, 1.0], "p99": [None, 0.0]}, "p99[1]: must be >= 0.001, got 0.0"),
+        (
+            {"slowdown": None, "p99": [1.5, None]},
+            "p99: must be absent where they failed to run together",
+        ),
     ],
 )
 def test_broken_measurements_are_told(given, message):
@@ -186,6 +192,18 @@ def test_instance_averages_what_was_measured_several_times():
     assert made.workloads["a"].throughput == {100: 5.0}
     assert {entry.gpu_model for entry in made.slowdowns} == {GPU}
     assert len(made.places) == 3
+
+
+def test_instance_averages_p99_and_fills_it_in_beside_a_workload_that_has_one():
+    pairs = (
+        together("a", "b", slowdown=(1.5, 2.0), p99=(3.0, None)),
+        together("b", "a", slowdown=(2.0, 1.5), p99=(None, 4.0)),
+        together("a", "a", slowdown=(1.0, 1.0), p99=(1.0, 3.0)),
+        together("b", "b", slowdown=(1.0, 1.0), p99=(None, None)),
+    )
+    made = data(measurements=pairs).instance(GPU, 1)
+    # b has no latency: what its gSLA is checked against stays its slowdown.
+    assert [entry.p99 for entry in made.slowdowns] == [(3.5, 2.0), (2.0, 2.0), None]
 
 
 def test_instance_needs_the_memory_of_gpus_where_workloads_tell_theirs():

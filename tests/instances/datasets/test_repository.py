@@ -55,6 +55,16 @@ def test_what_is_appended_is_read_back_exactly(first, second):
         assert repository.data_set() == first.merged(second)
 
 
+def test_a_repository_made_before_tail_latencies_is_read_and_appended_to(tmp_path):
+    repository = Repository(tmp_path / "old.db")
+    repository.append([A], [PAIR])
+    changed(repository.path, "DROP TABLE tail")
+    assert repository.data_set().measurements == (PAIR,)
+    with_tail = PAIR.replace(p99=(None, 1.8))
+    repository.append([], [with_tail])
+    assert repository.data_set().measurements == (PAIR, with_tail)
+
+
 def test_records_are_numbered_and_timed(tmp_path):
     repository = Repository(tmp_path / "r.db")
     before = datetime.now(UTC)
@@ -152,6 +162,20 @@ def test_a_newer_schema_is_refused(tmp_path):
     message = f"{path}: must have schema version 1, got 2 (a newer Dovetail wrote it)"
     assert told(Repository(path).data_set) == message
     assert told(lambda: Repository(path).append([A])) == message
+
+
+def test_a_database_with_rows_without_end_is_refused(tmp_path):
+    path = tmp_path / "r.db"
+    Repository(path).append([A])
+    changed(
+        path,
+        "PRAGMA foreign_keys = OFF",
+        "ALTER TABLE record RENAME TO before",
+        "CREATE VIEW record AS WITH RECURSIVE r (sequence, recorded) AS "
+        "(SELECT 1, 'now' UNION ALL SELECT sequence + 1, recorded FROM r) SELECT * FROM r",
+    )
+    message = f"{path}: must be a profile repository, got another database"
+    assert told(Repository(path).data_set) == message
 
 
 def test_a_damaged_file_is_told(tmp_path):

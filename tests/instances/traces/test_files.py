@@ -114,12 +114,12 @@ def test_a_broken_own_file_is_told_with_line_and_column(tmp_path, lines, message
 
 
 def test_a_missing_file_is_told(tmp_path):
-    assert told(tmp_path / "none.csv") == "none.csv: cannot be read: No such file or directory"
+    assert told(tmp_path / "none.csv") == "none.csv: cannot be read: no such file or directory"
 
 
 def test_an_unknown_kind_is_told(tmp_path):
     path = written(tmp_path, "mine.csv", OWN)
-    rule = "must be one of csv, parquet, philly, gavel, muri, swf, got 'xls'"
+    rule = "must be one of csv, parquet, philly, philly-log, gavel, muri, swf, got 'xls'"
     assert told(path, kind="xls") == f"kind: {rule}"
 
 
@@ -174,6 +174,114 @@ def test_a_broken_parquet_file_is_told_with_row_and_column(tmp_path):
     assert told(path) == f"mine.parquet: row 1: {rule}"
     path.write_bytes(b"id")
     assert told(path).startswith("mine.parquet: must be a Parquet file: ")
+
+
+# --- columns of others
+
+
+HELIOS = [
+    "job_id,user,gpu_num,submit_time,duration,state",
+    "7,ann,2,2020-04-01 00:00:10,60.5,COMPLETED",
+    "8,bob,0,2020-04-01 00:00:20,60,COMPLETED",
+    "9,bob,1,2020-04-01 00:00:00,0,FAILED",
+    "10,ann,8,2020-04-01T00:01:00,3600,COMPLETED",
+]
+NAMED = {"arrival_s": "submit_time", "workers": "gpu_num", "duration_s": "duration"}
+
+
+def test_columns_of_others_are_named(tmp_path):
+    path = written(tmp_path, "h.csv", *HELIOS)
+    trace = read_trace(path, columns={**NAMED, "id": "job_id", "tenant": "user"})
+    assert trace.jobs == (
+        TraceJob("7", 10.0, 2, 60.5, tenant="ann"),
+        TraceJob("10", 60.0, 8, 3600.0, tenant="ann"),
+    )
+    assert trace.notes == (
+        "2 of 4 jobs left out: no GPUs or no run time",
+        "columns that are not read: state",
+    )
+    assert [job.id for job in read_trace(path, columns=NAMED).jobs] == ["job-2", "job-5"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"arrival": "submit_time"}, "columns: must name one of id, arrival_s, workers,"),
+        ({"id": "user", "tenant": "user"}, "columns: must name each column of the file once"),
+        ({"tenant": "vc"}, "h.csv: line 1: must have the columns submit_time, gpu_num, duration,"),
+        ({"duration_s": "state"}, "h.csv: line 2: state: must be a number, got 'COMPLETED'"),
+        ({"arrival_s": "user"}, "h.csv: line 2: user: must be a number, got 'ann'"),
+    ],
+)
+def test_columns_that_cannot_be_are_told(tmp_path, change, message):
+    assert told(written(tmp_path, "h.csv", *HELIOS), columns=NAMED | change).startswith(message)
+
+
+def test_arrivals_may_be_times_of_day(tmp_path):
+    path = written(tmp_path, "t.csv", OWN, "a,2026-01-01 00:01:00,1,60", "b,2026-01-01,1,60")
+    assert [(job.id, job.arrival_s) for job in read_trace(path).jobs] == [("b", 0.0), ("a", 60.0)]
+    path = written(tmp_path, "t.csv", OWN, "a,2026-01-01 00:01:00,1,60", "b,60,1,60")
+    rule = "must be a time like 2017-10-09 07:01:55, got '60'"
+    assert told(path) == f"t.csv: line 3: arrival_s: {rule}"
+
+
+# --- Microsoft's log of Philly
+
+
+def logged(job, submitted, *attempts, **fields):
+    return {
+        "status": "Pass",
+        "vc": "ee9e8c",
+        "jobid": job,
+        "submitted_time": f"2017-10-07 {submitted}",
+        "user": "ce2f4c",
+        "attempts": [
+            {
+                "start_time": start and f"2017-10-07 {start}",
+                "end_time": end and f"2017-10-07 {end}",
+                "detail": [{"ip": "m1", "gpus": [f"gpu{k}" for k in range(gpus)]}] * machines,
+            }
+            for start, end, gpus, machines in attempts
+        ],
+        **fields,
+    }
+
+
+def test_the_log_that_microsoft_publishes(tmp_path):
+    twice = [("01:12:00", "01:13:00", 8, 1), ("01:14:00", "01:24:00", 8, 2)]
+    jobs = [
+        logged("application_1", "01:11:00", *twice),
+        logged("application_2", "01:00:00", ("01:01:00", "01:02:00", 1, 1), vc="6c71a0"),
+        logged("never-scheduled", "01:00:00"),
+        logged("still-running", "01:00:00", ("01:01:00", None, 1, 1)),
+        logged("no-gpus", "01:00:00", ("01:01:00", "01:02:00", 0, 1)),
+    ]
+    path = tmp_path / "cluster_job_log"
+    path.write_text(json.dumps(jobs, indent=1))
+    trace = read_trace(path)
+    assert trace.jobs == (
+        TraceJob("application_2", 0.0, 1, 60.0, tenant="6c71a0"),
+        TraceJob("application_1", 660.0, 16, 660.0, tenant="ee9e8c"),
+    )
+    assert trace.notes == ("3 of 5 jobs left out: no GPUs or no run time",)
+
+
+@pytest.mark.parametrize(
+    ("job", "message"),
+    [
+        ({"submitted_time": "soon"}, "jobs[0].submitted_time: must be a time like 2017-10-09"),
+        ({"jobid": ""}, "jobs[0].jobid: must not be empty"),
+        ({"attempts": 5}, "jobs[0].attempts: must be a list, got 5"),
+        (
+            {"attempts": [{"start_time": "x", "end_time": "y", "detail": [{"gpus": ["gpu0"]}]}]},
+            "jobs[0].attempts[0].start_time: must be a time like 2017-10-09 07:01:55, got 'x'",
+        ),
+    ],
+)
+def test_a_broken_log_is_told(tmp_path, job, message):
+    path = tmp_path / "cluster_job_log"
+    path.write_text(json.dumps([logged("a", "01:00:00") | job]))
+    assert told(path).startswith(f"cluster_job_log: {message}")
 
 
 # --- Philly: sorted by the time of submission, which begins the trace

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dovetail.solver.pairing import matching, prices, size_class
-from dovetail.solver.pairing.compilation import can_compile, compiled, interpreted
+from dovetail.solver.pairing.compilation import compiled, interpreted
 
 
 def _interpret(patch: pytest.MonkeyPatch) -> None:
@@ -16,8 +16,6 @@ def _interpret(patch: pytest.MonkeyPatch) -> None:
 
 
 def _compile(patch: pytest.MonkeyPatch) -> None:
-    if not can_compile():
-        pytest.skip("numba is not installed")
     patch.setattr(matching, "quickest", lambda jobs, time_limit: compiled)
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 from dovetail.solver.pairing import Certificate, certificate_errors, match_pairs
 from dovetail.solver.pairing.certificate import Dual
@@ -44,10 +45,72 @@ def test_right():
         (with_dual(blossoms=((np.array([0, 1]), 1.0),)), "not an odd set"),
         (with_dual(blossoms=((np.array([0, 1, 2]), -1.0),)), "not an odd set"),
         (with_dual(jobs=np.array([0, 1, 1])), "do not cover every job once"),
+        (replace(RIGHT, mate=np.array([1.0, 0.0, 2.0])), "mate must hold n = 3 indices or -1"),
+        (replace(RIGHT, bound=NAN), "the bound is not a finite number, got nan"),
+        (replace(RIGHT, gap=NAN), "the gap is 0.0, not nan"),
+        (replace(RIGHT, status="feasible"), "the status is optimal, not feasible"),
+        (replace(RIGHT, status="infeasible"), "no job is placed without a solution"),
+        (with_dual(price=NAN), "is not a finite number"),
+        (with_dual(potential=np.full(3, NAN)), "is not a finite number"),
+        (with_dual(potential=np.zeros(1)), "one potential per job"),
+        (with_dual(blossoms=((np.array([0, 1, 2]), NAN),)), "is not a finite number"),
+        (with_dual(blossoms=((np.array([0, 1, 3]), 1.0),)), "indices of jobs below 3"),
+        (with_dual(jobs=np.array([0, 1, 3])), "different indices below 3"),
+        (with_dual(potential=MAIN.potential + 0.1), "sums are exact"),
     ],
 )
 def test_wrong(wrong, error):
     assert any(error in found for found in certificate_errors(wrong, *ARGUMENTS))
+
+
+def test_jobs_of_one_size_in_two_classes():
+    """Their pairs would be in neither."""
+    alone = tuple(Dual(np.array([k]), 1.0, np.zeros(1), ()) for k in range(3))
+    wrong = replace(RIGHT, mate=np.array([0, 1, -1]), value=2.0, bound=2.0)
+    wrong = replace(wrong, certificate=Certificate(alone))
+    (error,) = certificate_errors(wrong, *ARGUMENTS)
+    assert error == "the jobs of one size are in several classes"
+
+
+def test_status_that_the_duals_do_not_prove():
+    none = np.full(3, -1)
+    wrong = replace(RIGHT, mate=none, value=-np.inf, bound=-np.inf, status="infeasible")
+    (error,) = certificate_errors(wrong, *ARGUMENTS)
+    assert error == "the duals do not prove that there is no solution"
+    must = np.ones(3, dtype=bool)
+    right = match_pairs(PAIRS, None, 2, required=must)
+    assert right.status == "infeasible"
+    assert certificate_errors(right, PAIRS, None, 2, required=must) == []
+
+
+@pytest.mark.parametrize("kind", [sp.coo_array, sp.csr_array])
+def test_entries_of_a_pair_are_added(kind):
+    twice = sp.coo_array(([5.0] * 4, ([0, 1, 0, 1], [1, 0, 1, 0])), shape=(2, 2))
+    if kind is sp.csr_array:
+        twice = kind(([5.0] * 4, [1, 1, 0, 0], [0, 2, 4]), shape=(2, 2))
+    found = match_pairs(twice)
+    assert found.value == 10.0
+    assert certificate_errors(found, twice) == []
+    lower = Dual(np.arange(2), 0.0, np.full(2, 4.0), ())
+    wrong = replace(found, mate=np.full(2, -1), value=0.0, bound=8.0, gap=1.0, status="feasible")
+    errors = certificate_errors(replace(wrong, certificate=Certificate((lower,))), twice)
+    assert errors == ["a pair has negative reduced cost"]
+
+
+def test_values_that_differ_from_the_mirrored():
+    other = PAIRS.copy()
+    other[2, 0] = 9.0
+    assert certificate_errors(RIGHT, other, SINGLE, 2) == ["pair_value is not symmetric"]
+    assert certificate_errors(RIGHT, sp.csr_array(np.nan_to_num(other)), SINGLE, 2)
+
+
+def test_tolerances_are_relative():
+    small = PAIRS * 1e-13
+    right = match_pairs(small)
+    assert certificate_errors(right, small) == []
+    wrong = replace(right, mate=np.array([-1, 2, 1]), value=3e-13, bound=3e-13, gap=0.0)
+    (error,) = certificate_errors(wrong, small)
+    assert error == f"the duals prove a bound of {right.bound}, not 3e-13"
 
 
 def test_too_many_gpus():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -10,9 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.solver.pairing.compilation import can_compile
-
-pytestmark = pytest.mark.skipif(not can_compile(), reason="numba is not installed")
+ROOT = Path(__file__).parents[3]
 
 
 def run_with_code_in(folder: Path, script: str) -> str:
@@ -145,3 +144,103 @@ def test_all_kernels_are_compiled_ahead(tmp_path):
         """,
     )
     assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*.nbc")} == code
+
+
+WITHOUT_PRIVILEGES = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
+"""Runs root's command as one that permissions hold for."""
+
+KEEP = """
+    import numpy as np
+    from dovetail.solver.pairing import compilation
+    from dovetail.solver.pairing.greedy import take_in_order
+
+    before = compilation.is_kept()
+    one, none = np.ones(1, np.int64), np.full(1, -1)
+    take = compilation.compiled(take_in_order)
+    take(one - 1, one - 1, one - 1, one, one, one, 1, none)
+    assert none[0] == 0
+    compilation.keep()
+    worth = compilation.is_worth_compiling(1000)
+    print(before, compilation.is_kept(), sum(take.stats.cache_hits.values()), worth)
+    """
+
+
+@pytest.fixture(scope="module")
+def read_only(tmp_path_factory):
+    """An installed package that may not be written to."""
+    package = tmp_path_factory.mktemp("site") / "dovetail"
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "api", package, ignore=ignored)
+    for room in ("instances", "formulations", "solver"):
+        shutil.copytree(ROOT / room, package / room, ignore=ignored)
+    for folder in package.rglob("*/"):
+        folder.chmod(0o555)
+    yield package
+    for folder in package.rglob("*/"):
+        folder.chmod(0o755)
+
+
+def start(package: Path, home: Path) -> subprocess.Popen[str]:
+    """Run ``KEEP`` with a home, and with a package that it finds before any other."""
+    if os.geteuid() == 0 and shutil.which(WITHOUT_PRIVILEGES[0]) is None:
+        pytest.skip("root may write everywhere, and there is no setpriv")
+    prefix = WITHOUT_PRIVILEGES if os.geteuid() == 0 else ()
+    hidden = ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME")
+    own = {"HOME": str(home), "PYTHONPATH": str(package.parent), "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.Popen(
+        [*prefix, sys.executable, "-c", textwrap.dedent(KEEP)],
+        env={**{k: v for k, v in os.environ.items() if k not in hidden}, **own},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def outcome(process: subprocess.Popen[str]) -> str:
+    out, err = process.communicate()
+    assert process.returncode == 0, err
+    return out.strip()
+
+
+def test_a_read_only_installation_keeps_the_code_in_the_home(read_only, tmp_path):
+    at_once = [start(read_only, tmp_path) for _ in range(2)]
+    assert all(outcome(process).split()[1] == "True" for process in at_once)
+    assert list((tmp_path / ".cache").rglob("*.nbc"))
+    assert outcome(start(read_only, tmp_path)) == "True True 1 False"
+
+
+def test_without_any_folder_every_process_compiles(read_only, tmp_path):
+    home = tmp_path / "home"
+    home.mkdir(mode=0o555)
+    for _ in range(2):
+        assert outcome(start(read_only, home)) == "False False 0 False"
+
+
+def test_an_engine_that_is_not_compiled_says_so(tmp_path, monkeypatch):
+    monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
+    run_with_code_in(
+        tmp_path,
+        """
+        from dovetail import solve
+        from dovetail.instances.generate import generate
+
+        result = solve(generate(130, gangs=False), explain=False)
+        assert result.status == "optimal"
+        assert any("NUMBA_DISABLE_JIT is set" in note for note in result.plan.notes)
+        """,
+    )
+
+
+def test_what_is_worth_compiling_ahead(tmp_path):
+    run_with_code_in(
+        tmp_path,
+        """
+        from dovetail.solver.pairing.compilation import *
+        import dovetail.solver.pairing
+
+        assert not is_worth_compiling(100)
+        assert is_worth_compiling(101)
+        keep()
+        assert not is_worth_compiling(101)
+        """,
+    )

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import pickle
 import time
+import tracemalloc
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from dovetail.instances.errors import DovetailError
 from dovetail.solver.pairing import Prices, certificate_errors, match_pairs
 
-from .instances import enumerated, pair_values, random_case, random_cases
+from .instances import Case, enumerated, pair_values, random_case, random_cases
 
 NAN = np.nan
 TRIANGLE = np.array([[NAN, 5.0, 4.0], [5.0, NAN, 3.0], [4.0, 3.0, NAN]])
@@ -120,8 +122,17 @@ def test_same_seed_same_matching():
         ({"single_value": np.array([1, np.inf, 1])}, "single_value must be less than inf"),
         ({"gpus": -1}, "gpus must be a whole number >= 0 or None, got -1"),
         ({"gpus": 1.5}, "gpus must be a whole number >= 0 or None, got 1.5"),
-        ({"size": np.array([1, 0, 1])}, "size must be whole numbers >= 1, got 0 at 1"),
-        ({"size": np.array([1, 1.5, 1])}, "size must be whole numbers >= 1, got 1.5 at 1"),
+        ({"gpus": np.inf}, "gpus must be a whole number >= 0 or None, got inf"),
+        ({"gpus": NAN}, "gpus must be a whole number >= 0 or None, got nan"),
+        ({"size": np.array([1, 0, 1])}, "size must be whole numbers from 1 to .*, got 0 at 1"),
+        ({"size": np.array([1, 1.5, 1])}, "size must be whole numbers .*, got 1.5 at 1"),
+        ({"size": np.array([1, NAN, 1])}, "size must be whole numbers .*, got nan at 1"),
+        ({"size": np.array([1, np.inf, 1])}, "size must be whole numbers .*, got inf at 1"),
+        ({"size": np.array([1, 2**62, 1])}, f"from 1 to {2**40}, got {2**62} at 1"),
+        ({"size": [1, 2**70, 1]}, f"from 1 to {2**40}, got {2**70} at 1"),
+        ({"pair_value": np.full((3, 3), 1.7e308)}, "must be 0 or from 1e-250 .*, got 1.7e.308"),
+        ({"pair_value": np.full((3, 3), 5e-324)}, "must be 0 or from 1e-250 .*, got 5e-324"),
+        ({"single_value": np.full(3, 1.7e308)}, "must be 0 or from 1e-250 .*, got 1.7e.308"),
         ({"size": np.ones(4)}, r"size must have shape \(3,\), got \(4,\)"),
         ({"required": np.ones(3)}, "required must be a boolean array"),
         ({"time_limit": -1.0}, "time_limit must be >= 0 or None, got -1.0"),
@@ -129,8 +140,30 @@ def test_same_seed_same_matching():
     ],
 )
 def test_wrong_arguments(arguments, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=message) as refused:
         match_pairs(**{"pair_value": TRIANGLE, **arguments})
+    assert isinstance(refused.value, DovetailError)
+
+
+def test_numbers_of_numpy_are_taken():
+    limits = {"gpus": np.float32(2), "time_limit": np.float32(60)}
+    found = match_pairs(TRIANGLE, np.ones(3), size=np.array([1.0, 2.0, 1.0]), **limits)
+    assert found.status == "optimal"
+
+
+@pytest.mark.parametrize(
+    ("size", "status"),
+    [([10**8] * 4, "optimal"), ([10**8, 2 * 10**8] * 2, "optimal"), ([10**8, 10**8 - 1] * 2, "")],
+)
+def test_memory_does_not_grow_with_the_sizes(size, status):
+    """Sizes are counted in what they have in common; else the gap is left, and said."""
+    arguments = (np.full((4, 4), 3.0), np.full(4, 2.0), 25 * 10**7, np.array(size))
+    tracemalloc.start()
+    found = match_pairs(*arguments)
+    assert certificate_errors(found, *arguments) == []
+    assert tracemalloc.get_traced_memory()[1] < 2**20
+    tracemalloc.stop()
+    assert found.status == status or found.bound >= enumerated(Case(*arguments))
 
 
 @pytest.mark.usefixtures("way")

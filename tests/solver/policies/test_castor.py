@@ -1,13 +1,19 @@
-import pytest
+from dataclasses import dataclass
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dovetail.executor.simulation import simulate
 from dovetail.instances.instance import Instance
 from dovetail.instances.slowdown_table import SlowdownTable
-from dovetail.solver.policies import policy_named
+from dovetail.solver.policies import Decision, Policy, Start, State, policy_named
+from dovetail.solver.rounds import solve
 from tests.executor.simulation.worlds import finishes, run, trace, world
 
 
-def with_batch(where: Instance, memory_mib: dict[str, float]) -> Instance:
-    """Return a world whose workloads fill memory with 8 samples at 1 s and 1 s each."""
+def with_batch(where: Instance, memory_mib: dict[str, float], fixed_s: float = 1.0) -> Instance:
+    """Return a world whose workloads fill memory with 8 samples at ``fixed_s`` and 1 s each."""
     data = where.to_data()
     for name, memory in memory_mib.items():
         data["workloads"][name] = {
@@ -17,7 +23,7 @@ def with_batch(where: Instance, memory_mib: dict[str, float]) -> Instance:
                 "min": 1,
                 "fixed_mib": 0.0,
                 "mib_per_sample": memory / 8,
-                "step_s": {"fixed": 1.0, "per_sample": 1.0},
+                "step_s": {"fixed": fixed_s, "per_sample": 1.0},
             },
         }
     return Instance.from_data(data)
@@ -90,6 +96,98 @@ def test_a_job_accumulates_gradients_to_fit_beside_another():
         assert finishes(history) == [102, 13]
     alone = run(jobs, where, policy_named("castor:sub_batch=false"))
     assert finishes(alone) == [100, 109]
+
+
+def with_half_batches(slowdowns: tuple[float, float], stretch: float) -> Instance:
+    """Return a GPU on which b fits beside a at half its batch, which stretches both by so much."""
+    where = world(gpus=1, slowdowns=[("a", "b", *slowdowns)])
+    # Two steps of 4 samples over one of 8: 2 (f + 4) / (f + 8) = stretch.
+    return with_batch(where, {"a": 8000.0, "b": 12000.0}, fixed_s=8 * (stretch - 1) / (2 - stretch))
+
+
+@pytest.mark.parametrize(
+    ("stretch", "mean_s"),
+    # Shared, a ends at 1.05 x 100 = 105 and b, which keeps its sub-batch, at 5 + stretch x 1000.
+    # One after the other at full batch: 100 and 1100.
+    [(1.07, 590), (1.24, 600), (1.38, 600), (1.5, 600)],
+)
+def test_a_sub_batch_stretches_a_job_to_its_end(stretch, mean_s):
+    where = with_half_batches((1.05, 1.05), stretch)
+    jobs = trace((0, 1, 101, "a"), (1, 1, 1000, "b"))
+    assert sum(finishes(run(jobs, where, policy_named("castor")))) / 2 - 1 == pytest.approx(mean_s)
+    data = where.to_data() | {
+        "jobs": [
+            {"id": "host", "workload": "a", "state": "running", "gpus": ["n0-0"]},
+            {"id": "joiner", "workload": "b"},
+        ]
+    }
+    data["jobs"][0]["remaining_s"], data["jobs"][1]["remaining_s"] = 100, 1000
+    found = solve(Instance.from_data(data), "jct").plan
+    assert found is not None
+    assert (len(found.assignments) == 2) == (mean_s < 600)
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """Start the host in one mode; the other beside it in another, or (None) when it has ended."""
+
+    host_mode: int
+    joining_mode: int | None
+
+    def decide(self, state: State) -> Decision:
+        for job in state.pending.values():
+            if not state.residents[0]:
+                mode = self.host_mode if job.number == 0 else 0
+                return Decision((Start(job, (0,), mode=mode),))
+            if self.joining_mode is not None:
+                return Decision((Start(job, (0,), mode=self.joining_mode),))
+        return Decision()
+
+
+@dataclass(frozen=True)
+class Joining:
+    """Start the host in a mode; the policy decides on the other."""
+
+    host_mode: int
+    policy: Policy
+
+    def decide(self, state: State) -> Decision:
+        if 0 in state.pending:
+            return Fixed(self.host_mode, None).decide(state)
+        return self.policy.decide(state)
+
+
+@given(
+    slowdowns=st.tuples(st.floats(1, 2.2), st.floats(1, 2.2)),
+    left=st.tuples(st.integers(20, 2000), st.integers(20, 2000)),
+    stretch=st.floats(1.01, 1.6),
+    host_mode=st.integers(0, 1),
+)
+def test_the_better_of_sharing_and_waiting_is_chosen(slowdowns, left, stretch, host_mode):
+    where = with_half_batches(slowdowns, stretch)
+    jobs = trace((0, 1, left[0], "a"), (1, 1, left[1], "b"))
+
+    def total_s(policy: Policy) -> float:
+        return sum(finishes(simulate(jobs, where, policy)))
+
+    # At full batch b fits only beside a at half.
+    joining = [1, 2] if host_mode == 0 else [0, 1, 2]
+    best = min(total_s(Fixed(host_mode, mode)) for mode in (None, *joining))
+    assert total_s(Joining(host_mode, policy_named("castor"))) == pytest.approx(best, abs=1e-4)
+
+
+@pytest.mark.parametrize(("gsla", "together"), [(1.3, False), (1.5, True)])
+def test_a_latency_critical_gang_keeps_its_gsla_at_the_smallest_sub_batch_of_its_hosts(
+    gsla, together
+):
+    # Beside a, b fits at half its batch: 1.1 x 10/9 = 1.22. Beside c it fits at a quarter:
+    # 0.96 x 12/9 = 1.28. One batch for both is a quarter, which is 1.1 x 12/9 = 1.47 beside a.
+    where = world(gpus=2, slowdowns=[("a", "b", 1.1, 1.1), ("c", "b", 1.1, 0.96)], workloads="abc")
+    where = with_batch(where, {"a": 12000.0, "b": 8000.0, "c": 14000.0})
+    jobs = trace((0, 1, 100, "a"), (0, 1, 100, "c"), (1, 2, 9, "b", gsla), priority="latency")
+    for name in ("castor", "sjf-ffs"):
+        gang = run(jobs, where, policy_named(name)).stays[0 if together else 2]
+        assert (gang.job, gang.mode, gang.start_s) == ((2, 2, 1) if together else (2, 0, 100))
 
 
 def test_a_pair_that_ran_out_of_memory_is_not_tried_again():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -120,6 +122,55 @@ def test_everyone_ends_and_nobody_runs_out_of_memory_twice_for_one_reason(name, 
     # Every crash tells of at least one more pair on one GPU model that does not run.
     crashes = {stay.start_s for stay in history.stays if stay.ending == "out_of_memory"}
     assert len(crashes) <= len(MODELS) * len(WORKLOADS) * (len(WORKLOADS) + 1) // 2
+
+
+def _with_tails(entries, seed):
+    """Return entries of which half have tail latencies, on either side of most gSLAs."""
+    draw = np.random.default_rng(200 + seed)
+    return [
+        {**entry, "p99": list(draw.uniform(1.0, 2.5, 1).repeat(2))}
+        if draw.random() < 0.5
+        else entry
+        for entry in entries
+    ]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_latency_critical_job_keeps_its_gsla(name, seed):
+    world = _world(seed)
+    entries = _with_tails([entry.to_data() for entry in world.slowdowns], seed)
+    world = Instance.from_data({**world.to_data(), "slowdowns": entries})
+    jobs = [dataclasses.replace(job, priority="latency") for job in _trace(seed).jobs]
+    # Every other job is latency-critical. run() fails where one is beside whom it may not.
+    jobs[::2] = _trace(seed).jobs[::2]
+    history = run(Trace.of("latency", jobs), world, policy_named(name), _options(seed))
+    assert all(math.isfinite(outcome.finish_s) for outcome in history.outcomes)
+
+
+def _ever_together(name, tail, *priority):
+    """Tell whether two jobs that come to one GPU one after the other ever share it."""
+    entry = {"pair": ["a", "b"], "slowdown": [1.1, 1.1], **({"p99": tail} if tail else {})}
+    node = {"id": "n0", "gpu_count": 1, "gpu": {"model": "V100", "memory_mib": 40000.0}}
+    data = _world(0).to_data() | {"cluster": {"nodes": [node]}, "slowdowns": [entry]}
+    jobs = [
+        TraceJob("j0", 0.0, 1, 1000.0, "a", gsla=1.5, priority=priority[0]),
+        TraceJob("j1", 1.0, 1, 100.0, "b", gsla=1.5, priority=priority[1]),
+    ]
+    history = run(Trace.of("two", jobs), Instance.from_data(data), policy_named(name))
+    stays = sorted(history.stays, key=lambda stay: stay.start_s)
+    return any(one.end_s > next_.start_s for one, next_ in pairwise(stays))
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_only_a_tail_above_the_gsla_keeps_a_latency_critical_job_apart(name):
+    shares = _ever_together(name, None, "batch", "batch")
+    assert _ever_together(name, [9.0, 9.0], "batch", "batch") == shares
+    assert _ever_together(name, None, "latency", "latency") == shares
+    assert _ever_together(name, [1.4, 9.0], "latency", "batch") == shares
+    assert _ever_together(name, [9.0, 1.4], "batch", "latency") == shares
+    assert not _ever_together(name, [9.0, 1.4], "latency", "batch")
+    assert not _ever_together(name, [1.4, 9.0], "batch", "latency")
 
 
 @pytest.mark.parametrize("name", POLICIES)

@@ -30,7 +30,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may act as ano
 
 ME = os.geteuid()
 NOBODY = 65534
-SHORT = Patience(answer_s=2, active_s=0.3, terminate_s=2, shutdown_s=2, quit_s=1)
+SHORT = Patience(answer_s=6, active_s=0.3, terminate_s=2, shutdown_s=2, quit_s=1)
 
 
 @pytest.fixture

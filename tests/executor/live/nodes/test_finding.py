@@ -29,6 +29,14 @@ def test_nodes_are_found_and_found_again_when_the_file_changes(file):
     assert set(finder.nodes()) == {"n1", "n2"}
 
 
+def test_a_node_that_any_user_could_be_is_not_taken_up(file, caplog):
+    finder = ListedNodes(file, privileged=True)
+    file.write_text(file.read_text() + "- {id: n2, address: 10.0.0.2, port: 1024}\n")
+    os.utime(file, ns=(1, 1))
+    assert set(finder.nodes()) == {"n1"}
+    assert "nodes[1].port: must be a port below 1024, got 1024" in caplog.text
+
+
 def test_a_file_that_is_broken_meanwhile_changes_nothing_and_is_told_once(file, caplog):
     good = file.read_text()
     finder = ListedNodes(file)

@@ -26,7 +26,7 @@ def test_gangs_are_launched_on_a_machine_and_on_nodes(benchmark, capsys):
     benchmark.tell_launches(1)
     found = re.findall(r"gang of (\d): ([\d.]+) s \(median of 1", capsys.readouterr().out)
     assert [int(workers) for workers, _ in found] == [2, 2, 3]
-    assert all(0 < float(seconds) < 60 for _, seconds in found)
+    assert all(float(seconds) > 0 for _, seconds in found)
 
 
 def test_simulated_nodes_run_gangs_over_the_protocol_as_the_simulated_pool_does(benchmark, capsys):

@@ -84,7 +84,7 @@ def test_a_node_that_is_lost_ends_its_gang_which_runs_once_more_elsewhere(ray, f
     late_s = max(copy.last_s for copy in runs_of(copies(gang.folder, gang.id))[0]) - undone_s
     print(f"\n{what}: last line of the former run, after the end of the fault: {late_s:.2f} s")
     # What thaws is killed by its shim as soon as that runs.
-    assert late_s < 1
+    assert late_s < 10
 
 
 def boot_s():

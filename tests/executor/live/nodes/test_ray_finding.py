@@ -121,6 +121,7 @@ def test_without_ray_the_extra_is_named(tmp_path, monkeypatch):
         RayFinder(tmp_path, RayPlan(address="127.0.0.1:1")).start()
 
 
+@pytest.mark.usefixtures("shadowed")
 def test_a_cluster_that_does_not_answer_is_told_in_one_line(tmp_path, caplog):
     pytest.importorskip("ray", reason="needs the extra: pip install './dovetail[ray]'")
     with socket.socket() as free:

@@ -12,6 +12,7 @@ from contextlib import closing
 
 import pytest
 
+from dovetail.executor.live.clock import boot_s
 from dovetail.executor.live.nodes import agent as agent_of_a_node
 from dovetail.executor.live.nodes import channel, serving
 from dovetail.executor.live.nodes.agent import Agent
@@ -177,6 +178,17 @@ def test_a_connection_that_the_agent_has_ended_is_not_used_again(address, monkey
             time.sleep(0.6)
     os.close(bell)
     assert taken == 3
+
+
+def test_a_connection_that_takes_no_request_is_closed(address):
+    where = NodeAddress(*address, TOKEN)
+    with closing(channel.Channel(where)) as link, closing(connected(address)) as broken:
+        broken.connect()
+        broken.sock.shutdown(socket.SHUT_WR)
+        link._idle.append((broken, boot_s()))
+        with pytest.raises(BrokenPipeError):
+            link.ask(Exchange(turn=1, home="h", epoch=1, lease_s=15.0))
+        assert broken.sock is None
 
 
 def test_a_log_is_no_way_to_other_files(address):

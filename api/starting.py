@@ -1,0 +1,94 @@
+"""What starts the jobs of a plan by hand: environment variables for each rank."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from typing import Any
+
+from dovetail.executor.live.mps.client import PERCENTAGE, PRIORITY
+from dovetail.executor.live.mps.control import DEVICES
+from dovetail.instances.instance import Instance
+from dovetail.instances.plan import Plan
+
+_UUID = re.compile(r"(GPU|MIG)-[0-9A-Fa-f-]+")
+_HEAD = """\
+# Each line is a process of a job that starts: put its command between variables and comment.
+# Devices are numbered as in the instance, which has to be the order of nvidia-smi.
+export CUDA_DEVICE_ORDER=PCI_BUS_ID"""
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One process of a job that starts.
+
+    Attributes
+    ----------
+    job, node, gpu : str
+        Which job, and where.
+    rank, workers : int
+        Which of its processes, from 0, and how many there are.
+    sub_batch : int or None
+        The sub-batch that the plan lets the job run at.
+    environment : dict of str to str
+        What the process needs in its environment.
+    """
+
+    job: str
+    node: str
+    gpu: str
+    rank: int
+    workers: int
+    sub_batch: int | None
+    environment: Mapping[str, str]
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the rank as plain data."""
+        return asdict(self)
+
+
+def ranks(instance: Instance, plan: Plan) -> Iterator[Rank]:
+    """Yield every process of the jobs that a plan starts.
+
+    A GPU whose id is a UUID is named by it, others by their position in their node. Where the
+    instance has latency jobs, the priority of all others is below normal.
+    """
+    numbers = {
+        gpu.id: gpu.id if _UUID.fullmatch(gpu.id) else str(k)
+        for node in instance.cluster.nodes
+        for k, gpu in enumerate(node.devices)
+    }
+    jobs = instance.jobs_by_id
+    latency = any(job.priority == "latency" for job in instance.jobs)
+    for row in plan.assignments:
+        if jobs[row.job].running and not plan.preempt:
+            continue
+        for rank, (gpu, share) in enumerate(zip(row.gpus, row.shares, strict=True)):
+            environment = {DEVICES: numbers[gpu]}
+            if share is not None:
+                environment[PERCENTAGE] = str(share)
+            if latency:
+                environment[PRIORITY] = "0" if jobs[row.job].priority == "latency" else "1"
+            node, workers = instance.places[gpu].node, len(row.gpus)
+            yield Rank(row.job, node, gpu, rank, workers, row.sub_batch, environment)
+
+
+def shell_lines(found: Iterable[Rank]) -> Iterator[str]:
+    """Yield lines for a shell, node by node."""
+    yield _HEAD
+    for node, on_node in groupby(sorted(found, key=lambda rank: rank.node), lambda r: r.node):
+        yield f"\n# on {node}"
+        for rank in on_node:
+            variables = " ".join(f"{name}={value}" for name, value in rank.environment.items())
+            yield f"{variables}  # {_told(rank)}"
+
+
+def _told(rank: Rank) -> str:
+    parts = [f"command of {rank.job}: on {rank.gpu}"]
+    if rank.workers > 1:
+        parts.append(f"rank {rank.rank} of {rank.workers}")
+    if rank.sub_batch is not None:
+        parts.append(f"sub-batch {rank.sub_batch}")
+    return ", ".join(parts)

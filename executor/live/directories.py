@@ -1,0 +1,46 @@
+"""State directories belong to whoever writes there: else another user could choose what is written.
+
+As OpenSSH asks of its users' files (``StrictModes``).
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from dovetail.instances.errors import InputError
+from dovetail.instances.files import source_name
+
+
+def require_own(directory: Path) -> None:
+    """Refuse a directory, where it is there, that others could have prepared.
+
+    It must belong to this user, and not everybody may write there. For root, all folders above
+    it must belong to root, and everybody may write at most where nobody can move what is
+    another's (sticky, as ``/tmp``).
+
+    Raises
+    ------
+    InputError
+        One line.
+    """
+    resolved = directory.resolve()
+    if resolved.exists():
+        _require(resolved, {os.geteuid()})
+    if os.geteuid() == 0:
+        # In a user name space, the root of the system has another number.
+        trusted = {0, os.stat("/").st_uid}
+        for folder in {*resolved.parents, *Path(os.path.abspath(directory)).parents}:
+            if folder.exists():
+                _require(folder, trusted, sticky=True)
+
+
+def _require(folder: Path, owners: set[int], sticky: bool = False) -> None:
+    found = folder.stat()
+    if found.st_uid not in owners:
+        rule = f"must belong to user {os.geteuid()}, got one of user {found.st_uid}"
+        raise InputError(rule, source=source_name(folder))
+    if found.st_mode & stat.S_IWOTH and not (sticky and found.st_mode & stat.S_ISVTX):
+        rule = f"must not be writable by everybody, got mode {stat.S_IMODE(found.st_mode):o}"
+        raise InputError(rule, source=source_name(folder))

@@ -1,0 +1,63 @@
+"""Classes of users, by the path to import them by, and errors that come from their code."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Iterable
+from importlib import import_module
+from typing import Final
+
+from dovetail.instances.errors import UnsupportedError
+
+PREFIX: Final = "python:"
+
+
+def class_at(path: str, what: str, method: str) -> type:
+    """Return the class that ``python:MODULE.CLASS`` names.
+
+    Parameters
+    ----------
+    path : str
+        With its prefix.
+    what : str
+        What it is to be, for errors.
+    method : str
+        What it has to have.
+
+    Raises
+    ------
+    UnsupportedError
+        When it cannot be imported, or is no such class.
+    """
+    module, _, name = path.removeprefix(PREFIX).rpartition(".")
+    try:
+        found = getattr(import_module(module), name)
+    except Exception as error:  # whatever the module does when it is imported
+        rule = "is written python:MODULE.CLASS, and has to be importable"
+        raise UnsupportedError(f"{what} {path!r} {rule}: {error}") from None
+    if not (isinstance(found, type) and callable(getattr(found, method, None))):
+        raise UnsupportedError(f"{what} {path!r} must be a class with a method {method}")
+    return found
+
+
+def modules_in(texts: Iterable[object]) -> frozenset[str]:
+    """Return the modules that are named as ``python:MODULE.CLASS`` in some of these texts."""
+    named = re.compile(rf"{PREFIX}([\w.]+)\.\w+")
+    return frozenset(module for text in texts for module in named.findall(str(text)))
+
+
+def own_traceback(error: BaseException, texts: Iterable[object]) -> list[traceback.FrameSummary]:
+    """Return the part of a traceback that begins in a module of the user's; empty if there is none.
+
+    Parameters
+    ----------
+    error : BaseException
+        That was raised.
+    texts : iterable
+        Where the user's classes are named.
+    """
+    modules, frame = modules_in(texts), error.__traceback__
+    while frame and frame.tb_frame.f_globals.get("__name__") not in modules:
+        frame = frame.tb_next
+    return list(traceback.extract_tb(frame))

@@ -1,0 +1,91 @@
+"""Who connects and how often: nobody keeps others from being answered by connecting only."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import ExitStack
+
+import pytest
+
+from dovetail.executor.live.brain import JobState
+from dovetail.live import connections
+from dovetail.live.client import Client
+from dovetail.live.connections import Peer, Room
+from tests.api.live.services import ME, TOKENS, job, served, service_here
+
+DESCRIPTORS = 256
+
+
+def test_nobody_takes_the_room_of_others():
+    room = Room(1024)
+    mine, root = Peer("users", 1000), Peer("administrators", 0)
+    assert sum(room.enter(mine) for _ in range(1100)) == 64
+    assert sum(room.enter(Peer("users", uid)) for uid in range(2000, 3000)) == 256 - 64
+    assert sum(room.enter(Peer("hosts", f"10.0.0.{k}")) for k in range(250)) == 250
+    assert sum(room.enter(root) for _ in range(1100)) == 256
+    assert not room.enter(mine)
+    room.leave(mine)
+    assert room.enter(mine)
+
+
+def answered(raw):
+    """Return all that comes until the other end hangs up."""
+    raw.settimeout(60)
+    return b"".join(iter(lambda: raw.recv(65536), b""))
+
+
+@pytest.mark.parametrize(
+    "head", [b"", b"GET /v1/jobs HTTP/1.1\r\nHost: x\r\n", b"GET /v1/service HTTP/1.1\r\n"]
+)
+def test_whoever_does_not_finish_a_head_is_hung_up_on(short_path, monkeypatch, head):
+    monkeypatch.setattr(connections, "HEAD_S", 0.2)
+    with service_here(short_path, short_path / "api.sock") as live:
+        host, port = live.url.removeprefix("http://").split(":")
+        with ExitStack() as stack:
+            local = stack.enter_context(socket.socket(socket.AF_UNIX))
+            local.connect(live.socket)
+            remote = stack.enter_context(socket.create_connection((host, int(port))))
+            for raw in (local, remote):
+                raw.sendall(head)
+            assert answered(local) == answered(remote) == b""
+        assert live.client.submit([job()]) == ("j1",)
+
+
+def test_whoever_waits_for_an_answer_is_not_hung_up_on(short_path, monkeypatch):
+    monkeypatch.setattr(connections, "HEAD_S", 0.2)
+    with service_here(short_path, short_path / "api.sock") as live:
+        live.client.submit([job()])
+        assert live.client.job("j1", wait_s=1.0).id == "j1"
+
+
+def test_two_lengths_of_one_body_are_refused(live):
+    """Where a proxy believes the other one, the rest would be somebody else's request."""
+    hidden = b"GET /v1/service HTTP/1.1\r\nHost: x\r\n\r\n"
+    head = b"POST /v1/drain HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n" % len(hidden)
+    with socket.socket(socket.AF_UNIX) as raw:
+        raw.connect(live.socket)
+        raw.sendall(head + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + hidden)
+        told = answered(raw)
+    assert told.startswith(b"HTTP/1.1 400 ")
+    assert told.count(b"HTTP/1.1") == 1
+    assert b"got both" in told
+
+
+def test_idle_connections_leave_descriptors_for_jobs(short_path, tmp_path):
+    tokens = tmp_path / "tokens"
+    tokens.write_text(f"{ME} {TOKENS[ME]}\n")
+    tokens.chmod(0o600)
+    options = ("--pool", "cpu:devices=1", "--listen", "127.0.0.1:0", "--tokens", tokens)
+    with ExitStack() as stack:
+        _, told = stack.enter_context(served(short_path, *options, descriptors=DESCRIPTORS))
+        port = int(told.rpartition("TCP port ")[2])
+        idle = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+            for _ in range(2 * DESCRIPTORS)
+        ]
+        assert answered(idle[-1]).startswith(b"HTTP/1.1 503 ")
+        client = stack.enter_context(Client(str(short_path / "api.sock")))
+        (name,) = client.submit([job(command=["sh", "-c", "ulimit -n"])])
+        assert client.wait(name).state is JobState.FINISHED
+        assert not any("lost" in step.why for step in client.job(name).history)
+        assert b"".join(client.log(name)) == f"{DESCRIPTORS}\n".encode()

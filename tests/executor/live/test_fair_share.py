@@ -1,0 +1,137 @@
+"""Fair shares between users: in the brain, and in a service on the simulated pool."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from dovetail.executor.live import checkpoint
+from dovetail.executor.live.brain import OVER, QUEUED
+from dovetail.executor.live.desk import RefusedError
+from dovetail.executor.live.fair_share import standings
+from dovetail.executor.live.jobs import Owner
+from dovetail.executor.live.journal import read_brain
+from dovetail.instances.errors import InputError
+
+from .telling import ANN, BOB, Story
+from .test_service import ME, is_in, service_in
+from .test_service import spec as live_spec
+from .waiting import wait_until
+
+EVA = Owner(name="other-eva", uid=os.geteuid() + 2000, gid=1000)
+POLICIES = ("dovetail", "fifo", "sjf", "tiresias", "gavel", "lucid", "random")
+
+
+def order_of_starts(service):
+    """Return the owners of all jobs that were started, in the order of their starts."""
+    started = [job for job in service.jobs(over=True) if job.runs]
+    first = {
+        job.id: min(s.at_s for s in service.job(job.id).history if s.state == "starting")
+        for job in started
+    }
+    return [job.owner for job in sorted(started, key=lambda job: first[job.id])]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_many_jobs_of_one_user_do_not_lock_out_another(tmp_path, policy):
+    """Bob's are shorter, earlier and weigh more: whatever a policy goes by, they would be first."""
+    many = [live_spec(work_s=20, owner=BOB, weight=9.0, estimate_s=20.0) for _ in range(40)]
+    one = live_spec(work_s=40, owner=EVA, estimate_s=40.0)
+    with service_in(tmp_path, policy=policy, any_user=True) as service:
+        service.submit(many, BOB)
+        wait_until(lambda: sum(job.runs for job in service.jobs()) >= 2)
+        service.submit([one], EVA)
+        before = sum(job.runs > 0 for job in service.jobs(over=True))
+        wait_until(lambda: service.job("j41").runs or service.jobs()[0].id == "j41")
+        started = sum(job.runs > 0 for job in service.jobs(over=True) if job.owner == "bob")
+        for job in service.jobs():
+            service.cancel(job.id, BOB if job.owner == "bob" else EVA)
+    assert service.job("j41").runs == 1
+    # Those who were about to start when Eva's came, and at most as many as there are devices.
+    assert started <= before + 2
+
+
+def test_users_take_turns_on_one_device(tmp_path):
+    with service_in(tmp_path, policy="sjf", any_user=True) as service:
+        service.drain(["n-1"], True, live_spec().owner)
+        service.submit([live_spec(work_s=1, owner=BOB, estimate_s=1.0) for _ in range(6)], BOB)
+        service.submit([live_spec(work_s=4, owner=EVA, estimate_s=4.0) for _ in range(3)], EVA)
+        wait_until(lambda: not service.jobs(), 60)
+        owners = order_of_starts(service)
+    # By the time that each has used: Eva's jobs are four times as long.
+    assert EVA.name in owners[:2]
+    assert owners.count(EVA.name) == 3
+    assert owners[-1] == EVA.name
+    brain = read_brain(tmp_path)
+    assert set(brain.used) == {BOB.uid, EVA.uid}
+
+
+def test_it_is_told_whose_jobs_come_first(tmp_path):
+    with service_in(tmp_path, any_user=True) as service:
+        service.submit([live_spec(work_s=600, owner=BOB)] * 4, BOB)
+        wait_until(lambda: sum(job.runs for job in service.jobs()) == 2)
+        service.submit([live_spec(work_s=600, owner=EVA)], EVA)
+        told = service.explain("j3").splitlines()
+        assert service.job("j3").waiting_for.startswith("fair share: an idle device, after jobs of")
+        assert service.job("j5").waiting_for == "an idle device"
+        reasons = {each.job: each.reason for each in service.plan().waiting}
+        for job in service.jobs():
+            service.cancel(job.id, ME)
+    first = "fair share: first come jobs of other-eva, who has 0 devices, "
+    assert any(line.startswith(first) for line in told)
+    assert reasons["j3"].startswith(first)
+    assert reasons["j5"] == "capacity: no device is idle"
+
+
+def test_a_user_may_have_so_many_jobs_waiting_and_such_weights(tmp_path):
+    with service_in(tmp_path, any_user=True, most_waiting=3) as service:
+        service.drain([], True, ME)
+        service.submit([live_spec(owner=BOB)] * 2, BOB)
+        told = "^bob may have 3 waiting jobs, has 2, and 2 more are submitted$"
+        with pytest.raises(RefusedError, match=told):
+            service.submit([live_spec(owner=BOB)] * 2, BOB)
+        with pytest.raises(InputError, match=r"^weight: must be <= 10 \(administrators: any\)"):
+            service.submit([live_spec(owner=BOB, weight=11.0)], BOB)
+        service.submit([live_spec(owner=BOB, weight=10.0)], BOB)
+        service.submit([live_spec(owner=EVA)] * 3, EVA)
+        service.submit([live_spec(weight=1e15)] * 4, ME)
+        assert len(service.jobs()) == 10
+
+
+def test_what_is_left_goes_to_whoever_can_use_it(tmp_path):
+    with service_in(tmp_path, policy="fifo", any_user=True) as service:
+        service.submit([live_spec(work_s=600, owner=BOB)], BOB)
+        wait_until(lambda: service.job("j1").runs)
+        service.submit([live_spec(work_s=600, workers=2, owner=EVA)], EVA)
+        service.submit([live_spec(work_s=600, owner=BOB) for _ in range(2)], BOB)
+        service.cancel("j2", EVA)
+        wait_until(is_in(service, "j2", *OVER))
+        wait_until(lambda: service.job("j3").runs)
+        for job in ("j1", "j3", "j4"):
+            service.cancel(job, BOB)
+
+
+class TestBrain:
+    def test_used_time_is_of_the_journal(self):
+        story = Story()
+        story.ended(story.running(owner=ANN))
+        again = checkpoint.restored(checkpoint.brain_text(story.brain), [])
+        assert story.brain.used[ANN.uid] > 0
+        assert again.used == story.brain.used
+
+    def test_whoever_comes_back_pays_for_no_time_when_nobody_waited(self):
+        story = Story()
+        story.ended(story.running(owner=ANN))
+        story.submit(owner=BOB)
+        story.submit(owner=ANN)
+        known = standings(story.brain)
+        assert known[ANN.uid] == known[BOB.uid]
+
+    def test_those_who_wait_are_counted(self):
+        story = Story()
+        story.submit(owner=ANN)
+        story.submit(owner=BOB)
+        waiting = [job for job in story.brain.jobs.values() if job.state in QUEUED]
+        assert story.brain.waiting == {ANN.uid: 1, BOB.uid: 1}
+        assert len(waiting) == 2

@@ -1,0 +1,152 @@
+"""Objectives and solvers of a user's own, as classes and by the path to import them by."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from dovetail import JobValues, Plan, check, solve
+from dovetail.instances import library
+from dovetail.instances.errors import UnsupportedError
+from dovetail.instances.generate import generate
+from dovetail.solver.highs import Highs
+from dovetail.solver.registry import solver_named
+from dovetail.solver.verification import verify
+from tests.data import small
+
+ONE_EACH = [{"id": w, "workload": w} for w in "abc"]
+PAIRS = [
+    {"pair": ["a", "b"], "slowdown": [1.1, 5.0]},  # rates 0.91 and 0.20
+    {"pair": ["a", "c"], "slowdown": [1.9, 1.9]},  # rates 0.53 and 0.53
+]
+NAME = f"python:{__name__}.Fairness"
+
+
+class Fairness(JobValues):
+    """The sum over placed jobs of log(1 + weight x rate)."""
+
+    def gain(self, job, slowdown, model):
+        return np.log1p(super().gain(job, slowdown, model))
+
+
+class Rising(JobValues):
+    def gain(self, job, slowdown, model):
+        return slowdown
+
+
+class Endless(JobValues):
+    def gain(self, job, slowdown, model):
+        return np.full(len(job), np.inf)
+
+
+class Scalar(JobValues):
+    def gain(self, job, slowdown, model):
+        return 1.0
+
+
+class MyHighs:
+    """A backend that needs nothing of ours but the arrays."""
+
+    name = "mine"
+
+    def solve(self, program, limits, start=None):
+        return Highs().solve(program, limits, start)
+
+
+class Demanding:
+    def __init__(self, colour):
+        self.colour = colour
+
+    def solve(self, problem, limits):
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("solver", ["auto", "matching", "cpsat", "highs", "milp"])
+def test_every_solver_maximises_what_the_class_says(solver):
+    instance = small(ONE_EACH, PAIRS, gpus=1)
+    assert {row.job for row in solve(instance, solver=solver).plan.assignments} == {"a", "b"}
+    result = solve(instance, Fairness, solver)
+    assert {row.job for row in result.plan.assignments} == {"a", "c"}
+    assert result.status == "optimal"
+    assert result.objective == pytest.approx(2 * math.log1p(1 / 1.9))
+    assert result.bound == pytest.approx(result.objective)
+
+
+def test_solvers_agree_on_larger_rounds():
+    instance = generate(24, seed=3, gpus=8)
+    found = [solve(instance, Fairness, name).objective for name in ("auto", "cpsat", "highs")]
+    assert found == pytest.approx([found[0]] * 3)
+
+
+def test_the_plan_names_the_class_and_the_checker_says_what_it_did_not_compute():
+    instance = small(ONE_EACH, PAIRS, gpus=1)
+    plan = Plan.from_data(solve(instance, Fairness).plan.to_data())
+    assert plan.objective.name == NAME
+    report = check(instance, plan)
+    assert report.valid
+    assert report.value == pytest.approx(2 / 1.9)
+    assert report.warnings == (f"the plan's {NAME} was not checked, only throughput was",)
+
+
+def test_reasons_speak_of_the_class():
+    """Beside each other, both would get next to nothing."""
+    pair = {"pair": ["a", "b"], "slowdown": [9.0, 9.0]}
+    result = solve(small(ONE_EACH[:2], [pair], gpus=1), Fairness)
+    told = " ".join(row.reason for row in result.plan.waiting)
+    assert f"but {NAME} would fall by" in told
+
+
+def test_a_certificate_is_verified_under_the_same_class():
+    instance = generate(12, seed=1, gpus=4, gangs=False, shares=())
+    result = solve(instance, Fairness, "matching")
+    assert verify(instance, result, Fairness).certificate == "checked"
+
+
+def test_a_round_may_begin_with_the_last_ones_prices():
+    instance = generate(12, seed=1, gpus=4, gangs=False, shares=())
+    first = solve(instance, Fairness, "matching")
+    again = solve(instance, Fairness, "matching", previous=first)
+    assert again.objective == pytest.approx(first.objective)
+    assert first.prices is None or first.prices.of(instance, "throughput") is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (Rising, "gain must not rise with the slowdown"),
+        (Endless, "gain must return a finite number for each job"),
+        (Scalar, "gain must return a finite number for each job"),
+        (dict, "objective must be a subclass of JobValues, got dict"),
+    ],
+)
+def test_gains_that_would_make_bounds_wrong_are_refused(kind, message):
+    made = (lambda compiled: {}) if kind is dict else kind
+    with pytest.raises(UnsupportedError, match=message):
+        solve(small(ONE_EACH, PAIRS), made)
+
+
+@pytest.mark.parametrize("solver", [MyHighs(), f"python:{__name__}.MyHighs"])
+def test_a_backend_solves_rounds(solver):
+    lab = library.load("first-pairs")
+    result = solve(lab, solver=solver)
+    assert result.plan.solver == "mine"
+    assert result.objective == pytest.approx(solve(lab).objective)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("python:absent.Mine", "has to be importable: No module named 'absent'"),
+        ("python:math.pi", "solver 'python:math.pi' must be a class with a method solve"),
+        ("python:fractions.Fraction", "must be a class with a method solve"),
+        (f"python:{__name__}.Demanding", "must need no arguments"),
+        ("higs", "got 'higs', did you mean highs?"),
+    ],
+)
+def test_a_solver_that_cannot_be_is_told_in_one_line(name, message):
+    with pytest.raises(UnsupportedError) as raised:
+        solver_named(name)
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)

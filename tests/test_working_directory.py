@@ -1,0 +1,55 @@
+"""No process of ours runs a file of the working directory that has the name of a library."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from dovetail import Instance, solve
+from dovetail.executor.simulation.campaign import Campaign
+from dovetail.executor.simulation.setup import Setup
+from dovetail.instances._children import module_command
+from tests.data import example_data
+from tests.executor.simulation.worlds import trace, world
+
+PROGRAMS = (
+    "dovetail.executor.live.fitting",
+    "dovetail.executor.live.nodes.ray_driver",
+    "dovetail.executor.live.nodes.serving",
+    "dovetail.executor.live.nodes.slurm_node",
+    "dovetail.executor.live.nodes.slurm_pilot",
+    "dovetail.solver._child",
+)
+"""What `module_command` is asked to run."""
+
+
+@pytest.mark.usefixtures("shadowed")
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_program_of_ours(program):
+    # None has an option of this name: they end at once, with all that they need imported.
+    command = [*module_command(program), "--no-such-option"]
+    done = subprocess.run(command, input="", capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "No module named" not in done.stderr
+
+
+def test_every_module_is_run_by_that_command():
+    sources = Path(__file__).parents[1]
+    rooms = ("api", "executor", "formulations", "instances", "predictors", "solver")
+    texts = {path: path.read_text() for room in rooms for path in (sources / room).rglob("*.py")}
+    assert [path.name for path, text in texts.items() if '"-m"' in text] == ["_children.py"]
+
+
+@pytest.mark.usefixtures("shadowed")
+def test_the_process_of_a_solver():
+    assert solve(Instance.from_data(example_data()), solver="milp").status == "optimal"
+
+
+@pytest.mark.usefixtures("shadowed")
+def test_the_processes_of_a_comparison(tmp_path):
+    setup = Setup(trace((0, 1, 10, "a"), (1, 2, 5, "b")), world(gpus=2, slowdowns=[]))
+    assert Campaign(setup, ("fifo", "ssf"), (0,), tmp_path / "runs").run(processes=2) == []
+    assert "PYTHONSAFEPATH" not in os.environ
