@@ -296,6 +296,9 @@ class Repository:
             yield
         except sqlite3.Error as error:
             raise InputError(_rule(error, done), "", self._source) from None
+        except UnicodeDecodeError:
+            # SQLite's own messages quote a damaged schema.
+            raise InputError("is damaged: a text in it is not UTF-8", "", self._source) from None
 
 
 def _rule(error: sqlite3.Error, done: str) -> str:

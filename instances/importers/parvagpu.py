@@ -26,6 +26,7 @@ SLICES: Mapping[int, str] = {
 
 _COLUMNS = ("Mig instance", "Batch size", "Workload Number", "Throughput")
 _SOURCE = "ParvaGPU"
+_MOST_PROCESSES = 100
 
 
 class _Run(NamedTuple):
@@ -88,9 +89,16 @@ def _runs(path: Path) -> Iterator[_Run]:
             family,
             _slice(row),
             row.count("Batch size"),
-            row.count("Workload Number"),
+            _processes(row),
             row.number("Throughput"),
         )
+
+
+def _processes(row: Row) -> int:
+    count = row.count("Workload Number")
+    if count > _MOST_PROCESSES:
+        raise row.broken("Workload Number", f"must be <= {_MOST_PROCESSES}, got {count:g}")
+    return count
 
 
 def _slice(row: Row) -> str:

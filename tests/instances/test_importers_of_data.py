@@ -237,6 +237,10 @@ def test_parvagpu_processes_are_equal_workloads(tmp_path):
             MODEL.replace("7,8,2,0", "7,8,2,9"),
             "net.csv: line 6: Throughput: 2 processes ran, so that one must have a throughput",
         ),
+        (
+            MODEL.replace("1,4,2,", "1,4,1e30,"),
+            "net.csv: line 3: Workload Number: must be <= 100, got 1e+30",
+        ),
         (MODEL.replace("100", "-1"), "net.csv: line 2: Throughput: must be a finite number >= 0"),
         (MODEL.replace("Mig instance", "MIG"), "net.csv: line 1: must have the columns"),
         ("", "net.csv: line 1: must have the columns"),

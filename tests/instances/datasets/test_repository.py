@@ -188,6 +188,16 @@ def test_a_damaged_file_is_told(tmp_path):
     assert message.startswith(f"{path}: is damaged: ")
 
 
+def test_a_damaged_schema_is_told(tmp_path):
+    path = tmp_path / "r.db"
+    Repository(path).append([A])
+    content = path.read_bytes()
+    path.write_bytes(
+        content.replace(b"\n        sequence INTEGER", b"\n\xa4       sequence INTEGER")
+    )
+    assert told(Repository(path).data_set) == f"{path}: is damaged: a text in it is not UTF-8"
+
+
 def test_a_record_that_breaks_a_rule_is_told_by_its_number(tmp_path):
     path = tmp_path / "r.db"
     Repository(path).append([A])
