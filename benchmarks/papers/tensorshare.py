@@ -52,7 +52,8 @@ from dovetail.instances.traces.filters import clipped, sample
 
 POLICIES = (
     *("dedicated", "unaware", "reactive", "horus", "horus:most_util=1", "tensorshare"),
-    *("dovetail", "dovetail:gpu_price=1"),
+    *("tensorshare:reconsider=true", "tensorshare:selection=s1"),
+    *("tensorshare:reconsider=true,selection=s1", "dovetail", "dovetail:gpu_price=1"),
 )
 TRACES = {"1494": "trace1", "5755": "trace2", "992": "trace3", "2638": "trace4"}
 MOST_WORKERS = 8
