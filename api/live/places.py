@@ -25,6 +25,9 @@ MOST_SOCKET_BYTES = 107
 START_S = 30.0
 """How long a service that is being started is waited for."""
 
+MOMENT_S = 2.0
+"""How long a service may need, from its command on, until it has locked its directory."""
+
 _AGAIN_S = 0.1
 
 
@@ -115,17 +118,19 @@ def find_service() -> str:
 
 def _soon_announced(directory: Path) -> str:
     """Return the socket of a service that is being started, once it listens there."""
-    give_up_s = time.monotonic() + START_S
-    while (pid := _lock_holder(directory)) is not None:
+    began_s = time.monotonic()
+    pid = None
+    while time.monotonic() < began_s + (MOMENT_S if pid is None else START_S):
+        pid = _lock_holder(directory)
         announced = _announced(directory)
         if announced is not None:
             return announced
         # A full disk may have kept it from being announced.
         if _listens(default_socket(directory)):
             return str(default_socket(directory))
-        if time.monotonic() > give_up_s:
-            raise NoServiceError(f"the service in {directory} (process {pid}) is still starting")
         time.sleep(_AGAIN_S)
+    if pid is not None:
+        raise NoServiceError(f"the service in {directory} (process {pid}) is still starting")
     raise NoServiceError(f"no service runs in {directory}: start one with dovetail serve")
 
 

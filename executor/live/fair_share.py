@@ -77,7 +77,7 @@ def whom_they_wait_for(brain: Brain) -> dict[int, str]:
     names = {job.spec.owner.uid: job.spec.owner.name for job in brain.queued.values()}
     first = min(known, key=known.__getitem__)
     return {
-        uid: f"{names[first]}, who has {_told(known[first])} ({names[uid]}: {_told(mine)})"
+        uid: f"{names[first]}, who {_told(known[first])} ({names[uid]} {_told(mine)})"
         for uid, mine in known.items()
         if mine > known[first]
     }
@@ -85,7 +85,7 @@ def whom_they_wait_for(brain: Brain) -> dict[int, str]:
 
 def _told(standing: Standing) -> str:
     count = f"{standing.devices:.3g} device{'' if standing.devices == 1 else 's'}"
-    return f"{count}, {standing.used_s:.0f} device seconds used"
+    return f"has {count} and is charged {standing.used_s:.0f} device seconds"
 
 
 def turns(

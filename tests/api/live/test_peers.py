@@ -104,7 +104,7 @@ def test_a_service_that_is_being_started_is_waited_for(monkeypatch, tmp_path):
     monkeypatch.delenv("DOVETAIL_SERVICE", raising=False)
     monkeypatch.setenv("DOVETAIL_HOME", str(tmp_path))
     with Journal(tmp_path):
-        monkeypatch.setattr(places, "START_S", 0.0)
+        monkeypatch.setattr(places, "START_S", 0.3)
         told = rf"^the service in {tmp_path} \(process {os.getpid()}\) is still starting$"
         with pytest.raises(NoServiceError, match=told):
             find_service()
@@ -116,6 +116,11 @@ def test_a_service_that_is_being_started_is_waited_for(monkeypatch, tmp_path):
         retract(tmp_path)
     with pytest.raises(NoServiceError, match="start one with dovetail serve"):
         find_service()
+    monkeypatch.setattr(places, "MOMENT_S", 60.0)
+    called = threading.Timer(0.3, announce, (tmp_path, tmp_path / "new.sock"))
+    called.start()
+    assert find_service() == str(tmp_path / "new.sock")
+    called.join()
 
 
 def test_a_socket_has_no_longer_name_than_the_kernel_takes(tmp_path):

@@ -78,7 +78,7 @@ def test_it_is_told_whose_jobs_come_first(tmp_path):
         reasons = {each.job: each.reason for each in service.plan().waiting}
         for job in service.jobs():
             service.cancel(job.id, ME)
-    first = "fair share: first come jobs of other-eva, who has 0 devices, "
+    first = "fair share: first come jobs of other-eva, who has 0 devices and is charged "
     assert any(line.startswith(first) for line in told)
     assert reasons["j3"].startswith(first)
     assert reasons["j5"] == "capacity: no device is idle"
