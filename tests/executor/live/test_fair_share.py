@@ -59,10 +59,9 @@ def test_users_take_turns_on_one_device(tmp_path):
         service.submit([live_spec(work_s=4, owner=EVA, estimate_s=4.0) for _ in range(3)], EVA)
         wait_until(lambda: not service.jobs(), 60)
         owners = order_of_starts(service)
-    # By the time that each has used: Eva's jobs are four times as long.
+    # The policy alone would start all of Bob's, which are shorter, before Eva's first.
     assert EVA.name in owners[:2]
     assert owners.count(EVA.name) == 3
-    assert owners[-1] == EVA.name
     brain = read_brain(tmp_path)
     assert set(brain.used) == {BOB.uid, EVA.uid}
 
