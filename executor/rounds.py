@@ -6,6 +6,7 @@ import time
 from typing import Protocol
 
 from dovetail.solver.policies import Decision, Policy, State
+from dovetail.solver.policies.policy import decided
 
 
 class Pool(Protocol):
@@ -29,5 +30,5 @@ def run_rounds(pool: Pool, policy: Policy) -> None:
     """Let a policy run a pool until there is nothing left to do."""
     while pool.advance():
         began = time.perf_counter()
-        decision = policy.decide(pool.state)
+        decision = decided(policy, pool.state)
         pool.carry_out(decision, time.perf_counter() - began)

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.formulations.rounds import Round
-from dovetail.instances.errors import UnsupportedError
+from dovetail.instances.errors import UnsupportedError, require_call
 from dovetail.instances.plan import ObjectiveName
 from dovetail.instances.requirements import require_fields
 
@@ -132,15 +132,20 @@ def job_values(compiled: Round, objective: Objective) -> JobValues:
     InputError
         When the instance lacks a field that the objective needs.
     UnsupportedError
-        When a gain of the user's is not finite, or rises with the slowdown.
+        When a gain of the user's is not finite, or rises with the slowdown, or the class or its
+        method ``gain`` takes other arguments.
     """
     if not callable(objective):
         return JobValues(compiled, objective)
+    name = objective_name(objective)
+    require_call(objective, f"{name} must take a round as its one argument", compiled)
     values = objective(compiled)
     if not isinstance(values, JobValues):
         kind = type(values).__name__
         raise UnsupportedError(f"objective must be a subclass of JobValues, got {kind}")
-    values.name = objective_name(objective)
+    values.name = name
+    rule = f"{name}.gain must take the arguments job, slowdown and model"
+    require_call(values.gain, rule, None, None, None)
     _require_falling(values, compiled)
     return values
 

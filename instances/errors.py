@@ -11,6 +11,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from inspect import signature
+
 _LONGEST_WORD = 200
 _LONGEST_TEXT = 1500
 
@@ -57,6 +60,22 @@ class UnsupportedError(DovetailError):
 
 class VerificationError(DovetailError):
     """A result was verified, and what it claims does not hold."""
+
+
+def require_call(function: Callable[..., object], rule: str, *arguments: object) -> None:
+    """Refuse a callable of a user's that does not take these arguments.
+
+    Raises
+    ------
+    UnsupportedError
+        With the rule and why they do not fit.
+    """
+    try:
+        signature(function).bind(*arguments)
+    except ValueError:  # not written in Python: only a call can tell
+        return
+    except TypeError as error:
+        raise UnsupportedError(f"{rule}: {error}") from None
 
 
 def brief(text: str) -> str:

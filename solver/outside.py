@@ -41,6 +41,12 @@ def class_at(path: str, what: str, method: str) -> type:
     return found
 
 
+def path_of(made: object) -> str:
+    """Return ``python:MODULE.CLASS`` of the class of an object."""
+    kind = type(made)
+    return f"{PREFIX}{kind.__module__}.{kind.__qualname__}"
+
+
 def modules_in(texts: Iterable[object]) -> frozenset[str]:
     """Return the modules that are named as ``python:MODULE.CLASS`` in some of these texts."""
     named = re.compile(rf"{PREFIX}([\w.]+)\.\w+")

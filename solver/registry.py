@@ -8,14 +8,15 @@ from typing import Protocol, cast
 
 from dovetail.formulations.problems import Problem
 from dovetail.instances._record import closest
-from dovetail.instances.errors import UnsupportedError
+from dovetail.instances.errors import UnsupportedError, require_call
 from dovetail.solver.answers import Choice, Limits
 from dovetail.solver.cpsat import CpSat
 from dovetail.solver.greedy import Greedy
 from dovetail.solver.highs import Highs
 from dovetail.solver.matching import Matching
 from dovetail.solver.milp import Milp
-from dovetail.solver.outside import PREFIX, class_at
+from dovetail.solver.outside import PREFIX, class_at, path_of
+from dovetail.solver.own_backend import OwnBackend
 from dovetail.solver.pairs import Pairs, best_in_pairs
 from dovetail.solver.stages import ArraySolver, Backend
 from dovetail.solver.within_reach import WithinReach
@@ -88,8 +89,13 @@ def _own_solver(name: str) -> Solver:
 
 def round_solver(solver: Solver | Backend) -> Solver:
     """Return a solver of rounds; one of integer programs takes a start, and solves their arrays."""
-    if "start" in signature(solver.solve).parameters:
-        return ArraySolver(cast(Backend, solver))
+    path, known = path_of(solver), signature(solver.solve).parameters
+    if "start" in known or "program" in known:
+        rule = f"{path}.solve must take the arguments program, limits and start"
+        require_call(solver.solve, rule, None, None, None)
+        return ArraySolver(OwnBackend(cast(Backend, solver)))
+    rule = f"{path}.solve must take the arguments problem and limits"
+    require_call(solver.solve, rule, None, None)
     return cast(Solver, solver)
 
 

@@ -35,6 +35,7 @@ from dovetail.instances.plan import (
 from dovetail.solver.answers import MATCHING, OPTIMAL_GAP, Choice, Limits, Proof, relative_gap
 from dovetail.solver.explanations import reasons
 from dovetail.solver.milp import model_text
+from dovetail.solver.outside import path_of
 from dovetail.solver.pairing import Prices
 from dovetail.solver.pairing.compilation import can_compile
 from dovetail.solver.plans import assignments, nodes_spanned
@@ -177,7 +178,8 @@ def solve(
     InputError
         When the instance lacks what the objective needs, or an argument is out of range.
     UnsupportedError
-        When the solver is unknown or cannot take this instance.
+        When the solver is unknown or cannot take this instance, or a class of the user's breaks
+        a rule: its arguments, what it returns, or a bound that a plan in hand exceeds.
     """
     started = time.monotonic()
     _check_arguments(instance, objective, time_limit, gap, seed)
@@ -196,7 +198,11 @@ def solve(
     book = previous.book if previous else None
     pending = instance.preempted() if preempt else instance
     problem = Problem(pending, objective, book, limits.deadline)
-    choice = _bounded(problem, chosen.solve(problem, limits))
+    choice = chosen.solve(problem, limits)
+    if not isinstance(choice, Choice):
+        rule = f"must return a Choice, got {type(choice).__name__}"
+        raise UnsupportedError(f"{path_of(chosen)}.solve {rule}")
+    choice = _bounded(problem, choice)
     reasons_due = due if explain else None
     result = _Outcome(problem, choice, limits, preempt, reasons_due, started).result()
     return _with_lateness(result, seconds)

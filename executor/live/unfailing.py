@@ -6,7 +6,7 @@ import logging
 from typing import Final, Protocol, runtime_checkable
 
 from dovetail.solver.policies import Decision, Policy, Start, State, policy_named
-from dovetail.solver.policies.policy import NOTHING
+from dovetail.solver.policies.policy import NOTHING, decided
 
 AGAIN_S: Final = 60.0
 """Seconds after which a policy that failed is asked again, if nothing happens before."""
@@ -79,4 +79,4 @@ class UnfailingPolicy:
 
 def asked(policy: Policy, state: State) -> Decision:
     """Return what a policy decides; nothing while the pool has no devices at all yet."""
-    return policy.decide(state) if len(state.machines) else NOTHING
+    return decided(policy, state) if len(state.machines) else NOTHING

@@ -13,6 +13,7 @@ from dovetail.instances.instance import Instance
 from dovetail.instances.slowdown_table import SlowdownTable
 from dovetail.instances.traces import Trace
 from dovetail.solver.policies import Decision, Policy, State
+from dovetail.solver.policies.policy import decided
 
 
 def simulate(
@@ -63,4 +64,4 @@ class _Watched:
 
     def decide(self, state: State) -> Decision:
         self.told(self.pool.ended)
-        return self.policy.decide(state)
+        return decided(self.policy, state)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
+from dovetail.instances.errors import UnsupportedError
+from dovetail.solver.outside import path_of
 from dovetail.solver.policies.state import Job, State
 
 
@@ -81,3 +83,18 @@ class Policy(Protocol):
     def decide(self, state: State) -> Decision:
         """Return what to do at ``state.now``."""
         ...
+
+
+def decided(policy: Policy, state: State) -> Decision:
+    """Return what a policy decides.
+
+    Raises
+    ------
+    UnsupportedError
+        When its ``decide`` returns something else.
+    """
+    decision: object = policy.decide(state)
+    if not isinstance(decision, Decision):
+        got = type(decision).__name__
+        raise UnsupportedError(f"{path_of(policy)}.decide must return a Decision, got {got}")
+    return decision

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, Final, get_type_hints
 
 from dovetail.instances._record import closest, listed
-from dovetail.instances.errors import UnsupportedError
+from dovetail.instances.errors import UnsupportedError, require_call
 from dovetail.solver.outside import PREFIX, class_at
 from dovetail.solver.policies.policy import Policy
 
@@ -52,7 +52,8 @@ def policy_named(text: str) -> Policy:
     Raises
     ------
     UnsupportedError
-        When the name or an option is unknown, or a value is not of the option's type.
+        When the name or an option is unknown, a value is not of the option's type, or the
+        method ``decide`` of a user's class takes other arguments.
     """
     name, rest = _split(text)
     kind = policy_class(name)
@@ -65,9 +66,12 @@ def policy_named(text: str) -> Policy:
             )
         values[option] = _value(name, kind, option, value)
     try:
-        return kind(**values)
+        policy = kind(**values)
     except (TypeError, ValueError) as error:
         raise UnsupportedError(f"policy {text!r}: {error}") from None
+    if name.startswith(PREFIX):
+        require_call(policy.decide, f"{name}.decide must take the argument state", None)
+    return policy
 
 
 def class_named(text: str) -> Callable[..., Policy]:

@@ -313,6 +313,26 @@ def test_an_error_in_a_policy_of_ones_own_is_shown_where_it_is(run, small, monke
     assert err.endswith("mine.py, line 4, in decide)\n")
 
 
+@pytest.mark.parametrize(
+    ("decide", "rule", "exit_status"),
+    [
+        ("def decide(self, state): return None", "return a Decision, got NoneType", 1),
+        ("def decide(self): pass", "take the argument state: too many positional arguments", 2),
+    ],
+)
+def test_a_policy_of_ones_own_that_breaks_the_protocol_is_one_line(
+    run, small, monkeypatch, decide, rule, exit_status
+):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    Path("mine.py").write_text(f"class Odd:\n    {decide}\n")
+    told = f"python:mine.Odd.decide must {rule}\n"
+    assert run("simulate", *small, "--policy", "python:mine.Odd") == (2, "", f"dovetail: {told}")
+    status, _, err = run("compare", *small, "--policies", "odd=python:mine.Odd", *ONE)
+    assert (status, err.count("\n")) == (exit_status, 1)
+    assert err.endswith(told)
+
+
 @pytest.mark.parametrize("policies", ["a=python:m.C,a=python:m.D", "fifo=python:m.C"])
 def test_names_of_policies_are_taken_once(run, small, policies):
     status, out, err = run("compare", *small, "--policies", policies, *ONE)

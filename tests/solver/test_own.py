@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from dovetail import JobValues, Plan, check, solve
+from dovetail import Answer, JobValues, Plan, check, solve
 from dovetail.instances import library
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.generate import generate
+from dovetail.solver.answers import Limits
 from dovetail.solver.highs import Highs
 from dovetail.solver.registry import solver_named
 from dovetail.solver.verification import verify
@@ -53,6 +55,47 @@ class MyHighs:
 
     def solve(self, program, limits, start=None):
         return Highs().solve(program, limits, start)
+
+
+class Bare(JobValues):
+    def __init__(self):
+        pass
+
+
+class Narrow(JobValues):
+    def gain(self, job, slowdown):
+        return slowdown
+
+
+class Replying:
+    """Answers what it is told to, made of the program and the start."""
+
+    name = "replying"
+
+    def __init__(self, reply):
+        self.reply = reply
+
+    def solve(self, program, limits, start=None):
+        return self.reply(program, start)
+
+
+class Startless:
+    name = "startless"
+
+    def solve(self, program, limits):
+        raise NotImplementedError
+
+
+class Choiceless:
+    name = "choiceless"
+
+    def solve(self, problem, limits):
+        return None
+
+
+class Nameless:
+    def solve(self, program, limits, start=None):
+        raise NotImplementedError
 
 
 class Demanding:
@@ -119,6 +162,8 @@ def test_a_round_may_begin_with_the_last_ones_prices():
         (Endless, "gain must return a finite number for each job"),
         (Scalar, "gain must return a finite number for each job"),
         (dict, "objective must be a subclass of JobValues, got dict"),
+        (Bare, rf"^python:{__name__}.Bare must take a round as its one argument: "),
+        (Narrow, r"Narrow.gain must take the arguments job, slowdown and model: "),
     ],
 )
 def test_gains_that_would_make_bounds_wrong_are_refused(kind, message):
@@ -133,6 +178,54 @@ def test_a_backend_solves_rounds(solver):
     result = solve(lab, solver=solver)
     assert result.plan.solver == "mine"
     assert result.objective == pytest.approx(solve(lab).objective)
+
+
+@pytest.mark.parametrize("objective", ["throughput", "slowdown", "energy"])
+def test_a_backend_may_leave_rounding_errors_in_its_bound(objective):
+    def rounded(program, start):
+        answer = Highs().solve(program, Limits(), start)
+        return replace(answer, bound=answer.bound - 1e-9 * abs(answer.bound))
+
+    lab = library.load("lab")
+    result = solve(lab, objective, Replying(rounded))
+    assert result.status == "optimal"
+    assert result.objective == pytest.approx(solve(lab, objective).objective)
+
+
+@pytest.mark.parametrize("objective", ["throughput", "slowdown", "energy"])
+@pytest.mark.parametrize(
+    ("reply", "message"),
+    [
+        (lambda p, s: Answer(s, p.cost @ s - 1, "complete"), "that its own plan exceeds"),
+        (lambda p, s: Answer(None, p.cost @ s - 1, "complete"), "may begin with exceeds"),
+        (lambda p, s: Answer(s, math.nan, "complete"), "returned a bound of nan"),
+        (lambda p, s: Answer(s, None, "complete"), "returned a bound of None"),
+        (lambda p, s: Answer(p.upper, -5, "complete"), "x violates a row of the program"),
+        (lambda p, s: Answer(p.upper + 1, 1e9, "complete"), "x violates a bound of a variable"),
+        (lambda p, s: Answer(s[1:], 1e9, "complete"), "an array of"),
+        (lambda p, s: Answer(s + 0.5, 1e9, "complete"), "x must be whole numbers"),
+        (lambda p, s: Answer(s * math.nan, 1e9, "complete"), "x must be whole numbers"),
+        (lambda p, s: Answer(s, 1e9, "done"), "stopped must be one of complete, "),
+        (lambda p, s: None, "Replying.solve must return an Answer, got NoneType"),
+    ],
+)
+def test_an_answer_that_cannot_be_true_is_never_called_proven(objective, reply, message):
+    with pytest.raises(UnsupportedError, match=message) as raised:
+        solve(library.load("lab"), objective, Replying(reply))
+    assert f"python:{__name__}.Replying" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("solver", "message"),
+    [
+        (Startless(), "Startless.solve must take the arguments program, limits and start: "),
+        (Choiceless(), "Choiceless.solve must return a Choice, got NoneType"),
+        (Nameless(), "Nameless must have a name"),
+    ],
+)
+def test_a_solver_that_breaks_the_protocol_is_refused(solver, message):
+    with pytest.raises(UnsupportedError, match=f"python:{__name__}.{message}"):
+        solve(library.load("lab"), solver=solver)
 
 
 @pytest.mark.parametrize(
