@@ -317,6 +317,27 @@ def test_pairs_missing_columns_are_named(tmp_path):
     path = pairs_file(tmp_path, header="device,mode,gpus,job_a,job_b,slowdown_a")
     with pytest.raises(InputError, match=r"line 1: .*missing: slowdown_b, got device"):
         import_pairs(path, 1)
+    path = pairs_file(tmp_path, header="Job_A,job_b,slowdown_a,gpu")
+    with pytest.raises(InputError) as error:
+        import_pairs(path, 1)
+    assert str(error.value) == (
+        f"{path}: line 1: must have the columns job_a, slowdown_a, job_b, slowdown_b, device; "
+        "missing: job_a (did you mean it by 'Job_A'?), slowdown_b, device, "
+        "got Job_A, job_b, slowdown_a, gpu"
+    )
+
+
+@pytest.mark.parametrize(
+    ("cell", "hint"),
+    [("1,09", " (write a decimal point)"), ("109%", " (divide by 100)"), ("x", "")],
+)
+def test_how_to_write_a_number_is_told(tmp_path, cell, hint):
+    header = "job_a;slowdown_a;job_b;slowdown_b;device"
+    path = pairs_file(tmp_path, f"x;{cell};y;1.2;A", header=header)
+    with pytest.raises(InputError) as error:
+        import_pairs(path, 1)
+    told = f"line 2: slowdown_a: must be a number, got '{cell}'{hint}"
+    assert str(error.value) == f"{path}: {told}"
 
 
 def test_pairs_of_data_sets_are_read_too(tmp_path):
