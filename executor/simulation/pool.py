@@ -486,6 +486,9 @@ class SimulatedPool:
                     f"must be <= {most} (GPUs of one model that hold workload {job.workload!r}), "
                     f"got {job.workers} for job {job.id!r}"
                 )
+                if most:  # No number of nodes helps a workload that no GPU holds.
+                    rule += "; take a larger cluster (--nodes) or leave such jobs out "
+                    rule += "(--max-workers)"
                 raise InputError(rule, f"jobs[{k}].workers", trace.name)
 
     def _refuse_starvation(self, at: float) -> None:

@@ -137,16 +137,18 @@ def measurements_of(table: Table) -> Iterator[Measurement]:
 
 def pairs_of(table: Table) -> tuple[Iterator[Measurement], list[str]]:
     """Return the measurements of the rows, and the names of columns that are not known."""
-    known = _pair_columns_read(table)
-    unknown = [name for name in table.header if name not in {column.name for column in known}]
-    header = [name for name in table.header if name not in unknown]
-    columns = _known_pair_columns(table._replace(header=header), known)
-    return _measurements(table, columns), unknown
+    columns = _known_pair_columns(table, _pair_columns_read(table), others=True)
+    known = {column.name for column in columns}
+    return _measurements(table, columns), [name for name in table.header if name not in known]
 
 
-def _known_pair_columns(table: Table, known: Iterable[Column]) -> tuple[Column, ...]:
-    required = _SECOND_REQUIRED if "job_a" in table.header else PAIR_REQUIRED
-    return known_columns(table, known, required)
+def _known_pair_columns(
+    table: Table, known: Iterable[Column], others: bool = False
+) -> tuple[Column, ...]:
+    names = set(table.header)
+    second = len(names.intersection(_SECOND_REQUIRED)) > len(names.intersection(PAIR_REQUIRED))
+    required = _SECOND_REQUIRED if second else PAIR_REQUIRED
+    return known_columns(table, known, required, others)
 
 
 def _pair_columns_read(table: Table) -> tuple[Column, ...]:
@@ -214,12 +216,21 @@ def cell_value(row: Row, column: Column) -> Cell:
         return text or None
     number = as_number(text)
     if number is None:
-        raise row.broken(column.name, f"must be a number, got {shown(text)}")
+        hint = _number_hint(text, column)
+        raise row.broken(column.name, f"must be a number, got {shown(text)}{hint}")
     if column.kind is float:
         return number
     if not number.is_integer():
         raise row.broken(column.name, f"must be a whole number, got {shown(text)}")
     return int(number)
+
+
+def _number_hint(text: str, column: Column) -> str:
+    if as_number(text.replace(",", ".")) is not None:
+        return " (write a decimal point)"
+    if column.kind is float and text.endswith("%") and as_number(text[:-1]) is not None:
+        return " (divide by 100)"
+    return ""
 
 
 def _record(kind: type[_R], row: Row, data: Mapping[str, object], columns: Iterable[Column]) -> _R:
@@ -236,35 +247,56 @@ def column_of(path: str, columns: Iterable[Column]) -> str:
 
 
 def known_columns(
-    table: Table, columns: Iterable[Column], required: Sequence[str]
+    table: Table, columns: Iterable[Column], required: Sequence[str], others: bool = False
 ) -> tuple[Column, ...]:
-    """Return the columns of the header; an unknown, repeated or missing one is refused."""
+    """Return the columns of the header; a repeated or missing one is refused.
+
+    An unknown one is refused unless ``others`` may be there.
+    """
     by_name = {column.name: column for column in columns}
-    rule = _broken_header(table.header, by_name, required)
+    unknown = [name for name in table.header if name not in by_name]
+    header = [name for name in table.header if name in by_name]
+    rule = (
+        _unknown_column(unknown[0], by_name)
+        if unknown and not others
+        else _repeated_column(header, by_name) or _missing_columns(table.header, by_name, required)
+    )
     if rule:
         raise InputError(rule, table.columns_at, table.source)
-    return tuple(by_name[name] for name in table.header)
+    return tuple(by_name[name] for name in header)
 
 
-def _broken_header(
-    header: Sequence[str], known: Mapping[str, Column], required: Sequence[str]
-) -> str | None:
-    unknown = next((name for name in header if name not in known), None)
-    if unknown is not None:
-        close = closest(unknown, known)
-        hint = f"did you mean {close}?" if close else f"known: {listed(known, _MOST_COLUMNS)}"
-        return f"unknown column {shown(unknown)}, {hint}"
+def _unknown_column(name: str, known: Mapping[str, Column]) -> str:
+    close = closest(name, known)
+    hint = f"did you mean {close}?" if close else f"known: {listed(known, _MOST_COLUMNS)}"
+    return f"unknown column {shown(name)}, {hint}"
+
+
+def _repeated_column(header: Sequence[str], known: Mapping[str, Column]) -> str | None:
     paths = [known[name].path for name in header]
     repeated = next((k for k, path in enumerate(paths) if path in paths[:k]), None)
-    if repeated is not None:
-        first, again = header[paths.index(paths[repeated])], header[repeated]
-        same = "" if first == again else f", as {shown(first)}"
-        return f"column {shown(again)} is there twice{same}"
-    missing = next((name for name in required if known[name].path not in paths), None)
-    if missing is not None:
-        needed = ", ".join(required)
-        return f"must have the columns {needed}; missing: {missing}, got {listed(header) or 'none'}"
-    return None
+    if repeated is None:
+        return None
+    first, again = header[paths.index(paths[repeated])], header[repeated]
+    same = "" if first == again else f", as {shown(first)}"
+    return f"column {shown(again)} is there twice{same}"
+
+
+def _missing_columns(
+    header: Sequence[str], known: Mapping[str, Column], required: Sequence[str]
+) -> str | None:
+    paths = {known[name].path for name in header if name in known}
+    missing = [name for name in required if known[name].path not in paths]
+    if not missing:
+        return None
+    others = {name.casefold(): name for name in header if name not in known}
+    close = {name: closest(name.casefold(), others) for name in missing}
+    told = [
+        f"{name} (did you mean it by {shown(others[near])}?)" if near else name
+        for name, near in close.items()
+    ]
+    needed, got = ", ".join(required), listed(header, _MOST_COLUMNS) or "none"
+    return f"must have the columns {needed}; missing: {', '.join(told)}, got {got}"
 
 
 def profile_cells(profile: SoloProfile) -> dict[str, Cell]:

@@ -112,8 +112,8 @@ def read_pairs(path: FilePath) -> Pairs:
     Raises
     ------
     InputError
-        With file, line and column of the first value that breaks a rule; for slowdowns of which
-        half are speeds or percentages.
+        With file, line and column of the first value that breaks a rule; for slowdowns
+        that are speeds or percentages.
     UnsupportedError
         For Parquet without the extra that reads it.
     """

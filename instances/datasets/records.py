@@ -250,7 +250,7 @@ class DataSet(Record):
         ------
         InputError
             For a GPU model without records, a number out of range, missing memory, or
-            slowdowns of which half are speeds or percentages.
+            slowdowns that are speeds or percentages.
         """
         if gpu_model not in self.gpu_models:
             known = f"one of {listed(self.gpu_models)}" if self.gpu_models else "in the data"

@@ -19,6 +19,9 @@ UNKNOWN_MEMORY_MIB = 16384.0
 _MOST_GPUS = 100_000
 _MEDIAN_RANGE = (0.95, 20.0)
 _USUAL_RANGE = (0.5, 20.0)
+_LEAST_BY_NOISE = 0.9
+"""Where no slowdown is above 1, one below this is no noise of a measurement."""
+
 _AGREES_WITHIN = 2.0
 
 
@@ -52,16 +55,21 @@ def require_slowdowns(slowdowns: Iterable[float], path: str, source: str) -> Non
     Raises
     ------
     InputError
-        When their median is that of speeds or of percentages.
+        When their median is that of speeds or of percentages, or none is above 1 and some are
+        below 0.9.
     """
     values = list(slowdowns)
     middle = median(values) if values else 1.0
     least, most = _MEDIAN_RANGE
-    if least <= middle <= most:
+    if middle < least:
+        odd = f"half are at most {middle:.4g}, as speeds are"
+    elif middle > most:
+        odd = f"half are at least {middle:.4g}, as percentages are"
+    elif values and max(values) <= 1 and min(values) < _LEAST_BY_NOISE:
+        odd = f"none is above 1 and the least is {min(values):.4g}, as speeds are"
+    else:
         return
-    side, what = ("at most", "speeds") if middle < 1 else ("at least", "percentages")
-    rule = f"must be iteration time together / alone; half are {side} {middle:.4g}, as {what} are"
-    raise InputError(rule, path, source)
+    raise InputError(f"must be iteration time together / alone; {odd}", path, source)
 
 
 def slowdowns_of(measurements: Iterable[Measurement]) -> Iterator[float]:
@@ -72,11 +80,12 @@ def slowdowns_of(measurements: Iterable[Measurement]) -> Iterator[float]:
 def doubts(measurements: Iterable[Measurement]) -> tuple[str, ...]:
     """Return a line for each thing that is legal in measurements and likely a mistake.
 
-    These are names that differ in case only, slowdowns below 0.5 or above 20, and repeats that
-    differ by more than a factor of 2.
+    These are names that differ in case only, slowdowns below 0.5 or above 20, more than half of
+    them below 1, and repeats that differ by more than a factor of 2.
     """
     measured = list(measurements)
-    return (*_twins(measured), *_unusual(measured), *_disagreeing(_grouped(measured)))
+    odd = (*_twins(measured), *_unusual(measured), *_mostly_faster(measured))
+    return (*odd, *_disagreeing(_grouped(measured)))
 
 
 def _twins(measured: Iterable[Measurement]) -> Iterator[str]:
@@ -101,6 +110,13 @@ def _unusual(measured: Iterable[Measurement]) -> Iterator[str]:
         where = f"{value:g} of {' + '.join(found.workloads)} on {found.gpu_model}"
         rule = f"below {least:g} or above {most:g}: speeds or percentages?"
         yield f"{_counted(len(odd), 'slowdown')} {rule} The first is {where}"
+
+
+def _mostly_faster(measured: Iterable[Measurement]) -> Iterator[str]:
+    values = list(slowdowns_of(measured))
+    faster = sum(value < 1 for value in values)
+    if 2 * faster > len(values):
+        yield f"{faster} of {_counted(len(values), 'slowdown')} are below 1: speeds?"
 
 
 def _disagreeing(groups: _Groups) -> Iterator[str]:

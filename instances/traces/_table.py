@@ -24,7 +24,6 @@ from dovetail.instances.errors import InputError
 from dovetail.instances.files import source_name
 from dovetail.instances.importers._tables import Row, as_number, read_table
 from dovetail.instances.traces._left_out import left_out
-from dovetail.instances.traces._moments import moment
 from dovetail.instances.traces.trace import Trace, TraceJob
 
 _KINDS: Final[Mapping[str, type[str] | type[int] | type[float]]] = {
@@ -96,7 +95,7 @@ def _columns_read(table: Table, named: Named) -> tuple[Column, ...]:
     Names of jobs may be missing then.
     """
     if not named:
-        return known_columns(table, COLUMNS, REQUIRED)
+        return _own_columns(table)
     unknown = next((field for field in named if field not in _KINDS), None)
     if unknown is not None:
         rule = f"must name one of {listed(_KINDS, len(_KINDS))}, got {shown(unknown)}"
@@ -106,36 +105,50 @@ def _columns_read(table: Table, named: Named) -> tuple[Column, ...]:
     wanted = [column for column in COLUMNS if column.path in (*REQUIRED, *named)]
     renamed = [column._replace(name=named.get(column.path, column.name)) for column in wanted]
     required = [column.name for column in renamed if column.path != "id" or "id" in named]
-    names = {column.name for column in renamed}
-    header = [name for name in table.header if name in names]
-    return known_columns(table._replace(header=header), renamed, required)
+    return known_columns(table, renamed, required, others=True)
+
+
+def _own_columns(table: Table) -> tuple[Column, ...]:
+    try:
+        return known_columns(table, COLUMNS, REQUIRED)
+    except InputError as error:
+        if set(REQUIRED) <= set(table.header):
+            raise
+        remedy = "columns of other names: --columns arrival_s=COLUMN,..."
+        raise InputError(f"{error.rule}; {remedy}", error.path, error.source) from None
 
 
 def _in_seconds(rows: Iterable[Row], column: str) -> list[Row]:
     """Return rows in which a column of times of day is one of seconds since the first."""
     known = list(rows)
-    if not known or not _is_moment(known[0].values[column]):
+    first = known[0].values[column] if known else ""
+    if not first or as_number(first) is not None:
         return known
-    moments = [_moment(row, column) for row in known]
-    first = min(moments)
+    moments = _moments(known, column)
+    start = min(moments)
     return [
-        dataclasses.replace(row, values={**row.values, column: str((at - first).total_seconds())})
+        dataclasses.replace(row, values={**row.values, column: str((at - start).total_seconds())})
         for row, at in zip(known, moments, strict=True)
     ]
 
 
-def _is_moment(text: str) -> bool:
-    try:
-        return as_number(text) is None and bool(moment(text))
-    except InputError:
-        return False
-
-
-def _moment(row: Row, column: str) -> datetime:
-    try:
-        return moment(row.values[column])
-    except InputError as error:
-        raise row.broken(column, error.rule) from None
+def _moments(rows: Sequence[Row], column: str) -> list[datetime]:
+    """Return times of day, all of them with an offset from UTC or none."""
+    moments: list[datetime] = []
+    for row in rows:
+        text = row.values[column]
+        try:
+            at = datetime.fromisoformat(text)
+        except ValueError:
+            seconds = "" if moments else "a number of seconds or "
+            rule = f"must be {seconds}a time as 2026-11-01T09:00:00, got {shown(text)}"
+            raise row.broken(column, rule) from None
+        if moments and (at.tzinfo is None) != (moments[0].tzinfo is None):
+            offset = "without an" if at.tzinfo else "with an"
+            rule = f"must be {offset} offset from UTC, as in the rows before, got {shown(text)}"
+            raise row.broken(column, rule)
+        moments.append(at)
+    return moments
 
 
 def _job(row: Row, columns: Iterable[Column], named: Named) -> TraceJob | None:

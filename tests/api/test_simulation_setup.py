@@ -113,6 +113,15 @@ def test_the_load_counts_a_gpu_by_all_workloads_where_some_are_drawn(gavel):
     assert told.startswith("1.68 x")
 
 
+@pytest.mark.parametrize("command", ["simulate", "compare"])
+def test_of_jobs_larger_than_the_cluster_the_remedies_are_told(gavel, capsys, command):
+    Path("t.csv").write_text("id,arrival_s,workers,duration_s,workload\nx,0,3,100,a\n")
+    assert main([command, "t.csv", *gavel[1:], "--gpu-model", "v100"]) == 2
+    rule = "must be <= 2 (GPUs of one model that hold workload 'a'), got 3 for job 'x'"
+    remedies = "take a larger cluster (--nodes) or leave such jobs out (--max-workers)"
+    assert f"jobs[0].workers: {rule}; {remedies}\n" in capsys.readouterr().err
+
+
 def test_cores_of_a_trace_in_swf_make_gpus(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     job = "1 0 -1 60 16 -1 -1 16 -1 -1 1 1 1 -1 -1 -1 -1 -1\n"

@@ -202,7 +202,7 @@ def test_what_cannot_be_written_is_told(tmp_path):
         (
             "",
             "D/profiles.csv: line 1: must have the columns workload, gpu_model; "
-            "missing: workload, got none",
+            "missing: workload, gpu_model, got none",
         ),
         (
             "workload,gpu_model,share\na,V100,12.5\n",

@@ -78,12 +78,22 @@ def test_gzip_is_unpacked(tmp_path):
         (
             ["id,arrival_s,workers"],
             "line 1: must have the columns id, arrival_s, workers, duration_s; missing: duration_s,"
-            " got id, arrival_s, workers",
+            " got id, arrival_s, workers; columns of other names: --columns arrival_s=COLUMN,...",
+        ),
+        (
+            ["JobID,submit"],
+            "line 1: unknown column 'JobID', known: id, arrival_s, workers, duration_s, "
+            "workload, gsla, weight, priority, tenant; columns of "
+            "other names: --columns arrival_s=COLUMN,...",
         ),
         ([OWN, "a,0,1"], "line 2: must have 4 fields, got 3"),
         ([OWN, ",0,1,60"], "line 2: id: must not be empty"),
         ([OWN, "a,0,,60"], "line 2: workers: must not be empty"),
-        ([OWN, "a,soon,1,60"], "line 2: arrival_s: must be a number, got 'soon'"),
+        (
+            [OWN, "a,soon,1,60"],
+            "line 2: arrival_s: must be a number of seconds or a time as 2026-11-01T09:00:00, "
+            "got 'soon'",
+        ),
         ([OWN, "a,-1,1,60"], "line 2: arrival_s: must be a finite number >= 0, got -1.0"),
         ([OWN, "a,0,1.5,60"], "line 2: workers: must be a whole number, got '1.5'"),
         ([OWN, "a,0,0,60"], "line 2: workers: must be >= 1, got 0"),
@@ -209,8 +219,14 @@ def test_columns_of_others_are_named(tmp_path):
         ({"arrival": "submit_time"}, "columns: must name one of id, arrival_s, workers,"),
         ({"id": "user", "tenant": "user"}, "columns: must name each column of the file once"),
         ({"tenant": "vc"}, "h.csv: line 1: must have the columns submit_time, gpu_num, duration,"),
+        (
+            {"arrival_s": "submittime"},
+            "h.csv: line 1: must have the columns submittime, gpu_num, duration; missing: "
+            "submittime (did you mean it by 'submit_time'?), "
+            "got job_id, user, gpu_num, submit_time, duration, state",
+        ),
         ({"duration_s": "state"}, "h.csv: line 2: state: must be a number, got 'COMPLETED'"),
-        ({"arrival_s": "user"}, "h.csv: line 2: user: must be a number, got 'ann'"),
+        ({"arrival_s": "user"}, "h.csv: line 2: user: must be a number of seconds or a"),
     ],
 )
 def test_columns_that_cannot_be_are_told(tmp_path, change, message):
@@ -221,8 +237,22 @@ def test_arrivals_may_be_times_of_day(tmp_path):
     path = written(tmp_path, "t.csv", OWN, "a,2026-01-01 00:01:00,1,60", "b,2026-01-01,1,60")
     assert [(job.id, job.arrival_s) for job in read_trace(path).jobs] == [("b", 0.0), ("a", 60.0)]
     path = written(tmp_path, "t.csv", OWN, "a,2026-01-01 00:01:00,1,60", "b,60,1,60")
-    rule = "must be a time like 2017-10-09 07:01:55, got '60'"
+    rule = "must be a time as 2026-11-01T09:00:00, got '60'"
     assert told(path) == f"t.csv: line 3: arrival_s: {rule}"
+
+
+def test_times_of_day_may_have_offsets(tmp_path):
+    rows = ["a,2026-11-01T09:00:00Z,1,60", "b,2026-11-01T09:30:00+01:00,1,60"]
+    trace = read_trace(written(tmp_path, "t.csv", OWN, *rows))
+    assert [(job.id, job.arrival_s) for job in trace.jobs] == [("b", 0.0), ("a", 1800.0)]
+
+
+@pytest.mark.parametrize(("first", "second", "has"), [("Z", "", "with"), ("", "Z", "without")])
+def test_times_with_and_without_offsets_do_not_mix(tmp_path, first, second, has):
+    rows = [f"a,2026-11-01T09:00:00{first},1,60", f"b,2026-11-01T10:00:00{second},1,60"]
+    told_of = told(written(tmp_path, "t.csv", OWN, *rows))
+    rule = f"must be {has} an offset from UTC, as in the rows before"
+    assert told_of == f"t.csv: line 3: arrival_s: {rule}, got '2026-11-01T10:00:00{second}'"
 
 
 # --- Microsoft's log of Philly
