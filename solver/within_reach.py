@@ -33,6 +33,9 @@ _TOLERANCE = 1e-9
 _ROUNDING = 2.0**-45
 """Relative error allowed to the sums of a bound."""
 
+_MOST_PIVOTS, _PIVOTS = 10_000, 50
+"""The relaxation is given up after so many pivots, and so many more for each variable and row."""
+
 _FIRST_STEP, _WIDEN = 1e-4, 4.0
 """The first target lies so much of the bound, or of its distance from the start's value, below
 the bound; the distance grows by this factor, so that a few targets lead down to the start's."""
@@ -159,6 +162,9 @@ def duals(program: IntegerProgram, limits: Limits) -> Floats:
     objective.SetMaximization()
     for variable, cost in zip(variables, program.cost.tolist(), strict=True):
         objective.SetCoefficient(variable, cost)
+    # On weights many orders of magnitude apart the simplex method may cycle.
+    most = _MOST_PIVOTS + _PIVOTS * (len(variables) + len(rows))
+    solver.SetSolverSpecificParametersAsString(f"max_number_of_iterations: {most}")
     if limits.time_limit is not None:
         solver.SetTimeLimit(math.ceil(1000 * limits.time_limit))
     if interruptible(solver.Solve, solver.InterruptSolve) != solver.OPTIMAL:

@@ -70,3 +70,11 @@ def assert_exact(seed: int) -> int:
 def test_every_optimum_is_one_and_every_bound_holds(first):
     for seed in range(first, first + ROUNDS_A_TEST):
         assert assert_exact(seed) >= 3, seed
+
+
+def test_a_relaxation_on_which_the_simplex_method_cycles_is_given_up():
+    instance, objective = round_of(2837)
+    for solver in ("matching", "highs"):
+        # Without a time limit, which alone would have ended it.
+        result = solve(instance, objective, solver)
+        assert (result.status, result.stopped) == ("optimal", "complete")
