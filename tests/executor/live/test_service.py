@@ -324,10 +324,7 @@ def test_jobs_that_can_never_run_are_refused(tmp_path):
         too_much = r"^memory_mib: must be <= 16000 \(the largest device\), got 20000$"
         with pytest.raises(InputError, match=too_much):
             service.submit([spec(memory_mib=20000.0)], ME)
-        with pytest.raises(
-            InputError,
-            match=r"^cwd: must begin with '/' and be without NUL characters, got 'here'$",
-        ):
+        with pytest.raises(InputError, match=r"^cwd: must begin with '/', got 'here'$"):
             service.submit([spec().replace(cwd="here")], ME)
         for command in (("",), ("train", "a\0b")):
             with pytest.raises(InputError, match=r"^command: must name a program"):
