@@ -10,16 +10,23 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-HALF = torch.bfloat16
-
 LEARNING_RATE = 1e-7
 """So small that no model learns its few random batches by heart while it is measured: gradients
 would vanish, and factors of zero need less power."""
 
 
+def half(device: str) -> torch.dtype:
+    """Return the type that is half as wide: bfloat16, and on processor cores single precision.
+
+    Cores only stand in for GPUs, and without AVX-512 they compute in bfloat16 slowly or not at all.
+    """
+    return torch.float32 if device == "cpu" else torch.bfloat16
+
+
 def half_precision(device: str) -> contextlib.AbstractContextManager[object]:
-    """Let matrix products and convolutions within compute in bfloat16, as mixed precision does."""
-    return torch.autocast(device_type=device, dtype=HALF)
+    """Let matrix products and convolutions within compute in `half`, as mixed precision does."""
+    kind = half(device)
+    return torch.autocast(device_type=device, dtype=kind, enabled=kind != torch.float32)
 
 
 def training(

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import nn
 
-from .building import HALF, Block, Tokens
+from .building import Block, Tokens, half
 
 KIND = "inference"
 FAMILY = "burst"
@@ -32,11 +32,11 @@ _IDLE_S = 0.1
 def prepare(device: str, size: str, seed: int) -> Callable[[], torch.Tensor]:
     """Return a function that answers one request."""
     torch.manual_seed(seed)
-    width, length = _WIDTH[size], _LENGTH[size]
+    width, length, kind = _WIDTH[size], _LENGTH[size], half(device)
     with torch.device(device):
-        layers = [Block(width, width // 64, causal=False).to(HALF) for _ in range(_LAYERS[size])]
-        model = nn.Sequential(Tokens(_VOCABULARY, length, width).to(HALF), *layers)
-        head = nn.Linear(width, _CLASSES).to(HALF)
+        layers = [Block(width, width // 64, causal=False).to(kind) for _ in range(_LAYERS[size])]
+        model = nn.Sequential(Tokens(_VOCABULARY, length, width).to(kind), *layers)
+        head = nn.Linear(width, _CLASSES).to(kind)
     tokens = torch.randint(_VOCABULARY, (BATCH[size], length))
 
     def step() -> torch.Tensor:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import torch
 
-from .building import HALF
+from .building import half
 
 KIND = "training"
 FAMILY = "gemm"
@@ -23,8 +23,10 @@ def prepare(device: str, size: str, seed: int) -> Callable[[], torch.Tensor]:
     """Return a chain of products that starts anew at every iteration."""
     torch.manual_seed(seed)
     width = _WIDTH[size]
-    first = torch.randn(width, width, device=device, dtype=HALF)
-    factor = torch.randn(width, width, device=device, dtype=HALF) * width**-0.5  # keeps the scale
+    first = torch.randn(width, width, device=device, dtype=half(device))
+    factor = (
+        torch.randn(width, width, device=device, dtype=half(device)) * width**-0.5
+    )  # keeps the scale
     results = torch.empty_like(first), torch.empty_like(first)
 
     def step() -> torch.Tensor:
