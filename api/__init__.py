@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from dovetail.instances.instance import Instance
     from dovetail.instances.plan import Plan
     from dovetail.predictors import predict
-    from dovetail.solver.answers import Answer
     from dovetail.solver.rounds import Result, solve
+    from dovetail.solver.types import Answer
 
 __version__ = VERSION
 
@@ -67,8 +67,8 @@ _HOME = {
     "dovetail.instances.instance": ("Instance",),
     "dovetail.instances.plan": ("Plan",),
     "dovetail.predictors": ("predict",),
-    "dovetail.solver.answers": ("Answer",),
     "dovetail.solver.rounds": ("Result", "solve"),
+    "dovetail.solver.types": ("Answer",),
 }
 
 

@@ -11,15 +11,16 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from itertools import chain
 from pathlib import PurePath
 from typing import NoReturn, TypeAlias
 
 from dovetail import __version__
-from dovetail.instances._record import closest
+from dovetail.instances._record import hint
 from dovetail.instances.errors import DovetailError, VerificationError, brief
+from dovetail.instances.plan import OBJECTIVES
 from dovetail.live.arguments import add_live
 
 INSTANCE_HELP = "instance file (JSON or YAML, .gz too), - for standard input, or library:NAME"
@@ -43,7 +44,11 @@ DATASET_SOURCES = (
 INTERRUPTED = 130
 MOST_SEEDS = 2**32
 """scikit-learn takes no more."""
-OBJECTIVES = ("throughput", "slowdown", "sensitivity", "jct", "energy")
+_WORDS = {"help": "--help", "version": "--version"}
+"""Commands that stand for an option."""
+
+_LIKE_OPTION = 0.75
+"""All options begin alike, so more has to be alike than of other names."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -56,14 +61,9 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         wrong = re.search(r"(.*invalid choice: '(.+?)') \(choose from (.+)\)", message)
-        if wrong and (hint := _hint(wrong[2], re.findall(r"[\w.:-]+", wrong[3]))):
-            message = wrong[1] + hint
+        if wrong and (meant := hint(wrong[2], re.findall(r"[\w.:-]+", wrong[3]))):
+            message = wrong[1] + meant
         self.exit(2, f"{self.prog}: {brief(message)} (see {self.prog} --help)\n")
-
-
-def _hint(wrong: str, known: Iterable[str], prefix: str = "") -> str:
-    close = closest(wrong.removeprefix(prefix), [name.removeprefix(prefix) for name in known])
-    return f", did you mean {prefix}{close}?" if close else ""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -99,14 +99,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parse arguments; those that a command does not know are its own error."""
     top = parser()
-    given = sys.argv[1:] if arguments is None else arguments
+    given = list(sys.argv[1:] if arguments is None else arguments)
     if not given:
         top.print_help()
         top.exit(0)
+    if given[0] in _WORDS:
+        given = [*given[1:], _WORDS[given[0]]]
     options, unknown = top.parse_known_args(given)
     if unknown:
-        hint = _hint(unknown[0], options.parser.options(), "--")
-        options.parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+        meant = hint(unknown[0], options.parser.options(), _LIKE_OPTION)
+        options.parser.error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
+    if options.parser is top:
+        top.error("the following arguments are required: COMMAND")
     return options
 
 
@@ -157,7 +161,9 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
     top = _Parser(prog="dovetail", description="Decides which GPU jobs share which GPUs.")
     top.add_argument("--version", action="version", version=f"dovetail {__version__}")
-    commands = top.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
+    # Not required of argparse, which would not say what is wrong with an option before it.
+    top.set_defaults(parser=top)
+    commands = top.add_subparsers(metavar="COMMAND", parser_class=_Parser)
     for add in (
         _plan,
         _check,

@@ -27,7 +27,7 @@ from dovetail.outputs import require_separate
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from dovetail.formulations.values import Objective
+    from dovetail.formulations.objectives import Objective
     from dovetail.instances._record import Record
     from dovetail.instances.plan import ObjectiveName, Plan
     from dovetail.live.client import Client

@@ -11,9 +11,9 @@ from dovetail.instances._record import NonNegative, Number, Record, Text
 from dovetail.instances.checker import check
 from dovetail.instances.instance import Instance
 from dovetail.instances.plan import ObjectiveName, Plan
-from dovetail.solver.answers import Limits
 from dovetail.solver.greedy import Greedy, Rule
 from dovetail.solver.plans import assignments
+from dovetail.solver.types import Limits
 
 RANDOM_RUNS = 5
 """Over how many seeds random pairing is averaged."""
@@ -91,13 +91,13 @@ def compare(instance: Instance, plan: Plan, *, seed: int = 0) -> Comparison:
     """
     objective = plan.judged_by
     round_ = instance.preempted() if plan.preempt else instance
-    problem = Problem(round_, objective)
+    problem = Problem.of(round_, objective)
     ways: tuple[tuple[str, Rule, int], ...] = (
         ("exclusive use", "alone", 1),
         ("queue-order greedy", "best", 1),
         (f"random pairing (mean of {RANDOM_RUNS})", "random", RANDOM_RUNS),
     )
-    rows = [_row(THIS_PLAN, round_, plan.replace(preempt=False), objective)]
+    rows = [_row(THIS_PLAN, instance, plan, objective)]
     for name, rule, runs in ways:
         plans = (_planned(problem, rule, seed + run) for run in range(runs))
         rows.append(_mean([_row(name, round_, each, objective) for each in plans]))
@@ -115,7 +115,7 @@ def _row(name: str, instance: Instance, plan: Plan, objective: ObjectiveName) ->
     return Row(
         name=name,
         placed=len(plan.assignments),
-        started=sum(not instance.jobs_by_id[a.job].running for a in plan.assignments),
+        started=sum(plan.starts(a, instance.jobs_by_id[a.job]) for a in plan.assignments),
         placed_weight=found.placed_weight,
         value=found.value or 0.0,
         throughput=check(instance, plan, "throughput").value or 0.0,

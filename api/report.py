@@ -210,7 +210,7 @@ def _tiles(laid_out: PlanView) -> Sequence[tuple[str, str, str]]:
         (
             "jobs that run",
             f"{len(laid_out.placed)} of {len(laid_out.instance.jobs)}",
-            f"{laid_out.starting} start now, {len(laid_out.placed) - laid_out.starting} stay",
+            wording.counted(laid_out.changes),
         ),
         _value_tile(laid_out),
         (
@@ -307,11 +307,11 @@ def _leading_figure(comparison: Comparison) -> str:
 def _comparison_lines(comparison: Comparison) -> Sequence[ComparisonLine]:
     two_stage = comparison.objective in TWO_STAGE
     values = [row.placed_weight if two_stage else row.value for row in comparison.rows]
-    longest = max(values) or 1.0
+    longest = max(0.0, *values) or 1.0
     return [
         ComparisonLine(
             row=row,
-            length=round(100 * value / longest, 2),
+            length=round(100 * max(0.0, value) / longest, 2),
             lead=_lead(values[0], value) if k else "",
             cells=wording.comparison_cells(comparison, row),
         )
@@ -320,7 +320,7 @@ def _comparison_lines(comparison: Comparison) -> Sequence[ComparisonLine]:
 
 
 def _lead(value: float, other: float) -> str:
-    return f"{value / other - 1:+.0%}".replace("%", " %") if other else wording.NO_FIGURE
+    return f"{value / other - 1:+.0%}".replace("%", " %") if other > 0 else wording.NO_FIGURE
 
 
 def _settings(laid_out: PlanView) -> Iterator[tuple[str, str]]:

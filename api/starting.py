@@ -50,7 +50,7 @@ class Rank:
 
 
 def ranks(instance: Instance, plan: Plan) -> Iterator[Rank]:
-    """Yield every process of the jobs that a plan starts.
+    """Yield every process of the jobs that a plan starts or moves.
 
     A GPU whose id is a UUID is named by it, others by their position in their node. Where the
     instance has latency jobs, the priority of all others is below normal.
@@ -63,7 +63,7 @@ def ranks(instance: Instance, plan: Plan) -> Iterator[Rank]:
     jobs = instance.jobs_by_id
     latency = any(job.priority == "latency" for job in instance.jobs)
     for row in plan.assignments:
-        if jobs[row.job].running and not plan.preempt:
+        if not plan.starts(row, jobs[row.job]):
             continue
         for rank, (gpu, share) in enumerate(zip(row.gpus, row.shares, strict=True)):
             environment = {DEVICES: numbers[gpu]}

@@ -31,6 +31,7 @@ from dovetail.wording import (
     counted,
     figure,
     gib,
+    gsla,
     mark,
     node_spans,
     number,
@@ -149,8 +150,8 @@ def plan_view(instance: Instance, plan: Plan) -> RenderableType:
 def headline(laid_out: PlanView) -> RenderableType:
     """Return what the plan comes to and what is proven of it."""
     plan, report = laid_out.plan, laid_out.report
-    jobs, stay = len(laid_out.instance.jobs), len(laid_out.placed) - laid_out.starting
-    placed = f"{len(laid_out.placed)} of {jobs} jobs ({laid_out.starting} start, {stay} stay)"
+    jobs = len(laid_out.instance.jobs)
+    placed = f"{len(laid_out.placed)} of {jobs} jobs ({counted(laid_out.changes)})"
     gpus = f"{report.gpus_used} of {len(laid_out.gpus)} GPUs"
     time = seconds(plan.runtime_s)
     stopped = f"stopped: {plan.stopped.replace('_', ' ')}" if plan.stopped else ""
@@ -227,13 +228,14 @@ def waiting_view(
     return Group(*lines)
 
 
-def _reason_lines(waiting: Iterable[Waiting]) -> Table:
-    lines = Table.grid(padding=(0, 2))
-    lines.add_column(overflow="fold", max_width=WIDTH // 3)
-    lines.add_column(overflow="fold")
-    for each in waiting:
-        lines.add_row(Text(each.job), Text(each.reason or "no reason given"))
-    return lines
+def _reason_lines(waiting: Iterable[Waiting]) -> RenderableType:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(max_width=WIDTH // 3)
+    table.add_column(overflow="fold")
+    rows = [(each.job, each.reason or "no reason given") for each in waiting]
+    for job, reason in rows:
+        table.add_row(Name(job), Text(reason))
+    return Fitting(table, row_lines(rows, 1, ("",)))
 
 
 def note_lines(plan: Plan) -> RenderableType:
@@ -364,7 +366,7 @@ def _seat_cells(seat: Seat) -> Mapping[str, str]:
         "SM share": share_told(seat.share),
         "slowdown": two_digits(seat.placed.slowdown),
         "at most": two_digits(seat.placed.bound),
-        "gSLA": two_digits(job.gsla),
+        "gSLA": gsla(job.gsla, job.priority),
         "": mark(seat),
     }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from dovetail.instances.checker import CheckReport, check
 from dovetail.instances.instance import Gpu, Instance, Job, Node
@@ -36,6 +37,8 @@ class PlacedJob:
         Its slowdown, and the figure that its gSLA is checked against; None where unknown.
     sub_batch : int or None
         The sub-batch it runs at, where the plan names one.
+    change : str
+        ``starts``, ``stays`` where it is, or ``moves``: it runs and starts again.
     """
 
     job: Job
@@ -43,6 +46,7 @@ class PlacedJob:
     slowdown: float | None
     bound: float | None
     sub_batch: int | None
+    change: Literal["starts", "stays", "moves"]
 
     @property
     def closeness(self) -> float:
@@ -107,6 +111,8 @@ class PlanView:
         Every job that has GPUs, in the order of the file.
     waiting : tuple of Waiting
         Every job that has none, in the order of the file, with the plan's reason if it has one.
+    stopping : int
+        How many of these run now.
     """
 
     instance: Instance
@@ -115,6 +121,7 @@ class PlanView:
     nodes: tuple[NodeView, ...]
     placed: tuple[PlacedJob, ...]
     waiting: tuple[Waiting, ...]
+    stopping: int
 
     @property
     def gpus(self) -> tuple[GpuView, ...]:
@@ -122,9 +129,13 @@ class PlanView:
         return tuple(gpu for node in self.nodes for gpu in node.gpus)
 
     @property
-    def starting(self) -> int:
-        """How many jobs the plan starts."""
-        return sum(not each.job.running for each in self.placed)
+    def changes(self) -> Mapping[str, int]:
+        """How many jobs start and stay, and where the plan preempts, move and stop."""
+        found = Counter(each.change for each in self.placed)
+        changes = {"start": found["starts"], "stay": found["stays"]}
+        if not self.plan.preempt:
+            return changes
+        return {**changes, "move": found["moves"], "stop": self.stopping}
 
     @property
     def reason_kinds(self) -> Mapping[str, int]:
@@ -152,7 +163,7 @@ def view(instance: Instance, plan: Plan) -> PlanView:
     report = check(instance, plan)
     assigned = {assignment.job: assignment for assignment in plan.assignments}
     placed = tuple(
-        _placed(job, assigned[job.id], report) for job in problem.jobs if job.id in assigned
+        _placed(job, plan, assigned[job.id], report) for job in instance.jobs if job.id in assigned
     )
     reasons = {waiting.job: waiting for waiting in plan.waiting}
     return PlanView(
@@ -166,16 +177,19 @@ def view(instance: Instance, plan: Plan) -> PlanView:
             for job in problem.jobs
             if job.id not in assigned
         ),
+        stopping=sum(job.running and job.id not in assigned for job in instance.jobs),
     )
 
 
-def _placed(job: Job, assignment: Assignment, report: CheckReport) -> PlacedJob:
+def _placed(job: Job, plan: Plan, assignment: Assignment, report: CheckReport) -> PlacedJob:
+    starts = plan.starts(assignment, job)
     return PlacedJob(
         job=job,
         gpus=assignment.gpus,
         slowdown=report.job_slowdown.get(job.id),
         bound=report.job_bound.get(job.id),
         sub_batch=assignment.sub_batch,
+        change="stays" if not starts else "moves" if job.running else "starts",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from dovetail.instances.plan import ObjectiveName, ObjectiveValue, Plan
@@ -21,6 +22,7 @@ OBJECTIVE_MEANINGS: Mapping[ObjectiveName, str] = {
     "sensitivity": "weighted sum of job slowdowns by sensitivity, "
     "after placing as much weight as possible",
     "jct": "sum of weight x rate / remaining time over the placed jobs",
+    "completion": "seconds of weighted completion time that the starts save against waiting",
     "energy": "work per watt, after placing as much weight as possible",
 }
 
@@ -100,8 +102,8 @@ def better(objective: ObjectiveName) -> str:
 
 
 def mark(seat: Seat) -> str:
-    """Return whether a job is there already."""
-    return "stays" if seat.placed.job.running else STARTS
+    """Return what the plan does with a job."""
+    return seat.placed.change
 
 
 def share_told(share: int | None) -> str:
@@ -114,9 +116,15 @@ def two_digits(value: float | None) -> str:
     return NO_FIGURE if value is None else f"{value:.2f}"
 
 
-def figure(value: float) -> str:
-    """Return a value with six significant digits."""
-    return f"{value:.6g}"
+def gsla(accepted: float | None, priority: str) -> str:
+    """Return what a job accepts: a slowdown, or a growth of its p99 latency."""
+    critical = accepted is not None and priority == "latency"
+    return f"p99 {accepted:.2f}" if critical else two_digits(accepted)
+
+
+def figure(value: float, digits: int = 6) -> str:
+    """Return a value with so many significant digits, written out without a power of ten."""
+    return f"{Decimal(f'{value:.{digits}g}'):f}"
 
 
 def count(value: float) -> str:

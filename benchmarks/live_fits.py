@@ -64,7 +64,10 @@ def _error(beliefs: Beliefs, test: Sequence[Measurement]) -> float:
     for found in test:
         a, b = (table.place[name] for name in found.workloads)
         mine, theirs = found.slowdown or (np.nan, np.nan)
-        wrong += [abs(table.foretold[0, 0, a, b] - mine), abs(table.foretold[0, 0, b, a] - theirs)]
+        wrong += [
+            abs(table.foretold.slowdown[0, 0, a, b] - mine),
+            abs(table.foretold.slowdown[0, 0, b, a] - theirs),
+        ]
     return float(np.nanmean(wrong))
 
 

@@ -189,8 +189,8 @@ class _Laps:
         for module, function, name in (
             (problems, "pair_tables", "tables of the workloads"),
             (table_pairs, "best_splits", "best splits"),
-            (table_pairs, "match_pairs", "matching"),
-            (exact_pairs, "best_of_tables", "chosen groups"),
+            (exact_pairs, "match_pairs", "matching"),
+            (exact_pairs, "solve_in_stages", "chosen groups"),
             (rounds, "placed", "GPUs"),
             (rounds, "check", "check of the plan"),
             (rounds, "reasons", "reasons of waiting jobs"),

@@ -131,7 +131,8 @@ FIELDS: Mapping[type[Record], Mapping[str, str]] = {
         "weight": "How much the job counts. A gang counts once, however many workers it has.",
         "arrival_s": "When it came: the queue's order for `greedy`, `exclusive` and `random`. "
         "Nothing else uses it.",
-        "remaining_s": "Time it would still run alone, s; objective `jct` needs it.",
+        "remaining_s": "Time it would still run alone, s; objectives `jct` and `completion` need "
+        "it.",
         "priority": "`latency`: checked against `p99` where an entry has it.",
         "state": "Whether it waits or holds GPUs already.",
         "gpus": "Of a running job: the GPU of each worker.",
@@ -192,7 +193,8 @@ FIELDS: Mapping[type[Record], Mapping[str, str]] = {
         "slowdown": "The job slowdown: that of its slowest worker.",
         "sub_batch": "Samples per accumulation step; absent: full size.",
         "co_runners": "The other jobs on each of the GPUs.",
-        "start": "Whether it starts now; false for a running job.",
+        "start": "Whether it starts now. False for a running job, with `preempt` for one that "
+        "keeps its GPUs, shares and sub-batch; one that moves starts.",
     },
     plans.Waiting: {
         "job": "Which job.",

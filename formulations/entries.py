@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from operator import is_
-from typing import TypeVar, cast
+from itertools import permutations
+from operator import is_, itemgetter
+from typing import Final, NamedTuple, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,12 +24,18 @@ T = TypeVar("T")
 Member = tuple[str, int | None]
 """A workload and its share on the GPU."""
 
+ANY_SHARE: Final = -1
+"""The share of a job that may still be given any."""
 
-@dataclass(frozen=True)
-class Combination:
+Wanted = tuple[str, int | None]
+"""A workload, and the share that it has or ``ANY_SHARE``."""
+
+
+class Combination(NamedTuple):
     """A known combination, its values in the order of ``members``.
 
-    ``p99`` and ``upper`` are None where the entry has none.
+    ``p99`` and ``upper`` are None where the entry has none. Tens of thousands are made at once,
+    which tuples are faster at than dataclasses.
     """
 
     members: tuple[Member, ...]
@@ -51,8 +58,7 @@ class Combination:
         def times(values: tuple[float, ...]) -> tuple[float, ...]:
             return tuple(v * f for v, f in zip(values, factors, strict=True))
 
-        return replace(
-            self,
+        return self._replace(
             slowdown=times(self.slowdown),
             upper=self.upper and times(self.upper),
             p99=self.p99 and times(self.p99),
@@ -68,6 +74,10 @@ class Combination:
             position = next(k for k in left if self.members[k] == member)
             left.remove(position)
             order.append(position)
+        return self.permuted(order)
+
+    def permuted(self, order: Sequence[int]) -> Combination:
+        """Return the same combination, its members in the order of these positions."""
         return Combination(
             tuple(self.members[k] for k in order),
             tuple(self.slowdown[k] for k in order),
@@ -132,11 +142,14 @@ class EntryBook:
 
     def __init__(self, instance: Instance) -> None:
         self._instance = instance
+        self.rules = instance.cluster
+        self.workloads = tuple(instance.workloads)
+        self._made: dict[str, object] = {}
         self._by_key = instance.entries
-        self._known: dict[str, Sequence[Combination]] = {}
+        self._named = {model for model, _ in self._by_key}
+        self._known: dict[str | None, Sequence[Combination]] = {}
         self._known_with: dict[str, Mapping[Member, Sequence[Combination]]] = {}
         self._found: dict[tuple[str, tuple[Member, ...]], Combination | None] = {}
-        self._made: dict[str, object] = {}
         self._templates: dict[tuple[str, tuple[Member, ...]], Sequence[Template]] = {}
 
     def holds_for(self, instance: Instance) -> bool:
@@ -145,7 +158,7 @@ class EntryBook:
         return instance is mine or (
             _same(instance.slowdowns, mine.slowdowns)
             and instance.cluster == mine.cluster
-            and tuple(instance.workloads) == tuple(mine.workloads)
+            and tuple(instance.workloads) == self.workloads
         )
 
     def find(self, model: str, members: Sequence[Member]) -> Combination | None:
@@ -161,10 +174,14 @@ class EntryBook:
         return self._found[asked]
 
     def known(self, model: str) -> Sequence[Combination]:
-        """Return every combination that may run on a GPU model."""
-        if model not in self._known:
-            self._known[model] = tuple(self._combinations(model))
-        return self._known[model]
+        """Return every combination that may run on a GPU model.
+
+        Models that no entry names have the same sequence.
+        """
+        named = model if model in self._named else None
+        if named not in self._known:
+            self._known[named] = tuple(self._combinations(named))
+        return self._known[named]
 
     def known_with(self, model: str, member: Member) -> Sequence[Combination]:
         """Return every combination with a member that may run on a GPU model."""
@@ -197,7 +214,7 @@ class EntryBook:
             for known in self.known_with(model, held[0]) if held else self.known(model):
                 if (seated := self._beside(held, known)) is not None:
                     by_size.setdefault(len(known.members), []).append(seated)
-            place = {name: k for k, name in enumerate(self._instance.workloads)}
+            place = {name: k for k, name in enumerate(self.workloads)}
             self._templates[model, held] = tuple(
                 Template.of(found, len(held), place) for _, found in sorted(by_size.items())
             )
@@ -205,37 +222,73 @@ class EntryBook:
 
     def _beside(self, held: Sequence[Member], known: Combination) -> Combination | None:
         """Return a combination with those who are there first; None where nobody may join so."""
-        cluster = self._instance.cluster
+        rules = self.rules
         free = list(known.members)
         for member in held:
             if member not in free:
                 return None
             free.remove(member)
+        given = [share for _, share in known.members if share is not None]
         if (
             not free
-            or len(known.members) > cluster.max_jobs_per_gpu
-            or sum(share or 0 for _, share in known.members) > cluster.share_sum
-            or any(share is not None and share not in cluster.shares for _, share in free)
+            or len(known.members) > rules.max_jobs_per_gpu
+            or sum(given) > rules.share_sum
+            or not all(self._may_start(share) for _, share in free)
         ):
             return None
         free.sort(key=lambda member: (member[0], member[1] or 0))
         return known.reordered([*held, *free])
 
-    def together(self, model: str, names: Sequence[str]) -> Iterator[SlowdownEntry]:
-        """Yield the entries of some workloads, at any shares, that may run on a GPU model."""
-        found = self._by_names.get(tuple(sorted(names)), ())
-        own = {entry.key[1] for entry in found if entry.gpu_model == model}
-        for entry in found:
-            general = entry.gpu_model is None and not (own and entry.key[1] in own)
-            if entry.slowdown and (general or entry.gpu_model == model):
-                yield entry
+    def seats(self, model: str, wanted: Sequence[Wanted]) -> Iterator[Combination]:
+        """Yield the combinations in which some jobs may share a GPU, members in their order.
+
+        Parameters
+        ----------
+        model : str
+            The GPU model.
+        wanted : sequence of (str, int or None)
+            The workload of each, and its share, ``ANY_SHARE`` where that may still be chosen.
+        """
+        names = sorted(name for name, _ in wanted)
+        orders = [
+            order
+            for order in permutations(range(len(wanted)))
+            if all(names[k] == name for k, (name, _) in zip(order, wanted, strict=True))
+        ]
+        shares = [share for _, share in wanted]
+        for known in self._of_workloads(model).get(tuple(names), ()):
+            if sum(share or 0 for _, share in known.members) > self.rules.share_sum:
+                continue
+            seen = set()
+            by_name = sorted(range(len(names)), key=[name for name, _ in known.members].__getitem__)
+            for order in orders:
+                places = [by_name[k] for k in order]
+                members = tuple([known.members[k] for k in places])
+                if members not in seen and all(map(self._may_have, members, shares)):
+                    seen.add(members)
+                    yield known.permuted(places)
+
+    def _may_have(self, member: Member, share: int | None) -> bool:
+        return member[1] == share or (share == ANY_SHARE and self._may_start(member[1]))
+
+    def _may_start(self, share: int | None) -> bool:
+        return share is None or share in self.rules.shares
+
+    def _of_workloads(self, model: str) -> Mapping[tuple[str, ...], Sequence[Combination]]:
+        """Return every combination that may run on a GPU model, by its workloads."""
+
+        def made() -> Mapping[tuple[str, ...], Sequence[Combination]]:
+            found: dict[tuple[str, ...], list[Combination]] = defaultdict(list)
+            for known in self.known(model):
+                found[tuple(sorted(map(_name_of, known.members)))].append(known)
+            return found
+
+        return self.once(f"combinations on {model if model in self._named else None}", made)
 
     @cached_property
-    def _by_names(self) -> Mapping[tuple[str, ...], Sequence[SlowdownEntry]]:
-        found: dict[tuple[str, ...], list[SlowdownEntry]] = defaultdict(list)
-        for entry in self._instance.slowdowns:
-            found[tuple(sorted(entry.pair or entry.workloads))].append(entry)
-        return found
+    def sets(self) -> bool:
+        """Whether anything is known of three and more jobs on a GPU."""
+        return any(entry.set for entry in self._instance.slowdowns)
 
     def pairs(self, model: str) -> Sequence[SlowdownEntry]:
         """Return the entries of all pairs that may run on a GPU model, as they are."""
@@ -252,11 +305,14 @@ class EntryBook:
             )
         ]
 
-    def _combinations(self, model: str) -> Iterator[Combination]:
+    def _combinations(self, model: str | None) -> Iterator[Combination]:
         for (where, key), entry in self._by_key.items():
-            overridden = where is None and (model, key) in self._by_key
+            overridden = where != model and (model, key) in self._by_key
             if where in (None, model) and not overridden and entry.slowdown is not None:
                 yield _combination(entry)
+
+
+_name_of = itemgetter(0)
 
 
 def _same(entries: Sequence[SlowdownEntry], others: Sequence[SlowdownEntry]) -> bool:

@@ -31,19 +31,18 @@ def fitting(groups: Groups) -> Groups:
 def _has_room(groups: Groups) -> Bools:
     """Tell which groups have no gang with too few GPUs, (n,)."""
     jobs = groups.round.jobs
-    pending_gang = np.array([job.workers > 1 and not job.running for job in jobs], dtype=bool)
+    pending_gang = (jobs.workers > 1) & ~jobs.running
     member = np.flatnonzero(pending_gang[groups.job])
     group = groups.group_of_member[member]
     columns = [groups.variant[member], groups.model[member]]
-    if groups.round.instance.cluster.gang_sharing == "whole":
+    if groups.round.machines.rules.gang_sharing == "whole":
         columns.append(_jobs(groups)[group])
     _, way = np.unique(packed(np.stack(columns, axis=1)), return_inverse=True)
     gpu_class = groups.gpu_class[group]
     _, first = np.unique(packed(np.stack([way, gpu_class], axis=1)), return_index=True)
-    gpus = np.array([len(c.gpus) for c in groups.round.classes], dtype=np.int64)
+    gpus = groups.round.class_sizes
     room = np.bincount(way[first], weights=gpus[gpu_class[first]])
-    workers = np.array([job.workers for job in jobs], dtype=np.int64)
-    lacks = room[way] < workers[groups.job[member]]
+    lacks = room[way] < jobs.workers[groups.job[member]]
     return np.asarray(np.bincount(group, weights=lacks, minlength=len(groups)) == 0)
 
 

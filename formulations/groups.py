@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.formulations._row_rules import RowRules
 from dovetail.formulations._rows import (
     ROWS_IN_TIME,
     Rows,
@@ -30,14 +31,8 @@ from dovetail.formulations._rows import (
     pareto,
 )
 from dovetail.formulations.entries import Combination, Member, Template
-from dovetail.formulations.rounds import (
-    GSLA_TOLERANCE,
-    MEMORY_TOLERANCE_MIB,
-    Resident,
-    Round,
-    Variant,
-)
-from dovetail.formulations.values import JobValues, shortens_mean_completion
+from dovetail.formulations.rounds import Resident, Round, Variant
+from dovetail.formulations.values import JobValues
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -68,6 +63,10 @@ class Groups:
         Slowdown of the job on this GPU, the sub-batch's stretch included.
     power_w : (n,) float
         Power of the GPU; NaN where unknown.
+    gain : (m,) float
+        What the job gains there under the objective; the least over a gang's GPUs counts.
+    value : (n,) float
+        What each GPU with the group is worth beside that.
     variants : tuple of Variant
         What ``variant`` counts.
     complete : bool
@@ -83,6 +82,8 @@ class Groups:
     share: Ints
     slowdown: Floats
     power_w: Floats
+    gain: Floats
+    value: Floats
     variants: tuple[Variant, ...]
     complete: bool = True
 
@@ -102,9 +103,7 @@ class Groups:
     @property
     def model(self) -> Ints:
         """The index of the GPU model that each member would be on, (m,)."""
-        models = self.round.models
-        of_class = np.array([models.index(c.model) for c in self.round.classes], dtype=np.int64)
-        return np.asarray(of_class[self.gpu_class[self.group_of_member]])
+        return np.asarray(self.round.class_model[self.gpu_class[self.group_of_member]])
 
     def take(self, which: NDArray[np.bool_]) -> Groups:
         """Return the groups that a mask names, (n,)."""
@@ -118,6 +117,8 @@ class Groups:
             share=self.share[member],
             slowdown=self.slowdown[member],
             power_w=self.power_w[which],
+            gain=self.gain[member],
+            value=self.value[which],
         )
 
     def members(self, group: int) -> range:
@@ -162,45 +163,16 @@ def list_chosen(compiled: Round, values: JobValues, pairs: Ints, shares: Ints) -
 
 def idle_counts(groups: Groups) -> Ints:
     """Return the choice in which running jobs stay and nobody starts, (n,)."""
-    classes = groups.round.classes
-    residents = np.array([len(c.residents) for c in classes], dtype=np.int64)
-    gpus = np.array([len(c.gpus) for c in classes], dtype=np.int64)
-    untouched = residents[groups.gpu_class] == groups.sizes
-    return np.where(untouched, gpus[groups.gpu_class], 0)
+    compiled = groups.round
+    untouched = compiled.class_residents[groups.gpu_class] == groups.sizes
+    return np.where(untouched, compiled.class_sizes[groups.gpu_class], 0)
 
 
-def member_gains(groups: Groups, values: JobValues) -> Floats:
-    """Return the gain that each member's job would have at the member's slowdown, (m,)."""
-    gain = np.empty(len(groups.job))
-    for index, name in enumerate(groups.round.models):
-        here = groups.model == index
-        gain[here] = values.gain(groups.job[here], groups.slowdown[here], name)
-    return gain
-
-
-class _Lister:
+class _Lister(RowRules):
     def __init__(self, compiled: Round, values: JobValues, deadline: float = math.inf) -> None:
-        self.round = compiled
-        self.values = values
+        super().__init__(compiled, values)
         self.deadline = deadline
         self.complete = True
-        self.variants = tuple(v for variants in compiled.variants for v in variants)
-        jobs = [compiled.jobs[v.job] for v in self.variants]
-        self.job = np.array([v.job for v in self.variants], dtype=np.int64)
-        self.memory = np.array([v.memory_mib for v in self.variants])
-        self.stretch = np.array([v.stretch for v in self.variants])
-        self.stretched = bool((self.stretch != 1).any())
-        gsla = np.array([np.inf if j.gsla is None else j.gsla for j in jobs])
-        self.accepted = gsla * (1 + GSLA_TOLERANCE)
-        self.latency = np.array([j.priority == "latency" for j in jobs], dtype=bool)
-        self.workers = np.array([j.workers for j in jobs], dtype=np.int64)
-        self.pending = np.array([not j.running for j in jobs], dtype=bool)
-        self.first_of_job = np.searchsorted(self.job, np.arange(len(compiled.jobs)))
-        remaining = [j.remaining_s for j in compiled.jobs]
-        self.remaining = np.array(remaining, dtype=np.float64)
-        models = compiled.models
-        self.model = np.array([models.index(c.model) for c in compiled.classes], dtype=np.int64)
-        self.room = np.array([c.memory_mib for c in compiled.classes]) + MEMORY_TOLERANCE_MIB
         self.pool, self.starts, self.counts = self._pool()
 
     def groups(self) -> Groups:
@@ -229,7 +201,7 @@ class _Lister:
 
     def _known(self, index: int, members: Sequence[tuple[int, int]]) -> Combination:
         """Return what is known of jobs at their shares on a class."""
-        names = tuple((self.round.jobs[job].workload, share or None) for job, share in members)
+        names = tuple((self._name(job), share or None) for job, share in members)
         known = self.round.entries.find(self.round.classes[index].model, names)
         if known is None:
             raise AssertionError("a chosen pair has a known slowdown")
@@ -251,14 +223,12 @@ class _Lister:
 
         Start and number of its pending variants are by the index of the workload.
         """
-        place = {name: k for k, name in enumerate(self.round.instance.workloads)}
-        workload = np.array([place[job.workload] for job in self.round.jobs], dtype=np.int64)
         pending = np.flatnonzero(self.pending)
-        of = workload[self.job[pending]]
+        of = self.round.jobs.workload[self.job[pending]]
         pool = np.concatenate(
             [np.arange(len(self.variants)), pending[np.argsort(of, kind="stable")]]
         )
-        counts = np.bincount(of, minlength=len(place)).astype(np.int64)
+        counts = np.bincount(of, minlength=len(self.round.workloads)).astype(np.int64)
         starts = len(self.variants) + np.cumsum(counts) - counts
         return pool.astype(np.int64), starts, counts
 
@@ -267,7 +237,7 @@ class _Lister:
         alike: dict[tuple[str, tuple[Member, ...]], list[int]] = defaultdict(list)
         for index, gpu_class in enumerate(self.round.classes):
             if gpu_class.open:
-                members = tuple((self._workload(r), r.share) for r in gpu_class.residents)
+                members = tuple((self._name(r.variant.job), r.share) for r in gpu_class.residents)
                 alike[gpu_class.model, members].append(index)
         by_size: dict[int, list[Seatings]] = defaultdict(list)
         # Empty GPUs first: what the time does not suffice for is to join running jobs.
@@ -293,21 +263,13 @@ class _Lister:
     def _joining(self, classes: Ints, residents: Ints, template: Template, row: Ints) -> Seatings:
         """Return the seatings of rows of a template, on these classes beside these variants."""
         free = template.free[row]
-        return Seatings(
-            index=np.arange(len(row)),
-            gpu_class=classes,
-            first=np.concatenate([residents, self.starts[free]], axis=1),
-            count=np.concatenate([np.ones_like(residents), self.counts[free]], axis=1),
-            twin=template.twin[row],
-            share=template.share[row],
-            slowdown=template.slowdown[row],
-            upper=template.upper[row],
-            tail=template.tail[row],
-            power_w=template.power_w[row],
-        )
+        first = np.concatenate([residents, self.starts[free]], axis=1)
+        count = np.concatenate([np.ones_like(residents), self.counts[free]], axis=1)
+        return self.seatings(classes, first, count, template, row)
 
-    def _workload(self, resident: Resident) -> str:
-        return self.round.jobs[resident.variant.job].workload
+    def _name(self, job: int) -> str:
+        """Return the name of the job's workload."""
+        return self.round.names[int(self.round.jobs.workload[job])]
 
     def _residents(self, classes: Sequence[int]) -> Ints:
         """Return the variants of the residents of classes with as many each, a row a class."""
@@ -381,7 +343,7 @@ class _Lister:
         gpu_class = seatings.gpu_class[first][family]
         keep = distinct(self.job[variant])
         keep &= self.memory[variant].sum(axis=1) <= self.room[gpu_class]
-        if self.round.instance.cluster.gang_sharing == "whole":
+        if self.round.machines.rules.gang_sharing == "whole":
             keep &= (self.workers[variant] == self.workers[variant[:, :1]]).all(axis=1)
         family, variant = family[keep], variant[keep]
         several = np.asarray((self.workers[variant] > 1).any(axis=1) | self.values.ratio)
@@ -397,7 +359,7 @@ class _Lister:
         seating = np.concatenate([chosen[single], *(seating for _, seating in every)])
         index = seatings.index[seating]
         order = np.lexsort((row, index))
-        rows = self._rows(seatings, seating[order], variant[row[order]])
+        rows = self.rows(seatings, seating[order], variant[row[order]])
         return rows, index[order]
 
     def _allowed(
@@ -416,43 +378,16 @@ class _Lister:
         """
         keep = seating >= 0
         for k, of_place in enumerate(variant.T):
-            keep &= self._accepted(seatings, k, seating, of_place)
+            keep &= self.bound(seatings, k, seating, of_place) <= self.accepted.take(of_place)
         row = np.flatnonzero(keep)
         seating, variant = seating[row], variant[row]
-        found = self._rows(seatings, seating, variant)
+        found = self.rows(seatings, seating, variant)
         keep = in_order(self.job[variant], seatings.twin[seating])
         if self.values.objective == "jct":
-            keep &= self._shortens(found)
-        return row[keep], seating[keep], self._gain(found.take(keep)).sum(axis=1)
-
-    def _accepted(
-        self, seatings: Seatings, place: int, seating: Ints, variant: Ints
-    ) -> NDArray[np.bool_]:
-        """Tell whether the job in one place accepts its bound there, for each row."""
-        bound = seatings.upper[:, place].take(seating)
-        if self.latency.any():
-            tail = seatings.tail[:, place].take(seating)
-            bound = np.where(self.latency.take(variant), tail, bound)
-        if self.stretched:
-            bound *= self.stretch.take(variant)
-        return np.asarray(bound <= self.accepted.take(variant))
-
-    def _rows(self, seatings: Seatings, seating: Ints, variant: Ints) -> Rows:
-        return Rows(
-            seatings.gpu_class[seating],
-            variant,
-            seatings.share[seating],
-            seatings.slowdown[seating] * self.stretch[variant],
-            seatings.power_w[seating],
-        )
-
-    def _shortens(self, rows: Rows) -> NDArray[np.bool_]:
-        job = self.job[rows.variant]
-        if job.shape[1] > 2:
-            return np.zeros(len(job), dtype=bool)
-        running = ~self.pending[rows.variant]
-        alone = self.stretch[rows.variant]
-        return shortens_mean_completion(rows.slowdown, alone, self.remaining[job], running)
+            keep &= self.shortens(found)
+        row, seating, worth = row[keep], seating[keep], self._worth(found.take(keep))
+        able = ~np.isnan(worth)
+        return row[able], seating[able], worth[able]
 
     def _ordered(self, rows: Rows) -> Rows:
         """Return the rows with their members in the order of the jobs."""
@@ -466,35 +401,37 @@ class _Lister:
         )
 
     def _undominated(self, rows: Rows) -> Rows:
-        """Drop each group that another of the same jobs equals or beats in every criterion.
+        """Drop each group that may not be, or that another of the same jobs equals or beats.
 
         Single-GPU jobs count by the sum of their gains, at whichever sub-batch; a gang counts
-        by its slowdown, and only against the same sub-batch, because its other GPUs may need
+        by its gain, and only against the same sub-batch, because its other GPUs may need
         that one.
         """
         gang = self.workers[rows.variant] > 1
         job = self.job[rows.variant]
-        criteria = [-np.where(gang, 0.0, self._gain(rows)).sum(axis=1)]
-        criteria += [c for c in np.where(gang, rows.slowdown, 0.0).T if c.any()]
+        value = self.values.value(rows, job)
+        able = ~np.isnan(value)
+        if not able.all():
+            return self._undominated(rows.take(able))
+        gain = self.values.gains(rows, job)
+        single = np.where(gang, 0.0, gain).sum(axis=1) + value
+        criteria = [-single, *(-gain[:, k] * gang[:, k] for k in np.flatnonzero(gang.any(axis=0)))]
         if self.values.ratio:
             criteria.append(rows.power_w)
-        alike = np.where(gang, len(self.round.jobs) + rows.variant, job)
+        alike = np.where(gang, len(self.round) + rows.variant, job)
         key = packed(np.column_stack([rows.gpu_class, alike]))
         return rows.take(pareto(key, criteria))
 
-    def _gain(self, rows: Rows) -> Floats:
-        """Return the gain of each member at its slowdown."""
+    def _worth(self, rows: Rows) -> Floats:
+        """Return the sum of each group's gains and its value; NaN where it may not be."""
         job = self.job[rows.variant]
-        gain = np.empty(job.shape)
-        for index, name in enumerate(self.round.models):
-            here = self.model[rows.gpu_class] == index
-            found = self.values.gain(job[here].ravel(), rows.slowdown[here].ravel(), name)
-            gain[here] = found.reshape(-1, job.shape[1])
-        return gain
+        worth: Floats = self.values.gains(rows, job).sum(axis=1) + self.values.value(rows, job)
+        return worth
 
     def _flattened(self, parts: Iterable[Rows]) -> Groups:
         """Return the rows as groups, class by class and in their order within a class."""
         parts = list(parts)
+        of = [(part, self.job[part.variant]) for part in parts]
         sizes = joined_ints([np.full(len(p), p.variant.shape[1]) for p in parts])
         gpu_class = joined_ints([p.gpu_class for p in parts])
         order = np.argsort(gpu_class, kind="stable")
@@ -512,6 +449,8 @@ class _Lister:
             share=joined_ints([p.share.ravel() for p in parts])[member],
             slowdown=joined_floats([p.slowdown.ravel() for p in parts])[member],
             power_w=joined_floats([p.power_w for p in parts])[order],
+            gain=joined_floats([self.values.gains(p, j).ravel() for p, j in of])[member],
+            value=joined_floats([self.values.value(p, j) for p, j in of])[order],
             variants=self.variants,
             complete=self.complete,
         )

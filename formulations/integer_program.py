@@ -4,9 +4,9 @@ Variables, all integer:
 
 =======  ===========================================================================
 z[g]     GPUs on which group g runs, 0..min(workers of its pending jobs, GPUs of its class)
-u[m,l]   1 if gang mode m (a gang at one sub-batch on one GPU model) is as slow as its
-         l-th smallest slowdown or slower; u[m,0] says that the mode is chosen at all
-f[m,l]   GPUs on which the mode runs at its l-th smallest slowdown or slower
+u[m,l]   1 if gang mode m (a gang at one sub-batch on one GPU model) gains as little as its
+         l-th largest gain or less; u[m,0] says that the mode is chosen at all
+f[m,l]   GPUs on which the mode is at its l-th largest gain or less
 x[i,j]   1 if gangs i and j share their GPUs (``gang_sharing: whole`` only)
 =======  ===========================================================================
 
@@ -23,7 +23,8 @@ Rows (W = workers of a gang, N = GPUs of a class):
     sum of z[g] with i and j - W x[i,j]      = 0                           every pair of gangs
 
 The gain of a 1-GPU job stands at z, that of a gang at u as the (negative) increment from one
-level to the next, so that a gang's gain is that of its slowest worker. A running job's modes
+level to the next, so that a gang's gain is that of its slowest worker, and the value of a group
+at its z. A running job's modes
 have u[m,0] fixed to 1. The f make the rows that bound u[m,l] from below nested at the cost of
 a number of entries linear, not quadratic, in the levels; the rows per group close most of the
 relaxation's gap where partners use one GPU each.
@@ -41,7 +42,7 @@ from scipy.sparse import csr_array, vstack
 
 from dovetail.formulations._row_builder import RowBuilder
 from dovetail.formulations._rows import joined_ints
-from dovetail.formulations.groups import Groups, member_gains
+from dovetail.formulations.groups import Groups
 from dovetail.formulations.values import JobValues
 
 Floats = NDArray[np.float64]
@@ -167,7 +168,7 @@ def build(groups: Groups, values: JobValues) -> RoundProgram:
     upper = [upper_counts(groups), np.ones(len(levels)), levels.workers, np.ones(len(pairs))]
     lower = [np.zeros(len(groups)), fixed, np.zeros(len(levels) + len(pairs))]
     zeros = np.zeros(len(levels) + len(pairs))
-    gain = np.concatenate([_single_gains(groups, values), levels.gains(groups, values), zeros])
+    gain = np.concatenate([_single_gains(groups), levels.gains(groups), zeros])
     power = np.concatenate([np.nan_to_num(groups.power_w), np.zeros(size - len(groups))])
     program = IntegerProgram(
         *rows.arrays(),
@@ -180,17 +181,15 @@ def build(groups: Groups, values: JobValues) -> RoundProgram:
 
 def upper_counts(groups: Groups) -> Ints:
     """Return how often each group can be taken at most, (n,)."""
-    workers = np.array([job.workers for job in groups.round.jobs], dtype=np.int64)
-    available = np.array([len(c.gpus) for c in groups.round.classes], dtype=np.int64)
-    upper = available[groups.gpu_class]
-    np.minimum.at(upper, groups.group_of_member, workers[groups.job])
+    upper = groups.round.class_sizes[groups.gpu_class]
+    np.minimum.at(upper, groups.group_of_member, groups.round.jobs.workers[groups.job])
     return upper
 
 
 def _add_class_rows(rows: RowBuilder, groups: Groups) -> None:
     """No class has more groups than GPUs; GPUs with residents have exactly one group each."""
-    available = np.array([len(c.gpus) for c in groups.round.classes], dtype=np.float64)
-    held = np.array([bool(c.residents) for c in groups.round.classes], dtype=bool)
+    available = groups.round.class_sizes.astype(np.float64)
+    held = groups.round.class_residents > 0
     column = np.arange(len(groups))
     rows.add([(groups.gpu_class, column, 1.0)], np.where(held, available, -np.inf), available)
 
@@ -203,15 +202,15 @@ def _add_single_rows(rows: RowBuilder, groups: Groups) -> None:
     rows.add([(row, column, 1.0)], np.full(len(jobs), -np.inf), np.ones(len(jobs)))
 
 
-def _single_gains(groups: Groups, values: JobValues) -> Floats:
+def _single_gains(groups: Groups) -> Floats:
     member = np.flatnonzero(~is_gang(groups))
-    gain = member_gains(groups, values)[member]
-    return _sums(groups.group_of_member[member], gain, len(groups))
+    gain = groups.gain[member]
+    return groups.value + _sums(groups.group_of_member[member], gain, len(groups))
 
 
 @dataclass(frozen=True)
 class _Levels:
-    """The distinct slowdowns of every gang mode, mode by mode, rising within a mode.
+    """The distinct gains of every gang mode, mode by mode, falling within a mode.
 
     Attributes
     ----------
@@ -220,7 +219,7 @@ class _Levels:
     first : (n,) bool
         Whether the level is its mode's first.
     sample : (n,) int
-        A member at each level, from which model and slowdown are read.
+        A member at each level, from which its gain is read.
     job, workers : (n,) int
         The gang and its workers.
     running : (n,) bool
@@ -239,11 +238,11 @@ class _Levels:
     def of(cls, groups: Groups) -> Self:
         member = np.flatnonzero(is_gang(groups))
         mode = groups.variant[member] * len(groups.round.models) + groups.model[member]
-        order = np.lexsort((groups.slowdown[member], mode))
+        order = np.lexsort((-groups.gain[member], mode))
         member, mode = member[order], mode[order]
-        slowdown = groups.slowdown[member]
+        gain = groups.gain[member]
         new_mode = _changes(mode)
-        new_level = new_mode | _changes(slowdown)
+        new_level = new_mode | _changes(gain)
         sample = member[new_level]
         jobs = groups.round.jobs
         job = groups.job[sample]
@@ -253,8 +252,8 @@ class _Levels:
             first=new_mode[new_level],
             sample=sample,
             job=job,
-            workers=np.array([jobs[k].workers for k in job], dtype=np.int64),
-            running=np.array([jobs[k].running for k in job], dtype=bool),
+            workers=jobs.workers[job],
+            running=jobs.running[job],
         )
 
     def __len__(self) -> int:
@@ -264,9 +263,9 @@ class _Levels:
         """Tell which levels' u are fixed to 1: the first of running gangs, (n,)."""
         return self.first & self.running
 
-    def gains(self, groups: Groups, values: JobValues) -> Floats:
+    def gains(self, groups: Groups) -> Floats:
         """Return the gain at u: that of the first level, then the increments, (n,)."""
-        gain = member_gains(groups, values)[self.sample]
+        gain = groups.gain[self.sample]
         return np.where(self.first, gain, gain - np.r_[0.0, gain[:-1]])
 
     def gpus_at_least(self, counts: Ints) -> Ints:
@@ -328,16 +327,15 @@ class _GangPairs:
 
     @classmethod
     def of(cls, groups: Groups) -> Self:
-        if groups.round.instance.cluster.gang_sharing == "partial":
+        if groups.round.machines.rules.gang_sharing == "partial":
             nothing = np.empty(0, dtype=np.int64)
             return cls(nothing, nothing, nothing)
         first, second, group = _job_pairs(groups)
         jobs = groups.round.jobs
-        workers = np.array([job.workers for job in jobs], dtype=np.int64)
-        running = np.array([job.running for job in jobs], dtype=bool)
-        keep = (workers[first] > 1) & ~(running[first] & running[second])
-        key, pair = np.unique(first[keep] * len(jobs) + second[keep], return_inverse=True)
-        return cls(pair, group[keep], workers[key // max(len(jobs), 1)])
+        keep = (jobs.workers[first] > 1) & ~(jobs.running[first] & jobs.running[second])
+        count = max(1, len(groups.round))
+        key, pair = np.unique(first[keep] * count + second[keep], return_inverse=True)
+        return cls(pair, group[keep], jobs.workers[key // count])
 
     def __len__(self) -> int:
         return len(self.workers)
@@ -375,14 +373,12 @@ def _job_pairs(groups: Groups) -> tuple[Ints, Ints, Ints]:
 
 def is_gang(groups: Groups) -> Bools:
     """Tell which members' jobs have several workers, (m,)."""
-    workers = np.array([job.workers for job in groups.round.jobs], dtype=np.int64)
-    return np.asarray(workers[groups.job] > 1)
+    return np.asarray(groups.round.jobs.workers[groups.job] > 1)
 
 
 def is_running(groups: Groups) -> Bools:
     """Tell which members' jobs run already, (m,)."""
-    running = np.array([job.running for job in groups.round.jobs], dtype=bool)
-    return np.asarray(running[groups.job])
+    return np.asarray(groups.round.jobs.running[groups.job])
 
 
 def _sums(place: Ints, value: Floats, size: int) -> Floats:

@@ -61,14 +61,13 @@ class NodeProgram:
 
     def settled(self, x: Ints) -> Mapping[str, int]:
         """Return the group on each GPU that a solution gives to a group with a starting gang."""
-        places = self._groups.round.instance.places
-        nodes = _nodes(self._groups)
+        node_of = self._groups.round.machines.node_of
         free = [list(c.gpus) for c in self._groups.round.classes]
         found = {}
         for k in np.flatnonzero(x[self.first : self.first + len(self.group)]).tolist():
-            group, node = int(self.group[k]), nodes[int(self.node[k])]
+            group, node = int(self.group[k]), int(self.node[k])
             gpus = free[int(self._groups.gpu_class[group])]
-            here = [gpu for gpu in gpus if places[gpu].node == node][: int(x[self.first + k])]
+            here = [gpu for gpu in gpus if node_of(gpu) == node][: int(x[self.first + k])]
             for gpu in here:
                 gpus.remove(gpu)
                 found[gpu] = group
@@ -97,7 +96,7 @@ class _Builder:
         self.member = np.flatnonzero(is_gang(groups) & ~is_running(groups))
         self.gpus = _gpus_by_node(groups)
         self.nodes = self.gpus.shape[1]
-        self.rack = _rack_of_node(groups)
+        self.rack = groups.round.machines.rack_of_node
         self.gang, self.gang_of_member = np.unique(groups.job[self.member], return_inverse=True)
         group, node = np.nonzero(self.gpus[groups.gpu_class])
         wanted = np.isin(group, groups.group_of_member[self.member])
@@ -152,8 +151,7 @@ class _Builder:
         stop = np.searchsorted(self.group, group, side="right")
         which = joined_ints([np.arange(a, b) for a, b in zip(start, stop, strict=True)])
         row = np.repeat(self.gang_of_member, stop - start) * self.nodes + self.node[which]
-        jobs = self.groups.round.jobs
-        workers = np.array([jobs[k].workers for k in self.gang], dtype=np.float64)
+        workers = self.groups.round.jobs.workers[self.gang].astype(np.float64)
         most = np.minimum(workers[:, None], self.gpus.sum(axis=0)[None, :]).ravel()
         every = np.arange(len(self.s))
         no_lower = np.full(len(self.s), -np.inf)
@@ -172,11 +170,11 @@ class _Builder:
     def _cost(self) -> Floats:
         """Return minus nodes, racks and GPUs in use, weighted so that each outranks the next."""
         groups = self.groups
-        gpus = len(groups.round.instance.places) + 1
-        per_rack, per_node = float(gpus), float(gpus * gpus * len(groups.round.jobs) + gpus)
+        gpus = len(groups.round.machines) + 1
+        per_rack, per_node = float(gpus), float(gpus * gpus * len(groups.round) + gpus)
         alone = ~is_gang(groups) & ~is_running(groups)
         jobs = np.bincount(groups.group_of_member[alone], minlength=len(groups))
-        held = np.array([bool(c.residents) for c in groups.round.classes], dtype=bool)
+        held = groups.round.class_residents > 0
         cost = np.zeros(self.size)
         cost[: len(groups)] = -(per_node + per_rack) * jobs - ~held[groups.gpu_class]
         cost[self.s] = -per_node
@@ -184,23 +182,11 @@ class _Builder:
         return cost
 
 
-def _nodes(groups: Groups) -> list[str]:
-    return list(dict.fromkeys(p.node for p in groups.round.instance.places.values()))
-
-
-def _rack_of_node(groups: Groups) -> Ints:
-    """Return the number of each node's rack; nodes without one form one rack together."""
-    rack = {p.node: p.rack for p in groups.round.instance.places.values()}
-    names = list(dict.fromkeys(rack.values()))
-    return np.array([names.index(rack[node]) for node in _nodes(groups)], dtype=np.int64)
-
-
 def _gpus_by_node(groups: Groups) -> Floats:
     """Return how many GPUs each class has on each node, (classes, nodes)."""
-    places = groups.round.instance.places
-    index = {node: k for k, node in enumerate(_nodes(groups))}
-    found = np.zeros((len(groups.round.classes), len(index)))
+    machines = groups.round.machines
+    found = np.zeros((len(groups.round.classes), len(machines.node_ids)))
     for k, gpu_class in enumerate(groups.round.classes):
         for gpu in gpu_class.gpus:
-            found[k, index[places[gpu].node]] += 1
+            found[k, machines.node_of(gpu)] += 1
     return found

@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.formulations.groups import Groups, member_gains
+from dovetail.formulations.groups import Groups
 from dovetail.formulations.values import JobValues
 from dovetail.instances.errors import UnsupportedError
 
@@ -70,24 +70,22 @@ class PairGraph:
         require_interchangeable(groups)
         if not restricted:
             _require_pairs(groups)
-        jobs = groups.round.jobs
-        workers = np.array([job.workers for job in jobs], dtype=np.int64)
+        workers = groups.round.jobs.workers
         untouched = _untouched(groups)
         paired = _alone_or_equals(groups) & _joins_alike(groups)
         self.fixed = fixed_counts(groups, paired)
         fixed = self.fixed > 0
-        available = np.array([len(c.gpus) for c in groups.round.classes], dtype=np.int64)
-        held = np.array([bool(c.residents) for c in groups.round.classes], dtype=bool)
+        available, held = groups.round.class_sizes, groups.round.class_residents > 0
         size = workers[groups.job[groups.start[:-1]]]
         too_large = ~held[groups.gpu_class] & (size > available[~held].sum())
         self.group = np.flatnonzero((untouched | paired) & ~fixed & ~too_large)
         self.first = groups.job[groups.start[self.group]]
         self.second = groups.job[groups.start[self.group + 1] - 1]
         self.size = size[self.group]
-        self.required = np.zeros(len(jobs), dtype=bool)
+        self.required = np.zeros(len(workers), dtype=bool)
         self.required[groups.job[groups.start[:-1][untouched & ~fixed]]] = True
         self.capacity = int(available.sum() - self.fixed.sum())
-        self.gain = self._sums(groups, member_gains(groups, values))
+        self.gain = self._sums(groups, groups.gain) + groups.value[self.group] * self.size
         self.weight = values.weight
         self.power_w = np.nan_to_num(groups.power_w[self.group]) * self.size
 
@@ -129,21 +127,19 @@ def fixed_counts(groups: Groups, usable: Bools) -> Ints:
     usable : (n,) bool
         Which of them may be taken at all.
     """
-    available = np.array([len(c.gpus) for c in groups.round.classes], dtype=np.int64)
+    available = groups.round.class_sizes
     fixed = _untouched(groups) & ~_joinable(groups, usable)[groups.gpu_class]
     return np.where(fixed, available[groups.gpu_class], 0)
 
 
 def _untouched(groups: Groups) -> Bools:
     """Tell which groups are the residents of their class with nobody joining, (n,)."""
-    residents = np.array([len(c.residents) for c in groups.round.classes], dtype=np.int64)
-    return np.asarray(residents[groups.gpu_class] == groups.sizes)
+    return np.asarray(groups.round.class_residents[groups.gpu_class] == groups.sizes)
 
 
 def _alone_or_equals(groups: Groups) -> Bools:
     """Tell which groups are one job, or two of as many workers, (n,)."""
-    jobs = groups.round.jobs
-    workers = np.array([job.workers for job in jobs], dtype=np.int64)
+    workers = groups.round.jobs.workers
     first = workers[groups.job[groups.start[:-1]]]
     last = workers[groups.job[groups.start[1:] - 1]]
     return np.asarray((groups.sizes <= 2) & (first == last))
@@ -151,9 +147,9 @@ def _alone_or_equals(groups: Groups) -> Bools:
 
 def _joins_alike(groups: Groups) -> Bools:
     """Tell which groups are on GPUs that are all those of their resident, or on free ones, (n,)."""
-    jobs = groups.round.jobs
+    workers = groups.round.jobs.workers
     whole = [
-        not c.residents or {len(c.gpus)} == {jobs[r.variant.job].workers for r in c.residents}
+        not c.residents or {len(c.gpus)} == {workers[r.variant.job] for r in c.residents}
         for c in groups.round.classes
     ]
     return np.array(whole, dtype=bool)[groups.gpu_class]
@@ -161,7 +157,7 @@ def _joins_alike(groups: Groups) -> Bools:
 
 def _joinable(groups: Groups, joins: Bools) -> Bools:
     """Tell which classes have residents that one of the given groups joins, (classes,)."""
-    residents = np.array([len(c.residents) for c in groups.round.classes], dtype=np.int64)
+    residents = groups.round.class_residents
     found = np.zeros(len(residents), dtype=bool)
     found[groups.gpu_class[joins & (residents[groups.gpu_class] > 0) & ~_untouched(groups)]] = True
     return found
@@ -172,12 +168,12 @@ def _require_pairs(groups: Groups) -> None:
     if (groups.sizes > 2).any():
         raise UnsupportedError("groups of three and more jobs are no pairs")
     joint = (groups.sizes == 2) & ~_untouched(groups)
-    workers = np.array([job.workers for job in groups.round.jobs], dtype=np.int64)
+    workers = groups.round.jobs.workers
     gangs = np.maximum.reduceat(np.append(workers[groups.job], 0), groups.start[:-1]) > 1
-    whole = groups.round.instance.cluster.gang_sharing == "whole"
+    whole = groups.round.machines.rules.gang_sharing == "whole"
     if not whole and (joint & gangs).any():
         raise PartialSharingError("gangs may share some of their GPUs (gang_sharing: partial)")
     for group in np.flatnonzero(joint & ~_joins_alike(groups)):
         (resident,) = groups.round.classes[groups.gpu_class[group]].residents
-        name = groups.round.jobs[resident.variant.job].id
+        name = groups.round.jobs.ids[resident.variant.job]
         raise UnsupportedError(f"running gang {name} is not alike on all its GPUs")

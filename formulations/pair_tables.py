@@ -9,7 +9,7 @@ pairs that were chosen.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.formulations.groups import NO_SHARE
-from dovetail.formulations.rounds import GSLA_TOLERANCE, MEMORY_TOLERANCE_MIB, GpuClass, Round
+from dovetail.formulations.rounds import GpuClass, Round
+from dovetail.formulations.rules import most_bound, room_mib
 from dovetail.formulations.values import JobValues
 
 Floats = NDArray[np.float64]
@@ -94,21 +95,18 @@ def pair_tables(compiled: Round, values: JobValues) -> PairTables | None:
     That is where plans are not matchings or might not be, where nobody may share, and where
     tables do not tell what a pair is worth: under ``jct`` and ``energy``, and with sub-batches.
     """
-    if values.ratio or values.objective == "jct" or not _in_plain_pairs(compiled):
+    if values.ratio or values.grouped or values.objective == "jct" or not _in_plain_pairs(compiled):
         return None
-    number = {name: k for k, name in enumerate(compiled.instance.workloads)}
-    known = compiled.entries.once("pair tables", lambda: _known(compiled, number))
+    known = compiled.entries.once("pair tables", lambda: _known(compiled))
     if not 1 <= len(known.shares) <= MOST_SPLITS:
         return None
     jobs = compiled.jobs
-    workload = np.array([number[job.workload] for job in jobs], dtype=np.int64)
-    late = np.array([known.late and job.priority == "latency" for job in jobs], dtype=np.int64)
-    kinds, kind = np.unique(2 * workload + late, return_inverse=True)
+    kinds, kind = np.unique(2 * jobs.workload + (known.late & jobs.latency), return_inverse=True)
     of, is_late = np.divmod(kinds, 2)
     every = np.ix_(of, of)
     bound = np.where(is_late[:, None, None] > 0, known.tail[every], known.upper[every])
     model = compiled.models[0]
-    one = values.gain(np.arange(len(jobs)), np.ones(len(jobs)), model)
+    one = values.gain(np.arange(len(compiled)), np.ones(len(compiled)), model)
     allowed, required = _allowed(compiled, known.shares)
     held = sum(len(c.gpus) for c in compiled.classes if len(c.residents) > 1)
     return PairTables(
@@ -117,30 +115,30 @@ def pair_tables(compiled: Round, values: JobValues) -> PairTables | None:
         slowdown=known.slowdown[every],
         bound=bound,
         kind=kind.reshape(-1).astype(np.int64),
-        gsla=np.array([np.inf if j.gsla is None else j.gsla * (1 + GSLA_TOLERANCE) for j in jobs]),
+        gsla=most_bound(jobs.gsla),
         memory_mib=np.array([v.memory_mib for (v,) in compiled.variants]),
-        memory_limit_mib=compiled.classes[0].memory_mib + MEMORY_TOLERANCE_MIB,
+        memory_limit_mib=room_mib(compiled.classes[0].memory_mib),
         scale=np.abs(one),
         minimised=values.minimised,
-        size=np.array([job.workers for job in jobs], dtype=np.int64),
-        running=np.array([job.running for job in jobs], dtype=bool),
+        size=jobs.workers,
+        running=jobs.running,
         required=required,
         allowed=allowed,
-        capacity=len(compiled.instance.places) - held,
+        capacity=len(compiled.machines) - held,
     )
 
 
 def _in_plain_pairs(compiled: Round) -> bool:
     """Tell whether jobs without sub-batches can share in pairs of equals, and not otherwise."""
-    cluster = compiled.instance.cluster
-    gangs = any(job.workers > 1 for job in compiled.jobs)
+    rules = compiled.machines.rules
+    gangs = bool((compiled.jobs.workers > 1).any())
     return (
         len({(c.model, c.memory_mib) for c in compiled.classes}) == 1
-        and cluster.max_jobs_per_gpu >= 2
-        and (cluster.gang_sharing == "whole" or not gangs)
+        and rules.max_jobs_per_gpu >= 2
+        and (rules.gang_sharing == "whole" or not gangs)
         and all(len(v) == 1 and v[0].stretch == 1 for v in compiled.variants)
         and all(_alike(compiled, c) for c in compiled.classes)
-        and not (cluster.max_jobs_per_gpu > 2 and any(e.set for e in compiled.instance.slowdowns))
+        and not (rules.max_jobs_per_gpu > 2 and compiled.entries.sets)
     )
 
 
@@ -148,7 +146,7 @@ def _alike(compiled: Round, gpu_class: GpuClass) -> bool:
     """Tell whether nobody, one job on all its GPUs, or a full pair holds the GPUs of a class."""
     residents = gpu_class.residents
     if len(residents) == 1:
-        return len(gpu_class.gpus) == compiled.jobs[residents[0].variant.job].workers
+        return len(gpu_class.gpus) == int(compiled.jobs.workers[residents[0].variant.job])
     return len(residents) <= 2
 
 
@@ -163,12 +161,13 @@ class _Known:
     late: bool
 
 
-def _known(compiled: Round, number: Mapping[str, int]) -> _Known:
+def _known(compiled: Round) -> _Known:
+    number = {name: k for k, name in enumerate(compiled.names)}
     entries = compiled.entries.pairs(compiled.models[0])
     pairs = [(number[a], number[b]) for a, b in (entry.pair for entry in entries if entry.pair)]
     first, second = _columns(pairs, np.int64)
     share = _columns([_capped(entry.share) for entry in entries], np.int64)
-    keep = share.sum(axis=0) <= compiled.instance.cluster.share_sum
+    keep = share.sum(axis=0) <= compiled.machines.rules.share_sum
     forward, backward = _code(*share), _code(*share[::-1])
     codes = np.unique(np.concatenate([forward[keep], backward[keep]]))
     there = first[keep], second[keep], np.searchsorted(codes, forward[keep])
@@ -218,10 +217,9 @@ def _allowed(compiled: Round, shares: Ints) -> tuple[Bools, Bools]:
     share it has.
     """
     own = shares[:, 0]
-    starting = np.isin(own, [NO_SHARE, *compiled.instance.cluster.shares])
-    pending = np.array([not job.running for job in compiled.jobs], dtype=bool)
-    allowed = pending[:, None] & starting[None, :]
-    required = np.zeros(len(compiled.jobs), dtype=bool)
+    starting = np.isin(own, [NO_SHARE, *compiled.machines.rules.shares])
+    allowed = ~compiled.jobs.running[:, None] & starting[None, :]
+    required = np.zeros(len(compiled), dtype=bool)
     for gpu_class in compiled.classes:
         if len(gpu_class.residents) == 1:
             (resident,) = gpu_class.residents

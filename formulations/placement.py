@@ -45,25 +45,24 @@ class _Packer:
         self._placed = dict(settled)
         for group in settled.values():
             self._left[group] -= 1
-        places = groups.round.instance.places
-        self._racks = {place.node: place.rack for place in places.values()}
-        self._free: list[dict[str, list[str]]] = []
+        self._machines = groups.round.machines
+        self._free: list[dict[int, list[str]]] = []
         for gpu_class in groups.round.classes:
-            by_node: dict[str, list[str]] = defaultdict(list)
+            by_node: dict[int, list[str]] = defaultdict(list)
             for gpu in gpu_class.gpus:
                 if gpu not in settled:
-                    by_node[places[gpu].node].append(gpu)
+                    by_node[self._machines.node_of(gpu)].append(gpu)
             self._free.append(by_node)
 
     def pack(self) -> Mapping[str, int]:
-        jobs = self._groups.round.jobs
+        workers = self._groups.round.jobs.workers
         of_gang: dict[int, list[int]] = defaultdict(list)
         for group in self._left:
             for member in self._groups.members(group):
                 job = int(self._groups.job[member])
-                if jobs[job].workers > 1:
+                if workers[job] > 1:
                     of_gang[job].append(group)
-        for job in sorted(of_gang, key=lambda k: -jobs[k].workers):
+        for job in sorted(of_gang, key=lambda k: -workers[k]):
             self._pack(of_gang[job])
         self._pack_singles()
         return self._placed
@@ -78,8 +77,8 @@ class _Packer:
 
     def _pack(self, wanted: Sequence[int]) -> None:
         """Give the groups of one gang their GPUs, beside those that some have already."""
-        places = self._groups.round.instance.places
-        nodes = {places[gpu].node for gpu, group in self._placed.items() if group in wanted}
+        node_of = self._machines.node_of
+        nodes = {node_of(gpu) for gpu, group in self._placed.items() if group in wanted}
         while needed := self._needed(wanted):
             node = self._best_node(needed, nodes)
             nodes.add(node)
@@ -94,18 +93,19 @@ class _Packer:
                 needed[int(self._groups.gpu_class[group])] += self._left[group]
         return needed
 
-    def _best_node(self, needed: Mapping[int, int], held: set[str]) -> str:
+    def _best_node(self, needed: Mapping[int, int], held: set[int]) -> int:
         nodes = dict.fromkeys(n for c in needed for n, gpus in self._free[c].items() if gpus)
-        racks = {self._racks[node] for node in held}
+        rack_of = self._machines.rack_of_node
+        racks = {rack_of[node] for node in held}
 
-        def rank(node: str) -> tuple[bool, int, bool, int]:
+        def rank(node: int) -> tuple[bool, int, bool, int]:
             free = {c: len(self._free[c].get(node, ())) for c in needed}
             fitting = sum(min(free[c], number) for c, number in needed.items())
-            return node in held, fitting, self._racks[node] in racks, -sum(free.values())
+            return node in held, fitting, rack_of[node] in racks, -sum(free.values())
 
         return max(nodes, key=rank)
 
-    def _take(self, group: int, node: str) -> None:
+    def _take(self, group: int, node: int) -> None:
         free = self._free[int(self._groups.gpu_class[group])].get(node, [])
         while self._left[group] and free:
             self._placed[free.pop(0)] = group

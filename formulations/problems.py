@@ -13,10 +13,12 @@ from dovetail.formulations.entries import EntryBook
 from dovetail.formulations.fitting import fitting
 from dovetail.formulations.groups import Groups, idle_counts, list_groups
 from dovetail.formulations.integer_program import RoundProgram, build
+from dovetail.formulations.objectives import Objective, job_values
 from dovetail.formulations.pair_graph import PairGraph
 from dovetail.formulations.pair_tables import PairTables, pair_tables
 from dovetail.formulations.rounds import Round
-from dovetail.formulations.values import Objective, job_values
+from dovetail.formulations.scores import worthwhile
+from dovetail.formulations.values import JobValues
 from dovetail.instances.instance import Instance
 
 Ints = NDArray[np.int64]
@@ -26,43 +28,65 @@ _LISTING = 0.3
 
 
 class Problem:
-    """The round problem of an instance under an objective; each form is made when asked for.
+    """A round under an objective; each form is made when asked for.
 
     Parameters
     ----------
-    instance : Instance
-        The instance.
-    objective : str or callable
-        Name of the objective, or a subclass of ``JobValues``.
-    book : EntryBook, optional
-        Of an earlier round, see ``Round``.
+    compiled : Round
+        The round.
+    values : JobValues
+        The objective.
     deadline : float
         When the answer is due, on the clock of ``time.monotonic``. Listing the groups takes a
         part of the time left; the others are then missing (``Groups.complete``).
-
-    Raises
-    ------
-    InputError
-        When the instance lacks a field that the objective needs.
     """
 
     def __init__(
         self,
+        compiled: Round,
+        values: JobValues,
+        deadline: float = math.inf,
+    ) -> None:
+        self.round = compiled
+        self.values = values
+        self._deadline = deadline
+
+    @classmethod
+    def of(
+        cls,
         instance: Instance,
         objective: Objective,
         book: EntryBook | None = None,
         deadline: float = math.inf,
-    ) -> None:
-        self.round = Round(instance, book)
-        self.values = job_values(self.round, objective)
-        self._deadline = deadline
+    ) -> Problem:
+        """Return the problem of an instance.
+
+        Parameters
+        ----------
+        instance : Instance
+            The instance.
+        objective : str or callable
+            Name of the objective, or a subclass of ``JobValues``.
+        book : EntryBook, optional
+            Of an earlier round, see ``Round``.
+        deadline : float
+            As above.
+
+        Raises
+        ------
+        InputError
+            When the instance lacks a field that the objective needs.
+        """
+        compiled = Round.of(instance, book)
+        return cls(compiled, job_values(compiled, objective), deadline)
 
     @cached_property
     def groups(self) -> Groups:
-        """The candidate groups, without those of gangs that have no room."""
+        """The candidate groups, without those that no best plan can need or that have no room."""
         now = time.monotonic()
         deadline = now + _LISTING * (self._deadline - now)
-        return fitting(list_groups(self.round, self.values, deadline))
+        groups = list_groups(self.round, self.values, deadline)
+        return fitting(worthwhile(groups) if self.values.grouped else groups)
 
     @cached_property
     def tables(self) -> PairTables | None:

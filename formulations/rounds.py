@@ -1,8 +1,8 @@
-"""The round problem compiled: jobs in their variants and GPUs in their classes.
+"""The round problem compiled: jobs as columns, GPUs in classes, and what is known of slowdowns.
 
-A *variant* of a job is the job at one of its sub-batches: what it then needs in memory and by
-how much its iterations stretch. GPUs that cannot be told apart (same model, memory and
-residents) form a *class*; formulations count GPUs of a class and never name one.
+A *variant* of a job is the job at one of its sub-batches. GPUs that cannot be told apart (same
+model, memory and residents) form a *class*; formulations count GPUs of a class and never name
+one.
 """
 
 from __future__ import annotations
@@ -13,21 +13,28 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.formulations._rows import Rows
 from dovetail.formulations.entries import Combination, EntryBook
-from dovetail.instances.instance import Batch, Instance, Job, Workload
+from dovetail.formulations.machines import Machines
+from dovetail.formulations.modes import Mode, modes
+from dovetail.formulations.rules import most_bound, room_mib, share_total, slowdown_alone
+from dovetail.instances.instance import Batch, Instance, Workload
 
-MEMORY_TOLERANCE_MIB = 1e-6
-GSLA_TOLERANCE = 1e-9
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
 
-@dataclass(frozen=True)
-class Variant:
+class Variant(NamedTuple):
     """A job at one sub-batch.
 
     Attributes
     ----------
     job : int
-        Index of the job in the instance.
+        Index of the job in the round.
     sub_batch : int or None
         Samples per accumulation step; None where the workload has no batch model.
     memory_mib : float
@@ -42,16 +49,14 @@ class Variant:
     stretch: float
 
 
-@dataclass(frozen=True)
-class Resident:
+class Resident(NamedTuple):
     """A running job on a GPU: which variant it is and the share it has there."""
 
     variant: Variant
     share: int | None
 
 
-@dataclass(frozen=True)
-class GpuClass:
+class GpuClass(NamedTuple):
     """GPUs that are interchangeable for everything but their place.
 
     Attributes
@@ -61,9 +66,9 @@ class GpuClass:
     memory_mib : float
         What the jobs on one such GPU may use together (the reserve taken off).
     residents : tuple of Resident
-        The running jobs on each of these GPUs, in the order of the instance.
+        The running jobs on each of these GPUs, in the order of the round.
     gpus : tuple of str
-        The ids, in the order of the instance.
+        Their ids, in the order of the cluster.
     open : bool
         Whether a job may start here (constraint 5 of the round problem).
     """
@@ -75,72 +80,230 @@ class GpuClass:
     open: bool
 
 
-class Round:
-    """An instance compiled for the formulations.
+@dataclass(frozen=True, eq=False)
+class Jobs:
+    """The n jobs of a round as columns.
 
-    Parameters
+    Attributes
     ----------
-    instance : Instance
-        Running jobs stay where they are; preempt before if they should not.
-    book : EntryBook, optional
-        Of an earlier round; used where it holds for this one too, so that nothing of what it
-        knows is worked out again.
+    ids : sequence of str
+        Their names.
+    workload : (n,) int
+        Index into the workloads of the round.
+    workers : (n,) int
+        GPUs that each needs, all at once.
+    weight, gsla, remaining_s, arrival_s : (n,) float
+        As in an instance; ``gsla`` is inf and ``remaining_s`` NaN where there is none.
+    latency, running : (n,) bool
+        Whether each is of priority ``latency``, and whether it runs.
+    held : mapping of int to (tuple of int, tuple of (int or None), int or None)
+        GPUs, shares and sub-batch of each running job.
     """
 
-    def __init__(self, instance: Instance, book: EntryBook | None = None) -> None:
-        self.instance = instance
-        self.jobs: Sequence[Job] = instance.jobs
-        self.entries = book if book and book.holds_for(instance) else EntryBook(instance)
-        overhead = instance.cluster.per_process_mib
-        used = {job.workload: instance.workloads[job.workload] for job in instance.jobs}
-        ways = {name: modes(workload, overhead) for name, workload in used.items()}
-        self.variants: tuple[tuple[Variant, ...], ...] = tuple(
-            _variants(k, job, used[job.workload].batch, ways[job.workload])
-            for k, job in enumerate(instance.jobs)
+    ids: Sequence[str]
+    workload: Ints
+    workers: Ints
+    weight: Floats
+    gsla: Floats
+    remaining_s: Floats
+    arrival_s: Floats
+    latency: Bools
+    running: Bools
+    held: Mapping[int, tuple[tuple[int, ...], tuple[int | None, ...], int | None]]
+
+    @classmethod
+    def of(cls, instance: Instance, machines: Machines) -> Jobs:
+        """Return the jobs of an instance."""
+        jobs = instance.jobs
+        number = {name: k for k, name in enumerate(instance.workloads)}
+        gpu = machines.number
+        return cls(
+            ids=[job.id for job in jobs],
+            workload=np.array([number[job.workload] for job in jobs], dtype=np.int64),
+            workers=np.array([job.workers for job in jobs], dtype=np.int64),
+            weight=np.array([job.weight for job in jobs], dtype=np.float64),
+            gsla=np.array([np.inf if j.gsla is None else j.gsla for j in jobs], dtype=np.float64),
+            remaining_s=np.array([job.remaining_s for job in jobs], dtype=np.float64),
+            arrival_s=np.array([job.arrival_s for job in jobs], dtype=np.float64),
+            latency=np.array([job.priority == "latency" for job in jobs], dtype=bool),
+            running=np.array([job.running for job in jobs], dtype=bool),
+            held={
+                k: (tuple(gpu[name] for name in job.gpus or ()), job.shares, job.sub_batch)
+                for k, job in enumerate(jobs)
+                if job.running
+            },
         )
+
+
+@dataclass(frozen=True, eq=False)
+class Round:
+    """A round compiled for the formulations.
+
+    Attributes
+    ----------
+    jobs : Jobs
+        Its n jobs. Running ones stay where they are.
+    machines : Machines
+        The GPUs.
+    workloads : sequence of Workload
+        What ``Jobs.workload`` counts.
+    entries : EntryBook
+        What is known of jobs that share a GPU.
+    instance : Instance
+        What it was compiled from.
+    """
+
+    jobs: Jobs
+    machines: Machines
+    workloads: Sequence[Workload]
+    entries: EntryBook
+    instance: Instance
+
+    @classmethod
+    def of(cls, instance: Instance, book: EntryBook | None = None) -> Round:
+        """Return the round of an instance.
+
+        Parameters
+        ----------
+        instance : Instance
+            Running jobs stay where they are; preempt before if they should not.
+        book : EntryBook, optional
+            Of an earlier round; used where it holds for this one too, so that nothing of what it
+            knows is worked out again.
+        """
+        entries = book if book and book.holds_for(instance) else EntryBook(instance)
+        machines = entries.once("machines", lambda: Machines(instance.cluster))
+        workloads = tuple(instance.workloads.values())
+        return cls(Jobs.of(instance, machines), machines, workloads, entries, instance)
+
+    def __len__(self) -> int:
+        return len(self.jobs.ids)
 
     def workload(self, job: int) -> Workload:
         """Return the workload of the job with this index."""
-        return self.instance.workloads[self.jobs[job].workload]
-
-    def speed(self, job: int, model: str) -> float:
-        """Return the job's relative speed on a GPU model."""
-        return self.workload(job).speed.get(model, 1.0)
+        return self.workloads[int(self.jobs.workload[job])]
 
     @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The name of each workload, as entries have them."""
+        return self.entries.workloads
+
+    @cached_property
+    def speed(self) -> Mapping[str, Floats]:
+        """The (n,) relative speed of each job by GPU model."""
+        return {
+            model: np.array([w.speed.get(model, 1.0) for w in self.workloads])[self.jobs.workload]
+            for model in self.models
+        }
+
+    @property
     def models(self) -> tuple[str, ...]:
-        """The GPU models of the cluster, in the order of the instance."""
-        return tuple(dict.fromkeys(place.gpu.model for place in self.instance.places.values()))
+        """The GPU models of the cluster, in the order of the file."""
+        return self.machines.models
+
+    @cached_property
+    def modes(self) -> Sequence[tuple[Mode, ...]]:
+        """The ways to run each workload."""
+        overhead = self.machines.rules.per_process_mib
+        return [modes(workload, overhead) for workload in self.workloads]
+
+    @cached_property
+    def variants(self) -> tuple[tuple[Variant, ...], ...]:
+        """The variants of each job: of a running one only that in which it runs."""
+        held = self.jobs.held
+        found = []
+        for k, workload in enumerate(self.jobs.workload.tolist()):
+            ways = self.modes[workload]
+            if k in held:
+                ways = _running_in(ways, self.workloads[workload].batch, held[k][2])
+            found.append(tuple(Variant(k, *mode) for mode in ways))
+        return tuple(found)
 
     @cached_property
     def residents(self) -> Mapping[str, tuple[Resident, ...]]:
         """The running jobs on each GPU that has any."""
+        ids = self.machines.gpu_ids
         found: dict[str, list[Resident]] = defaultdict(list)
-        for k, job in enumerate(self.jobs):
-            for gpu, share in zip(job.gpus or (), job.shares, strict=bool(job.gpus)):
-                found[gpu].append(Resident(self.variants[k][0], share))
+        for k, (gpus, shares, _) in self.jobs.held.items():
+            variant = self.variants[k][0]
+            for gpu, share in zip(gpus, shares, strict=True):
+                found[ids[gpu]].append(Resident(variant, share))
         return {gpu: tuple(residents) for gpu, residents in found.items()}
 
     @cached_property
     def classes(self) -> tuple[GpuClass, ...]:
         """The classes of interchangeable GPUs, in the order of their first GPU."""
-        members: dict[tuple[str, float, tuple[Resident, ...]], list[str]] = defaultdict(list)
-        reserve = self.instance.cluster.reserve_mib
-        for gpu, place in self.instance.places.items():
-            residents = self.residents.get(gpu, ())
-            members[place.gpu.model, place.gpu.memory_mib - reserve, residents].append(gpu)
+        machines, residents = self.machines, self.residents
+        members: dict[tuple[int, float, tuple[Resident, ...]], list[str]] = defaultdict(list)
+        gpus = zip(machines.gpu_ids, machines.model, machines.memory_mib, strict=True)
+        for gpu, model, memory in gpus:
+            members[model, memory, residents.get(gpu, ())].append(gpu)
         closed = self._closed_gpus([gpus[0] for (_, _, held), gpus in members.items() if held])
         return tuple(
-            GpuClass(model, memory, residents, tuple(gpus), closed.isdisjoint(gpus))
-            for (model, memory, residents), gpus in members.items()
+            GpuClass(
+                machines.models[model],
+                memory,
+                held,
+                tuple(gpus),
+                closed.isdisjoint(gpus),
+            )
+            for (model, memory, held), gpus in members.items()
         )
+
+    @cached_property
+    def class_sizes(self) -> Ints:
+        """The number of GPUs of each class."""
+        return np.array([len(c.gpus) for c in self.classes], dtype=np.int64)
+
+    @cached_property
+    def class_residents(self) -> Ints:
+        """The number of running jobs on each GPU of a class."""
+        return np.array([len(c.residents) for c in self.classes], dtype=np.int64)
+
+    @cached_property
+    def class_model(self) -> Ints:
+        """The index of the GPU model of each class."""
+        return np.array([self.models.index(c.model) for c in self.classes], dtype=np.int64)
+
+    @cached_property
+    def slowdown_now(self) -> Mapping[int, float]:
+        """The slowdown of each running job: the largest on its GPUs."""
+        of: dict[int, float] = defaultdict(float)
+        for gpu, residents in self.residents.items():
+            for resident, slowdown in zip(residents, self.resident_slowdowns(gpu), strict=True):
+                of[resident.variant.job] = max(of[resident.variant.job], slowdown)
+        return of
+
+    def slowdowns_alone(self, rows: Rows, job: Ints) -> Floats:
+        """Return the slowdown that each job of a group has once the others have ended.
+
+        It keeps its share and its sub-batch. Where nothing is known of the share, that is taken
+        to cost nothing.
+        """
+        stretch = np.array([v.stretch for variants in self.variants for v in variants])
+        return np.asarray(self._solo[self.jobs.workload[job], rows.share] * stretch[rows.variant])
+
+    @cached_property
+    def least_alone(self) -> Floats:
+        """The least slowdown of each job alone at any share, (n,)."""
+        stretch = [min(v.stretch for v in variants) for variants in self.variants]
+        return np.asarray(self._solo.min(axis=1)[self.jobs.workload] * stretch)
+
+    @cached_property
+    def _solo(self) -> Floats:
+        """The slowdown of each workload alone at each share, (workloads, 101)."""
+        found = np.ones((len(self.workloads), 101))
+        for k, workload in enumerate(self.workloads):
+            for share, throughput in workload.throughput.items():
+                found[k, share] = workload.throughput.get(100, throughput) / throughput
+        return found
 
     @cached_property
     def shares_alone(self) -> tuple[int | None, ...]:
         """The shares at which a job may start alone on a GPU."""
-        cluster = self.instance.cluster
-        caps = cluster.shares if cluster.start_capped else ()
-        return (None, *(share for share in caps if share <= cluster.share_sum))
+        rules = self.machines.rules
+        caps = rules.shares if rules.start_capped else ()
+        return (None, *(share for share in caps if share <= rules.share_sum))
 
     def resident_slowdowns(self, gpu: str) -> tuple[float, ...]:
         """Return the slowdown of each resident of a GPU that nobody joins.
@@ -161,12 +324,8 @@ class Round:
 
     def alone(self, variant: Variant, share: int | None) -> float | None:
         """Return the slowdown of a job that runs alone at a share, None where it is unknown."""
-        if share is None:
-            return variant.stretch
-        throughput = self.workload(variant.job).throughput
-        if 100 not in throughput or share not in throughput:
-            return None
-        return throughput[100] / throughput[share] * variant.stretch
+        alone = slowdown_alone(self.workload(variant.job), share)
+        return None if alone is None else alone * variant.stretch
 
     def _each_alone(self, gpu: str) -> tuple[float, ...]:
         found = []
@@ -178,8 +337,10 @@ class Round:
     def _known_together(self, gpu: str) -> Combination | None:
         """Return the residents' own combination, values stretched by their sub-batches."""
         residents = self.residents[gpu]
-        members = [(self.jobs[r.variant.job].workload, r.share) for r in residents]
-        known = self.entries.find(self.instance.places[gpu].gpu.model, members)
+        members = [(self.names[self.jobs.workload[r.variant.job]], r.share) for r in residents]
+        known = self.entries.find(
+            self.models[self.machines.model[self.machines.number[gpu]]], members
+        )
         return known.stretched([r.variant.stretch for r in residents]) if known else None
 
     def _bounds(self, gpu: str) -> tuple[float, ...] | None:
@@ -188,7 +349,7 @@ class Round:
         if len(residents) == 1:
             return self._each_alone(gpu)
         known = self._known_together(gpu)
-        latency = [self.jobs[r.variant.job].priority == "latency" for r in residents]
+        latency = [bool(self.jobs.latency[r.variant.job]) for r in residents]
         return known.bounds(latency) if known else None
 
     def _closed_gpus(self, held: Iterable[str]) -> set[str]:
@@ -198,87 +359,29 @@ class Round:
         """
         closed: set[str] = set()
         over: set[int] = set()
+        gsla = self.jobs.gsla
         for gpu in held:
             bounds = self._bounds(gpu)
             if bounds is None or self._overfull(gpu):
                 closed.add(gpu)
             for resident, bound in zip(self.residents[gpu], bounds or (), strict=False):
-                gsla = self.jobs[resident.variant.job].gsla
-                if gsla is not None and bound > gsla * (1 + GSLA_TOLERANCE):
+                if bound > most_bound(float(gsla[resident.variant.job])):
                     over.add(resident.variant.job)
-        return closed.union(*(self.jobs[k].gpus or () for k in over))
+        ids = self.machines.gpu_ids
+        return closed.union(ids[gpu] for k in over for gpu in self.jobs.held[k][0])
 
     def _overfull(self, gpu: str) -> bool:
-        cluster = self.instance.cluster
         residents = self.residents[gpu]
-        memory = sum(r.variant.memory_mib for r in residents) + cluster.reserve_mib
-        capped = sum(r.share or 0 for r in residents)
+        memory = sum(r.variant.memory_mib for r in residents)
         return (
-            memory > self.instance.places[gpu].gpu.memory_mib + MEMORY_TOLERANCE_MIB
-            or capped > cluster.share_sum
+            memory > room_mib(self.machines.memory_mib[self.machines.number[gpu]])
+            or share_total(r.share for r in residents) > self.machines.rules.share_sum
         )
 
 
-def iteration_time(batch: Batch, sub_batch: int) -> float:
-    """Return the seconds of one iteration at a sub-batch: Castor (2025), eq. 1-3.
-
-    With s = size / sub_batch accumulation steps, of which only the last overlaps with the
-    gradient exchange: (s - 1) t_comp(b) + (t_comp(b)^d + t_comm^d)^(1/d).
-    """
-    compute = batch.step_s.fixed + batch.step_s.per_sample * sub_batch
-    longer, shorter = max(compute, batch.comm_s), min(compute, batch.comm_s)
-    # Factored by the longer of the two, so that a large overlap exponent cannot overflow.
-    last: float = longer * (1 + (shorter / longer) ** batch.overlap) ** (1 / batch.overlap)
-    return (batch.size // sub_batch - 1) * compute + last
-
-
-class Mode(NamedTuple):
-    """A way to run a workload: at its full batch, or at a smaller one with accumulation.
-
-    Attributes
-    ----------
-    sub_batch : int or None
-        Samples per accumulation step; None where the workload has no batch model.
-    memory_mib : float
-        Need of one worker, the per-process overhead included.
-    stretch : float
-        t(k) / t(0) of Castor's eq. 3.
-    """
-
-    sub_batch: int | None
-    memory_mib: float
-    stretch: float
-
-
-def modes(workload: Workload, overhead_mib: float) -> tuple[Mode, ...]:
-    """Return the ways to run a workload, its full batch first and then each half of the last."""
-    batch = workload.batch
-    full = Mode(None if batch is None else batch.size, workload.memory_mib + overhead_mib, 1)
+def _running_in(ways: Sequence[Mode], batch: Batch | None, sub_batch: int | None) -> Sequence[Mode]:
+    """Return the way in which a running job runs."""
     if batch is None:
-        return (full,)
-    return (full, *(_at_sub_batch(batch, size, overhead_mib) for size in _sub_batches(batch)))
-
-
-def _variants(
-    index: int, job: Job, batch: Batch | None, ways: Sequence[Mode]
-) -> tuple[Variant, ...]:
-    every = tuple(Variant(index, *mode) for mode in ways)
-    if batch is None or not job.running:
-        return every
-    held = batch.size if job.sub_batch is None else job.sub_batch
-    return tuple(variant for variant in every if variant.sub_batch == held)
-
-
-def _sub_batches(batch: Batch) -> list[int]:
-    sizes = []
-    size = batch.size
-    while size % 2 == 0 and size // 2 >= batch.min:
-        size //= 2
-        sizes.append(size)
-    return sizes
-
-
-def _at_sub_batch(batch: Batch, sub_batch: int, overhead_mib: float) -> Mode:
-    memory = batch.fixed_mib + batch.mib_per_sample * sub_batch + overhead_mib
-    stretch = iteration_time(batch, sub_batch) / iteration_time(batch, batch.size)
-    return Mode(sub_batch, memory, stretch)
+        return ways
+    held = batch.size if sub_batch is None else sub_batch
+    return [mode for mode in ways if mode.sub_batch == held]

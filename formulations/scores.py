@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.formulations.groups import Groups, member_gains
+from dovetail.formulations.groups import Groups
 from dovetail.formulations.rounds import Round, Variant
 from dovetail.formulations.values import JobValues
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -45,15 +46,22 @@ class Score:
 def score(groups: Groups, values: JobValues, counts: Ints) -> Score:
     """Return the value of taking each group ``counts[g]`` times."""
     member = np.flatnonzero(counts[groups.group_of_member] > 0)
-    gains = np.full(len(groups.round.jobs), np.inf)
-    np.minimum.at(gains, groups.job[member], member_gains(groups, values)[member])
-    placed = np.isfinite(gains)
     used = counts > 0
+    gains = np.full(len(groups.round), np.inf)
+    np.minimum.at(gains, groups.job[member], groups.gain[member])
+    placed = placed_jobs(groups, counts)
     return Score(
         weight=float(values.weight[placed].sum()),
-        gain=float(gains[placed].sum()),
+        gain=float(gains[placed].sum() + groups.value[used] @ counts[used]),
         power_w=float((groups.power_w[used] * counts[used]).sum()),
     )
+
+
+def placed_jobs(groups: Groups, counts: Ints) -> Bools:
+    """Tell which jobs are placed if each group is taken ``counts[g]`` times, (jobs,)."""
+    placed = np.zeros(len(groups.round), dtype=bool)
+    placed[groups.job[counts[groups.group_of_member] > 0]] = True
+    return placed
 
 
 def open_weight(groups: Groups, values: JobValues) -> Floats:
@@ -61,7 +69,7 @@ def open_weight(groups: Groups, values: JobValues) -> Floats:
 
     That of running jobs and of those in no group is 0.
     """
-    running = np.array([job.running for job in groups.round.jobs], dtype=bool)
+    running = groups.round.jobs.running
     weight = np.zeros(len(running))
     weight[groups.job] = values.weight[groups.job]
     return np.where(running, 0.0, weight)
@@ -76,7 +84,7 @@ def ceiling(groups: Groups, values: JobValues) -> Score:
     the job may wait), where G[s] is the job's best gain in groups of s jobs or more and W its
     workers. *Power*: the least that the GPUs in use can draw (where the objective asks).
     """
-    best = _best_gains(groups, values)
+    best = best_gains(groups)
     possible = np.isfinite(best).any(axis=1)
     return Score(
         weight=float(values.weight[possible].sum()),
@@ -85,12 +93,41 @@ def ceiling(groups: Groups, values: JobValues) -> Score:
     )
 
 
-def _best_gains(groups: Groups, values: JobValues) -> Floats:
+def best_gains(groups: Groups) -> Floats:
     """Return G[j, s - 1]: the best gain of job j in groups of s or more; -inf for none."""
-    best = np.full((len(groups.round.jobs), int(groups.sizes.max(initial=1))), -np.inf)
+    best = np.full((len(groups.round), int(groups.sizes.max(initial=1))), -np.inf)
     size = groups.sizes[groups.group_of_member]
-    np.maximum.at(best, (groups.job, size - 1), member_gains(groups, values))
+    # Of a group's value each job has its part; a gang as if all its workers were in such groups.
+    part = groups.value[groups.group_of_member] / size * groups.round.jobs.workers[groups.job]
+    np.maximum.at(best, (groups.job, size - 1), groups.gain + part)
     return np.maximum.accumulate(best[:, ::-1], axis=1)[:, ::-1]
+
+
+def worthwhile(groups: Groups) -> Groups:
+    """Return the groups without those that make any plan worth less than to start nobody.
+
+    That is worth 0, under an objective whose groups have a value of at most 0. A running gang
+    gains nowhere more than it can on its slowest GPUs. What no plan needs or reaches would else
+    set the scale by which solvers round.
+    """
+    groups = replace(groups, gain=np.minimum(groups.gain, _most_of_running(groups)[groups.job]))
+    most = np.maximum(best_gains(groups)[:, 0], 0.0)
+    member = np.bincount(
+        groups.group_of_member, weights=groups.gain - most[groups.job], minlength=len(groups)
+    )
+    return groups.take(member + groups.value + most.sum() >= 0)
+
+
+def _most_of_running(groups: Groups) -> Floats:
+    """Return what each running job can gain on the GPUs where that is least, inf for others."""
+    classes = len(groups.round.classes)
+    gpu_class = groups.gpu_class[groups.group_of_member]
+    key, place = np.unique(groups.job * classes + gpu_class, return_inverse=True)
+    best = np.full(len(key), -np.inf)
+    np.maximum.at(best, place, groups.gain)
+    most = np.full(len(groups.round), np.inf)
+    np.minimum.at(most, key // classes, best)
+    return np.where(groups.round.jobs.running, most, np.inf)
 
 
 def gain_ceiling(compiled: Round, values: JobValues) -> float:
@@ -100,15 +137,17 @@ def gain_ceiling(compiled: Round, values: JobValues) -> float:
     is beside as many others, whoever they are.
     """
     least = _least_slowdowns(compiled)
-    best = np.full((len(compiled.jobs), compiled.instance.cluster.max_jobs_per_gpu), -np.inf)
-    every = np.arange(len(compiled.jobs))
+    if values.grouped:
+        # Each may be as fast as any share lets it be alone, once the others have ended.
+        least = {model: _fastest(compiled, slowdown) for model, slowdown in least.items()}
+    best = np.full((len(compiled), compiled.machines.rules.max_jobs_per_gpu), -np.inf)
     for model, slowdown in least.items():
         for column in range(best.shape[1]):
-            gain = values.gain(every, slowdown[:, column], model)
-            known = np.isfinite(slowdown[:, column])
-            best[known, column] = np.maximum(best[known, column], gain[known])
+            known = np.flatnonzero(np.isfinite(slowdown[:, column]))
+            gain = values.gain(known, slowdown[known, column], model)
+            best[known, column] = np.maximum(best[known, column], gain)
     best = np.maximum.accumulate(best[:, ::-1], axis=1)[:, ::-1]
-    running = np.array([job.running for job in compiled.jobs], dtype=bool)
+    running = compiled.jobs.running
     best[running] = best[running].max(axis=1, keepdims=True)
     possible = np.isfinite(best).any(axis=1)
     return _lagrangean_bound(compiled, best[possible], np.flatnonzero(possible))
@@ -119,7 +158,6 @@ def _least_slowdowns(compiled: Round) -> dict[str, Floats]:
 
     Running jobs keep what they have, which may be known of nobody else.
     """
-    size = compiled.instance.cluster.max_jobs_per_gpu
     stretch = np.array([min(v.stretch for v in variants) for variants in compiled.variants])
     alone = np.array([_least_alone(compiled, variants) for variants in compiled.variants])
     for gpu_class in compiled.classes:
@@ -130,15 +168,32 @@ def _least_slowdowns(compiled: Round) -> dict[str, Floats]:
                 alone[job] = min(alone[job], slowdown)
     found = {}
     for model in compiled.models:
-        of_workload: dict[str, Floats] = defaultdict(lambda: np.full(size, np.inf))
-        for known in compiled.entries.known(model):
-            if (others := len(known.members) - 1) < size:
-                for (name, _), slowdown in zip(known.members, known.slowdown, strict=True):
-                    of_workload[name][others] = min(of_workload[name][others], slowdown)
-        least = np.array([of_workload[job.workload] for job in compiled.jobs]).reshape(-1, size)
+        of_workload = compiled.entries.once(
+            f"least slowdowns on {model}", partial(_least_together, compiled, model)
+        )
+        least = np.array([of_workload[name] for name in compiled.names])[compiled.jobs.workload]
         found[model] = least * stretch[:, None]
         found[model][:, 0] = np.minimum(found[model][:, 0], alone)
     return found
+
+
+def _fastest(compiled: Round, slowdown: Floats) -> Floats:
+    """Return, in groups of each size, the least slowdown of a job in smaller ones or alone."""
+    alone = compiled.least_alone[:, None]
+    least = np.minimum.accumulate(np.minimum(slowdown, alone), axis=1)
+    return np.where(np.isfinite(slowdown), least, np.inf)
+
+
+def _least_together(compiled: Round, model: str) -> Mapping[str, Sequence[float]]:
+    """Return the least slowdown of each workload in combinations of 1, 2, ..., inf for none."""
+    size = compiled.machines.rules.max_jobs_per_gpu
+    least = {name: [np.inf] * size for name in compiled.names}
+    for known in compiled.entries.known(model):
+        if (others := len(known.members) - 1) < size:
+            for (name, _), slowdown in zip(known.members, known.slowdown, strict=True):
+                if slowdown < least[name][others]:
+                    least[name][others] = slowdown
+    return least
 
 
 def _least_alone(compiled: Round, variants: Sequence[Variant]) -> float:
@@ -148,9 +203,8 @@ def _least_alone(compiled: Round, variants: Sequence[Variant]) -> float:
 
 def _lagrangean_bound(compiled: Round, best: Floats, job: Ints) -> float:
     jobs = compiled.jobs
-    gpus = len(compiled.instance.places)
-    workers = np.array([jobs[k].workers for k in job], dtype=np.float64)
-    running = np.array([jobs[k].running for k in job], dtype=bool)
+    gpus, running = int(compiled.class_sizes.sum()), jobs.running[job]
+    workers = jobs.workers[job].astype(np.float64)
     share = workers[:, None] / np.arange(1, best.shape[1] + 1)
 
     def bound(price: float) -> float:
@@ -170,10 +224,10 @@ def _lagrangean_bound(compiled: Round, best: Floats, job: Ints) -> float:
 
 def _least_power(groups: Groups) -> float:
     """Return the least power of the GPUs with residents, or of one GPU where there are none."""
-    classes = groups.round.classes
-    least = np.full(len(classes), np.inf)
+    compiled = groups.round
+    least = np.full(len(compiled.classes), np.inf)
     np.minimum.at(least, groups.gpu_class, groups.power_w)
-    held = np.array([len(c.gpus) if c.residents else 0 for c in classes], dtype=np.float64)
+    held = np.where(compiled.class_residents > 0, compiled.class_sizes, 0)
     if held.any():
         return float((least[held > 0] * held[held > 0]).sum())
     return float(least.min(initial=np.inf))

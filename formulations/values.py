@@ -19,15 +19,13 @@ of its largest slowdown.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from itertools import pairwise
-from typing import Final, TypeAlias
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.formulations._rows import Rows
 from dovetail.formulations.rounds import Round
-from dovetail.instances.errors import UnsupportedError, require_call
 from dovetail.instances.plan import ObjectiveName
 from dovetail.instances.requirements import require_fields
 
@@ -64,12 +62,16 @@ class JobValues:
         Whether the gains are divided by the power of the GPUs in use (``energy``).
     minimised : bool
         Whether users read the value with its sign turned, as a cost.
+    grouped : bool
+        Whether a gain depends on the other jobs of the group, or groups have a ``value``.
 
     Raises
     ------
     InputError
         When the instance lacks a field that the objective needs.
     """
+
+    grouped = False
 
     def __init__(self, compiled: Round, objective: ObjectiveName = "throughput") -> None:
         require_fields(compiled.instance, objective)
@@ -78,15 +80,11 @@ class JobValues:
         self.two_stage = objective in ("slowdown", "sensitivity", "energy")
         self.ratio = objective == "energy"
         self.minimised = objective in ("slowdown", "sensitivity")
-        self.weight = np.array([job.weight for job in compiled.jobs], dtype=np.float64)
+        self.weight = compiled.jobs.weight
         self._round = compiled
         self._scale = self.weight / self._divisor()
         if self.ratio:
-            self._scale = self.weight * [job.workers for job in compiled.jobs]
-        self._speed = {
-            model: np.array([compiled.speed(k, model) for k in range(len(compiled.jobs))])
-            for model in compiled.models
-        }
+            self._scale = self.weight * compiled.jobs.workers
 
     def gain(self, job: Ints, slowdown: Floats, model: str) -> Floats:
         """Return the gain of each job at its slowdown on GPUs of one model.
@@ -102,67 +100,40 @@ class JobValues:
         """
         if self.minimised:
             return np.asarray(-self._scale[job] * slowdown)
-        return np.asarray(self._scale[job] * self._speed[model][job] / slowdown)
+        return np.asarray(self._scale[job] * self._round.speed[model][job] / slowdown)
+
+    def gains(self, rows: Rows, job: Ints) -> Floats:
+        """Return the gain of each job of some groups of one size, (n, size).
+
+        Parameters
+        ----------
+        rows : Rows
+            The groups.
+        job : (n, size) int
+            Their jobs.
+        """
+        model = self._round.class_model[rows.gpu_class]
+        gain = np.empty(job.shape)
+        for index, name in enumerate(self._round.models):
+            here = model == index
+            found = self.gain(job[here].ravel(), rows.slowdown[here].ravel(), name)
+            gain[here] = found.reshape(-1, job.shape[1])
+        return gain
+
+    def value(self, rows: Rows, job: Ints) -> Floats:
+        """Return what each group is worth beside its jobs' gains, (n,); NaN where it may not be.
+
+        The same arguments as ``gains``.
+        """
+        return np.zeros(len(rows))
 
     def _divisor(self) -> Floats:
         jobs = self._round.jobs
         if self.objective == "sensitivity":
             return sensitivities(self._round)
         if self.objective == "jct":
-            return np.array([job.remaining_s or 1.0 for job in jobs], dtype=np.float64)
-        return np.ones(len(jobs))
-
-
-Objective: TypeAlias = ObjectiveName | Callable[[Round], JobValues]
-"""The name of an objective, or a subclass of ``JobValues`` (or what makes one of a round)."""
-
-
-def objective_name(objective: Objective) -> str:
-    """Return what an objective is called in a plan."""
-    if not callable(objective):
-        return objective
-    return f"python:{objective.__module__}.{getattr(objective, '__qualname__', '')}"
-
-
-def job_values(compiled: Round, objective: Objective) -> JobValues:
-    """Return the gains of the jobs of a round under any objective.
-
-    Raises
-    ------
-    InputError
-        When the instance lacks a field that the objective needs.
-    UnsupportedError
-        When a gain of the user's is not finite, or rises with the slowdown, or the class or its
-        method ``gain`` takes other arguments.
-    """
-    if not callable(objective):
-        return JobValues(compiled, objective)
-    name = objective_name(objective)
-    require_call(objective, f"{name} must take a round as its one argument", compiled)
-    values = objective(compiled)
-    if not isinstance(values, JobValues):
-        kind = type(values).__name__
-        raise UnsupportedError(f"objective must be a subclass of JobValues, got {kind}")
-    values.name = name
-    rule = f"{name}.gain must take the arguments job, slowdown and model"
-    require_call(values.gain, rule, None, None, None)
-    _require_falling(values, compiled)
-    return values
-
-
-_TRIED: Final = (1.0, 1.25, 2.0, 8.0)
-"""Slowdowns at which gains of a user's objective are tried."""
-
-
-def _require_falling(values: JobValues, compiled: Round) -> None:
-    """Refuse gains that would make bounds wrong without a word."""
-    jobs = np.arange(len(compiled.jobs))
-    for model in compiled.models:
-        gains = [np.asarray(values.gain(jobs, np.full(len(jobs), s), model)) for s in _TRIED]
-        if any(gain.shape != jobs.shape or not np.isfinite(gain).all() for gain in gains):
-            raise UnsupportedError(f"{values.name}: gain must return a finite number for each job")
-        if any((after > before).any() for before, after in pairwise(gains)):
-            raise UnsupportedError(f"{values.name}: gain must not rise with the slowdown")
+            return np.where(jobs.remaining_s > 0, jobs.remaining_s, 1.0)
+        return np.ones(len(self._round))
 
 
 def sensitivities(compiled: Round) -> Floats:
@@ -173,9 +144,10 @@ def sensitivities(compiled: Round) -> Floats:
     known.
     """
     lowest = _lowest_slowdowns(compiled)
+    of_job = [compiled.names[k] for k in compiled.jobs.workload]
     count: dict[str, int] = defaultdict(int)
-    for job in compiled.jobs:
-        count[job.workload] += 1
+    for name in of_job:
+        count[name] += 1
     spread = {}
     for own in count:
         values: list[float] = []
@@ -184,18 +156,21 @@ def sensitivities(compiled: Round) -> Floats:
                 others = number - 1 if own == other else number
                 values += [lowest[own, other]] * others
         spread[own] = max(float(np.std(values)), LEAST_SENSITIVITY) if len(values) > 1 else 1.0
-    return np.array([spread[job.workload] for job in compiled.jobs], dtype=np.float64)
+    return np.array([spread[name] for name in of_job], dtype=np.float64)
 
 
 def _lowest_slowdowns(compiled: Round) -> dict[tuple[str, str], float]:
     lowest: dict[tuple[str, str], float] = {}
-    for model in compiled.models:
-        for known in compiled.entries.known(model):
+    of_models = map(compiled.entries.known, compiled.models)
+    # Models that no entry names have the same sequence.
+    for each in {id(known): known for known in of_models}.values():
+        for known in each:
             if len(known.members) != 2:
                 continue
             (a, _), (b, _) = known.members
             for pair, slowdown in zip(((a, b), (b, a)), known.slowdown, strict=True):
-                lowest[pair] = min(slowdown, lowest.get(pair, np.inf))
+                if slowdown < lowest.get(pair, np.inf):
+                    lowest[pair] = slowdown
     return lowest
 
 

@@ -15,12 +15,18 @@ A *box* narrows the gangs down: placed or not, worth between a floor and a cap, 
 sub-batch. A worker below the floor may not be; one above the cap counts as the cap, because
 some worker of the gang is no better. So a box is bounded in the same way, and boxes that split
 a gang's possibilities in two make a search exact (``solver.gang_search``).
+
+A gang *dominates* another of as many workers if it may take every seat of the other at the same
+worths and costs. Some best plan places no gang without those that dominate it: where it does,
+the dominating gang may have the seats instead.
 """
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from dataclasses import dataclass, replace
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,8 +63,8 @@ class Box:
     required: Bools
     excluded: Bools
 
-    def settled(self, job: int, **changes: float) -> Box:
-        """Return the box with other entries for one job."""
+    def settled(self, job: int | Ints, **changes: float) -> Box:
+        """Return the box with other entries for one job, or several."""
         arrays = {}
         for name, value in changes.items():
             arrays[name] = getattr(self, name).copy()
@@ -73,19 +79,22 @@ class Box:
 
 
 @dataclass(frozen=True)
-class Pairs:
-    """The arguments of ``match_pairs`` for the workers of a box.
+class WorkerPairs:
+    """The arguments of ``match_pairs`` for workers of a box.
 
     Attributes
     ----------
-    pair_value : (m, m) float
-        What two workers on one GPU are worth, NaN where they may not share.
-    single_value : (m,) float
-        What a worker is worth alone, NaN where it may not be.
-    required : (m,) bool
-        Workers that must be placed.
+    workers : (k,) int
+        The workers, of m in all.
+    pair_value : (k, m) float
+        What they are worth on one GPU with each worker, NaN where they may not share.
+    single_value : (k,) float
+        What they are worth alone, NaN where they may not be.
+    required : (k,) bool
+        Whether they must be placed.
     """
 
+    workers: Ints
     pair_value: Floats
     single_value: Floats
     required: Bools
@@ -152,40 +161,41 @@ class WorkerGraph:
         if (groups.sizes > 2).any():
             raise UnsupportedError("groups of three and more jobs are no pairs")
         self.groups = groups
-        self.workers = np.array([job.workers for job in groups.round.jobs], dtype=np.int64)
-        self._available = np.array([len(c.gpus) for c in groups.round.classes], dtype=np.int64)
+        self.workers = groups.round.jobs.workers
+        self._available = groups.round.class_sizes
         self._fixed = fixed_counts(groups, groups.sizes > 0)
         self._cost = np.zeros(len(groups)) if cost is None else cost
         self.gpus = int(self._available.sum() - self._fixed.sum())
         self._cost_of_fixed = float(self._cost @ self._fixed)
         self._list_seats(worth)
         self.root = self._root(worth)
-        everything = np.arange(len(self._key))
-        kinds = len(self._job)
-        self._value = np.full((kinds, kinds), np.nan)
-        self._write(self._value, everything, self.root)
+        self._dominated = self._dominations()
 
-    def matrices(self, box: Box) -> Pairs:
-        """Return what the workers are worth in a box."""
-        value = self._value
-        changed = np.flatnonzero(box.differs(self.root))
-        if len(changed):
-            value = value.copy()
-            kinds = np.isin(self._job, changed)
-            value[kinds] = np.nan
-            value[:, kinds] = np.nan
+    def pairs(self, box: Box, jobs: Bools | None = None) -> WorkerPairs:
+        """Return what the workers of some jobs, by default of all, are worth in a box."""
+        if jobs is None:
+            kinds, rows = np.arange(len(self._job)), np.arange(len(self._key))
+        else:
+            kinds = np.flatnonzero(jobs[self._job])
             affected = np.zeros(len(self._key), dtype=bool)
-            for job in changed.tolist():
+            for job in np.flatnonzero(jobs).tolist():
                 affected[self._rows_of(job)] = True
-            self._write(value, np.flatnonzero(affected), box)
+            rows = np.flatnonzero(affected)
+        place = np.full(len(self._job), -1)
+        place[kinds] = np.arange(len(kinds))
+        value = np.full((len(kinds), len(self._job)), np.nan)
+        ends, best = self._best_values(rows, box)
+        for own, other in (ends, ends[::-1]):
+            inside = place[own] >= 0
+            value[place[own[inside]], other[inside]] = best[inside]
         kind = self._kind_of_worker
-        pairs = value.take(kind, axis=0).take(kind, axis=1)
-        pairs[kind[:, None] == kind] = np.nan  # workers of one gang take a GPU each
-        return Pairs(
-            pairs,
-            np.diagonal(value)[kind],
-            self._held[kind] | box.required[self._job[kind]],
-        )
+        workers = np.flatnonzero(place[kind] >= 0)
+        own = kind[workers]
+        pairs = value[place[own]].take(kind, axis=1)
+        single = value[place[own], own]
+        pairs[own[:, None] == kind] = np.nan  # workers of one gang take a GPU each
+        required = self._held[own] | box.required[self._job[own]]
+        return WorkerPairs(workers, pairs, single, required)
 
     def constant(self, box: Box) -> float:
         """Return what the workers are worth that no matching contains."""
@@ -215,6 +225,14 @@ class WorkerGraph:
     def job_of_worker(self) -> Ints:
         """The job of each worker that is to be matched, (m,)."""
         return np.asarray(self._job[self._kind_of_worker])
+
+    def dominated(self, job: int) -> Ints:
+        """Return the jobs that need not be placed where this one is not; itself first."""
+        return np.array([job, *np.flatnonzero(self._dominated[job])])
+
+    def dominating(self, job: int) -> Ints:
+        """Return the jobs that may well be placed where this one is; itself first."""
+        return np.array([job, *np.flatnonzero(self._dominated[:, job])])
 
     def variants(self, job: int) -> Ints:
         """Return the variants that a job may have."""
@@ -255,7 +273,7 @@ class WorkerGraph:
         groups = self.groups
         usable = np.flatnonzero(self._fixed == 0)
         ends = np.stack([groups.start[usable], groups.start[usable + 1] - 1], axis=1)
-        running = np.array([job.running for job in groups.round.jobs], dtype=bool)
+        running = groups.round.jobs.running
         job = groups.job[ends]
         own_class = np.where(running[job], groups.gpu_class[usable][:, None] + 1, 0)
         names, kind = np.unique(job * (len(self._available) + 1) + own_class, return_inverse=True)
@@ -289,19 +307,49 @@ class WorkerGraph:
             floor=np.full(n, -np.inf),
             cap=cap,
             variant=np.full(n, ANY),
-            required=np.array([job.running for job in groups.round.jobs], dtype=bool),
+            required=groups.round.jobs.running,
             excluded=self.workers - self._fixed_workers > self.gpus,
         )
 
-    def _write(self, value: Floats, rows: Ints, box: Box) -> None:
-        """Write the best value of the pairs and single workers of these rows."""
-        if not len(rows):
-            return
-        start = np.flatnonzero(np.diff(self._key[rows], prepend=-1))
-        best = np.fmax.reduceat(self._values(rows, box), start)
-        first, second = self._kind[rows[start]].T
-        value[first, second] = best
-        value[second, first] = best
+    def _dominations(self) -> Bools:
+        """Tell which gangs (rows) dominate which, the first of those that are alike.
+
+        Only gangs of one workload are compared: no others take the same seats at the same worths.
+        """
+        alike: dict[tuple[int, int], list[int]] = defaultdict(list)
+        jobs = self.groups.round.jobs
+        for job in np.flatnonzero((jobs.workers > 1) & ~jobs.running).tolist():
+            if len(self.variants(job)) == 1:
+                alike[int(jobs.workload[job]), int(jobs.workers[job])].append(job)
+        dominates = np.zeros((len(self.workers),) * 2, dtype=bool)
+        for gangs in alike.values():
+            for a, b in combinations(gangs, 2):
+                of_a, of_b = self._takes(a, b), self._takes(b, a)
+                dominates[a, b] = of_a >= of_b
+                dominates[b, a] = of_a < of_b
+        return dominates
+
+    def _takes(self, job: int, other: int) -> set[tuple[float, ...]]:
+        """Return the seats that a gang may take without the other: partner, worths and cost."""
+        rows = self._rows_of(job)
+        second = self._job[self._kind[rows, 1]] == job
+        own, partner = np.where(second, 1, 0), np.where(second, 0, 1)
+        kind = self._kind[rows, partner]
+        kind[self._job[kind] == job] = -1
+        keep = (kind < 0) | (self._job[kind] != other)
+        parts = (
+            kind,
+            self._worth[rows, own],
+            self._worth[rows, partner],
+            self._cost[self._group[rows]],
+        )
+        return set(zip(*(part[keep].tolist() for part in parts), strict=True))
+
+    def _best_values(self, rows: Ints, box: Box) -> tuple[Ints, Floats]:
+        """Return the pairs of kinds that these rows hold, (2, k), and their best values."""
+        first = np.flatnonzero(np.diff(self._key[rows], prepend=-1))
+        best = np.fmax.reduceat(self._values(rows, box), first) if len(rows) else np.zeros(0)
+        return self._kind[rows[first]].T, best
 
     def _values(self, rows: Ints, box: Box) -> Floats:
         """Return what the groups of these rows count in a box, NaN where they are outside."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import isclose
 
-from dovetail.instances._check_facts import Occupancy, Violation
+from dovetail.instances._check_facts import Occupancy, Placed, Violation
 from dovetail.instances._record import listed
 from dovetail.instances.instance import Instance, jobs_of
 from dovetail.instances.plan import Assignment, ObjectiveName, ObjectiveValue, Plan
@@ -16,15 +16,22 @@ MINIMISED: frozenset[ObjectiveName] = frozenset({"slowdown", "sensitivity"})
 
 
 def false_claims(
-    after: Occupancy, plan: Plan, assigned: dict[str, Assignment], nodes_spanned: int
+    running: Mapping[str, Placed],
+    after: Occupancy,
+    plan: Plan,
+    assigned: dict[str, Assignment],
+    nodes_spanned: int,
 ) -> Iterator[Violation]:
-    """Yield the claims of a plan, other than its objective, that do not hold."""
+    """Yield the claims of a plan, other than its objective, that do not hold.
+
+    ``running`` has the jobs that run, those that the plan may preempt among them.
+    """
     if plan.instance is not None and plan.instance != after.instance.name:
         yield _false(f"made for instance {plan.instance}, not {after.instance.name}")
     if plan.nodes_spanned is not None and plan.nodes_spanned != nodes_spanned:
         yield _false(f"claims nodes_spanned {plan.nodes_spanned}, recomputed {nodes_spanned}")
     for assignment in assigned.values():
-        yield from _assignment(after, assignment)
+        yield from _assignment(running.get(assignment.job), after, assignment)
     if plan.waiting:
         yield from false_waiting(after.instance, plan)
 
@@ -56,7 +63,7 @@ def false_status(plan: Plan) -> Iterator[Violation]:
         yield _false("status optimal with placed_weight below placed_weight_bound")
 
 
-def _assignment(after: Occupancy, claim: Assignment) -> Iterator[Violation]:
+def _assignment(held: Placed | None, after: Occupancy, claim: Assignment) -> Iterator[Violation]:
     placed, where = after.placed.get(claim.job), f"job {claim.job}"
     if placed is None:
         return
@@ -64,11 +71,17 @@ def _assignment(after: Occupancy, claim: Assignment) -> Iterator[Violation]:
     if claim.slowdown is not None and effect and not _close(claim.slowdown, effect.slowdown):
         rule = f"claims slowdown {claim.slowdown:.10g}, recomputed {effect.slowdown:.10g}"
         yield _false(rule, where)
-    if claim.start is not None and claim.start != placed.starting:
-        rule = "start: true of a running job" if claim.start else "start: false of a pending job"
+    if claim.start and not placed.starting:
+        yield _false("start: true of a running job", where)
+    elif claim.start is False and not _stays(held, placed):
+        rule = "start: false of a job that moves" if held else "start: false of a pending job"
         yield _false(rule, where)
     for gpu, names in zip(claim.gpus, claim.co_runners or (), strict=False):
         yield from _co_runners(after, claim.job, gpu, names)
+
+
+def _stays(held: Placed | None, placed: Placed) -> bool:
+    return held is not None and (held.share, held.sub_batch) == (placed.share, placed.sub_batch)
 
 
 def _co_runners(

@@ -22,6 +22,7 @@ RuleName = Literal[
     "memory",
     "gsla",
     "jct",
+    "completion",
     "whole",
     "running",
     "claim",

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import combinations
 
+from dovetail.instances._check_completion import TOLERANCE, Completion
 from dovetail.instances._check_facts import (
     Company,
     Effect,
@@ -41,6 +42,8 @@ def broken_rules(
             yield from _company(before, after, company)
             if objective == "jct":
                 yield from _jct(company)
+    if objective == "completion" and len(after.effects) == len(after.placed):
+        yield from _completion(after)
     if after.instance.cluster.gang_sharing == "whole":
         yield from _whole(after)
     yield from _gsla(after)
@@ -185,6 +188,19 @@ def _jct(company: Company) -> Iterator[Violation]:
         if not together < in_turn * (1 - JCT_TOLERANCE):
             rule = f"{' and '.join(company.ids)} complete in {together:.10g} s on average when "
             yield _broken("jct", where, f"{rule}they share, not earlier than {in_turn:.10g} s")
+
+
+def _completion(after: Occupancy) -> Iterator[Violation]:
+    """Nobody shares beyond the time at which all jobs, each alone, are forecast to have ended."""
+    completion = Completion(after)
+    last = completion.forecast.last_s
+    for company in after.gpus.values():
+        if company.joined and len(company.jobs) > 1:
+            end = max(completion.ends(company))
+            if end > last * (1 + TOLERANCE):
+                rule = f"{listed(company.ids)} end {end:.10g} s from now when they share, later"
+                rule += f" than the {last:.10g} s in which all jobs are forecast to end"
+                yield _broken("completion", f"GPU {company.name}", rule)
 
 
 def _mean_shared_s(company: Company) -> float:

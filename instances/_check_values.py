@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from math import fsum, sqrt
 
+from dovetail.instances._check_completion import Completion
 from dovetail.instances._check_facts import Occupancy, Placed
-from dovetail.instances.instance import Instance, SlowdownEntry
+from dovetail.instances.instance import EntryKey, Instance, SlowdownEntry
 from dovetail.instances.plan import ObjectiveName
 
 LEAST_SENSITIVITY = 0.01
@@ -70,21 +71,27 @@ def _sensitivity(
 def _lowest_slowdowns(instance: Instance) -> dict[tuple[str, str], float]:
     """Return each workload's lowest slowdown beside another, over shares and GPU models."""
     models = {place.gpu.model for place in instance.places.values()}
-    keys = {entry.key for entry in instance.slowdowns}
+    own = {entry.key for entry in instance.slowdowns if entry.gpu_model is not None}
     lowest: dict[tuple[str, str], float] = {}
     for entry in instance.slowdowns:
-        if entry.pair and entry.slowdown and _holds(entry, models, keys):
+        if entry.pair and entry.slowdown and _holds(entry, models, own):
             (a, b), (slow_a, slow_b) = entry.pair, entry.slowdown
             lowest[a, b] = min(slow_a, lowest.get((a, b), slow_a))
             lowest[b, a] = min(slow_b, lowest.get((b, a), slow_b))
     return lowest
 
 
-def _holds(entry: SlowdownEntry, models: set[str], keys: Collection[object]) -> bool:
-    """Tell whether the entry is the one that counts on some GPU of the cluster."""
+def _holds(entry: SlowdownEntry, models: set[str], own: Collection[EntryKey]) -> bool:
+    """Tell whether the entry is the one that counts on some GPU of the cluster.
+
+    ``own`` are the keys of the entries for one GPU model, which win over those without a model.
+    """
     if entry.gpu_model is not None:
         return entry.gpu_model in models
-    return any((model, entry.key[1]) not in keys for model in models)
+    if not own:
+        return True
+    members = entry.key[1]
+    return any((model, members) not in own for model in models)
 
 
 def _throughput(after: Occupancy) -> float:
@@ -128,4 +135,5 @@ _VALUES: Mapping[ObjectiveName, Callable[[Occupancy], float]] = {
     "sensitivity": _sensitive_slowdown,
     "jct": _jct,
     "energy": _energy,
+    "completion": lambda after: Completion(after).value(),
 }

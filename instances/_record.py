@@ -218,8 +218,13 @@ def _limit(value: object) -> object:
 
 def _unknown_field(record: type[Record], location: tuple[int | str, ...]) -> str:
     known = _record_at(record, location[:-1]).model_fields
-    close = closest(str(location[-1]), known, cutoff=0.7)
-    return f"unknown field, did you mean {close}?" if close else "unknown field"
+    return f"unknown field{hint(str(location[-1]), known, cutoff=0.7)}"
+
+
+def hint(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """Return ``, did you mean X?`` for a misspelled name, empty if it is like none."""
+    close = closest(name, known, cutoff)
+    return f", did you mean {close}?" if close else ""
 
 
 def closest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:

@@ -100,7 +100,8 @@ def check(instance: Instance, plan: Plan, objective: ObjectiveName | None = None
     weight = placed_weight(after)
     nodes, racks = spanned(after)
     violations = [*reading.violations, *broken_rules(before, after, name)]
-    violations += false_claims(after, plan, reading.assigned, nodes)
+    held = {placed.job.id: placed for placed in running_jobs(instance)}
+    violations += false_claims(held, after, plan, reading.assigned, nodes)
     violations += false_status(plan)
     warnings = list(existing_breaches(before))
     if plan.objective is not None and plan.objective.name == name:

@@ -472,8 +472,17 @@ class Instance(Record):
         InputError
             When the jobs do not fit each other or the instance.
         """
-        changed = self.model_copy(update={"jobs": tuple(jobs)})
-        changed.__dict__.pop("jobs_by_id", None)
+        return self.altered(jobs=tuple(jobs))
+
+    def altered(self, **parts: object) -> Self:
+        """Return the instance with other jobs, workloads of the same names, or another cluster.
+
+        As ``with_jobs``: the slowdowns, which may be tens of thousands, are not checked again.
+        """
+        changed = self.model_copy(update=parts)
+        for part, made in (("jobs", "jobs_by_id"), ("cluster", "places")):
+            if part in parts:
+                changed.__dict__.pop(made, None)
         try:
             changed._check_jobs()
         except PydanticCustomError as error:

@@ -22,10 +22,11 @@ from dovetail.instances._record import (
     rule_broken,
     shown,
 )
+from dovetail.instances.instance import Job
 
 PLAN_FORMAT: Final = "dovetail-plan/1"
 
-ObjectiveName = Literal["throughput", "slowdown", "sensitivity", "jct", "energy"]
+ObjectiveName = Literal["throughput", "slowdown", "sensitivity", "jct", "energy", "completion"]
 OBJECTIVES: tuple[ObjectiveName, ...] = get_args(ObjectiveName)
 
 OWN_OBJECTIVE: Final = "python:"
@@ -150,6 +151,10 @@ class Plan(Record):
         """Return its outcome: all of a plan fills many screens."""
         value = f"{self.objective.name} {self.objective.value:.6g}, " if self.objective else ""
         return f"<Plan of {self.instance!r}: {value}{len(self.assignments):,} jobs placed>"
+
+    def starts(self, row: Assignment, job: Job) -> bool:
+        """Tell whether it starts an assigned job: one that waits, or that it takes elsewhere."""
+        return row.start is not False and (self.preempt or not job.running)
 
     @property
     def judged_by(self) -> ObjectiveName:

@@ -13,27 +13,28 @@ from dovetail.instances.plan import ObjectiveName
 def require_fields(instance: Instance, objective: ObjectiveName) -> None:
     """Refuse an instance that lacks what the objective is computed from.
 
-    ``jct`` needs ``remaining_s`` of every job. ``energy`` needs ``power_w`` of every workload
-    that a job runs and of every entry among these workloads that holds a number and applies
-    to a GPU model of the cluster; jobs that already run together need such an entry.
+    ``jct`` and ``completion`` need ``remaining_s`` of every job. ``energy`` needs
+    ``power_w`` of every workload that a job runs and of every entry among these workloads that
+    holds a number and applies to a GPU model of the cluster; jobs that already run together
+    need such an entry.
 
     Raises
     ------
     InputError
         With the path of the first missing field.
     """
-    if objective == "jct":
-        _require_remaining(instance)
+    if objective in ("jct", "completion"):
+        _require_remaining(instance, objective)
     elif objective == "energy":
         _require_workload_power(instance)
         _require_entry_power(instance)
         _require_running_power(instance)
 
 
-def _require_remaining(instance: Instance) -> None:
+def _require_remaining(instance: Instance, objective: ObjectiveName) -> None:
     for k, job in enumerate(instance.jobs):
         if job.remaining_s is None:
-            raise InputError("objective jct needs this field", f"jobs[{k}].remaining_s")
+            raise InputError(f"objective {objective} needs this field", f"jobs[{k}].remaining_s")
 
 
 def _require_workload_power(instance: Instance) -> None:

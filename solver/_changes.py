@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from dovetail.instances._record import Count, FrozenMapping, Name, NonNegative, Number, Record, Text
+from dovetail.instances._record import (
+    Count,
+    FrozenDict,
+    FrozenMapping,
+    Name,
+    NonNegative,
+    Number,
+    Record,
+    Text,
+)
 from dovetail.instances.instance import Instance, Node, SlowdownEntry, Workload
 from dovetail.instances.plan import Assignment
 
@@ -38,20 +47,24 @@ class Change(Record):
 
     def applied(self, instance: Instance, job: str) -> Instance:
         """Return the instance as it would have to be for ``job`` to start."""
-        workload = instance.jobs_by_id[job].workload
-        cluster = instance.cluster
-        if self.more_gpus is not None:
-            cluster = cluster.replace(nodes=(*cluster.nodes, self.more_gpus))
-        return instance.replace(
-            cluster=cluster,
-            workloads={**instance.workloads, workload: self._smaller(instance.workloads[workload])},
-            jobs=tuple(
+        parts: dict[str, object] = {
+            "jobs": tuple(
                 each.replace(gsla=self.gsla[each.id]) if each.id in self.gsla else each
                 for each in instance.jobs
                 if each.id not in self.without
-            ),
-            slowdowns=(*instance.slowdowns, *self.measured),
-        )
+            )
+        }
+        if self.less_memory_mib or self.batch_min is not None:
+            name = instance.jobs_by_id[job].workload
+            smaller = {name: self._smaller(instance.workloads[name])}
+            parts["workloads"] = FrozenDict({**instance.workloads, **smaller})
+        if self.more_gpus is not None:
+            nodes = (*instance.cluster.nodes, self.more_gpus)
+            parts["cluster"] = instance.cluster.replace(nodes=nodes)
+        changed = instance.altered(**parts)
+        if not self.measured:
+            return changed
+        return changed.replace(slowdowns=(*instance.slowdowns, *self.measured))
 
     def _smaller(self, workload: Workload) -> Workload:
         memory = max(0.0, workload.memory_mib - self.less_memory_mib)

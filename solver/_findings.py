@@ -8,12 +8,19 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.formulations.rounds import Round, Variant
+from dovetail.formulations.groups import NO_SHARE
+from dovetail.formulations.problems import Problem
+from dovetail.formulations.refusals import (
+    NO_LEAVER,
+    Candidates,
+    Refusal,
+    Refusals,
+    Site,
+    sites_of,
+)
+from dovetail.formulations.rounds import Resident, Variant
 from dovetail.instances.instance import Job
 from dovetail.instances.plan import Assignment
-from dovetail.solver._sites import Occupant, Site, Sites
-from dovetail.solver._ways import NO_SHARE, NOBODY, Level, Ways
-from dovetail.solver._ways_book import WaysBook
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -21,12 +28,13 @@ Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Way:
-    """One way to use a GPU of a site: the row of ``Ways`` that it is, and its level."""
+class Pick:
+    """So many GPUs of a site, used as a row of ``Candidates`` says, and what refuses that."""
 
-    ways: Ways
+    ways: Candidates
     row: int
-    level: Level
+    level: Refusal
+    number: int
 
     @property
     def site(self) -> int:
@@ -58,20 +66,18 @@ class Way:
         own = 0.0 if job.gsla is None else max(0.0, self.bound / job.gsla - 1)
         return bool(self.ways.short[self.row] > own + self.ways.excess[self.row].sum())
 
-    def others(self, site: Site) -> tuple[Occupant, ...]:
+    def others(self, site: Site) -> tuple[Resident, ...]:
         """Return the co-runners, at the shares that they would have."""
         leaver = int(self.ways.leaver[self.row])
         staying = [o for k, o in enumerate(site.occupants) if k != leaver]
-        if self.level in (Level.UNKNOWN, Level.APART, Level.CLOSED):
+        if self.level >= Refusal.UNKNOWN:
             return tuple(staying)
-        return tuple(
-            Occupant(o.variant, self._share(k), o.starting) for k, o in enumerate(staying, 1)
-        )
+        return tuple(Resident(o.variant, self._share(k)) for k, o in enumerate(staying, 1))
 
-    def leaver(self, site: Site) -> Occupant | None:
+    def leaver(self, site: Site) -> Resident | None:
         """Return in whose place the job would come."""
         position = int(self.ways.leaver[self.row])
-        return None if position == NOBODY else site.occupants[position]
+        return None if position == NO_LEAVER else site.occupants[position]
 
     def slowed(self, position: int) -> tuple[float, float]:
         """Return slowdown and bound of the co-runner at this position of ``others``."""
@@ -85,14 +91,6 @@ class Way:
     def _share(self, position: int) -> int | None:
         share = int(self.ways.share[self.row, position])
         return None if share == NO_SHARE else share
-
-
-@dataclass(frozen=True)
-class Pick:
-    """So many GPUs of a site, used in one way."""
-
-    way: Way
-    number: int
 
 
 @dataclass(frozen=True)
@@ -113,15 +111,15 @@ class Finding:
     @property
     def possible(self) -> int:
         """How many of its GPUs the job could have at once."""
-        return sum(p.number for p in self.picks if p.way.level == Level.POSSIBLE)
+        return sum(p.number for p in self.picks if p.level == Refusal.NONE)
 
     @property
-    def binding(self) -> Way:
-        """The way that stands most against the job."""
-        return self.picks[-1].way
+    def binding(self) -> Pick:
+        """The pick that is refused most."""
+        return self.picks[-1]
 
     @property
-    def level(self) -> Level:
+    def level(self) -> Refusal:
         """What stands against the job."""
         return self.binding.level
 
@@ -131,34 +129,33 @@ class Finder:
 
     Parameters
     ----------
-    compiled : Round
-        The instance.
+    problem : Problem
+        The round, under the objective that has a say in who may share.
     assignments : sequence of Assignment
         A valid plan.
-    jct : bool
-        Whether sharing must shorten the mean completion.
     """
 
-    def __init__(self, compiled: Round, assignments: Sequence[Assignment], jct: bool) -> None:
-        self.round = compiled
+    def __init__(self, problem: Problem, assignments: Sequence[Assignment]) -> None:
+        self.round, self.values = problem.round, problem.values
+        self.instance = problem.round.instance
+        self.jobs = self.instance.jobs
         self.rows = {row.job: row for row in assignments}
-        self.sites = Sites(compiled, assignments)
-        self.book = WaysBook(self.sites)
-        self._jct = jct
-        self._number = np.array([len(site.gpus) for site in self.sites.all], dtype=np.int64)
+        self.sites = sites_of(self.round, assignments)
+        self.refusals = Refusals(self.round, self.values, self.sites)
+        self._number = np.array([len(site.gpus) for site in self.sites], dtype=np.int64)
         self._of_model = [
-            np.array([k for k, site in enumerate(self.sites.all) if site.model == model])
-            for model in compiled.models
+            np.array([k for k, site in enumerate(self.sites) if site.model == model])
+            for model in self.round.models
         ]
-        self._whole = compiled.instance.cluster.gang_sharing == "whole"
-        self._held = np.array([bool(site.occupants) for site in self.sites.all], dtype=bool)
+        self._whole = self.refusals.rules.gang_sharing == "whole"
+        self._held = np.array([bool(site.occupants) for site in self.sites], dtype=bool)
         self._team, self._team_size = self._teams()
 
-    def keys(self, index: int) -> Floats:
-        """Return what stands against each way of a job, see ``Ways.keys``."""
-        return self.book.ways(index).keys(self.round.jobs[index], self._jct)
+    def starts(self, occupant: Resident) -> bool:
+        """Tell whether a placed job starts, so that its share may still be changed."""
+        return not self.jobs[occupant.variant.job].running
 
-    def find(self, index: int, key: Floats) -> Finding | None:
+    def find(self, index: int, among: Bools | None = None) -> Finding | None:
         """Return the best GPUs for a job; None where no model has as many GPUs.
 
         Those of one model whose worst one is best; at the first such sub-batch.
@@ -167,10 +164,13 @@ class Finder:
         ----------
         index : int
             Index of the job.
-        key : (n,) float
-            What stands against each of its ways.
+        among : (n,) bool, optional
+            The candidates that count besides those that nothing refuses; all without.
         """
-        job, ways = self.round.jobs[index], self.book.ways(index)
+        job, ways = self.jobs[index], self.refusals.candidates(index)
+        key = self.refusals.keys(index)
+        if among is not None:
+            key = np.where(among | (self.levels(index) == Refusal.NONE), key, Refusal.CLOSED)
         best = _best_of_each_site(ways, key).reshape(len(self.round.variants[index]), -1)
         found: tuple[float, Finding] | None = None
         for variant, row in zip(self.round.variants[index], best, strict=True):
@@ -180,16 +180,20 @@ class Finder:
                     found = worst, Finding(variant, self._picks(job, ways, row[sites], keys))
         return found[1] if found else None
 
+    def levels(self, index: int) -> Ints:
+        """Return what refuses each candidate of a job."""
+        return self.refusals.keys(index).astype(np.int64)
+
     def _teams(self) -> tuple[Ints, Ints]:
         """Return the set of GPUs that the jobs of each site have, and the sizes of the sets.
 
         A set that is not wholly held by jobs with just these GPUs has size 0.
         """
         index: dict[frozenset[str], int] = {}
-        team = np.zeros(len(self.sites.all), dtype=np.int64)
+        team = np.zeros(len(self.sites), dtype=np.int64)
         for k in np.flatnonzero(self._held):
-            first = self.sites.all[k].occupants[0].variant.job
-            team[k] = index.setdefault(frozenset(self.sites.gpus_of[first]), len(index))
+            first = self.sites[k].occupants[0].variant.job
+            team[k] = index.setdefault(self.refusals.gpus_of(first), len(index))
         size = np.array([len(gpus) for gpus in index], dtype=np.int64)
         held = np.zeros(len(index), dtype=np.int64)
         np.add.at(held, team[self._held], self._number[self._held])
@@ -200,7 +204,7 @@ class Finder:
         if self._whole:
             yield from self._best_team(job.workers, key)
             # Apart from joining a whole gang, only free GPUs are to be had.
-            key = np.where(self._held, np.maximum(key, Level.APART), key)
+            key = np.where(self._held, np.maximum(key, Refusal.APART), key)
         for sites in self._of_model:
             order = sites[np.argsort(key[sites], kind="stable")]
             total = np.cumsum(self._number[order])
@@ -218,16 +222,16 @@ class Finder:
             order = sites[np.argsort(key[sites], kind="stable")]
             yield order, key[order]
 
-    def _picks(self, job: Job, ways: Ways, rows: Ints, keys: Floats) -> tuple[Pick, ...]:
+    def _picks(self, job: Job, ways: Candidates, rows: Ints, keys: Floats) -> tuple[Pick, ...]:
         needed, picks = job.workers, []
         for row, key in zip(rows.tolist(), keys.tolist(), strict=True):
             number = min(needed, int(self._number[ways.site[row]]))
             needed -= number
-            picks.append(Pick(Way(ways, row, Level(int(key))), number))
+            picks.append(Pick(ways, row, Refusal(int(key)), number))
         return tuple(picks)
 
 
-def _best_of_each_site(ways: Ways, key: Floats) -> Ints:
+def _best_of_each_site(ways: Candidates, key: Floats) -> Ints:
     """Return, for each variant at each site, the first of its rows with the least key."""
     least = np.minimum.reduceat(key, ways.starts)
     rows = np.diff(ways.starts, append=len(key))
@@ -240,12 +244,12 @@ def started(finder: Finder, index: int, finding: Finding) -> Mapping[str, Assign
 
     They claim no slowdowns and co-runners.
     """
-    jobs = finder.round.jobs
+    jobs = finder.jobs
     shares: dict[int, dict[str, int | None]] = {}
     for pick in finding.picks:
-        site = finder.sites.all[pick.way.site]
-        seated = [(index, pick.way.share)]
-        seated += [(o.variant.job, o.share) for o in pick.way.others(site) if o.starting]
+        site = finder.sites[pick.site]
+        seated = [(index, pick.share)]
+        seated += [(o.variant.job, o.share) for o in pick.others(site) if finder.starts(o)]
         for job, share in seated:
             shares.setdefault(job, {}).update(dict.fromkeys(site.gpus[: pick.number], share))
     own = shares.pop(index)

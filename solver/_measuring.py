@@ -9,13 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.formulations.entries import Member
+from dovetail.formulations.refusals import NO_LEAVER, Candidates, Refusal
+from dovetail.formulations.rounds import Resident
 from dovetail.instances._record import listed
 from dovetail.instances.instance import SlowdownEntry
-from dovetail.solver._findings import Finder, Finding, Way
-from dovetail.solver._sites import Occupant
-from dovetail.solver._ways import NOBODY, Level, Ways
+from dovetail.solver._findings import Finder, Finding, Pick
 
-Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 
@@ -30,30 +29,21 @@ class Measuring:
 
     def __init__(self, finder: Finder) -> None:
         self._finder = finder
-        self._instance = finder.round.instance
-        self._jobs = finder.round.jobs
-        self._judged: tuple[Ways, Bools] | None = None
+        self._instance = finder.instance
+        self._jobs = finder.jobs
+        self._judged: tuple[Candidates, Bools] | None = None
 
-    def finding(self, index: int, keys: Floats) -> Finding | None:
+    def finding(self, index: int) -> Finding | None:
         """Return the best GPUs for a job if what is unknown there were known to be harmless.
 
         None where nothing is unknown that would let the job start.
-
-        Parameters
-        ----------
-        index : int
-            Index of the job.
-        keys : (n,) float
-            What stands against each of its ways.
         """
-        possible = keys.astype(np.int64) == Level.POSSIBLE
-        kept = possible | self._measurable(index, self._finder.book.ways(index))
-        found = self._finder.find(index, np.where(kept, keys, Level.CLOSED))
-        return found if found and found.level == Level.UNKNOWN else None
+        found = self._finder.find(index, self._measurable(index))
+        return found if found and found.level == Refusal.UNKNOWN else None
 
     def entries(self, index: int, finding: Finding) -> tuple[SlowdownEntry, ...]:
         """Return the entries that are missing, as good as none could be better."""
-        met = [pick.way for pick in finding.picks if pick.way.level == Level.UNKNOWN]
+        met = [pick for pick in finding.picks if pick.level == Refusal.UNKNOWN]
         return tuple({e.key: e for e in (self._entry(index, way) for way in met)}.values())
 
     def pairs(self, index: int, finding: Finding) -> str:
@@ -62,36 +52,37 @@ class Measuring:
         told = dict.fromkeys(" + ".join(entry.workloads) for entry in entries)
         return f"{listed(told, 2)} were measured"
 
-    def _measurable(self, index: int, ways: Ways) -> Bools:
+    def _measurable(self, index: int) -> Bools:
         """Tell of each way of a kind of job whether a measurement could make it possible."""
+        ways = self._finder.refusals.candidates(index)
         if self._judged is None or self._judged[0] is not ways:
-            fits = (ways.fixed == Level.UNKNOWN) & (ways.leaver == NOBODY) & (ways.short == 0)
+            fits = (ways.fixed == Refusal.UNKNOWN) & (ways.leaver == NO_LEAVER) & (ways.short == 0)
             for row in np.flatnonzero(fits):
-                fits[row] = not self._known(index, Way(ways, int(row), Level.UNKNOWN))
+                fits[row] = not self._known(index, Pick(ways, int(row), Refusal.UNKNOWN, 1))
             self._judged = ways, fits
         return self._judged[1]
 
-    def _known(self, index: int, way: Way) -> bool:
+    def _known(self, index: int, way: Pick) -> bool:
         """Tell whether the combination is known: it may not share."""
         members = tuple(sorted((name, share or 0) for name, share in self._members(index, way)))
-        model = self._finder.sites.all[way.site].model
+        model = self._finder.sites[way.site].model
         return not self._entry_keys.isdisjoint({(None, members), (model, members)})
 
     @cached_property
     def _entry_keys(self) -> frozenset[object]:
         return frozenset(entry.key for entry in self._instance.slowdowns)
 
-    def _members(self, index: int, way: Way) -> list[Member]:
+    def _members(self, index: int, way: Pick) -> list[Member]:
         """Return the job and those it would join, the shares that may be chosen all alike."""
-        others = way.others(self._finder.sites.all[way.site])
+        others = way.others(self._finder.sites[way.site])
         members = [(self._jobs[index].workload, None), *map(self._member, others)]
-        free = [True, *(other.starting for other in others)]
+        free = [True, *(self._finder.starts(other) for other in others)]
         capped = self._even_share(free, [share for _, share in members])
         return [
             (name, capped if f else share) for f, (name, share) in zip(free, members, strict=True)
         ]
 
-    def _entry(self, index: int, way: Way) -> SlowdownEntry:
+    def _entry(self, index: int, way: Pick) -> SlowdownEntry:
         names, shares = zip(*self._members(index, way), strict=True)
         return SlowdownEntry.from_data(
             {
@@ -99,7 +90,7 @@ class Measuring:
                 "share": list(shares),
                 "slowdown": [1.0] * len(names),
                 "power_w": self._power_w(names),
-                "gpu_model": self._finder.sites.all[way.site].model,
+                "gpu_model": self._finder.sites[way.site].model,
             }
         )
 
@@ -116,5 +107,5 @@ class Measuring:
         each = (cluster.share_sum - held) // sum(free)
         return max((share for share in cluster.shares if share <= each), default=None)
 
-    def _member(self, occupant: Occupant) -> Member:
+    def _member(self, occupant: Resident) -> Member:
         return self._jobs[occupant.variant.job].workload, occupant.share

@@ -19,9 +19,9 @@ import pulp
 from dovetail.formulations.integer_program import IntegerProgram
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.plan import Stopped
-from dovetail.solver.answers import Answer, Limits
 from dovetail.solver.highs import TOLERANCE, cost_scale, steadied
 from dovetail.solver.milp import CBC
+from dovetail.solver.types import Answer, Limits
 
 STOPPED: Mapping[int, Stopped] = {
     pulp.LpSolutionOptimal: "complete",

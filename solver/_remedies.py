@@ -7,35 +7,36 @@ against it any more are remedies.
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.formulations.rounds import Round
+from dovetail.formulations.problems import Problem
+from dovetail.formulations.refusals import Candidates, Refusal
+from dovetail.formulations.rounds import Resident
+from dovetail.formulations.rules import most_bound
 from dovetail.instances._record import listed
-from dovetail.instances.instance import GpuModel, Node
-from dovetail.instances.plan import Assignment
+from dovetail.instances.checker import check
+from dovetail.instances.instance import GpuModel, Instance, Node
+from dovetail.instances.plan import Assignment, ObjectiveName, Plan
 from dovetail.solver._changes import Change, Remedy
-from dovetail.solver._findings import Finder, Finding, Way, started, with_shares
+from dovetail.solver._findings import Finder, Finding, Pick, started, with_shares
 from dovetail.solver._measuring import Measuring
-from dovetail.solver._sites import Occupant
-from dovetail.solver._ways import Level, Ways
-from dovetail.solver._wording import accepting, figure, mib, over, placed_at, slowdown_of
+from dovetail.solver._wording import accepting, figure, mib, placed_at, slowdown_of
+from dovetail.solver._worth import Worth
 
-Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 _Price = tuple[float, tuple[str, ...]]
 """The weight lost, and the jobs that it is lost with."""
 
 _MOST_GPUS = 1000
-"""Further GPUs that are still called a remedy: every number is tried on a cluster of that size."""
+"""Further GPUs that are still called a remedy: numbers are tried on a cluster of that size."""
 
 
 @dataclass(frozen=True)
@@ -43,16 +44,23 @@ class _Outcome:
     """A job that can start after a change: where, and all assignments that differ."""
 
     finder: Finder
+    index: int
     finding: Finding
     assignments: tuple[Assignment, ...]
 
     @property
-    def place(self) -> str:
-        return placed_at(self.finder, self.finding)
+    def where(self) -> str:
+        return f" {placed_at(self.finder, self.finding)}"
 
     @property
     def slowdown(self) -> str:
         return slowdown_of(self.finding)
+
+    def remedy(self, change: Change, where: str, condition: str) -> Remedy:
+        """Return the remedy that a change is; what costs the objective more only could start."""
+        cost = Worth(self.finder).cost(self.index, self.finding)
+        text = f"{'could' if cost else 'would'} start{where} {condition}{cost}"
+        return Remedy(text=text, change=change, assignments=self.assignments)
 
 
 class Remedies:
@@ -64,24 +72,24 @@ class Remedies:
         Who is where under the plan.
     index : int
         Index of the job.
-    jct : bool
-        Whether sharing must shorten the mean completion.
+    objective : ObjectiveName
+        Whose rules hold for who may share.
     """
 
-    def __init__(self, finder: Finder, index: int, jct: bool) -> None:
+    def __init__(self, finder: Finder, index: int, objective: ObjectiveName) -> None:
         self._finder = finder
         self._index = index
-        self._jct = jct
-        self._instance = finder.round.instance
-        self._jobs = finder.round.jobs
-        self._job = finder.round.jobs[index]
+        self._objective = objective
+        self._instance = finder.instance
+        self._jobs = finder.jobs
+        self._job = finder.jobs[index]
         self._measuring = Measuring(finder)
 
     def ranked(self) -> tuple[Remedy, ...]:
         """Return the remedies, the cheapest first; those of figures by how little they change."""
         tried = self._tried(Change())
         if tried is not None:
-            text = f"can start {tried.place}{tried.slowdown} with nothing changed"
+            text = f"can start{tried.where}{tried.slowdown} with nothing changed"
             return (Remedy(text=text, change=Change(), assignments=tried.assignments),)
         found = [self._of_measuring(), *self._of_figures(), self._of_sub_batch()]
         found += [self._of_departure(), self._of_more_gpus()]
@@ -96,13 +104,18 @@ class Remedies:
             return None
         rows = {name: row for name, row in self._finder.rows.items() if name not in change.without}
         changed = change.applied(self._instance, self._job.id)
-        finder = Finder(Round(changed), list({**rows, **repaired}.values()), self._jct)
+        kept = {**rows, **repaired}
+        same = changed.workloads is self._instance.workloads
+        book = self._finder.round.entries if same else None
+        finder = Finder(Problem.of(changed, self._objective, book), list(kept.values()))
         index = [job.id for job in changed.jobs].index(self._job.id)
-        finding = finder.find(index, finder.keys(index))
-        if finding is None or finding.level != Level.POSSIBLE:
+        finding = finder.find(index)
+        if finding is None or finding.level != Refusal.NONE:
             return None
         differing = {**repaired, **started(finder, index, finding)}
-        return _Outcome(finder, finding, tuple(differing.values()))
+        if self._objective == "completion" and not _in_time(changed, {**kept, **differing}):
+            return None
+        return _Outcome(finder, index, finding, tuple(differing.values()))
 
     def _repaired(self, without: Sequence[str]) -> dict[str, Assignment] | None:
         """Return the assignments of those who need other shares when somebody leaves.
@@ -110,18 +123,18 @@ class Remedies:
         None where somebody could not stay.
         """
         rows: dict[str, Assignment] = {}
-        for site in self._finder.sites.all:
+        for site in self._finder.sites:
             left = tuple(o for o in site.occupants if self._name(o) not in without)
             if len(left) == len(site.occupants):
                 continue
-            shares = self._finder.book.can_stay(site, left)
+            shares = self._finder.refusals.shares_of(site, left)
             if shares is None:
                 return None
             for occupant, share in zip(left, shares, strict=True):
-                if occupant.starting:
+                if self._finder.starts(occupant):
                     name = self._name(occupant)
                     row = rows.get(name, self._finder.rows[name])
-                    rows[name] = with_shares(row, dict.fromkeys(site.gpus, share or None))
+                    rows[name] = with_shares(row, dict.fromkeys(site.gpus, share))
         return rows
 
     def _remedy(self, change: Change, condition: str) -> Remedy | None:
@@ -130,8 +143,7 @@ class Remedies:
         if tried is None:
             return None
         known = "" if change.measured else tried.slowdown
-        text = f"would start {tried.place}{known} {condition}"
-        return Remedy(text=text, change=change, assignments=tried.assignments)
+        return tried.remedy(change, f"{tried.where}{known}", condition)
 
     # -- gSLAs and memory -------------------------------------------------------------------
 
@@ -146,35 +158,34 @@ class Remedies:
     def _near(self) -> Iterator[Finding]:
         """Yield the best GPUs if one kind of figure may change, and if all may."""
         ways = self._ways
-        kinds = (ways.own_excess(self._job) > 0, ways.excess.any(axis=1), ways.short > 0)
+        kinds = (
+            self._finder.refusals.own_excess(self._index) > 0,
+            ways.excess.any(axis=1),
+            ways.short > 0,
+        )
         changeable = [k & ~np.any([o for o in kinds if o is not k], axis=0) for k in kinds]
         for rows in (*changeable, np.any(kinds, axis=0)):
-            finding = self._among(rows & (self._levels == Level.FIGURES))
-            if finding is not None and finding.level == Level.FIGURES:
+            finding = self._finder.find(self._index, rows & (self._levels == Refusal.FIGURES))
+            if finding is not None and finding.level == Refusal.FIGURES:
                 yield finding
 
-    def _among(self, rows: Bools) -> Finding | None:
-        """Return the best GPUs if only these ways and the possible ones are allowed."""
-        kept = rows | (self._levels == Level.POSSIBLE)
-        return self._finder.find(self._index, np.where(kept, self._keys, Level.CLOSED))
-
     def _lacking(self, finding: Finding) -> float:
-        lacking = self._ways.lacking(self._job)
-        return max(float(lacking[pick.way.row]) for pick in finding.picks)
+        lacking = self._finder.refusals.lacking(self._index)
+        return max(float(lacking[pick.row]) for pick in finding.picks)
 
     def _figures_changed(self, finding: Finding) -> Change:
         """Return the gSLAs and the memory with which the job could have the GPUs found."""
         gsla: dict[str, float] = {}
         for pick in finding.picks:
-            for name, bound in self._too_slow(pick.way):
+            for name, bound in self._too_slow(pick):
                 gsla[name] = max(gsla.get(name, 1.0), accepting(bound))
-        short = max(pick.way.short_mib for pick in finding.picks)
+        short = max(pick.short_mib for pick in finding.picks)
         return Change(gsla=gsla, less_memory_mib=float(math.ceil(short)))
 
-    def _too_slow(self, way: Way) -> Iterator[tuple[str, float]]:
-        if self._job.gsla is not None and over(way.bound, self._job.gsla):
+    def _too_slow(self, way: Pick) -> Iterator[tuple[str, float]]:
+        if self._job.gsla is not None and way.bound > most_bound(self._job.gsla):
             yield self._job.id, way.bound
-        for k, other in enumerate(way.others(self._finder.sites.all[way.site])):
+        for k, other in enumerate(way.others(self._finder.sites[way.site])):
             if way.too_slow(k):
                 yield self._name(other), way.slowed(k)[1]
 
@@ -202,7 +213,7 @@ class Remedies:
 
     def _of_measuring(self) -> Remedy | None:
         """Return which slowdowns would have to be known, and be small enough."""
-        finding = self._measuring.finding(self._index, self._keys)
+        finding = self._measuring.finding(self._index)
         if finding is None:
             return None
         change = Change(measured=self._measuring.entries(self._index, finding))
@@ -236,8 +247,8 @@ class Remedies:
         """Return the jobs that give up as many GPUs of one model as needed at the least price."""
         found = []
         for model in self._finder.round.models:
-            sites = [k for k, site in enumerate(self._finder.sites.all) if site.model == model]
-            offers = sorted(price(k) for k in sites for _ in self._finder.sites.all[k].gpus)
+            sites = [k for k, site in enumerate(self._finder.sites) if site.model == model]
+            offers = sorted(price(k) for k in sites for _ in self._finder.sites[k].gpus)
             if len(offers) >= self._job.workers:
                 taken = offers[: self._job.workers]
                 names = dict.fromkeys(name for _, leaving in taken for name in leaving)
@@ -246,37 +257,42 @@ class Remedies:
 
     def _price_of_all(self, site: int) -> _Price:
         """Return the jobs at a site, and the weight that would be lost without them."""
-        occupants = self._finder.sites.all[site].occupants
+        occupants = self._finder.sites[site].occupants
         return sum(map(self._loss, occupants)), tuple(map(self._name, occupants))
 
     def _price(self, site: int) -> _Price:
         """Return who is best gone from a site so that the job can come, with the weight lost."""
         level = self._levels[self._ways.site == site]
-        if (level == Level.POSSIBLE).any():
+        if (level == Refusal.NONE).any():
             return 0.0, ()
-        rows = np.flatnonzero((self._ways.site == site) & (self._levels == Level.TAKEN))
-        occupants = self._finder.sites.all[site].occupants
+        rows = np.flatnonzero((self._ways.site == site) & (self._levels == Refusal.TAKEN))
+        occupants = self._finder.sites[site].occupants
         leavers = [occupants[k] for k in sorted(set(self._ways.leaver[rows].tolist()))]
         singles = [(self._loss(one), (self._name(one),)) for one in leavers]
         return min([*singles, self._price_of_all(site)])
 
-    def _loss(self, occupant: Occupant) -> float:
+    def _loss(self, occupant: Resident) -> float:
         """Return the weight of a placed job for each GPU that this job could have of it."""
         job = self._jobs[occupant.variant.job]
         return job.weight / min(job.workers, self._job.workers)
 
     def _of_more_gpus(self) -> Remedy | None:
         """Return how many more GPUs would do, of the first model of which any number would."""
-        have = Counter(place.gpu.model for place in self._instance.places.values())
+        return next(filter(None, map(self._fewest, self._finder.round.models)), None)
+
+    def _fewest(self, model: str) -> Remedy | None:
+        """Return the fewest more GPUs of a model that would do."""
+        have = sum(place.gpu.model == model for place in self._instance.places.values())
         workers = self._job.workers
-        for model in self._finder.round.models:
-            for number in range(max(1, workers - have[model]), min(workers, _MOST_GPUS) + 1):
-                change = Change(more_gpus=self._more(model, number))
-                tried = self._tried(change)
-                if tried is not None:
-                    text = f"would start if there were {number} more {model}{'s' * (number > 1)}"
-                    return Remedy(text=text, change=change, assignments=tried.assignments)
-        return None
+        numbers = range(max(1, workers - have), min(workers, _MOST_GPUS) + 1)
+        tried = cache(lambda number: self._tried(Change(more_gpus=self._more(model, number))))
+        if not numbers or tried(numbers[-1]) is None:
+            return None
+        number = numbers[bisect_left(numbers, True, key=lambda number: tried(number) is not None)]
+        condition = f"if there were {number} more {model}{'s' * (number > 1)}"
+        outcome = tried(number)
+        change = Change(more_gpus=self._more(model, number))
+        return outcome.remedy(change, "", condition) if outcome else None
 
     def _more(self, model: str, number: int) -> Node:
         gpus = [place.gpu for place in self._instance.places.values() if place.gpu.model == model]
@@ -289,19 +305,21 @@ class Remedies:
     # -- what is at hand --------------------------------------------------------------------
 
     @property
-    def _ways(self) -> Ways:
-        return self._finder.book.ways(self._index)
-
-    @cached_property
-    def _keys(self) -> Floats:
-        return self._finder.keys(self._index)
+    def _ways(self) -> Candidates:
+        return self._finder.refusals.candidates(self._index)
 
     @cached_property
     def _levels(self) -> Ints:
-        return self._keys.astype(np.int64)
+        return self._finder.levels(self._index)
 
-    def _name(self, occupant: Occupant) -> str:
+    def _name(self, occupant: Resident) -> str:
         return self._jobs[occupant.variant.job].id
+
+
+def _in_time(instance: Instance, rows: Mapping[str, Assignment]) -> bool:
+    """Tell whether nobody shares beyond the forecast's last end."""
+    bare = (row.replace(slowdown=None, co_runners=None) for row in rows.values())
+    return check(instance, Plan(assignments=tuple(bare)), "completion").valid
 
 
 def _has(names: Sequence[str]) -> str:

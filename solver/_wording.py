@@ -6,22 +6,17 @@ import math
 from functools import cached_property
 from typing import Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
-from dovetail.formulations.rounds import GSLA_TOLERANCE, MEMORY_TOLERANCE_MIB
-from dovetail.formulations.values import JobValues
+from dovetail.formulations.refusals import Refusal, Site
+from dovetail.formulations.rounds import Resident
+from dovetail.formulations.rules import MEMORY_TOLERANCE_MIB, most_bound, room_mib
 from dovetail.instances._record import listed
+from dovetail.instances.instance import Job
 from dovetail.instances.plan import Nearest
-from dovetail.solver._findings import Finder, Finding, Way
+from dovetail.solver._findings import Finder, Finding, Pick
 from dovetail.solver._measuring import Measuring
-from dovetail.solver._sites import Occupant, Site
-from dovetail.solver._ways import Level
 from dovetail.solver._worth import Worth
 
-Floats = NDArray[np.float64]
-
-Category = Literal["size", "memory", "unknown", "gsla", "jct", "closed", "capacity"]
+Category = Literal["size", "memory", "unknown", "gsla", "jct", "completion", "closed", "capacity"]
 """Why a job waits; see ``dovetail.solver.explanations``."""
 
 
@@ -36,15 +31,13 @@ class Wording:
     ----------
     finder : Finder
         Where they come from.
-    values : JobValues
-        The objective.
     """
 
-    def __init__(self, finder: Finder, values: JobValues) -> None:
+    def __init__(self, finder: Finder) -> None:
         self._finder = finder
-        self._worth = Worth(finder, values)
+        self._worth = Worth(finder)
         self._round = finder.round
-        self._jobs = finder.round.jobs
+        self._jobs = finder.jobs
         self._measuring = Measuring(finder)
 
     def reason(self, index: int) -> tuple[Category, str, Nearest | None]:
@@ -52,11 +45,12 @@ class Wording:
         too_large = self._too_large(index)
         if too_large:
             return *too_large, None
-        key = self._finder.keys(index)
-        finding = self._found(index, key)
-        near = self._nearest_free(index, key) if finding.level == Level.TAKEN else finding
+        finding = self._finder.find(index)
+        if finding is None:
+            raise AssertionError("a job that some GPU model has enough GPUs for has a finding")
+        near = self._nearest_free(index, finding) if finding.level == Refusal.TAKEN else finding
         category, told = self._told(index, finding, near)
-        reason = f"{category}: {self._lacks(index, finding)}{told}{self._cure(index, key, finding)}"
+        reason = f"{category}: {self._lacks(index, finding)}{told}{self._cure(index, finding)}"
         return category, reason, self._nearest(near)
 
     def _lacks(self, index: int, finding: Finding) -> str:
@@ -68,19 +62,18 @@ class Wording:
         verb = "are" if possible > 1 else "is"
         return f"{number} of its {workers} GPUs {verb} available; "
 
-    def _cure(self, index: int, key: Floats, finding: Finding) -> str:
+    def _cure(self, index: int, finding: Finding) -> str:
         """Return what measuring would do for the job: it costs nobody anything."""
-        unknown = self._measuring.finding(index, key)
-        if unknown is None or finding.level == Level.POSSIBLE:
+        unknown = self._measuring.finding(index)
+        if unknown is None or finding.level == Refusal.NONE:
             return ""
         where, pairs = placed_at(self._finder, unknown), self._measuring.pairs(index, unknown)
         return f"; it could start {where} if {pairs}"
 
-    def _nearest_free(self, index: int, key: Floats) -> Finding:
+    def _nearest_free(self, index: int, taken: Finding) -> Finding:
         """Return the GPUs where only figures are in the way, else those in others' places."""
-        taken = key.astype(np.int64) == Level.TAKEN
-        near = self._finder.find(index, np.where(taken, Level.CLOSED, key))
-        return near if near and near.level == Level.FIGURES else self._found(index, key)
+        near = self._finder.find(index, self._finder.levels(index) != Refusal.TAKEN)
+        return near if near and near.level == Refusal.FIGURES else taken
 
     # -- what no plan could change --------------------------------------------------------
 
@@ -95,7 +88,7 @@ class Wording:
             return "size", f"size: it needs {needs}, and {has}"
         offered = max(s[workers - 1] for s in self._memory.values() if len(s) >= workers)
         least = min(variant.memory_mib for variant in self._round.variants[index])
-        if least <= offered + MEMORY_TOLERANCE_MIB:
+        if least <= room_mib(offered):
             return None
         who = "no GPU offers" if workers == 1 else f"no {workers} GPUs of one model offer"
         most_mib = mib(math.floor(offered))
@@ -105,15 +98,9 @@ class Wording:
     def _memory(self) -> dict[str, list[float]]:
         """What each GPU offers, by model, the largest first."""
         found: dict[str, list[float]] = {model: [] for model in self._round.models}
-        for site in self._finder.sites.all:
-            found[site.model] += [site.memory_mib] * len(site.gpus)
+        for each in self._round.classes:
+            found[each.model] += [each.memory_mib] * len(each.gpus)
         return {model: sorted(sizes, reverse=True) for model, sizes in found.items()}
-
-    def _found(self, index: int, key: Floats) -> Finding:
-        finding = self._finder.find(index, key)
-        if finding is None:
-            raise AssertionError("a job that some GPU model has enough GPUs for has a finding")
-        return finding
 
     # -- what stands against it -----------------------------------------------------------
 
@@ -121,29 +108,30 @@ class Wording:
         """Return the category, and what follows it in the sentence."""
         way = finding.binding
         match way.level:
-            case Level.POSSIBLE:
+            case Refusal.NONE:
                 return "capacity", self._told_possible(index, finding)
-            case Level.TAKEN:
+            case Refusal.TAKEN:
                 return "capacity", self._told_taken(index, finding.binding, near)
-            case Level.FIGURES | Level.TAKEN_FIGURES:
+            case Refusal.FIGURES | Refusal.TAKEN_FIGURES:
                 return self._told_figures(index, finding)
-            case Level.JCT | Level.TAKEN_JCT:
-                return "jct", self._told_jct(way)
-            case Level.UNKNOWN if way.short_mib:
+            case Refusal.OBJECTIVE | Refusal.TAKEN_OBJECTIVE:
+                return self._told_objective(way)
+            case Refusal.UNKNOWN if way.short_mib:
                 return "memory", f"{self._beside(way)} {_missing(way)}"
-            case Level.UNKNOWN:
+            case Refusal.UNKNOWN:
                 return "unknown", "no known slowdown lets it share a GPU with a job that is placed"
-            case Level.APART:
+            case Refusal.APART:
                 return "capacity", "the other GPUs are held by gangs that share only as a whole"
-            case Level.CLOSED:
+            case Refusal.CLOSED:
                 return "closed", self._told_closed(way)
 
     def _told_possible(self, index: int, finding: Finding) -> str:
         where = f"{placed_at(self._finder, finding)}{slowdown_of(finding)}"
-        return f"it could start {where}{self._worth.told(index, finding)}"
+        better = "; a plan with it would be better, if by less than the gap shown"
+        return f"it could start {where}{self._worth.cost(index, finding) or better}"
 
-    def _told_taken(self, index: int, way: Way, near: Finding) -> str:
-        if near.level == Level.FIGURES:
+    def _told_taken(self, index: int, way: Pick, near: Finding) -> str:
+        if near.level == Refusal.FIGURES:
             return f"the GPUs that suit it are full; {self._told_figures(index, near)[1]}"
         site = self._site(way)
         held = listed(map(self._id, site.occupants), 3)
@@ -153,12 +141,13 @@ class Wording:
         way, job = finding.binding, self._jobs[index]
         missing = [_missing(way)] if way.short_mib else []
         slowed = []
-        if job.gsla is not None and over(way.bound, job.gsla):
-            slowed.append(compared("its", way.slowdown, way.bound, job.gsla))
+        if job.gsla is not None and way.bound > most_bound(job.gsla):
+            slowed.append(compared("its", job, way.slowdown, way.bound))
         for k, other in enumerate(way.others(self._site(way))):
             if way.too_slow(k):
-                gsla = self._jobs[other.variant.job].gsla or math.inf
-                slowed.append(compared(f"{self._id(other)}'s", *way.slowed(k), gsla))
+                slowed.append(
+                    compared(f"{self._id(other)}'s", self._jobs[other.variant.job], *way.slowed(k))
+                )
         category: Category = "memory" if way.mostly_memory(job) else "gsla"
         parts = [*missing, *slowed] if category == "memory" else [*slowed, *missing]
         told = parts if len(parts) < _TOO_MANY else [parts[0], "more limits would be broken"]
@@ -166,33 +155,36 @@ class Wording:
         at = f" at sub-batch {size}" if size else ""
         return category, f"{self._beside(way)}{self._instead(way)}{at} {', and '.join(told)}"
 
-    def _told_jct(self, way: Way) -> str:
-        if len(way.others(self._site(way))) > 1:
-            return f"{self._beside(way)} it would be one too many: under jct only two may share"
+    def _told_objective(self, way: Pick) -> tuple[Category, str]:
         where = f"{self._beside(way)}{self._instead(way)}"
-        return f"{where} the two would end no earlier on average than one after the other"
+        if self._finder.values.objective != "jct":
+            late = "they would end later than all jobs, each alone, are forecast to"
+            return "completion", f"{where} {late}"
+        if len(way.others(self._site(way))) > 1:
+            return "jct", f"{where} it would be one too many: under jct only two may share"
+        return "jct", f"{where} the two would end no earlier on average than one after the other"
 
-    def _told_closed(self, way: Way) -> str:
+    def _told_closed(self, way: Pick) -> str:
         site = self._site(way)
         held = listed([self._id(o) for o in site.occupants], 2)
         return f"nothing may join {site.gpus[0]}, where running jobs ({held}) break a limit already"
 
     # -- parts of sentences -------------------------------------------------------------
 
-    def _site(self, way: Way) -> Site:
-        return self._finder.sites.all[way.site]
+    def _site(self, way: Pick) -> Site:
+        return self._finder.sites[way.site]
 
-    def _id(self, occupant: Occupant) -> str:
+    def _id(self, occupant: Resident) -> str:
         return self._jobs[occupant.variant.job].id
 
-    def _beside(self, way: Way) -> str:
+    def _beside(self, way: Pick) -> str:
         site = self._site(way)
         share = "" if way.share is None else f" at share {way.share}"
         others = listed(map(self._id, way.others(site)), 3)
         who = f"beside {others}" if others else "alone"
         return f"{who} on {site.gpus[0]}{share}"
 
-    def _instead(self, way: Way) -> str:
+    def _instead(self, way: Pick) -> str:
         leaver = way.leaver(self._site(way))
         return f" in place of {self._id(leaver)}" if leaver else ""
 
@@ -212,28 +204,23 @@ def placed_at(finder: Finder, finding: Finding) -> str:
     gpus: list[str] = []
     others: dict[str, None] = {}
     for pick in finding.picks:
-        site = finder.sites.all[pick.way.site]
+        site = finder.sites[pick.site]
         gpus += site.gpus[: pick.number]
-        met = pick.way.others(site)
-        others |= dict.fromkeys(finder.round.jobs[o.variant.job].id for o in met)
+        met = pick.others(site)
+        others |= dict.fromkeys(finder.jobs[o.variant.job].id for o in met)
     beside = f"beside {listed(others, 3)}" if others else "alone"
     return f"{beside} on {listed(gpus, 4)}"
 
 
 def slowdown_of(finding: Finding) -> str:
     """Return share, sub-batch and slowdown of a job in parentheses, where there is any."""
-    shares = {pick.way.share for pick in finding.picks}
+    shares = {pick.share for pick in finding.picks}
     told = [f"share {shares.pop()}"] if len(shares) == 1 and None not in shares else []
     if finding.variant.stretch != 1:
         told.append(f"sub-batch {finding.variant.sub_batch}")
-    slowdown = max(pick.way.slowdown for pick in finding.picks)
+    slowdown = max(pick.slowdown for pick in finding.picks)
     told += [f"slowdown {slowdown:.2f}"] if slowdown != 1 else []
     return f" ({', '.join(told)})" if told else ""
-
-
-def over(bound: float, gsla: float) -> bool:
-    """Tell whether a bound exceeds a gSLA."""
-    return bound > gsla * (1 + GSLA_TOLERANCE)
 
 
 def accepting(bound: float) -> float:
@@ -246,13 +233,16 @@ def figure(gsla: float) -> str:
     return f"{gsla:.2f}" if round(gsla, 2) == gsla else f"{gsla:.10g}"
 
 
-def compared(whose: str, slowdown: float, bound: float, gsla: float) -> str:
-    """Return a job's slowdown against the gSLA that its bound exceeds."""
+def compared(whose: str, job: Job, slowdown: float, bound: float) -> str:
+    """Return a job's slowdown, or the growth of its p99, against the gSLA that it exceeds."""
     verb = "would be" if bound == slowdown else "could reach"
-    return f"{whose} slowdown {verb} {accepting(bound):.2f}, above its gSLA {figure(gsla)}"
+    told = f"{whose} slowdown {verb} {accepting(bound):.2f}"
+    if job.priority == "latency":
+        told = f"{whose} p99 latency could grow {accepting(bound):.2f} times"
+    return f"{told}, above its gSLA {figure(job.gsla or math.inf)}"
 
 
-def _missing(way: Way) -> str:
+def _missing(way: Pick) -> str:
     return f"{mib(way.short_mib)} of memory would be missing"
 
 

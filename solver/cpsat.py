@@ -14,7 +14,7 @@ from dovetail.formulations.integer_program import IntegerProgram
 from dovetail.instances.plan import Stopped
 from dovetail.solver import _child
 from dovetail.solver._interruptible import interruptible
-from dovetail.solver.answers import Answer, Limits
+from dovetail.solver.types import Answer, Limits
 
 if TYPE_CHECKING:
     from ortools.sat.python.cp_model_helper import CpModelProto, SatParameters

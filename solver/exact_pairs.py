@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.formulations.groups import Groups
 from dovetail.formulations.pair_graph import PairGraph
 from dovetail.formulations.problems import Problem
-from dovetail.formulations.scores import ceiling, score
-from dovetail.solver.answers import MATCHING, Choice, Limits, Proven
+from dovetail.formulations.scores import score
+from dovetail.solver.integer_scaling import IntegerWeights
 from dovetail.solver.lexicographic import Heaviest, why_stopped
-from dovetail.solver.pairing import certificate_errors, match_pairs
-from dovetail.solver.pairing.matching import Matching as Pairing
-from dovetail.solver.ratio import Maximum, best_ratio
-from dovetail.solver.table_pairs import best_of_tables, table_pairs
+from dovetail.solver.pairing import Matching, certificate_errors, match_pairs
+from dovetail.solver.pairing_problem import PairingProblem, PairList
+from dovetail.solver.stages import Search, solve_in_stages
+from dovetail.solver.table_pairs import table_pairs
+from dovetail.solver.types import MATCHING, Choice, Limits, Maximum, Proven
 
-Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+
+PairingAt: TypeAlias = Callable[[float, float], PairingProblem]
+"""Returns the plans of a round, worth so much per gain less so much per watt."""
 
 _LOOSE = 2.0
 """How far below the power of a plan a bound may be before a better one is worth a matching."""
@@ -35,192 +38,128 @@ def best_matching(problem: Problem, limits: Limits) -> Choice:
     UnsupportedError
         Where plans are not matchings (see ``PairGraph``), with the reason.
     """
-    large = table_pairs(problem)
-    if large is not None:
-        return best_of_tables(large, limits)
-    return best_pairs(problem, problem.graph, limits)
+    return best_pairs(problem, _pairing_of(problem), limits)
 
 
-def best_pairs(problem: Problem, graph: PairGraph, limits: Limits) -> Choice:
-    """Return the best choice of groups among the matchings of a graph of the problem."""
-    if problem.values.two_stage:
-        return _TwoStages(problem, graph, limits).choice()
-    table = EdgeTable.of(graph, graph.gain)
-    arguments = _engine_arguments(graph, table)
-    found = match_pairs(
-        **arguments,
-        time_limit=limits.time_limit,
-        seed=limits.seed,
-        previous=limits.previous,
-    )
-    counts = _counts(problem, graph, table, found.mate)
-    fixed = score(problem.groups, problem.values, graph.fixed).gain
-    value = score(problem.groups, problem.values, counts).gain
-    return Choice(
-        counts=counts,
-        value=value,
-        bound=max(found.bound + fixed, value),
-        weight_bound=math.inf,
-        stopped=why_stopped(found, limits),
-        solver=MATCHING,
-        proof=partial(proven, found),
-        prices=found.prices,
-    )
+def best_pairs(problem: Problem, pairing_at: PairingAt, limits: Limits) -> Choice:
+    """Return the best choice of groups among some matchings of a problem."""
+    return solve_in_stages(_MatchingSearch(problem, pairing_at, limits))
 
 
-def proven(found: Pairing, problem: Problem) -> Proven:
+def proven(found: Matching, problem: Problem) -> Proven:
     """Return what the engine's certificate proves, checked against all pairs of jobs."""
-    graph = problem.graph
-    fixed = score(problem.groups, problem.values, graph.fixed).gain
-    arguments = _engine_arguments(graph, EdgeTable.of(graph, graph.gain))
-    return Proven(found.bound + fixed, tuple(certificate_errors(found, **arguments)))
+    pairing = _pairing_of(problem)(1.0, 0.0)
+    return Proven(
+        found.bound + pairing.constant, tuple(certificate_errors(found, **pairing.arguments))
+    )
 
 
-def _engine_arguments(graph: PairGraph, table: EdgeTable) -> dict[str, Any]:
-    return {
-        "pair_value": table.pair,
-        "single_value": table.alone,
-        "gpus": graph.capacity,
-        "size": table.size,
-        "required": graph.required,
-    }
+def _pairing_of(problem: Problem) -> PairingAt:
+    large = table_pairs(problem)
+    if large is None:
+        return partial(graph_pairing, problem, problem.graph)
+    return lambda per_gain, per_watt: large.pairing  # whose objectives have no ratio
 
 
-@dataclass(frozen=True)
-class EdgeTable:
-    """Of all edges between two jobs the one of the largest value, as matrices.
+def graph_pairing(
+    problem: Problem, graph: PairGraph, per_gain: float = 1.0, per_watt: float = 0.0
+) -> PairingProblem:
+    """Return the pairing problem of a graph, worth so much per gain less so much per watt.
 
-    Attributes
-    ----------
-    pair : (jobs, jobs) float
-        The value of each pair; NaN where there is no edge.
-    alone : (jobs,) float
-        The value of each job alone; NaN where it may not be.
-    edge : (jobs, jobs) int
-        Which edge it is, on the diagonal that of the job alone; -1 where there is none.
-    size : (jobs,) int
-        GPUs that each job takes; 1 for those without an edge.
+    Of several edges between two jobs that of the largest value is taken.
     """
+    value = per_gain * graph.gain - per_watt * graph.power_w
+    ends = graph.first * graph.jobs + graph.second
+    order = np.lexsort((value, ends))
+    edge = order[np.diff(ends[order], append=-1) != 0]
+    is_pair = graph.first[edge] < graph.second[edge]
+    edge, single = edge[is_pair], edge[~is_pair]
+    edge_alone = np.full(graph.jobs, -1, dtype=np.int64)
+    edge_alone[graph.first[single]] = single
+    alone = np.full(graph.jobs, np.nan)
+    alone[graph.first[single]] = value[single]
+    size = np.ones(graph.jobs, dtype=np.int64)
+    size[graph.first] = size[graph.second] = graph.size
+    pairs = PairList(graph.jobs, graph.first[edge], graph.second[edge])
+    fixed = score(problem.groups, problem.values, graph.fixed)
 
-    pair: Floats
-    alone: Floats
-    edge: Ints
-    size: Ints
-
-    @classmethod
-    def of(cls, graph: PairGraph, value: Floats) -> EdgeTable:
-        """Return the table of a graph whose edges have these values, (e,)."""
-        pair = np.full((graph.jobs, graph.jobs), np.nan)
-        edge = np.full((graph.jobs, graph.jobs), -1, dtype=np.int64)
-        # Of several edges between two jobs the last one written stays: that of most value.
-        order = np.argsort(value, kind="stable")
-        first, second = graph.first[order], graph.second[order]
-        edge[first, second] = edge[second, first] = order
-        pair[first, second] = pair[second, first] = value[order]
-        size = np.ones(graph.jobs, dtype=np.int64)
-        size[graph.first] = size[graph.second] = graph.size
-        return cls(pair, np.diagonal(pair).copy(), edge, size)
-
-    def counts(self, graph: PairGraph, mate: Ints) -> Ints:
-        """Return how often a matching takes each group of the graph."""
+    def taken(mate: Ints) -> tuple[Ints, Groups | None]:
+        if (graph.required & (mate < 0)).any():
+            return problem.idle_counts, None
         jobs = np.arange(graph.jobs)
-        leads = jobs[mate >= jobs]
-        return graph.counts(self.edge[leads, mate[leads]])
+        first, alone = np.flatnonzero(mate > jobs), np.flatnonzero(mate == jobs)
+        shared = edge[pairs.at(first, mate[first])]
+        return graph.counts(np.append(shared, edge_alone[alone])), None
+
+    return PairingProblem(
+        pairs=pairs,
+        pair=value[edge],
+        alone=alone,
+        constant=per_gain * fixed.gain - per_watt * float(np.nan_to_num(fixed.power_w)),
+        size=size,
+        gpus=graph.capacity,
+        required=graph.required,
+        taken=taken,
+    )
 
 
-class _TwoStages:
-    """The largest placed weight, then the best gain or, for ``energy``, the best ratio."""
+class _MatchingSearch(Search):
+    solver = MATCHING
 
-    def __init__(self, problem: Problem, graph: PairGraph, limits: Limits) -> None:
-        self._problem = problem
-        self._groups = problem.groups
-        self._values = problem.values
-        self._graph = graph
-        self._limits = limits
-        self._fixed = score(problem.groups, problem.values, graph.fixed)
-        self._table = EdgeTable.of(graph, graph.gain)
-        self._heaviest = Heaviest(
-            graph.weight,
-            may_share=self._table.edge >= 0,
-            may_run_alone=np.diagonal(self._table.edge) >= 0,
-            gpus=graph.capacity,
-            size=self._table.size,
-            required=graph.required,
-            limits=limits,
-        )
+    def __init__(self, problem: Problem, pairing_at: PairingAt, limits: Limits) -> None:
+        super().__init__(problem, limits)
+        self._pairing_at = pairing_at
+        self._heaviest: Heaviest | None = None
 
-    def choice(self) -> Choice:
-        """Return the best choice of groups, with what is proven of it."""
-        if not self._heaviest.proven:
-            return self._unproven()
-        best = self._best_ratio() if self._values.ratio else self._best_gain()
-        reached = score(self._groups, self._values, best.x)
-        value = reached.value(self._values)
-        return Choice(
-            counts=best.x,
-            value=value,
-            bound=max(best.bound, value),
-            weight_bound=reached.weight + self._heaviest.spare,
-            stopped=best.stopped,
-            solver=MATCHING,
-        )
+    def heaviest(self) -> tuple[Maximum, IntegerWeights]:
+        pairing = self._pairing_at(1.0, 0.0)
+        self._heaviest = Heaviest(self.problem.values.weight, pairing, self.limits)
+        first = self._heaviest.first
+        counts, groups = pairing.taken(first.mate)
+        found = Maximum(counts=counts, groups=groups, bound=first.bound, stopped=first.stopped)
+        return found, self._heaviest.weight
 
-    def _unproven(self) -> Choice:
-        counts = _counts(self._problem, self._graph, self._table, self._heaviest.mate)
-        reached = score(self._groups, self._values, counts)
-        most = ceiling(self._groups, self._values).weight
-        return Choice(
+    def maximise(
+        self, per_gain: float = 1.0, per_watt: float = 0.0, start: Maximum | None = None
+    ) -> Maximum:
+        pairing = self._pairing_at(per_gain, per_watt)
+        if self._heaviest is None:
+            return self._best(pairing)
+        best = self._heaviest.best(pairing, self.limits)
+        counts, groups = pairing.taken(best.mate)
+        return Maximum(
             counts=counts,
-            value=reached.value(self._values),
-            bound=math.inf,
-            weight_bound=min(reached.weight + self._heaviest.spare, most),
-            stopped=self._heaviest.stopped,
-            solver=MATCHING,
+            groups=groups,
+            bound=best.bound + pairing.constant,
+            stopped=best.stopped,
         )
 
-    def _best_gain(self) -> Maximum[Ints]:
-        return self._maximise(self._graph.gain, self._fixed.gain)
-
-    def _best_ratio(self) -> Maximum[Ints]:
-        graph, fixed = self._graph, self._fixed
-        start = self._table.counts(graph, self._heaviest.mate)
-        return best_ratio(
-            start,
-            terms=self._gain_and_power,
-            maximise=lambda t, _: self._maximise(
-                graph.gain - t * graph.power_w, fixed.gain - t * fixed.power_w
-            ),
-            least=self._least_power(start),
-            gap=self._limits.gap,
+    def _best(self, pairing: PairingProblem) -> Maximum:
+        limits = self.limits
+        found = match_pairs(
+            **pairing.arguments,
+            time_limit=limits.time_limit,
+            seed=limits.seed,
+            previous=limits.previous,
+        )
+        counts, groups = pairing.taken(found.mate)
+        return Maximum(
+            counts=counts,
+            groups=groups,
+            bound=found.bound + pairing.constant,
+            stopped=why_stopped(found, limits),
+            proof=partial(proven, found),
+            prices=found.prices,
         )
 
-    def _least_power(self, start: Ints) -> float:
+    def least_power(self, start: Maximum) -> float:
         """Return a bound under the power of every choice of the largest placed weight.
 
         It divides the error of the ratio's bound, so a poor one is replaced by the best.
         """
-        graph, fixed = self._graph, self._fixed.power_w
-        table = EdgeTable.of(graph, -graph.power_w)
-        own = fixed + self._heaviest.least_cost(-table.pair, -table.alone)
-        least = max(own, ceiling(self._groups, self._values).power_w)
-        if least > self._gain_and_power(start)[1] / _LOOSE:
+        pairing = self._pairing_at(0.0, 1.0)
+        own = self._heaviest.least_cost(pairing) - pairing.constant if self._heaviest else 0.0
+        least = max(own, super().least_power(start))
+        if least > score(self.problem.groups, self.problem.values, start.counts).power_w / _LOOSE:
             return least
-        return max(least, -self._maximise(-graph.power_w, -fixed).bound)
-
-    def _maximise(self, cost: Floats, constant: float) -> Maximum[Ints]:
-        """Maximise the sum of what the edges are worth, at the largest placed weight."""
-        table = EdgeTable.of(self._graph, cost)
-        found = self._heaviest.best(table.pair, table.alone, self._limits)
-        counts = table.counts(self._graph, found.mate)
-        return Maximum(counts, found.bound + constant, found.stopped)
-
-    def _gain_and_power(self, counts: Ints) -> tuple[float, float]:
-        reached = score(self._groups, self._values, counts)
-        return reached.gain, reached.power_w
-
-
-def _counts(problem: Problem, graph: PairGraph, table: EdgeTable, mate: Ints) -> Ints:
-    """Return the choice of a matching; where it came too late for the running jobs, that alone."""
-    if (graph.required & (mate < 0)).any():
-        return problem.idle_counts
-    return table.counts(graph, mate)
+        return max(least, -self.maximise(0.0, 1.0).bound)

@@ -4,20 +4,21 @@ The *reason* of a waiting job is what stands against its most promising GPUs whi
 else stays where the plan has put them (only shares of jobs that start in the same plan may
 change). A gang of W looks at the W best GPUs of one model, and the last of them decides.
 
-========  ==================================================================================
-size      no GPU model of the cluster has as many GPUs as the gang has workers
-memory    a GPU has too little memory for the job, or for it and those it would join
-gsla      it, or somebody it would join, would be slowed more than its owner accepts
-jct       sharing would not let the two end earlier on average (objective ``jct`` only)
-unknown   no slowdown is known beside anybody whom it could join
-closed    running jobs on the GPU break a limit already, so that nothing may join
-capacity  none of these: it could start in somebody's place, or start at once, and the plan
-          is worth more without it
-========  ==================================================================================
+==========  ================================================================================
+size        no GPU model of the cluster has as many GPUs as the gang has workers
+memory      a GPU has too little memory for the job, or for it and those it would join
+gsla        it, or somebody it would join, would be slowed more than its owner accepts
+jct         sharing would not let the two end earlier on average (objective ``jct`` only)
+completion  they would end later than all jobs, each alone (objective ``completion`` only)
+unknown     no slowdown is known beside anybody whom it could join
+closed      running jobs on the GPU break a limit already, so that nothing may join
+capacity    none of these: it could start in somebody's place, or start at once, and the plan
+            is worth more without it
+==========  ================================================================================
 
 From the most to the least promising GPU: nothing stands against the job (the least slowdown
 first); a GPU is full, and in one job's place nothing would; a gSLA or memory does (the least
-sum of relative differences first, and the larger part names the reason); the jct rule does;
+sum of relative differences first, and the larger part names the reason); the objective does;
 the same two on a full GPU in one job's place; no slowdown is known; gangs that share only as a
 whole hold it; it is closed. Where the reason is a full GPU, the sentence also tells the figures
 of the best GPU with room, if those are all that stands against the job there.
@@ -29,9 +30,9 @@ import math
 import time
 from collections.abc import Sequence
 
+import numpy as np
+
 from dovetail.formulations.problems import Problem
-from dovetail.formulations.rounds import Round
-from dovetail.formulations.values import JobValues
 from dovetail.instances._record import Name, Record, Text, listed, shown
 from dovetail.instances.checker import CheckReport, check
 from dovetail.instances.errors import InputError
@@ -89,23 +90,23 @@ def reasons(
         On the clock of ``time.monotonic``; jobs that are not reached by then have no reason but
         that.
     """
-    jobs, placed = problem.round.jobs, {row.job for row in assignments}
+    jobs, placed = problem.round.instance.jobs, {row.job for row in assignments}
     waiting = [k for k, job in enumerate(jobs) if job.id not in placed]
+    demand = _demands(problem)
     first: dict[tuple[object, ...], int] = {}
     for k in waiting:
-        first.setdefault(_demand(jobs[k]), k)
+        first.setdefault(demand[k], k)
     told: dict[tuple[object, ...], tuple[str, Nearest | None]] = {}
     if first and time.monotonic() <= deadline:
-        finder = Finder(problem.round, assignments, jct=problem.values.objective == "jct")
-        wording = Wording(finder, problem.values)
+        wording = Wording(Finder(problem, assignments))
         # One kind of job after the other, as what is known of a kind is not kept for long.
         for k in sorted(first.values(), key=lambda k: _kind(jobs[k])):
             if time.monotonic() > deadline:
                 break
             _, reason, nearest = wording.reason(k)
-            told[_demand(jobs[k])] = reason, nearest
+            told[demand[k]] = reason, nearest
     late = (NOT_EXAMINED, None)
-    return tuple(_waits(jobs[k], *told.get(_demand(jobs[k]), late)) for k in waiting)
+    return tuple(_waits(jobs[k], *told.get(demand[k], late)) for k in waiting)
 
 
 def _waits(job: Job, reason: str, nearest: Nearest | None) -> Waiting:
@@ -117,9 +118,17 @@ def _kind(job: Job) -> tuple[str, str, int]:
     return job.workload, job.priority, job.workers
 
 
-def _demand(job: Job) -> tuple[object, ...]:
-    """Return all that the reason of a waiting job depends on."""
-    return job.workload, job.workers, job.gsla, job.priority, job.weight, job.remaining_s
+def _demands(problem: Problem) -> list[tuple[object, ...]]:
+    """Return all that the reason of each job depends on if it waits."""
+    every = np.arange(len(problem.round))
+    alone = [0.0] * len(every)
+    if problem.values.grouped and problem.round.models:
+        # Equal jobs start one after the other in a forecast, and their gains say when.
+        alone = problem.values.gain(every, np.ones(len(every)), problem.round.models[0]).tolist()
+    return [
+        (job.workload, job.workers, job.gsla, job.priority, job.weight, job.remaining_s, gain)
+        for job, gain in zip(problem.round.instance.jobs, alone, strict=True)
+    ]
 
 
 def explain(instance: Instance, plan: Plan, job_id: str) -> Explanation:
@@ -157,7 +166,7 @@ def explain_waiting(instance: Instance, plan: Plan) -> tuple[Waiting, ...]:
     Parameters and errors are those of ``explain``.
     """
     problem, objective, _ = _checked(instance, plan)
-    return reasons(Problem(problem, objective), plan.assignments)
+    return reasons(Problem.of(problem, objective), plan.assignments)
 
 
 def _checked(instance: Instance, plan: Plan) -> tuple[Instance, ObjectiveName, CheckReport]:
@@ -165,7 +174,8 @@ def _checked(instance: Instance, plan: Plan) -> tuple[Instance, ObjectiveName, C
     problem = instance.preempted() if plan.preempt else instance
     objective = plan.judged_by
     # What the plan claims besides may be wrong without making the explanation so.
-    report = check(problem, Plan(assignments=_bare(plan)), objective)
+    bare = Plan(assignments=_bare(plan), preempt=plan.preempt)
+    report = check(instance, bare, objective)
     if not report.valid:
         raise InputError(f"the plan is not valid: {report.violations[0]}", "assignments")
     return problem, objective, report
@@ -182,9 +192,10 @@ def _placed(instance: Instance, plan: Plan, row: Assignment, report: CheckReport
     share = f" at share {row.shares[0]}" if len(shares) == 1 and None not in shares else ""
     others = [r.job for r in plan.assignments if r is not row and set(r.gpus) & set(row.gpus)]
     beside = f"beside {listed(others, 3)}" if others else "alone"
-    verb = "keeps running" if job.running else "starts"
+    verb = "starts" if plan.starts(row, job) else "keeps running"
     limit = "no gSLA" if job.gsla is None else f"gSLA {figure(job.gsla)}"
-    up_to = "" if bound == slowdown else f", at most {accepting(bound):.2f}"
+    what = "at most" if job.priority == "batch" else "p99 times"
+    up_to = "" if bound == slowdown else f", {what} {accepting(bound):.2f}"
     told = (
         f"{verb} {beside} on {listed(row.gpus, 4)}{share}: slowdown {slowdown:.2f}{up_to}; {limit}"
     )
@@ -194,15 +205,13 @@ def _placed(instance: Instance, plan: Plan, row: Assignment, report: CheckReport
 def _waiting(
     instance: Instance, assignments: Sequence[Assignment], job_id: str, objective: ObjectiveName
 ) -> Explanation:
-    compiled = Round(instance)
-    jct = objective == "jct"
-    finder = Finder(compiled, assignments, jct)
+    finder = Finder(Problem.of(instance, objective), assignments)
     index = list(instance.jobs_by_id).index(job_id)
-    category, reason, nearest = Wording(finder, JobValues(compiled, objective)).reason(index)
+    category, reason, nearest = Wording(finder).reason(index)
     return Explanation(
         job=job_id,
         category=category,
         reason=reason,
         nearest=nearest,
-        remedies=Remedies(finder, index, jct).ranked(),
+        remedies=Remedies(finder, index, objective).ranked(),
     )

@@ -27,8 +27,11 @@ from numpy.typing import NDArray
 
 from dovetail.formulations.worker_graph import Box, Seats, WorkerGraph
 from dovetail.instances.plan import Stopped
-from dovetail.solver.answers import Limits
-from dovetail.solver.pairing import Prices, match_pairs
+from dovetail.solver.pairing import Prices
+from dovetail.solver.pairing.deadline import OutOfTimeError
+from dovetail.solver.pairing.prices import Start
+from dovetail.solver.pairing.rematching import Rematching
+from dovetail.solver.types import Limits, Maximum
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -53,27 +56,31 @@ _SECOND = 0.3
 _ROUNDING = 1e-9
 
 
-@dataclass(frozen=True)
-class Found:
-    """The best plan of a search, and what is proven.
+class _Matcher:
+    """Matches the workers of boxes, one after the other."""
 
-    Attributes
-    ----------
-    counts : (groups,) int
-        How often the plan takes each group.
-    value, bound : float
-        Its value; a bound on the value of every plan.
-    stopped : str
-        Why the search ended.
-    prices : Prices or None
-        Of the workers of the box of all plans; None where it has no matching.
-    """
+    def __init__(self, graph: WorkerGraph, box: Box, limits: Limits, prices: Prices | None) -> None:
+        self._graph = graph
+        self._box: Box | None = box
+        pairs = graph.pairs(box)
+        self.rematching = Rematching(
+            pairs.pair_value,
+            pairs.single_value,
+            graph.gpus,
+            pairs.required,
+            limits.time_limit,
+            limits.seed,
+            prices,
+        )
 
-    counts: Ints
-    value: float
-    bound: float
-    stopped: Stopped
-    prices: Prices | None
+    def turn_to(self, box: Box) -> bool:
+        """Take the values of another box; tell whether this can match it well."""
+        pairs = self._graph.pairs(box, None if self._box is None else box.differs(self._box))
+        fits = self.rematching.revalue(
+            pairs.workers, pairs.pair_value, pairs.single_value, pairs.required
+        )
+        self._box = box if fits else None
+        return fits
 
 
 @dataclass(frozen=True, order=True)
@@ -83,7 +90,8 @@ class _Bounded:
     key: tuple[float, int]
     box: Box = field(compare=False)
     seats: Seats = field(compare=False)
-    prices: Prices = field(compare=False)
+    start: Start | None = field(compare=False)
+    matcher: _Matcher = field(compare=False)
 
     @property
     def bound(self) -> float:
@@ -158,11 +166,18 @@ class GangSearch:
         self._boxes = 0
         self._losses: dict[tuple[int, str], _Losses] = {}
 
-    def run(self, prices: Prices | None = None) -> Found:
-        """Search until the gap is closed or the time is up; begin with these workers' prices."""
+    def run(self, prices: Prices | None = None) -> Maximum:
+        """Search until the gap is closed or the time is up; begin with these workers' prices.
+
+        Returns
+        -------
+        Maximum
+            With the prices of the workers of the box of all plans, None where it has no matching.
+        """
         waiting: list[_Bounded] = []
-        root = self._bounded(self._graph.root, prices, math.inf)
+        root = self._bounded_cold(self._graph.root, math.inf, prices)
         if root is not None:
+            prices = root.matcher.rematching.first.prices
             self._dive(root)
             waiting.append(root)
         parted = 0
@@ -178,8 +193,11 @@ class GangSearch:
         unfinished = self._limits.passed or (waiting and not self._near(waiting[0].bound))
         complete = self._near(bound) or not unfinished
         stopped: Stopped = "complete" if complete else "time_limit"
-        return Found(
-            self._counts, self._value, bound, stopped, None if root is None else root.prices
+        return Maximum(
+            counts=self._counts,
+            bound=bound,
+            stopped=stopped,
+            prices=None if root is None else prices,
         )
 
     def _near(self, bound: float) -> bool:
@@ -194,28 +212,47 @@ class GangSearch:
             self._bound_left = max(self._bound_left, bound)
         return closed
 
-    def _bounded(self, box: Box, prices: Prices | None, above: float) -> _Bounded | None:
-        """Bound a box and keep its matching if it is a plan; None where there is no matching."""
-        pairs = self._graph.matrices(box)
-        found = match_pairs(
-            pairs.pair_value,
-            pairs.single_value,
-            gpus=self._graph.gpus,
-            required=pairs.required,
-            time_limit=self._limits.time_limit,
-            seed=self._limits.seed,
-            previous=prices,
-        )
-        self._boxes += 1
+    def _bounded_cold(
+        self, box: Box, above: float, prices: Prices | None = None
+    ) -> _Bounded | None:
+        """Bound a box like ``_bounded``, in units of its own and from the last round's prices."""
+        matcher = _Matcher(self._graph, box, self._limits, prices)
+        found = matcher.rematching.first
         if found.status == "infeasible":
             return None
-        bound = min(above, self._whole_units(found.bound + self._graph.constant(box)))
+        bound = self._bound_of(box, found.bound, above)
         if found.status == "unknown":
             self._bound_left = max(self._bound_left, bound)
             return None
-        seats = self._graph.seats(found.mate, box)
+        return self._kept(box, found.mate, bound, matcher.rematching.start, matcher)
+
+    def _bounded(self, box: Box, parent: _Bounded) -> _Bounded | None:
+        """Bound a box and keep its matching if it is a plan; None where there is no matching."""
+        matcher = parent.matcher
+        if parent.start is None or not matcher.turn_to(box):
+            return self._bounded_cold(box, parent.bound)
+        try:
+            found = matcher.rematching.solve(parent.start, self._limits.time_limit)
+        except OutOfTimeError:
+            self._bound_left = max(self._bound_left, parent.bound)
+            return None
+        if found is None:
+            return None
+        bound = self._bound_of(box, found.bound, parent.bound)
+        return self._kept(box, found.mate, bound, found.start, matcher)
+
+    def _bound_of(self, box: Box, of_matchings: float, above: float) -> float:
+        """Return the bound on the plans of a box, which is no more than the one above."""
+        return min(above, self._whole_units(of_matchings + self._graph.constant(box)))
+
+    def _kept(
+        self, box: Box, mate: Ints, bound: float, start: Start | None, matcher: _Matcher
+    ) -> _Bounded:
+        """Return a bounded box; its matching is kept if it is the best plan so far."""
+        self._boxes += 1
+        seats = self._graph.seats(mate, box)
         self._keep(seats)
-        return _Bounded((-bound, self._boxes), box, seats, found.prices)
+        return _Bounded((-bound, self._boxes), box, seats, start, matcher)
 
     def _whole_units(self, bound: float) -> float:
         """Return the largest value that a plan can have under a bound."""
@@ -239,7 +276,7 @@ class GangSearch:
             before = self._value
             if self._limits.passed:
                 return
-            found = self._bounded(self._settled(best), best.prices, best.bound)
+            found = self._bounded(self._settled(best), best)
             if found is None or self._value <= before:
                 return
             best = found
@@ -274,7 +311,7 @@ class GangSearch:
 
     def _tried(self, parent: _Bounded, split: _Split) -> _Tried:
         """Bound the boxes of a split and remember what they lose."""
-        found = [self._bounded(box, parent.prices, parent.bound) for box in split.boxes]
+        found = [self._bounded(box, parent) for box in split.boxes]
         bounds = [self._value if child is None else child.bound for child in found]
         losses = parent.bound - np.maximum(bounds, self._value)
         before = self._losses.get(split.name, _Losses(np.zeros(len(losses)), 0))
@@ -308,20 +345,23 @@ class GangSearch:
         ]  # fmt: skip
 
     def _by_place(self, box: Box, job: int) -> _Split:
-        boxes = [box.settled(job, excluded=True), box.settled(job, required=True)]
-        return _Split(job, "place", boxes)
+        return _Split(job, "place", [self._left_out(box, job), self._placed(box, job)])
 
     def _by_worth(self, box: Box, job: int, between: float) -> _Split:
         """Part a box into a gang worth at least so much, or less, or (if it may) left out."""
         worths = self._graph.worths(job)
         at = int(np.searchsorted(worths, between))
-        boxes = [
-            box.settled(job, required=True, floor=worths[at]),
-            box.settled(job, required=True, cap=worths[at - 1]),
-        ]
+        placed = self._placed(box, job)
+        boxes = [placed.settled(job, floor=worths[at]), placed.settled(job, cap=worths[at - 1])]
         if box.required[job]:
             return _Split(job, "worth", boxes)
-        return _Split(job, "place and worth", [box.settled(job, excluded=True), *boxes])
+        return _Split(job, "place and worth", [self._left_out(box, job), *boxes])
+
+    def _left_out(self, box: Box, job: int) -> Box:
+        return box.settled(self._graph.dominated(job), excluded=True)
+
+    def _placed(self, box: Box, job: int) -> Box:
+        return box.settled(self._graph.dominating(job), required=True)
 
     def _by_variant(self, box: Box, job: int) -> _Split:
         variants = self._graph.variants(job).tolist()

@@ -18,10 +18,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.formulations.groups import Groups, member_gains
+from dovetail.formulations.groups import Groups
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.scores import ceiling, score
-from dovetail.solver.answers import Choice, Limits
+from dovetail.solver.types import Choice, Limits
 
 Ints = NDArray[np.int64]
 
@@ -83,8 +83,8 @@ def greedy_counts(problem: Problem, limits: Limits, rule: Rule = "best", at_leas
     seats = _Seats(problem)
     pick = _Pick(problem, seats, rule, random.Random(limits.seed))
     jobs = problem.round.jobs
-    pending = [k for k, job in enumerate(jobs) if not job.running]
-    for k, job in enumerate(sorted(pending, key=lambda k: jobs[k].arrival_s)):
+    order = np.argsort(jobs.arrival_s, kind="stable")
+    for k, job in enumerate(order[~jobs.running[order]].tolist()):
         if k >= at_least and limits.passed:
             break
         for offer, number in pick.for_job(job):
@@ -107,7 +107,7 @@ class _Offer:
     gain : float
         The job's own gain there.
     change : float
-        What the others' gains change by.
+        What the others' gains and the value of the GPU change by.
     """
 
     job: int
@@ -123,17 +123,18 @@ class _Seats:
 
     def __init__(self, problem: Problem) -> None:
         groups = problem.groups
-        jobs = problem.round.jobs
-        gang = np.array([job.workers > 1 for job in jobs], dtype=bool)
+        jobs = len(problem.round)
+        gang = problem.round.jobs.workers > 1
         self._size = len(groups)
         self._start = groups.start.tolist()
         self._job = groups.job.tolist()
         self._variant = np.where(gang[groups.job], groups.variant, _ANY_VARIANT).tolist()
-        self._gain: list[float] = member_gains(groups, problem.values).tolist()
+        self._gain: list[float] = groups.gain.tolist()
+        self._value: list[float] = groups.value.tolist()
         self._class = groups.gpu_class.tolist()
-        self._positions = _positions_by_job(groups.job, len(jobs))
+        self._positions = _positions_by_job(groups.job, jobs)
         self._partner = _partners(groups)
-        self._alone = np.zeros(len(jobs), dtype=np.int64)
+        self._alone = np.zeros(jobs, dtype=np.int64)
         self._group = groups.group_of_member
         self._free = [0 if c.residents else len(c.gpus) for c in problem.round.classes]
         self._number: dict[_Seat, int] = {}
@@ -153,7 +154,8 @@ class _Seats:
             seat = self._seat(group, without=position)
             free = self._number.get(seat, 0) if seat[1] else self._free[seat[0]]
             if free:
-                change = self._change(group, position)
+                before = self._value[self._taken[seat]] if seat[1] else 0.0
+                change = self._change(group, position) + self._value[group] - before
                 yield _Offer(job, group, seat, free, self._gain[position], change)
 
     def take(self, offer: _Offer, number: int) -> None:
@@ -235,11 +237,11 @@ class _Pick:
         self._seats = seats
         self._rule = rule
         self._chance = chance
-        self._whole = problem.round.instance.cluster.gang_sharing == "whole"
+        self._whole = problem.round.machines.rules.gang_sharing == "whole"
 
     def for_job(self, job: int) -> Sequence[tuple[_Offer, int]]:
         """Return the offers to take, each with the number of GPUs; empty if the job waits."""
-        workers = self._problem.round.jobs[job].workers
+        workers = int(self._problem.round.jobs.workers[job])
         picks = [
             pick
             for offers in self._alternatives(job)
@@ -283,7 +285,7 @@ class _Pick:
             return True
         number = sum(offer.free for offer in by_seat.values())
         complete = self._seats.all_with(others) == set(by_seat)
-        return complete and number == self._problem.round.jobs[job].workers
+        return complete and number == self._problem.round.jobs.workers[job]
 
     def _best(
         self, offers: Sequence[_Offer], workers: int

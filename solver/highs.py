@@ -13,7 +13,7 @@ from scipy.sparse import coo_array, csr_array
 from dovetail.formulations.integer_program import IntegerProgram
 from dovetail.instances.plan import Stopped
 from dovetail.solver._interruptible import interruptible
-from dovetail.solver.answers import Answer, Limits
+from dovetail.solver.types import Answer, Limits
 
 Ints = NDArray[np.int64]
 

@@ -10,30 +10,30 @@ it and the potential of every job it leaves out. So of the matchings that place 
 has a pair of reduced cost above U - W or leaves out a job of a potential above it. The former
 may not share any more, the latter are required.
 
-*Second stage.* The gain, plus a multiplier R >= 0 times the weight that is still undecided: the
-weights of the jobs less the potentials of the required ones, whose sum is the same for all
-matchings. Whatever R is, a matching that places W or more gains at most
-
-    bound(R) - R (W - potentials of the required jobs),
-
-and if the one found places W, that is its gain (up to the engine's rounding) and it is the best.
-If it places less, R grows. This is a Lagrangean relaxation of the demand for W; what the duals
-have decided needs no R, which so stays small enough for the engine's precision.
+*Second stage.* The gain, plus a price (``WeightPrice``) for the weight that is still undecided:
+the weights of the jobs less the potentials of the required ones, whose sum is the same for all
+matchings. What the duals have decided needs no price, which so stays small enough for the
+engine's precision.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.instances.plan import Stopped
-from dovetail.solver.answers import Limits
+from dovetail.solver.integer_scaling import integer_weights
 from dovetail.solver.pairing import Matching, Prices, match_pairs
 from dovetail.solver.pairing.certificate import Dual
-from dovetail.solver.whole import power_of_two, whole_weights
+from dovetail.solver.pairing_problem import PairingProblem
+from dovetail.solver.stages import WeightPrice
+from dovetail.solver.types import Found, Limits
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -42,38 +42,36 @@ Bools = NDArray[np.bool_]
 WEIGHT_BITS = 28
 """Of the largest job weight: the sum of two fits the engine's precision of 29."""
 
-_PROVEN_WEIGHT = 1e-7
-"""Relative gap of the first stage below which the weight counts as proven."""
-
-FIRST_FACTOR = 4.0
-"""The multiplier to begin with: the largest multiplied weight in terms of the largest gain."""
-
-RAISE = 8.0
-
-LARGEST_FACTOR = 2.0**20
-"""Beyond this factor the gains have too few of the engine's bits left."""
+_FILLINGS = 2.0
+"""A matching for the best gain is begun with so many times the seconds left that filling the first
+matrix took: another one is filled, and read."""
 
 _ROUNDING = 2.0**-50
 """Relative error allowed to sums of gain and multiplied weight."""
 
 
-@dataclass(frozen=True)
-class Best:
-    """The second stage's result.
+@dataclass(frozen=True, kw_only=True)
+class Matched(Found):
+    """A matching.
 
     Attributes
     ----------
     mate : (n,) int
         Each job's partner; its own index where it runs alone; -1 where it is not placed.
-    bound : float
-        Proven upper bound on the gain of any matching that places as much weight.
-    stopped : str
-        Why the search ended.
     """
 
     mate: Ints
-    bound: float
-    stopped: Stopped
+
+
+@dataclass(frozen=True)
+class _Decided:
+    """What matchings of the largest weight may do, and the weight that is undecided."""
+
+    which: Bools
+    may_run_alone: Bools
+    required: Bools
+    undecided: Floats
+    demanded: float
 
 
 class Heaviest:
@@ -83,168 +81,133 @@ class Heaviest:
     ----------
     weight : (n,) float
         What each job adds to the placed weight.
-    may_share : (n, n) bool
-        Which jobs may share, symmetric; the diagonal is ignored.
-    may_run_alone : (n,) bool
-        Which jobs may run alone.
-    gpus : int
-        The most GPUs that may be used.
-    size : (n,) int
-        GPUs that a job takes; only equal sizes pair, and a pair takes that many.
-    required : (n,) bool
-        Jobs that must be placed.
+    pairing : PairingProblem
+        The matchings, of whatever values.
     limits : Limits
         When to stop.
 
     Attributes
     ----------
-    mate : (n,) int
-        A matching of the largest placed weight, or of the largest found (see ``Best``).
-    spare : float
-        How much more than ``mate`` a matching may place at most; inf where ``mate`` lacks a
-        required job.
-    proven : bool
-        Whether ``mate`` places the largest weight.
-    stopped : str
-        Why the search for it ended.
+    weight : IntegerWeights
+        What each job adds to the placed weight, in whole numbers.
+    first : Matched
+        A matching of the largest placed weight, with its bound in whole numbers.
     """
 
-    def __init__(
-        self,
-        weight: Floats,
-        may_share: Bools,
-        may_run_alone: Bools,
-        gpus: int,
-        size: Ints,
-        required: Bools,
-        limits: Limits,
-    ) -> None:
-        fits = size <= gpus
-        may_share, may_run_alone = may_share & fits, may_run_alone & fits
-        is_open = (may_share.any(axis=1) | may_run_alone) & ~required
-        whole, scale, rounding = whole_weights(np.where(is_open, weight, 0.0), 2**WEIGHT_BITS)
-        found = match_pairs(
-            np.where(may_share, whole[:, None] + whole, np.nan),
-            np.where(may_run_alone, whole, np.nan),
-            gpus=gpus,
-            size=size,
-            required=required,
+    def __init__(self, weight: Floats, pairing: PairingProblem, limits: Limits) -> None:
+        fits = pairing.size <= pairing.gpus
+        self._pairing = pairing
+        self._which = pairing.pairs.among(fits)
+        self._may_run_alone = ~np.isnan(pairing.alone) & fits
+        is_open = self._possible(self._which, self._may_run_alone) & ~pairing.required
+        self.weight = integer_weights(np.where(is_open, weight, 0.0), 2**WEIGHT_BITS)
+        began = time.monotonic()
+        matrix = pairing.pairs.matrix(pairing.pairs.sums(self.weight.numbers), self._which)
+        self._filling_s = time.monotonic() - began
+        self._found = match_pairs(
+            matrix,
+            np.where(self._may_run_alone, self.weight.numbers, np.nan),
+            gpus=pairing.gpus,
+            size=pairing.size,
+            required=pairing.required,
             time_limit=limits.time_limit,
             seed=limits.seed,
         )
-        self.mate = found.mate
-        largest = max(found.value, float(whole.max(initial=0.0)))
-        # Sums of whole numbers are whole.
-        spare = math.floor(found.bound) - found.value if found.value > -math.inf else math.inf
-        self.proven = spare + rounding <= _PROVEN_WEIGHT * largest
-        self.stopped = why_stopped(found, limits)
-        self.spare = (spare + rounding) / scale
-        self._rounding = rounding
-        self._gpus = gpus
-        self._size = size
-        self._seed = limits.seed
-        self._whole = whole
-        self._weight = found.value
-        self._decide(found, may_share, may_run_alone, required)
-        self._factor = FIRST_FACTOR
+        self.first = Matched(
+            mate=self._found.mate,
+            bound=self._found.bound,
+            stopped=why_stopped(self._found, limits),
+        )
+        self._price = WeightPrice()
         self._previous: Prices | None = None
 
-    def _decide(
-        self, found: Matching, may_share: Bools, may_run_alone: Bools, required: Bools
-    ) -> None:
-        """Keep what a matching of this weight may do, and the weight that is then undecided."""
-        duals = found.certificate.main
-        potential = np.zeros(len(self._whole))
-        price = np.zeros(len(self._whole))
+    def _possible(self, which: Bools, may_run_alone: Bools) -> Bools:
+        """Return which jobs may be placed, (n,)."""
+        return np.asarray(may_run_alone | self._pairing.pairs.partnered(which))
+
+    @cached_property
+    def _decided(self) -> _Decided:
+        pairing, found, rounding = self._pairing, self._found, self.weight.rounding
+        duals, pairs = found.certificate.main, pairing.pairs
+        potential = np.zeros(len(pairing.size))
+        price = np.zeros(len(pairing.size))
         for dual in duals:
             potential[dual.jobs] = dual.potential
             price[dual.jobs] = dual.price
-        spare = _bound(duals, self._size, self._gpus) - found.value + self._rounding
-        self._required = required | (potential > spare)
-        surplus = potential - self._whole
-        self._may_share = may_share & (surplus[:, None] + surplus <= (spare - price)[:, None])
-        np.fill_diagonal(self._may_share, False)
-        self._may_run_alone = may_run_alone & (surplus <= spare - price)
-        possible = self._may_share.any(axis=1) | self._may_run_alone
-        undecided = self._whole - np.where(self._required, potential, 0.0)
-        self._undecided = np.where(possible, undecided, 0.0)
-        decided = math.fsum(potential[self._required].tolist())
-        self._demanded = found.value - self._rounding - decided
+        spare = _bound(duals, pairing.size, pairing.gpus) - found.value + rounding
+        required = pairing.required | (potential > spare)
+        surplus = potential - self.weight.numbers
+        which = self._which & (pairs.sums(surplus) <= pairs.of_first(spare - price))
+        may_run_alone = self._may_run_alone & (surplus <= spare - price)
+        undecided = self.weight.numbers - np.where(required, potential, 0.0)
+        undecided[~self._possible(which, may_run_alone)] = 0.0
+        demanded = found.value - rounding - math.fsum(potential[required].tolist())
+        return _Decided(which, may_run_alone, required, undecided, demanded)
 
-    def best(self, pair_gain: Floats, single_gain: Floats, limits: Limits) -> Best:
-        """Return the matching of the best gain among those of the largest placed weight.
+    def best(self, pairing: PairingProblem, limits: Limits) -> Matched:
+        """Return the matching of the largest value among those of the largest placed weight.
 
         Parameters
         ----------
-        pair_gain : (n, n) float
-            Gain of each pair, symmetric; NaN where the jobs may not share.
-        single_gain : (n,) float
-            Gain of each job alone; NaN where it may not be.
+        pairing : PairingProblem
+            The same matchings, of these values.
         limits : Limits
             When to stop.
-
-        Raises
-        ------
-        ValueError
-            Where the largest weight is not proven.
         """
-        if not self.proven:
-            raise ValueError("the largest placed weight must be proven before the best gain")
-        pairs = np.where(self._may_share, pair_gain, np.nan)
-        singles = np.where(self._may_run_alone, single_gain, np.nan)
-        largest = max(_largest(pairs), _largest(singles))
-        undecided = float(np.abs(self._undecided).max(initial=0.0))
-        best, gain, bound = self.mate, _gain(self.mate, pair_gain, single_gain), math.inf
-        stopped: Stopped = "time_limit"
-        while not limits.passed:
-            multiplier = power_of_two(self._factor * largest / undecided) if undecided else 0.0
-            bonus = multiplier * self._undecided
+        decided = self._decided
+        alone = np.where(decided.may_run_alone, pairing.alone, np.nan)
+        largest = max(
+            _largest(pairing.pair, decided.which), _largest(pairing.alone, decided.may_run_alone)
+        )
+        undecided = float(np.abs(decided.undecided).max(initial=0.0))
+
+        def at(price: float) -> tuple[Matched, float]:
+            bonus = price * decided.undecided
+            value = pairing.pairs.sums(bonus)
+            value += pairing.pair
             found = match_pairs(
-                pairs + (bonus[:, None] + bonus),
-                singles + bonus,
-                gpus=self._gpus,
-                size=self._size,
-                required=self._required,
+                pairing.pairs.matrix(value, decided.which),
+                alone + bonus,
+                gpus=pairing.gpus,
+                size=pairing.size,
+                required=decided.required,
                 time_limit=limits.time_limit,
-                seed=self._seed,
+                seed=limits.seed,
                 previous=self._previous,
             )
             self._previous = found.prices
-            rounding = _ROUNDING * len(bonus) * (largest + multiplier * undecided)
-            bound = min(bound, found.bound - multiplier * self._demanded + rounding)
-            reached = self._places(found.mate) >= self._weight
-            if reached and (new := _gain(found.mate, pair_gain, single_gain)) > gain:
-                best, gain = found.mate, new
-            ended = why_stopped(found, limits)
-            last = not multiplier or self._factor >= LARGEST_FACTOR
-            if reached or last or ended == "time_limit":
-                stopped = ended
-                break
-            self._factor *= RAISE
-        return Best(best, max(bound, gain), stopped)
+            rounding = _ROUNDING * len(bonus) * (largest + price * undecided)
+            matched = Matched(
+                mate=found.mate,
+                bound=found.bound - price * decided.demanded + rounding,
+                stopped=why_stopped(found, limits),
+            )
+            short = self._places(found.mate) < self._found.value
+            return matched, -math.inf if short else pairing.value(found.mate)
 
-    def least_cost(self, pair_cost: Floats, single_cost: Floats) -> float:
-        """Return a bound under the costs (>= 0) of every matching of the largest weight.
+        return self._price.maximise(
+            self.first,
+            pairing.value(self.first.mate),
+            at,
+            scale=largest / undecided if undecided else 0.0,
+            in_time=lambda: limits.seconds_left > _FILLINGS * self._filling_s,
+        )
 
-        Each job that all of them place bears half of a pair's cost or its own alone.
+    def least_cost(self, pairing: PairingProblem) -> float:
+        """Return a bound under what matchings of the largest weight lose, their values all <= 0.
 
-        Parameters
-        ----------
-        pair_cost : (n, n) float
-            Cost of each pair, symmetric.
-        single_cost : (n,) float
-            Cost of each job alone.
+        Each job that all of them place bears half of a pair's loss or its own alone.
         """
-        pairs = np.where(self._may_share, pair_cost, np.inf)
-        singles = np.where(self._may_run_alone, single_cost, np.inf)
-        own = np.minimum(pairs.min(axis=1, initial=np.inf) / 2, singles)
-        return float(own[self._required].sum())
+        decided = self._decided
+        pairs = pairing.pairs.least(-pairing.pair, decided.which)
+        own = np.minimum(pairs / 2, np.where(decided.may_run_alone, -pairing.alone, np.inf))
+        return float(own[decided.required].sum())
 
     def _places(self, mate: Ints) -> float:
         """Return the placed weight in whole units; -inf where a required job is left out."""
-        if (self._required & (mate < 0)).any():
+        if (self._decided.required & (mate < 0)).any():
             return -math.inf
-        return float(self._whole[mate >= 0].sum())
+        return float(self.weight.numbers[mate >= 0].sum())
 
 
 def why_stopped(found: Matching, limits: Limits) -> Stopped:
@@ -262,11 +225,7 @@ def _bound(duals: tuple[Dual, ...], size: Ints, gpus: int) -> float:
     return math.fsum(d.constant for d in duals) + per_gpu * gpus
 
 
-def _gain(mate: Ints, pair_gain: Floats, single_gain: Floats) -> float:
-    first = np.flatnonzero(mate > np.arange(len(mate)))
-    alone = np.flatnonzero(mate == np.arange(len(mate)))
-    return math.fsum([*pair_gain[first, mate[first]].tolist(), *single_gain[alone].tolist()])
-
-
-def _largest(gains: Floats) -> float:
-    return float(np.nanmax(np.abs(gains), initial=0.0))
+def _largest(gains: NDArray[np.floating[Any]], which: Bools) -> float:
+    """Return the largest magnitude of some gains."""
+    highest, lowest = (f(gains, where=which, initial=0.0) for f in (np.max, np.min))
+    return float(max(highest, -lowest))

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dovetail.formulations.integer_program import IntegerProgram
 from dovetail.solver import _child
-from dovetail.solver.answers import Answer, Limits
+from dovetail.solver.types import Answer, Limits
 
 Ints = NDArray[np.int64]
 

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from dovetail.formulations.integer_program import IntegerProgram
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.plan import Stopped
-from dovetail.solver.answers import Answer, Limits
+from dovetail.solver.array_solver import Backend
 from dovetail.solver.outside import path_of
-from dovetail.solver.stages import Backend
+from dovetail.solver.types import Answer, Limits
 
 Ints = NDArray[np.int64]
 

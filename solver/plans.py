@@ -6,11 +6,17 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from dovetail.formulations.groups import NO_SHARE, Groups
-from dovetail.instances.instance import Instance
+from dovetail.formulations.rounds import Round
+from dovetail.instances.instance import Instance, Job
 from dovetail.instances.plan import Assignment
 
 
-def assignments(groups: Groups, placed: Mapping[str, int]) -> tuple[Assignment, ...]:
+def assignments(
+    groups: Groups,
+    placed: Mapping[str, int],
+    exchanged: Mapping[int, int] | None = None,
+    preempted: Round | None = None,
+) -> tuple[Assignment, ...]:
     """Return the assignment of every placed job, in the order of the instance.
 
     Parameters
@@ -19,16 +25,24 @@ def assignments(groups: Groups, placed: Mapping[str, int]) -> tuple[Assignment, 
         The candidate groups.
     placed : mapping
         The group on each GPU in use.
+    exchanged : mapping, optional
+        The job that takes the place of a chosen one, where it is another.
+    preempted : Round, optional
+        The round with its running jobs where they are, where ``groups`` has them pending. A job
+        that keeps its GPUs, shares and sub-batch does not start.
     """
-    jobs = groups.round.jobs
-    order = {gpu: k for k, gpu in enumerate(groups.round.instance.places)}
+    jobs = (preempted or groups.round).instance.jobs
+    takes = exchanged or {}
+    order = groups.round.machines.number
     seats: dict[int, dict[str, int]] = defaultdict(dict)
+    on: dict[str, list[str]] = defaultdict(list)
     for gpu in sorted(placed, key=order.__getitem__):
         for member in groups.members(placed[gpu]):
-            seats[int(groups.job[member])][gpu] = member
-    return tuple(
-        _assignment(groups, job, seats[job], placed) for job in range(len(jobs)) if job in seats
-    )
+            chosen = int(groups.job[member])
+            job = takes.get(chosen, chosen)
+            seats[job][gpu] = member
+            on[gpu].append(jobs[job].id)
+    return tuple(_assignment(groups, jobs[job], seats[job], on) for job in sorted(seats))
 
 
 def nodes_spanned(instance: Instance, assigned: Iterable[Assignment]) -> int:
@@ -37,23 +51,27 @@ def nodes_spanned(instance: Instance, assigned: Iterable[Assignment]) -> int:
 
 
 def _assignment(
-    groups: Groups, index: int, seats: Mapping[str, int], placed: Mapping[str, int]
+    groups: Groups, job: Job, seats: Mapping[str, int], on: Mapping[str, list[str]]
 ) -> Assignment:
-    jobs = groups.round.jobs
-    job = jobs[index]
-    gpus = job.gpus or tuple(seats)
+    gpus = _in_order_of_ranks(job, seats)
     members = [seats[gpu] for gpu in gpus]
     shares = tuple(int(s) if (s := groups.share[m]) != NO_SHARE else None for m in members)
-    others = [
-        tuple(jobs[k].id for m in groups.members(placed[gpu]) if (k := int(groups.job[m])) != index)
-        for gpu in gpus
-    ]
+    sub_batch = groups.variants[int(groups.variant[members[0]])].sub_batch
+    batch = groups.round.instance.workloads[job.workload].batch
+    held = job.gpus, job.shares, job.sub_batch or (batch and batch.size)
     return Assignment(
         job=job.id,
         gpus=gpus,
         share=shares,
         slowdown=max(float(groups.slowdown[m]) for m in members),
-        sub_batch=groups.variants[int(groups.variant[members[0]])].sub_batch,
-        co_runners=tuple(others),
-        start=not job.running,
+        sub_batch=sub_batch,
+        co_runners=tuple(tuple(other for other in on[gpu] if other != job.id) for gpu in gpus),
+        start=(gpus, shares, sub_batch) != held,
     )
+
+
+def _in_order_of_ranks(job: Job, seats: Mapping[str, int]) -> tuple[str, ...]:
+    """Return the GPUs of a job; the workers that stay on theirs keep their ranks."""
+    held = job.gpus or ()
+    free = iter([gpu for gpu in seats if gpu not in held])
+    return tuple(gpu if gpu in seats else next(free) for gpu in held) or tuple(seats)

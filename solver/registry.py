@@ -7,19 +7,19 @@ from inspect import signature
 from typing import Protocol, cast
 
 from dovetail.formulations.problems import Problem
-from dovetail.instances._record import closest
+from dovetail.instances._record import hint
 from dovetail.instances.errors import UnsupportedError, require_call
-from dovetail.solver.answers import Choice, Limits
+from dovetail.solver.array_solver import ArraySolver, Backend
 from dovetail.solver.cpsat import CpSat
 from dovetail.solver.greedy import Greedy
 from dovetail.solver.highs import Highs
-from dovetail.solver.matching import Matching
+from dovetail.solver.matching_solver import MatchingSolver, best_in_pairs
 from dovetail.solver.milp import Milp
+from dovetail.solver.networkx_solver import NetworkxSolver
 from dovetail.solver.outside import PREFIX, class_at, path_of
 from dovetail.solver.own_backend import OwnBackend
-from dovetail.solver.pairs import Pairs, best_in_pairs
-from dovetail.solver.stages import ArraySolver, Backend
-from dovetail.solver.within_reach import WithinReach
+from dovetail.solver.reduced_cost_fixing import ReducedCostFixing
+from dovetail.solver.types import Choice, Limits
 
 SOLVERS = (
     "auto",
@@ -61,21 +61,19 @@ def solver_named(name: str) -> Solver:
         return ArraySolver(Milp(detail))
     found: dict[str, Solver] = {
         "auto": Auto(),
-        "matching": Pairs(),
+        "matching": MatchingSolver(),
         "cpsat": ArraySolver(CpSat()),
         "highs": ArraySolver(Highs()),
         "milp": ArraySolver(Milp()),
-        "networkx": Matching(),
+        "networkx": NetworkxSolver(),
         "greedy": Greedy(),
         "exclusive": Greedy("alone"),
         "random": Greedy("random"),
     }
     if name not in found:
         known = ", ".join(SOLVERS)
-        close = closest(name, SOLVERS)
-        hint = f", did you mean {close}?" if close else ""
         rule = f"must be one of {known}, milp:NAME or python:MODULE.CLASS"
-        raise UnsupportedError(f"solver {rule}, got {name!r}{hint}")
+        raise UnsupportedError(f"solver {rule}, got {name!r}{hint(name, SOLVERS)}")
     return found[name]
 
 
@@ -109,7 +107,7 @@ class Auto:
         try:
             choice = best_in_pairs(problem, limits)
         except UnsupportedError as refusal:
-            choice = ArraySolver(WithinReach(Highs())).solve(problem, limits)
+            choice = ArraySolver(ReducedCostFixing(Highs())).solve(problem, limits)
             return replace(choice, note=f"auto took highs: {refusal}")
         reason = "GPUs are interchangeable and jobs share in pairs"
         return replace(choice, note=f"auto took matching: {reason}")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations_with_replacement
 from numbers import Integral, Real
 from pathlib import Path
@@ -16,23 +17,25 @@ import numpy as np
 
 from dovetail.formulations.entries import EntryBook
 from dovetail.formulations.groups import idle_counts
+from dovetail.formulations.objectives import Objective, objective_name
 from dovetail.formulations.placement import place
 from dovetail.formulations.problems import Problem
+from dovetail.formulations.rounds import Round
 from dovetail.formulations.scores import gain_ceiling
-from dovetail.formulations.values import Objective, objective_name
 from dovetail.instances._record import listed
 from dovetail.instances.checker import CheckReport, check, with_claims
-from dovetail.instances.errors import UnsupportedError
+from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.instances.files import write_text
 from dovetail.instances.instance import Instance
 from dovetail.instances.plan import (
     OBJECTIVES,
+    Assignment,
     ObjectiveValue,
     Plan,
     Status,
     Stopped,
 )
-from dovetail.solver.answers import MATCHING, OPTIMAL_GAP, Choice, Limits, Proof, relative_gap
+from dovetail.solver.array_solver import Backend
 from dovetail.solver.explanations import reasons
 from dovetail.solver.milp import model_text
 from dovetail.solver.outside import path_of
@@ -40,14 +43,17 @@ from dovetail.solver.pairing import Prices
 from dovetail.solver.pairing.compilation import can_compile
 from dovetail.solver.plans import assignments, nodes_spanned
 from dovetail.solver.registry import Solver, round_solver, solver_named
-from dovetail.solver.stages import Backend
 from dovetail.solver.tie_break import Placed, placed
+from dovetail.solver.types import MATCHING, OPTIMAL_GAP, Choice, Limits, Proof, relative_gap
 
 _NAMED = 3
 """As many pairs of unknown slowdown are named in a note."""
 
 _MODEL_TOLERANCE = 1e-9
 """What the row of a written model demands less than the placed weight, for rounding in sums."""
+
+_SAME_VALUE = 1e-9
+"""What two values may differ by, relatively, and count as the same: rounding in sums."""
 
 _SEARCH = 0.8
 """The part of the time limit that the search may take where reasons are wanted."""
@@ -110,7 +116,7 @@ class Result:
         Checks the certificate of the bound, where the solver left one (see ``verify``).
     prices : RoundPrices or None
         What the next round may begin with, where the solver left it (``matching`` under
-        ``throughput`` and ``jct``).
+        ``throughput``, ``jct`` and ``completion``).
     book : EntryBook or None
         What is known of the slowdowns, for a next round with the same ones.
     """
@@ -149,8 +155,8 @@ def solve(
     instance : Instance
         The round's problem.
     objective : str or callable
-        ``throughput``, ``slowdown``, ``sensitivity``, ``jct`` or ``energy``; or a subclass of
-        ``dovetail.JobValues``.
+        ``throughput``, ``slowdown``, ``sensitivity``, ``jct``, ``energy`` or ``completion``; or a
+        subclass of ``dovetail.JobValues``.
     solver : str, Solver or Backend
         ``auto``, a solver's name (``dovetail.solver.registry.SOLVERS``), or a solver, of rounds
         or of integer programs.
@@ -162,7 +168,8 @@ def solve(
         Seed of whatever the solver does at random; the same instance, options and seed give
         the same plan whenever the search was not cut short.
     preempt : bool
-        Make running jobs pending again, so that they may move or wait.
+        Make running jobs pending again, so that they may move or wait. None does where that
+        gains nothing, else as few processes move as possible (``fewest_moves``).
     previous : Result, optional
         Of the last round under this objective, whose jobs may be others in part. Its prices are
         where the search begins, which saves time, and what it knows of slowdowns is used again
@@ -197,15 +204,32 @@ def solve(
     chosen = solver_named(solver) if isinstance(solver, str) else round_solver(solver)
     book = previous.book if previous else None
     pending = instance.preempted() if preempt else instance
-    problem = Problem(pending, objective, book, limits.deadline)
+    problem = Problem.of(pending, objective, book, limits.deadline)
     choice = chosen.solve(problem, limits)
     if not isinstance(choice, Choice):
         rule = f"must return a Choice, got {type(choice).__name__}"
         raise UnsupportedError(f"{path_of(chosen)}.solve {rule}")
     choice = _bounded(problem, choice)
     reasons_due = due if explain else None
-    result = _Outcome(problem, choice, limits, preempt, reasons_due, started).result()
+    preempted = Round.of(instance, problem.round.entries) if preempt else None
+    outcome = _Outcome(problem, choice, limits, preempted, reasons_due, started)
+    result = outcome.result(partial(_staying, instance, objective, problem, chosen, limits))
     return _with_lateness(result, seconds)
+
+
+def _staying(
+    instance: Instance, objective: Objective, preempted: Problem, chosen: Solver, limits: Limits
+) -> tuple[Assignment, ...]:
+    """Return the best plan in which running jobs stay, none where that round has no answer.
+
+    What runs may lack a field that the objective needs, or be more than the solver can take.
+    """
+    try:
+        problem = Problem.of(instance, objective, preempted.round.entries, limits.deadline)
+        choice = chosen.solve(problem, limits)
+    except (InputError, UnsupportedError):
+        return ()
+    return assignments(choice.groups_of(problem), placed(problem, choice, limits).groups)
 
 
 def _with_lateness(result: Result, limit: float | None) -> Result:
@@ -262,7 +286,7 @@ class _Outcome:
         problem: Problem,
         choice: Choice,
         limits: Limits,
-        preempt: bool,
+        preempted: Round | None,
         reasons_due: float | None,
         started: float,
     ) -> None:
@@ -271,14 +295,16 @@ class _Outcome:
         self._groups = choice.groups_of(problem)
         self._choice = choice
         self._limits = limits
-        self._preempt = preempt
+        self._preempted = preempted
         self._reasons_due = reasons_due
         self._started = started
 
-    def result(self) -> Result:
-        where = placed(self._problem, self._choice, self._limits)
-        plan = self._plan(where)
+    def result(self, staying: Callable[[], tuple[Assignment, ...]]) -> Result:
+        where = placed(self._problem, self._choice, self._limits, self._preempted)
+        plan = self._plan(self._assigned(where), where.proven)
         report = self._report(plan)
+        if report.valid and self._may_be_in_vain(plan):
+            plan, report = self._with_gain(plan, report, staying())
         if report.valid:
             plan = self._told(plan, report)
             report = with_claims(report, self._instance, plan)
@@ -286,15 +312,45 @@ class _Outcome:
             return self._nothing_starts(report)
         return self._result(plan)
 
-    def _plan(self, where: Placed, notes: Sequence[str] = ()) -> Plan:
-        assigned = assignments(self._groups, where.groups)
+    def _may_be_in_vain(self, plan: Plan) -> bool:
+        """Tell whether a plan touches running jobs, and there is time to see what for."""
+        if self._preempted is None or self._choice.in_queue_order or self._limits.passed:
+            return False
+        stay = {row.job for row in plan.assignments if not row.start}
+        return any(job.running and job.id not in stay for job in self._preempted.instance.jobs)
+
+    def _with_gain(
+        self, plan: Plan, report: CheckReport, staying: tuple[Assignment, ...]
+    ) -> tuple[Plan, CheckReport]:
+        """Return the plan, or where it gains nothing the one in which running jobs stay."""
+        kept = self._plan(staying, proven=False)
+        found = self._report(kept)
+        if not found.valid:
+            return plan, report
+        for mine, other in zip(self._worth(kept, found), self._worth(plan, report), strict=True):
+            if not math.isclose(mine, other, rel_tol=_SAME_VALUE):
+                return (kept, found) if mine > other else (plan, report)
+        return kept, found
+
+    def _worth(self, plan: Plan, report: CheckReport) -> tuple[float, float]:
+        """Return the weight, where that comes first, and the value, both to be maximised."""
+        values = self._problem.values
+        value = self._value(plan, report)
+        return report.placed_weight * values.two_stage, -value if values.minimised else value
+
+    def _assigned(self, where: Placed) -> tuple[Assignment, ...]:
+        return assignments(self._groups, where.groups, where.exchanged, self._preempted)
+
+    def _plan(
+        self, assigned: tuple[Assignment, ...], proven: bool, notes: Sequence[str] = ()
+    ) -> Plan:
         return Plan(
             instance=self._instance.name,
             solver=self._choice.solver,
             seed=self._limits.seed,
-            preempt=self._preempt,
+            preempt=self._preempted is not None,
             nodes_spanned=nodes_spanned(self._instance, assigned),
-            tie_break="proven" if where.proven else "heuristic",
+            tie_break="proven" if proven else "heuristic",
             notes=(
                 *notes,
                 *(n for n in (self._choice.note,) if n),
@@ -305,9 +361,8 @@ class _Outcome:
         )
 
     def _report(self, plan: Plan) -> CheckReport:
-        # The instance has its running jobs pending already where they may be preempted.
-        own = plan.replace(preempt=False)
-        return check(self._instance, own, self._problem.values.objective)
+        instance = self._preempted.instance if self._preempted else self._instance
+        return check(instance, plan, self._problem.values.objective)
 
     def _told(self, plan: Plan, report: CheckReport) -> Plan:
         """Return a valid plan with its value, what is proven of it, warnings and reasons."""
@@ -368,7 +423,7 @@ class _Outcome:
         """Return the plan in which running jobs stay and nobody starts, for a failed check."""
         where = Placed(place(self._groups, idle_counts(self._groups)), proven=False)
         why = f"internal error: the answer failed its check ({report.violations[0]})"
-        plan = self._plan(where, [why])
+        plan = self._plan(self._assigned(where), where.proven, [why])
         plan = self._told(plan, self._report(plan))
         unproven = plan.objective and plan.objective.replace(bound=None, gap=None)
         return self._result(plan.replace(objective=unproven, status="unknown", stopped="error"))
@@ -462,7 +517,7 @@ def write_model(
     claim = plan.objective
     if claim is None:
         raise AssertionError("our plans have an objective")
-    problem = Problem(
+    problem = Problem.of(
         instance.preempted() if plan.preempt else instance, objective or plan.judged_by
     )
     formulation = problem.program

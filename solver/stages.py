@@ -1,177 +1,217 @@
-"""The stages of an objective, each one integer program.
+"""The stages in which rounds are solved, by whatever can maximise a linear function.
 
 One-stage objectives maximise the gain. Two-stage ones first maximise the placed weight, then
-demand that weight and maximise the gain, or its ratio to the power (``ratio``). Weights are
-whole numbers, so that no tolerance lets a light job go for a better gain.
+demand that weight and maximise the gain, or by Dinkelbach's method its ratio to the power.
+Weights are whole numbers, so that no tolerance lets a light job go for a better gain.
+
+Integer programs demand the weight by a row. Matchings cannot, and pay for weight instead
+(``WeightPrice``).
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
+from typing import TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
-from dovetail.formulations.integer_program import IntegerProgram
+from dovetail.formulations.groups import Groups
 from dovetail.formulations.problems import Problem
-from dovetail.formulations.scores import ceiling, open_weight, score
-from dovetail.solver.answers import OPTIMAL_GAP, Answer, Choice, Limits, relative_gap
-from dovetail.solver.cpsat import CpSat
-from dovetail.solver.ratio import Maximum, best_ratio
-from dovetail.solver.starts import start_counts
-from dovetail.solver.whole import Whole, whole_weights
+from dovetail.formulations.scores import Score, ceiling, open_weight, placed_jobs, score
+from dovetail.solver.dinkelbach import best_ratio
+from dovetail.solver.integer_scaling import IntegerWeights, integer_weights, power_of_two
+from dovetail.solver.types import OPTIMAL_GAP, Choice, Found, Limits, Maximum, relative_gap
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+F = TypeVar("F", bound=Found)
 
 _PROVEN_WEIGHT = 1e-7
 """Relative gap of the first stage up to which the second one begins."""
 
-_WHOLE_SUM = 2.0**52
+_LARGEST_SUM = 2.0**52
 """The largest sum of whole weights; floats have every whole number up to here."""
 
-_FEW = 60
-"""Jobs up to which CP-SAT takes seconds."""
+_FIRST_FACTOR = 4.0
+"""The price of weight to begin with: what the largest weight counts in terms of the largest
+gain."""
+
+_RAISE = 8.0
+
+_LARGEST_FACTOR = 2.0**20
+"""Beyond this factor the gains have too few of the engine's bits left."""
 
 
-class Backend(Protocol):
-    """A solver of integer programs; one file each."""
-
-    name: str
-
-    def solve(self, program: IntegerProgram, limits: Limits, start: Ints | None = None) -> Answer:
-        """Maximise; ``start`` is a feasible solution that the backend may begin with."""
-        ...
-
-
-class ArraySolver:
-    """Solves rounds with a backend that takes integer programs.
+class Search(ABC):
+    """Maximises linear functions over the choices of a round's groups.
 
     Parameters
     ----------
-    backend : Backend
-        Solves the program of each stage.
+    problem : Problem
+        The round.
+    limits : Limits
+        When to stop.
+
+    Attributes
+    ----------
+    solver : str
+        The solver that it is part of.
     """
 
-    def __init__(self, backend: Backend) -> None:
-        self.backend = backend
-        self.name = backend.name
+    solver: str
 
-    def solve(self, problem: Problem, limits: Limits) -> Choice:
-        """Return the best choice of groups within the limits; never worse than greedy's."""
-        start = start_counts(problem, limits)
-        if limits.passed:  # the program would be written down for nothing
-            return unsearched(problem, start, self.name)
-        choice = _Stages(problem, start, self.backend, limits).run()
-        return choice if self.name == CpSat.name else settled(problem, choice, limits)
+    def __init__(self, problem: Problem, limits: Limits) -> None:
+        self.problem = problem
+        self.limits = limits
+
+    @abstractmethod
+    def heaviest(self) -> tuple[Maximum, IntegerWeights]:
+        """Maximise the placed weight in whole numbers, and demand from now on what was found.
+
+        Returns
+        -------
+        Maximum
+            Its bound in whole numbers.
+        IntegerWeights
+            What each job adds; 0 where it is settled whether it is placed.
+        """
+
+    @abstractmethod
+    def maximise(
+        self, per_gain: float = 1.0, per_watt: float = 0.0, start: Maximum | None = None
+    ) -> Maximum:
+        """Maximise so much for the gain less so much for the power, at the weight demanded.
+
+        Parameters
+        ----------
+        per_gain, per_watt : float
+            What a unit of the gain counts, and what a watt costs.
+        start : Maximum, optional
+            A choice of the weight demanded.
+        """
+
+    def least_power(self, start: Maximum) -> float:
+        """Return a bound under the power (W) of every choice of the weight demanded."""
+        return ceiling(self.problem.groups, self.problem.values).power_w
 
 
-def settled(problem: Problem, choice: Choice, limits: Limits) -> Choice:
-    """Return a choice, found anew by CP-SAT where another solver's rounding left it unproven.
+def weight_units(problem: Problem, largest: float | None = None) -> IntegerWeights:
+    """Return what each job adds to the placed weight in whole numbers.
 
-    Floating point, and the engine's 29 bits, do not tell apart weights or gains that are many
-    orders of magnitude apart. CP-SAT computes in whole numbers; larger rounds keep their gap.
+    Parameters
+    ----------
+    problem : Problem
+        The round.
+    largest : float, optional
+        The largest number there may be; by default floats are exact for all sums.
     """
-    few = len(problem.round.jobs) <= _FEW
-    if not few or limits.passed or _is_proven(problem, choice, limits):
-        return choice
-    exact = _Stages(problem, choice.counts, CpSat(), limits).run()
-    best = exact if exact.stopped == "complete" else choice
-    return replace(best, stopped=exact.stopped, solver=choice.solver)
-
-
-def _is_proven(problem: Problem, choice: Choice, limits: Limits) -> bool:
-    """Tell whether the bounds leave nothing to be found, not even the lightest job."""
-    # Without a bound the gap is not a number.
-    if not relative_gap(choice.bound, choice.value) <= max(OPTIMAL_GAP, limits.gap):
-        return False
-    if not problem.values.two_stage:
-        return True
     weight = open_weight(problem.groups, problem.values)
-    lightest = float(weight[weight > 0].min(initial=math.inf))
-    placed = score(problem.groups, problem.values, choice.counts).weight
-    return choice.weight_bound - placed < lightest / 2
+    return integer_weights(weight, largest or _LARGEST_SUM / max(1, len(weight)))
 
 
-def unsearched(problem: Problem, counts: Ints, solver: str) -> Choice:
-    """Return a choice for which there was no time to look for a better one."""
-    most = ceiling(problem.groups, problem.values)
-    value = score(problem.groups, problem.values, counts).value(problem.values)
-    bound = math.inf if problem.values.two_stage else max(most.gain, value)
-    return Choice(counts, value, bound, most.weight, "time_limit", solver)
+def solve_in_stages(search: Search) -> Choice:
+    """Return the best choice of groups that a search finds, with what is proven of it."""
+    values = search.problem.values
+    if not values.two_stage:
+        return _choice(search, search.maximise(), math.inf)
+    first, weight = search.heaviest()
+    placed = float(weight.numbers[placed_jobs(_groups(search.problem, first), first.counts)].sum())
+    # Sums of whole numbers are whole.
+    most = math.floor(min(first.bound, float(weight.numbers.sum())))
+    spare = max(0.0, most - placed) + weight.rounding
+    if spare > _PROVEN_WEIGHT * max(placed, float(weight.numbers.max(initial=0.0))):
+        return _choice(search, replace(first, bound=math.inf), spare / weight.scale)
+    last = _best_ratio(search, first) if values.ratio else search.maximise(start=first)
+    return _choice(search, last, spare / weight.scale)
 
 
-class _Stages:
-    def __init__(self, problem: Problem, start: Ints, backend: Backend, limits: Limits) -> None:
-        self._problem = problem
-        self._values = problem.values
-        self._groups = problem.groups
-        self._round = problem.program
-        self._start = problem.program.solution(start)
-        self._most = ceiling(problem.groups, problem.values)
-        self._backend = backend
-        self._limits = limits
+def _best_ratio(search: Search, start: Maximum) -> Maximum:
+    def terms(found: Maximum) -> tuple[float, float]:
+        reached = _score(search.problem, found)
+        return reached.gain, reached.power_w
 
-    def run(self) -> Choice:
-        """Run the stages and return the last one's answer."""
-        program = self._round.program
-        if not self._values.two_stage:
-            return self._choice(self._maximise(program, self._start, self._limits), math.inf)
-        units, weight = weight_units(self._problem)
-        first = self._maximise(program.with_cost(units), self._start, self._limits.exact())
-        placed = float(units @ first.x)
-        spare = max(0.0, min(first.bound, weight.numbers.sum()) // 1 - placed) + weight.rounding
-        weight_bound = self._weight(first.x) + spare / weight.scale
-        if spare > _PROVEN_WEIGHT * max(placed, float(units.max(initial=0.0))):
-            return self._choice(Maximum(first.x, math.inf, first.stopped), weight_bound)
-        program = program.with_row(units, placed)
-        if self._values.ratio:
-            return self._choice(self._best_ratio(program, first.x), weight_bound)
-        return self._choice(self._maximise(program, first.x, self._limits), weight_bound)
+    return best_ratio(
+        start,
+        terms,
+        maximise=lambda ratio, best: search.maximise(1.0, ratio, best),
+        least=search.least_power(start),
+        gap=search.limits.gap,
+    )
 
-    def _weight(self, x: Ints) -> float:
-        return score(self._groups, self._values, self._round.counts(x)).weight
 
-    def _best_ratio(self, program: IntegerProgram, start: Ints) -> Maximum[Ints]:
-        gain, power = self._round.gain, self._round.power_w
-        return best_ratio(
-            start,
-            terms=lambda x: (float(gain @ x), float(power @ x)),
-            maximise=lambda t, x: self._maximise(
-                program.with_cost(gain - t * power), x, self._limits
-            ),
-            least=self._most.power_w,
-            gap=self._limits.gap,
-        )
+def _groups(problem: Problem, found: Maximum) -> Groups:
+    return problem.groups if found.groups is None else found.groups
 
-    def _maximise(self, program: IntegerProgram, start: Ints, limits: Limits) -> Maximum[Ints]:
-        """Return the better of the start and what the backend finds."""
-        if not program.size:
-            return Maximum(start, 0.0, "complete")
-        if limits.passed:
-            return Maximum(start, math.inf, "time_limit")
-        answer = self._backend.solve(program, limits, start)
-        x = start
-        found = answer.x
-        if found is not None and program.cost @ found >= program.cost @ start:
-            x = found if program.holds(found) else start
-        return Maximum(x, answer.bound, answer.stopped)
 
-    def _choice(self, best: Maximum[Ints], weight_bound: float) -> Choice:
-        counts = self._round.counts(best.x)
-        value = score(self._groups, self._values, counts).value(self._values)
-        bound = best.bound
-        if not self._values.two_stage:
-            bound = min(bound, self._most.gain)
+def _score(problem: Problem, found: Maximum) -> Score:
+    return score(_groups(problem, found), problem.values, found.counts)
+
+
+def _choice(search: Search, best: Maximum, spare: float) -> Choice:
+    """Return what the last stage found; so much more weight at most can be placed."""
+    problem, values = search.problem, search.problem.values
+    reached = _score(problem, best)
+    value, bound = reached.value(values), best.bound
+    closed = relative_gap(bound, value) <= OPTIMAL_GAP  # not where there is no bound
+    if not (closed or values.two_stage or best.proof):  # a certificate is of its own bound
+        bound = min(bound, ceiling(problem.groups, values).gain)
+    return Choice(
+        counts=best.counts,
+        value=value,
         # A bound may lie a rounding error under the value; the truth is then the value.
-        bound = max(bound, value)
-        return Choice(counts, value, bound, weight_bound, best.stopped, self._backend.name)
+        bound=max(bound, value),
+        weight_bound=reached.weight + spare if values.two_stage else math.inf,
+        stopped=best.stopped,
+        solver=search.solver,
+        proof=best.proof,
+        prices=best.prices,
+        groups=best.groups,
+    )
 
 
-def weight_units(problem: Problem) -> tuple[Floats, Whole]:
-    """Return the placed weight that is open in whole numbers, by variable and by job."""
-    weight = open_weight(problem.groups, problem.values)
-    numbers = whole_weights(weight, _WHOLE_SUM / max(1, len(weight)))
-    return problem.program.per_variable(numbers.numbers), numbers
+class WeightPrice:
+    """Demands a placed weight of what can only be maximised, by a Lagrangean relaxation.
+
+    The gain is maximised plus a price R >= 0 times the weight. Whatever R is, a choice that
+    places W or more gains at most bound(R) - R W; and if the one found places W, that is its
+    gain (up to rounding) and it is the best. If it places less, R grows, also for later calls.
+    """
+
+    def __init__(self) -> None:
+        self._factor = _FIRST_FACTOR
+
+    def maximise(
+        self,
+        start: F,
+        gain: float,
+        at: Callable[[float], tuple[F, float]],
+        scale: float,
+        in_time: Callable[[], bool],
+    ) -> F:
+        """Return what gains most of what places the weight demanded, or the best found.
+
+        Parameters
+        ----------
+        start : Found
+            Something of that weight.
+        gain : float
+            What it gains.
+        at : callable
+            Maximises at a price. Returns what was found, with the bound on gains that follows,
+            and what it gains, -inf where it does not place the weight.
+        scale : float
+            The largest gain in terms of the largest weight.
+        in_time : callable
+            Whether there is time for a search.
+        """
+        best, bound = start, math.inf
+        while in_time():
+            price = power_of_two(self._factor * scale)
+            found, reached = at(price)
+            bound = min(bound, found.bound)
+            if reached > gain:
+                best, gain = found, reached
+            last = not price or self._factor >= _LARGEST_FACTOR
+            if reached > -math.inf or last or found.stopped != "complete":
+                return replace(best, bound=max(bound, gain), stopped=found.stopped)
+            self._factor *= _RAISE
+        return replace(best, bound=max(bound, gain), stopped="time_limit")

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.formulations.groups import Groups, idle_counts, list_chosen, member_gains
+from dovetail.formulations.groups import Groups, idle_counts, list_chosen
 from dovetail.formulations.pair_tables import PairTables
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.scores import score
-from dovetail.solver.answers import MATCHING, MOST_GROUPS, Choice, Limits, Proven
-from dovetail.solver.lexicographic import Heaviest, why_stopped
-from dovetail.solver.pairing import (
-    BestSplits,
-    Matching,
-    best_splits,
-    certificate_errors,
-    match_pairs,
-)
+from dovetail.solver.pairing import BestSplits, best_splits
+from dovetail.solver.pairing_problem import PairingProblem, PairMatrix
+from dovetail.solver.types import MOST_GROUPS
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -33,7 +24,7 @@ _LISTED_JOBS = 100
 
 @dataclass(frozen=True)
 class TablePairs:
-    """A round of pairs as the arguments of ``match_pairs``.
+    """A round of pairs on tables.
 
     Attributes
     ----------
@@ -56,28 +47,23 @@ class TablePairs:
     fixed_gain: float
 
     @property
-    def arguments(self) -> dict[str, Any]:
-        """What ``match_pairs`` is asked for the largest gain."""
-        return {
-            "pair_value": self.pairs.value,
-            "single_value": self.alone,
-            "gpus": self.tables.capacity,
-            "size": self.tables.size,
-            "required": self.tables.required,
-        }
+    def pairing(self) -> PairingProblem:
+        """The plans, worth what they gain."""
+        return PairingProblem(
+            pairs=PairMatrix(~np.isnan(self.pairs.value)),
+            pair=self.pairs.value,
+            alone=self.alone,
+            constant=self.fixed_gain,
+            size=self.tables.size,
+            gpus=self.tables.capacity,
+            required=self.tables.required,
+            taken=self._taken,
+        )
 
-    def chosen(self, mate: Ints) -> tuple[Groups, Ints]:
-        """Return the groups of a matching and whatever else may be, and how often each is taken.
-
-        Parameters
-        ----------
-        mate : (n,) int
-            As ``match_pairs`` returns it; where it came too late for the running jobs, nobody
-            starts.
-        """
+    def _taken(self, mate: Ints) -> tuple[Ints, Groups]:
         if (self.tables.required & (mate < 0)).any():
             groups = _without_pairs(self.problem)
-            return groups, idle_counts(groups)
+            return idle_counts(groups), groups
         jobs = np.arange(len(mate))
         first = jobs[mate > jobs]
         shares = self.tables.shares[self.pairs.split[first, mate[first]]]
@@ -89,7 +75,7 @@ class TablePairs:
         counts[decided] = 0
         taken = decided & (mate[start] == last)
         counts[taken] = self.tables.size[start[taken]]
-        return groups, counts
+        return counts, groups
 
 
 def table_pairs(problem: Problem) -> TablePairs | None:
@@ -97,7 +83,7 @@ def table_pairs(problem: Problem) -> TablePairs | None:
 
     Small rounds are listed, because their ties are broken among all groups.
     """
-    if len(problem.round.jobs) <= _LISTED_JOBS or problem.tables is None:
+    if len(problem.round) <= _LISTED_JOBS or problem.tables is None:
         return None
     tables = problem.tables
     pairs = best_splits(
@@ -116,7 +102,7 @@ def table_pairs(problem: Problem) -> TablePairs | None:
     )
     alone, fixed_gain = _apart(problem, tables)
     groups = np.count_nonzero(~np.isnan(pairs.value)) // 2 + np.count_nonzero(~np.isnan(alone))
-    if groups * len(problem.round.instance.cluster.nodes) <= MOST_GROUPS:
+    if groups * len(problem.round.machines.node_ids) <= MOST_GROUPS:
         return None
     return TablePairs(problem, tables, pairs, alone, fixed_gain)
 
@@ -132,75 +118,8 @@ def _apart(problem: Problem, tables: PairTables) -> tuple[Floats, float]:
     single = groups.sizes == 1
     job = groups.job[groups.start[:-1]][single]
     alone = np.full(len(tables.size), np.nan)
-    alone[job] = member_gains(groups, problem.values)[groups.start[:-1][single]]
+    alone[job] = groups.gain[groups.start[:-1][single]]
     free = tables.capacity - tables.size[tables.required].sum()
     alone[~tables.running & (tables.size > free)] = np.nan
     held = np.where(single, 0, idle_counts(groups))
     return alone, score(groups, problem.values, held).gain
-
-
-def best_of_tables(large: TablePairs, limits: Limits) -> Choice:
-    """Return the proven best choice of groups, or the best found when the time is up."""
-    if large.problem.values.two_stage:
-        return _two_stages(large, limits)
-    return _one_stage(large, limits)
-
-
-def _one_stage(large: TablePairs, limits: Limits) -> Choice:
-    found = match_pairs(
-        **large.arguments,
-        time_limit=limits.time_limit,
-        seed=limits.seed,
-        previous=limits.previous,
-    )
-    groups, counts = large.chosen(found.mate)
-    value = score(groups, large.problem.values, counts).gain
-    return Choice(
-        counts=counts,
-        value=value,
-        bound=max(found.bound + large.fixed_gain, value),
-        weight_bound=math.inf,
-        stopped=why_stopped(found, limits),
-        solver=MATCHING,
-        proof=partial(_proven, found),
-        prices=found.prices,
-        groups=groups,
-    )
-
-
-def _proven(found: Matching, problem: Problem) -> Proven:
-    """Return what the engine's certificate proves, checked against all pairs of jobs."""
-    large = table_pairs(problem)
-    if large is None:
-        raise AssertionError("the same round has tables again")
-    errors = certificate_errors(found, **large.arguments)
-    return Proven(found.bound + large.fixed_gain, tuple(errors))
-
-
-def _two_stages(large: TablePairs, limits: Limits) -> Choice:
-    tables, values = large.tables, large.problem.values
-    heaviest = Heaviest(
-        values.weight,
-        may_share=~np.isnan(large.pairs.value),
-        may_run_alone=~np.isnan(large.alone),
-        gpus=tables.capacity,
-        size=tables.size,
-        required=tables.required,
-        limits=limits,
-    )
-    mate, bound, stopped = heaviest.mate, math.inf, heaviest.stopped
-    if heaviest.proven:
-        gain = large.pairs.value.astype(np.float64, copy=False)
-        best = heaviest.best(gain, large.alone, limits)
-        mate, bound, stopped = best.mate, best.bound + large.fixed_gain, best.stopped
-    groups, counts = large.chosen(mate)
-    reached = score(groups, values, counts)
-    return Choice(
-        counts=counts,
-        value=reached.gain,
-        bound=max(bound, reached.gain),
-        weight_bound=reached.weight + heaviest.spare,
-        stopped=stopped,
-        solver=MATCHING,
-        groups=groups,
-    )

@@ -1,21 +1,26 @@
-"""Among plans of the best value, the one on the fewest nodes, then racks, then GPUs."""
+"""Among plans of the best value, the one on the fewest nodes, then racks, then GPUs.
+
+Where running jobs may move, fewest moves come first (``fewest_moves``).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.formulations.integer_program import IntegerProgram
+from dovetail.formulations.moves import fewest_moves
 from dovetail.formulations.node_program import node_program
 from dovetail.formulations.placement import place
 from dovetail.formulations.problems import Problem
-from dovetail.solver.answers import MOST_GROUPS, OPTIMAL_GAP, Choice, Limits, relative_gap
+from dovetail.formulations.rounds import Round
 from dovetail.solver.cpsat import CpSat
+from dovetail.solver.reduced_cost_fixing import Relaxation
 from dovetail.solver.stages import weight_units
-from dovetail.solver.within_reach import Relaxation
+from dovetail.solver.types import MOST_GROUPS, OPTIMAL_GAP, Choice, Limits, relative_gap
 
 Ints = NDArray[np.int64]
 
@@ -25,21 +30,32 @@ _VALUE_TOLERANCE = 1e-9
 
 @dataclass(frozen=True)
 class Placed:
-    """The group on each GPU in use, and whether no plan of this value is on fewer nodes."""
+    """The group on each GPU in use, and whether no plan of this value is on fewer nodes.
+
+    ``exchanged`` has the job that takes the place of a chosen one.
+    """
 
     groups: Mapping[str, int]
     proven: bool
+    exchanged: Mapping[int, int] = field(default_factory=dict)
 
 
-def placed(problem: Problem, choice: Choice, limits: Limits) -> Placed:
+def placed(
+    problem: Problem, choice: Choice, limits: Limits, preempted: Round | None = None
+) -> Placed:
     """Return where the groups go.
 
-    Small rounds whose value is proven are settled exactly, with a bounded effort that ends at
+    Where the round has ``preempted`` the running jobs of another, few of those move. Else small
+    rounds whose value is proven are settled exactly, with a bounded effort that ends at
     the same point every time; others are packed by ``place``.
     """
+    if preempted is not None and preempted.residents:
+        groups, kinds = choice.groups_of(problem), _kinds(problem, choice)
+        moves = fewest_moves(groups, choice.counts, preempted, kinds)
+        return Placed(moves.groups, proven=False, exchanged=moves.job)
     packed = Placed(place(choice.groups_of(problem), choice.counts), proven=False)
     proven = relative_gap(choice.bound, choice.value) <= OPTIMAL_GAP
-    nodes = len(problem.round.instance.cluster.nodes)
+    nodes = len(problem.round.machines.node_ids)
     large = choice.groups is not None or len(problem.groups) * nodes > MOST_GROUPS
     if not proven or choice.in_queue_order or large or limits.passed:
         return packed
@@ -52,12 +68,25 @@ def placed(problem: Problem, choice: Choice, limits: Limits) -> Placed:
     return Placed(place(problem.groups, counts, settled), proven=True)
 
 
+def _kinds(problem: Problem, choice: Choice) -> Sequence[Hashable]:
+    """Return what each job shares with those that may take its place at the same value."""
+    jobs, values = problem.round.instance.jobs, problem.values
+    # Under ``completion`` equal jobs differ in when the forecast lets them start.
+    own = values.name != values.objective or values.objective == "completion"
+    if choice.in_queue_order or own:
+        return range(len(jobs))
+    unread = {"id": "", "arrival_s": 0.0}
+    if values.objective != "jct":
+        unread["remaining_s"] = None
+    return [job.model_copy(update=unread) for job in jobs]
+
+
 def _of_value(problem: Problem, choice: Choice, limits: Limits) -> IntegerProgram:
     """Return the round's program with the rows that keep every stage at its best."""
     formulation, values = problem.program, problem.values
     program = formulation.program
     if values.two_stage:
-        units, _ = weight_units(problem)
+        units = formulation.per_variable(weight_units(problem).numbers)
         program = program.with_row(units, float(units @ formulation.solution(choice.counts)))
     if values.ratio:
         better = formulation.gain - choice.value * formulation.power_w
@@ -67,4 +96,4 @@ def _of_value(problem: Problem, choice: Choice, limits: Limits) -> IntegerProgra
         better = formulation.gain
         least = choice.value - _VALUE_TOLERANCE * abs(choice.value)
     relaxation = Relaxation(program.with_cost(better), limits)
-    return relaxation.within_reach(least).with_row(better, least)
+    return relaxation.tightened(least).with_row(better, least)

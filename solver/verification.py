@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 
+from dovetail.formulations.objectives import Objective
 from dovetail.formulations.problems import Problem
-from dovetail.formulations.values import Objective
 from dovetail.instances.checker import check
 from dovetail.instances.errors import VerificationError
 from dovetail.instances.instance import Instance
 from dovetail.instances.plan import Plan, Verification
-from dovetail.solver.answers import Proof
 from dovetail.solver.rounds import Result
+from dovetail.solver.types import Proof
 
 _TOLERANCE = 1e-9
 
@@ -59,7 +59,7 @@ def verify(instance: Instance, result: Result, objective: Objective | None = Non
 def _require_proven(
     instance: Instance, plan: Plan, claimed: float, proof: Proof, objective: Objective
 ) -> None:
-    problem = Problem(instance.preempted() if plan.preempt else instance, objective)
+    problem = Problem.of(instance.preempted() if plan.preempt else instance, objective)
     proven = proof(problem)
     if proven.errors:
         raise VerificationError(f"the certificate of the bound is wrong: {proven.errors[0]}")

@@ -1,10 +1,11 @@
 """The optimum of a small round by enumeration, written from the definitions alone.
 
 It shares no code with the solver and none with the checker, so that three readings of the
-formats meet in the tests. Pending jobs are placed one after another, on every set of GPUs that
-differs (GPUs of one model and size that hold the same jobs are the same) and at every
-sub-batch; shares are chosen last, per GPU, as every objective only gains when a slowdown falls.
-Weights are added as the decimals that they are written as, so that the lightest job counts.
+formats meet in the tests; only the forecast and the prices of ``completion`` are the solver's.
+Pending jobs are placed one after another, on every set of GPUs that differs (GPUs of one model
+and size that hold the same jobs are the same) and at every sub-batch; shares are chosen last,
+per GPU, as every objective only gains when a slowdown falls. Weights are added as the decimals
+that they are written as, so that the lightest job counts.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from math import inf
 from statistics import pstdev
 from typing import NamedTuple
 
+from dovetail.formulations.completion import Forecast, forecast
+from dovetail.formulations.rounds import Round
 from dovetail.instances.instance import Batch, Instance, Job, SlowdownEntry
 from dovetail.instances.plan import Assignment, ObjectiveName, Plan, Waiting
 
@@ -151,7 +154,10 @@ class _Search:
         if units == self.before[gpu]:
             return [self._running_option(gpu, units)] if units else [Option((), (), 0.0)]
         if (gpu, units) not in self.options:
-            self.options[gpu, units] = _undominated(self._ways(gpu, units))
+            found = self._ways(gpu, units)
+            # Once the other job has ended the share matters alone, so no option rules out another.
+            ways = list(found) if self.objective == "completion" else _undominated(found)
+            self.options[gpu, units] = ways
         return self.options[gpu, units]
 
     def _ways(self, gpu: str, units: tuple[Unit, ...]) -> Iterator[Option]:
@@ -171,6 +177,8 @@ class _Search:
             if any(b > g * (1 + 1e-9) for b, g in zip(bound, held_to, strict=True)):
                 continue
             if self.objective == "jct" and not self._earlier(units, slow):
+                continue
+            if self.objective == "completion" and self._too_late(gpu, units, shares, slow):
                 continue
             yield Option(shares, slow, power)
 
@@ -308,6 +316,14 @@ class _Search:
     def hopes(self) -> list[float]:
         """The most that each job can add to the score."""
         models = {place.gpu.model for place in self.instance.places.values()}
+        if self.objective == "completion":
+            return [
+                max(
+                    0.0,
+                    *(self._seconds_saved(k, self._least(job) * self._left(k, m)) for m in models),
+                )
+                for k, job in enumerate(self.jobs)
+            ]
         return [
             job.weight * max(self._gain(k, self._least(job), model) for model in models)
             for k, job in enumerate(self.jobs)
@@ -371,6 +387,8 @@ class _Search:
             for unit, value in zip(self.held[gpu], option.slowdowns, strict=True):
                 slow[unit.job] = max(value, slow.get(unit.job, 0.0))
                 model[unit.job] = self.instance.places[gpu].gpu.model
+        if self.objective == "completion":
+            return self._saved(options)
         total = sum(self.jobs[k].weight * self._gain(k, slow[k], model[k]) for k in slow)
         if self.objective == "energy":
             return total / sum(option.power_w for option in options.values()) if slow else 0.0
@@ -389,6 +407,104 @@ class _Search:
         if self.objective == "sensitivity":
             return -slowdown / self.sensitivity[k]
         return rate
+
+    # -- completion ---------------------------------------------------------------------
+
+    @cached_property
+    def forecast(self) -> tuple[Forecast, dict[int, float]]:
+        """Return the forecast, and when each pending job would start if it waits."""
+        found = forecast(Round.of(self.instance))
+        pending = [k for k, job in enumerate(self.jobs) if not job.running]
+        return found, dict(zip(pending, found.start_s.tolist(), strict=True))
+
+    def _price(self, since_s: float, until_s: float) -> float:
+        prices = self.forecast[0].prices
+        return float(prices.until(until_s) - prices.until(since_s))
+
+    def _left(self, k: int, model: str) -> float:
+        job = self.jobs[k]
+        return (job.remaining_s or 0.0) / self.instance.workloads[job.workload].speed.get(
+            model, 1.0
+        )
+
+    def _seconds_saved(self, k: int, end: float) -> float:
+        job = self.jobs[k]
+        if job.running:
+            return job.weight * (self._due[k] - end) - job.workers * self._price(self._due[k], end)
+        start = self.forecast[1][k]
+        models = {place.gpu.model for place in self.instance.places.values()}
+        waited = start + min(self._left(k, model) for model in models)
+        return job.weight * (waited - end) + job.workers * self._price(start, waited)
+
+    @cached_property
+    def _due(self) -> dict[int, float]:
+        """When each running job ends if nobody joins it."""
+        due: dict[int, float] = {}
+        for gpu, units in self.before.items():
+            slow = self._running_effects(gpu, units)[0] if units else ()
+            for unit, slowdown in zip(units, slow, strict=True):
+                left = self._left(unit.job, self.instance.places[gpu].gpu.model)
+                due[unit.job] = max(due.get(unit.job, 0.0), slowdown * left)
+        return due
+
+    def _ends(
+        self,
+        gpu: str,
+        units: tuple[Unit, ...],
+        shares: tuple[int | None, ...],
+        slow: tuple[float, ...],
+    ) -> list[float]:
+        """Return when the units on a GPU end: of two, one is alone once the other has ended."""
+        model = self.instance.places[gpu].gpu.model
+        left = [self._left(unit.job, model) for unit in units]
+        shared = [s * seconds for s, seconds in zip(slow, left, strict=True)]
+        if len(units) != 2 or units == self.before[gpu]:
+            return shared
+        short, long = sorted((0, 1), key=lambda i: shared[i])
+        unit, job = units[long], self.jobs[units[long].job]
+        done = shared[short] / slow[long]
+        alone = self._alone_later(unit, shares[long]) * (left[long] - done)
+        kind = self._kind_before(gpu)
+        alike = sum(self._kind_before(other) == kind for other in self.held)
+        if job.running or job.workers <= alike:
+            shared[long] = min(shared[long], shared[short] + alone)
+        return shared
+
+    def _kind_before(self, gpu: str) -> tuple[object, ...]:
+        kind = self.instance.places[gpu].gpu
+        jobs = [self.jobs[unit.job] for unit in self.before[gpu]]
+        shares = [dict(zip(job.gpus or (), job.shares, strict=True))[gpu] for job in jobs]
+        return kind.model, kind.memory_mib, self.before[gpu], shares
+
+    def _alone_later(self, unit: Unit, share: int | None) -> float:
+        throughput = self.instance.workloads[self.jobs[unit.job].workload].throughput
+        known = share is not None and share in throughput and 100 in throughput
+        return self.factor(unit) * (throughput[100] / throughput[share or 100] if known else 1.0)
+
+    def _too_late(
+        self,
+        gpu: str,
+        units: tuple[Unit, ...],
+        shares: tuple[int | None, ...],
+        slow: tuple[float, ...],
+    ) -> bool:
+        """Tell whether some that share would end after all that the forecast knows of."""
+        last = self.forecast[0].last_s * (1 + 1e-9)
+        return len(units) > 1 and max(self._ends(gpu, units, shares, slow)) > last
+
+    def _saved(self, options: Mapping[str, Option]) -> float:
+        gain: dict[int, float] = {}
+        cost = 0.0
+        for gpu, option in options.items():
+            units = tuple(self.held[gpu])
+            ends = self._ends(gpu, units, option.shares, option.slowdowns)
+            for unit, end in zip(units, ends, strict=True):
+                saved = self._seconds_saved(unit.job, end)
+                gain[unit.job] = min(saved, gain.get(unit.job, inf))
+            stay = [e for unit, e in zip(units, ends, strict=True) if self.jobs[unit.job].running]
+            idle_s = min(max(ends), self.forecast[0].claimed_s)
+            cost += self._price(max(stay) if stay else idle_s, max(ends))
+        return sum(gain.values()) - cost
 
     @cached_property
     def sensitivity(self) -> list[float]:

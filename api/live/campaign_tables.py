@@ -145,9 +145,9 @@ def solo_table(alone: Iterable[Alone]) -> RenderableType:
         (
             one.workload,
             _way(one.mode, (one.share,)),
-            figure(float(f"{one.iterations_s:.4g}")),
+            figure(one.iterations_s, 4),
             _rounded(one.power_w, 0),
-            NO_FIGURE if one.energy_j is None else f"{one.energy_j:.3g}",
+            NO_FIGURE if one.energy_j is None else figure(one.energy_j, 3),
             _rounded(one.memory_mib, 0),
             _ms(one.p50_s),
             _ms(one.p99_s),
@@ -274,7 +274,7 @@ def _rounded(value: float | None, digits: int) -> str:
 
 
 def _ms(time_s: float | None) -> str:
-    return NO_FIGURE if time_s is None else f"{time_s * 1000:.4g}"
+    return NO_FIGURE if time_s is None else figure(time_s * 1000, 4)
 
 
 def _table(names: Sequence[str], columns: Sequence[str], rows: _Rows) -> RenderableType:

@@ -11,14 +11,17 @@ from argparse import Namespace
 from codecs import getincrementaldecoder
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
+from pathlib import Path
 from typing import Any, Final
 
 from dovetail.executor.live.brain import OVER, QUEUED, JobState
-from dovetail.executor.live.views import JobView
+from dovetail.executor.live.pools.run_files import RunFiles
+from dovetail.executor.live.views import JobView, ServiceView
 from dovetail.instances._record import Record, shown
 from dovetail.instances.errors import InputError
 from dovetail.instances.files import write_data
 from dovetail.live.client import Client
+from dovetail.live.durations import lasting
 from dovetail.live.places import NoServiceError
 
 _INTERPRETERS: Final = ("bash", "python", "sh", "torchrun")
@@ -79,12 +82,21 @@ def show(options: Namespace) -> int:
         else:
             record = job = client.job(options.job)
             why = client.explain(job.id) if job.state in QUEUED else ""
-            view = job_view(job, service.now_s, why)
+            view = job_view(job, service.now_s, why, _log_file(service, job))
     if options.json:
         write_data(_plain(record), "-")
     else:
         console().print(view)
     return 0
+
+
+def _log_file(service: ServiceView, job: JobView) -> str:
+    """Return where the output of a job's last run is; empty where that is not on this machine."""
+    if job.run is None:
+        return ""
+    path = str(RunFiles(Path(service.directory), job.run).rank(0).log)
+    # Unlike that of a Path, this one takes a folder that may not be entered for one without it.
+    return path if os.path.exists(path) else ""
 
 
 def wait(options: Namespace) -> int:
@@ -128,6 +140,9 @@ def cancel(options: Namespace) -> int:
         return 0
     for job in found:
         print(f"{job.id}: {job.state.value}: {job.why}")
+        if job.run is not None and (options.grace or 0.0) > job.grace_s:
+            own = f"its own grace of {lasting(job.grace_s)}, which --grace cannot lengthen"
+            print(f"dovetail: {job.id} is killed after {own}", file=sys.stderr)
     return 0
 
 

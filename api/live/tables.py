@@ -16,7 +16,7 @@ from dovetail.executor.live.views import DeviceView, JobView, ServiceView
 from dovetail.live.durations import lasting
 from dovetail.live.wording import beside, clock_time, done, places, printable, slowdown
 from dovetail.tables import WIDTH, Fitting, fact_lines, plain_table, row_lines
-from dovetail.wording import NO_FIGURE, gib, number, percent, seconds, two_digits
+from dovetail.wording import NO_FIGURE, figure, gib, gsla, number, percent, seconds, two_digits
 
 MOST_JOBS = 200
 MOST_WAITING = 20
@@ -110,9 +110,9 @@ def job_table(jobs: Iterable[JobView], now_s: float) -> RenderableType:
     return Fitting(table, row_lines(rows, len(names), heads))
 
 
-def job_view(job: JobView, now_s: float, explanation: str) -> RenderableType:
-    """Return all that is known of a job."""
-    facts = fact_lines(*_facts(job, now_s))
+def job_view(job: JobView, now_s: float, explanation: str, log: str = "") -> RenderableType:
+    """Return all that is known of a job, with the path of its log where it has one here."""
+    facts = fact_lines(*_facts(job, now_s, log))
     parts: list[RenderableType] = [facts]
     if job.gpus and job.state not in OVER:
         parts += [Text(), _ranks(job)]
@@ -254,7 +254,7 @@ def _more(amount: int, what: str, command: str = "queue") -> list[RenderableType
     return [Text(f"... {amount:,} {what}: dovetail {command} --json")] if amount > 0 else []
 
 
-def _facts(job: JobView, now_s: float) -> Iterator[tuple[str, str]]:
+def _facts(job: JobView, now_s: float, log: str) -> Iterator[tuple[str, str]]:
     yield job.id, job.name or job.workload
     lasted = f"{job.state.value} for {lasting(now_s - job.since_s)}"
     yield "state", f"{lasted}: {job.why}" if job.why != job.state.value else lasted
@@ -266,7 +266,7 @@ def _facts(job: JobView, now_s: float) -> Iterator[tuple[str, str]]:
         yield "folder", printable(job.cwd)
     yield "workload", job.workload
     yield "workers", f"{job.workers}, {job.priority}"
-    yield "gSLA", two_digits(job.gsla)
+    yield "gSLA", gsla(job.gsla, job.priority)
     yield "limits", _limits(job)
     yield "submitted", clock_time(job.submitted_s)
     if job.started_s is not None:
@@ -284,6 +284,9 @@ def _facts(job: JobView, now_s: float) -> Iterator[tuple[str, str]]:
         yield "slowdown", ", ".join(known)
     readers = "everybody" if job.public_log else f"{job.owner} and administrators"
     yield "log", f"dovetail logs {job.id}, by {readers}"
+    if log:
+        more = f" (of rank 0; {job.workers} ranks)" if job.workers > 1 else ""
+        yield "log file", log + more
 
 
 def _limits(job: JobView) -> str:
@@ -299,8 +302,8 @@ def _status(status: int | None) -> str:
 
 def _progress(job: JobView) -> str:
     total = "" if job.total is None else f" of {job.total:,.0f}"
-    rate = "" if job.rate is None else f", {job.rate:.3g} a second"
-    alone = "" if job.solo_rate is None else f" (alone {job.solo_rate:.3g})"
+    rate = "" if job.rate is None else f", {figure(job.rate, 3)} a second"
+    alone = "" if job.solo_rate is None else f" (alone {figure(job.solo_rate, 3)})"
     return f"{job.iterations:,.0f}{total} iterations{rate}{alone}"
 
 

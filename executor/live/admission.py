@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
 from dovetail.executor.live.brain import Brain, LiveJob
 from dovetail.executor.live.desk import RefusedError
 from dovetail.executor.live.jobs import JobSpec, Owner
+from dovetail.formulations.rules import largest_gang
 from dovetail.instances._record import field_path, shown
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Cluster
@@ -107,7 +107,7 @@ def refuse_hopeless(
         rule = f"must be {os.geteuid()} (the service is not root), got {spec.owner.uid}"
         raise InputError(rule, f"{path}owner.uid")
     if spec.weight > MOST_WEIGHT and not is_administrator(by):
-        rule = f"must be <= {MOST_WEIGHT:g} (administrators: any), got {spec.weight:g}"
+        rule = f"must be <= {MOST_WEIGHT:g} (administrators: any), got {spec.weight:.15g}"
         raise InputError(rule, f"{path}weight")
     _refuse_unstartable(spec, path)
     if cluster is not None:
@@ -153,30 +153,18 @@ def refuse_long_grace(spec: JobSpec, most_s: float, path: str) -> None:
         When it is refused.
     """
     if spec.grace_s > most_s:
-        rule = f"must be <= {most_s:g} s (the service's --max-grace), got {spec.grace_s:g}"
+        rule = f"must be <= {most_s:.15g} s (the service's --max-grace), got {spec.grace_s:.15g}"
         raise InputError(rule, f"{path}grace_s")
 
 
 def _refuse_too_large(spec: JobSpec, cluster: Cluster, path: str) -> None:
-    held_mib = max((held_mib for _, held_mib in _devices(cluster)), default=0.0)
-    if spec.memory_mib is not None and spec.memory_mib > held_mib:
-        rule = f"must be <= {held_mib:g} (the largest device), got {spec.memory_mib:g}"
+    most = largest_gang(cluster, spec.memory_mib or 0.0)
+    if spec.memory_mib is not None and not most:
+        kept_mib = cluster.per_process_mib + cluster.reserve_mib
+        sizes = [gpu.memory_mib - kept_mib for node in cluster.nodes for gpu in node.devices]
+        rule = f"must be <= {max(sizes, default=0.0):.15g} (the largest device)"
+        rule += f", got {spec.memory_mib:.15g}"
         raise InputError(rule, f"{path}memory_mib")
-    most = _most_devices(spec, cluster)
     if spec.workers > most:
         rule = f"must be <= {most} (devices of one model that hold it), got {spec.workers}"
         raise InputError(rule, f"{path}workers")
-
-
-def _most_devices(spec: JobSpec, cluster: Cluster) -> int:
-    """Return of how many devices of one model each holds a rank."""
-    need_mib = spec.memory_mib or 0.0
-    fitting = Counter(model for model, held_mib in _devices(cluster) if need_mib <= held_mib)
-    return max(fitting.values(), default=0)
-
-
-def _devices(cluster: Cluster) -> list[tuple[str, float]]:
-    """Return the model of every device and the memory that it has for a rank."""
-    kept_mib = cluster.per_process_mib + cluster.reserve_mib
-    gpus = (gpu for node in cluster.nodes for gpu in node.devices)
-    return [(gpu.model, gpu.memory_mib - kept_mib) for gpu in gpus]

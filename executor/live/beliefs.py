@@ -21,7 +21,7 @@ from scipy.special import stdtrit
 from dovetail.executor.live.events import Separated
 from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
 from dovetail.instances.instance import Metrics, Workload
-from dovetail.instances.slowdown_table import Caps
+from dovetail.instances.slowdown_table import Caps, SlowdownTable
 from dovetail.predictors import AnalyticPredictor, TrainedPredictor
 from dovetail.predictors.memory import next_mark
 from dovetail.predictors.predictor import UNCAPPED, Prediction
@@ -76,52 +76,30 @@ class Belief(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class BeliefTable:
-    """Beliefs of every two of W workloads on M device models under K combinations of caps.
+class BeliefTable(SlowdownTable):
+    """Beliefs of every two workloads, and where they are from; ``p99`` is as measured.
 
     Attributes
     ----------
-    workloads, models : tuple of str
-        Names.
-    caps : tuple of (int or None, int or None)
-        The first is (None, None).
-    slowdown, upper : (M, K, W, W) float
-        Of the first beside the second; NaN = they may not share.
-    p99 : (M, K, W, W) float
-        Growth of the first's tail latency as measured, an upper bound on it; NaN where unknown.
-    foretold, foretold_upper : (M, K, W, W) float
+    foretold : SlowdownTable
         What was predicted, whether or not it has been measured.
     source : (M, K, W, W) int
         ``Source``.
     repeats : (M, K, W, W) int
         How often it was measured.
+    words : mapping of Source to str
+        What the sources are called.
     """
 
-    workloads: tuple[str, ...]
-    models: tuple[str, ...]
-    caps: tuple[Caps, ...]
-    slowdown: Floats
-    upper: Floats
-    p99: Floats
-    foretold: Floats
-    foretold_upper: Floats
+    foretold: SlowdownTable
     source: Codes
     repeats: Codes
     words: Mapping[Source, str]
 
-    @cached_property
-    def place(self) -> dict[str, int]:
-        """The index of each workload."""
-        return {name: k for k, name in enumerate(self.workloads)}
-
     def belief(self, model: str, caps: Caps, own: str, other: str) -> Belief | None:
         """Return what is believed of ``own`` beside ``other``; None where nothing is."""
-        known = own in self.place and other in self.place
-        if not known or model not in self.models or caps not in self.caps:
-            return None
-        cell = self.models.index(model), self.caps.index(caps), self.place[own], self.place[other]
-        source = Source(int(self.source[cell]))
-        if source is Source.NONE:
+        cell = self._cell(model, caps, own, other)
+        if cell is None or self.source[cell] == Source.NONE:
             return None
         return Belief(float(self.slowdown[cell]), float(self.upper[cell]), self._words(cell))
 
@@ -134,23 +112,25 @@ class BeliefTable:
         for pair in broken:
             # Whoever stood still beside the other may not share with it: NaN spreads.
             least = math.nan if pair.slowdown is None else max(pair.slowdown, pair.gsla * _OVER)
-            for cell in self._cells(pair):
-                source[cell] = Source.BROKEN
-                if pair.tail:
-                    p99[cell] = np.fmax(p99[cell], least)
-                else:
-                    for values in (slowdown, upper, p99):
-                        values[cell] = np.maximum(values[cell], least)
+            cell = self._cell(pair.gpu_model, pair.shares, *pair.workloads)
+            if cell is None:
+                continue
+            source[cell] = Source.BROKEN
+            if pair.tail:
+                p99[cell] = np.fmax(p99[cell], least)
+                continue
+            for values in (slowdown, upper, p99):
+                values[cell] = np.maximum(values[cell], least)
         return replace(self, slowdown=slowdown, upper=upper, p99=p99, source=source)
 
-    def _cells(self, pair: Separated) -> list[tuple[int, int, int, int]]:
-        """Return where the first of a pair beside the second is, if there is such a cell."""
-        own, other = (self.place.get(name) for name in pair.workloads)
-        if own is None or other is None:
-            return []
-        if pair.gpu_model not in self.models or pair.shares not in self.caps:
-            return []
-        return [(self.models.index(pair.gpu_model), self.caps.index(pair.shares), own, other)]
+    def _cell(
+        self, model: str, caps: Caps, own: str, other: str
+    ) -> tuple[int, int, int, int] | None:
+        """Return where one workload beside another is, None where it is not."""
+        place, known = self.place, own in self.place and other in self.place
+        if not known or model not in self.models or caps not in self.caps_place:
+            return None
+        return self.models.index(model), self.caps_place[caps], place[own], place[other]
 
     def _words(self, cell: tuple[int, int, int, int]) -> str:
         source, times = Source(int(self.source[cell])), int(self.repeats[cell])
@@ -246,15 +226,15 @@ class Beliefs:
                 repeats[cell] = found.repeats
                 if of_tail := self._measured_tails.get((model, pair_caps, own, other)):
                     p99[cell] = of_tail.upper
+        names = tuple(workloads), tuple(models), tuple(caps)
+        power_w = np.full(shape, np.nan)
         return BeliefTable(
-            tuple(workloads),
-            tuple(models),
-            tuple(caps),
+            *names,
             slowdown,
             upper,
             p99,
-            made.slowdown,
-            made.upper,
+            power_w,
+            SlowdownTable(*names, made.slowdown, made.upper, p99, power_w),
             source,
             repeats,
             {**_WORDS, Source.MODEL: self.model_source},

@@ -132,11 +132,12 @@ class RankView:
 
     ``status`` is its exit status, None while it runs or where it is not known. ``proven``: it
     was seen to run under its cap, which it keeps for life. ``started_s`` is when it was first
-    heard of as a process.
+    heard of as a process, ``ended_s`` when it was over.
     """
 
     state: RankState = RankState.ASKED
     started_s: float | None = None
+    ended_s: float | None = None
     pid: int | None = None
     pid_started: int | None = None
     proven: bool = False
@@ -609,12 +610,13 @@ class Brain:
         # Peers that miss a lost rank fail, often before that is proven gone.
         missed = rank.state is RankState.LOST and isinstance(event, events.RankGone)
         rank.state, rank.status = RankState.OVER, status
+        rank.ended_s = max(_over_s(event), job.since_s)
         if trouble and (missed or not job.trouble):
             job.trouble, job.unseen = trouble, _blameless(event)
         if all(other.state is RankState.OVER for other in job.ranks):
-            return self._conclude(job, event.at_s)
+            return self._conclude(job, max(other.ended_s or 0.0 for other in job.ranks))
         if trouble:
-            return self._stop(job, event.at_s, trouble)
+            return self._stop(job, rank.ended_s, trouble)
         return self._settle(job, event.at_s)
 
     def _stop(self, job: LiveJob, at_s: float, why: str) -> list[Command]:
@@ -774,6 +776,12 @@ def _blameless(event: AnyEvent) -> bool:
             return blameless
         case _:
             return isinstance(event, events.RankGone)
+
+
+def _over_s(event: AnyEvent) -> float:
+    """Return when a rank was over, as far as that is known."""
+    ended_s = event.ended_s if isinstance(event, events.RankEnded) else None
+    return event.at_s if ended_s is None else ended_s
 
 
 def _key(job: LiveJob) -> WorkloadKey:

@@ -33,4 +33,8 @@ class ServiceClock:
 
     def now_s(self) -> float:
         """Return the present moment."""
-        return boot_s() + self._offset_s
+        return self.at(boot_s())
+
+    def at(self, since_boot_s: float) -> float:
+        """Return a moment that is given in seconds since the machine booted."""
+        return since_boot_s + self._offset_s

@@ -124,7 +124,8 @@ class RankRefused(Event):
 class RankEnded(Event):
     """A rank and all its processes are gone; ``status`` is negative for a signal.
 
-    ``asked``: its run was being stopped, as the files of the run tell.
+    ``asked``: its run was being stopped, as the files of the run tell. ``ended_s``: when it
+    ended, which is long before ``at_s`` if no service ran; pools give it in seconds since boot.
     """
 
     kind: Literal["rank_ended"] = "rank_ended"
@@ -132,6 +133,7 @@ class RankEnded(Event):
     rank: Rank
     status: StrictInt
     asked: StrictBool = False
+    ended_s: Number | None = None
 
 
 class RankLost(Event):

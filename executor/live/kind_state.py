@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import product
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dovetail.executor.live.beliefs import WHOLE, BeliefTable, Floats, Source
 from dovetail.executor.live.kinds import Kind, Layout
@@ -69,11 +69,8 @@ class KindState:
         whole, down = layout.cluster(cluster)
         world = Instance(name="live", cluster=whole, workloads=self._workloads(), jobs=())
         models = tuple(dict.fromkeys(place.gpu.model for place in world.places.values()))
-        table = self.table
-        state = State(world, self._of_kinds(world, models, table.slowdown, table.upper, table.p99))
-        state.foretold = self._of_kinds(
-            world, models, table.foretold, table.foretold_upper, table.p99
-        )
+        state = State(world, self._of_kinds(world, models, self.table))
+        state.foretold = self._of_kinds(world, models, self.table.foretold)
         state.down |= down
         for node in down:
             state.idle_count[node] = 0
@@ -94,53 +91,44 @@ class KindState:
         return found
 
     def _of_kinds(
-        self,
-        world: Instance,
-        models: tuple[str, ...],
-        slowdown: Floats,
-        upper: Floats,
-        p99: Floats,
+        self, world: Instance, models: tuple[str, ...], table: SlowdownTable
     ) -> SlowdownTable:
-        place = [self.table.models.index(model) for model in models]
-        shape = (len(models), len(self.table.caps), len(self.kinds), len(self.kinds))
+        struck = self._struck(models)
 
         def expanded(values: Floats) -> Floats:
-            there = np.array(list(self._believed.values()), dtype=np.int64)
-            mine = list(self._believed)
-            found = np.full(shape, np.nan)
-            known = values[place][:, :, there][..., there]
-            found[np.ix_(range(shape[0]), range(shape[1]), mine, mine)] = known
-            return self._only_allowed(models, found)
+            return np.where(struck, np.nan, self._expanded(models, values, np.nan))
 
         return SlowdownTable(
             workloads=tuple(world.workloads),
             models=models,
-            caps=self.table.caps,
-            slowdown=expanded(slowdown),
-            upper=expanded(upper),
-            p99=expanded(p99),
-            power_w=np.full(shape, np.nan),
+            caps=table.caps,
+            slowdown=expanded(table.slowdown),
+            upper=expanded(table.upper),
+            p99=expanded(table.p99),
+            power_w=np.full(struck.shape, np.nan),
         )
 
-    @cached_property
-    def _believed(self) -> dict[int, int]:
-        """The kinds of which anything may be believed, and their workloads in the table."""
-        place = self.table.place
-        return {
-            k: place[kind.workload] for k, kind in enumerate(self.kinds) if kind.workload in place
-        }
+    def _expanded(
+        self, models: Sequence[str], values: NDArray[Any], nothing: float
+    ) -> NDArray[Any]:
+        """Return values of the table by kinds, ``nothing`` for those that it does not have."""
+        padded = np.pad(values, ((0, 0), (0, 0), (0, 1), (0, 1)), constant_values=nothing)
+        there = [self.table.place.get(kind.workload, -1) for kind in self.kinds]
+        on = [self.table.models.index(model) for model in models]
+        return padded[np.ix_(on, range(len(self.table.caps)), there, there)]
 
-    def _only_allowed(self, models: Sequence[str], found: Floats) -> Floats:
-        """Strike out shares that a kind may not have on a model, and who keeps apart."""
+    def _struck(self, models: Sequence[str]) -> NDArray[np.bool_]:
+        """Return where a kind may not have its share on a model, or keeps apart from the other."""
+        count = len(self.kinds)
+        struck = np.zeros((len(models), len(self.table.caps), count, count), dtype=np.bool_)
         for m, model in enumerate(models):
             may = [{None, *self.allowed[kind, model]} for kind in self.kinds]
             for k, (mine, theirs) in enumerate(self.table.caps):
-                found[m, k, [mine not in shares for shares in may], :] = np.nan
-                found[m, k, :, [theirs not in shares for shares in may]] = np.nan
+                struck[m, k, [mine not in shares for shares in may], :] = True
+                struck[m, k, :, [theirs not in shares for shares in may]] = True
         for (a, one), (b, other) in product(enumerate(self.kinds), repeat=2):
-            if self._keep_apart(one, other):
-                found[:, :, a, b] = np.nan
-        return found
+            struck[:, :, a, b] |= self._keep_apart(one, other)
+        return struck
 
     def _keep_apart(self, one: Kind, other: Kind) -> bool:
         jobs = (one.job, other.job)
@@ -149,14 +137,9 @@ class KindState:
 
     def _note_measured(self, state: State) -> None:
         """Tell policies which of the slowdowns were measured, and their bounds."""
-        of_workload: dict[int, list[int]] = {}
-        for kind, workload in self._believed.items():
-            of_workload.setdefault(workload, []).append(kind)
-        place = {model: m for m, model in enumerate(state.machines.models)}
         table = state.predicted
-        for m, caps, own, other in np.argwhere(self.table.source == Source.MEASURED).tolist():
-            model = place[self.table.models[m]]
-            for a, b in product(of_workload.get(own, ()), of_workload.get(other, ())):
-                if not math.isnan(table.rows[model][caps][a][b]):
-                    state.seen[model, caps, a, b] = table.rows[model][caps][a][b]
-                    state.seen_upper[model, caps, a, b] = table.upper_rows[model][caps][a][b]
+        source = self._expanded(table.models, self.table.source, Source.NONE)
+        measured = (source == Source.MEASURED) & ~np.isnan(table.slowdown)
+        for model, caps, a, b in np.argwhere(measured).tolist():
+            state.seen[model, caps, a, b] = table.rows[model][caps][a][b]
+            state.seen_upper[model, caps, a, b] = table.upper_rows[model][caps][a][b]

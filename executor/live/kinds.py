@@ -55,10 +55,10 @@ class Kind(NamedTuple):
     def label(self, usual_mib: float) -> str:
         """Return its name in an instance; ``usual_mib`` is what the workload needs as learned."""
         if self.alone:
-            return f"alone ({self.need_mib:g} MiB)" if self.need_mib else "alone"
+            return f"alone ({self.need_mib:.15g} MiB)" if self.need_mib else "alone"
         special = [self.job] if self.job else []
         if self.need_mib != usual_mib:
-            special.append(f"{self.need_mib:g} MiB")
+            special.append(f"{self.need_mib:.15g} MiB")
         return f"{self.workload} ({', '.join(special)})" if special else self.workload
 
 

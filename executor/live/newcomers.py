@@ -11,7 +11,7 @@ from dovetail.executor.live.beliefs import BeliefTable
 from dovetail.executor.live.brain import LiveJob
 from dovetail.executor.live.capped import Partner, best_cap
 from dovetail.executor.live.kinds import workload_name
-from dovetail.executor.live.start_rules import GSLA_SLACK
+from dovetail.formulations.rules import most_bound
 
 RECENT_S: Final = 3600.0
 """What lately is: newcomers are expected as often as in this time."""
@@ -99,6 +99,6 @@ class Host(NamedTuple):
                 continue
             there = self.table.belief(self.model, (mine, theirs), self.workload, other)
             back = self.table.belief(self.model, (theirs, mine), other, self.workload)
-            if there and back and there.upper <= self.gsla + GSLA_SLACK:
+            if there and back and there.upper <= most_bound(self.gsla):
                 found.append((there.slowdown, back.slowdown))
         return max(found, key=lambda way: 1 / way[0] + 1 / way[1], default=None)

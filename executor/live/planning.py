@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import NamedTuple, Self
 
 from dovetail.executor.live.brain import QUEUED, Brain, JobState, LiveJob
 from dovetail.executor.live.fair_share import whom_they_wait_for
+from dovetail.executor.state_instance import starting, staying
 from dovetail.formulations.problems import Problem
-from dovetail.instances.checker import check
-from dovetail.instances.errors import DovetailError
+from dovetail.instances.checker import CheckReport, check
+from dovetail.instances.errors import DovetailError, InputError
 from dovetail.instances.instance import Instance
-from dovetail.instances.plan import Assignment, ObjectiveValue, Plan, Waiting
+from dovetail.instances.plan import Assignment, ObjectiveName, ObjectiveValue, Plan, Waiting
 from dovetail.solver.explanations import explain, reasons
-from dovetail.solver.policies import Decision, Start, State
+from dovetail.solver.policies import Decision, RoundProof, State
 
 
 def plan_of(
@@ -22,6 +25,7 @@ def plan_of(
     state: State,
     decision: Decision,
     policy: str,
+    objective: ObjectiveName,
     alone: Callable[[str], bool],
     before: Callable[[str], str],
     notice: str,
@@ -38,6 +42,8 @@ def plan_of(
         Its answer.
     policy : str
         Its name.
+    objective : ObjectiveName
+        What it optimises. A decision that breaks a rule of the objective is valued as throughput.
     alone : callable
         Tells of a job's id whether it may start alone only.
     before : callable
@@ -46,41 +52,61 @@ def plan_of(
         What a reader has to know of the pool's figures.
     """
     stopped = {job.id for job in decision.stops}
-    stay = [
-        Assignment(job=job.id, gpus=job.gpus, share=job.share, sub_batch=job.sub_batch, start=False)
-        for job in instance.jobs
-        if job.gpus is not None and job.id not in stopped
-    ]
-    assigned = _beside_whom([*stay, *(_assignment(start, state) for start in decision.starts)])
-    if stopped:
-        assigned = [row.replace(start=True) for row in assigned]
+    stay = [row for row in staying(instance) if row.job not in stopped]
+    assigned = _beside_whom([*stay, *(starting(state, start) for start in decision.starts)])
     problem = instance.preempted() if stopped else instance
-    report = check(problem, Plan(assignments=tuple(assigned)))
+    report = _judged(instance, Plan(assignments=tuple(assigned), preempt=bool(stopped)), objective)
     told = [row.replace(slowdown=report.job_slowdown.get(row.job)) for row in assigned]
     value = report.value
     return Plan(
         instance=instance.name,
         solver=f"policy {policy}",
         preempt=bool(stopped),
-        objective=None if value is None else ObjectiveValue(name="throughput", value=value),
-        notes=(*filter(None, [notice]), *map(str, report.violations), *report.warnings),
+        objective=None if value is None else ObjectiveValue(name=report.objective, value=value),
+        notes=(
+            *filter(None, [notice, _proven(decision.proof)]),
+            *map(str, report.violations),
+            *report.warnings,
+        ),
         assignments=tuple(told),
-        waiting=_reasons(problem, assigned, alone, before) if report.valid else (),
+        waiting=(
+            _reasons(Problem.of(problem, report.objective), assigned, alone, before)
+            if report.valid
+            else ()
+        ),
     )
 
 
+def _judged(instance: Instance, plan: Plan, objective: ObjectiveName) -> CheckReport:
+    """Return the report of a plan under an objective, or under throughput where it has no part."""
+    with suppress(InputError):
+        report = check(instance, plan, objective)
+        if report.valid:
+            return report
+    return check(instance, plan)
+
+
+def _proven(proof: RoundProof | None) -> str:
+    """Return what a policy proved: of the starts that it weighed, which need not be all."""
+    if proof is None or math.isnan(proof.gap):
+        return ""
+    jobs = f"{proof.jobs} waiting job{'s' * (proof.jobs != 1)}"
+    return f"the policy proved a gap of {proof.gap:.2%} among the starts of {jobs} that it weighed"
+
+
 def _reasons(
-    problem: Instance,
+    problem: Problem,
     assigned: list[Assignment],
     alone: Callable[[str], bool],
     before: Callable[[str], str],
 ) -> tuple[Waiting, ...]:
-    found = reasons(Problem(problem, "throughput"), assigned)
     return tuple(
         each.replace(
-            reason=_live_reason(each.reason, problem, each.job, alone(each.job), before(each.job))
+            reason=_live_reason(
+                each.reason, problem.round.instance, each.job, alone(each.job), before(each.job)
+            )
         )
-        for each in found
+        for each in reasons(problem, assigned)
     )
 
 
@@ -99,17 +125,6 @@ def _live_reason(reason: str, instance: Instance, job: str, alone: bool, before:
         gang = instance.jobs_by_id[job].workers > 1
         return f"capacity: {'too few devices are' if gang else 'no device is'} idle"
     return reason
-
-
-def _assignment(start: Start, state: State) -> Assignment:
-    mode = state.modes[start.job.workload][start.mode]
-    return Assignment(
-        job=start.job.id,
-        gpus=tuple(state.machines.gpu_ids[gpu] for gpu in start.gpus),
-        share=start.shares or (None,) * len(start.gpus),
-        sub_batch=mode.sub_batch,
-        start=True,
-    )
 
 
 def _beside_whom(rows: list[Assignment]) -> list[Assignment]:
@@ -135,12 +150,16 @@ def of_job(job: LiveJob, brain: Brain) -> str:
         lines.append(f"it may run alone only: {job.alone_only}")
     elif job.state is JobState.SUBMITTED:
         lines.append("it starts alone: its workload has no profile yet")
-    lines += [
-        f"{name} takes no jobs: {device.sick or f'it {device.trouble}'}"
+    return "\n".join([*lines, *_taking_none(brain).values()])
+
+
+def _taking_none(brain: Brain) -> dict[str, str]:
+    """Return the devices of the pool that take no jobs, and a line on each."""
+    return {
+        name: f"{name} takes no jobs: {device.sick or f'it {device.trouble}'}"
         for name, device in brain.devices.items()
         if device.present and device.trouble
-    ]
-    return "\n".join(lines)
+    }
 
 
 def of_round(job: str, alone: bool, before: str, instance: Instance, plan: Plan) -> str:
@@ -169,18 +188,25 @@ class Lacks(NamedTuple):
         Whether nothing is started at all.
     before : dict of int to str
         Whose jobs come before each user's for fair shares, by uid.
+    unused : str
+        Which devices have no job and take none, empty where all that have none take some.
     """
 
     brain: Brain
     closed: bool
     dry_run: bool
     before: Mapping[int, str]
+    unused: str
 
     @classmethod
     def of(cls, brain: Brain, dry_run: bool) -> Self:
         """Look at the devices."""
         closed = all(device.trouble for device in brain.devices.values())
-        return cls(brain, closed, dry_run, whom_they_wait_for(brain))
+        held = brain.residents()
+        lines = [line for name, line in _taking_none(brain).items() if not held[name]]
+        more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
+        unused = lines[0] + more if lines else ""
+        return cls(brain, closed, dry_run, whom_they_wait_for(brain), unused)
 
     def of_job(self, job: LiveJob) -> str:
         """Return what a job lacks; empty unless it waits."""
@@ -188,6 +214,9 @@ class Lacks(NamedTuple):
             return ""
         if self.dry_run:
             return "a service that starts jobs: this is a dry run"
+        return "; ".join(filter(None, [self._devices_for(job), self.unused]))
+
+    def _devices_for(self, job: LiveJob) -> str:
         if self.closed:
             return "a device that takes jobs"
         devices = "an idle device" if job.spec.workers == 1 else f"{job.spec.workers} idle devices"

@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
+from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
@@ -53,7 +54,6 @@ from dovetail.executor.live.learning import Learner
 from dovetail.executor.live.library import Library
 from dovetail.executor.live.loaded import LoadedLibraries
 from dovetail.executor.live.mailbox import Mailbox, Request
-from dovetail.executor.live.placement_check import PlacementCheck
 from dovetail.executor.live.planning import Lacks, of_job, of_round, plan_of
 from dovetail.executor.live.pools.pool import SAMPLE_S, NodePool, Usage, told_awaited
 from dovetail.executor.live.pools.run_files import KEEP_S, PRUNE_S
@@ -64,7 +64,7 @@ from dovetail.executor.live.unfailing import AGAIN_S as POLICY_AGAIN_S
 from dovetail.executor.live.unfailing import UnfailingPolicy, asked
 from dovetail.executor.live.views import JobView, ServiceView
 from dovetail.executor.live.watch import WATCHED, Reading, Watch, WatchOptions, watched
-from dovetail.executor.live.world import CannotStartError, World
+from dovetail.executor.live.world import CannotStartError, World, in_groups
 from dovetail.executor.rounds import run_rounds
 from dovetail.instances._record import shown
 from dovetail.instances._version import VERSION
@@ -73,7 +73,7 @@ from dovetail.instances.errors import DovetailError, InputError
 from dovetail.instances.instance import Instance
 from dovetail.instances.plan import Plan
 from dovetail.predictors import TrainedPredictor
-from dovetail.solver.policies import Decision, Start, State, policy_named
+from dovetail.solver.policies import Decision, Start, State, objective_of, policy_named
 
 _LOG: Final = logging.getLogger("dovetail.live")
 
@@ -89,7 +89,6 @@ PRUNE_FIRST_S: Final = 60.0
 _SOONEST_S: Final = 0.1
 _LONGEST_IDLE_S: Final = 3600.0
 _COSTLY_S: Final = 0.1
-_RELEASE_S: Final = 60.0
 _MODEL: Final = "fitted.dovetail"
 _ENDS: Final = frozenset({"rank_ended", "rank_gone", "rank_refused"})
 _QUIET: Final = frozenset({"recorded", "rank_started", "placed"})
@@ -212,7 +211,9 @@ class Service:
         self._loaded = LoadedLibraries(self._brain, pool, self._devices)
         beliefs = self._learner.beliefs
         cluster = self._devices.cluster
-        self._world = World(self._brain, cluster, beliefs, pool.sharing, self._allowed)
+        self._world = World(
+            self._brain, cluster, beliefs, pool.sharing, self._allowed, self._held_by_strays
+        )
         self._knowledge = Library(self._world)
         watching = watching or WatchOptions()
         self._watch = Watch(models, self._knowledge, watching)
@@ -263,9 +264,7 @@ class Service:
     def _take_up(self) -> None:
         """Take up what an earlier service left; nothing is done before it is all known."""
         held = list(self._brain.holding.values())
-        ended = self._ended_last()
-        present = [job.run for job in held if job.run is not None]
-        beyond = self._pool.resume([*present, *ended])
+        beyond = self._pool.resume([job.run for job in held if job.run is not None])
         adopted = [event for run in beyond for event in self._adopted(run)]
         if not self._is_durable([self._attached(), *adopted]):
             return
@@ -280,7 +279,6 @@ class Service:
         if not self._is_durable([*self._others(), *told, *self._newly_known()]):
             return
         releases = [command for command in self._commands if isinstance(command, Release)]
-        releases += [Release(run.id) for run in ended]
         self._commands = [*releases, *strays, *self._brain.outstanding()]
         self._pool.attach(self._mailbox.ring)
         self._record_what_was_measured()
@@ -295,15 +293,6 @@ class Service:
             self._mailbox.wait(AGAIN_S)
             self._record(self._mailbox.take())
         return not self._news
-
-    def _ended_last(self) -> list[Run]:
-        """Return the runs that ended shortly before the journal did: some may be unreleased."""
-        since_s = self._brain.now_s - _RELEASE_S
-        return [
-            job.run
-            for job in self._brain.jobs.values()
-            if job.run is not None and job.state not in HOLDING and job.since_s >= since_s
-        ]
 
     def _attached(self) -> AnyEvent:
         return events.ServiceStarted(
@@ -454,41 +443,32 @@ class Service:
 
     def _start_all(self, starts: Sequence[Start]) -> list[Start]:
         """Place jobs, and return the starts that became some."""
-        joined, begun = _joined(starts), []
-        for start in starts:
-            # A policy that was refused would decide the same again: nobody would ever start.
-            again = bool(start.shares) and not self._held(start.gpus)
-            if self._start(start, joined) or (
-                again and self._start(start._replace(shares=None), ())
-            ):
-                begun.append(start)
+        begun: list[Start] = []
+        for group in in_groups(starts):
+            if self._start(group):
+                begun += group
+            elif len(group) > 1 or group[0].shares:
+                # A policy that was refused would decide the same again: nobody would ever start.
+                alone = (start._replace(shares=None) for start in group)
+                begun += [one for one in alone if self._world.is_fresh(one) and self._start([one])]
         return begun
 
-    def _start(self, start: Start, joined: Collection[int]) -> bool:
-        """Place a job where everybody lets it, and tell whether that was so."""
+    def _start(self, group: Sequence[Start]) -> bool:
+        """Place jobs that start together unless a rule is broken; tell whether they were placed."""
         try:
-            placed = self._world.place(start, joined)
+            placed = self._world.place(*group)
         except CannotStartError as error:
-            _LOG.warning("%s", error)
+            _LOG.warning("%s", error, exc_info=error.__cause__)
             return False
-        refusal = self._placement_check().refusal(placed.run)
-        if refusal:
-            _LOG.warning("%s is not started: %s", placed.run.job, refusal)
-        else:
-            self._commit([placed.replace(at_s=self._clock.now_s())])
-        return not refusal
-
-    def _held(self, gpus: Iterable[int]) -> bool:
-        return any(self._world.state.residents[gpu] for gpu in gpus)
+        self._commit([one.replace(at_s=self._clock.now_s()) for one in placed])
+        return True
 
     def _stop_decided(self, run: Run, reason: str) -> AnyEvent:
         at_s = self._clock.now_s()
         return events.StopDecided(at_s=at_s, run=run.id, reason=reason, then="wait")
 
-    def _placement_check(self) -> PlacementCheck:
-        strays = {s.gpu: stray.run.id for stray in self._strays.values() for s in stray.run.seats}
-        cluster = self._devices.cluster
-        return PlacementCheck(self._brain, cluster, self._pool.sharing, self._allowed, strays)
+    def _held_by_strays(self) -> Mapping[str, str]:
+        return {s.gpu: stray.run.id for stray in self._strays.values() for s in stray.run.seats}
 
     def _allowed(self, spec: JobSpec, model: str) -> Collection[int]:
         """Return the shares that a job may have: those that compute right with its library."""
@@ -558,8 +538,12 @@ class Service:
                 self._be_in_trouble("watch", error)
 
     def _stamped(self, told: Sequence[AnyEvent]) -> list[AnyEvent]:
-        at_s = self._clock.now_s()
-        return [event.replace(at_s=at_s) for event in told]
+        at_s, found = self._clock.now_s(), []
+        for event in told:
+            if isinstance(event, events.RankEnded) and event.ended_s is not None:
+                event = event.replace(ended_s=min(self._clock.at(event.ended_s), at_s))
+            found.append(event.replace(at_s=at_s))
+        return found
 
     def _of_jobs(self, told: Sequence[AnyEvent]) -> list[AnyEvent]:
         """Return the events but those of strays, which are let go of as they end."""
@@ -585,7 +569,7 @@ class Service:
             events.StopDecided(
                 at_s=at_s,
                 run=job.run.id,
-                reason=f"its walltime of {job.spec.walltime_s:g} s is over",
+                reason=f"its walltime of {job.spec.walltime_s:.15g} s is over",
                 then="fail",
             )
             for job in self._brain.holding.values()
@@ -960,15 +944,17 @@ class Service:
             began = time.thread_time()
             instance, before = self._round(), whom_they_wait_for(self._brain)
             first = [start for starts, _ in self._first() for start in self._entered(starts)]
-            decision = asked(policy_named(self._policy.name), self.state)
+            policy = policy_named(self._policy.name)
+            decision = asked(policy, self.state)
             decision = without_unfair_stops(decision, self._brain)
-            starts = (self._world.with_cap(start) for start in decision.starts)
-            decision = decision._replace(starts=(*first, *starts))
+            groups = (self._world.with_cap(*group) for group in in_groups(decision.starts))
+            decision = decision._replace(starts=(*first, *chain.from_iterable(groups)))
             plan = plan_of(
                 instance,
                 self.state,
                 decision,
                 self._policy.name,
+                objective_of(policy),
                 self._alone,
                 lambda job: before.get(self._brain.jobs[job].spec.owner.uid, ""),
                 self._pool.notice,
@@ -984,11 +970,12 @@ class Service:
 
     def _entered(self, starts: Sequence[Start]) -> list[Start]:
         """Enter starts into the state, and return those that break no rule."""
-        joined, found = _joined(starts), []
-        for start in starts:
+        found: list[Start] = []
+        for group in in_groups(starts):
             with suppress(CannotStartError):
-                self._world.place(start, joined)
-                found.append(self._world.with_cap(start))
+                capped = self._world.with_cap(*group)
+                self._world.place(*capped)
+                found += capped
         return found
 
     def _alone(self, job: str) -> bool:
@@ -1019,12 +1006,6 @@ class _Stray:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.left = set(range(len(run.seats)))
-
-
-def _joined(starts: Sequence[Start]) -> set[int]:
-    """Return the devices on which several jobs start together."""
-    wanted = Counter(gpu for start in starts for gpu in start.gpus)
-    return {gpu for gpu, count in wanted.items() if count > 1}
 
 
 def _require_text(asked: Iterable[AnyEvent]) -> None:

@@ -11,13 +11,14 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 
 from dovetail.executor.live.pools.pool import Progress
-from dovetail.executor.live.progress.hook.dovetail_progress import latency_at
+from dovetail.executor.live.progress.hook.dovetail_progress import BUCKETS, latency_at
 
 LEAST: Final = 500
 """The fewest latencies that make a 99th percentile: five are above it."""
 
 _QUANTILE: Final = 0.99
 _MOST_READINGS: Final = 256
+_BUCKETS: Final = frozenset(range(BUCKETS))
 _at_s = attrgetter("at_s")
 
 
@@ -89,7 +90,7 @@ def tail_of(counts: Mapping[int, int]) -> Tail | None:
     evenly on the logarithmic scale.
     """
     total = sum(counts.values())
-    if total < LEAST or min(counts.values()) < 0:
+    if total < LEAST or min(counts.values()) < 0 or not counts.keys() <= _BUCKETS:
         return None
     rank = _QUANTILE * total
     spread = math.sqrt(rank * (1 - _QUANTILE))

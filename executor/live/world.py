@@ -10,10 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import product
+from itertools import chain, product
 from typing import Final, Self
-
-import numpy as np
 
 from dovetail.executor.live import events
 from dovetail.executor.live.beliefs import WHOLE, Belief, Beliefs
@@ -25,13 +23,15 @@ from dovetail.executor.live.brain import (
     LiveJob,
     WorkloadKey,
 )
+from dovetail.executor.live.device_check import why_not_free
 from dovetail.executor.live.jobs import JobSpec, Run, Seat
 from dovetail.executor.live.kind_state import KindState, useful_caps
 from dovetail.executor.live.kinds import Kind, Layout, workload_name
-from dovetail.executor.live.live_instance import instance_of
 from dovetail.executor.live.newcomers import Host, Newcomers
 from dovetail.executor.live.past import Past
-from dovetail.executor.live.start_rules import StartRules, rate_alone
+from dovetail.executor.second_opinion import malformed, violations
+from dovetail.executor.state_instance import instance_of
+from dovetail.formulations.rules import most_bound, slowdown_alone
 from dovetail.instances.errors import DovetailError
 from dovetail.instances.instance import Cluster, Instance, Workload
 from dovetail.predictors.sets import LARGEST, set_slowdown
@@ -56,7 +56,7 @@ _KEPT_ALONE: Final = frozenset({JobState.PROFILING, JobState.STOPPING, JobState.
 
 
 class CannotStartError(DovetailError):
-    """A start breaks a rule of sharing: nothing was changed, and the job waits."""
+    """Starts break a rule: nothing was changed, and the jobs wait."""
 
 
 _Shares = Mapping[tuple[Kind, str], Collection[int]]
@@ -121,6 +121,8 @@ class World:
     allowed : callable, optional
         The shares that a job may have on a device model; jobs of one user's workload may have the
         same. Default: the cluster's.
+    strays : callable, optional
+        The devices that runs of no job may still hold, and which. Default: none.
 
     Attributes
     ----------
@@ -133,6 +135,7 @@ class World:
     beliefs: Beliefs
     sharing: Sharing = lambda first, second: None
     allowed: Allowed | None = None
+    strays: Callable[[], Mapping[str, str]] = dict
     state: State = field(init=False)
     _made: KindState = field(init=False)
 
@@ -215,63 +218,98 @@ class World:
 
     # What goes out.
 
-    def place(self, start: Start, joined: Collection[int] = ()) -> events.Placed:
-        """Return the event for a policy's start, and enter the start into ``state``.
+    def place(self, *starts: Start) -> list[events.Placed]:
+        """Return the events for starts of one group, and enter the starts into ``state``.
 
-        It is started ``with_cap``. ``renew`` takes it back where the brain never hears of it.
+        They are started ``with_cap``. ``renew`` takes back what the brain never hears of.
 
         Parameters
         ----------
-        start : Start
-            Of the present ``state``.
-        joined : collection of int
-            The GPUs on which another job is started in the same decision: one that will not be
-            alone there may have a cap at which nobody knows its rate alone.
+        *starts : Start
+            Of the present ``state``; as ``in_groups`` has them.
 
         Raises
         ------
         CannotStartError
-            When the start breaks a rule of the round problem, or puts a job that runs alone
-            beside another.
+            When one of them would break a rule (``refusal``), or cannot even be checked.
         """
-        live = self.brain.jobs[start.job.id]
-        start = self.with_cap(start)
-        refusal = self.refusal(start, joined)
+        names = ", ".join(start.job.id for start in starts)
+        try:
+            starts = self.with_cap(*starts)
+            refusal = self.refusal(*starts)
+        except Exception as error:
+            told = f"{names} cannot start, as the check failed: {type(error).__name__}"
+            raise CannotStartError(told) from error
         if refusal:
-            raise CannotStartError(f"{live.id} cannot start: {refusal}")
+            raise CannotStartError(f"{names} cannot start: {refusal}")
+        placed = []
+        for start in starts:
+            live = self.brain.jobs[start.job.id]
+            profiling = not live.alone_only and not self.brain.may_share(live)
+            run = self._run(start)
+            placed.append(events.Placed(at_s=self.state.now, run=run, profiling=profiling))
+            self._enter(start)
+        return placed
+
+    def with_cap(self, *starts: Start) -> tuple[Start, ...]:
+        """Return the starts of a group, under a cap where that is worth it.
+
+        Only a job that starts by itself without caps on idle devices, the last that there are
+        (while there are idle ones, newcomers take these), in a cluster whose rules have
+        ``start_capped``. Newcomers are expected as they came in the last hour, spread over the
+        devices in order. Caps at which nobody knows the job's rate alone are not taken.
+        """
+        state, first = self.state, starts[0]
+        capped = len(starts) > 1 or first.shares or not state.machines.rules.start_capped
+        idle_left = sum(state.idle_count) - first.job.workers
+        if capped or idle_left > 0 or not self.is_fresh(first):
+            return starts
+        share = self._best_cap(first.job, first.gpus[0])
+        return starts if share is None else (first._replace(shares=(share,) * first.job.workers),)
+
+    def is_fresh(self, start: Start) -> bool:
+        """Tell whether nobody is on the devices of a start."""
+        residents = self.state.residents
+        return all(0 <= gpu < len(residents) and not residents[gpu] for gpu in start.gpus)
+
+    def refusal(self, *starts: Start) -> str | None:
+        """Return which rule starts of one group would break; None where they break none.
+
+        Rules of the round problem are the checker's (``second_opinion``), on what ``state`` says;
+        what no plan tells is asked of the brain and of the pool.
+        """
+        told = [why for start in starts for why in malformed(self.state, start)]
+        if told:
+            return told[0]
+        residents, strays = self.brain.residents(), self.strays()
+        for run in map(self._run, starts):
+            busy = why_not_free(run, self.brain, residents, strays)
+            refused = busy or self._refused_by_pool(run, residents)
+            if refused:
+                return refused
+        return next(iter(violations(self.state, starts)), None)
+
+    def _refused_by_pool(self, run: Run, residents: Mapping[str, Sequence[LiveJob]]) -> str | None:
+        """Return why the pool cannot run a job at its shares, or beside whom it would be."""
+        for seat in run.seats:
+            allowed = self._allowed_for(run.spec, self._gpus[seat.gpu].model)
+            if seat.share is not None and seat.share not in allowed:
+                return f"a share of {seat.share} % is not known to compute right on {seat.gpu}"
+            for other in residents[seat.gpu]:
+                apart = other.run and self.sharing(run, other.run)
+                if apart:
+                    return f"{run.job} and {other.id} may not share: {apart}"
+        return None
+
+    def _run(self, start: Start) -> Run:
+        """Return the run that a start would begin."""
+        live, gpu_ids = self.brain.jobs[start.job.id], self.state.machines.gpu_ids
         shares = start.shares or (None,) * start.job.workers
-        seats = [
-            Seat(gpu=self.state.machines.gpu_ids[gpu], share=share, memory_mib=live.spec.memory_mib)
+        seats = tuple(
+            Seat(gpu=gpu_ids[gpu], share=share, memory_mib=live.spec.memory_mib)
             for gpu, share in zip(start.gpus, shares, strict=True)
-        ]
-        run = Run(id=f"{live.id}.{live.runs + 1}", job=live.id, spec=live.spec, seats=tuple(seats))
-        self._enter(start)
-        profiling = not live.alone_only and not self.brain.may_share(live)
-        return events.Placed(at_s=self.state.now, run=run, profiling=profiling)
-
-    def with_cap(self, start: Start) -> Start:
-        """Return a start, under a cap where that is worth it.
-
-        Only a job that starts without caps on idle devices, the last that there are (while there
-        are idle ones, newcomers take these), in a cluster whose rules have ``start_capped``.
-        Newcomers are expected as they came in the last hour, spread over the devices in order.
-        Caps at which nobody knows the job's rate alone are not taken.
-        """
-        state, job = self.state, start.job
-        idle_left = sum(state.idle_count) - job.workers
-        fresh = all(not state.residents[gpu] for gpu in start.gpus)
-        if not state.machines.rules.start_capped or start.shares or idle_left > 0 or not fresh:
-            return start
-        share = self._best_cap(job, start.gpus[0])
-        return start if share is None else start._replace(shares=(share,) * job.workers)
-
-    def refusal(self, start: Start, joined: Collection[int] = ()) -> str | None:
-        """Return which rule a start would break; None where it breaks none.
-
-        What a policy wants is looked through here once more, by code that shares nothing with
-        any policy: the worst case is an idle device.
-        """
-        return next(self._rules.broken(start, joined), None)
+        )
+        return Run(id=f"{live.id}.{live.runs + 1}", job=live.id, spec=live.spec, seats=seats)
 
     def believed(self, first: str, second: str, gpu: str) -> tuple[Belief, Belief] | None:
         """Return what is believed of two jobs that share a device, None where nothing is.
@@ -386,7 +424,6 @@ class World:
         self._made = self._kind_state(shown)
         self._place = {kind: k for k, kind in enumerate(self._made.kinds)}
         self.state = self._made.state(self.cluster, layout)
-        self._rules = StartRules(self.state, self._allowed_to)
         self._gpu_place = {gpu: k for k, gpu in enumerate(self.state.machines.gpu_ids)}
         return True
 
@@ -417,9 +454,6 @@ class World:
     def _allowed_for(self, spec: JobSpec, model: str) -> Collection[int]:
         shares = set(self.cluster.shares)
         return shares.intersection(self.allowed(spec, model)) if self.allowed and shares else shares
-
-    def _allowed_to(self, kind: int, model: str) -> Collection[int]:
-        return self._made.allowed[self._made.kinds[kind], model]
 
     def _who_keeps_apart(self, shown: Sequence[_Track]) -> set[tuple[int, int]]:
         """Return the pairs of users, both ways, that may not share a device."""
@@ -524,17 +558,15 @@ class World:
     def _slowdown(self, job: Job, gpu: int) -> float:
         """Return a slowdown on one GPU; where nothing is known, as if its jobs took turns."""
         residents = self.state.residents[gpu]
-        if len(residents) == 1:
-            return 1 / (rate_alone(self.state, job, job.share_on(gpu)) or 1.0)
-        pairs = [[self._beside(a, b, gpu) for b in residents] for a in residents]
-        if len(residents) > LARGEST:
-            return float(len(residents))
-        found = float(set_slowdown(np.array(pairs))[residents.index(job)])
-        return float(len(residents)) if math.isnan(found) else found
+        in_turn, found = float(len(residents)), math.nan
+        if in_turn == 1:
+            return slowdown_alone(self.state.workloads[job.workload], job.share_on(gpu)) or 1.0
+        if in_turn <= LARGEST:
+            pairs = [[self._beside(a, b, gpu) for b in residents] for a in residents]
+            found = float(set_slowdown(pairs)[residents.index(job)])
+        return in_turn if math.isnan(found) else found
 
     def _beside(self, job: Job, other: Job, gpu: int) -> float:
-        if job is other:
-            return 1.0
         live, their = self.brain.jobs[job.id], self.brain.jobs[other.id]
         caps = (job.share_on(gpu), other.share_on(gpu))
         model = self.state.machines.models[self.state.machines.model[gpu]]
@@ -560,12 +592,13 @@ class World:
     def _best_cap(self, job: Job, gpu: int) -> int | None:
         """Return the cap at which a job that starts alone leaves its device the most to do."""
         state, spec = self.state, self.brain.jobs[job.id].spec
-        model, shares = state.machines.model[gpu], self._rules.shares_on(job, gpu)
+        model = state.machines.model[gpu]
+        shares = self._made.allowed[self._made.kinds[job.workload], state.machines.models[model]]
         alone: dict[int | None, float] = {None: 1.0}
         for share in shares:
-            rate = rate_alone(state, job, share)
-            if rate is not None and rate * job.gsla >= 1:
-                alone[share] = rate
+            slowdown = slowdown_alone(state.workloads[job.workload], share)
+            if slowdown is not None and slowdown <= most_bound(job.gsla):
+                alone[share] = 1 / slowdown
         host = Host(
             workload=workload_name(spec),
             model=state.machines.models[model],
@@ -577,6 +610,16 @@ class World:
         )
         open_gpus = sum(node not in state.down for node in state.machines.node)
         return self._newcomers.best_cap(host, alone, self._newcomers.per_s(state.now) / open_gpus)
+
+
+def in_groups(starts: Sequence[Start]) -> list[tuple[Start, ...]]:
+    """Return starts in groups that have no device in common."""
+    group_of: dict[int, list[Start]] = {}
+    for start in starts:
+        met = {id(group_of[gpu]): group_of[gpu] for gpu in start.gpus if gpu in group_of}
+        group = [*chain.from_iterable(met.values()), start]
+        group_of.update((gpu, group) for one in group for gpu in one.gpus)
+    return [tuple(group) for group in {id(group): group for group in group_of.values()}.values()]
 
 
 def _seen_as(live: LiveJob) -> Job:

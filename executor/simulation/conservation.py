@@ -13,14 +13,16 @@ import numpy as np
 
 from dovetail.executor.simulation.history import History, Stay
 from dovetail.executor.simulation.options import Options
-from dovetail.formulations.rounds import modes
-from dovetail.instances.instance import Instance
+from dovetail.instances._check_facts import iteration_s
+from dovetail.instances._check_rules import GSLA_TOLERANCE, MEMORY_TOLERANCE_MIB
+from dovetail.instances.instance import Instance, Workload
 from dovetail.instances.slowdown_table import SlowdownTable
 from dovetail.instances.traces import Trace
 from dovetail.predictors.sets import set_slowdown
 from dovetail.solver.policies import Machines
 
 _RELATIVE = 1e-6
+"""The rounding of work that is added up stay by stay."""
 
 
 def violations(
@@ -60,9 +62,6 @@ class _Check:
         self._machines = Machines(world.cluster)
         self._truth = SlowdownTable.of(world)
         self._predicted = self._truth if predicted is None else predicted
-        self._names = tuple(world.workloads)
-        overhead = world.cluster.per_process_mib
-        self._modes = [modes(w, overhead) for w in world.workloads.values()]
         self._stays = [stay for stay in history.stays if stay.ending != "out_of_memory"]
         self._on_gpu: dict[int, list[Stay]] = defaultdict(list)
         for stay in self._stays:
@@ -104,11 +103,11 @@ class _Check:
         for start, end, present in _segments(stays, -math.inf, math.inf):
             if end <= start:
                 continue
-            memory = sum(self._mode(stay)[1] for stay in present)
+            memory = sum(self._mode(stay)[0] for stay in present)
             caps = sum(_share(stay, gpu) or 0 for stay in present)
             if len(present) > rules.max_jobs_per_gpu:
                 self.found.append(f"{name}: {len(present)} jobs at {start} s")
-            if memory > self._machines.memory_mib[gpu] * (1 + _RELATIVE):
+            if memory > self._machines.memory_mib[gpu] + MEMORY_TOLERANCE_MIB:
                 self.found.append(f"{name}: {memory} MiB in use at {start} s")
             if caps > rules.share_sum:
                 self.found.append(f"{name}: caps sum to {caps} at {start} s")
@@ -130,7 +129,7 @@ class _Check:
         if math.isnan(believed):
             true = self._truth.slowdown[model, self._truth.caps_place[caps], *cell[2:]]
             believed = np.fmin(self._predicted.upper[cell], true)
-        return bool(believed * self._mode(stay)[2] <= job.gsla * (1 + _RELATIVE))
+        return bool(believed * self._mode(stay)[1] <= job.gsla * (1 + GSLA_TOLERANCE))
 
     def _check_progress(self, stay: Stay) -> None:
         begin = min(stay.start_s + stay.delay_s, stay.end_s)
@@ -147,7 +146,7 @@ class _Check:
             self.found.append(f"{name}: booked {stay.done_s} s of work and did {done}")
 
     def _rate(self, stay: Stay, present: list[Stay]) -> float:
-        workload = self._world.workloads[self._trace.jobs[stay.job].workload or ""]
+        workload = self._workload(stay)
         model = self._machines.models[self._machines.model[stay.gpus[0]]]
         slowdown = max(self._slowdown(stay, gpu, present) for gpu in stay.gpus)
         speed = workload.speed.get(model, 1.0)
@@ -155,12 +154,12 @@ class _Check:
             speed /= self._options.across_nodes
         if len({self._machines.rack[gpu] for gpu in stay.gpus}) > 1:
             speed /= self._options.across_racks
-        return speed / slowdown / self._mode(stay)[2]
+        return speed / slowdown / self._mode(stay)[1]
 
     def _slowdown(self, stay: Stay, gpu: int, present: list[Stay]) -> float:
         beside = [stay, *(o for o in present if o is not stay and gpu in o.gpus)]
         if len(beside) == 1:
-            throughput = self._workload_throughput(stay)
+            throughput = self._workload(stay).throughput
             share = _share(stay, gpu)
             known = share is not None and share in throughput and 100 in throughput
             return throughput[100] / throughput[share] if known and share else 1.0
@@ -173,14 +172,21 @@ class _Check:
                     pairs[i, j] = self._truth.slowdown[model, caps, self._place(a), self._place(b)]
         return float(pairs[0, 1] if len(beside) == 2 else set_slowdown(pairs)[0])
 
-    def _workload_throughput(self, stay: Stay) -> dict[int, float]:
-        return dict(self._world.workloads[self._names[self._place(stay)]].throughput)
+    def _workload(self, stay: Stay) -> Workload:
+        return self._world.workloads[self._trace.jobs[stay.job].workload or ""]
 
     def _place(self, stay: Stay) -> int:
         return self._truth.place[self._trace.jobs[stay.job].workload or ""]
 
-    def _mode(self, stay: Stay) -> tuple[int | None, float, float]:
-        return self._modes[self._place(stay)][stay.mode]
+    def _mode(self, stay: Stay) -> tuple[float, float]:
+        """Return the memory of a worker, and what its sub-batch multiplies slowdowns with."""
+        workload, overhead = self._workload(stay), self._world.cluster.per_process_mib
+        batch = workload.batch
+        if batch is None or not stay.mode:
+            return workload.memory_mib + overhead, 1.0
+        size = batch.size >> stay.mode
+        stretch = iteration_s(batch, size) / iteration_s(batch, batch.size)
+        return batch.fixed_mib + batch.mib_per_sample * size + overhead, stretch
 
 
 def _share(stay: Stay, gpu: int) -> int | None:

@@ -7,14 +7,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dovetail.formulations.rules import room_mib, slowdown_alone
 from dovetail.instances.slowdown_table import SlowdownTable
 from dovetail.predictors.sets import set_slowdown
 from dovetail.solver.policies import Job, Start, State
 
 Member = tuple[int, int | None]
 """A workload and its share on the GPU."""
-
-_SLACK_MIB = 1e-6
 
 
 class Physics:
@@ -31,7 +30,6 @@ class Physics:
     def __init__(self, state: State, truth: SlowdownTable) -> None:
         self._state = state
         self._truth = truth
-        self._solo: dict[Member, float] = {}
 
     def slowdown(self, job: Job) -> float:
         """Return the job slowdown: the largest over its GPUs, times that of its sub-batch."""
@@ -42,7 +40,8 @@ class Physics:
             residents = state.residents[gpu]
             mine: Member = (job.workload, job.shares[k] if job.shares else None)
             if len(residents) == 1:
-                worst = max(worst, self._alone(mine))
+                alone = slowdown_alone(state.workloads[job.workload], mine[1]) or 1.0
+                worst = max(worst, alone)
             else:
                 others = [_member(other, gpu) for other in residents if other is not job]
                 worst = max(worst, self._beside(gpu, mine, others))
@@ -79,28 +78,18 @@ class Physics:
         residents = state.residents[gpu]
         need = state.modes[job.workload][start.mode].memory_mib
         need += sum(state.needs_mib(other) for other in residents)
-        if need > state.machines.memory_mib[gpu] + _SLACK_MIB:
+        if need > room_mib(state.machines.memory_mib[gpu]):
             return residents or [job]
         mine: Member = (job.workload, start.shares[k] if start.shares else None)
         return [
             other for other in residents if math.isnan(self._pair(gpu, mine, _member(other, gpu)))
         ]
 
-    def _alone(self, member: Member) -> float:
-        workload, share = member
-        if share is None:
-            return 1.0
-        if member not in self._solo:
-            throughput = self._state.workloads[workload].throughput
-            known = 100 in throughput and share in throughput
-            self._solo[member] = throughput[100] / throughput[share] if known else 1.0
-        return self._solo[member]
-
     def _beside(self, gpu: int, mine: Member, others: Sequence[Member]) -> float:
         if len(others) == 1:
             return self._pair(gpu, mine, others[0])
         members = [mine, *others]
-        pairs = [[self._pair(gpu, a, b) if a is not b else 1.0 for b in members] for a in members]
+        pairs = [[self._pair(gpu, a, b) for b in members] for a in members]
         return float(set_slowdown(np.array(pairs))[0])
 
     def _pair(self, gpu: int, mine: Member, other: Member) -> float:

@@ -9,10 +9,11 @@ from typing import Final
 
 import numpy as np
 
-from dovetail.executor.simulation.fitting import largest_gangs
+from dovetail.executor.second_opinion import malformed, violations
 from dovetail.executor.simulation.history import Ending, History, Outcome, Stay
 from dovetail.executor.simulation.options import Options
 from dovetail.executor.simulation.physics import Physics
+from dovetail.formulations.rules import largest_gang, most_bound, room_mib, share_total
 from dovetail.instances.errors import DovetailError, InputError
 from dovetail.instances.instance import Instance
 from dovetail.instances.slowdown_table import SlowdownTable
@@ -21,7 +22,6 @@ from dovetail.solver.policies import Decision, Job, Start, State
 
 _FINISH, _OBSERVE, _WAKE, _FAIL, _REPAIR = range(5)
 _ALWAYS = -1
-_GSLA_SLACK = 1e-9
 _LEAST_KEPT_S = 1e-6
 MOST_BARREN: Final = 20_000
 """So many stays in a row that came to nothing end a simulation."""
@@ -211,8 +211,9 @@ class SimulatedPool:
             self._refuse(job.phase != "running", f"stops {job.id!r}, which does not run")
             touched.update(job.gpus)
             self._leave(job, "stopped")
+        self._check(decision)
         for start in decision.starts:
-            self._check(start)
+            self._check_place(start)
             obstacles = self._physics.cannot_run(start)
             if obstacles:
                 self._crash(start, obstacles)
@@ -226,23 +227,22 @@ class SimulatedPool:
             self._push(decision.wake_s, _WAKE, version=self._wish)
         self._note(decision, decide_s)
 
-    def _check(self, start: Start) -> None:
-        state, machines, job = self.state, self.state.machines, start.job
-        gpus, shares = start.gpus, start.shares or (None,) * job.workers
-        self._refuse(job.phase != "pending", f"starts {job.id!r}, which is {job.phase}")
-        self._refuse(
-            len(set(gpus)) != job.workers or len(gpus) != job.workers,
-            f"gives {job.id!r} {len(set(gpus))} GPUs for {job.workers} workers",
-        )
-        self._refuse(len(shares) != job.workers, f"gives {job.id!r} {len(shares)} shares")
-        self._refuse(
-            len({machines.model[gpu] for gpu in gpus}) > 1, f"mixes GPU models for {job.id!r}"
-        )
-        self._refuse(
-            not 0 <= start.mode < len(state.modes[job.workload]),
-            f"runs {job.id!r} in no known mode",
-        )
-        for gpu, share in zip(gpus, shares, strict=True):
+    def _check(self, decision: Decision) -> None:
+        """Refuse a decision that the checker does not pass, if its policy proves what it does.
+
+        Policies without a proof break the rules of the round problem by design, some of them.
+        """
+        if decision.proof is not None:
+            for broken in violations(self.state, decision.starts):
+                self._refuse(True, f"breaks a rule: {broken}")
+
+    def _check_place(self, start: Start) -> None:
+        machines, job = self.state.machines, start.job
+        for why in malformed(self.state, start):
+            self._refuse(True, why)
+        models = {machines.model[gpu] for gpu in start.gpus}
+        self._refuse(len(models) > 1, f"mixes GPU models for {job.id!r}")
+        for gpu, share in zip(start.gpus, start.shares or (None,) * job.workers, strict=True):
             self._check_gpu(start, gpu, share)
 
     def _check_gpu(self, start: Start, gpu: int, share: int | None) -> None:
@@ -255,10 +255,9 @@ class SimulatedPool:
         sharers.append(state.sharer(job, share, start.mode))
         kept = state.tails_kept(state.machines.model[gpu], sharers)
         self._refuse(not kept, f"{where}, where a latency-critical job would be over its gSLA")
-        if share is None:
-            return
-        self._refuse(share not in rules.shares, f"{where} at a share of {share}: none of shares")
-        caps = share + sum(other.share_on(gpu) or 0 for other in residents)
+        known = share is None or share in rules.shares
+        self._refuse(not known, f"{where} at a share of {share}: none of shares")
+        caps = share_total([share, *(other.share_on(gpu) for other in residents)])
         self._refuse(caps > rules.share_sum, f"{where}, whose caps then sum to {caps}")
 
     def _crash(self, start: Start, obstacles: Iterable[tuple[int, Job]]) -> None:
@@ -373,7 +372,7 @@ class SimulatedPool:
         track.settled_s = now
         if track.shares:
             outcome.shared_s += passed
-        if track.slowdown > job.gsla * (1 + _GSLA_SLACK):
+        if track.slowdown > most_bound(job.gsla):
             outcome.breach_s += passed
 
     def _observe(self, job: Job) -> None:
@@ -418,7 +417,8 @@ class SimulatedPool:
         need = state.modes[job.workload][0].memory_mib
         free: list[list[float]] = [[] for _ in machines.models]
         for gpu, residents in enumerate(state.residents):
-            if machines.node[gpu] not in state.down and need <= machines.memory_mib[gpu]:
+            fits = need <= room_mib(machines.memory_mib[gpu])
+            if fits and machines.node[gpu] not in state.down:
                 end = max([ends[other.number] for other in residents], default=state.now)
                 free[machines.model[gpu]].append(end)
         enough = [sorted(idle)[job.workers - 1] for idle in free if job.workers <= len(idle)]
@@ -475,12 +475,13 @@ class SimulatedPool:
             raise PolicyError(rule)
 
     def _refuse_hopeless(self, trace: Trace) -> None:
-        fitting = largest_gangs(self.state.instance)
+        workloads, rules = self.state.instance.workloads, self.state.machines.rules
+        fitting = {name: largest_gang(rules, one.memory_mib) for name, one in workloads.items()}
         for k, job in enumerate(trace.jobs):
-            if job.workload is None or job.workload not in self.state.instance.workloads:
+            most = fitting.get(job.workload or "")
+            if most is None:
                 rule = f"must be a workload of the cluster's instance, got {job.workload!r}"
                 raise InputError(rule, f"jobs[{k}].workload", trace.name)
-            most = fitting[job.workload]
             if job.workers > most:
                 rule = (
                     f"must be <= {most} (GPUs of one model that hold workload {job.workload!r}), "

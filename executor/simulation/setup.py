@@ -9,10 +9,10 @@ from typing import Final
 import numpy as np
 
 from dovetail.executor.simulation.beliefs import Beliefs, Exact
-from dovetail.executor.simulation.fitting import largest_gangs
 from dovetail.executor.simulation.history import History
 from dovetail.executor.simulation.options import Options
 from dovetail.executor.simulation.run import simulate
+from dovetail.formulations.rules import largest_gang
 from dovetail.instances.instance import Instance
 from dovetail.instances.slowdown_table import SlowdownTable
 from dovetail.instances.traces import Trace
@@ -125,8 +125,9 @@ class Setup:
 
         A job that fits with none gets any, and is refused when it is simulated.
         """
-        names = self.draws.workloads or tuple(self.world.workloads)
-        largest = largest_gangs(self.world)
+        known = self.world.workloads
+        names = self.draws.workloads or tuple(known)
+        largest = {k: largest_gang(self.world.cluster, known[k].memory_mib) for k in known}
         fitting = {
             workers: tuple(name for name in names if workers <= largest.get(name, 0)) or names
             for workers in {job.workers for job in trace.jobs}

@@ -279,7 +279,7 @@ def _require_no_memory(workloads: Mapping[str, Workload]) -> None:
     known = next((name for name, w in workloads.items() if w.memory_mib), None)
     if known is not None:
         rule = "must be given (MiB of a GPU), as the memory of workloads is known"
-        raise InputError(f"{rule}: {known} needs {workloads[known].memory_mib:g}", "memory_mib")
+        raise InputError(f"{rule}: {known} needs {workloads[known].memory_mib:.15g}", "memory_mib")
 
 
 def _moment(profile: SoloProfile) -> float:

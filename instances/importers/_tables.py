@@ -58,14 +58,14 @@ class Row:
         """Return the value of a column that must hold a whole number >= ``least``."""
         number = self.number(column)
         if number < least or number != int(number):
-            raise self.broken(column, f"must be a whole number >= {least}, got {number:g}")
+            raise self.broken(column, f"must be a whole number >= {least}, got {number:.15g}")
         return int(number)
 
     def fraction(self, column: str) -> float:
         """Return the value of a column that must hold a percentage, as a fraction."""
         percent = self.number(column)
         if percent > 100:
-            raise self.broken(column, f"must be a percentage <= 100, got {percent:g}")
+            raise self.broken(column, f"must be a percentage <= 100, got {percent:.15g}")
         return percent / 100
 
     def broken(self, column: str, rule: str) -> InputError:

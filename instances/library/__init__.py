@@ -7,7 +7,7 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
-from dovetail.instances._record import NonNegative, Number, Record, Text, listed, shown
+from dovetail.instances._record import NonNegative, Number, Record, Text, hint, listed, shown
 from dovetail.instances._syntax import parse_yaml
 from dovetail.instances.errors import InputError
 from dovetail.instances.files import read_instance
@@ -62,7 +62,8 @@ def path(name: str) -> Path:
         When there is none of that name.
     """
     if name not in manifest():
-        raise InputError(f"must be one of {listed(names(), most=40)}, got {shown(name)}", "library")
+        rule = f"must be one of {listed(names(), most=40)}, got {shown(name)}{hint(name, names())}"
+        raise InputError(rule, "library")
     return Path(str(files(__name__).joinpath(f"{name}.yaml")))
 
 

@@ -21,7 +21,7 @@ from dovetail.instances.traces.trace import Trace, TraceJob
 def window(trace: Trace, from_s: float, to_s: float) -> Trace:
     """Return the jobs that arrive at ``from_s`` or later and before ``to_s``."""
     if not 0 <= from_s < to_s:
-        raise InputError(f"must be 0 <= from < to, got {from_s:g} and {to_s:g}", "window")
+        raise InputError(f"must be 0 <= from < to, got {from_s:.15g} and {to_s:.15g}", "window")
     return _those(trace, lambda job: from_s <= job.arrival_s < to_s)
 
 
@@ -183,7 +183,7 @@ def _numbers(name: str, given: Sequence[str], count: int, text: str) -> list[flo
 
 def _whole(number: float, name: str) -> int:
     if not number.is_integer():
-        raise InputError(f"must be a whole number, got {number:g}", name)
+        raise InputError(f"must be a whole number, got {number:.15g}", name)
     return int(number)
 
 
@@ -211,4 +211,4 @@ def _check_count(trace: Trace, jobs: int, name: str) -> None:
 
 def _check_above_0(value: float, name: str) -> None:
     if not 0 < value < math.inf:
-        raise InputError(f"must be a finite number > 0, got {value:g}", name)
+        raise InputError(f"must be a finite number > 0, got {value:.15g}", name)

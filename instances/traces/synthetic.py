@@ -88,5 +88,5 @@ def _check(jobs: int, gpus: int, load: float, least_s: float, most_s: float) -> 
     if not 0 < load < math.inf:
         raise InputError(f"must be a finite number > 0, got {load:g}", "load")
     if not 1 <= least_s <= most_s < math.inf:
-        rule = f"must be 1 <= least_s <= most_s, got {least_s:g} and {most_s:g}"
+        rule = f"must be 1 <= least_s <= most_s, got {least_s:.15g} and {most_s:.15g}"
         raise InputError(rule, "duration")

@@ -29,7 +29,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.solver.pairing.compilation import kernel
+from dovetail.solver.pairing.compilation import Run, kernel
 
 Ints = NDArray[np.int64]
 
@@ -120,22 +120,32 @@ def no_blossoms(nodes: int) -> Blossoms:
     return Blossoms(blossom, node, work, leaves[0], leaves[1], counter)
 
 
-def nested(parent: Ints, dual: Ints) -> tuple[Ints, Ints]:
+@kernel
+def nest(parent: Ints, dual: Ints, around: Ints, total: Ints) -> None:
+    """Find the nearest blossom of positive dual around each, and the sums of duals outwards."""
+    for i in range(parent.size):
+        b = parent[i]
+        while b >= 0 and dual[b] == 0:
+            b = parent[b]
+        around[i] = b
+    for i in range(parent.size):
+        total[i] = dual[i]
+        b = around[i]
+        while b >= 0:
+            total[i] += dual[b]
+            b = around[b]
+
+
+def nested(parent: Ints, dual: Ints, run: Run) -> tuple[Ints, Ints]:
     """Return the nearest blossom of positive dual around each, and the sums of duals outwards."""
-    around = parent.copy()
-    while (idle := (around >= 0) & (dual[around] == 0)).any():
-        around[idle] = parent[around[idle]]
-    total = dual
-    outer = around
-    while (inside := outer >= 0).any():
-        total = total + np.where(inside, dual[outer], 0)
-        outer = np.where(inside, around[outer], -1)
+    around, total = np.empty_like(parent), np.empty_like(dual)
+    run(nest)(parent, dual, around, total)
     return around, total
 
 
-def members(parent: Ints, dual: Ints, nodes: int) -> Iterator[tuple[int, Ints]]:
+def members(parent: Ints, dual: Ints, nodes: int, run: Run) -> Iterator[tuple[int, Ints]]:
     """Yield the blossoms of positive dual with the nodes within."""
-    around, _ = nested(parent, dual)
+    around, _ = nested(parent, dual, run)
     none = np.zeros(0, dtype=np.int64)
     inside, outside = [none], [none]
     node, b = np.arange(nodes), around[:nodes]

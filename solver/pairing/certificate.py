@@ -248,7 +248,7 @@ def _dual_errors(matching: Matching, problem: Problem) -> Iterator[str]:
     if not _is_symmetric(problem):
         yield "pair_value is not symmetric"
     if matching.status == "infeasible":
-        if most >= -len(problem) * Fraction(_largest(problem)):
+        if most >= len(problem) * Fraction(_least(problem)):
             yield "the duals do not prove that there is no solution"
     elif finite:
         proven = min(most, _refined_bound(main, refined, problem)) if refined else most
@@ -405,6 +405,18 @@ def _largest(problem: Problem) -> float:
         allowed = (rows != columns) & (value > -np.inf)
         largest = max(largest, np.abs(value).max(where=allowed, initial=0.0))
     return float(largest)
+
+
+def _least(problem: Problem) -> float:
+    """Return the least value of a group for which there are GPUs; 0 where none is negative."""
+    fits = problem.size <= problem.gpus
+    single = problem.single_value
+    least = single.min(where=fits & (single > -np.inf), initial=0.0)
+    size = problem.size[fits]
+    for rows, columns, value in _blocks(problem, np.flatnonzero(fits)):
+        allowed = (rows != columns) & (size[rows] == size[columns]) & (value > -np.inf)
+        least = min(least, value.min(where=allowed, initial=0.0))
+    return float(least)
 
 
 def _close(a: float, b: float) -> bool:

@@ -76,6 +76,10 @@ class Graph:
             run,
         )
 
+    def reweighted(self, weight: Ints, run: Run) -> Graph:
+        """Return the graph with other weights, (edges,)."""
+        return Graph.of(self.nodes, self.first, self.second, weight, run)
+
 
 @kernel
 def fill_rows(first: Ints, second: Ints, weight: Ints, place: Ints, head: Ints, both: Ints) -> None:

@@ -23,6 +23,8 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -57,7 +59,7 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 OPTIMAL_GAP = 1e-6
-"""The relative gap up to which a matching is called optimal (see ``solver.answers``)."""
+"""The relative gap up to which a matching is called optimal (see ``solver.types``)."""
 
 _COMPILED_JOBS = 400
 """Jobs of the rounds that the kernels are compiled by: enough to sample and to price."""
@@ -150,33 +152,40 @@ def match_pairs(
             f"previous must have prices of {len(problem)} jobs, got {len(start.job)}; "
             "see Prices.reindexed"
         )
-    run = quickest(len(problem), time_limit)
+    with quickest_run(len(problem), time_limit) as run:
+        return matching_of(problem, searched(problem, run, began, time_limit, seed, start))
+
+
+@contextmanager
+def quickest_run(jobs: int, time_limit: float | None) -> Iterator[Run]:
+    """Choose how to run kernels; compile them before where that pays, and note plain Python."""
+    began = time.monotonic()
+    run = quickest(jobs, time_limit)
     if run is compiled and not is_compiled() and not is_kept():
         compile_kernels()
-    found = _matched(problem, run, began, time_limit, seed, start)
+    yield run
     if run is interpreted:
         note_plain(time.monotonic() - began)
-    return found
 
 
-def _matched(
+def searched(
     problem: Problem,
     run: Run,
     began: float,
     time_limit: float | None,
     seed: int = 0,
     start: Prices | None = None,
-) -> Matching:
-    """Solve a checked problem."""
+) -> Search:
+    """Solve a checked problem; return the state of the search at its end."""
     whole = rounded(problem, run)
     reading = time.monotonic() - began
     deadline = Deadline()
     if time_limit is not None:
         deadline = Deadline(began + time_limit).earlier(_FINISH * reading)
-    search = _Search(whole, run, deadline)
+    search = Search(whole, run, deadline)
     if len(problem) > 0:
         search.solve(seed, start)
-    return _matching(problem, whole, search)
+    return search
 
 
 def compile_kernels() -> None:
@@ -197,16 +206,16 @@ def compile_kernels() -> None:
     for dtype in (np.float32, np.float64):
         problem = checked(values.astype(dtype), np.ones(n), n // 2, size, None)
         for time_limit in (None, 0.0):
-            _matched(problem, compiled, time.monotonic(), time_limit)
+            searched(problem, compiled, time.monotonic(), time_limit)
         best_splits(np.ones((1, 1, 1)), np.zeros(n, dtype=np.int64), dtype=dtype)
     for jobs, gpus in ((3, None), (6, 1)):  # an odd circle, and solutions to merge
         problem = checked(np.ones((jobs, jobs)), None, gpus, None, None)
-        _matched(problem, compiled, time.monotonic(), None)
+        searched(problem, compiled, time.monotonic(), None)
     keep()
 
 
 @dataclass
-class _Search:
+class Search:
     """The state of a solve, so that what is known at the deadline can be returned."""
 
     whole: Rounded
@@ -244,7 +253,7 @@ class _Search:
         self._prove(bracket.best)
         if len(self.solvers) == 1:
             (solver,) = self.solvers
-            single = _of_only_class(bracket)
+            single = of_only_class(bracket)
             self._found([merged(solver, single, limit)])
             return
         assert bracket.fewer is not None
@@ -291,7 +300,7 @@ class _Search:
         self._found(greedy_partners(whole.classes, edges, whole.limit, self.run))
 
 
-def _of_only_class(bracket: Bracket[Joint]) -> Bracket[Tangent]:
+def of_only_class(bracket: Bracket[Joint]) -> Bracket[Tangent]:
     """Return the bracket of the only class, whose price and count are the joint ones."""
     best, fewer, more = (
         None if joint is None else joint.tangents[0]
@@ -301,9 +310,9 @@ def _of_only_class(bracket: Bracket[Joint]) -> Bracket[Tangent]:
     return Bracket(best, fewer, more, bracket.bound2)
 
 
-def _matching(problem: Problem, whole: Rounded, search: _Search) -> Matching:
+def matching_of(problem: Problem, search: Search) -> Matching:
     """Turn the result back into the given jobs and values."""
-    n = len(problem)
+    n, whole = len(problem), search.whole
     mate = np.full(n, -1, dtype=np.int64)
     if search.incumbent is not None:
         for c, partner in zip(whole.classes, search.incumbent.partners, strict=True):
@@ -327,12 +336,13 @@ def _matching(problem: Problem, whole: Rounded, search: _Search) -> Matching:
     return Matching(mate, value, bound, gap, status, certificate, prices)
 
 
-def _certificate(whole: Rounded, search: _Search) -> Certificate:
+def _certificate(whole: Rounded, search: Search) -> Certificate:
     main = tuple(
-        _dual(c.nodes, t, whole.scale) for c, t in zip(whole.classes, search.main, strict=False)
+        _dual(c.nodes, t, whole.scale, search.run)
+        for c, t in zip(whole.classes, search.main, strict=False)
     )
     refined = tuple(
-        _dual(v.size_class.data.nodes, t, whole.scale)
+        _dual(v.size_class.data.nodes, t, whole.scale, search.run)
         for v in search.refined
         for t in v.tangents
         if t is not v.main
@@ -340,17 +350,17 @@ def _certificate(whole: Rounded, search: _Search) -> Certificate:
     return Certificate(main, refined)
 
 
-def _dual(nodes: Ints, tangent: Tangent, scale: float) -> Dual:
+def _dual(nodes: Ints, tangent: Tangent, scale: float, run: Run) -> Dual:
     """Return the duals of a tangent in the units of the values."""
     blossoms = tuple(
         (nodes[members], float(tangent.dual[b]) / (2 * scale))
-        for b, members in blossom.members(tangent.parent, tangent.dual, len(nodes))
+        for b, members in blossom.members(tangent.parent, tangent.dual, len(nodes), run)
     )
     potential = tangent.potential / (2 * scale)
     return Dual(nodes, tangent.price / scale, potential, blossoms)
 
 
-def _prices(whole: Rounded, search: _Search, n: int) -> Prices:
+def _prices(whole: Rounded, search: Search, n: int) -> Prices:
     job = np.full(n, np.nan)
     partner = np.full(n, -1, dtype=np.int64)
     gpu = 0.0

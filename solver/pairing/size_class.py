@@ -99,6 +99,11 @@ class Tangent:
         """The value of the solution, doubled."""
         return self.dual2 + self.price * self.count2
 
+    @property
+    def start(self) -> ClassStart:
+        """What a similar class is solved from, whose likely pairs are known."""
+        return ClassStart(self.relaxed, self.column, None, np.zeros(0, dtype=np.int64))
+
     def bound2(self, count: int) -> int:
         """Return the bound on the value of so many groups, doubled."""
         return self.dual2 + 2 * self.price * count
@@ -211,12 +216,28 @@ class SizeClass:
         m = len(data.nodes)
         self.graph = self._likely_pairs(start) if data.graph is None else data.graph
         self.complete = data.graph is not None
-        self.price = price
+        self.resume(start, price)
         self.u = np.zeros(m, dtype=np.int64)
-        self.v = start.potential // 2
-        self.mate = start.partner.copy()
         self._owner = np.full(m, -1, dtype=np.int64)
         self._free = np.empty(m, dtype=np.int64)
+
+    def revalue(self, jobs: Ints, fixed: Narrow, single: Ints, rest: Ints) -> None:
+        """Give some jobs other values: of their pairs (k, m), alone and not placed."""
+        data = self.data
+        assert data.fixed is not None
+        data.fixed[jobs] = fixed
+        data.fixed[:, jobs] = fixed.T
+        data.single[jobs] = single
+        data.rest[jobs] = rest
+        weight = data.fixed[self.graph.first, self.graph.second].astype(np.int64)
+        weight[weight == dense.FORBIDDEN] = NOT_ALONE
+        self.graph = self.graph.reweighted(weight, self.run)
+
+    def resume(self, start: ClassStart, price: int) -> None:
+        """Go on from other potentials and partners, which belong to a price."""
+        self.price = price
+        self.v = start.potential // 2
+        self.mate = start.partner.copy()
 
     def __len__(self) -> int:
         return len(self.data.nodes)
@@ -357,7 +378,7 @@ class SizeClass:
         over_rows(
             self.run, dense.price_rows, m, m // _CELLS_AT_ONCE, self.data.fixed,
             tangent.potential, dense.halves(tangent.potential), tangent.price, slack,
-            *blossom.nested(tangent.parent, tangent.dual), found, worst, partner,
+            *blossom.nested(tangent.parent, tangent.dual, self.run), found, worst, partner,
         )  # fmt: skip
         return found, worst, partner
 

@@ -1,6 +1,7 @@
 """Policies: ``decide(state) -> Decision``, Dovetail's own and every baseline of the field."""
 
-from dovetail.solver.policies.policy import Decision, Policy, RoundProof, Start
+from dovetail.formulations.machines import Machines
+from dovetail.solver.policies.policy import Decision, Policy, RoundProof, Start, objective_of
 from dovetail.solver.policies.registry import (
     POLICIES,
     class_named,
@@ -8,7 +9,7 @@ from dovetail.solver.policies.registry import (
     policy_label,
     policy_named,
 )
-from dovetail.solver.policies.state import Job, Machines, State
+from dovetail.solver.policies.state import Job, State
 
 __all__ = [
     "POLICIES",
@@ -20,6 +21,7 @@ __all__ = [
     "Start",
     "State",
     "class_named",
+    "objective_of",
     "policy_class",
     "policy_label",
     "policy_named",

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
+from dovetail.instances.plan import ObjectiveName
 from dovetail.solver.policies.dovetail_market import Market
 from dovetail.solver.policies.dovetail_outlook import believed_ends
 from dovetail.solver.policies.dovetail_patience import Patience
@@ -71,6 +73,8 @@ class Dovetail:
     ValueError
         When an option is out of range.
     """
+
+    objective: ClassVar[ObjectiveName] = "completion"
 
     gpu_price: float = 0.0
     margin: float = 1.5

@@ -16,6 +16,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.formulations.prices import Asks, Prices, layout
 from dovetail.solver.policies.dovetail_outlook import (
     Kind,
     busy_seconds,
@@ -23,7 +24,6 @@ from dovetail.solver.policies.dovetail_outlook import (
     queue_of,
     solo_seconds,
 )
-from dovetail.solver.policies.dovetail_prices import Asks, Prices, layout
 from dovetail.solver.policies.dovetail_sites import GSLA_SLACK, Hosts, Site, sites_of
 from dovetail.solver.policies.dovetail_ways import Seat, WayBook, Ways
 from dovetail.solver.policies.draft import Draft

@@ -10,15 +10,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.formulations.completion import forecast_order
 from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.state import LEAST_REMAINING_S, Job, State
 
 Floats = NDArray[np.float64]
-
-_CRITICAL = 2 / 3
-"""Part of the least time to the end of all work from which on a job is critical for it."""
-
-_LEAST_WEIGHT = 1e-9
 
 
 class Kind(NamedTuple):
@@ -42,11 +38,7 @@ class Kind(NamedTuple):
 def queue_of(draft: Draft) -> tuple[list[Job], Floats]:
     """Return the waiting jobs in the order in which they are believed to start, and their work.
 
-    First those on which the end of all work hangs: they need more than ``_CRITICAL`` of the time
-    in which all jobs there are could end at best, which is no less than their GPU time over the
-    GPUs and no less than what the longest needs (Graham, *Bounds for certain multiprocessing
-    anomalies*, Bell System Technical Journal 45, 1966). Left to the end they would add their
-    whole length to it. Then the others in the order of weighted shortest GPU time.
+    That is ``completion.forecast_order``.
 
     Returns
     -------
@@ -54,16 +46,16 @@ def queue_of(draft: Draft) -> tuple[list[Job], Floats]:
         The jobs, and the seconds of work that each needs still.
     """
     now = draft.state.now
-    waiting = draft.pending()
+    waiting = sorted(draft.pending(), key=lambda job: job.number)
     work = remaining_work(waiting)
-    gpu_time = work * [job.workers for job in waiting]
-    holding = [(job.remaining(now), job.workers) for job in draft.state.running.values()]
-    total = gpu_time.sum() + sum([seconds * workers for seconds, workers in holding])
-    longest = max(work.max(initial=0.0), *[seconds for seconds, _ in holding], 0.0)
-    critical = work >= _CRITICAL * max(longest, total / len(draft.state.machines))
-    weighted = gpu_time / np.maximum([job.weight for job in waiting], _LEAST_WEIGHT)
-    number = np.array([job.number for job in waiting], dtype=np.int64)
-    order = np.lexsort((number, weighted, np.where(critical, 0, 1)))
+    held = [(job.remaining(now), job.workers) for job in draft.state.running.values()]
+    order = forecast_order(
+        work,
+        np.array([job.workers for job in waiting], dtype=np.int64),
+        np.array([job.weight for job in waiting], dtype=np.float64),
+        np.array(held, dtype=np.float64).reshape(-1, 2),
+        len(draft.state.machines),
+    )
     return [waiting[k] for k in order.tolist()], work[order]
 
 

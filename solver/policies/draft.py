@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from dovetail.formulations.rules import room_mib
 from dovetail.instances.slowdown_table import UNCAPPED
 from dovetail.solver.policies.policy import Decision, RoundProof, Start
 from dovetail.solver.policies.state import Job, State
-
-_SLACK_MIB = 1e-6
 
 
 class Draft:
@@ -98,17 +97,13 @@ class Draft:
             return False
         need = state.modes[job.workload][mode].memory_mib
         need += sum(self._needs_mib(other) for other in residents)
-        if need > machines.memory_mib[gpu] + _SLACK_MIB:
+        if need > room_mib(machines.memory_mib[gpu]):
             return False
         model = machines.model[gpu]
         if any((model, job.workload, o.workload) in state.clashes for o in residents):
             return False
         beside = [state.sharer(o, self._share(o, gpu), self._mode(o)) for o in residents]
         return state.tails_kept(model, [state.sharer(job, None, mode), *beside])
-
-    def capped(self, gpu: int) -> int:
-        """Return the sum of the caps on a GPU after the steps so far."""
-        return sum(self._share(job, gpu) or 0 for job in self.residents(gpu))
 
     def slowdowns(self, gpu: int, job: Job) -> tuple[float, float] | None:
         """Return the predicted slowdowns, of a job and of the one that is on a GPU, uncapped.

@@ -6,8 +6,9 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 
+from dovetail.formulations.machines import Machines
 from dovetail.solver.policies.draft import Draft
-from dovetail.solver.policies.state import Job, Machines
+from dovetail.solver.policies.state import Job
 
 
 def idle_gpus(draft: Draft, job: Job) -> list[int] | None:
@@ -33,7 +34,7 @@ def idle_gpus_of(draft: Draft, job: Job, count: int, model: int, mode: int = 0) 
         return None
     machines = draft.state.machines
     need = draft.state.modes[job.workload][mode].memory_mib
-    if len(machines.models) == 1 and need <= machines.least_memory_mib:
+    if len(machines.models) == 1 and need <= machines.memory_by_model[0][0]:
         return _consolidated(draft.idle_count, count, draft.idle_on, machines)
 
     def fitting(node: int) -> list[int]:

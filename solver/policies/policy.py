@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 from dovetail.instances.errors import UnsupportedError
+from dovetail.instances.plan import OBJECTIVES, ObjectiveName
 from dovetail.solver.outside import path_of
 from dovetail.solver.policies.state import Job, State
 
@@ -77,12 +78,19 @@ class Policy(Protocol):
     """Decides who runs where; the same in a simulation and on real GPUs.
 
     It may keep what it likes between rounds, but reads the world from ``state`` only and never
-    changes it.
+    changes it. One that optimises an objective of plans may name it in an attribute ``objective``;
+    plans and reasons of live mode are then told under it.
     """
 
     def decide(self, state: State) -> Decision:
         """Return what to do at ``state.now``."""
         ...
+
+
+def objective_of(policy: Policy) -> ObjectiveName:
+    """Return the objective that a policy optimises; ``throughput`` where it names none."""
+    named = getattr(policy, "objective", None)
+    return next((known for known in OBJECTIVES if known == named), "throughput")
 
 
 def decided(policy: Policy, state: State) -> Decision:

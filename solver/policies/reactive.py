@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from heapq import merge
 
+from dovetail.formulations.rules import most_bound
 from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.policy import Decision
 from dovetail.solver.policies.queues import Queue, by_arrival
 from dovetail.solver.policies.state import Job, State
 from dovetail.solver.policies.unaware import start_spread
 
-_SLACK = 1e-9
 _INSTANT_S = 1e-6
 
 Companies = Sequence[tuple[Job, float]]
@@ -130,4 +130,4 @@ def _beside(state: State, job: Job) -> dict[int, Job]:
 
 def _violated(state: State, job: Job) -> bool:
     alone = state.speed[state.machines.model[job.gpus[0]]][job.workload]
-    return alone / job.rate > job.gsla * (1 + _SLACK)
+    return alone / job.rate > most_bound(job.gsla)

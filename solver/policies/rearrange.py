@@ -6,6 +6,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+
 from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.placement import idle_gpus_of
 from dovetail.solver.policies.policy import NOTHING, Decision
@@ -20,10 +23,11 @@ class Group(NamedTuple):
 
 
 def rearranged(state: State, groups: Sequence[Group]) -> Draft:
-    """Return the draft in which exactly these groups run, with few jobs moved.
+    """Return the draft in which exactly these groups run, with the fewest workers moved.
 
-    A group stays where the first of its members runs that is on the right model, unless an
-    earlier group stays there; its others join it. All other running jobs are stopped. A member
+    A group stays where one of its members runs that is on the right model, and its others join
+    it; a matching of groups with places keeps the most workers where they are (exactly, where
+    running jobs share all their GPUs or none). All other running jobs are stopped. A member
     that does not fit where its group is, and a group for which too few GPUs are idle, waits.
     """
     draft = Draft(state)
@@ -112,14 +116,19 @@ def gpus_by_model(state: State) -> list[int]:
 
 def _seats(state: State, groups: Sequence[Group]) -> list[tuple[int, ...]]:
     """Return the GPUs on which each group stays, none where it has to move."""
-    model = state.machines.model
+    places = list(dict.fromkeys(job.gpus for job in state.running.values()))
+    number = {gpus: k for k, gpus in enumerate(places)}
+    kept = np.zeros((len(groups), len(places)))
+    for k, group in enumerate(groups):
+        for job in group.jobs:
+            if job.gpus and state.machines.model[job.gpus[0]] == group.model:
+                kept[k, number[job.gpus]] += job.workers
+    seats: list[tuple[int, ...]] = [()] * len(groups)
     taken: set[int] = set()
-    seats = []
-    for group in groups:
-        held = [job.gpus for job in group.jobs if job.gpus and model[job.gpus[0]] == group.model]
-        seat = next((gpus for gpus in held if taken.isdisjoint(gpus)), ())
-        taken.update(seat)
-        seats.append(seat)
+    for row, column in zip(*linear_sum_assignment(kept, maximize=True), strict=True):
+        if kept[row, column] and taken.isdisjoint(places[column]):
+            seats[row] = places[column]
+            taken.update(places[column])
     return seats
 
 

@@ -9,7 +9,7 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import Any, Final, get_type_hints
 
-from dovetail.instances._record import closest, listed
+from dovetail.instances._record import hint, listed
 from dovetail.instances.errors import UnsupportedError, require_call
 from dovetail.solver.outside import PREFIX, class_at
 from dovetail.solver.policies.policy import Policy
@@ -107,10 +107,8 @@ def policy_class(name: str) -> Callable[..., Policy]:
     if name.startswith(PREFIX):
         return class_at(name, "policy", "decide")
     if name not in POLICIES:
-        close = closest(name, POLICIES)
-        hint = f", did you mean {close}?" if close else ""
         known = listed(POLICIES, 40)
-        raise UnsupportedError(f"policy must be one of {known}, got {name!r}{hint}")
+        raise UnsupportedError(f"policy must be one of {known}, got {name!r}{hint(name, POLICIES)}")
     module, _, kind = POLICIES[name].partition(":")
     found: Callable[..., Policy] = getattr(
         import_module(f"dovetail.solver.policies.{module}"), kind

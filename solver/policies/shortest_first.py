@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.formulations.rules import room_mib
 from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.placement import idle_gpus, idle_gpus_of
 from dovetail.solver.policies.policy import NOTHING, Decision
@@ -22,8 +23,6 @@ from dovetail.solver.policies.state import Job, State
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
-
-_SLACK_MIB = 1e-6
 
 
 class Queue(NamedTuple):
@@ -201,7 +200,7 @@ class _Round:
             return None
         need = self._state.modes[job.workload][mode].memory_mib
         free = min([machines.memory_mib[gpu] for gpu in gpus]) - need
-        return Host(job, mode, machines.model[gpus[0]], gpus, free + _SLACK_MIB)
+        return Host(job, mode, machines.model[gpus[0]], gpus, room_mib(free))
 
     def _whole(self, hosts: Sequence[Host]) -> Bools:
         workers = np.array([h.job.workers if len(h.gpus) == h.job.workers else -1 for h in hosts])

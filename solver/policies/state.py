@@ -16,8 +16,10 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.formulations.rounds import GSLA_TOLERANCE, Mode, modes
-from dovetail.instances.instance import Cluster, Instance, Workload
+from dovetail.formulations.machines import Machines
+from dovetail.formulations.modes import Mode, modes
+from dovetail.formulations.rules import most_bound, tail_bounds
+from dovetail.instances.instance import Instance, Workload
 from dovetail.instances.slowdown_table import SlowdownTable
 
 LEAST_REMAINING_S = 1.0
@@ -93,7 +95,7 @@ class Job:
     @property
     def tail_limit(self) -> float:
         """The largest growth of its tail latency: the gSLA of a latency-critical job."""
-        return self.gsla * (1 + GSLA_TOLERANCE) if self.latency else math.inf
+        return most_bound(self.gsla) if self.latency else math.inf
 
     def done(self, now: float) -> float:
         """Return the seconds of work done by ``now``."""
@@ -139,59 +141,6 @@ class Sharer(NamedTuple):
     limit: float
     share: int | None = None
     stretch: float = 1.0
-
-
-class Machines:
-    """A cluster with its GPUs numbered in the order of the file.
-
-    Attributes
-    ----------
-    rules : Cluster
-        The record: jobs a GPU, shares, reserves.
-    gpu_ids, node_ids : tuple of str
-        Names of the G GPUs and N nodes.
-    node, rack, model : list of int
-        Of each GPU: the index of its node, of its rack (a node without one is its own) and of
-        its model.
-    models : tuple of str
-        Names of the GPU models.
-    memory_mib : list of float
-        Of each GPU, without the part that is kept free.
-    least_memory_mib : float
-        The smallest of these.
-    node_gpus : list of range or list of int
-        The GPUs of each node.
-    """
-
-    def __init__(self, rules: Cluster) -> None:
-        self.rules = rules
-        devices = [(n, node, gpu) for n, node in enumerate(rules.nodes) for gpu in node.devices]
-        racks: dict[str, int] = {}
-        self.node_ids = tuple(node.id for node in rules.nodes)
-        self.gpu_ids = tuple(gpu.id for _, _, gpu in devices)
-        self.models = tuple(dict.fromkeys(gpu.model for _, _, gpu in devices))
-        self.node = [n for n, _, _ in devices]
-        self.rack = [
-            racks.setdefault(f"rack {node.rack}" if node.rack else f"node {node.id}", len(racks))
-            for _, node, _ in devices
-        ]
-        self.model = [self.models.index(gpu.model) for _, _, gpu in devices]
-        self.memory_mib = [gpu.memory_mib - rules.reserve_mib for _, _, gpu in devices]
-        self.least_memory_mib = min(self.memory_mib, default=0.0)
-        self.node_gpus: list[list[int]] = [[] for _ in rules.nodes]
-        for gpu, node in enumerate(self.node):
-            self.node_gpus[node].append(gpu)
-
-    def __len__(self) -> int:
-        return len(self.gpu_ids)
-
-    @cached_property
-    def memory_by_model(self) -> list[tuple[float, float]]:
-        """The least and the most memory of the GPUs of each model in MiB."""
-        held: list[list[float]] = [[] for _ in self.models]
-        for model, memory in zip(self.model, self.memory_mib, strict=True):
-            held[model].append(memory)
-        return [(min(memory), max(memory)) for memory in held]
 
 
 @dataclass
@@ -259,8 +208,7 @@ class State:
             upper = self.predicted.upper.copy()
             for cell, slowdown in self.seen.items():
                 upper[cell] = self.seen_upper.get(cell, slowdown)
-            p99 = self.predicted.p99
-            known = self.predicted, len(self.seen), np.where(np.isnan(p99), upper, p99)
+            known = self.predicted, len(self.seen), tail_bounds(upper, self.predicted.p99)
             self._tails = known
         return known[2]
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.formulations.rounds import GSLA_TOLERANCE
+from dovetail.formulations.rules import most_bound
 from dovetail.formulations.values import LEAST_SENSITIVITY
 from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.placement import idle_gpus
@@ -147,7 +147,7 @@ class _Queue:
         self.workload = np.array([job.workload for job in self.jobs])
         self.waits = np.ones(len(self.jobs), dtype=np.bool_)
         self._workers = np.array([job.workers for job in self.jobs])
-        self._gsla = np.array([job.gsla for job in self.jobs]) * (1 + GSLA_TOLERANCE)
+        self._gsla = most_bound(np.array([job.gsla for job in self.jobs]))
         self.demand = int(self._workers.sum())
         self._slowdown = state.predicted.slowdown[:, 0]
         count = np.bincount(self.workload, minlength=len(state.workloads)).astype(np.float64)
@@ -163,7 +163,7 @@ class _Queue:
         place = np.flatnonzero(self.waits & (self._workers == job.workers))
         mine = self._slowdown[model, job.workload, self.workload[place]]
         theirs = self._slowdown[model, self.workload[place], job.workload]
-        kept = (mine <= job.gsla * (1 + GSLA_TOLERANCE)) & (theirs <= self._gsla[place])
+        kept = (mine <= most_bound(job.gsla)) & (theirs <= self._gsla[place])
         return _Pairs(place[kept], mine[kept], theirs[kept])
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from heapq import merge
 from operator import itemgetter
 
+from dovetail.formulations.rules import room_mib
 from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.placement import idle_gpus
 from dovetail.solver.policies.policy import NOTHING, Decision
@@ -148,5 +149,5 @@ def _model_for(state: State, job: Job, free: list[int]) -> int | None:
 def _holds(state: State, model: int, job: Job) -> bool:
     need = state.modes[job.workload][0].memory_mib
     machines = state.machines
-    fitting = [need <= machines.memory_mib[g] for g, m in enumerate(machines.model) if m == model]
-    return sum(fitting) >= job.workers
+    room = [room_mib(machines.memory_mib[g]) for g, m in enumerate(machines.model) if m == model]
+    return sum(need <= each for each in room) >= job.workers

@@ -21,6 +21,7 @@ from dovetail.instances.generate import generate
 from dovetail.instances.plan import OBJECTIVES
 from dovetail.solver.rounds import solve, unknown_pairs
 from tests.data import example_data
+from tests.executor.live.waiting import LIMIT_S
 from tests.instances.test_broken_inputs import INSTANCE, PLAN, changed, plan_data
 
 
@@ -42,7 +43,7 @@ def dovetail(*arguments, stdin="", **options):
     """Run the installed program."""
     command = [sys.executable, "-m", "dovetail.cli", *map(str, arguments)]
     return subprocess.run(
-        command, input=stdin, capture_output=True, text=True, check=False, timeout=120, **options
+        command, input=stdin, capture_output=True, text=True, timeout=LIMIT_S, **options
     )
 
 
@@ -146,8 +147,13 @@ def test_preempted_jobs_may_move_and_the_plan_says_so(run, tmp_path):
     run("plan", "library:lab", "--preempt", "-o", path)
     plan = read_plan(path)
     assert plan.preempt
-    assert all(a.start for a in plan.assignments)
     assert run("check", "library:lab", path)[0] == 0
+    _, out, _ = run("plan", "library:lab", "--preempt")
+    stay = sum(not a.start for a in plan.assignments)
+    ran = {job.id for job in library.load("lab").jobs if job.running}
+    moves = len({a.job for a in plan.assignments if a.start} & ran)
+    changes = f"{stay} stay, {moves} move, {len(ran) - stay - moves} stop"
+    assert f"({len(plan.assignments) - stay - moves} start, {changes})" in out
 
 
 def test_explain_tells_the_story_of_a_waiting_job(run, tmp_path):
@@ -274,7 +280,7 @@ def test_same_seed_same_plan(run):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--bogus"], "dovetail: the following arguments are required: COMMAND"),
+        (["--bogus"], "dovetail: unrecognized arguments: --bogus (see dovetail --help)"),
         (
             ["submit", "--bogus", "--", "ls"],
             "dovetail submit: unrecognized arguments: --bogus (see dovetail submit --help)",
@@ -377,6 +383,9 @@ def test_without_a_command_the_help_is_printed(run):
     status, out, err = run()
     assert (status, err) == (0, "")
     assert out.startswith("usage: dovetail")
+    assert run("help") == (status, out, err)
+    assert run("help", "plan") == run("plan", "--help")
+    assert run("version") == run("--version")
 
 
 @pytest.mark.parametrize(
@@ -391,6 +400,10 @@ def test_without_a_command_the_help_is_printed(run):
             ["plan", "x", "--solvr", "a"],
             "dovetail plan: unrecognized arguments: --solvr a, did you ",
         ),
+        (["--verison"], "--verison, did you mean --version? (see dovetail --help)"),
+        (["--json"], "dovetail: unrecognized arguments: --json (see dovetail --help)"),
+        (["plan", "x", "--quiet"], "unrecognized arguments: --quiet (see dovetail plan --help)"),
+        (["plan", "library:labb"], "got 'labb', did you mean lab?"),
         (["plan", "x", "--solvr", "a"], "did you mean --solver? (see dovetail plan --help)"),
         (["plan", "x", "--objective", "jtc"], "invalid choice: 'jtc', did you mean jct?"),
         (
@@ -479,7 +492,7 @@ def test_an_interrupt_ends_a_long_search_at_once(tmp_path, solver):
     time.sleep(12)
     search.send_signal(signal.SIGINT)
     # A machine that is busy with other tests may still be listing groups by now.
-    _, err = search.communicate(timeout=60)
+    _, err = search.communicate(timeout=LIMIT_S)
     assert search.returncode == 130
     assert err == "dovetail: interrupted\n"
     assert not output.exists()

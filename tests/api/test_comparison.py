@@ -48,6 +48,9 @@ def test_a_plan_that_preempts_is_compared_with_rules_that_do():
     stays, moves = (solve(instance, preempt=preempt).plan for preempt in (False, True))
     assert [row.value for row in compare(instance, stays).rows][:2] == [1, 1]
     assert [row.value for row in compare(instance, moves).rows][:3] == [3, 3, 3]
+    again = small([{**jobs[0], "weight": 5}, jobs[1]])
+    rows = compare(again, solve(again, preempt=True).plan).rows
+    assert [(row.placed, row.started) for row in rows[:2]] == [(1, 0), (1, 1)]
 
 
 def test_nothing_to_place():

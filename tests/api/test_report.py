@@ -12,11 +12,13 @@ from dovetail import __version__
 from dovetail.comparison import compare
 from dovetail.instances import library
 from dovetail.instances.checker import check
+from dovetail.instances.generate import generate
 from dovetail.instances.plan import OBJECTIVES, Plan
 from dovetail.report import report_html
 from dovetail.solver.rounds import solve
 from tests.api import samples
 from tests.data import small
+from tests.executor.live.waiting import LIMIT_S
 
 VOID = {"meta", "link", "input"}
 SECTIONS = {"where", "slowdowns", "waiting", "comparison", "settings"}
@@ -163,6 +165,16 @@ def test_every_objective_has_a_page(objective):
     assert objective in page.text["settings"]
 
 
+def test_a_rule_that_costs_more_than_it_saves_has_no_bar():
+    instance = generate(30, seed=2, running=0.5)
+    plan = solve(instance, "completion").plan
+    comparison = compare(instance, plan)
+    assert comparison.rows[-1].value < 0
+    html = report_html(instance, plan, comparison)
+    assert 'aria-label="0.0 % of the longest bar"' in html
+    assert 'width="-' not in html
+
+
 @pytest.mark.parametrize("name", library.names())
 def test_every_shipped_instance_has_a_page(name):
     instance = library.load(name)
@@ -242,7 +254,7 @@ def in_browser(html: str, folder: Path, width: int) -> tuple[str, str]:
         ],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=LIMIT_S,
         check=True,
     )
     return done.stdout, done.stderr

@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from dovetail.executor.simulation.results import RunResult
 from dovetail.instances.traces import library_trace
 from dovetail.simulation_groups import Groups, gain
 from dovetail.solver.policies import POLICIES, Decision, Start, registry
+from tests.executor.live.waiting import LIMIT_S, wait_until
 
 DAY = "library:lab-day"
 ONE = ("--jobs", 1)
@@ -594,7 +594,7 @@ def test_a_policy_of_ones_own_is_compared(run, small):
     Path("own.py").write_text(MINE)
     policies = ("--policies", "fifo,python:own.Late:after_s=5", "-o", "out")
     process = start("compare", *small, *policies, "--jobs", 2)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=LIMIT_S)
     assert (process.returncode, err) == (0, "")
     with open("out/results.csv") as file:
         rows = list(csv.DictReader(file))
@@ -604,7 +604,7 @@ def test_a_policy_of_ones_own_is_compared(run, small):
     ]
     kept = set(Path("out/runs").iterdir())
     Path("own.py").write_text(MINE + "\n# changed")
-    start("compare", *small, *policies, "--jobs", 1).communicate(timeout=60)
+    start("compare", *small, *policies, "--jobs", 1).communicate(timeout=LIMIT_S)
     (new,) = set(Path("out/runs").iterdir()) - kept
     assert "python_own.Late" in new.name
 
@@ -669,12 +669,12 @@ def start(*arguments):
 
 def wait_for_a_run(process, folder):
     runs = folder / "runs"
-    for _ in range(600):
-        if runs.is_dir() and any(not p.name.startswith(".") for p in runs.iterdir()):
-            return
+
+    def one_is_there():
         assert process.poll() is None, process.communicate()
-        time.sleep(0.05)
-    pytest.fail("no run in 30 s")
+        return runs.is_dir() and any(not p.name.startswith(".") for p in runs.iterdir())
+
+    wait_until(one_is_there)
 
 
 def children(pid):
@@ -696,12 +696,8 @@ def test_an_interrupted_comparison_goes_on_where_it_stopped(tmp_path, number):
     wait_for_a_run(process, folder)
     helpers = children(process.pid)
     process.send_signal(number)
-    _, err = process.communicate(timeout=20)
-    for _ in range(100):
-        if not any(map(alive, helpers)):
-            break
-        time.sleep(0.05)
-    assert not any(map(alive, helpers))
+    _, err = process.communicate(timeout=LIMIT_S)
+    wait_until(lambda: not any(map(alive, helpers)))
     done = {p for p in (folder / "runs").iterdir() if not p.name.startswith(".")}
     assert 0 < len(done) < seeds
     for path in done:
@@ -714,7 +710,7 @@ def test_an_interrupted_comparison_goes_on_where_it_stopped(tmp_path, number):
     stamps = {path: path.stat().st_mtime_ns for path in done}
     few = len(done) + 1
     again = start(*week, "--seeds", few, "--jobs", 2, "-o", folder)
-    out, err = again.communicate(timeout=60)
+    out, err = again.communicate(timeout=LIMIT_S)
     assert (again.returncode, err) == (0, "")
     assert "tiresias" in out
     assert {path: path.stat().st_mtime_ns for path in done} == stamps

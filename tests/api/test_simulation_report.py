@@ -38,7 +38,10 @@ SECTIONS = {
 
 
 class Pairing:
-    """Starts everyone at once, two on a GPU where it must, and claims a gap of a quarter."""
+    """Starts everyone at once, two on a GPU where it must; else it claims a gap of a quarter.
+
+    What it claims to have proven is checked, and it does not look at gSLAs.
+    """
 
     def decide(self, state: State) -> Decision:
         draft = Draft(state)
@@ -47,7 +50,8 @@ class Pairing:
             rooms.sort(key=lambda gpu: len(draft.residents(gpu)))
             if len(rooms) >= job.workers:
                 draft.start(job, rooms[: job.workers])
-        return draft.decision(proof=RoundProof(3.0, 4.0, 0.25, 1))
+        shared = any(len(draft.residents(gpu)) > 1 for gpu in range(len(state.machines)))
+        return draft.decision(proof=None if shared else RoundProof(3.0, 4.0, 0.25, 1))
 
 
 def result(policy: str, seed: int, jobs: list[tuple[object, ...]], where, by) -> RunResult:
@@ -374,7 +378,8 @@ def test_proofs_are_told_of_those_who_prove(several):
     rows = {row.policy: row for row in round_table(Groups.of(several[0]))}
     assert (rows["fifo"].proven, rows["fifo"].gap) == ("-", "-")
     ours = rows["dovetail"]
-    assert (ours.proven, ours.optimal, ours.gap) == ("100 %", "0 %", "25.0 %")
+    # Of its rounds a part starts jobs that share, and claims nothing.
+    assert (ours.proven, ours.optimal, ours.gap) == ("15.2 %", "0 %", "25.0 %")
 
 
 def test_no_gslas_no_waits_and_no_sharing_still_make_a_page():

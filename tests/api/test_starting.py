@@ -78,10 +78,14 @@ def test_each_process_of_a_starting_job_gets_its_gpu_share_and_priority(planned)
     assert [line for line in lines if line.startswith("# on")] == ["# on n0", "# on n1"]
 
 
-def test_a_preempted_job_is_started_too(planned):
+def test_a_preempted_job_is_started_only_where_it_moves(planned):
+    # One of the two gets a cap, beside `late`; the other stays.
     instance, _ = planned
     plan = solve(instance, preempt=True).plan
-    assert {rank.job for rank in ranks(instance, plan)} >= {"old", "full"}
+    started = {rank.job for rank in ranks(instance, plan)}
+    assert len(started & {"old", "full"}) == 1
+    everything = plan.replace(assignments=[a.replace(start=None) for a in plan.assignments])
+    assert {rank.job for rank in ranks(instance, everything)} == {job.id for job in instance.jobs}
 
 
 def test_plan_prints_them_in_place_of_the_plan(tmp_path, capsys):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from io import StringIO
 
 import pytest
@@ -8,9 +9,10 @@ from rich.console import Console, RenderableType
 from dovetail import tables
 from dovetail.instances import library
 from dovetail.instances.checker import check
-from dovetail.instances.plan import OBJECTIVES
+from dovetail.instances.plan import OBJECTIVES, Waiting
 from dovetail.solver.rounds import solve
 from dovetail.views import view
+from dovetail.wording import figure
 from tests.api import samples
 from tests.data import small
 
@@ -173,6 +175,31 @@ def test_long_names_lose_their_middle(length):
         assert name.startswith("nnn")
         assert "…" in name
         assert name.strip().endswith(end)
+    waiting = Waiting(job=f"{'n' * length} 1", reason=f"closed: {'why ' * 40}")
+    first, second = printed(tables.waiting_view([waiting], ())).splitlines()[:2]
+    assert re.match(r"n+…n+ 1  closed: why", first)
+    assert second.startswith(" " * 30)
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "told"),
+    [
+        (6.220161, 6, "6.22016"),
+        (123_456_789.0, 6, "123457000"),
+        (1.1574e-5, 6, "0.000011574"),
+        (1234.5, 3, "1230"),
+        (0.0, 6, "0"),
+    ],
+)
+def test_figures_are_written_out(value, digits, told):
+    assert figure(value, digits) == told
+
+
+def test_the_gsla_of_a_latency_job_is_one_of_its_p99():
+    instance = library.load("latency")
+    plan = solve(instance).plan
+    row = next(s for s in printed(tables.plan_view(instance, plan)).splitlines() if "serve" in s)
+    assert row.split()[2:6] == ["1.25", "1.30", "p99", "1.30"]
 
 
 def test_names_are_text_and_no_markup():

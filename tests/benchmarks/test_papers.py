@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.executor.live.waiting import LIMIT_S
+
 PAPERS = Path(__file__).parents[2] / "benchmarks" / "papers"
 DATA = Path(__file__).parents[3] / "shared" / "data"
 
@@ -24,7 +26,7 @@ def need(*parts):
 
 def run(script, *arguments):
     command = [sys.executable, "-W", "error", PAPERS / script, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT_S)
 
 
 def rows_of(path):

@@ -22,6 +22,7 @@ import io
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -32,7 +33,8 @@ from typing import NamedTuple
 import pytest
 
 import dovetail
-from tests.executor.live.waiting import wait_until
+from dovetail.cli import main
+from tests.executor.live.waiting import LIMIT_S, wait_until
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -41,6 +43,9 @@ PAGES = [
 ]
 FENCE = re.compile(r"^```(\w+)?(.*?)\n(.*?)^```$", re.M | re.S)
 TITLE = re.compile(r'title="([^"]+)"')
+FOR_A_SHELL = re.compile(r"[|&;<>$]|python:")
+"""Commands that need one, and those that import a class of the page's: modules are kept."""
+
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 VARYING = (
     (re.compile(r"\b\d+(\.\d+)? m?s\b"), "# s"),
@@ -128,23 +133,42 @@ def commands(text):
 
 def run(command, folder):
     """Run a command; what it prints, and its exit status, are as the page says."""
+    call = run_by_shell if FOR_A_SHELL.search(command.line) else run_here
+    status, printed = call(command.line, folder)
+    assert status == command.status, f"{command.line}\n{printed}"
+    if command.line.endswith("&"):
+        announced = Path(os.environ["DOVETAIL_HOME"]) / "service.json"
+        wait_until(announced.exists, "the service has not started")
+    if command.shown:
+        shows(command.line, command.shown, printed)
+
+
+def run_here(line, folder):
+    """Return exit status and output of a command, run in this process."""
+    printed = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
+    with (
+        contextlib.chdir(folder),
+        contextlib.redirect_stdout(printed),
+        contextlib.redirect_stderr(printed),
+    ):
+        status = main(shlex.split(line)[1:])
+    return status, printed.buffer.getvalue().decode()
+
+
+def run_by_shell(line, folder):
+    """Return exit status and output of a command line, run by a shell."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     child = subprocess.run(
-        ["bash", "-c", f"set -o pipefail; {command.line}"],
+        ["bash", "-c", f"set -o pipefail; {line}"],
         cwd=folder,
         env={**os.environ, "PATH": path},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         check=False,
-        timeout=120,
+        timeout=LIMIT_S,
     )
-    assert child.returncode == command.status, f"{command.line}\n{child.stdout}"
-    if command.line.endswith("&"):
-        announced = Path(os.environ["DOVETAIL_HOME"]) / "service.json"
-        wait_until(announced.exists, 120, "the service has not started")
-    if command.shown:
-        shows(command.line, command.shown, child.stdout)
+    return child.returncode, child.stdout
 
 
 def shows(what, expected, printed):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.executor.live.local_runs import left_over
-from tests.executor.live.waiting import wait_until
+from tests.executor.live.waiting import LIMIT_S, wait_until
 
 PAGE = (Path(__file__).parents[2] / "docs" / "nodes.md").read_text(encoding="utf-8")
 FILE = re.compile(r'^```\w+ title="([^"]+)"\n(.*?)^```$', re.M | re.S)
@@ -33,12 +33,12 @@ def folder(tmp_path, monkeypatch):
     if announced.exists():
         os.kill(json.loads(announced.read_text())["pid"], signal.SIGTERM)
     for home in tmp_path.glob("n?/homes/*"):
-        wait_until(lambda home=home: not left_over(home), within_s=40)
+        wait_until(lambda home=home: not left_over(home))
 
 
 def shell(command):
     done = subprocess.run(
-        ["bash", "-c", command], capture_output=True, text=True, check=False, timeout=60
+        ["bash", "-c", command], capture_output=True, text=True, check=False, timeout=LIMIT_S
     )
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     return done.stdout

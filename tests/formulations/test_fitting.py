@@ -17,7 +17,7 @@ GANG = {"id": "gang", "workers": 3}
 
 
 def placeable(instance: Instance) -> set[str]:
-    found = Problem(instance, "throughput").groups
+    found = Problem.of(instance, "throughput").groups
     return {instance.jobs[k].id for k in found.job}
 
 

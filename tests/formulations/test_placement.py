@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from dovetail.formulations.placement import place
 from dovetail.formulations.problems import Problem
 from dovetail.instances.instance import Instance
-from dovetail.solver.answers import Limits
 from dovetail.solver.greedy import greedy_counts
+from dovetail.solver.types import Limits
 from tests.data import small
 from tests.strategies import Shape, instances
 
@@ -36,7 +36,7 @@ def cluster(gpus, racks=None, jobs=()):
 
 def nodes_of(instance: Instance, counts: dict[str, int]) -> dict[str, str]:
     """Return the nodes on which the groups are placed, named by their jobs, in order."""
-    groups = Problem(instance, "throughput").groups
+    groups = Problem.of(instance, "throughput").groups
     names = [
         "".join(instance.jobs[groups.job[m]].id for m in groups.members(g))
         for g in range(len(groups))
@@ -83,7 +83,7 @@ def test_a_gang_that_shares_some_gpus_only_stays_together():
 
 @given(instances(Shape(jobs=8)), st.integers(0, 9))
 def test_every_group_is_placed_as_often_as_counted_on_gpus_of_its_class(instance, seed):
-    problem = Problem(instance, "throughput")
+    problem = Problem.of(instance, "throughput")
     counts = greedy_counts(problem, Limits(seed=seed), "random")
     placed = place(problem.groups, counts)
     assert Counter(placed.values()) == {g: n for g, n in enumerate(counts.tolist()) if n}

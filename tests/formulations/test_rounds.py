@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dovetail.formulations.rounds import Round, iteration_time
+from dovetail.formulations.modes import iteration_time
+from dovetail.formulations.rounds import Round
 from dovetail.instances.instance import Batch, Instance
 from tests.data import small
 
@@ -54,7 +55,7 @@ def test_full_overlap_hides_the_shorter():
 
 def test_a_pending_job_has_a_variant_for_each_sub_batch():
     instance = with_batch(small([{"id": "j"}], per_process_mib=300))
-    variants = Round(instance).variants[0]
+    variants = Round.of(instance).variants[0]
     assert [v.sub_batch for v in variants] == [64, 32, 16, 8]
     # At full size the workload's own 4000 MiB, below that 2000 + 100 b; 300 for the process.
     assert [v.memory_mib for v in variants] == [4300, 5500, 3900, 3100]
@@ -63,16 +64,16 @@ def test_a_pending_job_has_a_variant_for_each_sub_batch():
 
 def test_sub_batches_are_whole_and_not_below_the_least():
     instance = with_batch(small([{"id": "j"}]), size=48, min=5)
-    assert [v.sub_batch for v in Round(instance).variants[0]] == [48, 24, 12, 6]
+    assert [v.sub_batch for v in Round.of(instance).variants[0]] == [48, 24, 12, 6]
     instance = with_batch(small([{"id": "j"}]), size=12, min=1)
-    assert [v.sub_batch for v in Round(instance).variants[0]] == [12, 6, 3]
+    assert [v.sub_batch for v in Round.of(instance).variants[0]] == [12, 6, 3]
 
 
 def test_a_running_job_keeps_its_sub_batch():
     instance = with_batch(small([running("j", ["g-0"]), running("k", ["g-1"])]))
     j, k = instance.jobs
     instance = instance.replace(jobs=(j.replace(sub_batch=32), k))
-    assert [[v.sub_batch for v in found] for found in Round(instance).variants] == [[32], [64]]
+    assert [[v.sub_batch for v in found] for found in Round.of(instance).variants] == [[32], [64]]
 
 
 def with_nodes(instance: Instance, *nodes) -> Instance:
@@ -88,7 +89,7 @@ def test_gpus_form_a_class_by_model_memory_and_residents():
         {"id": "i", "gpu_count": 1, "gpu": {"model": "V100", "memory_mib": 16000}},
         {"id": "k", "gpu_count": 1, "gpu": {"model": "K80", "memory_mib": 16000}},
     )
-    classes = Round(instance).classes
+    classes = Round.of(instance).classes
     assert [(c.model, c.memory_mib, c.gpus) for c in classes] == [
         ("V100", 15500, ("g-0", "g-3")),
         ("V100", 15500, ("g-1", "g-2", "i-0")),
@@ -100,11 +101,11 @@ def test_gpus_form_a_class_by_model_memory_and_residents():
 
 def test_unlike_shares_of_a_running_gang_tell_its_gpus_apart():
     instance = small([running("j", ["g-0", "g-1"], share=[50, None])], shares=[50])
-    assert [c.gpus for c in Round(instance).classes] == [("g-0",), ("g-1",)]
+    assert [c.gpus for c in Round.of(instance).classes] == [("g-0",), ("g-1",)]
 
 
 def closed(instance: Instance) -> list[str]:
-    return [gpu for c in Round(instance).classes if not c.open for gpu in c.gpus]
+    return [gpu for c in Round.of(instance).classes if not c.open for gpu in c.gpus]
 
 
 def test_free_gpus_and_those_of_running_jobs_are_open():
@@ -148,7 +149,7 @@ def test_slowdown_alone_is_that_of_the_cap():
     instance = small([{"id": "j"}], shares=[50])
     throughput = instance.workloads["a"].replace(throughput={100: 300.0, 50: 200.0})
     instance = instance.replace(workloads={**instance.workloads, "a": throughput})
-    compiled = Round(instance)
+    compiled = Round.of(instance)
     (variant,) = compiled.variants[0]
     assert compiled.alone(variant, None) == 1
     assert compiled.alone(variant, 50) == 1.5
@@ -156,6 +157,6 @@ def test_slowdown_alone_is_that_of_the_cap():
 
 
 def test_a_job_starts_capped_only_where_the_cluster_says_so():
-    assert Round(small(shares=[50, 90])).shares_alone == (None,)
+    assert Round.of(small(shares=[50, 90])).shares_alone == (None,)
     capped = small(shares=[50, 90], start_capped=True, share_sum=80)
-    assert Round(capped).shares_alone == (None, 50)
+    assert Round.of(capped).shares_alone == (None, 50)

@@ -17,7 +17,7 @@ def gain(objective, slowdown=1.5):
     instance = small([JOB])
     workload = instance.workloads["a"].replace(speed={"V100": 0.5}, power_w=200.0)
     instance = instance.replace(workloads={**instance.workloads, "a": workload})
-    values = JobValues(Round(instance), objective)
+    values = JobValues(Round.of(instance), objective)
     return values.gain(np.array([0]), np.array([slowdown]), "V100")[0]
 
 
@@ -43,14 +43,14 @@ def test_energy_counts_every_worker():
 
 def test_an_objective_names_the_field_it_misses():
     with pytest.raises(InputError, match="remaining_s"):
-        JobValues(Round(small([{"id": "j"}])), "jct")
+        JobValues(Round.of(small([{"id": "j"}])), "jct")
     with pytest.raises(InputError, match="power_w"):
-        JobValues(Round(small([{"id": "j"}])), "energy")
+        JobValues(Round.of(small([{"id": "j"}])), "energy")
 
 
 def sensitivity_of_first(jobs, slowdowns, **cluster):
     named = [{"id": f"j{k}", "workload": name} for k, name in enumerate(jobs)]
-    return sensitivities(Round(small(named, slowdowns, shares=[50], **cluster)))[0]
+    return sensitivities(Round.of(small(named, slowdowns, shares=[50], **cluster)))[0]
 
 
 AB = {"pair": ["a", "b"], "slowdown": [1.2, 1.9]}

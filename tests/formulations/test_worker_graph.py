@@ -8,7 +8,6 @@ from random import Random
 import numpy as np
 import pytest
 
-from dovetail.formulations.groups import member_gains
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.worker_graph import ANY, WorkerGraph
 from dovetail.instances import library
@@ -23,13 +22,13 @@ SHAPE = Shape(jobs=6, gpus=4, models=False, memory=False, sets=False)
 
 
 def graph_of(instance: Instance) -> WorkerGraph:
-    problem = Problem(instance, "throughput")
-    return WorkerGraph(problem.groups, member_gains(problem.groups, problem.values))
+    problem = Problem.of(instance, "throughput")
+    return WorkerGraph(problem.groups, problem.groups.gain)
 
 
 def bound(graph: WorkerGraph, box=None):
     box = graph.root if box is None else box
-    pairs = graph.matrices(box)
+    pairs = graph.pairs(box)
     found = match_pairs(
         pairs.pair_value, pairs.single_value, gpus=graph.gpus, required=pairs.required
     )
@@ -74,7 +73,7 @@ def test_the_triangle_of_gangs_is_found():
 
 def test_workers_of_one_gang_take_a_gpu_each():
     graph = graph_of(small([{"id": "j", "workers": 2}], [AA], gpus=3))
-    pairs = graph.matrices(graph.root)
+    pairs = graph.pairs(graph.root)
     assert np.isnan(pairs.pair_value).all()
     assert pairs.single_value.tolist() == [0.5, 0.5]
 
@@ -94,6 +93,37 @@ def test_a_box_narrows_a_gang_down():
     assert capped == pytest.approx(2.1)
 
 
+def test_workers_of_some_jobs_are_worth_what_they_are_among_all():
+    for instance in partial_rounds(20):
+        try:
+            graph = graph_of(instance)
+        except UnsupportedError:
+            continue
+        box = graph.root.settled(0, cap=0.5).settled(-1, excluded=True)
+        every, some = graph.pairs(box), graph.pairs(box, box.differs(graph.root))
+        assert set(graph.job_of_worker[some.workers]) <= {0, len(graph.workers) - 1}
+        np.testing.assert_array_equal(some.pair_value, every.pair_value[some.workers])
+        np.testing.assert_array_equal(some.single_value, every.single_value[some.workers])
+        np.testing.assert_array_equal(some.required, every.required[some.workers])
+
+
+def test_a_gang_dominates_one_that_tolerates_less():
+    gang = {"workload": "a", "workers": 2}
+    jobs = [
+        {"id": "j", **gang, "gsla": 1.1},
+        {"id": "k", **gang, "gsla": 2.0},
+        {"id": "l", **gang, "gsla": 2.0},
+        {"id": "m", **gang, "gsla": 2.0, "weight": 3.0},
+        {"id": "n", "workload": "b"},
+    ]
+    graph = graph_of(small(jobs, [{"pair": ["a", "b"], "slowdown": [1.5, 1.0]}], gpus=4))
+    assert graph.dominated(1).tolist() == [1, 0, 2]
+    assert graph.dominated(2).tolist() == [2, 0]
+    assert graph.dominating(0).tolist() == [0, 1, 2]
+    assert graph.dominating(3).tolist() == [3]
+    assert graph.dominated(4).tolist() == [4]
+
+
 def test_running_gangs_stay_on_the_gpus_they_hold():
     jobs = [running("r", "g-0", "g-1", workload="b"), {"id": "k"}, {"id": "l"}]
     graph = graph_of(small(jobs, [AA], gpus=3))
@@ -107,8 +137,8 @@ def test_running_gangs_stay_on_the_gpus_they_hold():
 
 
 def test_cost_of_gpus_is_taken_off():
-    problem = Problem(small([{"id": "j", "workers": 2}], [AA], gpus=2), "throughput")
-    worth = member_gains(problem.groups, problem.values)
+    problem = Problem.of(small([{"id": "j", "workers": 2}], [AA], gpus=2), "throughput")
+    worth = problem.groups.gain
     graph = WorkerGraph(problem.groups, worth, cost=np.full(len(problem.groups), 0.25))
     most, seats = bound(graph)
     assert most == pytest.approx(0.5)

@@ -6,7 +6,7 @@ import gzip
 import io
 import json
 import sys
-from time import perf_counter
+from time import process_time
 
 import pytest
 
@@ -434,8 +434,8 @@ PLAN = [
     (
         "objective.name",
         "speed",
-        "objective.name: must be 'throughput', 'slowdown', 'sensitivity', 'jct', 'energy' or "
-        "'python:MODULE.CLASS', "
+        "objective.name: must be 'throughput', 'slowdown', 'sensitivity', 'jct', 'energy', "
+        "'completion' or 'python:MODULE.CLASS', "
         "got 'speed'",
     ),
     ("objective.value", None, "objective.value: must be a number, got null"),
@@ -532,9 +532,9 @@ def test_only_some_of_the_known_names_are_listed(tmp_path):
 def test_a_hundred_thousand_errors_are_one_message(tmp_path):
     data = example_data()
     data["jobs"] = [{"colour": k} for k in range(100_000)]
-    start = perf_counter()
+    start = process_time()
     assert told(read_instance, tmp_path / "a.json", data) == "jobs[0].colour: unknown field"
-    assert perf_counter() - start < 30
+    assert process_time() - start < 30
 
 
 PACKED = gzip.compress(b'{"a": 1}' * 1000, mtime=0)
@@ -648,11 +648,11 @@ FILES = [
 def test_broken_file(tmp_path, name, content, message):
     path = tmp_path / name
     path.write_bytes(content)
-    start = perf_counter()
+    start = process_time()
     with pytest.raises(InputError) as caught:
         read_instance(path)
     assert str(caught.value) == f"{path}: {message}"
-    assert perf_counter() - start < 10
+    assert process_time() - start < 10
 
 
 def test_aliases_cannot_ask_for_more_than_there_is(tmp_path):

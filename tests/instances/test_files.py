@@ -8,7 +8,7 @@ import json
 import os
 import subprocess
 import sys
-from time import perf_counter
+from time import process_time
 
 import pytest
 import yaml
@@ -320,14 +320,14 @@ def large_instance():
     }
 
 
-# Three seconds where this was written; the limits leave room for busy machines.
+# Three seconds of the processor's time where this was written.
 @pytest.mark.parametrize(
     ("name", "seconds"),
     [("large.json", 20), pytest.param("large.yaml", 60, marks=pytest.mark.long)],
 )
 def test_a_large_instance_is_read_in_seconds(tmp_path, name, seconds):
     write_data(large_instance(), tmp_path / name)
-    start = perf_counter()
+    start = process_time()
     instance = read_instance(tmp_path / name)
-    assert perf_counter() - start < seconds
+    assert process_time() - start < seconds
     assert len(instance.slowdowns) == 100_128

@@ -1,7 +1,7 @@
 """The search over structures: reproducible by trials, bounded by time, judged on new families."""
 
 import sys
-from time import monotonic
+from time import process_time
 
 import numpy as np
 import pytest
@@ -66,9 +66,9 @@ def test_table_4_is_tried_first():
 
 
 def test_time_is_kept_and_too_little_of_it_leaves_table_4():
-    start = monotonic()
+    start = process_time()
     found = search(*synthetic(), seconds=0.05, base=TensorShare(max_iter=10_000))
-    assert monotonic() - start < 10
+    assert process_time() - start < 10
     assert found.trials == ()
     assert found.best.hidden_layer_sizes == TABLE_4
 

@@ -78,3 +78,13 @@ def test_a_relaxation_on_which_the_simplex_method_cycles_is_given_up():
         # Without a time limit, which alone would have ended it.
         result = solve(instance, objective, solver)
         assert (result.status, result.stopped) == ("optimal", "complete")
+
+
+@pytest.mark.parametrize("seed", [80, 112, 118, 227])
+@pytest.mark.parametrize("solver", ["cpsat", "highs"])
+def test_what_no_plan_needs_does_not_round_what_it_does(solver, seed):
+    """Best plans are worth 0, or ten orders of magnitude less than the worst ones lose."""
+    instance, _ = round_of(seed)
+    best = optimum(instance, "completion")
+    result = solve(instance, "completion", solver)
+    assert_proven(result, instance, "completion", best.value, best.placed_weight)

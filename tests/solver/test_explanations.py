@@ -17,7 +17,7 @@ from dovetail.instances import library
 from dovetail.instances.checker import check
 from dovetail.instances.errors import InputError
 from dovetail.instances.generate import generate
-from dovetail.instances.instance import Instance
+from dovetail.instances.instance import Cluster, Instance
 from dovetail.instances.plan import (
     OBJECTIVES,
     Assignment,
@@ -157,6 +157,13 @@ def test_gsla_of_the_co_runner_against_its_upper_bound_rounded_up():
     )
     condition = "with x's gSLA 1.31 (now 1.20)"
     assert remedies(story)[0] == f"would start beside x on g-0 (slowdown 1.40) {condition}"
+
+
+def test_the_gsla_of_a_latency_job_is_one_of_its_p99():
+    entry = pair(1.1, 1.4, p99=[1.6, 2.0])
+    running = runs("x", "g-0", gsla=1.5, priority="latency")
+    reason = "gsla: beside x on g-0 x's p99 latency could grow 1.60 times, above its gSLA 1.50"
+    assert told(waits(running, slowdowns=[entry])).reason == reason
 
 
 def test_the_share_that_comes_nearest_counts():
@@ -359,6 +366,36 @@ def test_capacity_by_choice(objective: str, slow: float, weight: float, worth: s
     assert remedies(story) == ["can start beside x on g-0 (slowdown 2.00) with nothing changed"]
 
 
+@pytest.mark.parametrize(
+    ("slowed", "slow", "worth"),
+    [
+        # Both end at 200 s, x 100 s later than alone, new no sooner than after x.
+        (2.0, 2.0, ", but completion would fall by 100"),
+        # x ends at 120 s, new, which has 20 s left then, at 140 s in place of 200 s.
+        (1.2, 1.5, "; a plan with it would be better, if by less than the gap shown"),
+    ],
+)
+def test_capacity_by_choice_under_completion(slowed: float, slow: float, worth: str):
+    jobs = [runs("x", "g-0", remaining_s=100), {"id": "new", "remaining_s": 100}]
+    instance = waits(*jobs, slowdowns=[pair(slowed, slow)])
+    story = told(instance, objective="completion")
+    assert story.reason == f"capacity: it could start beside x on g-0 (slowdown {slow:.2f}){worth}"
+    start = "can start beside x on g-0"
+    assert any(text.startswith(start) for text in remedies(story))
+
+
+def test_completion():
+    """Beside x, new would end at 225 s; one after the other, both end by 200 s."""
+    jobs = [runs("x", "g-0", remaining_s=100), {"id": "new", "remaining_s": 100}]
+    story = told(waits(*jobs, slowdowns=[pair(2.0, 2.5)]), objective="completion")
+    assert story.category == "completion"
+    assert story.reason == (
+        "completion: beside x on g-0 they would end later than all jobs, each alone, "
+        "are forecast to"
+    )
+    assert remedies(story) == [ENDED, MORE]
+
+
 def test_what_a_start_would_cost_counts_the_slowest_gpu_of_a_gang():
     """x is slowed 2 on g-1 already, so that joining it on g-0 at 1.5 costs nothing."""
     jobs = [runs("x", "g-0", "g-1"), runs("y", "g-1", workload="c")]
@@ -491,6 +528,12 @@ def test_jobs_that_may_be_preempted_are_pending():
     )
 
 
+def test_a_preempted_job_that_stays_keeps_running():
+    instance = waits(runs("x", "g-0"))
+    plan = Plan(assignments=(row("x", "g-0").replace(start=False),), preempt=True)
+    assert explain(instance, plan, "x").reason.startswith("keeps running alone on g-0")
+
+
 def test_an_explanation_is_plain_data():
     story = told(waits(runs("x", "g-0"), {"id": "new", "gsla": 1.5}, slowdowns=[pair(1.1, 1.62)]))
     assert Explanation.from_data(story.to_data()) == story
@@ -507,7 +550,7 @@ def test_every_waiting_job_has_a_reason_and_every_remedy_holds(
     instance = random_instance(draw, Shape(jobs=6, gpus=4))
     plan = optimum(instance, objective).plan if best else Plan(assignments=())
     running = plan_of(instance, *(a for a in plan.assignments if a.start), objective=objective)
-    found = reasons(Problem(instance, objective), running.assignments)
+    found = reasons(Problem.of(instance, objective), running.assignments)
     placed = {row.job for row in running.assignments}
     assert [waiting.job for waiting in found] == [
         job.id for job in instance.jobs if job.id not in placed
@@ -525,7 +568,7 @@ def test_every_waiting_job_has_a_reason_and_every_remedy_holds(
 def test_a_job_of_the_best_plan_waits_only_where_it_must(draw: Random, objective: ObjectiveName):
     instance = random_instance(draw, Shape(jobs=6, gpus=4))
     plan = optimum(instance, objective).plan
-    found = reasons(Problem(instance, objective), plan.assignments)
+    found = reasons(Problem.of(instance, objective), plan.assignments)
     assert not [waiting.reason for waiting in found if "better plan" in waiting.reason]
 
 
@@ -559,7 +602,7 @@ def test_a_thousand_waiting_jobs_are_told_at_once():
     instance = generate(1500, gpus=400, workloads=26, gangs=False, running=0.27)
     running = plan_of(instance).assignments
     started = time.process_time()
-    found = reasons(Problem(instance, "throughput"), running)
+    found = reasons(Problem.of(instance, "throughput"), running)
     assert (len(running), len(found)) == (400, 1100)
     assert time.process_time() - started < 10
 
@@ -567,7 +610,7 @@ def test_a_thousand_waiting_jobs_are_told_at_once():
 def test_reasons_that_the_time_does_not_suffice_for(monkeypatch):
     instance = generate(40, seed=1)
     plan = solve(instance).plan
-    problem = Problem(instance, "throughput")
+    problem = Problem.of(instance, "throughput")
     clock = SimpleNamespace(monotonic=itertools.count().__next__)
     monkeypatch.setattr(explanations, "time", clock)
     found = reasons(problem, plan.assignments, deadline=1)
@@ -577,3 +620,10 @@ def test_reasons_that_the_time_does_not_suffice_for(monkeypatch):
     assert set(told) <= set(plan.waiting)
     late = reasons(problem, plan.assignments, deadline=-1)
     assert {(each.reason, each.nearest) for each in late} == {(NOT_EXAMINED, None)}
+
+
+@pytest.mark.parametrize("objective", ["throughput", "completion"])
+def test_jobs_wait_for_a_cluster_without_gpus(objective):
+    instance = small([{"id": "j", "remaining_s": 10.0}]).replace(cluster=Cluster(nodes=()))
+    (waits,) = solve(instance, objective).plan.waiting
+    assert waits.reason == "size: it needs a GPU, and the cluster has 0"

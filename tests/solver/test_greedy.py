@@ -10,10 +10,10 @@ from dovetail.formulations.placement import place
 from dovetail.formulations.problems import Problem
 from dovetail.instances.checker import check
 from dovetail.instances.plan import Plan
-from dovetail.solver.answers import Limits
 from dovetail.solver.greedy import greedy_counts
 from dovetail.solver.plans import assignments
 from dovetail.solver.rounds import solve
+from dovetail.solver.types import Limits
 from tests.data import small
 
 AA = {"pair": ["a", "a"], "slowdown": [1.25, 1.25]}
@@ -22,7 +22,7 @@ AB = {"pair": ["a", "b"], "slowdown": [1.25, 1.6]}
 
 def placed(instance, objective="throughput", rule="best", seed=0):
     """Return the GPUs of each placed job, after the checker."""
-    problem = Problem(instance, objective)
+    problem = Problem.of(instance, objective)
     counts = greedy_counts(problem, Limits(seed=seed), rule)
     found = assignments(problem.groups, place(problem.groups, counts))
     assert check(instance, Plan(assignments=found), objective).valid
@@ -115,7 +115,7 @@ def test_random_pairing_is_seeded():
 
 
 def test_who_the_time_does_not_reach_waits():
-    problem = Problem(small([job("r", state="running", gpus=["g-0"]), job("j")]), "throughput")
+    problem = Problem.of(small([job("r", state="running", gpus=["g-0"]), job("j")]), "throughput")
     passed = Limits(deadline=time.monotonic() - 1)
     assert (greedy_counts(problem, passed) == problem.idle_counts).all()
     assert greedy_counts(problem, Limits()).sum() == 2

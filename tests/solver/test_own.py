@@ -12,9 +12,9 @@ from dovetail import Answer, JobValues, Plan, check, solve
 from dovetail.instances import library
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.generate import generate
-from dovetail.solver.answers import Limits
 from dovetail.solver.highs import Highs
 from dovetail.solver.registry import solver_named
+from dovetail.solver.types import Limits
 from dovetail.solver.verification import verify
 from tests.data import small
 

@@ -11,9 +11,9 @@ from dovetail.formulations.problems import Problem
 from dovetail.instances.checker import check
 from dovetail.instances.generate import generate
 from dovetail.instances.plan import OBJECTIVES
-from dovetail.solver.answers import OPTIMAL_GAP, Limits, relative_gap
 from dovetail.solver.partial_pairs import best_partial_sharing
 from dovetail.solver.rounds import solve
+from dovetail.solver.types import OPTIMAL_GAP, Limits, relative_gap
 from tests.data import small
 from tests.formulations.test_worker_graph import partial_rounds
 from tests.oracle import TWO_STAGE, optimum
@@ -23,7 +23,7 @@ from tests.oracle import TWO_STAGE, optimum
 def test_equals_enumeration(objective):
     searched = 0
     for instance in partial_rounds(90):
-        problem = Problem(instance, objective)
+        problem = Problem.of(instance, objective)
         try:
             _ = problem.graph
             continue
@@ -107,7 +107,7 @@ def test_a_gang_of_no_weight_is_placed_for_what_its_partner_gains():
     entry = {"pair": ["a", "b"], "slowdown": [0.5, 0.9]}
     instance = small(jobs, [entry], gpus=2)
     for objective in OBJECTIVES[:3]:
-        choice = best_partial_sharing(Problem(instance, objective), Limits())
+        choice = best_partial_sharing(Problem.of(instance, objective), Limits())
         best = optimum(instance, objective)
         assert abs(choice.value) == pytest.approx(best.value)
         assert relative_gap(choice.bound, choice.value) <= OPTIMAL_GAP

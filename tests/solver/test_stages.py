@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
+from dovetail.formulations.problems import Problem
+from dovetail.formulations.scores import ceiling
+from dovetail.instances import library
 from dovetail.instances.checker import check
 from dovetail.solver.rounds import solve
+from dovetail.solver.stages import Search, WeightPrice, solve_in_stages, weight_units
+from dovetail.solver.types import Limits, Maximum, Proven
 from tests.data import small
 
 SOLVERS = pytest.mark.parametrize("solver", ["cpsat", "highs", "matching", "networkx", "milp"])
@@ -71,3 +78,72 @@ def test_the_same_jobs_paired_otherwise_weigh_the_same(solver):
     cross = {"pair": ["a", "b"], "slowdown": [1.1, 1.1]}
     result = solve(small(jobs, [*same, cross], gpus=2), "slowdown", solver)
     assert result.objective == pytest.approx(1.1 * sum(weights))
+
+
+CHOICES = {"light": (10.0, 1.0), "heavy": (2.0, 2.0), "heavier": (3.0, 2.0)}
+"""Gain and weight of three choices; those of weight 2 gain 3 at most."""
+
+
+def at_a_price(asked, stopped="complete"):
+    def at(price):
+        asked.append(price)
+        worth = {x: gain + price * (weight - 2) for x, (gain, weight) in CHOICES.items()}
+        best = max(worth, key=worth.__getitem__)
+        gain, weight = CHOICES[best]
+        found = Maximum(counts=best, bound=worth[best], stopped=stopped)
+        return found, gain if weight == 2 else -math.inf
+
+    return at
+
+
+HEAVY = Maximum(counts="heavy", bound=math.inf, stopped="complete")
+
+
+def test_the_price_of_weight_grows_until_the_demand_is_met():
+    # At a price of 4 the light choice is worth 10 - 4, more than 3; at 32 no more.
+    asked = []
+    price = WeightPrice()
+    found = price.maximise(HEAVY, 2.0, at_a_price(asked), 1.0, lambda: True)
+    assert asked == [4.0, 32.0]
+    assert (found.counts, found.bound, found.stopped) == ("heavier", 3.0, "complete")
+    price.maximise(HEAVY, 2.0, at_a_price(asked), 1.0, lambda: True)
+    assert asked == [4.0, 32.0, 32.0]
+
+
+def test_a_price_that_is_too_low_bounds_the_gain():
+    found = WeightPrice().maximise(HEAVY, 2.0, at_a_price([], "time_limit"), 1.0, lambda: True)
+    assert (found.counts, found.bound, found.stopped) == ("heavy", 6.0, "time_limit")
+
+
+def test_without_time_for_a_search_there_is_no_bound():
+    found = WeightPrice().maximise(HEAVY, 2.0, at_a_price([]), 1.0, lambda: False)
+    assert (found.counts, found.bound, found.stopped) == ("heavy", math.inf, "time_limit")
+
+
+class Idle(Search):
+    """Starts nothing and bounds the gain poorly; the placed weight not at all."""
+
+    solver = "idle"
+    proof = None
+
+    def heaviest(self):
+        return self.maximise(), weight_units(self.problem)
+
+    def maximise(self, per_gain=1.0, per_watt=0.0, start=None):
+        counts = self.problem.idle_counts
+        return Maximum(counts=counts, bound=1e9, stopped="time_limit", proof=self.proof)
+
+
+def test_a_poor_bound_is_replaced_unless_a_certificate_is_of_it():
+    problem = Problem.of(library.load("first-pairs"), "throughput")
+    idle = Idle(problem, Limits())
+    assert solve_in_stages(idle).bound == ceiling(problem.groups, problem.values).gain
+    idle.proof = lambda problem: Proven(1e9, ())
+    assert solve_in_stages(idle).bound == 1e9
+
+
+def test_a_weight_that_is_not_proven_leaves_the_last_stage_without_a_bound():
+    problem = Problem.of(library.load("weights"), "slowdown")
+    choice = solve_in_stages(Idle(problem, Limits()))
+    assert (choice.bound, choice.stopped) == (math.inf, "time_limit")
+    assert choice.weight_bound == ceiling(problem.groups, problem.values).weight

@@ -14,9 +14,9 @@ from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.generate import generate
 from dovetail.instances.instance import Instance
 from dovetail.solver import table_pairs as module
-from dovetail.solver.answers import Limits
 from dovetail.solver.exact_pairs import best_matching
-from dovetail.solver.table_pairs import best_of_tables, table_pairs
+from dovetail.solver.table_pairs import table_pairs
+from dovetail.solver.types import Limits
 from tests.data import small
 from tests.strategies import Shape, random_instance
 
@@ -32,7 +32,7 @@ def tables_for_small_rounds(monkeypatch):
 
 def random_problems(shape, seeds, objective="throughput"):
     for seed in seeds:
-        yield Problem(alike(random_instance(Random(seed), shape)), objective)
+        yield Problem.of(alike(random_instance(Random(seed), shape)), objective)
 
 
 def alike(instance):
@@ -58,7 +58,7 @@ def test_two_stages_agree_with_the_listed_groups(objective, monkeypatch):
         large = table_pairs(problem)
         if large is None:
             continue
-        found = best_of_tables(large, Limits())
+        found = best_matching(problem, Limits())
         best = listed(problem, monkeypatch)
         assert found.weight_bound == best.weight_bound
         assert found.value == pytest.approx(best.value, rel=1e-9)
@@ -73,7 +73,7 @@ def test_the_optimum_of_the_listed_groups(monkeypatch):
         large = table_pairs(problem)
         if large is None:
             continue
-        found = best_of_tables(large, Limits())
+        found = best_matching(problem, Limits())
         best = listed(problem, monkeypatch)
         assert found.value == pytest.approx(best.value, rel=1e-12)
         assert found.bound == pytest.approx(best.bound, rel=1e-8)
@@ -93,9 +93,9 @@ def test_the_optimum_of_the_listed_groups(monkeypatch):
 @pytest.mark.parametrize("shape", [PAIRS, ANY])
 def test_tables_only_where_plans_are_matchings(shape):
     for seed in range(300):
-        problem = Problem(random_instance(Random(seed), shape), "throughput")
+        problem = Problem.of(random_instance(Random(seed), shape), "throughput")
         if table_pairs(problem) is not None:
-            assert problem.graph.jobs == len(problem.round.jobs)
+            assert problem.graph.jobs == len(problem.round)
 
 
 @pytest.mark.parametrize("objective", ["throughput", "slowdown", "sensitivity"])
@@ -138,10 +138,10 @@ def test_plans_pass_the_checker(preempt):
 def test_larger_rounds(options, monkeypatch):
     for gangs in ({"gangs": False}, {"gang_sharing": "whole"}):
         instance = generate(130, seed=4, workloads=25, **gangs, **options)
-        problem = Problem(instance, "throughput")
+        problem = Problem.of(instance, "throughput")
         large = table_pairs(problem)
         assert large is not None
-        found = best_of_tables(large, Limits())
+        found = best_matching(problem, Limits())
         assert found.value == pytest.approx(listed(problem, monkeypatch).value, rel=1e-9)
 
 
@@ -155,7 +155,7 @@ def test_no_time_leaves_running_jobs_where_they_are():
 @pytest.mark.parametrize("objective", ["energy", "jct"])
 def test_other_objectives_are_listed(objective):
     instance = generate(20, seed=1, gangs=False)
-    assert table_pairs(Problem(instance, objective)) is None
+    assert table_pairs(Problem.of(instance, objective)) is None
 
 
 def test_an_entry_of_the_model_wins_over_one_without():
@@ -165,12 +165,12 @@ def test_an_entry_of_the_model_wins_over_one_without():
     own = {**general, "gpu_model": "V100"}
     for entry, mates in (({"slowdown": [1.1, 1.1]}, 1.1), ({"slowdown": None}, None)):
         instance = small(jobs, [general, {**own, **entry}, other])
-        value = table_pairs(Problem(instance, "throughput")).pairs.value[0, 1]
+        value = table_pairs(Problem.of(instance, "throughput")).pairs.value[0, 1]
         assert np.isnan(value) if mates is None else value == 2 / mates
 
 
 def test_small_rounds_are_listed(monkeypatch):
-    problem = Problem(generate(20, seed=1, gangs=False), "throughput")
+    problem = Problem.of(generate(20, seed=1, gangs=False), "throughput")
     assert table_pairs(problem) is not None
     monkeypatch.setattr(module, "MOST_GROUPS", 10**6)
     assert table_pairs(problem) is None

@@ -39,6 +39,7 @@ KILLED_S: Final = 10.0
 
 ANSWER_S: Final = 10.0
 _ENDS: Final = Patience(answer_s=5.0, active_s=1.0, terminate_s=5.0, shutdown_s=5.0, quit_s=2.0)
+_CUTTING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
 _KEPT: Final = ("PATH", "LD_LIBRARY_PATH", "HOME", "LANG")
 
 Event = Mapping[str, Any]
@@ -340,7 +341,8 @@ class Bench:
     def daemon(self, patience: Patience = _ENDS) -> Daemon:
         """Start a control daemon in a directory of its own."""
         found = self.unstarted(patience)
-        found.start()
+        with _undisturbed():
+            found.start()
         return found
 
     def unstarted(self, patience: Patience = _ENDS) -> Daemon:
@@ -365,8 +367,9 @@ class Bench:
         """Start a client with an environment."""
         called = name or ("client" if not self.clients else f"client {len(self.clients) + 1}")
         before = [sys.executable, "-I", "-S", str(CLIENT)] if program is None else program
-        client = Client(called, words[0], [*before, *words], environment, self.notes, uid)
-        self.clients.append(client)
+        with _undisturbed():
+            client = Client(called, words[0], [*before, *words], environment, self.notes, uid)
+            self.clients.append(client)
         return client
 
     def until(self, look: Callable[[], _Found], within_s: float, why_not: str) -> _Found:
@@ -442,13 +445,17 @@ def limited(seconds: float) -> Iterator[None]:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Let no Ctrl-C stop the clearing up; it counts when that is done."""
+    """Let neither Ctrl-C nor a limit cut short what would leave processes; they count after it."""
+    if threading.current_thread() is not threading.main_thread():
+        # Handlers of signals never run here.
+        yield
+        return
     came: list[int] = []
 
     def later(number: int, _: FrameType | None) -> None:
         came.append(number)
 
-    before = {one: signal.signal(one, later) for one in (signal.SIGINT, signal.SIGTERM)}
+    before = {one: signal.signal(one, later) for one in _CUTTING}
     try:
         yield
     finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from dovetail.executor.live.events import AnyEvent, DeviceHealed, DeviceSick
+from dovetail.executor.live.events import AnyEvent, DeviceHealed, DeviceSick, RankEnded
 from dovetail.executor.live.nodes.fence import Mark
 from dovetail.executor.live.nodes.lease import Lease
 from dovetail.executor.live.nodes.messages import (
@@ -145,12 +145,12 @@ class Remote:
                 self._settle(order)
         self._orders = [order for order in self._orders if order.number > self._done]
         self._note_readings(answer)
-        new = [one for one in answer.news if one.number > self._seen]
-        self._seen = max([self._seen, *(one.number for one in new)])
-        for one in new:
-            if not isinstance(one.event, Prepared):
-                self.story.take_in(one.event)
-        return [self._outside(one.event) for one in new]
+        new = [self._outside(one.event) for one in answer.news if one.number > self._seen]
+        self._seen = max([self._seen, *(one.number for one in answer.news)])
+        for event in new:
+            if not isinstance(event, Prepared):
+                self.story.take_in(event)
+        return new
 
     def _meet(self, answer: Answer, sent_s: float, received_s: float) -> None:
         """Begin anew with an agent that was not known."""
@@ -232,6 +232,8 @@ class Remote:
     def _outside(self, event: AnyEvent | Prepared) -> AnyEvent | Prepared:
         if isinstance(event, DeviceSick | DeviceHealed):
             return event.replace(gpu=self.outside_device(event.gpu))
+        if isinstance(event, RankEnded) and event.ended_s is not None:
+            return event.replace(ended_s=event.ended_s + self._offset_s)
         return event
 
 

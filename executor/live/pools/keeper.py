@@ -555,6 +555,7 @@ class Keeper:
                 rank=rank.number,
                 status=ending.status,
                 asked=self._stopping is not None,
+                ended_s=ending.ended_s,
             )
             self._end(rank, ended)
 

@@ -141,7 +141,8 @@ class LocalPool:
         """Take up the runs that should exist, and return what was found beyond them."""
         for run in runs:
             self._keep(self.files(run.id).read_part() or whole(run))
-        names = sorted(self._running() - set(self._keepers))
+        unreleased = {run.id for run in self.unreleased()}
+        names = sorted((self._running() | unreleased) - set(self._keepers))
         beyond = []
         for name in names:
             found = self.files(name).read_part()

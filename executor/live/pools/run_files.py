@@ -26,6 +26,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dovetail.executor.live.clock import boot_s
 from dovetail.executor.live.jobs import Run
 from dovetail.executor.live.pools.parts import Meeting, Part, whole
 from dovetail.executor.live.pools.processes import Process
@@ -65,12 +66,14 @@ class Started(NamedTuple):
 class Ending(NamedTuple):
     """What ``exit.json`` says: an exit status, or why its program could not be run.
 
-    ``lapsed``: the lease of its node ended it, or kept it from being started.
+    ``lapsed``: the lease of its node ended it, or kept it from being started. ``ended_s``: when
+    that was, in seconds since the machine booted.
     """
 
     status: int | None
-    refused: str = ""
-    lapsed: bool = False
+    refused: str
+    lapsed: bool
+    ended_s: float
 
 
 class StopOrder(NamedTuple):
@@ -221,7 +224,9 @@ class RankFiles(NamedTuple):
         try:
             status = found["status"]
             known = None if status is None else int(status)
-            return Ending(known, str(found["refused"]), bool(found.get("lapsed")))
+            age_s = max(0.0, time.time() - (self.directory / "exit.json").stat().st_mtime)
+            lapsed = bool(found.get("lapsed"))
+            return Ending(known, str(found["refused"]), lapsed, boot_s() - age_s)
         except (KeyError, TypeError, ValueError):
             raise DamagedError(f"{self.directory}/exit.json: cannot be understood") from None
 

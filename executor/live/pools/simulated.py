@@ -268,9 +268,10 @@ class SimulatedNode:
         return self._directory / "runs" / run / f"rank{rank}" / "log"
 
     def _note_start(self, run: Run) -> None:
-        """Log a start that the service before was killed at, before it could log it."""
+        """Log a start that the service before was killed at, before its log had a line."""
         for rank in range(len(run.seats)):
-            if not self._log_file(run.id, rank).exists():
+            log = self._log_file(run.id, rank)
+            if not (log.exists() and log.stat().st_size):
                 self._log([RankStarted(at_s=0.0, run=run.id, rank=rank)])
 
     def _log(self, happened: Sequence[AnyEvent]) -> None:

@@ -20,6 +20,7 @@ from dovetail.instances.instance import Instance
 from dovetail.live.client import Client
 from dovetail.live.peers import Tokens
 from dovetail.live.server import Listening, serving
+from tests.executor.live.waiting import LIMIT_S
 
 ME = pwd.getpwuid(os.getuid()).pw_name
 OTHER = "nobody" if ME != "nobody" else "daemon"
@@ -105,4 +106,4 @@ def served(home, *options, descriptors=None):
         finally:
             if process.poll() is None:
                 process.terminate()
-            process.wait(timeout=30)
+            process.wait(timeout=LIMIT_S)

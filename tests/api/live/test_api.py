@@ -26,7 +26,7 @@ from dovetail.live import application
 from dovetail.live.client import Client
 from dovetail.live.places import NoServiceError
 from tests.api.live.services import ME, OTHER, TOKENS, job, service_here
-from tests.executor.live.waiting import wait_until
+from tests.executor.live.waiting import LIMIT_S, wait_until
 
 
 def state(live, name):
@@ -73,7 +73,7 @@ def test_another_user_at_the_socket_is_told_apart(short_path):
             [sys.executable, "-c", script, live.socket, str(other.pw_uid), str(other.pw_gid)],
             input=asked,
             check=True,
-            timeout=30,
+            timeout=LIMIT_S,
         )
         found = live.client.job("j1")
     assert (found.owner, found.uid) == (OTHER, other.pw_uid)
@@ -359,7 +359,7 @@ def test_the_api_describes_itself(live):
 )
 def test_garbage_on_the_socket_is_harmless(live, garbage, caplog):
     with socket.socket(socket.AF_UNIX) as raw:
-        raw.settimeout(2)
+        raw.settimeout(LIMIT_S)
         raw.connect(live.socket)
         raw.sendall(garbage)
         raw.shutdown(socket.SHUT_WR)
@@ -469,7 +469,7 @@ def test_whoever_follows_does_not_keep_the_service_from_ending_and_hears_of_it(s
         wait_until(lambda: runs(live, name))
         thread.start()
         wait_until(lambda: seen)
-    thread.join(timeout=20)
+    thread.join(timeout=LIMIT_S)
     assert not thread.is_alive()
     assert told == [f"the service at {short_path}/api.sock ended before j1"]
     gc.collect()

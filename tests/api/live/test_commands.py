@@ -22,7 +22,7 @@ import pytest
 from dovetail.cli import main
 from dovetail.live.client import Client
 from tests.api.live.services import ME, TRUTH, served
-from tests.executor.live.waiting import wait_until
+from tests.executor.live.waiting import LIMIT_S, wait_until
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_jobs_outlive_services_that_are_killed_or_ended(short_path, truth, run):
         job = submitted(run)
         wait_until(lambda: view(run, job)["state"] == "profiling")
         process.kill()
-        process.wait(timeout=30)
+        process.wait(timeout=LIMIT_S)
     status, _, err = run("queue")
     gc.collect()
     assert status == 2
@@ -105,7 +105,7 @@ def test_jobs_outlive_services_that_are_killed_or_ended(short_path, truth, run):
         found = view(run, job)
         assert (found["state"], found["runs"]) == ("profiling", 1)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=LIMIT_S) == 0
     assert not (home / "service.json").exists()
     assert not (home / "api.sock").exists()
     stopped = f"dovetail: no service runs in {home}: start one with dovetail serve\n"
@@ -115,7 +115,7 @@ def test_jobs_outlive_services_that_are_killed_or_ended(short_path, truth, run):
 def test_one_directory_has_one_service(simulated, home, run):
     first = json.loads((Path(home) / "service.json").read_text())["pid"]
     with served(home, "--pool", f"simulated:{home}/truth.json") as (second, _):
-        assert second.wait(timeout=30) == 2
+        assert second.wait(timeout=LIMIT_S) == 2
         err = second.stderr.read()
     assert str(first) in err
     assert len(err.splitlines()) == 1
@@ -131,7 +131,7 @@ def test_a_socket_is_neither_taken_from_a_service_nor_from_a_file(simulated, hom
         (file, "a file that is no socket is there"),
     ):
         with served(short_path / "other", *pool, "--socket", path) as (second, _):
-            assert second.wait(timeout=30) == 2
+            assert second.wait(timeout=LIMIT_S) == 2
             assert second.stderr.read() == f"dovetail: {path}: --socket: {told}\n"
     assert run("queue")[0] == 0
     assert file.read_text() == "precious"
@@ -180,6 +180,10 @@ def test_devices_are_drained_and_taken_back(simulated, run):
     status, out, _ = run("drain", "n0-0")
     assert status == 0
     assert re.fullmatch(rf"n0-0: .*drained by {ME}\n", out)
+    run("drain", "n0-1")
+    job = submitted(run)
+    why = f"n0-0 takes no jobs: it is being drained by {ME} (and 1 more)"
+    assert f"{job}  a device that takes jobs; {why}\n" in run("queue")[1]
     assert run("drain", "--off") == (0, "n0-0: takes new jobs\nn0-1: takes new jobs\n", "")
     assert run("drain", "gpu7")[::2] == (
         2,
@@ -246,7 +250,7 @@ def test_the_dashboard_on_a_terminal(simulated, home, run):
         with contextlib.suppress(OSError):
             while os.read(ours, 65536):
                 pass
-        assert dashboard.wait(timeout=30) == 0
+        assert dashboard.wait(timeout=LIMIT_S) == 0
     assert job.encode() in seen
 
 
@@ -365,7 +369,7 @@ def test_following_a_job_says_that_the_service_ends_before_it(short_path, truth,
         ) as follower:
             assert follower.stdout.readline().startswith("simulated: started")
             process.send_signal(ended_by)
-            assert follower.wait(timeout=30) == 2
+            assert follower.wait(timeout=LIMIT_S) == 2
             (told,) = follower.stderr.read().splitlines()
     what = "went away" if ended_by is signal.SIGKILL else f"ended before {job}"
     assert told == f"dovetail: the service at {home}/api.sock {what}"
@@ -404,6 +408,17 @@ def test_real_processes_on_the_cores_of_this_machine(short_path, run, monkeypatc
         status, out, _ = run("submit", "--wait", "--", *words)
         assert (status, out) == (1, "j1: failed: rank 0 ended with status 7\n")
         assert run("logs", "j1")[1] == f"good morning from {short_path}\n--lr -- x y\n"
+        told = "".join(run("show", "j1")[1].split())
+        assert f"logfile{short_path}/home/runs/j1.1/rank0/log" in told
+
+
+def test_a_grace_that_is_longer_than_the_job_s_own_is_not_given(simulated, run):
+    shorter, longer = (submitted(run, "--grace", grace) for grace in ("10s", "1h"))
+    for job in (shorter, longer):
+        wait_until(lambda job=job: view(run, job)["state"] in ("profiling", "running"))
+    told = "its own grace of 10 s, which --grace cannot lengthen"
+    err = run("cancel", "--grace", "30m", shorter, longer)[2]
+    assert err == f"dovetail: {shorter} is killed after {told}\n"
 
 
 def test_the_program_itself_prints_what_is_followed_as_it_comes(simulated, home, run):
@@ -418,5 +433,5 @@ def test_the_program_itself_prints_what_is_followed_as_it_comes(simulated, home,
     ) as follower:
         assert follower.stdout.readline().startswith("simulated: started")
         follower.send_signal(signal.SIGINT)
-        assert follower.wait(timeout=30) == 130
+        assert follower.wait(timeout=LIMIT_S) == 130
         assert follower.stderr.read() == "dovetail: interrupted\n"

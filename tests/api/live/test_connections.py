@@ -12,6 +12,7 @@ from dovetail.live import connections
 from dovetail.live.client import Client
 from dovetail.live.connections import Peer, Room
 from tests.api.live.services import ME, TOKENS, job, served, service_here
+from tests.executor.live.waiting import LIMIT_S
 
 DESCRIPTORS = 256
 
@@ -30,7 +31,7 @@ def test_nobody_takes_the_room_of_others():
 
 def answered(raw):
     """Return all that comes until the other end hangs up."""
-    raw.settimeout(60)
+    raw.settimeout(LIMIT_S)
     return b"".join(iter(lambda: raw.recv(65536), b""))
 
 

@@ -15,7 +15,7 @@ from dovetail.executor.live.nodes.lease import Granted
 from dovetail.live.client import Client
 from tests.api.live.services import served
 from tests.executor.live.local_runs import cleared
-from tests.executor.live.waiting import wait_until
+from tests.executor.live.waiting import LIMIT_S, wait_until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
@@ -75,7 +75,7 @@ def test_a_service_is_started_again_and_its_jobs_run_on(home, filler, ending):
         (pid,) = client.job(runs).pids
         filler.fill()
         process.send_signal(ending)
-        process.wait(timeout=30)
+        process.wait(timeout=LIMIT_S)
         filler.fill()
     with served(home, *POOL) as (process, told), Client(str(home / "api.sock")) as client:
         assert told.startswith("serving the cpu pool")

@@ -11,6 +11,7 @@ from dovetail.executor.live.brain import OVER, JobState
 from dovetail.executor.live.desk import RefusedError
 from dovetail.live import logs
 from dovetail.live.logs import Log, followed, last_lines, written
+from tests.executor.live.waiting import LIMIT_S
 
 UID = os.getuid()
 
@@ -95,7 +96,7 @@ def follow(desk, lines=None, *happenings):
                 desk.state = JobState.FINISHED
         return found
 
-    return asyncio.run(asyncio.wait_for(told(), 30))
+    return asyncio.run(asyncio.wait_for(told(), LIMIT_S))
 
 
 @pytest.fixture(autouse=True)
@@ -172,7 +173,7 @@ def test_following_waits_for_the_log_to_be_there(tmp_path):
         desk.newest = log
         await asyncio.sleep(0.05)
         log.write_text("there\n")
-        found = await asyncio.wait_for(first, 30)
+        found = await asyncio.wait_for(first, LIMIT_S)
         await chunks.aclose()
         return found
 

@@ -15,7 +15,7 @@ from dovetail.executor.live.pools.processes import runs
 from dovetail.executor.live.pools.shim import every_process
 from dovetail.executor.measuring.ledger import read_ledger
 from dovetail.instances.datasets import read_dataset
-from tests.executor.live.waiting import wait_until
+from tests.executor.live.waiting import LIMIT_S, wait_until
 
 SPIN = """
 KIND, FAMILY, BATCH = "training", "spin", {"full": 1, "tiny": 1}
@@ -148,12 +148,12 @@ def test_full_sizes_on_a_core_are_warned_of(campaign, capsys):
 @pytest.mark.long
 def test_nothing_is_lost_and_nothing_measured_twice_after_a_sigkill(campaign):
     process = begun(campaign)
-    wait_until(lambda: len(lines(campaign)) >= 5, 60)
+    wait_until(lambda: len(lines(campaign)) >= 5)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
     kept = lines(campaign)
     # The workers see that nobody is there any more.
-    wait_until(lambda: not workers(campaign), 20)
+    wait_until(lambda: not workers(campaign))
     with (campaign.parent / "out" / "results.jsonl").open("a") as ledger:
         ledger.write('{"key": "torn')
     assert main(command(campaign)) == 0
@@ -167,9 +167,9 @@ def test_nothing_is_lost_and_nothing_measured_twice_after_a_sigkill(campaign):
 )
 def test_ctrl_c_leaves_nothing_behind_but_what_was_measured(campaign, number):
     process = begun(campaign)
-    wait_until(lambda: len(lines(campaign)) >= 4, 60)
+    wait_until(lambda: len(lines(campaign)) >= 4)
     process.send_signal(number)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 130
     assert err == "dovetail: interrupted: the same command goes on from here\n"
     assert out == ""
@@ -182,12 +182,12 @@ def test_ctrl_c_leaves_nothing_behind_but_what_was_measured(campaign, number):
 def test_two_at_once_cannot_write_one_folder(campaign, capsys):
     process = begun(campaign)
     try:
-        wait_until(lambda: len(lines(campaign)) >= 3, 60)
+        wait_until(lambda: len(lines(campaign)) >= 3)
         assert main(command(campaign)) == 2
         assert "another campaign is writing it" in capsys.readouterr().err
     finally:
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=30)
+        process.communicate(timeout=LIMIT_S)
 
 
 class TestBadInput:

@@ -64,9 +64,9 @@ class Watched:
         self.told += self.pool.poll()
         return [(e.kind, e.rank) for e in self.told if run in (None, e.run)]
 
-    def wait_for(self, kind, rank=0, run=None, within_s=60):
+    def wait_for(self, kind, rank=0, run=None):
         """Return the event of that kind once it has been told."""
-        wait_until(lambda: self._found(kind, rank, run), within_s, f"{kind} of rank {rank}")
+        wait_until(lambda: self._found(kind, rank, run), f"{kind} of rank {rank}")
         return self._found(kind, rank, run)
 
     def _found(self, kind, rank, run):

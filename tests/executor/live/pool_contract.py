@@ -25,7 +25,7 @@ from dovetail.executor.live.events import (
 )
 from dovetail.executor.live.jobs import JobSpec, Owner, Run, Seat
 from dovetail.executor.live.pools.pool import NodePool
-from tests.executor.live.waiting import wait_until
+from tests.executor.live.waiting import LIMIT_S, wait_until
 
 ME = Owner(name="me", uid=os.getuid(), gid=os.getgid())
 _OVER = (RankEnded, RankGone, RankRefused)
@@ -166,7 +166,7 @@ class PoolContract:
         while not told.of(run, RankEnded):
             told.woken.clear()
             if not told.of(run, RankEnded):
-                assert told.woken.wait(20.0)
+                assert told.woken.wait(LIMIT_S)
 
     def test_a_failure_is_told_with_its_status(self, open_pool):
         told = open_pool()

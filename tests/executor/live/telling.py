@@ -66,8 +66,8 @@ class Story:
     def ready(self, job, rank=0):
         return self.tell(events.RankReady, run=job.run.id, rank=rank)
 
-    def ended(self, job, status=0, rank=0, asked=False):
-        return self.tell(events.RankEnded, run=job.run.id, rank=rank, status=status, asked=asked)
+    def ended(self, job, status=0, rank=0, **more):
+        return self.tell(events.RankEnded, run=job.run.id, rank=rank, status=status, **more)
 
     def lost(self, job, rank=0):
         return self.tell(events.RankLost, run=job.run.id, rank=rank, reason="no answer")

@@ -55,7 +55,7 @@ def test_measured_pairs_override_predictions_in_both_directions():
     )
     assert (mine.slowdown, theirs.slowdown) == (1.2, 1.4)
     assert mine.source == "measured once"
-    assert table.foretold[0, 0, 0, 1] == pytest.approx(ANALYTIC)
+    assert table.foretold.slowdown[0, 0, 0, 1] == pytest.approx(ANALYTIC)
     beside_itself = table.belief("A100", UNCAPPED, "a/a", "a/a")
     assert beside_itself.source == "analytic, from solo profiles"
 

@@ -105,6 +105,18 @@ class TestGangs:
         assert story.ended(job, rank=2) == (Release("j1.1"),)
         assert job.state is JobState.FINISHED
 
+    def test_it_ended_with_its_last_rank_however_late_that_is_known(self, story):
+        story.know()
+        job = story.submit(workers=3)
+        story.place(job)
+        for rank in range(3):
+            story.ready(job, rank)
+        began_s = job.since_s
+        story.at_s += 100.0
+        for rank, ended_s in enumerate([began_s + 5.0, began_s + 9.0, began_s - 7.0]):
+            story.ended(job, rank=rank, ended_s=ended_s)
+        assert job.since_s == began_s + 9.0
+
     def test_a_rank_that_ends_well_while_others_start_is_not_waited_for(self, story):
         job = story.submit(workers=2)
         story.place(job)

@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import tempfile
-import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from dovetail.executor.live.doctor.finding import Level
 from dovetail.executor.live.doctor.mps import mps_findings
 from dovetail.executor.live.mps.control import PROGRAM
 from dovetail.executor.live.mps.foreign import every_mps
+from tests.executor.live.waiting import wait_until
 
 NEEDS_MPS = pytest.mark.skipif(shutil.which(PROGRAM) is None, reason=f"needs {PROGRAM}")
 
@@ -40,10 +40,7 @@ def running(place):
         yield next(one.pid for one in every_mps() if one.directory == str(place))
     finally:
         subprocess.run([PROGRAM], input="quit\n", text=True, env=environment, check=False)
-        deadline = time.monotonic() + 10
-        while any(one.directory == str(place) for one in every_mps()):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: all(one.directory != str(place) for one in every_mps()))
 
 
 def found(base, name, driver=None, serving=False, **places):

@@ -88,5 +88,5 @@ def test_an_unknown_workload_is_measured_while_known_short_jobs_wait(tmp_path, p
         service.submit([spec(work_s=20, workers=2, estimate_s=1.0)] * 8, ME)
         service.submit([spec(work_s=20, workload="B")], ME)
         service.drain([], False, ME)
-        wait_until(is_in(service, "j9", JobState.FINISHED), 40)
+        wait_until(is_in(service, "j9", JobState.FINISHED))
         assert service.job("j8").state is not JobState.FINISHED

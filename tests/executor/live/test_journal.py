@@ -29,6 +29,7 @@ from dovetail.executor.live.journal import (
 from dovetail.instances.datasets import Measurement, SoloProfile
 from dovetail.instances.instance import Metrics
 from tests.executor.live.telling import Story, run_of, spec
+from tests.executor.live.waiting import LIMIT_S
 
 WAL = f"{JOURNAL}-wal"
 
@@ -581,7 +582,7 @@ def on_a_small_disk(tmp_path, program):
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=LIMIT_S,
     )
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
+from contextlib import ExitStack, closing
 
 import numpy as np
 import pytest
 
-from dovetail.executor.live import fitting
+from dovetail.executor.live import fitting, learning
 from dovetail.executor.live.learning import LEAST_PAIRS, Learner
 from dovetail.instances.datasets import Measurement, Repository, SoloProfile
 from dovetail.instances.instance import Metrics
+from tests.executor.live.waiting import wait_until
 
 MODEL = "A100"
 UNCAPPED = (None, None)
@@ -41,9 +44,24 @@ def measurements(count):
         )
 
 
-def test_what_is_appended_becomes_news_once(tmp_path):
+@pytest.fixture
+def learner_of():
+    """Return what makes learners; the fits that they have under way end with the test."""
+    with ExitStack() as stack:
+        yield lambda *args, **options: stack.enter_context(closing(Learner(*args, **options)))
+
+
+@pytest.fixture
+def usual_priority(monkeypatch):
+    """Give fits their share of the machine; at low priority they would wait for other tests."""
+    main = "import sys; from dovetail.executor.live.fitting import main"
+    program = f"{main}; sys.exit(main(sys.argv[1:]))"
+    monkeypatch.setattr(learning, "module_command", lambda _: (sys.executable, "-P", "-c", program))
+
+
+def test_what_is_appended_becomes_news_once(tmp_path, learner_of):
     repository = Repository(tmp_path / "r.db")
-    learner = Learner(repository, (MODEL,))
+    learner = learner_of(repository, (MODEL,))
     assert learner.beliefs.data.profiles == ()
     assert learner.news() is None
     repository.append(profiles(2))
@@ -55,63 +73,66 @@ def test_what_is_appended_becomes_news_once(tmp_path):
     assert learner.news() is None
 
 
-def test_too_few_pairs_start_no_fit(tmp_path):
+def test_too_few_pairs_start_no_fit(tmp_path, learner_of):
     repository = Repository(tmp_path / "r.db")
     repository.append(profiles(9), itertools.islice(measurements(9), LEAST_PAIRS - 1))
-    learner = Learner(repository, (MODEL,), into=tmp_path / "model")
+    learner = learner_of(repository, (MODEL,), into=tmp_path / "model")
     learner.news()
     assert not learner.fitting
 
 
-@pytest.mark.usefixtures("shadowed")
-def test_enough_pairs_are_fitted_meanwhile_and_the_model_outlives_the_service(tmp_path):
+@pytest.mark.usefixtures("shadowed", "usual_priority")
+def test_enough_pairs_are_fitted_meanwhile_and_the_model_outlives_the_service(tmp_path, learner_of):
     pytest.importorskip("sklearn")
     pytest.importorskip("xgboost")
     repository, into, ended = Repository(tmp_path / "r.db"), tmp_path / "model", threading.Event()
     repository.append(profiles(10), itertools.islice(measurements(9), LEAST_PAIRS))
-    learner = Learner(repository, (MODEL,), into=into, wake=ended.set, kind="castor")
+    learner = learner_of(repository, (MODEL,), into=into, wake=ended.set, kind="castor")
     assert learner.news().model is None
     assert learner.fitting
-    assert ended.wait(120)
+    wait_until(ended.is_set)
     beliefs = learner.news()
     assert learner.trouble == ""
     table = beliefs.table(("ann/w0", "ann/w9"), (MODEL,), (UNCAPPED,))
     found = table.belief(MODEL, UNCAPPED, "ann/w0", "ann/w9")
     assert found.source == f"model fitted on {LEAST_PAIRS} measurements here"
     assert found.upper > found.slowdown
-    again = Learner(repository, (MODEL,), into=into)
+    again = learner_of(repository, (MODEL,), into=into)
     assert again.beliefs.model is not None
     again.news()
     assert not again.fitting
 
 
-def test_a_fit_that_fails_is_told_and_does_not_begin_again_at_once(tmp_path):
+@pytest.mark.usefixtures("usual_priority")
+def test_a_fit_that_fails_is_told_and_does_not_begin_again_at_once(tmp_path, learner_of):
     repository, ended = Repository(tmp_path / "r.db"), threading.Event()
     # Speeds in place of slowdowns: no model can be fitted on these.
     wrong = [m.replace(slowdown=(0.5, 0.5)) for m in measurements(9)]
     repository.append(profiles(9), wrong)
-    learner = Learner(repository, (MODEL,), into=tmp_path / "model", wake=ended.set, kind="castor")
+    learner = learner_of(
+        repository, (MODEL,), into=tmp_path / "model", wake=ended.set, kind="castor"
+    )
     learner.news()
-    assert ended.wait(120)
+    wait_until(ended.is_set)
     assert learner.news() is None
     assert learner.trouble.startswith("no model was fitted: ")
     assert not learner.fitting
 
 
-def test_a_damaged_model_file_is_told_and_analytic_beliefs_remain(tmp_path):
+def test_a_damaged_model_file_is_told_and_analytic_beliefs_remain(tmp_path, learner_of):
     (tmp_path / "model").write_bytes(b"nonsense")
     repository = Repository(tmp_path / "r.db")
     repository.append(profiles(2))
-    learner = Learner(repository, (MODEL,), into=tmp_path / "model")
+    learner = learner_of(repository, (MODEL,), into=tmp_path / "model")
     assert "model" in learner.trouble
     table = learner.news().table(("ann/w0", "ann/w1"), (MODEL,), (UNCAPPED,))
     assert table.belief(MODEL, UNCAPPED, "ann/w0", "ann/w1").source.startswith("analytic")
 
 
-def test_a_learner_that_is_closed_leaves_no_fit_behind(tmp_path):
+def test_a_learner_that_is_closed_leaves_no_fit_behind(tmp_path, learner_of):
     repository = Repository(tmp_path / "r.db")
     repository.append(profiles(9), measurements(9))
-    learner = Learner(repository, (MODEL,), into=tmp_path / "model")
+    learner = learner_of(repository, (MODEL,), into=tmp_path / "model")
     learner.news()
     assert learner.fitting
     learner.close()

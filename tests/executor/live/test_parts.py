@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import pytest
@@ -24,7 +25,7 @@ from dovetail.executor.live.pools.run_files import RunFiles
 from dovetail.executor.live.pools.shim import LAPSED
 
 from .local_runs import Watched, a_run, cleared, left_over, python, write_shim_spec
-from .waiting import wait_until
+from .waiting import LIMIT_S, wait_until
 
 GPUS = ("n1/cpu-0", "n2/cpu-0", "n1/cpu-1")
 # Rank 0 waits for the others where they are told to meet, and all say what they were told.
@@ -305,27 +306,34 @@ class TestAtTheGate:
             write_shim_spec(files.rank(0), "echo started", lease=lease)
             yield files.rank(0)
 
-    def lapse(self):
-        wait_until(lambda: self.lease.lapsed)
+    def prepared(self, rank):
+        """Return the gate of a shim that has prepared its rank; the lease ends in a second."""
+        self.lease.renew_until(boot_s() + 1.0)
+        gate = Gate(rank)
+        with ThreadPoolExecutor(1) as asking:
+            answer = asking.submit(gate.answer, boot_s() + LIMIT_S)
+            while not answer.done():
+                self.lease.renew_until(boot_s() + 1.0)
+                time.sleep(0.02)
+        assert answer.result() == "prepared"
+        return gate
 
     def test_it_prepares_nothing_without_a_lease(self, rank):
         gate = Gate(rank)
-        assert gate.answer(boot_s() + 20) == "lapsed"
+        assert gate.answer(boot_s() + LIMIT_S) == "lapsed"
         gate.dismiss()
         assert rank.started() is None
 
     @pytest.mark.parametrize("another", [False, True])
     def test_it_starts_nothing_after_a_lapse(self, rank, another, tmp_path):
-        self.lease.renew_until(boot_s() + 1.0)
-        gate = Gate(rank)
-        assert gate.answer(boot_s() + 20) == "prepared"
-        self.lapse()
+        gate = self.prepared(rank)
+        wait_until(lambda: self.lease.lapsed)
         if another:
             self.lease.renew_until(boot_s() + 60.0)
         gate.open()
-        assert gate.answer(boot_s() + 20) == f"refused {LAPSED}"
+        assert gate.answer(boot_s() + LIMIT_S) == f"refused {LAPSED}"
         gate.dismiss()
-        assert rank.ending() == (None, LAPSED, True)
+        assert rank.ending()[:3] == (None, LAPSED, True)
         assert rank.log.read_text() == ""
         pool = Watched(LocalPool(tmp_path / "state"))
         pool.pool.resume([a_run("true")])
@@ -334,17 +342,15 @@ class TestAtTheGate:
         pool.pool.close()
 
     def test_it_starts_under_a_lease_that_was_renewed(self, rank):
-        self.lease.renew_until(boot_s() + 1.0)
-        gate = Gate(rank)
-        assert gate.answer(boot_s() + 20) == "prepared"
+        gate = self.prepared(rank)
         first_s = self.lease.deadline_s
         self.lease.renew_until(boot_s() + 60.0)
         wait_until(lambda: boot_s() > first_s)
         gate.open()
-        assert gate.answer(boot_s() + 20) == "started"
+        assert gate.answer(boot_s() + LIMIT_S) == "started"
         gate.leave()
         wait_until(lambda: rank.ending() is not None)
-        assert rank.ending() == (0, "", False)
+        assert rank.ending()[:3] == (0, "", False)
 
 
 AGENT = """

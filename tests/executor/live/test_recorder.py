@@ -15,7 +15,7 @@ import pytest
 from dovetail.executor.live import events
 from dovetail.executor.live.recorder import Recorder
 from dovetail.instances.datasets import Measurement, Repository, SoloProfile
-from tests.executor.live.waiting import wait_until
+from tests.executor.live.waiting import LIMIT_S, wait_until
 
 SOLO = SoloProfile(
     workload="ann/vision",
@@ -148,7 +148,7 @@ def test_who_is_killed_between_repository_and_journal_records_nothing_twice(tmp_
     path = tmp_path / "repository.db"
     command = [sys.executable, "-c", textwrap.dedent(KILLED), str(path)]
     paths = os.pathsep.join([os.getcwd(), *sys.path])
-    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": paths}, timeout=120)
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": paths}, timeout=LIMIT_S)
     assert done.returncode == -9
     recorder = Recorder(Repository(path))
     recorder.offer({7: PROFILED, 9: MEASURED})
@@ -165,6 +165,6 @@ def test_at_the_end_it_does_not_wait_until_others_let_go_of_the_repository(repos
         recorder.offer({1: PROFILED})
         ending = threading.Thread(target=recorder.close)
         ending.start()
-        wait_until(lambda: not ending.is_alive(), 30)
+        wait_until(lambda: not ending.is_alive())
         other.execute("ROLLBACK")
     assert settled(recorder) == 1

@@ -20,7 +20,7 @@ from dovetail.instances.datasets import Repository
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Instance
 from dovetail.solver.policies import Decision, Start
-from tests.executor.live.waiting import wait_until
+from tests.executor.live.waiting import LIMIT_S, wait_until
 
 ME = Owner(name="me", uid=os.geteuid(), gid=os.getegid())
 OTHER = Owner(name="other", uid=os.geteuid() + 1000, gid=1000)
@@ -64,7 +64,7 @@ def serving(service):
         yield service
     finally:
         service.stop()
-        thread.join(20)
+        thread.join(LIMIT_S)
     assert not thread.is_alive()
     if failed:
         raise failed[0]
@@ -355,7 +355,7 @@ def test_a_flood_of_requests_is_answered_in_few_appends(tmp_path):
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(LIMIT_S)
         assert sorted(ids, key=lambda job: int(job[1:])) == [f"j{k}" for k in range(1, 501)]
         assert Counted.appends < 250
 
@@ -395,7 +395,7 @@ def test_one_key_asked_by_many_threads_at_once_is_one_job(tmp_path):
         for thread in asking:
             thread.start()
         for thread in asking:
-            thread.join(20)
+            thread.join(LIMIT_S)
         assert ids == ["j1"] * 20
         assert len(service.jobs()) == 1
 

@@ -22,7 +22,7 @@ from dovetail.executor.live.pools.simulated import SimulatedNode
 from dovetail.executor.live.service import Service
 from dovetail.instances.datasets import Repository
 from tests.executor.live.test_service import ME, TRUTH, service_in, spec
-from tests.executor.live.waiting import wait_until
+from tests.executor.live.waiting import LIMIT_S, wait_until
 
 _STEPS = ("append", "launch", "stop", "release")
 
@@ -89,7 +89,7 @@ def life(directory, at_step, until):
             until(service, killed)
         finally:
             service.stop()
-            thread.join(20)
+            thread.join(LIMIT_S)
     assert not thread.is_alive()
     return killed.is_set()
 
@@ -108,10 +108,10 @@ def prepare(directory):
 
 def all_is_done(service, killed):
     """Cancel the job that never ends once it runs, and wait until all have ended."""
-    wait_until(lambda: killed.is_set() or service.job("j4").state not in QUEUED, 60)
+    wait_until(lambda: killed.is_set() or service.job("j4").state not in QUEUED)
     with suppress(BusyError):
         service.cancel("j4", ME)
-    wait_until(lambda: killed.is_set() or not service.jobs(), 60)
+    wait_until(lambda: killed.is_set() or not service.jobs())
 
 
 def starts_in(directory):
@@ -184,7 +184,7 @@ def test_a_run_of_no_job_is_ended_and_holds_its_device_until_then(tmp_path, capl
     with service_in(tmp_path) as service:
         service.submit([spec(1), spec(1)], ME)
         wait_until(lambda: not service.jobs())
-    assert f"j1 is not started: j1.1 may still be on {busy}" in caplog.text
+    assert f"j1 cannot start: j1.1 may still be on {busy}" in caplog.text
     assert "ended with status -9" in (tmp_path / "runs/j1.1/rank0/log").read_text()
 
 

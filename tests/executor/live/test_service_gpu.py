@@ -115,7 +115,7 @@ def test_a_job_that_never_uses_the_gpu_is_not_said_to_run_and_can_finish(machine
             command=("sh", "-c", "until test -e finish; do sleep 0.1; done")
         )
         (job,) = service.submit([idle], ME)
-        wait_until(lambda: any(service.job(job).pids), 40)
+        wait_until(lambda: any(service.job(job).pids))
         wait_until(lambda: len(machine.daemons()) == 1)
         assert service.job(job).state is JobState.STARTING
         machine.finish()
@@ -127,7 +127,7 @@ def test_a_job_on_the_gpu_but_outside_mps_is_stopped(machine, monkeypatch):
     with machine.service() as service:
         outside = machine.job().replace(command=("sh", "-c", "sleep 600; true"))
         (job,) = service.submit([outside], ME)
-        wait_until(lambda: any(service.job(job).pids), 40)
+        wait_until(lambda: any(service.job(job).pids))
         machine.library.processes["compute"] = [(service.job(job).pids[0], 1 << 30)]
         becomes(service, job, JobState.FAILED)
         assert "not under MPS" in service.job(job).why
@@ -189,7 +189,7 @@ def test_a_job_whose_cublas_is_another_than_it_was_loses_its_cap(machine):
         changed = machine.job(other, workload="A", memory_mib=50.0)
         first, second = service.submit([changed, jobs[1]], ME)
         service.drain([], False, ME)
-        wait_until(lambda: "its library" in service.job(first).why, 40)
+        wait_until(lambda: "its library" in service.job(first).why)
         becomes(service, first, JobState.WAITING)
         assert service.job(first).why == "its library 120600 is not known to compute right at 50 %"
         service.cancel(second, ME)
@@ -253,7 +253,7 @@ def test_who_shares_a_gpu_with_a_fault_is_started_again(machine):
         machine.library.xids = [(0, 31)]
         machine.tell_standin("fault")
         for job in pair:
-            wait_until(lambda job=job: service.job(job).runs == 2, 40)
+            wait_until(lambda job=job: service.job(job).runs == 2)
             becomes(service, job, JobState.RUNNING)
             reasons = [step.why for step in service.job(job).history]
             assert any("of j3.1 and j4.1" in why or "of j3.1, j4.1" in why for why in reasons)
@@ -265,7 +265,7 @@ def test_a_daemon_that_dies_under_its_client_takes_the_job_along_and_is_replaced
         becomes(service, job, JobState.PROFILING)
         (daemon,) = machine.daemons()
         os.kill(daemon, signal.SIGKILL)
-        wait_until(lambda: service.job(job).runs == 2, 40)
+        wait_until(lambda: service.job(job).runs == 2)
         becomes(service, job, JobState.PROFILING)
         assert "the MPS server of its GPU failed" in [s.why for s in service.job(job).history]
         wait_until(lambda: not trouble(service)())

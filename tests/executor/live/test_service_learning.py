@@ -51,7 +51,7 @@ def learning(tmp_path):
 
 def test_jobs_are_profiled_alone_then_share_and_their_slowdowns_are_recorded(tmp_path, learning):
     first, second = learning.submit([spec(600, workload="A"), spec(600, workload="B")], ME)
-    wait_until(is_in(learning, first, JobState.RUNNING), 40)
+    wait_until(is_in(learning, first, JobState.RUNNING))
     # B has no profile yet: it may not join A.
     assert learning.job(second).state is JobState.SUBMITTED
     assert learning.job(second).waiting_for == "an idle device"
@@ -63,21 +63,21 @@ def test_jobs_are_profiled_alone_then_share_and_their_slowdowns_are_recorded(tmp
         "- would start if there were 1 more V100",
     ]
     learning.cancel(first, ME)
-    wait_until(is_in(learning, second, JobState.RUNNING), 40)
+    wait_until(is_in(learning, second, JobState.RUNNING))
     (third,) = learning.submit([spec(600, workload="A")], ME)
-    wait_until(is_in(learning, third, JobState.RUNNING), 40)
+    wait_until(is_in(learning, third, JobState.RUNNING))
     assert learning.job(third).co_runners == ((second,),)
-    wait_until(lambda: kinds(tmp_path).count("recorded") == 3, 40)
+    wait_until(lambda: kinds(tmp_path).count("recorded") == 3)
     found = Repository(tmp_path / "repository.db").data_set().measurements[0]
     assert dict(zip(found.workloads, found.slowdown, strict=True)) == {
         "me/A": pytest.approx(1.2, rel=0.2),
         "me/B": pytest.approx(1.4, rel=0.2),
     }
-    wait_until(lambda: learning.job(second).slowdown, 40)
+    wait_until(lambda: learning.job(second).slowdown)
     shown = learning.job(second)
     assert shown.upper >= shown.predicted >= 1
     learning.cancel(second, ME)
-    wait_until(is_in(learning, second, JobState.CANCELLED), 40)
+    wait_until(is_in(learning, second, JobState.CANCELLED))
     over = learning.job(second)
     assert over.iterations >= shown.iterations > 0
     assert over.slowdown == pytest.approx(1.4, rel=0.2)
@@ -87,14 +87,16 @@ def test_jobs_are_profiled_alone_then_share_and_their_slowdowns_are_recorded(tmp
 
 def test_the_plan_of_the_service_passes_the_checker(learning):
     first, second = learning.submit([spec(600, workload="A"), spec(600, workload="B")], ME)
-    wait_until(is_in(learning, first, JobState.RUNNING), 40)
+    wait_until(is_in(learning, first, JobState.RUNNING))
     instance, plan = learning.instance(), learning.plan()
     assert check(instance, plan).valid
     assert [row.job for row in plan.assignments] == [first]
     assert [(row.job, row.reason) for row in plan.waiting] == [
         (second, "capacity: no device is idle")
     ]
-    assert plan.notes == ("simulated from the instance truth: no process runs",)
+    assert plan.notes[0] == "simulated from the instance truth: no process runs"
+    assert plan.objective is not None
+    assert plan.objective.name == "completion"
     assert plan.solver == "policy dovetail"
     assert learning.explain(first).startswith(f"{first}: running")
 
@@ -103,7 +105,7 @@ def test_a_workload_that_the_repository_knows_needs_no_profile(tmp_path):
     pool = SimulatedNode(tmp_path, TRUTH, 1.0)
     with service_in(tmp_path, pool=pool, watching=QUICK, sample_s=0.05) as service:
         service.submit([spec(600, workload="A")], ME)
-        wait_until(lambda: "recorded" in kinds(tmp_path), 40)
+        wait_until(lambda: "recorded" in kinds(tmp_path))
     other = tmp_path / "other"
     other.mkdir()
     (tmp_path / "repository.db").rename(other / "repository.db")
@@ -119,7 +121,7 @@ def test_a_repository_that_cannot_be_read_holds_up_no_job_and_loses_nothing(tmp_
     pool = SimulatedNode(tmp_path, TRUTH, 1.0)
     with service_in(tmp_path, pool=pool, watching=QUICK, sample_s=0.05) as service:
         service.submit([spec(600, workload="A")], ME)
-        wait_until(lambda: "profiled" in kinds(tmp_path), 40)
+        wait_until(lambda: "profiled" in kinds(tmp_path))
         assert "must be a profile repository" in service.service().trouble
         assert "recorded" not in kinds(tmp_path)
     # Another service knows that A has a profile, and not yet which.
@@ -127,6 +129,6 @@ def test_a_repository_that_cannot_be_read_holds_up_no_job_and_loses_nothing(tmp_
         assert service.job("j1").state is JobState.RUNNING
         assert "must be a profile repository" in service.service().trouble
         path.unlink()
-        wait_until(lambda: "recorded" in kinds(tmp_path), 40)
-        wait_until(lambda: not service.service().trouble, 40)
+        wait_until(lambda: "recorded" in kinds(tmp_path))
+        wait_until(lambda: not service.service().trouble)
     assert [found.workload for found in Repository(path).data_set().profiles] == ["me/A"]

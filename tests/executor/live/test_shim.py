@@ -18,7 +18,7 @@ from dovetail.executor.live.pools.run_files import RunFiles
 from dovetail.executor.live.progress import HOOK_DIRECTORY
 
 from .local_runs import a_run, cleared, write_shim_spec
-from .waiting import wait_until
+from .waiting import LIMIT_S, wait_until
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def rank(tmp_path):
 class TestGate:
     def test_a_service_that_dies_before_the_gate_opens_leaves_no_trace(self, rank):
         gate = Gate(rank)
-        assert gate.answer(boot_s() + 20) == "prepared"
+        assert gate.answer(boot_s() + LIMIT_S) == "prepared"
         assert len(holders(rank.token, os.geteuid())) == 2
         gate.dismiss()
         assert holders(rank.token, os.geteuid()) == []
@@ -43,20 +43,20 @@ class TestGate:
 
     def test_of_two_launchers_of_a_rank_one_starts_it(self, rank):
         gates = [Gate(rank), Gate(rank)]
-        assert [gate.answer(boot_s() + 20) for gate in gates] == ["prepared", "prepared"]
+        assert [gate.answer(boot_s() + LIMIT_S) for gate in gates] == ["prepared", "prepared"]
         for gate in gates:
             gate.open()
-        assert sorted(gate.answer(boot_s() + 20) for gate in gates) == ["started", "taken"]
+        assert sorted(gate.answer(boot_s() + LIMIT_S) for gate in gates) == ["started", "taken"]
         wait_until(lambda: rank.log.exists() and rank.log.read_text() == "started\n")
         for gate in gates:
             gate.leave()
 
     def test_a_rank_that_must_never_start_does_not(self, rank):
         gate = Gate(rank)
-        assert gate.answer(boot_s() + 20) == "prepared"
+        assert gate.answer(boot_s() + LIMIT_S) == "prepared"
         assert rank.never_start("it was stopped")
         gate.open()
-        assert gate.answer(boot_s() + 20) == "taken"
+        assert gate.answer(boot_s() + LIMIT_S) == "taken"
         gate.dismiss()
         assert rank.started().never == "it was stopped"
         assert not rank.never_start("again")
@@ -71,15 +71,15 @@ class TestGate:
     def test_a_pattern_that_is_none_is_refused(self, rank):
         gate = self.gate_with_pattern(rank, "((")
         expected = "refused missing ), unterminated subpattern at position 1"
-        assert gate.answer(boot_s() + 20) == expected
+        assert gate.answer(boot_s() + LIMIT_S) == expected
         gate.dismiss()
         assert holders(rank.token, os.geteuid()) == []
 
     def test_a_reader_that_fails_harms_nothing_but_the_count(self, rank):
         gate = self.gate_with_pattern(rank, "started")
-        assert gate.answer(boot_s() + 20) == "prepared"
+        assert gate.answer(boot_s() + LIMIT_S) == "prepared"
         gate.open()
-        assert gate.answer(boot_s() + 20) == "started"
+        assert gate.answer(boot_s() + LIMIT_S) == "started"
         trouble = rank.directory / "shim.log"
         wait_until(lambda: "no such group" in trouble.read_text())
         assert rank.log.read_text() == "started\n"
@@ -89,7 +89,7 @@ class TestGate:
     def test_a_damaged_specification_is_told_in_its_log(self, rank):
         (rank.directory / "spec.json").write_text("{")
         gate = Gate(rank)
-        assert gate.answer(boot_s() + 20) == ""
+        assert gate.answer(boot_s() + LIMIT_S) == ""
         gate.dismiss()
         assert "JSONDecodeError" in (rank.directory / "shim.log").read_text()
 

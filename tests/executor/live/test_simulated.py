@@ -221,6 +221,18 @@ class TestPool:
         assert list(again.poll()) == []
         again.close()
 
+    def test_a_log_that_was_opened_and_not_written_gets_its_line(self, tmp_path):
+        pool = SimulatedNode(tmp_path, truth())
+        run = run_of("j1", "A")
+        pool.launch(run)
+        pool.close()
+        log = tmp_path / "runs" / "j1.1" / "rank0" / "log"
+        log.write_text("")
+        again = SimulatedNode(tmp_path, truth())
+        again.resume([run])
+        again.close()
+        assert log.read_text() == "simulated: started, not run: simulate\n"
+
     def test_a_file_that_is_none_of_its_own_is_named(self, tmp_path):
         (tmp_path / "simulated.json").write_text(json.dumps({"boot": 1}))
         with pytest.raises(InputError, match="is no file of a simulated pool"):

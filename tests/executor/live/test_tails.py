@@ -73,10 +73,11 @@ def test_all_ranks_count_and_one_that_is_silent_is_waited_for():
     assert tails.since(0.0).p99_s == pytest.approx(1.0, rel=0.03)
 
 
-def test_too_few_latencies_and_histograms_that_shrink_are_no_tail():
+def test_too_few_latencies_and_histograms_that_cannot_be_are_no_tail():
     assert tail_of({3: LEAST - 1}) is None
     assert tail_of({}) is None
     assert tail_of({3: LEAST + 1, 4: -1}) is None
+    assert tail_of({10**9: LEAST}) is None
     assert tail_of({3: LEAST}) is not None
 
 

@@ -12,7 +12,7 @@ from dovetail import check, solve
 from dovetail.executor.live import events
 from dovetail.executor.live.beliefs import Beliefs
 from dovetail.executor.live.brain import HOLDING, JobState, TransitionError
-from dovetail.executor.live.world import CannotStartError, World, workload_name
+from dovetail.executor.live.world import CannotStartError, World, in_groups, workload_name
 from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
 from dovetail.instances.instance import Cluster, Metrics
 from dovetail.solver.policies import Start, policy_named
@@ -86,7 +86,7 @@ def start(world, live, *gpus, shares=None):
 
 def put(story, world, live, *gpus, shares=None):
     """Start a job as the service does, and let all its ranks run."""
-    placed = world.place(start(world, live, *gpus, shares=shares))
+    (placed,) = world.place(start(world, live, *gpus, shares=shares))
     story.tell(type(placed), run=placed.run, profiling=placed.profiling)
     for rank in range(live.spec.workers):
         story.started(live, rank)
@@ -123,9 +123,9 @@ def test_an_unknown_workload_starts_alone_and_is_profiled():
     world = world_of(story)
     put(story, world, first, "g0")
     assert first.state is JobState.PROFILING
-    assert "may not share" in world.refusal(start(world, known, "g0"))
+    assert "no entry lets" in world.refusal(start(world, known, "g0"))
     put(story, world, known, "g1")
-    assert "may not share" in world.refusal(start(world, second, "g1"))
+    assert "no entry lets" in world.refusal(start(world, second, "g1"))
     with pytest.raises(CannotStartError, match=f"{second.id} cannot start"):
         world.place(start(world, second, "g1"))
 
@@ -135,7 +135,7 @@ def test_what_could_not_be_profiled_runs_alone_and_is_not_profiled_again():
     job = story.submit(workload="new")
     job.alone_only = "reports no progress"
     world = world_of(story)
-    placed = world.place(start(world, job, "g0"))
+    (placed,) = world.place(start(world, job, "g0"))
     assert not placed.profiling
 
 
@@ -171,7 +171,7 @@ def test_an_idle_device_that_takes_nobody_is_never_offered():
     drain(story, "g1")
     assert world.renew(story.at_s)
     assert sum(world.state.idle_count) == 2
-    assert "takes no jobs" in world.refusal(start(world, jobs[0], "g1"))
+    assert "g1 is being drained" in world.refusal(start(world, jobs[0], "g1"))
     assert set(world.instance().places) == {"g0", "g2"}
     for name in ("fifo", "unaware", "binpack", "random", "dovetail"):
         decided = policy_named(name).decide(world.state)
@@ -186,7 +186,7 @@ def test_a_job_on_a_device_that_is_gone_is_hidden_and_holds_its_other_devices():
     world = World(story.brain, cluster(("g0", "g1")), Beliefs(repository()))
     assert not world.state.running
     assert world.refusal(start(world, other, "g0")) is None
-    assert "takes no jobs" in world.refusal(start(world, other, "g1"))
+    assert "has no GPU g1" in world.refusal(start(world, other, "g1"))
     assert set(world.instance().places) == {"g0"}
 
 
@@ -268,7 +268,9 @@ def test_users_that_may_not_share_are_told_apart():
 
     world = world_of(story, sharing=same_user)
     put(story, world, ann, "g0")
-    assert world.refusal(start(world, bob, "g0")) == f"it may not share with {ann.id}"
+    assert (
+        world.refusal(start(world, bob, "g0")) == f"{bob.id} and {ann.id} may not share: two users"
+    )
     a, b = (seen(world, job).workload for job in (ann, bob))
     assert (0, a, b) in world.state.clashes
     assert (0, a, a) not in world.state.clashes
@@ -285,17 +287,34 @@ def test_only_allowed_shares_have_beliefs():
     }
     assert known == {(None, None), (50, 50)}
     job = next(iter(story.brain.queued.values()))
-    assert "30 % is not allowed" in world.refusal(start(world, job, "g0", shares=(30,)))
+    assert "30 % is not known to compute right" in world.refusal(
+        start(world, job, "g0", shares=(30,))
+    )
 
 
 def test_a_pair_may_start_at_caps_at_which_nobody_knows_its_jobs_alone():
     story = known_story()
     jobs = [story.submit(), story.submit()]
-    world = world_of(story, rules={"shares": [50]})
+    world = world_of(story, rules={"shares": [50], "start_capped": True})
     pair = [start(world, job, "g0", shares=(50,)) for job in jobs]
-    assert "nobody knows how fast it runs alone" in world.refusal(pair[0])
-    placed = [world.place(one, {0}) for one in pair]
+    assert "throughput at 100 and 50 must be known" in world.refusal(pair[0])
+    placed = world.place(*pair)
     assert [one.run.seats[0].share for one in placed] == [50, 50]
+
+
+def test_of_those_that_start_together_all_start_or_none():
+    story = known_story()
+    vision, speech, other = story.submit(gsla=1.3), story.submit(workload="speech"), story.submit()
+    world = world_of(story, together("vision", "speech", (1.4, 1.4)))
+    groups = in_groups(
+        [start(world, vision, "g0"), start(world, other, "g1"), start(world, speech, "g0")]
+    )
+    assert [[one.job.id for one in group] for group in groups] == [["j1", "j2"], ["j3"]]
+    with pytest.raises(CannotStartError, match=r"j1, j2 cannot start: job j1: gsla: "):
+        world.place(*groups[0])
+    assert len(world.state.pending) == 3
+    assert not any(world.state.residents)
+    assert [one.run.id for one in world.place(*groups[1])] == ["j3.1"]
 
 
 def test_a_workload_whose_library_is_unproven_gets_no_share_and_others_keep_theirs():
@@ -325,7 +344,7 @@ def test_a_gsla_is_held_against_the_bound_of_the_measured():
     world = world_of(story, together("vision", "speech", (1.2, 1.4)))
     put(story, world, first, "g0")
     # 1.2 was measured, and its bound is 1.325.
-    assert "whose gSLA is 1.3" in world.refusal(start(world, second, "g0"))
+    assert f"{first.id}: gsla: slowdown 1.325" in world.refusal(start(world, second, "g0"))
 
 
 def test_the_gsla_of_a_latency_critical_job_is_held_against_its_measured_tail():
@@ -335,7 +354,7 @@ def test_the_gsla_of_a_latency_critical_job_is_held_against_its_measured_tail():
     measured = together("vision", "speech", (1.2, 1.2)).replace(p99=(1.9, None))
     world = world_of(story, measured)
     put(story, world, late, "g0")
-    assert f"{late.id} to 2.1, whose gSLA is 1.5" in world.refusal(start(world, batch, "g0"))
+    assert f"{late.id}: gsla: slowdown 2.098" in world.refusal(start(world, batch, "g0"))
     assert not world.state.tails_kept(
         0, [world.state.sharer(seen(world, job), None, 0) for job in (late, batch)]
     )
@@ -355,9 +374,9 @@ def test_memory_that_an_owner_names_counts_and_becomes_the_limit():
     story = known_story()
     large, small = story.submit(memory_mib=32001.0), story.submit()
     world = world_of(story)
-    placed = world.place(start(world, large, "g0"))
+    (placed,) = world.place(start(world, large, "g0"))
     assert placed.run.seats[0].memory_mib == 32001.0
-    assert "too little memory" in world.refusal(start(world, small, "g0"))
+    assert "g0: memory: " in world.refusal(start(world, small, "g0"))
 
 
 def test_what_ran_once_fits_however_wide_the_bound_on_its_next_run():
@@ -367,7 +386,7 @@ def test_what_ran_once_fits_however_wide_the_bound_on_its_next_run():
     assert beliefs.workload("ann/vision", (MODEL,)).memory_mib > 40000
     world = World(story.brain, cluster(), beliefs)
     put(story, world, job, "g0")
-    assert "too little memory" in world.refusal(start(world, other, "g0"))
+    assert "g0: memory: " in world.refusal(start(world, other, "g0"))
 
 
 def test_a_flood_of_unknown_workloads_makes_one_kind():
@@ -411,28 +430,47 @@ def test_the_last_idle_device_is_started_capped_where_partners_come_soon():
     assert world.refusal(start(world, jobs[1], "g0")) is not None
 
 
+@pytest.mark.parametrize(
+    ("gpu", "shares", "told"),
+    [
+        (-1, None, "'j1' on a GPU that is not there"),
+        (1, None, "'j1' on a GPU that is not there"),
+        (0, (150,), "the check failed: ValidationError"),
+        ("g0", None, "the check failed: TypeError"),
+    ],
+)
+def test_a_start_that_is_nonsense_is_refused(gpu, shares, told):
+    story = capped_story("g0")
+    story.submit()
+    world = capped_world(story)
+    (job,) = world.state.pending.values()
+    with pytest.raises(CannotStartError, match=told):
+        world.place(Start(job, (gpu,), shares))
+    assert world.state.pending
+
+
 def test_no_cap_where_nobody_comes_or_other_devices_are_idle_or_rules_say_no():
     seldom = capped_story("g0")
     job = seldom.submit(estimate_s=60.0)
     world = capped_world(seldom)
-    assert world.with_cap(start(world, job, "g0")).shares is None
+    assert world.with_cap(start(world, job, "g0"))[0].shares is None
     often = capped_story("g0", "g1")
     jobs = [often.submit(estimate_s=36000.0) for _ in range(20)]
     world = capped_world(often, ("g0", "g1"))
-    assert world.with_cap(start(world, jobs[0], "g0")).shares is None
+    assert world.with_cap(start(world, jobs[0], "g0"))[0].shares is None
     put(often, world, jobs[0], "g0")
-    assert world.with_cap(start(world, jobs[1], "g1")).shares == (50,)
+    assert world.with_cap(start(world, jobs[1], "g1"))[0].shares == (50,)
     world.cluster = world.cluster.replace(start_capped=False)
     world.learn(world.beliefs)
     world.renew(often.at_s)
-    assert world.with_cap(start(world, jobs[1], "g1")).shares is None
+    assert world.with_cap(start(world, jobs[1], "g1"))[0].shares is None
 
 
 def test_no_cap_at_which_the_owner_would_be_slower_than_he_accepts():
     story = capped_story("g0")
     jobs = [story.submit(estimate_s=36000.0, gsla=1.1) for _ in range(20)]
     world = capped_world(story)
-    assert world.with_cap(start(world, jobs[0], "g0")).shares is None
+    assert world.with_cap(start(world, jobs[0], "g0"))[0].shares is None
 
 
 def test_beliefs_that_are_learned_make_another_state():
@@ -494,7 +532,7 @@ def test_whatever_a_policy_decides_the_brain_takes_what_the_world_lets_pass(name
 
 
 def put_all(story, world, live, one):
-    placed = world.place(one)
+    (placed,) = world.place(one)
     story.tell(type(placed), run=placed.run, profiling=placed.profiling)
     for rank in range(live.spec.workers):
         story.started(live, rank)
@@ -532,17 +570,6 @@ def hold_against_brain(story, world):
         assert story.brain.jobs[job.id].state in HOLDING
         assert job.rate > 0
     world.instance()
-
-
-def test_who_starts_beside_another_may_have_a_cap_that_nobody_has_tried_alone():
-    story = known_story()
-    job = story.submit()
-    world = world_of(story, rules={"shares": [40, 60]})
-    capped = start(world, job, "g0", shares=(60,))
-    assert "nobody knows how fast it runs alone at 60 %" in world.refusal(capped)
-    on = capped.gpus
-    assert world.refusal(capped, on) is None
-    assert world.place(capped, on).run.seats[0].share == 60
 
 
 def test_a_round_reads_only_the_jobs_that_have_changed(monkeypatch):

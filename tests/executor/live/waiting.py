@@ -5,11 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+LIMIT_S = 300.0
+"""After so long, what a test waits for will not come: the machine may be busy with much else."""
 
-def wait_until(condition: Callable[[], object], within_s: float = 60.0, what: str = "") -> None:
+
+def wait_until(condition: Callable[[], object], what: str = "") -> None:
     """Return once ``condition()`` holds; fail with ``what`` when it does not in time."""
-    until = time.monotonic() + within_s
+    until = time.monotonic() + LIMIT_S
     while not condition():
         if time.monotonic() > until:
-            raise AssertionError(f"not within {within_s:g} s: {what or condition}")
+            raise AssertionError(f"not within {LIMIT_S:g} s: {what or condition}")
         time.sleep(0.02)

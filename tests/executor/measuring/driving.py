@@ -9,9 +9,8 @@ import subprocess
 import threading
 
 from dovetail.executor.measuring.workloads import WORKER
+from tests.executor.live.waiting import LIMIT_S
 from tests.pytorch import TORCH_PYTHON
-
-PATIENCE_S = 60
 
 
 def worker_command(workload, *options, size="tiny", seed=1):
@@ -53,7 +52,7 @@ class Worker:
 
     def event(self):
         """Return the next event; None at the end."""
-        line = self._lines.get(timeout=PATIENCE_S)
+        line = self._lines.get(timeout=LIMIT_S)
         return json.loads(line) if line else None
 
     def until(self, event):
@@ -72,7 +71,7 @@ class Worker:
 
     def end(self):
         """Return its exit status, and what it has printed to standard error."""
-        status = self.process.wait(PATIENCE_S)
+        status = self.process.wait(LIMIT_S)
         return status, self.process.stderr.read()
 
     def _read(self):

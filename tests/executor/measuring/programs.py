@@ -10,10 +10,11 @@ from dovetail.executor.measuring.crew import Crew, Limits
 from dovetail.executor.measuring.ledger import Ledger
 from dovetail.executor.measuring.runner import Runner
 from dovetail.executor.measuring.workloads import WORKER
+from tests.executor.live.waiting import LIMIT_S
 
 from .made import campaign, machine
 
-HASTY = Limits(ready_s=20.0, obey_s=3.0)
+HASTY = Limits(ready_s=LIMIT_S, obey_s=3.0)
 BRIEF = {"settle_s": 0.1, "least_s": 0.4, "most_s": 1.0, "relative_error": 0.5}
 
 SPIN = """

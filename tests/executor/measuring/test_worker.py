@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dovetail.executor.measuring.workloads.session import told, why
+from tests.executor.live.waiting import LIMIT_S
 from tests.executor.measuring.driving import Worker, worker_command
 from tests.pytorch import needs_torch
 
@@ -137,7 +138,7 @@ def test_it_ends_when_nobody_listens(own):
     process.stdout.close()
     process.stdin.write(b'{"do": "run"}\n')
     process.stdin.flush()
-    assert process.wait(timeout=60) == 1
+    assert process.wait(timeout=LIMIT_S) == 1
     assert process.communicate()[1] == b""
 
 

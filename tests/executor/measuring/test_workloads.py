@@ -10,6 +10,7 @@ import pytest
 
 from dovetail.executor.measuring.workloads import BUILT_IN, WORKER
 from dovetail.executor.measuring.workloads.loading import WorkloadError, load
+from tests.executor.live.waiting import LIMIT_S
 from tests.pytorch import TORCH_PYTHON, needs_torch
 
 PROGRAM = Path(__file__).with_name("built_in.py")
@@ -22,7 +23,7 @@ TRAINED = ("convnet", "transformer", "gpt", "lstm", "recommender", "graph")
 def computed():
     """What each workload computes, told by one process."""
     command = [TORCH_PYTHON, "-W", "error", PROGRAM, WORKER.parent, *TRAINED]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT_S)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

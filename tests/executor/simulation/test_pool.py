@@ -11,6 +11,7 @@ from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Instance
 from dovetail.instances.slowdown_table import SlowdownTable
 from dovetail.solver.policies import Decision, Start, policy_named
+from dovetail.solver.policies.policy import RoundProof
 from tests.executor.simulation.worlds import finishes, run, trace, world
 
 
@@ -269,6 +270,28 @@ def test_a_decision_on_a_round_comes_after_what_happens_at_that_moment():
 def test_a_decision_that_breaks_a_rule_is_refused(script, told):
     with pytest.raises(PolicyError, match=told):
         simulate(trace((0, 2, 10, "a")), world(), script)
+
+
+class Proving(Scripted):
+    """A script that claims to have proven what it does."""
+
+    def decide(self, state):
+        return super().decide(state)._replace(proof=RoundProof(1.0, 1.0, 0.0, 2))
+
+
+@pytest.mark.parametrize(
+    ("where", "told"),
+    [
+        (world(1, 1, [("a", "b", 1.4, 1.2)]), "job j0: gsla: slowdown 1.4 > 1.3"),
+        (world(1, 1), "entry: no entry lets j0"),
+        (world(1, 1, SLOW, memory_mib=1900.0), "memory: j0, j1 need 2000 MiB > 1900 MiB"),
+    ],
+)
+def test_a_decision_with_a_proof_has_to_pass_the_checker(where, told):
+    jobs = trace((0, 1, 40, "a", 1.3), (10, 1, 20, "b"))
+    starts = [(0, "j0", (0,)), (10, "j1", (0,)), (40, "j1", (0,))]
+    with pytest.raises(PolicyError, match=f"breaks a rule: .*{told}"):
+        simulate(jobs, where, Proving(starts))
 
 
 def with_tails(where, p99):

@@ -49,7 +49,10 @@ class Erratic:
             draft.start(job, gpus, shares, mode)
 
     def _share(self, draft, gpu):
-        left = 100 - draft.capped(gpu)
+        starts = draft.decision().starts
+        shares = {one.job: dict(zip(one.gpus, one.shares, strict=True)) for one in starts}
+        taken = [shares[o][gpu] if o in shares else o.share_on(gpu) for o in draft.residents(gpu)]
+        left = 100 - sum(share or 0 for share in taken)
         return self._draw.choice([None, *(share for share in SHARES if share <= left)])
 
 

@@ -6,10 +6,10 @@ import pytest
 from dovetail.executor.simulation.beliefs import Exact, HeldOut, Model, Noise, beliefs_named
 from dovetail.executor.simulation.campaign import require_possible
 from dovetail.executor.simulation.conservation import violations
-from dovetail.executor.simulation.fitting import largest_gangs
 from dovetail.executor.simulation.options import Options
 from dovetail.executor.simulation.setup import Draws, Setup
 from dovetail.executor.simulation.worlds import read_source, synthetic_world, world_of
+from dovetail.formulations.rules import largest_gang
 from dovetail.instances.datasets import DataSet, Measurement, SoloProfile, write_dataset
 from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.instances.files import write_instance
@@ -238,7 +238,7 @@ def test_workloads_are_drawn_that_the_cluster_can_hold():
     data["workloads"] = {name: {"memory_mib": size} for name, size in sizes.items()}
     data["cluster"]["nodes"] = [{"id": "n0", "gpus": gpus}]
     made = Instance.from_data(data)
-    assert largest_gangs(made) == {"a": 3, "b": 1, "c": 0}
+    assert [largest_gang(made.cluster, size) for size in sizes.values()] == [3, 1, 0]
     jobs = trace(*((k, 1 + k % 2, 100, None) for k in range(200)))
     drawn = Setup(jobs, made).scenario(0)
     require_possible(drawn)
@@ -248,9 +248,9 @@ def test_workloads_are_drawn_that_the_cluster_can_hold():
 
 def test_reserves_count_for_what_a_cluster_can_hold():
     made = world(memory_mib=1500.0, reserve_mib=300.0, per_process_mib=200.0)
-    assert largest_gangs(made) == {"a": 2, "b": 2}
+    assert largest_gang(made.cluster, 1000.0) == 2
     made = world(memory_mib=1499.0, reserve_mib=300.0, per_process_mib=200.0)
-    assert largest_gangs(made) == {"a": 0, "b": 0}
+    assert largest_gang(made.cluster, 1000.0) == 0
 
 
 def test_a_job_that_fits_with_no_workload_is_refused_by_its_name():

@@ -29,6 +29,15 @@ class Case:
     def arguments(self) -> dict[str, Any]:
         return dict(vars(self))
 
+    def dense(self) -> np.ndarray:
+        """Return the values of pairs as a matrix, NaN where none is stored."""
+        if isinstance(self.pair_value, np.ndarray):
+            return self.pair_value
+        entries = self.pair_value.tocoo()
+        dense = np.full(entries.shape, np.nan)
+        dense[entries.row, entries.col] = entries.data
+        return dense
+
     def sparse(self) -> Case:
         i, j = np.nonzero(np.isfinite(self.pair_value))
         shape = self.pair_value.shape
@@ -85,11 +94,7 @@ def random_cases(seed: int, count: int, most: int) -> Iterator[Case]:
 
 def enumerated(case: Case) -> float:
     """Return the optimum by trying every solution; -inf where there is none."""
-    dense = case.pair_value
-    if not isinstance(dense, np.ndarray):
-        entries = dense.tocoo()
-        dense = np.full(dense.shape, np.nan)
-        dense[entries.row, entries.col] = entries.data
+    dense = case.dense()
     n = len(dense)
     pair = np.where(np.isnan(dense), -np.inf, dense)
     single = np.full(n, -np.inf) if case.single_value is None else case.single_value

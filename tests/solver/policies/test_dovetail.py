@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from dovetail.executor.simulation import Options
+from dovetail.formulations.prices import Asks, Prices, layout
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.slowdown_table import SlowdownTable
 from dovetail.solver.policies import policy_named
-from dovetail.solver.policies.dovetail_prices import Asks, Prices, layout
 from dovetail.solver.policies.dovetail_round import Option, RoundSolver, fits
 from tests.executor.simulation.worlds import finishes, run, trace, world
 

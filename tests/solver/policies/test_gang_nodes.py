@@ -2,9 +2,9 @@
 
 import pytest
 
+from dovetail.formulations.machines import Machines
 from dovetail.instances.instance import Cluster
 from dovetail.solver.policies.placement import fewest_nodes
-from dovetail.solver.policies.state import Machines
 
 
 def machines(*racks, each=4):

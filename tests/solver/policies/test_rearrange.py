@@ -41,6 +41,13 @@ def test_two_groups_do_not_stay_on_one_gpu():
     assert starts == {(2, (0,)), (1, (1,)), (3, (1,))}
 
 
+def test_a_group_stays_where_that_moves_fewest():
+    # On GPU 0, where 0 runs, the first group would drive 2 away and 1 would join: two move.
+    state, (a, b, c) = pool(0, 1, 0)
+    stops, starts = steps(rearranged(state, [Group((a, b), 0), Group((c,), 0)]))
+    assert (stops, starts) == ({0}, {(0, (1,))})
+
+
 def test_a_group_without_idle_gpus_waits():
     state, (a, b) = pool(0, None, gpus=1)
     assert steps(rearranged(state, [Group((a,), 0), Group((b,), 0)])) == (set(), set())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import sys
 
 import pytest
@@ -82,6 +83,21 @@ class TestTrouble:
         check = run(BY_ID["priority"]._replace(limit_s=1.5), make_bench())
         assert (check.verdict, check.seen) == ("could not be tried", "it took longer than 2 s")
         assert check.commands
+
+    def test_a_client_that_is_being_started_at_the_limit_is_ended(self, make_bench, monkeypatch):
+        class AtTheLimit(subprocess.Popen):
+            def __init__(self, *args, **options):
+                super().__init__(*args, **options)
+                signal.raise_signal(signal.SIGALRM)
+
+        def started(bench):
+            daemon = bench.daemon()
+            with monkeypatch.context() as patched:
+                patched.setattr(subprocess, "Popen", AtTheLimit)
+                daemon.client("busy")
+
+        check = run(BY_ID["cap"]._replace(run=started), make_bench())
+        assert check.seen.startswith("it took longer than")
 
     def test_ctrl_c_leaves_nothing(self, make_bench):
         def interrupted(bench):

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from dovetail.executor.live.first_contact.bench import CLIENT
+from tests.executor.live.waiting import LIMIT_S
 
 pytestmark = pytest.mark.usefixtures("with_cuda")
 
@@ -19,7 +20,7 @@ def events(*arguments, words=""):
         input=words,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=LIMIT_S,
         check=False,
     )
     assert done.stderr == ""

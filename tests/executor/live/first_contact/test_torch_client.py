@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from dovetail.executor.live.first_contact.memory import TORCH
+from tests.executor.live.waiting import LIMIT_S
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def python():
 
 def told(python, *arguments):
     done = subprocess.run(
-        [python, "-I", str(TORCH), *arguments], capture_output=True, text=True, timeout=100
+        [python, "-I", str(TORCH), *arguments], capture_output=True, text=True, timeout=LIMIT_S
     )
     (line,) = done.stdout.splitlines()
     return json.loads(line)

@@ -31,7 +31,7 @@ def running_ray(nodes, stored=True):
             cluster.start()
             service = RayService(cluster, Path(name) / "s")
             everywhere = {f"n{k}" for k in range(1, nodes + 1)}
-            wait_until(lambda: service.usable() == everywhere, 60, service.log())
+            wait_until(lambda: service.usable() == everywhere, service.log())
             yield service
             service.end()
         finally:
@@ -49,5 +49,5 @@ def ray_service():
 def ray(ray_service):
     """Return the service, whose nodes are all well before and after the test."""
     yield ray_service
-    wait_until(lambda: not ray_service.cluster.left_of_jobs(), 30, "no process of a job is left")
-    wait_until(lambda: {"n1", "n2", "n3"} <= ray_service.usable(), 60, ray_service.log())
+    wait_until(lambda: not ray_service.cluster.left_of_jobs(), "no process of a job is left")
+    wait_until(lambda: {"n1", "n2", "n3"} <= ray_service.usable(), ray_service.log())

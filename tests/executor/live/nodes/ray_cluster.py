@@ -15,7 +15,7 @@ from pathlib import Path
 
 from dovetail.executor.live.views import DeviceView, JobView
 from dovetail.live.client import Client
-from tests.executor.live.waiting import wait_until
+from tests.executor.live.waiting import LIMIT_S, wait_until
 
 from .network import Network, address
 from .tutorial_load import WATCH
@@ -95,7 +95,7 @@ class RayCluster:
             env=self.env,
             check=True,
             capture_output=True,
-            timeout=90,
+            timeout=LIMIT_S,
         )
 
     def raylet(self, k: int) -> int | None:
@@ -161,7 +161,7 @@ class RayService:
                 stdout=log,
                 stderr=log,
             )
-        wait_until(lambda: self._serves(begun), 90, "the service serves")
+        wait_until(lambda: self._serves(begun), "the service serves")
 
     def _serves(self, begun: int) -> bool:
         """Tell whether it has said so since its log had so many bytes."""
@@ -199,7 +199,7 @@ class RayService:
             cwd=self.directory,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=LIMIT_S,
         )
 
     def kill(self) -> None:
@@ -215,7 +215,7 @@ class RayService:
     def end(self) -> None:
         self.process.terminate()
         try:
-            self.process.wait(20)
+            self.process.wait(LIMIT_S)
         except subprocess.TimeoutExpired:
             self.kill()
 
@@ -258,7 +258,7 @@ class Gang:
         return len(mine) == len(self.pids) == self.workers
 
     def wait_for_start(self, runs: int = 1) -> Gang:
-        wait_until(lambda: self.started(runs), 60, self.service.log())
+        wait_until(lambda: self.started(runs), self.service.log())
         return self
 
     def beats(self) -> set[int]:
@@ -269,12 +269,12 @@ class Gang:
 
     def finish(self) -> JobView:
         (self.folder / "go").touch()
-        wait_until(lambda: self.view.state == "finished", 60, self.service.log())
+        wait_until(lambda: self.view.state == "finished", self.service.log())
         return self.view
 
 
-def timed(what: str, condition: Callable[[], object], within_s: float = 120) -> None:
+def timed(what: str, condition: Callable[[], object]) -> None:
     """Wait, and print how long it took."""
     begun_s = time.monotonic()
-    wait_until(condition, within_s, what)
+    wait_until(condition, what)
     print(f"\n{what}: {time.monotonic() - begun_s:.1f} s")

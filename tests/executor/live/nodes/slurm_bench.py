@@ -17,12 +17,22 @@ import pytest
 
 from dovetail.executor.live.journal import read_events
 from dovetail.live.client import Client
-from tests.executor.live.waiting import wait_until
+from tests.executor.live.waiting import LIMIT_S, wait_until
 
 from .slurm_cluster import SlurmCluster, why_none
 
 POOL = "pool=cpu:devices=1,shares=none"
+PATIENT_POOL = f"lease=600,{POOL}"
+"""For services that are started anew, however slowly a busy machine does that."""
 PILOT = f"slurm:nodes=3,exclusive=,gres=gpu:2,time=60,scratch={{scratch}},{POOL}"
+
+_SERVE = """
+from dovetail.cli import program
+from dovetail.executor.live.nodes import slurm_finder
+slurm_finder.MOST_LEASE_S = 600
+program()
+"""
+"""Leases are limited for the end of a pilot, which tests with longer ones do not wait for."""
 
 
 class Bench(NamedTuple):
@@ -37,7 +47,7 @@ class Bench(NamedTuple):
         with path.open("wb") as log:
             process = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "dovetail.cli", "serve"),
+                    *(sys.executable, "-c", _SERVE, "serve"),
                     *("--pool", pool.format(scratch=self.home / "scratch")),
                     *("--directory", str(self.home)),
                     *options,
@@ -47,7 +57,7 @@ class Bench(NamedTuple):
                 stderr=log,
             )
         wait_until(
-            lambda: "serving the slurm pool" in path.read_text() or process.poll() is not None, 90
+            lambda: "serving the slurm pool" in path.read_text() or process.poll() is not None
         )
         assert process.poll() is None, path.read_text()
         return process
@@ -59,7 +69,7 @@ class Bench(NamedTuple):
             yield process
         finally:
             process.terminate()
-            process.wait(30)
+            process.wait(LIMIT_S)
 
     def client(self):
         return Client(str(self.home / "api.sock"))
@@ -93,19 +103,16 @@ class Bench(NamedTuple):
         with self.client() as client:
             return client.job(name)
 
-    def wait_for(self, names, state, within_s=60):
+    def wait_for(self, names, state):
         wait_until(
             lambda: {self.states().get(name) for name in names} <= {state},
-            within_s,
             f"{names} {state}",
         )
 
-    def wait_for_up(self, name, within_s=60):
+    def wait_for_up(self, name):
         """Wait until all ranks of a job are up."""
         job = self.job(name)
-        wait_until(
-            lambda: len([*self.home.glob(f"starts-{name}-*")]) == job.workers, within_s, name
-        )
+        wait_until(lambda: len([*self.home.glob(f"starts-{name}-*")]) == job.workers, name)
 
     def starts(self):
         return {
@@ -169,7 +176,7 @@ def bench(slurm):
         yield made
         made.tell()
         slurm.clear()
-        wait_until(lambda: not end_what_is_left(folder), 30)
+        wait_until(lambda: not end_what_is_left(folder))
 
 
 def report(what, begun_s):

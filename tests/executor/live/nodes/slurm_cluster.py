@@ -110,7 +110,11 @@ class SlurmCluster:
         self.start_one("slurmctld")
         for node in NODES:
             self.start_one(node)
-        wait_until(lambda: self.states() == ["idle"] * 3, 30, "three idle nodes")
+        daemons = self.processes.values()
+        wait_until(
+            lambda: self.states() == ["idle"] * 3 or any(one.poll() is not None for one in daemons)
+        )
+        assert self.states() == ["idle"] * 3, "a daemon has ended"
 
     def start_one(self, name: str) -> None:
         """Start ``slurmctld`` or the ``slurmd`` of a node."""
@@ -142,18 +146,18 @@ class SlurmCluster:
         for name in ("slurmctld", *NODES):
             if name not in self.processes:
                 self.start_one(name)
-        wait_until(lambda: len(self.states()) == 3, 30, "slurmctld")
+        wait_until(lambda: len(self.states()) == 3, "slurmctld")
         jobs = self.ask("squeue", "-h", "-o", "%i").split()
         if jobs:
             self.ask("scancel", *jobs)
-        wait_until(lambda: self.states() == ["idle"] * 3, 60, "three idle nodes")
+        wait_until(lambda: self.states() == ["idle"] * 3, "three idle nodes")
 
     def stop(self) -> None:
         """End all of it, with whatever its jobs have left."""
         for process in self.processes.values():
             process.kill()
             process.wait()
-        wait_until(lambda: not [p.kill() for p in self._processes()], 20, "no process")
+        wait_until(lambda: not [p.kill() for p in self._processes()], "no process")
 
     def _processes(self) -> Iterator[psutil.Process]:
         """Yield the processes that know this Slurm."""

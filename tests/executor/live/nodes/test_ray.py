@@ -94,7 +94,7 @@ def test_jobs_outlive_a_service_that_is_killed(ray):
     pids = gang.view.pids
     begun_s = time.monotonic()
     ray.restart()
-    wait_until(lambda: gang.view.pids == pids, 60, ray.log())
+    wait_until(lambda: gang.view.pids == pids, ray.log())
     print(f"\nservice killed until the next has its jobs: {time.monotonic() - begun_s:.1f} s")
     finished_undisturbed(gang, pids)
 
@@ -104,7 +104,7 @@ def test_a_killed_agent_comes_back_and_takes_its_jobs_up(ray):
     pids, old, before = gang.view.pids, ray.cluster.agent(2), ray.port("n2")
     ray.cluster.kill_agent(2)
     timed("agent killed until another is reached", lambda: ray.port("n2") != before)
-    wait_until(lambda: ray.usable() == {"n1", "n2", "n3"}, 60, ray.log())
+    wait_until(lambda: ray.usable() == {"n1", "n2", "n3"}, ray.log())
     assert ray.cluster.agent(2) != old
     finished_undisturbed(gang, pids)
 
@@ -116,9 +116,9 @@ def test_a_raylet_that_is_started_anew_within_the_lease_costs_no_job(ray):
     begun_s = time.monotonic()
     ray.cluster.kill_raylet(3)
     ray.cluster.start_node(3)
-    wait_until(lambda: ray.port("n3") != before, 60, ray.log())
+    wait_until(lambda: ray.port("n3") != before, ray.log())
     print(f"\nraylet killed until the next's agent is reached: {time.monotonic() - begun_s:.1f} s")
-    wait_until(lambda: ray.usable() == {"n1", "n2", "n3"}, 60, ray.log())
+    wait_until(lambda: ray.usable() == {"n1", "n2", "n3"}, ray.log())
     finished_undisturbed(gang, pids)
 
 
@@ -142,7 +142,7 @@ def test_a_head_with_storage_may_die_and_come_back(ray):
     ray.cluster.kill_head()
     assert Gang(ray, "meanwhile", 1).wait_for_start().finish().runs == 1
     ray.restart()
-    wait_until(lambda: gang.view.pids == pids, 60, ray.log())
+    wait_until(lambda: gang.view.pids == pids, ray.log())
     ray.cluster.start_head()
     before = ray.port("n1")
     ray.cluster.kill_agent(1)
@@ -157,7 +157,7 @@ def test_a_node_that_joins_is_used_and_one_of_the_same_name_is_told(ray):
     cluster, hosts = ray.cluster, [ray.cluster.network.add() for _ in range(2)]
     begun_s = time.monotonic()
     cluster.start_node(hosts[0], "n4")
-    wait_until(lambda: "n4" in ray.usable(), 60, ray.log())
+    wait_until(lambda: "n4" in ray.usable(), ray.log())
     print(f"\nfresh node, from `ray start` until it is used: {time.monotonic() - begun_s:.1f} s")
     with ray.client() as client:
         job = {"command": ["true"], "workload": "w", "cwd": "/", "workers": 4}
@@ -166,7 +166,7 @@ def test_a_node_that_joins_is_used_and_one_of_the_same_name_is_told(ray):
     assert {gpu.partition("/")[0] for gpu in over.gpus} == {"n1", "n2", "n3", "n4"}
     cluster.start_node(hosts[1], "n4")
     told = "n4: two nodes of Ray have this name: start each with a label, --labels=node=NAME"
-    wait_until(lambda: told in ray.log(), 30, ray.log())
+    wait_until(lambda: told in ray.log(), ray.log())
     cluster.network.send(signal.SIGKILL, *hosts)
     timed("the fresh node killed until it is missed", lambda: "n4" not in ray.usable())
 
@@ -192,10 +192,10 @@ def test_agents_of_another_version_are_replaced_once_nothing_runs(ray, tmp_path)
             return False
 
     ray.restart(PYTHONPATH=str(another_version(tmp_path)))
-    wait_until(lambda: all(replaced(k) for k in old if k != busy), 60, ray.log())
+    wait_until(lambda: all(replaced(k) for k in old if k != busy), ray.log())
     assert not replaced(busy)
     finished_undisturbed(gang, gang.view.pids)
-    wait_until(lambda: replaced(busy), 60, ray.log())
+    wait_until(lambda: replaced(busy), ray.log())
     told = f"n{busy}: its agent was started with other options; replaced once nothing runs"
     assert told in ray.log()
     assert f"its agent runs Dovetail {VERSION}, this service 99" in ray.log()

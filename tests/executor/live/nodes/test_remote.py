@@ -2,7 +2,7 @@
 
 import pytest
 
-from dovetail.executor.live.events import RankGone, RankStarted
+from dovetail.executor.live.events import RankEnded, RankGone, RankStarted
 from dovetail.executor.live.nodes.fence import Fence, FencedError, Mark, raise_epoch
 from dovetail.executor.live.nodes.lease import Lease
 from dovetail.executor.live.nodes.messages import Answer, Facts, Launch, News, Release, Stop
@@ -98,6 +98,9 @@ def test_times_are_the_controller_s(node):
     # The node's clock was at 1000 s when it was 10 s here, and stays 990 s ahead.
     node.take_in(answer(progress={"j1.1": (Progress(5.0, 1003.0), None)}), 14.0, 14.0)
     assert node.progress["j1.1"] == [Progress(5.0, 13.0), None]
+    ended = RankEnded(at_s=0.0, run="j1.1", rank=0, status=0, ended_s=1001.0)
+    (told,) = node.take_in(answer(news=(News(number=1, event=ended),)), 14.0, 14.0)
+    assert told.ended_s == 11.0
 
 
 class TestFence:

@@ -39,7 +39,7 @@ def started(tmp_path):
 
 
 @contextmanager
-def service_on(directory, finder, lease_s=15.0, find_s=20.0):
+def service_on(directory, finder, lease_s=600.0, find_s=20.0):
     state = directory / "service"
     state.mkdir(exist_ok=True)
     with Journal(state) as journal:
@@ -136,7 +136,7 @@ def test_a_lost_node_ends_its_gang_everywhere_and_another_takes_its_place(starte
         assert devices(service)["n1/cpu-0"].startswith("n1 does not answer: it has not ")
         # Nobody knows yet: the other rank runs on, since the node may come back.
         assert any(os.path.exists(f"/proc/{pid}") for pid in pids)
-        wait_until(lambda: service.job("j1").runs == 2, 40)
+        wait_until(lambda: service.job("j1").runs == 2)
         wait_until(is_in(service, "j1", JobState.PROFILING))
         again = service.job("j1")
         assert {*again.gpus} == {"n2/cpu-0", "n3/cpu-0"}

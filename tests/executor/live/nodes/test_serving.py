@@ -21,7 +21,7 @@ from dovetail.executor.live.nodes.hosting import opener
 from dovetail.executor.live.nodes.messages import Attach, Exchange, Launch
 from dovetail.executor.live.nodes.serving import MOST_BYTES, MOST_CONNECTIONS, AgentServer
 from tests.executor.live.local_runs import a_run, cleared
-from tests.executor.live.waiting import wait_until
+from tests.executor.live.waiting import LIMIT_S, wait_until
 
 TOKEN = "a-token-of-the-tests"
 KNOWN = {"Authorization": f"Bearer {TOKEN}"}
@@ -41,7 +41,7 @@ def address(tmp_path):
 
 
 def connected(address):
-    return http.client.HTTPConnection(*address, timeout=5)
+    return http.client.HTTPConnection(*address, timeout=LIMIT_S)
 
 
 def exchange(connection, **fields):
@@ -80,7 +80,7 @@ def test_what_is_no_question_is_refused_in_one_line(address, method, path):
     [(b"DELETE / HTTP/1.1\r\n\r\n", b"501"), (b"GET / HTTP/1.1\r\nx:" + b"y" * 70_000, b"431")],
 )
 def test_whoever_speaks_otherwise_learns_nothing_of_this_machine(address, said, status):
-    with socket.create_connection(address, timeout=5) as stranger:
+    with socket.create_connection(address, timeout=LIMIT_S) as stranger:
         stranger.sendall(said)
         told = b"".join(iter(lambda: stranger.recv(4096), b""))
     assert told.startswith(b"HTTP/1.1 " + status)
@@ -105,7 +105,7 @@ def test_strangers_who_say_nothing_keep_nobody_out(address):
     assert exchange(controller)[0] == 200, "who has been let in stays"
     late = connected(address)
     assert exchange(late)[0] == 200, "and who knows the token is let in"
-    strangers[0].settimeout(5)
+    strangers[0].settimeout(LIMIT_S)
     assert strangers[0].recv(1) == b"", "the oldest of the strangers had to go"
     for connection in (*strangers, controller, late):
         connection.close()
@@ -113,14 +113,19 @@ def test_strangers_who_say_nothing_keep_nobody_out(address):
 
 def test_of_two_services_the_first_has_the_node_until_its_lease_lapses(address):
     first, second = connected(address), connected(address)
+
+    def renewed(connection, told, lease_s, **who):
+        own = {"incarnation": told["incarnation"], "renew_s": told["clock_s"], "lease_s": lease_s}
+        return exchange(connection, turn=2, **own, **who)[0]
+
     told = exchange(first)[1]
-    own = {"incarnation": told["incarnation"], "renew_s": told["clock_s"], "lease_s": 1.0}
-    assert exchange(first, turn=1, **own)[0] == 200
-    refused = {"error": "a controller with another state directory has this node"}
-    assert exchange(second, home="g") == (409, refused)
-    wait_until(lambda: exchange(second, home="g")[0] == 200, 5)
+    assert renewed(first, told, 1.0) == 200
+    wait_until(lambda: exchange(second, home="g")[0] == 200)
     again = exchange(second, home="g", turn=1)[1]
     assert again["clock_s"] >= told["clock_s"] + 1.0
+    assert renewed(second, again, 600.0, home="g") == 200
+    refused = {"error": "a controller with another state directory has this node"}
+    assert exchange(first, turn=3) == (409, refused)
     first.close()
     second.close()
 

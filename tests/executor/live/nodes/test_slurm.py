@@ -7,7 +7,7 @@ import pytest
 from dovetail.executor.live.journal import read_events
 from tests.executor.live.waiting import wait_until
 
-from .slurm_bench import PILOT, POOL
+from .slurm_bench import PATIENT_POOL, PILOT
 from .slurm_bench import bench as bench
 from .slurm_bench import running_slurm as running_slurm
 from .slurm_bench import slurm as slurm
@@ -24,7 +24,7 @@ def test_the_twelve_jobs_of_the_tutorial_run_once_each_as_gangs_over_nodes(bench
             devices = {device.id for device in client.service().devices}
             names = client.submit(tutorial_jobs(bench.home))
         assert devices == {f"{node}/cpu-0" for node in NODES}
-        bench.wait_for(names, "finished", 120)
+        bench.wait_for(names, "finished")
     came = came_of(bench.home, bench.home)
     assert (len(names), came.starts) == (12, came.expected)
     assert came.over_nodes == 8
@@ -42,7 +42,7 @@ def test_jobs_are_taken_while_the_pilot_is_in_the_queue(bench):
         assert f"more devices are awaited from pilot {pilot} (PENDING: " in service.notice
         (name,) = bench.submit("sleep 0.5", 3)
         bench.slurm.ask("scontrol", "release", pilot)
-        bench.wait_for([name], "finished", 120)
+        bench.wait_for([name], "finished")
     assert set(bench.starts().values()) == {1}
     assert len(bench.starts()) == 3
 
@@ -52,14 +52,14 @@ def test_an_allocation_that_exists_is_used_by_one_service_after_the_other(bench)
         *("sbatch", "--parsable", "--nodes=2", "--no-kill", "--ntasks-per-node=1", "--time=60"),
         *("--output=/dev/null", "--wrap", "sleep 3600"),
     ).strip()
-    wait_until(lambda: bench.slurm.ask("squeue", "-h", "-j", job, "-t", "R"), 30, "it runs")
-    pool = f"slurm:{job},scratch={{scratch}},{POOL}"
+    wait_until(lambda: bench.slurm.ask("squeue", "-h", "-j", job, "-t", "R"), "it runs")
+    pool = f"slurm:{job},scratch={{scratch}},{PATIENT_POOL}"
     with bench.serving(pool):
         (name,) = bench.submit(WAIT, 2)
         bench.wait_for_up(name)
         pids = bench.job(name).pids
     with bench.serving(pool):
-        wait_until(lambda: bench.job(name).pids == pids, 30, "the same processes")
+        wait_until(lambda: bench.job(name).pids == pids, "the same processes")
         (bench.home / "go").touch()
         bench.wait_for([name], "finished")
         steps = bench.slurm.ask("squeue", "-h", "-s", "-j", job, "-o", "%j %N").splitlines()
@@ -80,8 +80,8 @@ def test_what_runs_at_the_end_of_a_pilot_goes_on_in_the_next(bench):
         first = bench.pilot()
         (name,) = bench.submit(WAIT, 2, retries=0)
         bench.wait_for_up(name)
-        wait_until(lambda: bench.pilot() != first, 120, "the next pilot")
-        wait_until(lambda: max(bench.starts().values()) == 2, 180, "it runs again")
+        wait_until(lambda: bench.pilot() != first, "the next pilot")
+        wait_until(lambda: max(bench.starts().values()) == 2, "it runs again")
         (bench.home / "go").touch()
         bench.wait_for([name], "finished")
     ended = [

@@ -15,18 +15,15 @@ import pytest
 
 from dovetail.executor.live.clock import boot_s
 from dovetail.instances.files import write_data
-from tests.executor.live.waiting import wait_until
+from tests.executor.live.waiting import LIMIT_S, wait_until
 
 from .proxy import Proxy
-from .slurm_bench import PILOT, POOL, report
+from .slurm_bench import PATIENT_POOL, PILOT, POOL, report
 from .slurm_bench import bench as bench
 from .slurm_bench import running_slurm as running_slurm
 from .slurm_bench import slurm as slurm
 from .slurm_cluster import NODES, agents_on, freeze, go_on, stand_still
 from .witness import assert_one_after_the_other, copies, left_running, runs_of, witness
-
-AGAIN_S = 90
-"""Seconds in which a job whose node is gone runs elsewhere."""
 
 LEASES = [pytest.param(5, id="short"), pytest.param(15, marks=pytest.mark.long, id="usual")]
 
@@ -36,8 +33,7 @@ def with_lease(lease_s):
     return PILOT.replace(POOL, f"lease={lease_s},{POOL}")
 
 
-PATIENT = with_lease(30)
-"""For services that are started anew on a busy machine."""
+PATIENT = PILOT.replace(POOL, PATIENT_POOL)
 
 
 class Load(NamedTuple):
@@ -56,9 +52,9 @@ def submitted(bench, stubborn=True, **fields):
     """Submit the jobs, and return them once the two that wait for an end are up."""
     waits = witness(bench.home, stubborn=stubborn)
     (gang,) = bench.submit_program(waits, 2, **fields)
-    wait_until(lambda: len(copies(bench.home, gang)) == 2, 60, "the gang is up")
+    wait_until(lambda: len(copies(bench.home, gang)) == 2, "the gang is up")
     (single,) = bench.submit_program(waits, 1, **fields)
-    wait_until(lambda: copies(bench.home, single), 60, "the other job is up")
+    wait_until(lambda: copies(bench.home, single), "the other job is up")
     brief = bench.submit_program(witness(bench.home, brief=True), 1, 2, **fields)
     return Load(gang, single, tuple(brief))
 
@@ -69,7 +65,7 @@ def alive(bench, load):
     found = {}
     for job, ranks in load.held.items():
         newest = lambda job=job: [c for c in copies(bench.home, job) if c.last_s > now_s]  # noqa: E731
-        wait_until(lambda ranks=ranks, newest=newest: len(newest()) == ranks, 20, f"{job} runs")
+        wait_until(lambda ranks=ranks, newest=newest: len(newest()) == ranks, f"{job} runs")
         found[job] = {copy.pid for copy in newest()}
     return found
 
@@ -81,7 +77,7 @@ def runs_again(bench, job, ranks=2):
         runs = runs_of(copies(bench.home, job))
         return runs[1] if len(runs) > 1 and len(runs[1]) == ranks else None
 
-    wait_until(second, AGAIN_S, f"{job} runs again")
+    wait_until(second, f"{job} runs again")
     return max(copy.began_s for copy in second())
 
 
@@ -94,12 +90,12 @@ def finish(bench, load, frozen=False):
     """Let all come to their end; none may be lost, run twice at once, or leave a process."""
     (bench.home / "go").touch()
     names = [*load.held, *load.brief]
-    bench.wait_for(names, "finished", AGAIN_S)
+    bench.wait_for(names, "finished")
     for job in names:
         assert_one_after_the_other(bench.home, job, frozen)
         last = runs_of(copies(bench.home, job))[-1]
         assert sorted(copy.rank for copy in last) == [*range(load.held.get(job, 1))]
-    wait_until(lambda: not left_running(bench.home), 10, "no process of a job is left")
+    wait_until(lambda: not left_running(bench.home), "no process of a job is left")
 
 
 def test_what_may_die_while_jobs_run_on(bench):
@@ -112,15 +108,15 @@ def test_what_may_die_while_jobs_run_on(bench):
     service.kill()
     service.wait()
     service = bench.start(PATIENT)
-    wait_until(lambda: {*bench.job(load.gang).pids} == before[load.gang], 30, "the gang")
+    wait_until(lambda: {*bench.job(load.gang).pids} == before[load.gang], "the gang")
     report("controller killed: the next has its jobs", begun_s)
     assert alive(bench, load) == before
 
     begun_s = time.monotonic()
     (agent,) = agents_on("n2", bench.home)
     agent.kill()
-    wait_until(lambda: [p for p in agents_on("n2", bench.home) if p != agent], 30, "an agent")
-    wait_until(lambda: {*bench.job(load.gang).pids} == before[load.gang], 30, "the gang")
+    wait_until(lambda: [p for p in agents_on("n2", bench.home) if p != agent], "an agent")
+    wait_until(lambda: {*bench.job(load.gang).pids} == before[load.gang], "the gang")
     report("agent killed: another has its jobs", begun_s)
     assert alive(bench, load) == before
 
@@ -129,7 +125,7 @@ def test_what_may_die_while_jobs_run_on(bench):
     bench.slurm.kill("slurmctld")
     assert alive(bench, load) == before
     bench.slurm.start_one("slurmctld")
-    wait_until(lambda: len(bench.slurm.states()) == 3, 30, "slurmctld")
+    wait_until(lambda: len(bench.slurm.states()) == 3, "slurmctld")
     bench.slurm.start_one("n2")
     assert alive(bench, load) == before
     with bench.client() as client:
@@ -137,7 +133,7 @@ def test_what_may_die_while_jobs_run_on(bench):
     finish(bench, load)
     assert {bench.job(job).runs for job in load.held} == {1}
     service.terminate()
-    service.wait(30)
+    service.wait(LIMIT_S)
 
 
 @pytest.mark.long
@@ -151,7 +147,7 @@ def test_agent_and_controller_that_are_killed_together(bench):
     agent.kill()
     first.wait()
     with bench.serving(PATIENT):
-        wait_until(lambda: {*bench.job(load.gang).pids} == before[load.gang], 30, "the gang")
+        wait_until(lambda: {*bench.job(load.gang).pids} == before[load.gang], "the gang")
         report("agent and controller killed: the same processes", begun_s)
         assert alive(bench, load) == before
         finish(bench, load)
@@ -171,7 +167,7 @@ def test_without_slurmctld_another_controller_attaches_and_starts_jobs(bench):
         assert alive(bench, load) == before
         finish(bench, load)
         bench.slurm.start_one("slurmctld")
-        wait_until(lambda: len(bench.slurm.states()) == 3, 30, "slurmctld")
+        wait_until(lambda: len(bench.slurm.states()) == 3, "slurmctld")
         (later,) = bench.submit_program(witness(bench.home), 2)
         bench.wait_for([later], "finished")
         assert {bench.job(job).runs for job in load.held} == {1}
@@ -184,7 +180,7 @@ def test_a_slurmd_that_stays_dead_disturbs_nothing(bench):
         before = alive(bench, load)
         begun_s = time.monotonic()
         bench.slurm.kill("n2")
-        wait_until(lambda: any(s.startswith("down") for s in bench.slurm.states()), 60)
+        wait_until(lambda: any(s.startswith("down") for s in bench.slurm.states()))
         report("slurmd killed: Slurm has its node down", begun_s)
         assert alive(bench, load) == before
         finish(bench, load)
@@ -203,9 +199,9 @@ def test_a_pilot_that_is_cancelled_is_asked_for_again_and_its_jobs_go_on_there(b
         cancelled = bench.pilot()
         begun_s = boot_s()
         bench.slurm.ask("scancel", cancelled)
-        wait_until(lambda: any(sick(bench, node) for node in NODES), 30, "nodes are missed")
+        wait_until(lambda: any(sick(bench, node) for node in NODES), "nodes are missed")
         print(f"pilot cancelled: seen after {boot_s() - begun_s:.1f} s")
-        wait_until(lambda: not any(sick(bench, node) for node in NODES), AGAIN_S, "the next pilot")
+        wait_until(lambda: not any(sick(bench, node) for node in NODES), "the next pilot")
         assert bench.pilot() != cancelled
         alive(bench, load)
         runs = {job: bench.job(job).runs for job in load.held}
@@ -227,7 +223,7 @@ def test_a_node_that_stands_still_comes_too_late(bench, lease_s):
         go_on(stopped)
         on_s = boot_s()
         former = {c.pid for c in copies(bench.home, load.gang) if c.node == node}
-        wait_until(lambda: not any(psutil.pid_exists(pid) for pid in former), 10, "they are gone")
+        wait_until(lambda: not any(psutil.pid_exists(pid) for pid in former), "they are gone")
         print(f"node goes on: its copies are gone after {boot_s() - on_s:.2f} s at most")
         last_s = max(c.last_s for c in copies(bench.home, load.gang) if c.pid in former)
         print(f"node goes on: their last line after {max(0.0, last_s - on_s):.2f} s")
@@ -242,11 +238,11 @@ def test_a_node_that_stands_still_for_less_than_the_lease_costs_nothing(bench):
         node = other_node(bench, load)
         stopped = stand_still(bench.slurm, node, bench.home)
         begun_s = boot_s()
-        wait_until(lambda: sick(bench, node), 30, "the node is missed")
+        wait_until(lambda: sick(bench, node), "the node is missed")
         print(f"node stopped for a moment: missed after {boot_s() - begun_s:.1f} s")
         go_on(stopped)
         on_s = boot_s()
-        wait_until(lambda: not sick(bench, node), 30, "it answers again")
+        wait_until(lambda: not sick(bench, node), "it answers again")
         print(f"node goes on in time: answers after {boot_s() - on_s:.1f} s")
         assert alive(bench, load) == pids
         finish(bench, load)
@@ -279,7 +275,7 @@ def test_a_link_that_is_cut_ends_its_jobs_before_they_run_elsewhere(bench, lease
         lost_and_again(bench, load, node, f"link cut (lease {lease_s} s)", begun_s)
         proxy.cut = False
         healed_s = boot_s()
-        wait_until(lambda: not sick(bench, node), 30, "it takes jobs again")
+        wait_until(lambda: not sick(bench, node), "it takes jobs again")
         print(f"link mended: its node takes jobs after {boot_s() - healed_s:.1f} s")
         finish(bench, load)
         (later,) = bench.submit_program(witness(bench.home), 3)
@@ -318,7 +314,7 @@ def lost_and_again(bench, load, node, fault, begun_s):
 
     The other job ends meanwhile, since the gang needs its node.
     """
-    wait_until(lambda: sick(bench, node), 30, "the node is missed")
+    wait_until(lambda: sick(bench, node), "the node is missed")
     print(f"{fault}: missed after {boot_s() - begun_s:.1f} s")
     (bench.home / f"go-{load.single}").touch()
     again_s = runs_again(bench, load.gang)

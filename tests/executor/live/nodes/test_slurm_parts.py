@@ -12,6 +12,7 @@ from dovetail.executor.live.nodes.slurm_gpus import within_allocation
 from dovetail.executor.live.nodes.slurm_node import listens_at, own_directory
 from dovetail.instances.errors import InputError, UnsupportedError
 from tests.executor.live.injected_nvml import injected
+from tests.executor.live.waiting import LIMIT_S
 
 
 @pytest.mark.parametrize(
@@ -108,7 +109,7 @@ def test_serve_tells_in_a_line_that_there_is_no_slurm(tmp_path):
         env={**os.environ, "PATH": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=LIMIT_S,
     )
     assert done.returncode == 2
     assert done.stderr == "dovetail: sbatch cannot be run: No such file or directory\n"

@@ -10,43 +10,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from dataclasses import replace
+from typing import TypeVar
 
-from dovetail.instances.plan import Stopped
-from dovetail.solver.answers import relative_gap
+from dovetail.solver.types import Found, relative_gap
 
-X = TypeVar("X")
+F = TypeVar("F", bound=Found)
 
 _TOLERANCE = 1e-9
 
 
-@dataclass(frozen=True)
-class Maximum(Generic[X]):
-    """A maximiser, a proven upper bound on the maximum, and why the search ended."""
-
-    x: X
-    bound: float
-    stopped: Stopped
-
-
 def best_ratio(
-    start: X,
-    terms: Callable[[X], tuple[float, float]],
-    maximise: Callable[[float, X], Maximum[X]],
+    start: F,
+    terms: Callable[[F], tuple[float, float]],
+    maximise: Callable[[float, F], F],
     least: float,
     gap: float,
-) -> Maximum[X]:
-    """Return the x of the largest N(x) / D(x), with a proven bound on that ratio.
+) -> F:
+    """Return what has the largest N / D, with a proven bound on that ratio.
 
     Parameters
     ----------
-    start : X
-        A feasible x.
+    start : Found
+        Something feasible.
     terms : callable
-        Returns N(x) and D(x).
+        Returns N and D of what was found.
     maximise : callable
-        Given t and a feasible x, maximises N - t D.
+        Given t and something feasible, maximises N - t D.
     least : float
         A lower bound on D.
     gap : float
@@ -56,14 +46,14 @@ def best_ratio(
     while True:
         gain, cost = terms(best)
         if cost == 0:
-            return Maximum(best, 0.0, "complete")
+            return replace(best, bound=0.0, stopped="complete")
         ratio = gain / cost
         found = maximise(ratio, best)
         bound = min(bound, ratio + max(found.bound, 0.0) / least)
-        new_gain, new_cost = terms(found.x)
+        new_gain, new_cost = terms(found)
         if new_cost > 0 and new_gain / new_cost > ratio * (1 + _TOLERANCE):
-            best = found.x
+            best, ratio = found, new_gain / new_cost
         elif found.stopped == "complete" or relative_gap(bound, ratio) <= gap:
-            return Maximum(best, bound, "complete")
+            return replace(best, bound=bound, stopped="complete")
         if found.stopped != "complete":
-            return Maximum(best, bound, found.stopped)
+            return replace(best, bound=bound, stopped=found.stopped)

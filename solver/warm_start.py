@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,9 +11,9 @@ from dovetail.formulations.pair_graph import PairGraph
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.scores import score
 from dovetail.instances.errors import UnsupportedError
-from dovetail.solver.answers import Limits
-from dovetail.solver.exact_pairs import best_pairs
+from dovetail.solver.exact_pairs import best_pairs, graph_pairing
 from dovetail.solver.greedy import greedy_counts
+from dovetail.solver.types import Limits
 
 Ints = NDArray[np.int64]
 
@@ -44,7 +46,7 @@ def paired_counts(problem: Problem, limits: Limits) -> Ints:
         Where GPUs are not interchangeable.
     """
     graph = PairGraph(problem.groups, problem.values, restricted=True)
-    return best_pairs(problem, graph, limits).counts
+    return best_pairs(problem, partial(graph_pairing, problem, graph), limits).counts
 
 
 def _worth(problem: Problem, counts: Ints) -> tuple[float, float]:

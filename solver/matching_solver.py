@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from dovetail.formulations.pair_graph import PartialSharingError
 from dovetail.formulations.problems import Problem
-from dovetail.solver.answers import Choice, Limits
+from dovetail.instances.errors import UnsupportedError
+from dovetail.solver.array_solver import settled
 from dovetail.solver.exact_pairs import best_matching
-from dovetail.solver.matching import refusals_of
 from dovetail.solver.partial_pairs import best_partial_sharing
-from dovetail.solver.stages import settled
+from dovetail.solver.types import Choice, Limits
 
 
-class Pairs:
+@contextmanager
+def refusals_of(solver: str) -> Iterator[None]:
+    """Let refusals name the solver, and those to take instead."""
+    try:
+        yield
+    except UnsupportedError as refusal:
+        others = "auto, cpsat, highs or milp"
+        raise UnsupportedError(
+            f"solver {solver} cannot take this instance, {others} can: {refusal}"
+        ) from None
+
+
+class MatchingSolver:
     """Solves rounds by matchings: by one where plans are matchings, else by a search with many.
 
     The search is for gangs that may share some of their GPUs (``gang_sharing: partial``).

@@ -12,9 +12,8 @@ Nemhauser and Wolsey, Integer and Combinatorial Optimization, 1988, II.5).
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +21,8 @@ from numpy.typing import NDArray
 from dovetail.formulations.integer_program import IntegerProgram
 from dovetail.solver import _child
 from dovetail.solver._interruptible import interruptible
-from dovetail.solver.answers import Answer, Limits
-from dovetail.solver.stages import Backend
+from dovetail.solver.array_solver import Backend
+from dovetail.solver.types import Answer, Limits
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -67,7 +66,7 @@ class Relaxation:
         terms = np.abs(program.cost) + abs(program.rows).T @ np.abs(prices)
         self.bound += _ROUNDING * float(terms @ farthest)
 
-    def within_reach(self, at_least: float) -> IntegerProgram:
+    def tightened(self, at_least: float) -> IntegerProgram:
         """Return the program with bounds that keep every solution worth at least so much."""
         program, reduced = self._program, self._reduced
         room = max(0.0, self.bound - at_least) + _TOLERANCE * max(1.0, abs(self.bound))
@@ -81,7 +80,7 @@ class Relaxation:
         )
 
 
-class WithinReach:
+class ReducedCostFixing:
     """Solves integer programs with a backend that is shown only what can matter.
 
     Solutions worth less than a target are cut off by reduced cost fixing, and the backend
@@ -108,7 +107,7 @@ class WithinReach:
         step = _FIRST_STEP * max(abs(bound), bound - value)
         while not limits.passed:
             target = max(value, relaxation.bound - step)
-            answer = self.backend.solve(relaxation.within_reach(target), limits, best)
+            answer = self.backend.solve(relaxation.tightened(target), limits, best)
             if answer.x is not None and (new := float(program.cost @ answer.x)) >= value:
                 best, value = answer.x, new
             none_left = answer.x is None and answer.stopped == "complete"
@@ -135,7 +134,7 @@ def _most(slope: Floats, low: NDArray[np.generic], high: NDArray[np.generic]) ->
 def _duals(program: IntegerProgram, limits: Limits) -> Floats:
     """Return the duals of the program's linear relaxation, 0 where it was not solved."""
     try:
-        from ortools.linear_solver import pywraplp  # noqa: F401
+        from ortools.linear_solver.python import model_builder_helper  # noqa: F401
     except ImportError:
         # highspy is loaded in this process, and its symbols clash with those of OR-Tools.
         return cast(Floats, _child.call(__name__, "duals", program, limits))
@@ -144,29 +143,31 @@ def _duals(program: IntegerProgram, limits: Limits) -> Floats:
 
 def duals(program: IntegerProgram, limits: Limits) -> Floats:
     """Solve the linear relaxation in this process, by the simplex method of GLOP."""
-    from ortools.linear_solver import pywraplp
+    from ortools.linear_solver.python.model_builder_helper import (
+        ModelBuilderHelper,
+        ModelSolverHelper,
+        SolveStatus,
+    )
 
-    solver = pywraplp.Solver.CreateSolver("GLOP")
-    bounds = zip(program.lower.tolist(), program.upper.tolist(), strict=True)
-    variables = [solver.NumVar(low, high, "") for low, high in bounds]
-    rows = []
-    sides = zip(program.row_lower.tolist(), program.row_upper.tolist(), strict=True)
-    for k, (low, high) in enumerate(sides):
-        row = solver.Constraint(low, high)
-        entries = slice(program.rows.indptr[k], program.rows.indptr[k + 1])
-        terms = (program.rows.indices[entries].tolist(), program.rows.data[entries].tolist())
-        for column, coefficient in zip(*terms, strict=True):
-            row.SetCoefficient(variables[column], coefficient)
-        rows.append(row)
-    objective = solver.Objective()
-    objective.SetMaximization()
-    for variable, cost in zip(variables, program.cost.tolist(), strict=True):
-        objective.SetCoefficient(variable, cost)
+    model: Any = ModelBuilderHelper()  # its types know no arrays but those of one old form
+    solver = ModelSolverHelper("glop")
+    model.fill_model_from_sparse_data(
+        program.lower.astype(np.float64),
+        program.upper.astype(np.float64),
+        program.cost,
+        program.row_lower,
+        program.row_upper,
+        program.rows,
+    )
+    model.set_maximize(True)
     # On weights many orders of magnitude apart the simplex method may cycle.
-    most = _MOST_PIVOTS + _PIVOTS * (len(variables) + len(rows))
-    solver.SetSolverSpecificParametersAsString(f"max_number_of_iterations: {most}")
+    most = _MOST_PIVOTS + _PIVOTS * sum(program.rows.shape)
+    solver.set_solver_specific_parameters(f"max_number_of_iterations: {most}")
+    if limits.passed:  # the simplex method would read the model for nothing
+        return np.zeros(program.rows.shape[0])
     if limits.time_limit is not None:
-        solver.SetTimeLimit(math.ceil(1000 * limits.time_limit))
-    if interruptible(solver.Solve, solver.InterruptSolve) != solver.OPTIMAL:
-        return np.zeros(len(rows))
-    return np.array([row.dual_value() for row in rows])
+        solver.set_time_limit_in_seconds(limits.time_limit)
+    interruptible(lambda: solver.solve(model), solver.interrupt_solve)
+    if solver.status() != SolveStatus.OPTIMAL:
+        return np.zeros(program.rows.shape[0])
+    return np.asarray(solver.dual_values())

@@ -10,9 +10,9 @@ from dovetail.formulations.problems import Problem
 from dovetail.formulations.scores import score
 from dovetail.instances.generate import generate
 from dovetail.instances.plan import OBJECTIVES
-from dovetail.solver.answers import Limits
 from dovetail.solver.greedy import greedy_counts
-from dovetail.solver.starts import start_counts
+from dovetail.solver.types import Limits
+from dovetail.solver.warm_start import start_counts
 
 
 def worth(problem, counts):
@@ -25,7 +25,7 @@ def worth(problem, counts):
 def test_the_start_is_feasible_and_mostly_better_than_greedy(objective):
     better = 0
     for seed in range(3):
-        problem = Problem(generate(20, seed=seed, weighted=True), objective)
+        problem = Problem.of(generate(20, seed=seed, weighted=True), objective)
         start = start_counts(problem, Limits())
         program = problem.program.program
         x = problem.program.solution(start)
@@ -38,14 +38,14 @@ def test_the_start_is_feasible_and_mostly_better_than_greedy(objective):
 
 
 def test_without_time_the_start_is_greedy():
-    problem = Problem(generate(30), "slowdown")
+    problem = Problem.of(generate(30), "slowdown")
     late = Limits(deadline=time.monotonic())
     assert (start_counts(problem, late) == greedy_counts(problem, Limits())).all()
 
 
 def test_without_time_the_start_reaches_the_first_hundred_jobs():
     # All may start, each alone: only those that were not reached wait.
-    problem = Problem(generate(130, gpus=200, gangs=False, workloads=5), "throughput")
+    problem = Problem.of(generate(130, gpus=200, gangs=False, workloads=5), "throughput")
     counts = start_counts(problem, Limits(deadline=time.monotonic()))
     assert score(problem.groups, problem.values, counts).weight == 100
     assert (greedy_counts(problem, Limits(deadline=time.monotonic())) == 0).all()

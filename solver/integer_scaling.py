@@ -14,7 +14,7 @@ _EXACT = 2.0**53
 """Whole numbers up to here are exact as floats."""
 
 
-class Whole(NamedTuple):
+class IntegerWeights(NamedTuple):
     """Weights as whole numbers.
 
     Attributes
@@ -32,7 +32,7 @@ class Whole(NamedTuple):
     rounding: float
 
 
-def whole(values: Floats, most: float) -> tuple[Floats, float]:
+def scaled_to_integers(values: Floats, most: float) -> tuple[Floats, float]:
     """Return the values scaled to whole numbers of at most ``most``, and the scale.
 
     The scale is a power of two.
@@ -44,7 +44,7 @@ def whole(values: Floats, most: float) -> tuple[Floats, float]:
     return np.round(values * scale), scale
 
 
-def whole_weights(weights: Floats, most: float) -> Whole:
+def integer_weights(weights: Floats, most: float) -> IntegerWeights:
     """Return whole numbers of at most ``most`` in the ratio of the weights.
 
     Exact for decimals, so that sums that are equal stay so. Weights of so many digits that the
@@ -58,10 +58,10 @@ def whole_weights(weights: Floats, most: float) -> Whole:
         if (np.abs(weights * scale - nearest) <= 1e-15 * nearest).all():
             unit = float(np.gcd.reduce(nearest.astype(np.int64))) or 1.0
             if nearest.max(initial=0.0) <= unit * most:
-                return Whole(nearest / unit, scale / unit, 0.0)
+                return IntegerWeights(nearest / unit, scale / unit, 0.0)
             break
-    numbers, scale = whole(weights, most)
-    return Whole(numbers, scale, float(np.abs(weights * scale - numbers).sum()))
+    numbers, scale = scaled_to_integers(weights, most)
+    return IntegerWeights(numbers, scale, float(np.abs(weights * scale - numbers).sum()))
 
 
 def power_of_two(at_least: float) -> float:

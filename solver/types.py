@@ -103,6 +103,40 @@ class Answer:
     stopped: Stopped
 
 
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What is known of the maximum of a linear function.
+
+    Attributes
+    ----------
+    bound : float
+        A proven upper bound on it.
+    stopped : str
+        Why the search ended.
+    """
+
+    bound: float
+    stopped: Stopped
+
+
+@dataclass(frozen=True, kw_only=True)
+class Maximum(Found):
+    """A choice of groups that was found to maximise a linear function.
+
+    Attributes
+    ----------
+    counts : (n,) int
+        How often it takes each group.
+    proof, prices, groups
+        As of ``Choice``.
+    """
+
+    counts: Ints
+    proof: Proof | None = None
+    prices: Prices | None = None
+    groups: Groups | None = None
+
+
 @dataclass(frozen=True)
 class Proven:
     """What a certificate proves, found without trusting whoever made it.

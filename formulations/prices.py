@@ -1,6 +1,6 @@
 """What a GPU is worth at every moment ahead: the price that the waiting jobs would pay.
 
-The queue (``dovetail_outlook.queue_of``) is laid out on the GPUs as they are believed to become
+The queue (``completion.forecast_order``) is laid out on the GPUs as they are believed to become
 idle. With w the weight of a job, p its GPUs and r its seconds, a job that starts at t on this
 schedule is where it should be if a GPU costs
 
@@ -22,6 +22,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Floats = NDArray[np.float64]
+
+ROUNDING = 1e-9
+"""Part of a time by which two moments may differ and be the same."""
 
 
 class Asks(NamedTuple):
@@ -52,7 +55,8 @@ class Prices:
         order = later[np.argsort(at[later], kind="stable")]
         times = at[order]
         workers, seconds, weight = (np.asarray(of, dtype=np.float64)[order] for of in asks)
-        after = np.searchsorted(times, times + seconds).tolist()
+        after = np.searchsorted(times, (times + seconds) * (1 - ROUNDING))
+        after = np.maximum(after, np.arange(1, len(times) + 1)).tolist()
         saved = (weight / workers).tolist()
         price = [0.0] * (len(order) + 1)
         for place in range(len(order) - 1, -1, -1):

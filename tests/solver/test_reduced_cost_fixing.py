@@ -11,10 +11,10 @@ from scipy.sparse import csr_array
 from dovetail.formulations.integer_program import IntegerProgram
 from dovetail.formulations.problems import Problem
 from dovetail.instances import library
-from dovetail.solver.answers import Limits
 from dovetail.solver.cpsat import CpSat
 from dovetail.solver.highs import Highs
-from dovetail.solver.within_reach import Relaxation, WithinReach
+from dovetail.solver.reduced_cost_fixing import ReducedCostFixing, Relaxation
+from dovetail.solver.types import Limits
 
 
 def random_program(seed: int) -> IntegerProgram:
@@ -49,17 +49,17 @@ def test_no_solution_of_the_value_is_lost(seed):
     values = every @ program.cost
     for at_least in (values.max(), np.median(values), values.min()):
         good = every[values >= at_least]
-        tight = Relaxation(program, Limits()).within_reach(float(at_least))
+        tight = Relaxation(program, Limits()).tightened(float(at_least))
         assert (good >= tight.lower).all()
         assert (good <= tight.upper).all()
 
 
 def test_few_groups_of_the_lab_are_within_reach_of_its_optimum():
-    problem = Problem(library.load("lab"), "throughput")
+    problem = Problem.of(library.load("lab"), "throughput")
     program = problem.program.program
     best = CpSat().solve(program, Limits()).bound
     groups = len(problem.groups)
-    left = np.count_nonzero(Relaxation(program, Limits()).within_reach(best).upper[:groups])
+    left = np.count_nonzero(Relaxation(program, Limits()).tightened(best).upper[:groups])
     assert left < groups / 5
 
 
@@ -69,7 +69,7 @@ def test_what_is_cut_off_is_never_the_best(seed):
     every = solutions(program)
     values = every @ program.cost
     start = every[int(np.argmin(values))]
-    answer = WithinReach(Highs()).solve(program, Limits(), start)
+    answer = ReducedCostFixing(Highs()).solve(program, Limits(), start)
     assert answer.stopped == "complete"
     assert program.cost @ answer.x == pytest.approx(values.max(), abs=1e-6)
     assert answer.bound >= values.max() - 1e-6
@@ -78,7 +78,7 @@ def test_what_is_cut_off_is_never_the_best(seed):
 def test_without_time_the_start_comes_back():
     program = random_program(3)
     start = solutions(program)[0]
-    answer = WithinReach(Highs()).solve(program, Limits(deadline=0.0), start)
+    answer = ReducedCostFixing(Highs()).solve(program, Limits(deadline=0.0), start)
     assert (answer.x == start).all()
     assert answer.stopped == "time_limit"
     assert answer.bound >= (solutions(program) @ program.cost).max() - 1e-9
@@ -92,6 +92,6 @@ def test_the_search_ends_where_the_relaxation_bounds_by_0(worth):
     low, none = np.array([-1.0, 1.0]), np.full(2, np.inf)
     zero, one = np.zeros(2, dtype=np.int64), np.ones(2, dtype=np.int64)
     program = IntegerProgram(rows, low, none, zero, one, np.array([0.0, -worth]))
-    answer = WithinReach(Highs()).solve(program, Limits.of(20.0, 0.0, 0), one)
+    answer = ReducedCostFixing(Highs()).solve(program, Limits.of(20.0, 0.0, 0), one)
     assert answer.stopped == "complete"
     assert program.cost @ answer.x == -worth

@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 
-from dovetail.solver.ratio import Maximum, best_ratio
+from dovetail.solver.dinkelbach import best_ratio
+from dovetail.solver.types import Found
 
 POINTS = {"cheap": (1.0, 1.0), "large": (6.0, 4.0), "best": (5.0, 3.0)}
 """Their N and D: ratios 1, 1.5 and 5/3."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Point(Found):
+    """One of the points."""
+
+    x: str
+
+
 def search(start="cheap", gap=0.0, stopped="complete", slack=0.0, points=POINTS):
     asked = []
 
-    def maximise(t, x):
+    def terms(found):
+        return points[found.x]
+
+    def maximise(t, best):
         asked.append(t)
         found = max(points, key=lambda p: points[p][0] - t * points[p][1])
         value = points[found][0] - t * points[found][1]
-        return Maximum(found, value + slack, stopped)
+        return Point(x=found, bound=value + slack, stopped=stopped)
 
-    return best_ratio(start, points.__getitem__, maximise, least=1.0, gap=gap), asked
+    first = Point(x=start, bound=float("inf"), stopped="time_limit")
+    return best_ratio(first, terms, maximise, least=1.0, gap=gap), asked
 
 
 def test_prices_rise_to_the_best_ratio():

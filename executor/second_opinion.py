@@ -1,0 +1,47 @@
+"""The checker on decisions, before they are carried out: in simulations and in live mode."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from dovetail.executor.state_instance import instance_of_starts, starting, staying
+from dovetail.instances.checker import check
+from dovetail.instances.plan import Plan
+from dovetail.solver.policies import Start, State
+
+
+def violations(state: State, starts: Sequence[Start]) -> list[str]:
+    """Return which rules of the round problem starts break together, a line each.
+
+    The rules are those of ``dovetail check``, on the state before the starts: what has been
+    measured of running pairs counts for what was predicted of them.
+
+    Parameters
+    ----------
+    state : State
+        The pool, where the jobs that the decision stops are pending already.
+    starts : sequence of Start
+        Of jobs that wait.
+    """
+    told = [why for start in starts for why in malformed(state, start)]
+    if told or not starts:
+        return told
+    instance = instance_of_starts(state, starts)
+    assigned = *staying(instance), *(starting(state, start) for start in starts)
+    plan = Plan.model_construct(assignments=assigned)
+    return [str(violation) for violation in check(instance, plan).violations]
+
+
+def malformed(state: State, start: Start) -> Iterator[str]:
+    """Yield what keeps a start from being read at all: it is of no job that waits, for one."""
+    job, gpus = start.job, start.gpus
+    if job.phase != "pending" or state.pending.get(job.number) is not job:
+        yield f"starts {job.id!r}, which is {job.phase}"
+    if len(set(gpus)) != job.workers or len(gpus) != job.workers:
+        yield f"gives {job.id!r} {len(set(gpus))} GPUs for {job.workers} workers"
+    if start.shares is not None and len(start.shares) != job.workers:
+        yield f"gives {job.id!r} {len(start.shares)} shares"
+    if not 0 <= start.mode < len(state.modes[job.workload]):
+        yield f"runs {job.id!r} in no known mode"
+    if not all(0 <= gpu < len(state.machines) for gpu in gpus):
+        yield f"puts {job.id!r} on a GPU that is not there"

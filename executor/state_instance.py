@@ -1,0 +1,221 @@
+"""From the state that policies see to records: the round that it poses, and starts as a plan."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import product
+
+import numpy as np
+
+from dovetail.instances._record import FrozenDict
+from dovetail.instances.instance import Cluster, Instance, Job, Node, SlowdownEntry
+from dovetail.instances.plan import Assignment
+from dovetail.predictors.sets import LARGEST, set_slowdown
+from dovetail.solver.policies import Job as SeenJob
+from dovetail.solver.policies import Start, State
+
+_Member = tuple[int, int | None]
+"""A workload of the state, and its share."""
+
+_LEAST, _MOST = 1e-3, 1e15
+"""Slowdowns that a record may have; what is believed may lie beyond, and counts as these."""
+
+
+def instance_of(
+    state: State, cluster: Cluster, troubled: Collection[str], alone: Collection[int]
+) -> Instance:
+    """Return the round that a state poses: its jobs, and what is believed of their workloads.
+
+    Every two workloads have an entry at all caps that may be used, ``slowdown: null`` where they
+    may not share, so that no predictor fills it in.
+
+    Parameters
+    ----------
+    state : State
+        Jobs, and beliefs.
+    cluster : Cluster
+        The pool's; devices that take nobody and hold nobody are left out.
+    troubled : collection of str
+        Devices that take nobody.
+    alone : collection of int
+        The workloads of the state whose jobs run alone: they get no entries.
+    """
+    jobs = sorted([*state.running.values(), *state.pending.values()], key=lambda job: job.number)
+    used = sorted({job.workload for job in jobs})
+    holding = {state.machines.gpu_ids[gpu] for gpu, on in enumerate(state.residents) if on}
+    gpus = {gpu for gpu in state.machines.gpu_ids if gpu not in troubled or gpu in holding}
+    shared = [workload for workload in used if workload not in alone]
+    return Instance(
+        name="live",
+        cluster=_only(cluster, gpus),
+        workloads={state.names[k]: state.workloads[k] for k in used},
+        jobs=tuple(_record(state, job) for job in jobs),
+        slowdowns=tuple(_entries(state, shared)),
+    )
+
+
+def instance_of_starts(state: State, starts: Sequence[Start]) -> Instance:
+    """Return what the checker needs of the round to judge starts: a small part of a large one.
+
+    The GPUs are those of the starts, and all others of the jobs that run on these; the jobs are
+    the starting and the running ones there. A gang that is also elsewhere, but on no GPU of a
+    start, is cut down to these GPUs. Nodes that are down have no GPUs. Nothing is validated: the
+    state is made of records.
+    """
+    machines = state.machines
+    joined = {gpu for start in starts for gpu in start.gpus}
+    hosts = {job.number: job for gpu in joined for job in state.residents[gpu]}
+    held = joined.union(*(job.gpus for job in hosts.values()))
+    near = {gpu for gpu in held if machines.node[gpu] not in state.down}
+    gpus = sorted(near)
+    running = {job.number: job for gpu in gpus for job in state.residents[gpu]}
+    jobs = [_record(state, start.job) for start in starts]
+    jobs += [_record(state, running[number], near) for number in sorted(running)]
+    used = {job.workload for job in [*running.values(), *(start.job for start in starts)]}
+    companies = _companies(state, starts, gpus)
+    return Instance.model_construct(
+        name="starts",
+        cluster=_only(machines.rules, {machines.gpu_ids[gpu] for gpu in gpus}),
+        workloads=FrozenDict((state.names[k], state.workloads[k]) for k in used),
+        jobs=tuple(jobs),
+        slowdowns=tuple(_entry(state, model, company) for model, company in companies),
+    )
+
+
+def staying(instance: Instance) -> list[Assignment]:
+    """Return the assignments of the running jobs, as they are."""
+    return [
+        Assignment.model_construct(
+            job=job.id, gpus=job.gpus, share=job.share, sub_batch=job.sub_batch, start=False
+        )
+        for job in instance.jobs
+        if job.gpus is not None
+    ]
+
+
+def starting(state: State, start: Start) -> Assignment:
+    """Return the assignment that a start comes to."""
+    return Assignment.model_construct(
+        job=start.job.id,
+        gpus=tuple(state.machines.gpu_ids[gpu] for gpu in start.gpus),
+        share=start.shares or (None,) * len(start.gpus),
+        sub_batch=state.modes[start.job.workload][start.mode].sub_batch,
+        start=True,
+    )
+
+
+def _companies(
+    state: State, starts: Sequence[Start], gpus: Iterable[int]
+) -> set[tuple[int, tuple[_Member, ...]]]:
+    """Return who shares a GPU before the starts, and who after, with the model of the GPU."""
+    found = set()
+    come: dict[int, list[_Member]] = defaultdict(list)
+    for start in starts:
+        for k, gpu in enumerate(start.gpus):
+            come[gpu].append((start.job.workload, start.shares[k] if start.shares else None))
+    for gpu in gpus:
+        there = [(job.workload, job.share_on(gpu)) for job in state.residents[gpu]]
+        for members in (there, [*there, *come[gpu]]):
+            if len(members) > 1:
+                members.sort(key=lambda member: (member[0], member[1] or 0))
+                found.add((state.machines.model[gpu], tuple(members)))
+    return found
+
+
+def _only(cluster: Cluster, gpus: Collection[str]) -> Cluster:
+    """Return the cluster with these GPUs alone, and the nodes that have any of them."""
+    nodes = []
+    for node in cluster.nodes:
+        devices = tuple(gpu for gpu in node.devices if gpu.id in gpus)
+        if devices:
+            nodes.append(Node.model_construct(id=node.id, rack=node.rack, gpus=devices))
+    return cluster.model_copy(update={"nodes": tuple(nodes)})
+
+
+def _record(state: State, job: SeenJob, gpus: Collection[int] | None = None) -> Job:
+    """Return a job's record; a running one is cut down to the given GPUs, if any are given."""
+    running = job.phase == "running"
+    held = [k for k, gpu in enumerate(job.gpus) if gpus is None or gpu in gpus]
+    return Job.model_construct(
+        id=job.id,
+        workload=state.names[job.workload],
+        workers=len(held) if running else job.workers,
+        gsla=None if math.isinf(job.gsla) else job.gsla,
+        weight=job.weight,
+        arrival_s=max(0.0, job.arrival_s),
+        remaining_s=job.remaining(state.now),
+        priority="latency" if job.latency else "batch",
+        state="running" if running else "pending",
+        gpus=tuple(state.machines.gpu_ids[job.gpus[k]] for k in held) if running else None,
+        share=tuple(job.shares[k] for k in held) if running and job.shares else None,
+        sub_batch=state.modes[job.workload][job.mode].sub_batch if running else None,
+    )
+
+
+def _entries(state: State, shared: Collection[int]) -> Iterator[SlowdownEntry]:
+    table = state.predicted
+    for m, (mine, theirs) in product(range(len(table.models)), table.caps):
+        for a, b in product(shared, repeat=2):
+            mirror_of_another = a > b or (a == b and (mine or 0) > (theirs or 0))
+            if not mirror_of_another:
+                yield _entry(state, m, ((a, mine), (b, theirs)))
+
+
+def _entry(state: State, model: int, members: Sequence[_Member]) -> SlowdownEntry:
+    """Return what is believed of members together: of three and more, what their pairs tell.
+
+    Nothing is known of tail latencies beside two others: they have the largest bound there is.
+    """
+    names = tuple(state.names[workload] for workload, _ in members)
+    shares = tuple(share for _, share in members)
+    slowdown, upper, tail = _together(state, model, members)
+    known = not any(map(math.isnan, (*slowdown, *upper)))
+    return SlowdownEntry(
+        pair=(names[0], names[1]) if len(names) == 2 else None,
+        set=names if len(names) > 2 else None,
+        share=None if set(shares) == {None} else shares,
+        slowdown=slowdown if known else None,
+        upper=upper if known and upper != slowdown else None,
+        p99=tail if known and tail != upper else None,
+        gpu_model=state.predicted.models[model],
+    )
+
+
+_Values = tuple[float, ...]
+
+
+def _together(
+    state: State, model: int, members: Sequence[_Member]
+) -> tuple[_Values, _Values, _Values]:
+    """Return slowdown, upper bound and tail of each member beside the others."""
+    if len(members) == 2:
+        there, back = (_beside(state, model, *order) for order in (members, members[::-1]))
+        return (there[0], back[0]), (there[1], back[1]), (there[2], back[2])
+    if len(members) > LARGEST:
+        nothing = (math.nan,) * len(members)
+        return nothing, nothing, nothing
+    pairs = np.array([[_beside(state, model, a, b) for b in members] for a in members])
+    slowdown, upper = (np.minimum(set_slowdown(pairs[:, :, k]), _MOST) for k in (0, 1))
+    # Equal members get equal numbers, whatever the order of summation.
+    alike = [members.index(member) for member in members]
+    highest = np.maximum(slowdown, upper)
+    return tuple(slowdown[alike].tolist()), tuple(highest[alike].tolist()), (_MOST,) * len(members)
+
+
+def _beside(state: State, model: int, mine: _Member, theirs: _Member) -> _Values:
+    """Return slowdown, upper bound and tail of one beside another, as measured where it was."""
+    table = state.predicted
+    caps = table.caps_place.get((mine[1], theirs[1]))
+    if caps is None:
+        return math.nan, math.nan, math.nan
+    cell = model, caps, mine[0], theirs[0]
+    slowdown = table.rows[model][caps][mine[0]][theirs[0]]
+    upper = table.upper_rows[model][caps][mine[0]][theirs[0]]
+    if cell in state.seen:
+        slowdown = state.seen[cell]
+        upper = state.seen_upper.get(cell, slowdown)
+    p99 = float(table.p99[cell])
+    bounds = slowdown, max(upper, slowdown), max(upper, slowdown) if math.isnan(p99) else p99
+    return tuple(x if math.isnan(x) else min(max(x, _LEAST), _MOST) for x in bounds)

@@ -1,0 +1,94 @@
+"""The rule book (``rules``) on rows of candidate groups: what jobs need there, and accept."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dovetail.formulations._rows import Bools, Floats, Ints, Rows, Seatings
+from dovetail.formulations.entries import Template
+from dovetail.formulations.rounds import Round
+from dovetail.formulations.rules import MEMORY_TOLERANCE_MIB, most_bound
+from dovetail.formulations.values import JobValues, shortens_mean_completion
+
+
+class RowRules:
+    """The variants of the jobs of a round as columns, and the rules on rows of them.
+
+    Parameters
+    ----------
+    compiled : Round
+        The round.
+    values : JobValues
+        The objective.
+    """
+
+    def __init__(self, compiled: Round, values: JobValues) -> None:
+        self.round = compiled
+        self.values = values
+        self.variants = tuple(v for variants in compiled.variants for v in variants)
+        jobs = compiled.jobs
+        self.job = np.array([v.job for v in self.variants], dtype=np.int64)
+        self.memory = np.array([v.memory_mib for v in self.variants])
+        self.stretch = np.array([v.stretch for v in self.variants])
+        self.stretched = bool((self.stretch != 1).any())
+        self.accepted = most_bound(jobs.gsla)[self.job]
+        self.latency = jobs.latency[self.job]
+        self.workers = jobs.workers[self.job]
+        self.pending = ~jobs.running[self.job]
+        self.first_of_job = np.searchsorted(self.job, np.arange(len(compiled)))
+        self.room = np.array([c.memory_mib for c in compiled.classes]) + MEMORY_TOLERANCE_MIB
+
+    def seatings(
+        self, gpu_class: Ints, first: Ints, count: Ints, template: Template, row: Ints
+    ) -> Seatings:
+        """Return the seatings of rows of a template; arguments as in ``Seatings``."""
+        return Seatings(
+            index=np.arange(len(row)),
+            gpu_class=gpu_class,
+            first=first,
+            count=count,
+            twin=template.twin[row],
+            share=template.share[row],
+            slowdown=template.slowdown[row],
+            upper=template.upper[row],
+            tail=template.tail[row],
+            power_w=template.power_w[row],
+        )
+
+    def bound(self, seatings: Seatings, place: int, seating: Ints, variant: Ints) -> Floats:
+        """Return what the gSLA of the job in one place is held against, for each row.
+
+        Parameters
+        ----------
+        seatings : Seatings
+            The seatings.
+        place : int
+            The place.
+        seating, variant : (n,) int
+            The seating of each row, and who takes the place.
+        """
+        bound = seatings.upper[:, place].take(seating)
+        if self.latency.any():
+            tail = seatings.tail[:, place].take(seating)
+            bound = np.where(self.latency.take(variant), tail, bound)
+        return bound * self.stretch.take(variant) if self.stretched else bound
+
+    def rows(self, seatings: Seatings, seating: Ints, variant: Ints) -> Rows:
+        """Return the seatings as groups of these variants, (n, size)."""
+        return Rows(
+            seatings.gpu_class[seating],
+            variant,
+            seatings.share[seating],
+            seatings.slowdown[seating] * self.stretch[variant],
+            seatings.power_w[seating],
+        )
+
+    def shortens(self, rows: Rows) -> Bools:
+        """Tell which groups the rule of ``jct`` allows: pairs that end earlier on average."""
+        job = self.job[rows.variant]
+        if job.shape[1] > 2:
+            return np.zeros(len(job), dtype=bool)
+        running = ~self.pending[rows.variant]
+        alone = self.stretch[rows.variant]
+        remaining = self.round.jobs.remaining_s[job]
+        return shortens_mean_completion(rows.slowdown, alone, remaining, running)

@@ -1,0 +1,256 @@
+"""The objective ``completion``: seconds of weighted completion time that starts are worth.
+
+The queue is laid out on the GPUs as they are believed to become idle, each job alone. That
+forecast says when a job starts if it does not start now, and what a second of a GPU is worth to
+those that wait (``prices``). With weight w, workers p, seconds alone r, forecast start t and
+P(x) the price of a GPU from now until x, a pending job that is slowed by s gains
+
+    w (t + r) + p (P(t + r) - P(t)) - w s r,
+
+what waiting would cost less its own completion; a running one loses what its slowdown adds to
+
+    w s r + p P(s r).
+
+Of two that share, s r is the end in two phases: until the first of them ends, and after it
+(Castor, 2025, equations 16 to 19). In groups of three and more nobody is taken to speed up. A
+group costs the price of its GPU from when that would be idle until its last job ends. A gang
+ends with its slowest worker: the least of its gains counts. A running job that nobody joins gains
+0. Nobody shares beyond the end of the last job of the forecast.
+
+Value and optimum are exact for this definition; three things in it are estimates. The forecast
+knows neither sharing nor arrivals, and each job's best GPU model only. A group knows nothing of a
+gang's other GPUs: the end of the co-runner on one of them speeds the gang up, though one on
+another may go on slowing it, so that ends of gangs beside several others are early. Only a gang
+that starts and surely meets different company, as it has more workers than there are GPUs alike,
+is taken to be slowed until it ends. A share at which no throughput is known costs nothing alone.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.formulations._rows import Rows
+from dovetail.formulations.prices import ROUNDING, Asks, Prices, layout
+from dovetail.formulations.rounds import Round
+from dovetail.formulations.values import JobValues
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+CRITICAL = 2 / 3
+"""Part of the least time to the end of all work from which on a job is critical for it."""
+
+_LEAST_WEIGHT = 1e-9
+_FAR_S = 3600.0
+"""How far off the next chance of a job is taken to be where no running job's end brings one."""
+
+
+def forecast_order(work: Floats, workers: Ints, weight: Floats, held: Floats, gpus: int) -> Ints:
+    """Return the order in which waiting jobs are believed to start.
+
+    First those on which the end of all work hangs: they need more than ``CRITICAL`` of the time
+    in which all jobs there are could end at best, which is no less than their GPU time over the
+    GPUs and no less than what the longest needs (Graham, *Bounds for certain multiprocessing
+    anomalies*, Bell System Technical Journal 45, 1966). Left to the end they would add their
+    whole length to it. Then the others in the order of weighted shortest GPU time.
+
+    Parameters
+    ----------
+    work : (n,) float
+        Seconds that each job needs alone.
+    workers, weight : (n,)
+        Its GPUs and its weight.
+    held : (m, 2) float
+        Seconds and GPUs of each running job.
+    gpus : int
+        All GPUs there are.
+    """
+    gpu_time = work * workers
+    total = gpu_time.sum() + held.prod(axis=1).sum()
+    longest = max(work.max(initial=0.0), held[:, 0].max(initial=0.0))
+    critical = work >= CRITICAL * max(longest, total / max(1, gpus)) * (1 - ROUNDING)
+    weighted = gpu_time / np.maximum(weight, _LEAST_WEIGHT)
+    return np.lexsort((np.arange(len(work)), weighted, ~critical))
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """When waiting jobs start if each runs alone in its turn, and what GPUs then cost.
+
+    Attributes
+    ----------
+    start_s : (n,) float
+        When each job is believed to start if it does not now, seconds from now.
+    prices : Prices
+        Of a GPU, as the whole queue would pay.
+    last_s : float
+        When the last job of all is believed to end.
+    claimed_s : float
+        When the first of those that must wait would start.
+    """
+
+    start_s: Floats
+    prices: Prices
+    last_s: float
+    claimed_s: float
+
+    @classmethod
+    def of(cls, asks: Asks, idle: int, busy_s: Floats) -> Forecast:
+        """Return the forecast of a queue, in the order in which it is believed to start.
+
+        Parameters
+        ----------
+        asks : Asks
+            Of the n waiting jobs.
+        idle : int
+            GPUs that are idle now.
+        busy_s : (m,) float
+            Seconds until each other GPU is believed to be idle, ascending.
+        """
+        seconds = np.asarray(asks.seconds, dtype=np.float64)
+        starts = layout([0.0] * idle + busy_s.tolist(), asks)
+        now = starts <= 0
+        last = max(float((starts + seconds).max(initial=0.0)), float(busy_s.max(initial=0.0)))
+        start = np.where(now, _next_chances(np.asarray(asks.workers), seconds, busy_s), starts)
+        claimed = float(starts[starts > 0].min(initial=math.inf))
+        return cls(start, Prices(starts, asks), last, claimed)
+
+    def take(self, which: Ints) -> Forecast:
+        """Return the forecast of these jobs, at the same prices."""
+        return replace(self, start_s=self.start_s[which])
+
+    def from_idle(self, end: Floats) -> Floats:
+        """Return the price of an idle GPU until ``end``.
+
+        Those that could use it now compete for it in this round. Others pay for it only from
+        when the next of them would start.
+        """
+        before = np.minimum(end, self.claimed_s)
+        return self.prices.until(end) - self.prices.until(before)
+
+
+def _next_chances(workers: Ints, seconds: Floats, busy_s: Floats) -> Floats:
+    """Return when enough GPUs become idle for jobs that let those pass that are idle."""
+    enough = workers <= len(busy_s)
+    if not len(busy_s):
+        return _FAR_S + seconds
+    at = busy_s[np.minimum(workers, len(busy_s)) - 1]
+    return np.where(enough, np.maximum(1.0, at), _FAR_S + seconds)
+
+
+class Completion(JobValues):
+    """The objective ``completion`` of a round (see the module's text).
+
+    Parameters
+    ----------
+    compiled : Round
+        The round; every job has ``remaining_s``. No group is listed in which a job would end
+        later than the forecast's last job.
+    """
+
+    grouped = True
+
+    def __init__(self, compiled: Round) -> None:
+        super().__init__(compiled, "completion")
+        self._forecast = forecast(compiled)
+        jobs = compiled.jobs
+        self._left = {m: jobs.remaining_s / compiled.speed[m] for m in compiled.models}
+        self._hold = np.where(jobs.running, jobs.workers, 0).astype(np.float64)
+        pending = np.flatnonzero(~jobs.running)
+        start, until = self._forecast.start_s, self._forecast.prices.until
+        fastest = _fastest(compiled)
+        self._due, self._rent = np.zeros(len(compiled)), np.zeros(len(compiled))
+        self._due[pending] = start + fastest[pending]
+        self._rent[pending] = jobs.workers[pending] * (until(self._due[pending]) - until(start))
+        for job, (gpus, _, _) in jobs.held.items():
+            model = compiled.models[compiled.machines.model[gpus[0]]]
+            self._due[job] = compiled.slowdown_now[job] * self._left[model][job]
+        self._last_s = self._forecast.last_s * (1 + ROUNDING)
+
+    def gain(self, job: Ints, slowdown: Floats, model: str) -> Floats:
+        """Return what each job gains at its slowdown as if it shared until it ends."""
+        return self._gain_at(job, slowdown * self._left[model][job])
+
+    def gains(self, rows: Rows, job: Ints) -> Floats:
+        """Return what each job of a group gains."""
+        return self._gain_at(job, self._ends(rows, job))
+
+    def value(self, rows: Rows, job: Ints) -> Floats:
+        """Return less the price of the GPU of each group, NaN where it would end too late."""
+        compiled = self._round
+        end, running = self._ends(rows, job), compiled.jobs.running[job]
+        last, until = end.max(axis=1), self._forecast.prices.until
+        free = np.where(running, end, 0.0).max(axis=1)
+        price = np.where(
+            running.any(axis=1),
+            until(last) - until(free),
+            self._forecast.from_idle(last),
+        )
+        late = (last > self._last_s) & ~running.all(axis=1) & (job.shape[1] > 1)
+        return np.where(late, np.nan, -price)
+
+    def _gain_at(self, job: Ints, end: Floats) -> Floats:
+        due, until = self._due[job], self._forecast.prices.until
+        # Differences are taken first, so that a running job that stays as it is gains exactly 0.
+        gain = self.weight[job] * (due - end) + self._rent[job]
+        if self._hold[job].any():
+            gain += self._hold[job] * (until(due) - until(end))
+        return np.asarray(gain)
+
+    def _ends(self, rows: Rows, job: Ints) -> Floats:
+        """Return when each job of a group ends, seconds from now."""
+        model = self._round.class_model[rows.gpu_class]
+        left = np.empty(job.shape)
+        for k, name in enumerate(self._round.models):
+            left[model == k] = self._left[name][job[model == k]]
+        whole = rows.slowdown * left
+        if job.shape[1] != 2:
+            return whole
+        running = self._round.jobs.running[job]
+        first = whole.min(axis=1, keepdims=True)
+        rest = np.maximum(0.0, left - first / rows.slowdown)
+        end = np.minimum(whole, first + rest * self._round.slowdowns_alone(rows, job))
+        # A gang that takes GPUs of several is slowed by one after the other.
+        workers = self._round.jobs.workers[job]
+        spread = ~running & (workers > self._round.class_sizes[rows.gpu_class][:, None])
+        # Of a pair that runs already the present slowdown says it all.
+        both_run = running.all(axis=1, keepdims=True)
+        return np.where(spread | both_run, whole, end)
+
+
+def forecast(compiled: Round) -> Forecast:
+    """Return the forecast of a round's queue, in the order of its pending jobs."""
+    jobs, machines = compiled.jobs, compiled.machines
+    fastest = _fastest(compiled)
+    pending = np.flatnonzero(~jobs.running)
+    busy: dict[int, float] = {}
+    held = []
+    for job, (gpus, _, _) in jobs.held.items():
+        left = jobs.remaining_s[job] / compiled.speed[machines.models[machines.model[gpus[0]]]][job]
+        held.append((left, len(gpus)))
+        for gpu in gpus:
+            busy[gpu] = max(busy.get(gpu, 0.0), left * compiled.slowdown_now[job])
+    order = forecast_order(
+        fastest[pending],
+        jobs.workers[pending],
+        jobs.weight[pending],
+        np.array(held, dtype=np.float64).reshape(-1, 2),
+        len(machines),
+    )
+    queue = pending[order]
+    asks = Asks(jobs.workers[queue], fastest[queue], jobs.weight[queue])
+    idle = len(machines) - len(busy)
+    found = Forecast.of(asks, idle, np.sort(np.array(list(busy.values()), dtype=np.float64)))
+    return found.take(np.argsort(order))
+
+
+def _fastest(compiled: Round) -> Floats:
+    """Return the seconds that each job needs alone on the model that suits it best."""
+    if not compiled.models:  # a live cluster may have no GPU yet
+        return compiled.jobs.remaining_s
+    speeds = [compiled.speed[model] for model in compiled.models]
+    return np.asarray(compiled.jobs.remaining_s / np.max(speeds, axis=0))

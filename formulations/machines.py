@@ -1,0 +1,76 @@
+"""A cluster as arrays: its GPUs numbered in the order of the file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.formulations.rules import room_mib
+from dovetail.instances.instance import Cluster
+
+
+class Machines:
+    """A cluster with its GPUs numbered in the order of the file.
+
+    Attributes
+    ----------
+    rules : Cluster
+        The record: jobs a GPU, shares, reserves.
+    gpu_ids, node_ids : tuple of str
+        Names of the G GPUs and N nodes.
+    node, rack, model : list of int
+        Of each GPU: the index of its node, of its rack (a node without one is its own) and of
+        its model.
+    models : tuple of str
+        Names of the GPU models.
+    memory_mib : list of float
+        Of each GPU, without the part that is kept free.
+    node_gpus : list of range or list of int
+        The GPUs of each node.
+    """
+
+    def __init__(self, rules: Cluster) -> None:
+        self.rules = rules
+        devices = [(n, node, gpu) for n, node in enumerate(rules.nodes) for gpu in node.devices]
+        racks: dict[str, int] = {}
+        self.node_ids = tuple(node.id for node in rules.nodes)
+        self.gpu_ids = tuple(gpu.id for _, _, gpu in devices)
+        self.models = tuple(dict.fromkeys(gpu.model for _, _, gpu in devices))
+        self.node = [n for n, _, _ in devices]
+        self.rack = [
+            racks.setdefault(f"rack {node.rack}" if node.rack else f"node {node.id}", len(racks))
+            for _, node, _ in devices
+        ]
+        self.model = [self.models.index(gpu.model) for _, _, gpu in devices]
+        self.memory_mib = [gpu.memory_mib - rules.reserve_mib for _, _, gpu in devices]
+        self.node_gpus: list[list[int]] = [[] for _ in rules.nodes]
+        for gpu, node in enumerate(self.node):
+            self.node_gpus[node].append(gpu)
+
+    def __len__(self) -> int:
+        return len(self.gpu_ids)
+
+    @cached_property
+    def rack_of_node(self) -> NDArray[np.int64]:
+        """The rack of each node."""
+        return np.array([self.rack[gpus[0]] for gpus in self.node_gpus], dtype=np.int64)
+
+    @cached_property
+    def number(self) -> Mapping[str, int]:
+        """The number of each GPU by its id."""
+        return {gpu: k for k, gpu in enumerate(self.gpu_ids)}
+
+    def node_of(self, gpu: str) -> int:
+        """Return the index of a GPU's node."""
+        return self.node[self.number[gpu]]
+
+    @cached_property
+    def memory_by_model(self) -> list[tuple[float, float]]:
+        """The least and the most that jobs may need on a GPU of each model, in MiB."""
+        held: list[list[float]] = [[] for _ in self.models]
+        for model, memory in zip(self.model, self.memory_mib, strict=True):
+            held[model].append(memory)
+        return [(room_mib(min(memory)), room_mib(max(memory))) for memory in held]

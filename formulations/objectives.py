@@ -1,0 +1,68 @@
+"""Objectives by name, and those of users."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Final, TypeAlias
+
+import numpy as np
+
+from dovetail.formulations.completion import Completion
+from dovetail.formulations.rounds import Round
+from dovetail.formulations.values import JobValues
+from dovetail.instances.errors import UnsupportedError, require_call
+from dovetail.instances.plan import ObjectiveName
+
+Objective: TypeAlias = ObjectiveName | Callable[[Round], JobValues]
+"""The name of an objective, or a subclass of ``JobValues`` (or what makes one of a round)."""
+
+
+def objective_name(objective: Objective) -> str:
+    """Return what an objective is called in a plan."""
+    if not callable(objective):
+        return objective
+    return f"python:{objective.__module__}.{getattr(objective, '__qualname__', '')}"
+
+
+def job_values(compiled: Round, objective: Objective) -> JobValues:
+    """Return the gains of the jobs of a round under any objective.
+
+    Raises
+    ------
+    InputError
+        When the instance lacks a field that the objective needs.
+    UnsupportedError
+        When a gain of the user's is not finite, or rises with the slowdown, or the class or its
+        method ``gain`` takes other arguments.
+    """
+    if objective == "completion":
+        return Completion(compiled)
+    if not callable(objective):
+        return JobValues(compiled, objective)
+    name = objective_name(objective)
+    require_call(objective, f"{name} must take a round as its one argument", compiled)
+    values = objective(compiled)
+    if not isinstance(values, JobValues):
+        kind = type(values).__name__
+        raise UnsupportedError(f"objective must be a subclass of JobValues, got {kind}")
+    values.name = name
+    rule = f"{name}.gain must take the arguments job, slowdown and model"
+    require_call(values.gain, rule, None, None, None)
+    _require_falling(values, compiled)
+    return values
+
+
+_TRIED: Final = (1.0, 1.25, 2.0, 8.0)
+"""Slowdowns at which gains of a user's objective are tried."""
+
+
+def _require_falling(values: JobValues, compiled: Round) -> None:
+    """Refuse gains that would make bounds wrong without a word."""
+    jobs = np.arange(len(compiled))
+    for model in compiled.models:
+        gains = [np.asarray(values.gain(jobs, np.full(len(jobs), s), model)) for s in _TRIED]
+        if any(gain.shape != jobs.shape or not np.isfinite(gain).all() for gain in gains):
+            raise UnsupportedError(f"{values.name}: gain must return a finite number for each job")
+        if any((after > before).any() for before, after in pairwise(gains)):
+            raise UnsupportedError(f"{values.name}: gain must not rise with the slowdown")

@@ -1,0 +1,470 @@
+"""The groups that a waiting job could join under a plan, each with what refuses it.
+
+They are listed as candidate groups are (``groups``) and by the same rules, but for one job and
+GPUs that hold all whom the plan has placed; and a group that breaks a rule is kept, with how far
+it is from keeping it. GPUs with the same jobs are one *site*. A site that is full is listed
+without each of its jobs in turn. Jobs that start in the plan may change their shares.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property, lru_cache
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.formulations._row_rules import RowRules
+from dovetail.formulations._rows import Rows
+from dovetail.formulations.entries import ANY_SHARE, Combination, Template, Wanted
+from dovetail.formulations.rounds import Resident, Round
+from dovetail.formulations.rules import (
+    GSLA_TOLERANCE,
+    MEMORY_TOLERANCE_MIB,
+    most_bound,
+    slowdown_alone,
+)
+from dovetail.formulations.values import JobValues
+from dovetail.instances.plan import Assignment
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+NO_LEAVER: Final = -1
+
+_KEPT: Final = 4
+"""Kinds of jobs whose candidates are kept: those of all do not fit the memory together."""
+
+
+class Refusal(IntEnum):
+    """What refuses a group, the least first.
+
+    ``NONE`` nothing; ``TAKEN`` the GPU is full; ``FIGURES`` a gSLA or memory, which other figures
+    would meet; ``OBJECTIVE`` the rule of the objective (``jct``, ``completion``);
+    ``TAKEN_FIGURES`` and ``TAKEN_OBJECTIVE`` the same on a GPU that is full; ``UNKNOWN`` no
+    slowdown is known; ``APART`` gangs share only whole; ``CLOSED`` nobody may join
+    (constraint 5 of the round problem).
+    """
+
+    NONE = 0
+    TAKEN = 1
+    FIGURES = 2
+    OBJECTIVE = 3
+    TAKEN_FIGURES = 4
+    TAKEN_OBJECTIVE = 5
+    UNKNOWN = 6
+    APART = 7
+    CLOSED = 8
+
+
+_TAKEN: Final = np.array(
+    [Refusal.TAKEN, Refusal.TAKEN, Refusal.TAKEN_FIGURES, Refusal.TAKEN_OBJECTIVE]
+)
+"""What refuses a group on a GPU that is full, by what else does."""
+
+
+class Site(NamedTuple):
+    """GPUs of one class that hold the same jobs under a plan.
+
+    Attributes
+    ----------
+    gpu_class : int
+        Index of the class.
+    model : str
+        The GPU model.
+    occupants : tuple of Resident
+        The jobs on each: the running ones, then those that start.
+    gpus : tuple of str
+        Their ids.
+    """
+
+    gpu_class: int
+    model: str
+    occupants: tuple[Resident, ...]
+    gpus: tuple[str, ...]
+
+
+def sites_of(compiled: Round, assignments: Iterable[Assignment]) -> tuple[Site, ...]:
+    """Return the sites of a valid plan, in the order of the first GPU of each."""
+    index = {name: k for k, name in enumerate(compiled.jobs.ids)}
+    held: dict[str, list[Resident]] = defaultdict(list)
+    for row in assignments:
+        ways = compiled.variants[index[row.job]]
+        variant = next((v for v in ways if v.sub_batch == row.sub_batch), ways[0])
+        if not compiled.jobs.running[variant.job]:
+            for gpu, share in zip(row.gpus, row.shares, strict=True):
+                held[gpu].append(Resident(variant, share))
+    found: dict[tuple[int, tuple[Resident, ...]], list[str]] = defaultdict(list)
+    for k, each in enumerate(compiled.classes):
+        for gpu in each.gpus:
+            found[k, (*each.residents, *held.get(gpu, ()))].append(gpu)
+    sites = [Site(k, compiled.classes[k].model, o, tuple(g)) for (k, o), g in found.items()]
+    return tuple(sorted(sites, key=lambda site: compiled.machines.number[site.gpus[0]]))
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The groups that one kind of job could join, a row each, ordered by variant and site.
+
+    In arrays of two dimensions the job itself comes first, then those that stay in the order of
+    the site, then zeros.
+
+    Attributes
+    ----------
+    position : (n,) int
+        Which of the job's variants it is.
+    site : (n,) int
+        Index of the site.
+    leaver : (n,) int
+        The position of the occupant in whose place the job would come; ``NO_LEAVER`` where there
+        is room.
+    fixed : (n,) int
+        ``UNKNOWN``, ``APART`` or ``CLOSED``; ``NONE`` where the figures decide.
+    size : (n,) int
+        How many would share.
+    variant, share : (n, k) int
+        As in ``Groups``; the variant of the job itself is that of one job of the kind.
+    slowdown, bound : (n, k) float
+        Slowdowns, and what the gSLAs are held against.
+    excess : (n, k) float
+        By how much, relative to the gSLA, each bound is above it (0 for the job itself).
+    short_mib, short : (n,) float
+        Memory that is missing, and the same relative to the job's own need.
+    """
+
+    position: Ints
+    site: Ints
+    leaver: Ints
+    fixed: Ints
+    size: Ints
+    variant: Ints
+    share: Ints
+    slowdown: Floats
+    bound: Floats
+    excess: Floats
+    short_mib: Floats
+    short: Floats
+
+    @classmethod
+    def joined(cls, parts: Sequence[tuple[NDArray[Any], ...]], width: int) -> Candidates:
+        """Return the rows of all parts in their order; the columns as in the class."""
+        columns = [
+            np.concatenate([_padded(c, width) for c in of]) for of in zip(*parts, strict=True)
+        ]
+        order = np.lexsort((columns[1], columns[0]))
+        return cls(*(column[order] for column in columns))
+
+    @cached_property
+    def starts(self) -> Ints:
+        """The first row of each variant at each site."""
+        changes = np.diff(self.site, prepend=-1) != 0
+        return np.flatnonzero(changes | (np.diff(self.position, prepend=-1) != 0))
+
+    @cached_property
+    def lacking(self) -> Floats:
+        """By how much the co-runners' gSLAs are exceeded, and memory is missing, relatively."""
+        return np.asarray(self.excess.sum(axis=1) + self.short)
+
+    @cached_property
+    def far(self) -> Floats:
+        """How far each row is from being the best where no figures refuse it.
+
+        It is the job's slowdown; where nothing is known, first where the job fits, then in
+        somebody's place, then by the missing memory.
+        """
+        unknown = 2 * (self.short > 0) + (self.leaver != NO_LEAVER)
+        known = np.nan_to_num(self.slowdown[:, 0])
+        return np.where(self.fixed == Refusal.UNKNOWN, unknown, known)
+
+
+def _padded(column: NDArray[Any], width: int) -> NDArray[Any]:
+    if column.ndim == 1 or column.shape[1] == width:
+        return column
+    table = np.zeros((len(column), width), dtype=column.dtype)
+    table[:, : column.shape[1]] = column
+    return table
+
+
+class _Places:
+    """Sites for one more job, as many on each GPU then, with those that stay there.
+
+    Places with the same workloads at the same shares on one GPU model are one *company*: what is
+    known of them is the same.
+    """
+
+    def __init__(
+        self, rules: Refusals, size: int, found: Sequence[tuple[int, int, Sequence[Resident]]]
+    ) -> None:
+        self.site = np.array([k for k, _, _ in found], dtype=np.int64)
+        self.leaver = np.array([leaver for _, leaver, _ in found], dtype=np.int64)
+        staying = [[rules.number[o.variant] for o in others] for _, _, others in found]
+        self.variant = np.array(staying, dtype=np.int64).reshape(len(found), size - 1)
+        company: dict[tuple[str, tuple[Wanted, ...]], int] = {}
+        self.company = np.array(
+            [
+                company.setdefault((rules.sites[k].model, rules.wanted(others)), len(company))
+                for k, _, others in found
+            ],
+            dtype=np.int64,
+        )
+        self.companies = tuple(company)
+
+
+class Refusals(RowRules):
+    """Lists the groups that waiting jobs could join under a plan.
+
+    Rows are listed once a kind of job, and judged once a job: jobs of a kind differ in what they
+    accept and in what is left to do.
+
+    Parameters
+    ----------
+    compiled : Round
+        The round.
+    values : JobValues
+        The objective, which has a say in who may share.
+    sites : sequence of Site
+        Who is where.
+    """
+
+    def __init__(self, compiled: Round, values: JobValues, sites: Sequence[Site]) -> None:
+        super().__init__(compiled, values)
+        self.sites = sites
+        self.number = {variant: k for k, variant in enumerate(self.variants)}
+        self.rules = compiled.machines.rules
+        found: dict[int, list[tuple[int, int, Sequence[Resident]]]] = defaultdict(list)
+        for k, site in enumerate(sites):
+            for leaver, others in self._with_room(site):
+                found[len(others) + 1].append((k, leaver, others))
+        if not sites:
+            found[1] = []
+        self._places = {size: _Places(self, size, each) for size, each in sorted(found.items())}
+        of = [site.gpu_class for site in sites]
+        self._class = np.array(of, dtype=np.int64)
+        self._memory_mib = np.array([each.memory_mib for each in compiled.classes])
+        self._open = np.array([compiled.classes[k].open for k in of], dtype=bool)
+        self._known = lru_cache(maxsize=None)(self._find)
+        # Of the job that is asked for again and again.
+        self._judge = lru_cache(maxsize=1)(self._judged)
+        self._of_kind: dict[tuple[object, ...], Candidates] = {}
+
+    @cached_property
+    def sites_of(self) -> Mapping[int, Sequence[int]]:
+        """The sites of each placed job."""
+        found: dict[int, list[int]] = defaultdict(list)
+        for k, site in enumerate(self.sites):
+            for occupant in site.occupants:
+                found[occupant.variant.job].append(k)
+        return found
+
+    def gpus_of(self, job: int) -> frozenset[str]:
+        """Return the GPUs of a placed job."""
+        return frozenset(gpu for k in self.sites_of[job] for gpu in self.sites[k].gpus)
+
+    def candidates(self, job: int) -> Candidates:
+        """Return the groups that the job with this index, or another of its kind, could join."""
+        jobs = self.round.jobs
+        workers = int(jobs.workers[job]) if self.rules.gang_sharing == "whole" else 0
+        kind = int(jobs.workload[job]), bool(jobs.latency[job]), workers
+        if kind not in self._of_kind:
+            if len(self._of_kind) == _KEPT:
+                del self._of_kind[next(iter(self._of_kind))]
+            width = max(self._places)
+            parts = [self._listed(job, *each) for each in self._places.items()]
+            self._of_kind[kind] = Candidates.joined(parts, width)
+        return self._of_kind[kind]
+
+    def keys(self, job: int) -> Floats:
+        """Return what refuses each candidate of a job, by which candidates are compared.
+
+        The whole part is a ``Refusal``. The rest says how far the candidate is from what it lacks:
+        by the sum of the relative differences of gSLAs and memory from what they must be, else by
+        ``Candidates.far``.
+        """
+        return self._judge(job)
+
+    def _judged(self, job: int) -> Floats:
+        each, lacking = self.candidates(job), self.lacking(job)
+        level = np.where(lacking > 0, Refusal.FIGURES, Refusal.NONE)
+        if self.values.objective == "jct" or self.values.grouped:
+            level = np.where(self._allowed(job), level, Refusal.OBJECTIVE)
+        level = np.where(each.leaver == NO_LEAVER, level, _TAKEN[level])
+        level = np.where(each.fixed == Refusal.NONE, level, each.fixed)
+        unknown = each.fixed == Refusal.UNKNOWN
+        far = np.where(lacking > 0, lacking + each.far * unknown, each.far)
+        return np.asarray(level + far / (1 + far))
+
+    def own_excess(self, job: int) -> Floats:
+        """Return by how much, relative to it, the job's own gSLA is exceeded."""
+        return _above(self.candidates(job).bound[:, 0] / self.round.jobs.gsla[job] - 1)
+
+    def lacking(self, job: int) -> Floats:
+        """Return the sum of the relative differences of gSLAs and memory from what they must be."""
+        return self.own_excess(job) + self.candidates(job).lacking
+
+    def groups_of(self, job: int, which: Ints) -> Rows:
+        """Return candidates of a job, all of one size, as groups."""
+        each = self.candidates(job)
+        size = int(each.size[which[0]]) if len(which) else 1
+        variant = each.variant[which, :size]
+        variant[:, 0] = self.first_of_job[job] + each.position[which]
+        return Rows(
+            self._class[each.site[which]],
+            variant,
+            each.share[which, :size],
+            each.slowdown[which, :size],
+            np.full(len(which), np.nan),
+        )
+
+    def shares_of(self, site: Site, occupants: Sequence[Resident]) -> tuple[int | None, ...] | None:
+        """Return shares at which these jobs may share a GPU of the site, None if there are none."""
+        if not occupants:
+            return ()
+        jobs = [o.variant.job for o in occupants]
+        latency = self.round.jobs.latency[jobs].tolist()
+        most = most_bound(self.round.jobs.gsla[jobs])
+        known = [
+            each.stretched([o.variant.stretch for o in occupants])
+            for each in self._known(site.model, self.wanted(occupants))
+        ]
+        allowed = [each for each in known if (np.array(each.bounds(latency)) <= most).all()]
+        best = min(allowed, key=lambda each: sum(each.slowdown), default=None)
+        return tuple(share for _, share in best.members) if best else None
+
+    def wanted(self, occupants: Iterable[Resident]) -> tuple[Wanted, ...]:
+        """Return the workloads of jobs, and which shares they may have."""
+        running, names = self.round.jobs.running, self.round.names
+        workload = self.round.jobs.workload
+        return tuple(
+            (names[workload[o.variant.job]], o.share if running[o.variant.job] else ANY_SHARE)
+            for o in occupants
+        )
+
+    def _with_room(self, site: Site) -> Iterator[tuple[int, Sequence[Resident]]]:
+        """Yield who would leave and who would stay."""
+        there = site.occupants
+        open_ = self.round.classes[site.gpu_class].open
+        if len(there) < self.rules.max_jobs_per_gpu or not open_:
+            yield NO_LEAVER, there
+            return
+        for leaver in range(len(there)):
+            yield leaver, there[:leaver] + there[leaver + 1 :]
+
+    def _find(self, model: str, wanted: Sequence[Wanted]) -> Sequence[Combination]:
+        """Return what is known of jobs together, or of one alone."""
+        if len(wanted) > 1:
+            return list(self.round.entries.seats(model, wanted))
+        return list(self._alone(*wanted[0]))
+
+    def _alone(self, name: str, held: int | None) -> Iterator[Combination]:
+        workload = self.round.workloads[self.round.names.index(name)]
+        for share in self.round.shares_alone if held == ANY_SHARE else (held,):
+            alone = slowdown_alone(workload, share)
+            if alone is not None or held != ANY_SHARE:
+                yield Combination(((name, share),), (alone or 1.0,), None, None, None)
+
+    def _listed(self, job: int, size: int, places: _Places) -> tuple[NDArray[Any], ...]:
+        """Return the columns of ``Candidates`` for the places where so many would share."""
+        own = self.round.names[self.round.jobs.workload[job]]
+        known = [
+            self._known(model, (*others, (own, ANY_SHARE))) for model, others in places.companies
+        ]
+        # What is refused whatever the figures has one row without any.
+        known.append([_nothing(own, size)])
+        fixed = self._fixed(job, places, np.array([bool(each) for each in known]))
+        of = np.where(fixed == Refusal.NONE, places.company, len(known) - 1)
+        template = Template.of([each for of_one in known for each in of_one], size, {})
+        place, row = _each_row(np.array([len(each) for each in known], dtype=np.int64), of)
+        variants = self.round.variants[job]
+        first = np.full((len(place), 1), self.first_of_job[job])
+        count = np.ones((len(place), size), dtype=np.int64)
+        count[:, -1] = len(variants)
+        seatings = self.seatings(
+            self._class[places.site[place]],
+            np.hstack([places.variant[place], first]),
+            count,
+            template,
+            row,
+        )
+        seating, variant = seatings.product()
+        rows = self.rows(seatings, seating, variant)
+        bound = np.column_stack(
+            [self.bound(seatings, k, seating, of_place) for k, of_place in enumerate(variant.T)]
+        )
+        excess = _above(bound / self.round.jobs.gsla[self.job[variant]] - 1)
+        excess[:, -1] = 0.0
+        short_mib = self.memory[variant].sum(axis=1) - self._memory_mib[rows.gpu_class]
+        short_mib = np.where(short_mib > MEMORY_TOLERANCE_MIB, short_mib, 0.0)
+        place, own_variant = place[seating], variant[:, -1]
+        tables = (variant, rows.share, rows.slowdown, bound, excess)
+        own_first = [size - 1, *range(size - 1)]
+        return (
+            own_variant - self.number[variants[0]],
+            places.site[place],
+            places.leaver[place],
+            fixed[place],
+            np.full(len(place), size),
+            *(table[:, own_first] for table in tables),
+            short_mib,
+            short_mib / np.maximum(self.memory[own_variant], 1.0),
+        )
+
+    def _fixed(self, job: int, places: _Places, known: Bools) -> Ints:
+        """Return what refuses each place whatever the figures."""
+        fixed = np.where(known[places.company], Refusal.NONE, Refusal.UNKNOWN)
+        if self.rules.gang_sharing == "whole":
+            gang = self._gang[places.site]
+            fixed[(gang != 0) & (gang != self.round.jobs.workers[job])] = Refusal.APART
+        fixed[~self._open[places.site]] = Refusal.CLOSED
+        return fixed
+
+    @cached_property
+    def _gang(self) -> Ints:
+        """The number of GPUs that all jobs of a site have in common, 0 without jobs, else -1."""
+        held = [{self.gpus_of(o.variant.job) for o in site.occupants} for site in self.sites]
+        return np.array(
+            [max(map(len, sets), default=0) if len(sets) <= 1 else -1 for sets in held],
+            dtype=np.int64,
+        )
+
+    def _allowed(self, job: int) -> Bools:
+        """Tell which candidates the rule of the objective allows."""
+        each, jct = self.candidates(job), self.values.objective == "jct"
+        asked = each.fixed == Refusal.NONE
+        if not jct:
+            # Values cost time: they are asked for where nothing else refuses a group.
+            asked &= self.lacking(job) == 0
+        found = np.ones(len(each.site), dtype=bool)
+        for size in self._places:
+            which = np.flatnonzero((each.size == size) & asked)
+            if size > 1 and len(which):
+                rows = self.groups_of(job, which)
+                found[which] = self.shortens(rows) if jct else self._valued(rows)
+        return found
+
+    def _valued(self, rows: Rows) -> Bools:
+        return ~np.isnan(self.values.value(rows, self.job[rows.variant]))
+
+
+def _above(excess: Floats) -> Floats:
+    return np.where(excess > GSLA_TOLERANCE, excess, 0.0)
+
+
+def _nothing(name: str, size: int) -> Combination:
+    """Return a combination of which nothing is known."""
+    return Combination(((name, None),) * size, (np.nan,) * size, None, None, None)
+
+
+def _each_row(count: Ints, part: Ints) -> tuple[Ints, Ints]:
+    """Return all rows of these parts in turn: the position in ``part``, and the row.
+
+    ``count`` is the number of rows of each part; those of one part are one after the other.
+    """
+    first, rows = np.cumsum(count) - count, count[part]
+    position = np.repeat(np.arange(len(part)), rows)
+    within = np.arange(len(position)) - np.repeat(np.cumsum(rows) - rows, rows)
+    return position, first[part][position] + within

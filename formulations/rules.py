@@ -1,0 +1,74 @@
+"""The rule book: which jobs may share a GPU, and how fast a job runs alone under a share.
+
+Whatever plans, simulates or starts jobs asks here, so that a rule has one meaning:
+
+- the jobs on a GPU need its memory at most, less what the cluster reserves; equal but for
+  ``MEMORY_TOLERANCE_MIB`` counts as fitting;
+- there are at most ``max_jobs_per_gpu`` of them, and their shares sum to ``share_sum`` at most;
+- what a job's gSLA is held against, its *bound*, is at most the gSLA; equal but for the factor
+  ``1 + GSLA_TOLERANCE`` counts as kept. The bound of a latency-critical job is the growth of its
+  p99 where that is known; of all others the upper bound of the slowdown.
+
+The checker (``dovetail.instances.checker``), ``simulation.conservation`` and ``live.invariants``
+hold what was decided against the same rules with code of their own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.instances.instance import Cluster, Workload
+
+MEMORY_TOLERANCE_MIB: Final = 1e-6
+GSLA_TOLERANCE: Final = 1e-9
+
+Floats = NDArray[np.float64]
+Figures = TypeVar("Figures", float, Floats)
+
+
+def room_mib(memory_mib: Figures) -> Figures:
+    """Return the most that jobs may need together, in MiB, where so much memory is free."""
+    return memory_mib + MEMORY_TOLERANCE_MIB
+
+
+def largest_gang(cluster: Cluster, need_mib: float) -> int:
+    """Return how many workers of a job fit on the GPUs of one model, at most, one on each.
+
+    ``need_mib`` is what one of them needs without the cluster's ``per_process_mib``.
+    """
+    need_mib += cluster.per_process_mib
+    fitting = Counter(
+        gpu.model
+        for node in cluster.nodes
+        for gpu in node.devices
+        if need_mib <= room_mib(gpu.memory_mib - cluster.reserve_mib)
+    )
+    return max(fitting.values(), default=0)
+
+
+def most_bound(gsla: Figures) -> Figures:
+    """Return the largest bound that keeps a gSLA."""
+    return gsla * (1 + GSLA_TOLERANCE)
+
+
+def share_total(shares: Iterable[int | None]) -> int:
+    """Return what the shares on a GPU sum to, in percent; a job without one counts as 0."""
+    return sum(share or 0 for share in shares)
+
+
+def tail_bounds(upper: Floats, p99: Floats) -> Floats:
+    """Return the bounds of latency-critical jobs: ``p99``, or ``upper`` where that is NaN."""
+    return np.where(np.isnan(p99), upper, p99)
+
+
+def slowdown_alone(workload: Workload, share: int | None) -> float | None:
+    """Return the slowdown of a job that has a GPU to itself; None where it was not measured."""
+    if share is None:
+        return 1.0
+    whole, capped = workload.throughput.get(100), workload.throughput.get(share)
+    return None if whole is None or capped is None else whole / capped

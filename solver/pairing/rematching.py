@@ -1,0 +1,157 @@
+"""Problems that differ in the values of some jobs, solved one after the other.
+
+The values are rounded to whole units once, and the graph of likely pairs stays and grows. Each
+problem is solved from the prices and the rows of a solution of a similar one: only the rows of
+jobs whose edges are no longer tight look for a new partner.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.solver.pairing import dense
+from dovetail.solver.pairing.arguments import checked
+from dovetail.solver.pairing.capacity import least_bound, merged, solve_prices
+from dovetail.solver.pairing.deadline import Deadline, OutOfTimeError
+from dovetail.solver.pairing.matching import matching_of, of_only_class, quickest_run, searched
+from dovetail.solver.pairing.prices import Prices, Start
+from dovetail.solver.pairing.size_class import NOT_ALONE, ClassData, Tangent
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+_LOST_BITS = 4
+"""By so many bits the largest value may fall before values are to be rounded anew."""
+
+
+@dataclass(frozen=True)
+class Rematched:
+    """A best matching of one of the problems.
+
+    Attributes
+    ----------
+    mate : (n,) int
+        As in ``Matching``.
+    bound : float
+        A proven bound on the value of every matching.
+    start : Start
+        To solve the next problem from.
+    """
+
+    mate: Ints
+    bound: float
+    start: Start
+
+
+class Rematching:
+    """Solves a problem of jobs that take one GPU each, and then others of the same jobs.
+
+    Parameters
+    ----------
+    pair_value, single_value, gpus, required, time_limit, seed, previous
+        The arguments of ``match_pairs`` for the first problem, ``pair_value`` dense.
+
+    Attributes
+    ----------
+    first : Matching
+        The solution of the first problem.
+    start : Start or None
+        To solve the next problem from; None where there are no jobs.
+    """
+
+    def __init__(
+        self,
+        pair_value: Floats,
+        single_value: Floats,
+        gpus: int,
+        required: Bools,
+        time_limit: float | None = None,
+        seed: int = 0,
+        previous: Prices | None = None,
+    ) -> None:
+        began = time.monotonic()
+        problem = checked(pair_value, single_value, gpus, None, required)
+        with quickest_run(len(problem), time_limit) as run:
+            search = searched(problem, run, began, time_limit, seed, previous)
+        self.first = matching_of(problem, search)
+        self.start = _start(search.main[0]) if search.main else None
+        self._whole = search.whole
+        self._solvers = search.solvers
+
+    def revalue(
+        self, jobs: Ints, pair_value: Floats, single_value: Floats, required: Bools
+    ) -> bool:
+        """Give some jobs other values; tell whether the units are still fit for the values.
+
+        Parameters
+        ----------
+        jobs : (k,) int
+        pair_value : (k, n) float
+            NaN where two may not share, as it is for those that might not at first, and for a
+            job with itself.
+        single_value : (k,) float
+            NaN where one may not run alone.
+        required : (k,) bool
+        """
+        whole = self._whole
+        pair = np.ceil(pair_value * whole.scale)
+        single = np.ceil(single_value * whole.scale)
+        if (np.abs(pair) > whole.largest).any() or (np.abs(single) > whole.largest).any():
+            return False
+        (solver,) = self._solvers
+        fixed = np.nan_to_num(pair, nan=dense.FORBIDDEN).astype(np.int32)
+        alone = np.nan_to_num(single, nan=NOT_ALONE).astype(np.int64)
+        solver.revalue(jobs, fixed, alone, np.where(required, -whole.penalty, 0))
+        return _is_at_least(whole.largest >> _LOST_BITS, solver.data)
+
+    def solve(self, start: Start, time_limit: float | None) -> Rematched | None:
+        """Return a best matching, from the solution of another problem; None if there is none.
+
+        Raises
+        ------
+        OutOfTimeError
+            Where the time is up before.
+        """
+        whole = self._whole
+        deadline = Deadline(math.inf if time_limit is None else time.monotonic() + time_limit)
+        (solver,) = self._solvers
+        solver.resume(start.classes[0], start.price)
+        with quickest_run(len(solver), time_limit) as solver.run:
+            near = least_bound(
+                lambda price: solver.evaluate(price, False, deadline),
+                whole.limit,
+                start.price,
+                whole.largest,
+                2 * whole.limit,
+            )
+            bracket, priced = solve_prices(
+                self._solvers, whole.limit, near.best.price, whole.largest, True, deadline
+            )
+            if not priced:
+                raise OutOfTimeError
+            if bracket.bound2 < -whole.penalty:
+                return None
+            best = of_only_class(bracket)
+            mate = merged(solver, best, whole.limit)
+        return Rematched(mate, bracket.bound2 / (2 * whole.scale), _start(best.best))
+
+
+def _start(tangent: Tangent) -> Start:
+    return Start(tangent.price, [tangent.start])
+
+
+def _is_at_least(magnitude: int, data: ClassData) -> bool:
+    """Tell whether a value is of this magnitude or a larger one."""
+    assert data.fixed is not None
+    if data.fixed.max(initial=0) >= magnitude or data.single.max(initial=0) >= magnitude:
+        return True
+    least = np.where(data.fixed == dense.FORBIDDEN, 0, data.fixed).min(initial=0)
+    return bool(least <= -magnitude) or bool(
+        (data.single[data.single != NOT_ALONE] <= -magnitude).any()
+    )

@@ -1,0 +1,134 @@
+"""Who goes where when running jobs may move: as few processes as possible are touched."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from itertools import permutations, product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dovetail.formulations.groups import Groups
+from dovetail.formulations.moves import fewest_moves
+from dovetail.formulations.problems import Problem
+from dovetail.formulations.rounds import Round
+from dovetail.instances.instance import Instance
+from dovetail.solver.greedy import greedy_counts
+from dovetail.solver.types import Limits
+from tests.data import small
+from tests.strategies import Shape, instances
+
+SHAPE = Shape(jobs=5)
+
+
+def running(name, *gpus, **fields):
+    fields = {"state": "running", "gpus": list(gpus), "workers": len(gpus), **fields}
+    return {"id": name, **fields}
+
+
+def kept(
+    groups: Groups, placed: Mapping[str, int], job: Mapping[int, int], now: Instance
+) -> tuple[int, int]:
+    """Return how many processes stay, counted from the instance, and how many of them of gangs."""
+    found = of_gangs = 0
+    for gpu, group in placed.items():
+        for m in groups.members(group):
+            held = now.jobs[job[int(groups.job[m])]]
+            batch = now.workloads[held.workload].batch
+            at = dict(zip(held.gpus or (), held.shares, strict=held.running))
+            sub_batch = groups.variants[groups.variant[m]].sub_batch
+            same = at.get(gpu, -1) == (int(groups.share[m]) or None)
+            same = same and sub_batch == (held.sub_batch or (batch and batch.size))
+            found += same
+            of_gangs += same and held.workers > 1
+    return found, of_gangs
+
+
+def placements(groups: Groups, counts: Sequence[int]) -> Iterator[Mapping[str, int]]:
+    """Yield every way to give the counted groups GPUs of their classes."""
+    per_class = []
+    for k, gpu_class in enumerate(groups.round.classes):
+        wanted = [g for g, n in enumerate(counts) for _ in range(n) if groups.gpu_class[g] == k]
+        idle = [None] * (len(gpu_class.gpus) - len(wanted))
+        per_class.append(
+            [tuple(zip(gpu_class.gpus, way, strict=True)) for way in permutations(wanted + idle)]
+        )
+    for ways in product(*per_class):
+        yield {gpu: group for way in ways for gpu, group in way if group is not None}
+
+
+def exchanges(now: Instance, kinds: Sequence[Hashable]) -> Iterator[Mapping[int, int]]:
+    """Yield every way in which jobs of one worker and one kind take each other's place."""
+    alike = defaultdict(list)
+    for k, job in enumerate(now.jobs):
+        alike[kinds[k], k if job.workers > 1 else None].append(k)
+    for takers in product(*(permutations(same) for same in alike.values())):
+        yield {
+            job: taker
+            for same, way in zip(alike.values(), takers, strict=True)
+            for job, taker in zip(same, way, strict=True)
+        }
+
+
+@pytest.mark.parametrize("exchange", [False, True])
+@given(instance=instances(SHAPE), seed=st.integers(0, 9))
+def test_no_way_touches_fewer_processes(exchange, instance, seed):
+    problem = Problem.of(instance.preempted(), "throughput")
+    groups, counts = problem.groups, greedy_counts(problem, Limits(seed=seed), "random")
+    workloads = [job.workload for job in instance.jobs]
+    kinds = workloads if exchange else range(len(instance.jobs))
+    moves = fewest_moves(groups, counts, Round.of(instance), kinds)
+    chosen = {int(j) for g in np.flatnonzero(counts) for j in groups.job[groups.members(g)]}
+    assert set(moves.job) == chosen
+    assert len(set(moves.job.values())) == len(chosen)
+    assert [workloads[j] for j in moves.job] == [workloads[j] for j in moves.job.values()]
+    assert np.bincount(list(moves.groups.values()), minlength=len(counts)).tolist() == list(counts)
+    assert kept(groups, moves.groups, moves.job, instance) == max(
+        kept(groups, placed, job, instance)
+        for placed in placements(groups, counts.tolist())
+        for job in exchanges(instance, kinds)
+    )
+
+
+def moved(instance: Instance, counts: Mapping[str, int], kinds: Sequence[Hashable]):
+    """Return where the groups go that are named by their jobs, and who takes whose place."""
+    groups = Problem.of(instance.preempted(), "throughput").groups
+    name = [job.id for job in instance.jobs]
+    names = ["".join(name[groups.job[m]] for m in groups.members(g)) for g in range(len(groups))]
+    chosen = np.array([counts.get(each, 0) for each in names])
+    moves = fewest_moves(groups, chosen, Round.of(instance), kinds)
+    placed = {gpu: names[group] for gpu, group in moves.groups.items()}
+    return placed, {name[job]: name[taker] for job, taker in moves.job.items()}
+
+
+def test_a_running_job_goes_on_and_one_like_it_waits():
+    instance = small([{"id": "i"}, running("j", "g-1"), {"id": "k", "workload": "b"}])
+    assert moved(instance, {"i": 1, "k": 1}, "aab") == (
+        {"g-1": "i", "g-0": "k"},
+        {"i": "j", "k": "k"},
+    )
+    assert moved(instance, {"i": 1, "k": 1}, "abc")[1] == {"i": "i", "k": "k"}
+
+
+def test_of_jobs_that_are_alike_the_running_ones_move_before_others_start():
+    instance = small([{"id": "i"}, running("j", "g-1", share=[50])], shares=[50])
+    placed, job = moved(instance, {"i": 1}, "aa")  # without the cap, so nothing stays
+    assert list(placed.values()) == ["i"]
+    assert job == {"i": "j"}
+
+
+def test_a_gang_that_keeps_a_part_of_its_gpus_keeps_those_of_one_node():
+    # One process of j gets a cap and starts again; that on m is alone there.
+    data = small([], [{"pair": ["a", "a"], "share": [50, 50], "slowdown": [1.1, 1.1]}]).to_data()
+    gpu = {"model": "V100", "memory_mib": 16000}
+    data["cluster"] |= {
+        "shares": [50],
+        "nodes": [{"id": n, "gpu_count": 2, "gpu": gpu} for n in "mn"],
+    }
+    jobs = [running("j", "m-0", "n-0", "n-1"), {"id": "k"}]
+    data["jobs"] = [{"workload": "a", **job} for job in jobs]
+    placed, _ = moved(Instance.from_data(data), {"j": 2, "jk": 1}, "aa")
+    assert {gpu for gpu, group in placed.items() if group == "j"} == {"n-0", "n-1"}

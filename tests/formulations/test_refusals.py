@@ -1,0 +1,57 @@
+"""What refuses a waiting job agrees with the groups that plans choose from."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dovetail.formulations.groups import list_groups
+from dovetail.formulations.problems import Problem
+from dovetail.formulations.refusals import NO_LEAVER, Refusal, Refusals, sites_of
+from dovetail.instances.plan import OBJECTIVES, ObjectiveName
+from tests.strategies import Shape, random_instance
+
+Group = tuple[int, frozenset[tuple[int, int]]]
+"""A class of GPUs, and the variants with their shares."""
+
+
+def listed(problem: Problem, job: int) -> set[Group]:
+    """Return the groups in which one pending job is beside all residents and nobody else."""
+    groups = list_groups(problem.round, problem.values)
+    found = set()
+    for group in range(len(groups)):
+        members = groups.members(group)
+        jobs = groups.job[members.start : members.stop].tolist()
+        pending = [k for k in jobs if not problem.round.jobs.running[k]]
+        residents = problem.round.class_residents[groups.gpu_class[group]]
+        if pending == [job] and len(jobs) == residents + 1:
+            seats = ((int(groups.variant[m]), int(groups.share[m])) for m in members)
+            found.add((int(groups.gpu_class[group]), frozenset(seats)))
+    return found
+
+
+def possible(problem: Problem, job: int) -> set[Group]:
+    """Return the groups with running jobs that nothing refuses to a job."""
+    refusals = Refusals(problem.round, problem.values, sites_of(problem.round, ()))
+    each = refusals.candidates(job)
+    free = (refusals.keys(job) < Refusal.TAKEN) & (each.leaver == NO_LEAVER)
+    found = set()
+    for row in np.flatnonzero(free):
+        group = refusals.groups_of(job, np.array([row]))
+        seats = zip(group.variant[0].tolist(), group.share[0].tolist(), strict=True)
+        found.add((int(group.gpu_class[0]), frozenset(seats)))
+    return found
+
+
+@settings(max_examples=50)
+@given(st.randoms(use_true_random=False), st.sampled_from(OBJECTIVES))
+def test_nothing_refuses_a_group_that_plans_choose_from(draw: Random, objective: ObjectiveName):
+    """Groups that another equals or beats are in no list, but nothing refuses them either."""
+    problem = Problem.of(random_instance(draw, Shape(jobs=6, gpus=4)), objective)
+    for job in np.flatnonzero(~problem.round.jobs.running).tolist():
+        offered, free = listed(problem, job), possible(problem, job)
+        assert offered <= free
+        assert {gpu_class for gpu_class, _ in free} == {gpu_class for gpu_class, _ in offered}

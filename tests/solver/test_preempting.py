@@ -1,0 +1,139 @@
+"""Plans that may move running jobs: they do so where that gains something, and say what moves."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dovetail.instances.checker import check
+from dovetail.instances.errors import InputError, UnsupportedError
+from dovetail.instances.instance import Instance
+from dovetail.instances.plan import OBJECTIVES, Plan
+from dovetail.solver.rounds import solve
+from tests.data import small
+from tests.solver.contract import FAMILIES
+
+TWO = [{"pair": ["a", "b"], "slowdown": [1.2, 1.2]}]
+
+
+def running(name, *gpus, **fields):
+    fields = {"state": "running", "gpus": list(gpus), "workers": len(gpus), **fields}
+    return {"id": name, **fields}
+
+
+def under_way(instance: Instance, plan: Plan) -> Instance:
+    """Return the instance with the jobs running that a plan places, in another order."""
+    at = {row.job: row for row in plan.assignments}
+    fields = ("gpus", "share", "sub_batch")
+    return instance.with_jobs(
+        job.replace(state="running", **{name: getattr(at[job.id], name) for name in fields})
+        if job.id in at
+        else job
+        for job in reversed(instance.preempted().jobs)
+    )
+
+
+def starting(plan: Plan) -> set[str]:
+    return {row.job for row in plan.assignments if row.start}
+
+
+@given(st.one_of(*FAMILIES.values()), st.sampled_from(OBJECTIVES))
+def test_what_is_best_already_stays(instance, objective):
+    best = solve(instance.preempted(), objective)
+    now = under_way(instance, best.plan)
+    again = solve(now, objective, preempt=True)
+    assert check(now, again.plan).violations == ()
+    assert again.objective == pytest.approx(best.objective, rel=1e-6)
+    stay = {row.job for row in again.plan.assignments if not row.start}
+    assert stay == {job.id for job in now.jobs if job.running}
+
+
+@pytest.mark.parametrize("others", ["yzw", "zyw", "wyz"])
+def test_of_plans_of_one_value_the_one_that_runs_stays(others):
+    # Any two of the four may share, all at the same slowdowns; x and w are not alike.
+    jobs = {
+        "x": running("x", "g-0"),
+        others[0]: running(others[0], "g-0"),
+        others[1]: running(others[1], "g-1"),
+        others[2]: running(others[2], "g-1"),
+    }
+    for name, workload in zip("xyzw", "abca", strict=True):
+        jobs[name]["workload"] = workload
+    jobs["w"]["gsla"] = 2
+    pairs = [{"pair": list(p), "slowdown": [1.2, 1.2]} for p in ("ab", "ac", "bc", "aa")]
+    assert (
+        starting(solve(small([jobs[name] for name in "xyzw"], pairs), preempt=True).plan) == set()
+    )
+
+
+def test_a_new_job_joins_where_nothing_moves():
+    jobs = [running("x", "g-0", workload="c"), running("y", "g-1"), {"id": "z", "workload": "b"}]
+    plan = solve(small(jobs, TWO), preempt=True).plan
+    assert starting(plan) == {"z"}
+    assert plan.preempt
+
+
+def test_a_job_that_moves_starts_and_the_others_say_that_they_stay():
+    # Only if x and y share is there a GPU for z.
+    jobs = [
+        running("x", "g-1", workload="b"),
+        running("y", "g-0"),
+        {"id": "z", "workload": "c"},
+    ]
+    plan = solve(small(jobs, TWO), preempt=True).plan
+    rows = {row.job: row for row in plan.assignments}
+    assert rows["x"].gpus == rows["y"].gpus
+    assert starting(plan) in ({"x", "z"}, {"y", "z"})
+
+
+def test_of_a_gang_and_a_job_that_part_the_gang_stays():
+    # Beside x the gang is too slow for its gSLA. Whoever leaves g-0, one process moves.
+    jobs = [
+        running("gang", "g-2", "g-0", gsla=1.1),
+        running("x", "g-0", workload="b"),
+        {"id": "y", "workload": "c"},
+    ]
+    instance = small(jobs, TWO, gpus=4)
+    gang, x, y = solve(instance, preempt=True).plan.assignments
+    assert (gang.gpus, gang.start) == (("g-2", "g-0"), False)
+    assert x.start
+    assert y.start
+
+
+def test_processes_of_a_gang_that_stay_keep_their_ranks():
+    # The two gangs may not share g-1: one process leaves it for g-0.
+    jobs = [running("i", "g-2", "g-1", workload="b"), running("j", "g-3", "g-1", workload="c")]
+    plan = solve(small(jobs, gpus=4), preempt=True).plan
+    (moves,) = [row for row in plan.assignments if row.start]
+    assert moves.gpus == ({"i": "g-2", "j": "g-3"}[moves.job], "g-0")
+
+
+def test_a_solver_that_cannot_keep_what_runs_plans_it_anew():
+    # The gang runs at two shares: a matching cannot tell what x, which joins it, is worth.
+    jobs = [
+        running("gang", "g-0", "g-1", share=[50, None]),
+        {"id": "x", "workload": "b", "workers": 2},
+    ]
+    pairs = [
+        {"pair": ["a", "b"], "share": [50, 50], "slowdown": [1.2, 1.2]},
+        {"pair": ["a", "b"], "share": [None, 50], "slowdown": [1.2, 1.4]},
+    ]
+    instance = small(jobs, pairs, gang_sharing="whole", shares=[50])
+    with pytest.raises(UnsupportedError):
+        solve(instance, solver="matching")
+    plan = solve(instance, solver="matching", preempt=True).plan
+    assert starting(plan) == {"gang", "x"}
+
+
+def test_what_runs_without_the_fields_of_an_objective_is_planned_anew():
+    # Nothing is known of the power of a GPU that x and y share.
+    data = small([running("x", "g-0"), running("y", "g-0", workload="b")]).to_data()
+    for workload in data["workloads"].values():
+        workload["power_w"] = 100
+    instance = Instance.from_data(data)
+    with pytest.raises(InputError):
+        solve(instance, "energy")
+    plan = solve(instance, "energy", preempt=True).plan
+    assert len(starting(plan)) == 1
+    assert len(plan.assignments) == 2
