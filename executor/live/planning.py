@@ -78,7 +78,7 @@ def plan_of(
 
 
 def _judged(instance: Instance, plan: Plan, objective: ObjectiveName) -> CheckReport:
-    """Return the report of a plan under an objective, or under throughput where it has no part."""
+    """Return a plan's report under an objective, or under throughput where it breaks its rules."""
     with suppress(InputError):
         report = check(instance, plan, objective)
         if report.valid:

@@ -24,6 +24,20 @@ SPIN = """
         return lambda: sum(range(20_000))
 """
 
+# An iteration is so much processor time, not work: the core's speed, which others change where two
+# cores are the threads of one, says nothing about the pace.
+STEADY = """
+    import time
+    KIND, FAMILY, BATCH = "training", "steady", {"full": 1, "tiny": 1}
+
+    def prepare(device, size, seed):
+        def step():
+            until_s = time.process_time() + 0.001
+            while time.process_time() < until_s:
+                pass
+        return step
+"""
+
 REQUESTS = """
     import time
     KIND, FAMILY, BATCH = "inference", "requests", {"full": 1, "tiny": 1}
