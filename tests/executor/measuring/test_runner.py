@@ -107,7 +107,9 @@ def skip_if_busy(*results):
 @pytest.mark.alone
 def test_what_others_take_of_the_core_is_told(device, tmp_path):
     of = a_campaign(write(tmp_path, spin=SPIN), {"measure": "solos"})
-    foreign = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    # In a session of its own, as workers are: Linux may give every session the same part of a core.
+    forever = [sys.executable, "-c", "while True: pass"]
+    foreign = subprocess.Popen(forever, start_new_session=True)
     try:
         os.sched_setaffinity(foreign.pid, {device.core})
         (spin,), _, _ = measured(device, tmp_path, of)
