@@ -99,7 +99,7 @@ class Forecast:
     claimed_s: float
 
     @classmethod
-    def of(cls, asks: Asks, idle: int, busy_s: Floats) -> Forecast:
+    def of(cls, asks: Asks, idle: int, busy_s: Floats, gpu_price: float = 0.0) -> Forecast:
         """Return the forecast of a queue, in the order in which it is believed to start.
 
         Parameters
@@ -110,6 +110,8 @@ class Forecast:
             GPUs that are idle now.
         busy_s : (m,) float
             Seconds until each other GPU is believed to be idle, ascending.
+        gpu_price : float
+            The least price of a GPU second.
         """
         seconds = np.asarray(asks.seconds, dtype=np.float64)
         starts = layout([0.0] * idle + busy_s.tolist(), asks)
@@ -117,20 +119,21 @@ class Forecast:
         last = max(float((starts + seconds).max(initial=0.0)), float(busy_s.max(initial=0.0)))
         start = np.where(now, _next_chances(np.asarray(asks.workers), seconds, busy_s), starts)
         claimed = float(starts[starts > 0].min(initial=math.inf))
-        return cls(start, Prices(starts, asks), last, claimed)
+        return cls(start, Prices(starts, asks, gpu_price), last, claimed)
 
     def take(self, which: Ints) -> Forecast:
         """Return the forecast of these jobs, at the same prices."""
         return replace(self, start_s=self.start_s[which])
 
-    def from_idle(self, end: Floats) -> Floats:
+    def from_idle(self, end: Floats, gpu_price: float) -> Floats:
         """Return the price of an idle GPU until ``end``.
 
         Those that could use it now compete for it in this round. Others pay for it only from
         when the next of them would start.
         """
         before = np.minimum(end, self.claimed_s)
-        return self.prices.until(end) - self.prices.until(before)
+        later = self.prices.until(end) - self.prices.until(before)
+        return np.asarray(later + gpu_price * before)
 
 
 def _next_chances(workers: Ints, seconds: Floats, busy_s: Floats) -> Floats:
@@ -148,18 +151,27 @@ class Completion(JobValues):
     Parameters
     ----------
     compiled : Round
-        The round; every job has ``remaining_s``. No group is listed in which a job would end
-        later than the forecast's last job.
+        The round; every job has ``remaining_s``.
+    queue : Forecast, optional
+        Of the round's pending jobs in their order, the prices those of a queue that may be
+        longer. Without one, of the round's own queue.
+    gpu_price : float
+        Seconds of completion time that a GPU second is worth where nobody waits for it. Where it
+        is 0, no sharing is begun that ends later than the last job would without it.
     """
 
     grouped = True
 
-    def __init__(self, compiled: Round) -> None:
+    def __init__(
+        self, compiled: Round, queue: Forecast | None = None, gpu_price: float = 0.0
+    ) -> None:
         super().__init__(compiled, "completion")
-        self._forecast = forecast(compiled)
+        self._gpu_price = gpu_price
+        self._forecast = queue or forecast(compiled, gpu_price)
+        self._base = sum(map(len, compiled.variants))
         jobs = compiled.jobs
         self._left = {m: jobs.remaining_s / compiled.speed[m] for m in compiled.models}
-        self._hold = np.where(jobs.running, jobs.workers, 0).astype(np.float64)
+        self._hold = jobs.holds.astype(np.float64)
         pending = np.flatnonzero(~jobs.running)
         start, until = self._forecast.start_s, self._forecast.prices.until
         fastest = _fastest(compiled)
@@ -169,7 +181,8 @@ class Completion(JobValues):
         for job, (gpus, _, _) in jobs.held.items():
             model = compiled.models[compiled.machines.model[gpus[0]]]
             self._due[job] = compiled.slowdown_now[job] * self._left[model][job]
-        self._last_s = self._forecast.last_s * (1 + ROUNDING)
+        last = self._forecast.last_s * (1 + ROUNDING)
+        self._last_s = last if gpu_price == 0 else math.inf
 
     def gain(self, job: Ints, slowdown: Floats, model: str) -> Floats:
         """Return what each job gains at its slowdown as if it shared until it ends."""
@@ -188,10 +201,12 @@ class Completion(JobValues):
         price = np.where(
             running.any(axis=1),
             until(last) - until(free),
-            self._forecast.from_idle(last),
+            self._forecast.from_idle(last, self._gpu_price),
         )
-        late = (last > self._last_s) & ~running.all(axis=1) & (job.shape[1] > 1)
-        return np.where(late, np.nan, -price)
+        late = last > compiled.class_until[rows.gpu_class]
+        if job.shape[1] > 1:
+            late |= last > self._last_s
+        return np.where(late & ~running.all(axis=1), np.nan, -price)
 
     def _gain_at(self, job: Ints, end: Floats) -> Floats:
         due, until = self._due[job], self._forecast.prices.until
@@ -210,20 +225,26 @@ class Completion(JobValues):
         whole = rows.slowdown * left
         if job.shape[1] != 2:
             return whole
-        running = self._round.jobs.running[job]
+        jobs = self._round.jobs
+        running = jobs.running[job]
         first = whole.min(axis=1, keepdims=True)
         rest = np.maximum(0.0, left - first / rows.slowdown)
-        end = np.minimum(whole, first + rest * self._round.slowdowns_alone(rows, job))
+        # A running job goes on as it is measured to run.
+        measured = jobs.slowdown[job]
+        after = np.where(np.isnan(measured), self._round.slowdowns_alone(rows, job), measured)
+        end = np.minimum(whole, first + rest * after)
         # A gang that takes GPUs of several is slowed by one after the other.
-        workers = self._round.jobs.workers[job]
-        spread = ~running & (workers > self._round.class_sizes[rows.gpu_class][:, None])
+        spread = ~running & (
+            (jobs.workers[job] > self._round.class_sizes[rows.gpu_class][:, None])
+            | (rows.variant >= self._base)
+        )
         # Of a pair that runs already the present slowdown says it all.
         both_run = running.all(axis=1, keepdims=True)
         return np.where(spread | both_run, whole, end)
 
 
-def forecast(compiled: Round) -> Forecast:
-    """Return the forecast of a round's queue, in the order of its pending jobs."""
+def forecast(compiled: Round, gpu_price: float = 0.0) -> Forecast:
+    """Return the forecast of a round's own queue, in the order of its pending jobs."""
     jobs, machines = compiled.jobs, compiled.machines
     fastest = _fastest(compiled)
     pending = np.flatnonzero(~jobs.running)
@@ -244,7 +265,7 @@ def forecast(compiled: Round) -> Forecast:
     queue = pending[order]
     asks = Asks(jobs.workers[queue], fastest[queue], jobs.weight[queue])
     idle = len(machines) - len(busy)
-    found = Forecast.of(asks, idle, np.sort(np.array(list(busy.values()), dtype=np.float64)))
+    found = Forecast.of(asks, idle, np.sort(np.array(list(busy.values()))), gpu_price)
     return found.take(np.argsort(order))
 
 

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.instances.instance import Instance, SlowdownEntry
+from dovetail.instances.instance import Cluster, Instance, SlowdownEntry
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -133,7 +133,58 @@ class Template:
         )
 
 
-class EntryBook:
+class Book:
+    """What is known of workloads that share a GPU, and what was made of it for earlier rounds.
+
+    Parameters
+    ----------
+    rules : Cluster
+        Which shares there are, and how many jobs a GPU may hold.
+    workloads : tuple of str
+        The workloads.
+    """
+
+    def __init__(self, rules: Cluster, workloads: tuple[str, ...]) -> None:
+        self.rules = rules
+        self.workloads = workloads
+        self._made: dict[str, object] = {}
+
+    @property
+    def sets(self) -> bool:
+        """Whether anything is known of three and more jobs on a GPU."""
+        raise NotImplementedError
+
+    def find(self, model: str, members: Sequence[Member]) -> Combination | None:
+        """Return the known combination of the members on a GPU model, None if there is none."""
+        raise NotImplementedError
+
+    def known(self, model: str) -> Sequence[Combination]:
+        """Return every combination that may run on a GPU model.
+
+        Models of which nothing particular is known have the same sequence.
+        """
+        raise NotImplementedError
+
+    def templates(self, model: str, held: tuple[Member, ...]) -> Sequence[Template]:
+        """Return the combinations in which others may join on a GPU model, a template a size.
+
+        Parameters
+        ----------
+        model : str
+            The GPU model.
+        held : tuple of (str, int or None)
+            Who is there already; they come first in the templates.
+        """
+        raise NotImplementedError
+
+    def once(self, name: str, make: Callable[[], T]) -> T:
+        """Return what is made of the book; it is made at the first call with this name."""
+        if name not in self._made:
+            self._made[name] = make()
+        return cast("T", self._made[name])
+
+
+class EntryBook(Book):
     """The slowdown entries of an instance by GPU model.
 
     An entry for a model wins over one without a model, also when it says that the
@@ -141,10 +192,8 @@ class EntryBook:
     """
 
     def __init__(self, instance: Instance) -> None:
+        super().__init__(instance.cluster, tuple(instance.workloads))
         self._instance = instance
-        self.rules = instance.cluster
-        self.workloads = tuple(instance.workloads)
-        self._made: dict[str, object] = {}
         self._by_key = instance.entries
         self._named = {model for model, _ in self._by_key}
         self._known: dict[str | None, Sequence[Combination]] = {}
@@ -174,10 +223,7 @@ class EntryBook:
         return self._found[asked]
 
     def known(self, model: str) -> Sequence[Combination]:
-        """Return every combination that may run on a GPU model.
-
-        Models that no entry names have the same sequence.
-        """
+        """Return every combination that may run on a GPU model, see ``Book``."""
         named = model if model in self._named else None
         if named not in self._known:
             self._known[named] = tuple(self._combinations(named))
@@ -193,22 +239,8 @@ class EntryBook:
             self._known_with[model] = index
         return self._known_with[model].get(member, ())
 
-    def once(self, name: str, make: Callable[[], T]) -> T:
-        """Return what is made of the entries; it is made at the first call with this name."""
-        if name not in self._made:
-            self._made[name] = make()
-        return cast("T", self._made[name])
-
     def templates(self, model: str, held: tuple[Member, ...]) -> Sequence[Template]:
-        """Return the combinations in which others may join on a GPU model, a template a size.
-
-        Parameters
-        ----------
-        model : str
-            The GPU model.
-        held : tuple of (str, int or None)
-            Who is there already; they come first in the templates.
-        """
+        """Return the combinations in which others may join, see ``Book``."""
         if (model, held) not in self._templates:
             by_size: dict[int, list[Combination]] = {}
             for known in self.known_with(model, held[0]) if held else self.known(model):

@@ -31,6 +31,7 @@ from dovetail.formulations._rows import (
     pareto,
 )
 from dovetail.formulations.entries import Combination, Member, Template
+from dovetail.formulations.paces import paced
 from dovetail.formulations.rounds import Resident, Round, Variant
 from dovetail.formulations.values import JobValues
 
@@ -126,7 +127,9 @@ class Groups:
         return range(int(self.start[group]), int(self.start[group + 1]))
 
 
-def list_groups(compiled: Round, values: JobValues, deadline: float = math.inf) -> Groups:
+def list_groups(
+    compiled: Round, values: JobValues, deadline: float = math.inf, at_paces: bool = False
+) -> Groups:
     """Return every group that some best plan may need, or what was listed in time.
 
     Under a deadline the combinations that slow jobs least come first; jobs alone and residents
@@ -140,8 +143,10 @@ def list_groups(compiled: Round, values: JobValues, deadline: float = math.inf) 
         The objective, which says when one group beats another.
     deadline : float
         When to stop, on the clock of ``time.monotonic``.
+    at_paces : bool
+        List gangs that share some of their GPUs at a few paces only (``paced``).
     """
-    return _Lister(compiled, values, deadline).groups()
+    return _Lister(compiled, values, deadline).groups(at_paces)
 
 
 def list_chosen(compiled: Round, values: JobValues, pairs: Ints, shares: Ints) -> Groups:
@@ -175,8 +180,13 @@ class _Lister(RowRules):
         self.complete = True
         self.pool, self.starts, self.counts = self._pool()
 
-    def groups(self) -> Groups:
-        return self._flattened([*self._least(), *map(self._together, self._seatings())])
+    def groups(self, at_paces: bool) -> Groups:
+        parts = [*self._least(), *map(self._together, self._seatings())]
+        if at_paces and self.round.machines.rules.gang_sharing == "partial":
+            parts, variants = paced(self.round, self.values, parts, self.variants)
+            self.variants = tuple(variants)
+            self.job = np.array([v.job for v in variants], dtype=np.int64)
+        return self._flattened(parts)
 
     def chosen(self, pairs: Ints, shares: Ints) -> Groups:
         """Jobs have one variant each."""
@@ -258,7 +268,27 @@ class _Lister(RowRules):
                         np.tile(able, len(classes)),
                     )
                     by_size[template.share.shape[1]].append(seatings)
-        return [Seatings.joined(parts).numbered() for _, parts in sorted(by_size.items())]
+        found = [Seatings.joined(parts).numbered() for _, parts in sorted(by_size.items())]
+        return [self._as_measured(seatings) for seatings in found]
+
+    def _as_measured(self, seatings: Seatings) -> Seatings:
+        """Return the seatings, running jobs slowed as much as they are measured to be already.
+
+        One that shares GPUs outside of the round is slowed by the worse of its co-runners. Any
+        other is slower than known alone, and is so too beside others.
+        """
+        least, factor = self.round.measured
+        if not len(least):
+            return seatings
+        running = seatings.first < len(self.variants)
+        job = self.job[np.where(running, seatings.first, 0)]
+        least, factor = np.where(running, least[job], 0.0), np.where(running, factor[job], 1.0)
+        return replace(
+            seatings,
+            slowdown=np.maximum(seatings.slowdown * factor, least),
+            upper=np.maximum(seatings.upper, least),
+            tail=np.maximum(seatings.tail, least),
+        )
 
     def _joining(self, classes: Ints, residents: Ints, template: Template, row: Ints) -> Seatings:
         """Return the seatings of rows of a template, on these classes beside these variants."""

@@ -68,6 +68,19 @@ class Machines:
         return self.node[self.number[gpu]]
 
     @cached_property
+    def kind(self) -> list[int]:
+        """The index in ``kinds`` of each GPU."""
+        index = {kind: k for k, kind in enumerate(self.kinds)}
+        found = zip(self.model, self.memory_mib, strict=True)
+        return [index[self.models[model], memory] for model, memory in found]
+
+    @cached_property
+    def kinds(self) -> tuple[tuple[str, float], ...]:
+        """The models and memories that GPUs have, without repeats."""
+        found = zip(self.model, self.memory_mib, strict=True)
+        return tuple(dict.fromkeys((self.models[model], memory) for model, memory in found))
+
+    @cached_property
     def memory_by_model(self) -> list[tuple[float, float]]:
         """The least and the most that jobs may need on a GPU of each model, in MiB."""
         held: list[list[float]] = [[] for _ in self.models]

@@ -112,9 +112,11 @@ class PairGraph:
 
 def require_interchangeable(groups: Groups) -> None:
     """Refuse rounds in which it matters which GPU a group is on."""
-    if len({(c.model, c.memory_mib) for c in groups.round.classes}) > 1:
+    if len(groups.round.kinds) > 1:
         kinds = "GPUs of several models or memory sizes"
         raise UnsupportedError(f"{kinds} are not interchangeable")
+    if not groups.round.interchangeable:
+        raise UnsupportedError("GPUs that are lent until several times are not interchangeable")
 
 
 def fixed_counts(groups: Groups, usable: Bools) -> Ints:

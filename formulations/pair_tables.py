@@ -133,7 +133,8 @@ def _in_plain_pairs(compiled: Round) -> bool:
     rules = compiled.machines.rules
     gangs = bool((compiled.jobs.workers > 1).any())
     return (
-        len({(c.model, c.memory_mib) for c in compiled.classes}) == 1
+        len(compiled.kinds) == 1
+        and compiled.interchangeable
         and rules.max_jobs_per_gpu >= 2
         and (rules.gang_sharing == "whole" or not gangs)
         and all(len(v) == 1 and v[0].stretch == 1 for v in compiled.variants)
@@ -163,7 +164,7 @@ class _Known:
 
 def _known(compiled: Round) -> _Known:
     number = {name: k for k, name in enumerate(compiled.names)}
-    entries = compiled.entries.pairs(compiled.models[0])
+    entries = compiled.records.pairs(compiled.models[0])
     pairs = [(number[a], number[b]) for a, b in (entry.pair for entry in entries if entry.pair)]
     first, second = _columns(pairs, np.int64)
     share = _columns([_capped(entry.share) for entry in entries], np.int64)

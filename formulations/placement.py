@@ -46,13 +46,13 @@ class _Packer:
         for group in settled.values():
             self._left[group] -= 1
         self._machines = groups.round.machines
-        self._free: list[dict[int, list[str]]] = []
-        for gpu_class in groups.round.classes:
+        self._free: dict[int, dict[int, list[str]]] = {}
+        for index in dict.fromkeys(groups.gpu_class[np.flatnonzero(counts)].tolist()):
             by_node: dict[int, list[str]] = defaultdict(list)
-            for gpu in gpu_class.gpus:
+            for gpu in groups.round.classes[index].gpus:
                 if gpu not in settled:
                     by_node[self._machines.node_of(gpu)].append(gpu)
-            self._free.append(by_node)
+            self._free[index] = by_node
 
     def pack(self) -> Mapping[str, int]:
         workers = self._groups.round.jobs.workers
@@ -69,8 +69,10 @@ class _Packer:
 
     def _pack_singles(self) -> None:
         """Give the groups of one GPU theirs, the tightest nodes first."""
-        nodes = [sorted(by_node.values(), key=len) for by_node in self._free]
-        spare = [chain.from_iterable(tightest_first) for tightest_first in nodes]
+        spare = {}
+        for index, by_node in self._free.items():
+            tightest_first: list[list[str]] = sorted(by_node.values(), key=len)
+            spare[index] = chain.from_iterable(tightest_first)
         for group, left in self._left.items():
             if left:
                 self._placed[next(spare[int(self._groups.gpu_class[group])])] = group

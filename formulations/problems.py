@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.formulations.entries import EntryBook
+from dovetail.formulations.entries import Book
 from dovetail.formulations.fitting import fitting
 from dovetail.formulations.groups import Groups, idle_counts, list_groups
 from dovetail.formulations.integer_program import RoundProgram, build
@@ -39,6 +39,8 @@ class Problem:
     deadline : float
         When the answer is due, on the clock of ``time.monotonic``. Listing the groups takes a
         part of the time left; the others are then missing (``Groups.complete``).
+    at_paces : bool
+        List gangs that share some of their GPUs at a few paces only (``paces``).
     """
 
     def __init__(
@@ -46,8 +48,10 @@ class Problem:
         compiled: Round,
         values: JobValues,
         deadline: float = math.inf,
+        at_paces: bool = False,
     ) -> None:
         self.round = compiled
+        self._at_paces = at_paces
         self.values = values
         self._deadline = deadline
 
@@ -56,7 +60,7 @@ class Problem:
         cls,
         instance: Instance,
         objective: Objective,
-        book: EntryBook | None = None,
+        book: Book | None = None,
         deadline: float = math.inf,
     ) -> Problem:
         """Return the problem of an instance.
@@ -67,7 +71,7 @@ class Problem:
             The instance.
         objective : str or callable
             Name of the objective, or a subclass of ``JobValues``.
-        book : EntryBook, optional
+        book : Book, optional
             Of an earlier round, see ``Round``.
         deadline : float
             As above.
@@ -85,7 +89,7 @@ class Problem:
         """The candidate groups, without those that no best plan can need or that have no room."""
         now = time.monotonic()
         deadline = now + _LISTING * (self._deadline - now)
-        groups = list_groups(self.round, self.values, deadline)
+        groups = list_groups(self.round, self.values, deadline, self._at_paces)
         return fitting(worthwhile(groups) if self.values.grouped else groups)
 
     @cached_property

@@ -357,7 +357,7 @@ class Refusals(RowRules):
     def _find(self, model: str, wanted: Sequence[Wanted]) -> Sequence[Combination]:
         """Return what is known of jobs together, or of one alone."""
         if len(wanted) > 1:
-            return list(self.round.entries.seats(model, wanted))
+            return list(self.round.records.seats(model, wanted))
         return list(self._alone(*wanted[0]))
 
     def _alone(self, name: str, held: int | None) -> Iterator[Combination]:

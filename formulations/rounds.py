@@ -1,23 +1,24 @@
 """The round problem compiled: jobs as columns, GPUs in classes, and what is known of slowdowns.
 
-A *variant* of a job is the job at one of its sub-batches. GPUs that cannot be told apart (same
-model, memory and residents) form a *class*; formulations count GPUs of a class and never name
-one.
+An instance and a policy's state are compiled into the same ``Round``, so that a plan, a
+simulation and the live service solve the same problem. A *variant* of a job is the job at one
+of its sub-batches. GPUs that cannot be told apart (same model, memory, residents and time until
+which they are free) form a *class*; formulations count GPUs of a class and never name one.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.formulations._rows import Rows
-from dovetail.formulations.entries import Combination, EntryBook
+from dovetail.formulations.entries import Book, Combination, EntryBook
 from dovetail.formulations.machines import Machines
 from dovetail.formulations.modes import Mode, modes
 from dovetail.formulations.rules import most_bound, room_mib, share_total, slowdown_alone
@@ -71,6 +72,8 @@ class GpuClass(NamedTuple):
         Their ids, in the order of the cluster.
     open : bool
         Whether a job may start here (constraint 5 of the round problem).
+    until_s : float
+        Seconds from now at which whoever starts here must have ended; inf for no such moment.
     """
 
     model: str
@@ -78,6 +81,7 @@ class GpuClass(NamedTuple):
     residents: tuple[Resident, ...]
     gpus: tuple[str, ...]
     open: bool
+    until_s: float = np.inf
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,8 +100,12 @@ class Jobs:
         As in an instance; ``gsla`` is inf and ``remaining_s`` NaN where there is none.
     latency, running : (n,) bool
         Whether each is of priority ``latency``, and whether it runs.
+    slowdown : (n,) float
+        At which a running job is measured to run; NaN where only the table tells.
     held : mapping of int to (tuple of int, tuple of (int or None), int or None)
         GPUs, shares and sub-batch of each running job.
+    holds : (n,) int
+        GPUs that a running job holds in all, those outside of the round included; 0 of others.
     """
 
     ids: Sequence[str]
@@ -109,7 +117,9 @@ class Jobs:
     arrival_s: Floats
     latency: Bools
     running: Bools
+    slowdown: Floats
     held: Mapping[int, tuple[tuple[int, ...], tuple[int | None, ...], int | None]]
+    holds: Ints
 
     @classmethod
     def of(cls, instance: Instance, machines: Machines) -> Jobs:
@@ -127,11 +137,13 @@ class Jobs:
             arrival_s=np.array([job.arrival_s for job in jobs], dtype=np.float64),
             latency=np.array([job.priority == "latency" for job in jobs], dtype=bool),
             running=np.array([job.running for job in jobs], dtype=bool),
+            slowdown=np.full(len(jobs), np.nan),
             held={
                 k: (tuple(gpu[name] for name in job.gpus or ()), job.shares, job.sub_batch)
                 for k, job in enumerate(jobs)
                 if job.running
             },
+            holds=np.array([len(job.gpus or ()) for job in jobs], dtype=np.int64),
         )
 
 
@@ -147,37 +159,58 @@ class Round:
         The GPUs.
     workloads : sequence of Workload
         What ``Jobs.workload`` counts.
-    entries : EntryBook
+    entries : Book
         What is known of jobs that share a GPU.
-    instance : Instance
-        What it was compiled from.
+    source : Instance or None
+        What it was compiled from; None for a policy's state.
+    gpus : sequence of int, optional
+        The GPUs that take part; all without.
+    until_s : mapping of int to float
+        Seconds from now at which whoever starts on a GPU must have ended; none for most.
     """
 
     jobs: Jobs
     machines: Machines
     workloads: Sequence[Workload]
-    entries: EntryBook
-    instance: Instance
+    entries: Book
+    source: Instance | None = None
+    gpus: Sequence[int] | None = None
+    until_s: Mapping[int, float] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, instance: Instance, book: EntryBook | None = None) -> Round:
+    def of(cls, instance: Instance, book: Book | None = None) -> Round:
         """Return the round of an instance.
 
         Parameters
         ----------
         instance : Instance
             Running jobs stay where they are; preempt before if they should not.
-        book : EntryBook, optional
+        book : Book, optional
             Of an earlier round; used where it holds for this one too, so that nothing of what it
             knows is worked out again.
         """
-        entries = book if book and book.holds_for(instance) else EntryBook(instance)
+        reused = isinstance(book, EntryBook) and book.holds_for(instance)
+        entries = book if book and reused else EntryBook(instance)
         machines = entries.once("machines", lambda: Machines(instance.cluster))
         workloads = tuple(instance.workloads.values())
         return cls(Jobs.of(instance, machines), machines, workloads, entries, instance)
 
     def __len__(self) -> int:
         return len(self.jobs.ids)
+
+    @property
+    def instance(self) -> Instance:
+        """The instance that it was compiled from."""
+        if self.source is None:
+            raise AssertionError("the round was not compiled from an instance")
+        return self.source
+
+    @property
+    def records(self) -> EntryBook:
+        """The entries of the instance."""
+        if self.source is None:
+            raise AssertionError("the round was not compiled from an instance")
+        return cast(EntryBook, self.entries)
 
     def workload(self, job: int) -> Workload:
         """Return the workload of the job with this index."""
@@ -234,21 +267,34 @@ class Round:
     def classes(self) -> tuple[GpuClass, ...]:
         """The classes of interchangeable GPUs, in the order of their first GPU."""
         machines, residents = self.machines, self.residents
-        members: dict[tuple[int, float, tuple[Resident, ...]], list[str]] = defaultdict(list)
-        gpus = zip(machines.gpu_ids, machines.model, machines.memory_mib, strict=True)
-        for gpu, model, memory in gpus:
-            members[model, memory, residents.get(gpu, ())].append(gpu)
-        closed = self._closed_gpus([gpus[0] for (_, _, held), gpus in members.items() if held])
+        ids, kind = machines.gpu_ids, machines.kind
+        members: dict[tuple[int, tuple[tuple[int, int | None], ...], float], list[str]]
+        members = defaultdict(list)
+        for gpu in range(len(machines)) if self.gpus is None else self.gpus:
+            held = tuple([(r.variant.job, r.share) for r in residents.get(ids[gpu], ())])
+            members[kind[gpu], held, self.until_s.get(gpu, np.inf)].append(ids[gpu])
+        closed = self._closed_gpus([gpus[0] for (_, held, _), gpus in members.items() if held])
         return tuple(
             GpuClass(
-                machines.models[model],
-                memory,
-                held,
+                *machines.kinds[kind],
+                residents.get(gpus[0], ()),
                 tuple(gpus),
                 closed.isdisjoint(gpus),
+                until,
             )
-            for (model, memory, held), gpus in members.items()
+            for (kind, _, until), gpus in members.items()
         )
+
+    @cached_property
+    def kinds(self) -> set[tuple[str, float]]:
+        """The GPU models and memories that there are."""
+        return {(c.model, c.memory_mib) for c in self.classes}
+
+    @cached_property
+    def interchangeable(self) -> bool:
+        """Whether it does not matter to those who start which GPUs without residents they get."""
+        lent_s = {c.until_s for c in self.classes if not c.residents}
+        return len(self.kinds) <= 1 and len(lent_s) <= 1
 
     @cached_property
     def class_sizes(self) -> Ints:
@@ -266,8 +312,16 @@ class Round:
         return np.array([self.models.index(c.model) for c in self.classes], dtype=np.int64)
 
     @cached_property
+    def class_until(self) -> Floats:
+        """``until_s`` of each class."""
+        return np.array([c.until_s for c in self.classes], dtype=np.float64)
+
+    @cached_property
     def slowdown_now(self) -> Mapping[int, float]:
-        """The slowdown of each running job: the largest on its GPUs."""
+        """The slowdown of each running job: measured, or the largest known on its GPUs."""
+        measured = {k: float(self.jobs.slowdown[k]) for k in self.jobs.held}
+        if not np.isnan(list(measured.values())).any():
+            return measured
         of: dict[int, float] = defaultdict(float)
         for gpu, residents in self.residents.items():
             for resident, slowdown in zip(residents, self.resident_slowdowns(gpu), strict=True):
@@ -281,7 +335,8 @@ class Round:
         to cost nothing.
         """
         stretch = np.array([v.stretch for variants in self.variants for v in variants])
-        return np.asarray(self._solo[self.jobs.workload[job], rows.share] * stretch[rows.variant])
+        stretch = stretch.take(rows.variant, mode="clip")
+        return np.asarray(self._solo[self.jobs.workload[job], rows.share] * stretch)
 
     @cached_property
     def least_alone(self) -> Floats:
@@ -308,11 +363,34 @@ class Round:
     def resident_slowdowns(self, gpu: str) -> tuple[float, ...]:
         """Return the slowdown of each resident of a GPU that nobody joins.
 
-        Residents of whom nothing is known together count as if each were alone; the checker
-        warns of them, and nobody may join them.
+        What was measured counts, then what is known of them together. Residents of whom nothing
+        is known together count as if each were alone; the checker warns of them, and nobody may
+        join them.
         """
+        measured = tuple(float(self.jobs.slowdown[r.variant.job]) for r in self.residents[gpu])
+        if not np.isnan(measured).any():
+            return measured
         known = self._known_together(gpu)
         return known.slowdown if known else self._each_alone(gpu)
+
+    @cached_property
+    def measured(self) -> tuple[Floats, Floats]:
+        """The least slowdown of each job, and the factor on what is known of it, (n,) each.
+
+        Both are of running jobs that were measured, at their sub-batch; empty arrays where none
+        was.
+        """
+        jobs = self.jobs
+        if np.isnan(jobs.slowdown).all():
+            return np.empty(0), np.empty(0)
+        least, factor = np.zeros(len(self)), np.ones(len(self))
+        for job, (_, shares, _) in jobs.held.items():
+            variant = self.variants[job][0]
+            if jobs.holds[job] > jobs.workers[job]:
+                least[job] = jobs.slowdown[job] / variant.stretch
+            elif (alone := self.alone(variant, shares[0])) is not None:
+                factor[job] = max(1.0, float(jobs.slowdown[job]) / alone)
+        return least, factor
 
     def resident_power(self, gpu: str) -> float | None:
         """Return the power of a GPU that nobody joins, None where it is unknown."""

@@ -74,7 +74,8 @@ class JobValues:
     grouped = False
 
     def __init__(self, compiled: Round, objective: ObjectiveName = "throughput") -> None:
-        require_fields(compiled.instance, objective)
+        if compiled.source is not None:
+            require_fields(compiled.source, objective)
         self.objective = objective
         self.name: str = objective
         self.two_stage = objective in ("slowdown", "sensitivity", "energy")

@@ -15,7 +15,7 @@ from typing import TypeGuard
 
 import numpy as np
 
-from dovetail.formulations.entries import EntryBook
+from dovetail.formulations.entries import Book
 from dovetail.formulations.groups import idle_counts
 from dovetail.formulations.objectives import Objective, objective_name
 from dovetail.formulations.placement import place
@@ -117,7 +117,7 @@ class Result:
     prices : RoundPrices or None
         What the next round may begin with, where the solver left it (``matching`` under
         ``throughput``, ``jct`` and ``completion``).
-    book : EntryBook or None
+    book : Book or None
         What is known of the slowdowns, for a next round with the same ones.
     """
 
@@ -130,7 +130,7 @@ class Result:
     runtime_s: float
     proof: Proof | None = None
     prices: RoundPrices | None = None
-    book: EntryBook | None = None
+    book: Book | None = None
 
     def __repr__(self) -> str:
         """Return status and plan; what later rounds begin with fills many screens."""

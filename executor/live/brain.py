@@ -309,6 +309,8 @@ class Brain:
         Workloads that broke a gSLA, until they are measured to keep it at the same caps.
     libraries : dict of int to dict of str to str
         The library that each workload was seen to load last, by its user.
+    reserved : dict of str to Reserved
+        The devices that are kept for each job that waits, where any are.
     now_s : float
         When the last event happened.
     sequence : int
@@ -334,6 +336,7 @@ class Brain:
     apart: list[tuple[str, str]] = field(default_factory=list)
     broken: list[events.Separated] = field(default_factory=list)
     libraries: dict[int, dict[str, str]] = field(default_factory=dict)
+    reserved: dict[str, events.Reserved] = field(default_factory=dict)
     now_s: float = 0.0
     sequence: int = 0
     queued: dict[str, LiveJob] = field(default_factory=dict)
@@ -452,6 +455,17 @@ class Brain:
         job.unseen, job.stop_grace_s = False, None
         self._move(job, JobState.STARTING, event.at_s, f"placed on {_places(event.run)}")
         return [Launch(job.run)]
+
+    def _reserved(self, event: events.Reserved) -> list[Command]:
+        job = self._job(event.job)
+        self._require(job.state in QUEUED, f"{job.id} is {job.state}, and does not wait", job)
+        for gpu in event.gpus:
+            self._device(gpu)
+        if event.gpus:
+            self.reserved[job.id] = event
+        else:
+            self.reserved.pop(job.id, None)
+        return []
 
     def _check_place(self, job: LiveJob, event: events.Placed) -> None:
         wanted = f"{job.id}.{job.runs + 1}"
@@ -680,6 +694,8 @@ class Brain:
             self.used[uid] = self.used.get(uid, 0.0) + held_s
         if state in QUEUED and job.state not in QUEUED:
             self._begin_to_wait(job)
+        if state not in QUEUED:
+            self.reserved.pop(job.id, None)
         job.state = state
         job.history.append(Step(at_s, state, why))
         if state in OVER:
@@ -837,6 +853,7 @@ _REACTIONS: Final[Mapping[type, Callable[..., list[Command]]]] = MappingProxyTyp
         events.CancelRequested: Brain._cancel,
         events.DrainChanged: Brain._drain,
         events.Placed: Brain._placed,
+        events.Reserved: Brain._reserved,
         events.StopDecided: Brain._stop_decided,
         events.RankStarted: Brain._rank_started,
         events.RankReady: Brain._rank_ready,

@@ -75,6 +75,19 @@ class Placed(Event):
     profiling: StrictBool = False
 
 
+class Reserved(Event):
+    """These devices are kept for a job that waits; none are from now on where none are named.
+
+    ``until_s``: when all of them are believed to be idle. Others may run there until then. It
+    ends by itself once the job waits no more.
+    """
+
+    kind: Literal["reserved"] = "reserved"
+    job: Name
+    gpus: tuple[Name, ...] = ()
+    until_s: Number = 0.0
+
+
 class StopDecided(Event):
     """A run is to be stopped.
 
@@ -270,6 +283,7 @@ AnyEvent = Annotated[
     | CancelRequested
     | DrainChanged
     | Placed
+    | Reserved
     | StopDecided
     | RankStarted
     | RankReady

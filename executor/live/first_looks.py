@@ -23,7 +23,8 @@ class FirstLooks:
     """Finds the job that goes first next, if any.
 
     That is the one that was submitted first among the first jobs of workloads of which no job has
-    been started yet, if its whole gang has idle devices and not everybody else has too. A look is
+    been started yet, if its whole gang has idle devices, none of them reserved, and not everybody
+    else has too. A look is
     taken to keep its devices closed for ``look_s``; the next one waits until that is at most one
     ``PART`` of the time that all devices have had since.
 
@@ -51,7 +52,7 @@ class FirstLooks:
         for live in self._first_jobs():
             job = state.pending.get(live.sequence)
             gpus = idle_gpus(draft, job) if job is not None else None
-            if job is not None and gpus is not None:
+            if job is not None and gpus is not None and state.reserved_gpus.isdisjoint(gpus):
                 yield Start(job, tuple(gpus))
                 return
 

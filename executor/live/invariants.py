@@ -45,6 +45,11 @@ def _of_all(brain: Brain) -> Iterator[str]:
         yield "the count of each user's waiting jobs is not what the jobs are"
     if not {*waiting} <= brain.used.keys():
         yield "of a user whose jobs wait it is not known what was used"
+    reserved = [gpu for kept in brain.reserved.values() for gpu in kept.gpus]
+    if not brain.reserved.keys() <= brain.queued.keys():
+        yield "devices are reserved for a job that does not wait"
+    if not brain.devices.keys() >= {*reserved}:
+        yield "a device is reserved that was never there"
     for name, job in brain.jobs.items():
         if job.id != name:
             yield f"{job.id} is filed as {name}"

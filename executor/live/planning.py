@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 from dovetail.executor.live.brain import QUEUED, Brain, JobState, LiveJob
 from dovetail.executor.live.fair_share import whom_they_wait_for
@@ -175,6 +175,10 @@ def of_round(job: str, alone: bool, before: str, instance: Instance, plan: Plan)
     return "\n".join([reason, *(f"- {remedy.text}" for remedy in remedies)])
 
 
+_NAMED: Final = 4
+"""Reserved devices that are named, not counted."""
+
+
 class Lacks(NamedTuple):
     """What jobs that wait cannot do without, in a few words.
 
@@ -219,6 +223,10 @@ class Lacks(NamedTuple):
     def _devices_for(self, job: LiveJob) -> str:
         if self.closed:
             return "a device that takes jobs"
+        if job.id in self.brain.reserved:
+            gpus = self.brain.reserved[job.id].gpus
+            named = ", ".join(gpus) if len(gpus) <= _NAMED else f"{len(gpus)} devices"
+            return f"{named}: reserved for it, as it has waited too long"
         devices = "an idle device" if job.spec.workers == 1 else f"{job.spec.workers} idle devices"
         if self.brain.may_share(job):
             devices = f"{devices}, or room beside others"

@@ -91,7 +91,7 @@ _LONGEST_IDLE_S: Final = 3600.0
 _COSTLY_S: Final = 0.1
 _MODEL: Final = "fitted.dovetail"
 _ENDS: Final = frozenset({"rank_ended", "rank_gone", "rank_refused"})
-_QUIET: Final = frozenset({"recorded", "rank_started", "placed"})
+_QUIET: Final = frozenset({"recorded", "rank_started", "placed", "reserved"})
 _PATIENT: Final = _QUIET | {"submitted", "rank_ready"}
 
 TRACE_S: Final = 60.0
@@ -440,6 +440,8 @@ class Service:
             if run is not None and run.spec.requeue:
                 self._commit([self._stop_decided(run, "the policy gives its devices to others")])
         self._start_all(decision.starts)
+        if decision.reserved is not None:
+            self._commit(self._world.reservations(decision.reserved))
 
     def _start_all(self, starts: Sequence[Start]) -> list[Start]:
         """Place jobs, and return the starts that became some."""

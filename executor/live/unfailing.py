@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Final, Protocol, runtime_checkable
+from typing import Final
 
 from dovetail.solver.policies import Decision, Policy, Start, State, policy_named
 from dovetail.solver.policies.policy import NOTHING, decided
@@ -12,16 +12,6 @@ AGAIN_S: Final = 60.0
 """Seconds after which a policy that failed is asked again, if nothing happens before."""
 
 _LOG: Final = logging.getLogger("dovetail.live")
-
-
-@runtime_checkable
-class Keeping(Protocol):
-    """A policy that keeps devices for jobs that have waited for too long."""
-
-    @property
-    def kept(self) -> frozenset[int]:
-        """Those devices, as of the last decision."""
-        ...
 
 
 class UnfailingPolicy:
@@ -63,7 +53,7 @@ class UnfailingPolicy:
         return decision
 
     def starts(self, state: State) -> tuple[Start, ...]:
-        """Return what a fresh policy of its name would start on devices that it does not keep.
+        """Return what a fresh policy of its name would start on devices that are not reserved.
 
         Nothing where that would stop others first.
         """
@@ -72,8 +62,7 @@ class UnfailingPolicy:
         except Exception:
             # It fails again when it decides, and is told then.
             return ()
-        kept = self._policy.kept if isinstance(self._policy, Keeping) else frozenset()
-        starts = (start for start in decision.starts if kept.isdisjoint(start.gpus))
+        starts = (s for s in decision.starts if state.reserved_gpus.isdisjoint(s.gpus))
         return () if decision.stops else tuple(starts)
 
 

@@ -36,6 +36,7 @@ from dovetail.instances.errors import DovetailError
 from dovetail.instances.instance import Cluster, Instance, Workload
 from dovetail.predictors.sets import LARGEST, set_slowdown
 from dovetail.solver.policies import Job, Start, State
+from dovetail.solver.policies.state import Reservation
 
 __all__ = ["UNKNOWN_WORK_S", "Allowed", "CannotStartError", "Sharing", "World", "workload_name"]
 
@@ -250,6 +251,22 @@ class World:
             placed.append(events.Placed(at_s=self.state.now, run=run, profiling=profiling))
             self._enter(start)
         return placed
+
+    def reservations(self, wanted: Mapping[int, Reservation]) -> list[events.Reserved]:
+        """Return the events for what a decision reserves, of the present ``state``."""
+        jobs, ids = self.state.pending, self.state.machines.gpu_ids
+        kept = {
+            jobs[number].id: (tuple(ids[gpu] for gpu in one.gpus), one.until_s)
+            for number, one in wanted.items()
+            if number in jobs and all(0 <= gpu < len(ids) for gpu in one.gpus)
+        }
+        known = {job: (one.gpus, one.until_s) for job, one in self.brain.reserved.items()}
+        gone = {job: ((), 0.0) for job in known if job not in kept}
+        return [
+            events.Reserved(at_s=self.state.now, job=job, gpus=gpus, until_s=until_s)
+            for job, (gpus, until_s) in (gone | kept).items()
+            if known.get(job) != (gpus, until_s)
+        ]
 
     def with_cap(self, *starts: Start) -> tuple[Start, ...]:
         """Return the starts of a group, under a cap where that is worth it.
@@ -498,6 +515,17 @@ class World:
         self._count_idle()
         for job in by_start:
             job.rate = self._rate(job)
+        state.reserved = self._reserved()
+
+    def _reserved(self) -> dict[int, Reservation]:
+        """Return what is kept for the waiting jobs that policies see, on devices that are there."""
+        place = self._gpu_place
+        return {
+            number: Reservation(tuple(place[gpu] for gpu in kept.gpus), kept.until_s)
+            for job, kept in self.brain.reserved.items()
+            if (number := self.brain.jobs[job].sequence) in self.state.pending
+            and all(gpu in place for gpu in kept.gpus)
+        }
 
     def _line_up(self, waiting: Sequence[Job]) -> None:
         """Put jobs into the queue, which is in the order in which they began to wait."""
@@ -577,6 +605,7 @@ class World:
     def _enter(self, start: Start) -> None:
         state, job = self.state, start.job
         del state.pending[job.number]
+        state.reserved.pop(job.number, None)
         state.running[job.number] = job
         job.phase, job.gpus, job.shares = "running", start.gpus, start.shares
         job.started_s = job.since_s = state.now

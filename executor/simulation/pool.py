@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dovetail.executor.second_opinion import malformed, violations
 from dovetail.executor.simulation.history import Ending, History, Outcome, Stay
@@ -77,6 +78,8 @@ class SimulatedPool:
             [Outcome(job.duration_s) for job in trace.jobs],
             gpus=len(self.state.machines),
         )
+        self._room_mib = np.array([room_mib(mib) for mib in self.state.machines.memory_mib])
+        self._model = np.array(self.state.machines.model)
         self._tracks = [_Track() for _ in self._jobs]
         self._arrived = 0
         self._left = len(self._jobs)
@@ -212,6 +215,8 @@ class SimulatedPool:
             touched.update(job.gpus)
             self._leave(job, "stopped")
         self._check(decision)
+        if decision.reserved is not None:
+            self.state.reserved = dict(decision.reserved)
         for start in decision.starts:
             self._check_place(start)
             obstacles = self._physics.cannot_run(start)
@@ -283,6 +288,7 @@ class SimulatedPool:
         if math.isnan(outcome.first_start_s):
             outcome.first_start_s = now
         del state.pending[job.number]
+        state.reserved.pop(job.number, None)
         state.running[job.number] = job
         job.phase = "running"
         job.gpus, job.shares, job.mode = start.gpus, start.shares, start.mode
@@ -413,21 +419,25 @@ class SimulatedPool:
         Others run on at their present rates; who starts at this moment, alone.
         """
         state, machines = self.state, self.state.machines
-        ends = {number: self._end_s(other) for number, other in state.running.items()}
-        need = state.modes[job.workload][0].memory_mib
-        free: list[list[float]] = [[] for _ in machines.models]
-        for gpu, residents in enumerate(state.residents):
-            fits = need <= room_mib(machines.memory_mib[gpu])
-            if fits and machines.node[gpu] not in state.down:
-                end = max([ends[other.number] for other in residents], default=state.now)
-                free[machines.model[gpu]].append(end)
-        enough = [sorted(idle)[job.workers - 1] for idle in free if job.workers <= len(idle)]
+        idle_s = np.full(len(machines), state.now)
+        running = list(state.running.values())
+        end_s = np.repeat(self._end_s(running), [other.workers for other in running])
+        np.maximum.at(idle_s, [gpu for other in running for gpu in other.gpus], end_s)
+        usable = state.modes[job.workload][0].memory_mib <= self._room_mib
+        usable &= ~np.isin(machines.node, list(state.down))
+        free = [np.sort(idle_s[usable & (self._model == k)]) for k in range(len(machines.models))]
+        enough = [float(idle[job.workers - 1]) for idle in free if job.workers <= len(idle)]
         return min(enough, default=math.inf)
 
-    def _end_s(self, job: Job) -> float:
-        now = self.state.now
-        left = max(0.0, self.history.outcomes[job.number].work_s - job.done(now))
-        return max(now, job.since_s) + left / (job.rate or self._tracks[job.number].speed)
+    def _end_s(self, jobs: Sequence[Job]) -> NDArray[np.float64]:
+        """Return when each of the running jobs ends at its present rate, (n,)."""
+        now, outcomes, tracks = self.state.now, self.history.outcomes, self._tracks
+        truth = [(outcomes[job.number].work_s, tracks[job.number].speed) for job in jobs]
+        told = [(job.done_s, job.rate, job.since_s) for job in jobs]
+        work, speed = np.array(truth, dtype=np.float64).reshape(-1, 2).T
+        done, rate, since = np.array(told, dtype=np.float64).reshape(-1, 3).T
+        left = np.maximum(0.0, work - (done + rate * np.maximum(0.0, now - since)))
+        return np.asarray(np.maximum(now, since) + left / np.where(rate, rate, speed))
 
     # Beginning and end.
 

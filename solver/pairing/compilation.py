@@ -115,16 +115,25 @@ def _mark() -> Path | None:
 
     Its name tells the sources, Python, numba and processor that the code is for.
     """
-    numba, binding = import_module("numba"), import_module("llvmlite.binding")
-    try:
-        folder = numba.njit(cache=True)(is_kept).stats.cache_path
-    except RuntimeError:
+    folder, made_for = _compiler()
+    if folder is None:
         return None
-    sources = sorted({Path(k.__code__.co_filename) for k in _KERNELS})
-    stamps = [(p.name, p.stat().st_mtime_ns, p.stat().st_size) for p in sources]
-    made_for = (sys.version, numba.__version__, binding.get_host_cpu_name(), stamps)
-    digest = sha256(repr(made_for).encode()).hexdigest()[:16]
-    return Path(folder) / f"compiled-{digest}"
+    sources = sorted({function.__code__.co_filename for function in _KERNELS})
+    stats = [os.stat(source) for source in sources]
+    stamps = [(one.st_mtime_ns, one.st_size) for one in stats]
+    digest = sha256(repr((made_for, stamps)).encode()).hexdigest()[:16]
+    return folder / f"compiled-{digest}"
+
+
+@cache
+def _compiler() -> tuple[Path | None, str]:
+    """Return the folder for machine code, if any, and what the code is for beside its sources."""
+    numba, binding = import_module("numba"), import_module("llvmlite.binding")
+    made_for = f"{sys.version} {numba.__version__} {binding.get_host_cpu_name()}"
+    try:
+        return Path(numba.njit(cache=True)(is_kept).stats.cache_path), made_for
+    except RuntimeError:
+        return None, made_for
 
 
 def note_plain(seconds: float) -> None:

@@ -3,40 +3,40 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+import numpy as np
+
+from dovetail.formulations.completion import Completion
+from dovetail.formulations.problems import Problem
 from dovetail.instances.plan import ObjectiveName
-from dovetail.solver.policies.dovetail_market import Market
-from dovetail.solver.policies.dovetail_outlook import believed_ends
-from dovetail.solver.policies.dovetail_patience import Patience
-from dovetail.solver.policies.dovetail_round import Chosen, Option, RoundSolver
-from dovetail.solver.policies.dovetail_starts import carry_out, starts
-from dovetail.solver.policies.dovetail_ways import WayBook
+from dovetail.solver.policies.beliefs import BeliefBook
 from dovetail.solver.policies.draft import Draft
+from dovetail.solver.policies.patience import Patience
 from dovetail.solver.policies.placement import idle_gpus
 from dovetail.solver.policies.policy import NOTHING, Decision, RoundProof
-from dovetail.solver.policies.state import State
-
-_AGAIN_S = 1.0
-"""Seconds after which gangs that lost a host to another start are looked at again."""
+from dovetail.solver.policies.queue_forecast import Queue, believed_ends
+from dovetail.solver.policies.state import Job, Reservation, State
+from dovetail.solver.policies.state_round import StateRound, joinable
+from dovetail.solver.registry import Auto
+from dovetail.solver.types import Limits, relative_gap
 
 
 @dataclass
 class Dovetail:
     """Choose all starts of a round together, by the completion time that each is worth.
 
-    Every start that is possible now has a value in seconds of completion time
-    (``dovetail_market``): alone on idle GPUs, two together on these, or beside a running job.
-    Where GPUs are short, their price is what the waiting jobs would pay (``dovetail_prices``). The
-    best choice of starts is then found with proof (``dovetail_round``). What was measured on
-    running pairs overrides what is predicted, gSLAs are checked against upper bounds, and no
-    sharing is begun that is believed to end later than the last job would without it.
+    Every decision is a round under the objective ``completion`` (``formulations.completion``),
+    solved as ``dovetail.solve`` solves it: alone on idle GPUs, several together on these, or
+    beside running jobs. Where GPUs are short, their price is what the waiting jobs would pay.
+    What was measured on running pairs overrides what is predicted, gSLAs are checked against
+    upper bounds, and no sharing is begun that is believed to end later than the last job would
+    without it.
 
-    Jobs that run stay where they are. ``Decision.proof`` is of the starts that were offered to
-    the round: of the jobs that took part (``RoundProof.jobs``), and of gangs beside several
-    running jobs only one each (``dovetail_spread``). What patience starts comes before it.
+    Jobs that run stay where they are. ``Decision.proof`` is of the jobs that took part in the
+    round (``RoundProof.jobs``). What patience starts comes before it.
 
     The wait is bounded. A job that has waited for its patience P (``patience_s`` and
     ``patience_stretch`` times what it is believed to need) is given the GPUs that are believed to
@@ -63,7 +63,7 @@ class Dovetail:
         How often a job waits for its own time, as believed, in addition.
     window : int
         How many more waiting jobs take part in a round than there are idle GPUs: the first of
-        the queue (``dovetail_outlook.queue_of``).
+        the queue (``completion.forecast_order``).
     time_limit_s : float
         Seconds for the search in a round, after which the best choice so far is taken with its
         bound.
@@ -82,9 +82,8 @@ class Dovetail:
     patience_stretch: float = 10.0
     window: int = 32
     time_limit_s: float = 1.0
-    _solver: RoundSolver = field(init=False)
     _patience: Patience = field(init=False)
-    _book: WayBook | None = field(default=None, init=False)
+    _book: BeliefBook | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         least_of = {
@@ -99,13 +98,7 @@ class Dovetail:
             value = getattr(self, name)
             if not value >= least or (name in ("gpu_price", "margin") and math.isinf(value)):
                 raise ValueError(f"{name} must be >= {least}, got {value}")
-        self._solver = RoundSolver(self.time_limit_s)
         self._patience = Patience(self.patience_s, self.patience_stretch)
-
-    @property
-    def kept(self) -> frozenset[int]:
-        """The GPUs that are kept for overdue jobs."""
-        return frozenset(gpu for kept in self._patience.kept.values() for gpu in kept.gpus)
 
     def decide(self, state: State) -> Decision:
         """Return the starts whose gains sum to the most."""
@@ -113,56 +106,64 @@ class Dovetail:
             return NOTHING
         draft = Draft(state)
         ends = believed_ends(state)
-        reserved = self._serve_overdue(draft, ends)
-        market = Market(draft, self._ways(state), ends, reserved, self.gpu_price, self.window)
-        idle = {kind: len(gpus) for kind, gpus in market.idle.items()}
-        options = list(starts(market))
-        chosen = self._solver.solve(options, idle)
-        for option in chosen.options:
-            carry_out(option.detail, draft, market)
+        reserved = self._patience.reserved(state, ends)
+        lent_s = _serve_overdue(draft, ends, reserved)
+        queue = Queue.of(draft, ends, self.gpu_price)
+        jobs = queue.jobs[: self.window + draft.idle_total]
+        proof = self._start_best(draft, queue._replace(jobs=jobs), lent_s) if jobs else None
         if not state.running and draft.idle_total == sum(state.idle_count):
-            _start_first(draft, market)
-        again = _left_over(options, chosen)
-        wake_s = state.now + _AGAIN_S if again else self._patience.next_s(state)
-        return draft.decision(wake_s, _proof(chosen, market))
+            _start_first(draft, jobs)
+        return draft.decision(self._patience.next_s(state), proof)._replace(reserved=reserved)
 
-    def _ways(self, state: State) -> WayBook:
-        if self._book is None:
-            self._book = WayBook(state, self.margin)
-        self._book.refresh()
-        return self._book
+    def _start_best(self, draft: Draft, queue: Queue, lent_s: Mapping[int, float]) -> RoundProof:
+        """Enter the best starts of the queue's jobs into the decision."""
+        if self._book is None or not self._book.is_of(draft.state):
+            self._book = BeliefBook(draft.state, self.margin)
+        hosts = () if self._all_alone(draft, queue.jobs, lent_s) else joinable(draft, lent_s)
+        of_state = StateRound(draft, queue.jobs, hosts, self._book, lent_s)
+        forecast = queue.forecast.take(np.arange(len(queue.jobs)))
+        values = Completion(of_state.round, forecast, self.gpu_price)
+        limit = None if math.isinf(self.time_limit_s) else self.time_limit_s
+        limits = Limits.of(limit, gap=0.0, seed=0)
+        problem = Problem(of_state.round, values, limits.deadline, at_paces=True)
+        choice = Auto().solve(problem, limits)
+        of_state.carry_out(choice.groups_of(problem), choice, draft)
+        gap = relative_gap(choice.bound, choice.value)
+        return RoundProof(choice.value, choice.bound, gap, len(queue.jobs))
 
-    def _serve_overdue(self, draft: Draft, ends: dict[int, float]) -> dict[int, float]:
-        """Start overdue jobs whose GPUs are idle; return the GPUs kept for the others."""
-        reserved = {}
-        for job, kept in self._patience.renew(draft.state, ends):
-            if all(draft.is_idle(gpu) for gpu in kept.gpus):
-                draft.start(job, kept.gpus)
-                speed = draft.state.speed[draft.state.machines.model[kept.gpus[0]]][job.workload]
-                ends[job.number] = draft.state.now + job.remaining(draft.state.now) / speed
-            else:
-                reserved.update(dict.fromkeys(kept.gpus, kept.until_s))
-        return reserved
+    def _all_alone(self, draft: Draft, jobs: Sequence[Job], lent_s: Mapping[int, float]) -> bool:
+        """Tell whether all jobs start alone on idle GPUs that cost nothing and are all alike.
+
+        No job gains anything beside a running one then, so these need not take part.
+        """
+        return (
+            not lent_s
+            and self.gpu_price == 0
+            and len(draft.state.machines.kinds) == 1
+            and sum(job.workers for job in jobs) <= draft.idle_total
+        )
 
 
-def _left_over(options: Sequence[Option], chosen: Chosen) -> bool:
-    """Tell whether a start was chosen that may have kept a gang from its hosts."""
-    begun = {job for option in chosen.options for job in option.jobs}
-    return bool(begun) and any(
-        len(option.hosts) > 1 and begun.isdisjoint(option.jobs) for option in options
-    )
+def _serve_overdue(
+    draft: Draft, ends: dict[int, float], reserved: Mapping[int, Reservation]
+) -> dict[int, float]:
+    """Start overdue jobs whose GPUs are idle; return until when the GPUs of others are lent."""
+    state, lent_s = draft.state, {}
+    for number, kept in reserved.items():
+        job = state.pending.get(number)
+        if job is not None and all(draft.is_idle(gpu) for gpu in kept.gpus):
+            draft.start(job, kept.gpus)
+            speed = state.speed[state.machines.model[kept.gpus[0]]][job.workload]
+            ends[number] = state.now + job.remaining(state.now) / speed
+        else:
+            lent_s.update(dict.fromkeys(kept.gpus, kept.until_s))
+    return lent_s
 
 
-def _start_first(draft: Draft, market: Market) -> None:
+def _start_first(draft: Draft, jobs: Sequence[Job]) -> None:
     """Start the first job that fits, whatever it is worth: nothing else would ever happen."""
-    for job in market.jobs:
+    for job in jobs:
         gpus = idle_gpus(draft, job)
         if gpus is not None:
             draft.start(job, gpus)
             return
-
-
-def _proof(chosen: Chosen, market: Market) -> RoundProof:
-    largest = max(abs(chosen.bound), abs(chosen.value))
-    gap = (chosen.bound - chosen.value) / largest if largest else 0.0
-    return RoundProof(chosen.value, chosen.bound, gap, len(market.jobs))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from dovetail.formulations.rules import room_mib
 from dovetail.instances.slowdown_table import UNCAPPED
@@ -40,6 +40,14 @@ class Draft:
         """Return the jobs on a GPU after the steps so far."""
         return self._changed.get(gpu, self.state.residents[gpu])
 
+    def placed(self) -> Iterator[tuple[Job, Sequence[int]]]:
+        """Yield every job that is on GPUs after the steps so far, and these."""
+        for job in self.state.running.values():
+            if job not in self._stops:
+                yield job, job.gpus
+        for start in self._starts:
+            yield start.job, start.gpus
+
     def pending(self) -> list[Job]:
         """Return the jobs that wait after the steps so far."""
         waiting = [*self.state.pending.values(), *self._stops]
@@ -48,6 +56,15 @@ class Draft:
     def is_idle(self, gpu: int) -> bool:
         """Tell whether nobody is on a GPU that is in order."""
         return not self.residents(gpu) and self.state.machines.node[gpu] not in self.state.down
+
+    def idle_gpus(self) -> list[int]:
+        """Return all idle GPUs, in the order of the file."""
+        node, down = self.state.machines.node, self.state.down
+        return [
+            gpu
+            for gpu, held in enumerate(self.state.residents)
+            if not self._changed.get(gpu, held) and node[gpu] not in down
+        ]
 
     def idle_on(self, node: int) -> list[int]:
         """Return the idle GPUs of a node, in the order of the file."""

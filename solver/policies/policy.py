@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.plan import OBJECTIVES, ObjectiveName
 from dovetail.solver.outside import path_of
-from dovetail.solver.policies.state import Job, State
+from dovetail.solver.policies.state import Job, Reservation, State
 
 
 class Start(NamedTuple):
@@ -62,12 +63,15 @@ class Decision(NamedTuple):
         replaces that of the decision before.
     proof : RoundProof or None
         Where the policy has one.
+    reserved : mapping of int to Reservation, or None
+        What is kept from now on in place of ``State.reserved``; None leaves that as it is.
     """
 
     starts: tuple[Start, ...] = ()
     stops: tuple[Job, ...] = ()
     wake_s: float | None = None
     proof: RoundProof | None = None
+    reserved: Mapping[int, Reservation] | None = None
 
 
 NOTHING = Decision()
@@ -77,9 +81,10 @@ NOTHING = Decision()
 class Policy(Protocol):
     """Decides who runs where; the same in a simulation and on real GPUs.
 
-    It may keep what it likes between rounds, but reads the world from ``state`` only and never
-    changes it. One that optimises an objective of plans may name it in an attribute ``objective``;
-    plans and reasons of live mode are then told under it.
+    It reads the world from ``state`` only and never changes it. What it keeps between rounds is
+    gone whenever the state is another object, so a promise to a job belongs into
+    ``Decision.reserved``. One that optimises an objective of plans may name it in an attribute
+    ``objective``; plans and reasons of live mode are then told under it.
     """
 
     def decide(self, state: State) -> Decision:

@@ -143,6 +143,13 @@ class Sharer(NamedTuple):
     stretch: float = 1.0
 
 
+class Reservation(NamedTuple):
+    """GPUs that are kept for a job, and when all of them are believed to be idle."""
+
+    gpus: tuple[int, ...]
+    until_s: float
+
+
 @dataclass
 class State:
     """A pool at one moment.
@@ -164,6 +171,9 @@ class State:
         For each node the number of its GPUs with nobody on them; 0 where it is down.
     down : set of int
         Nodes that have failed.
+    reserved : dict of int to Reservation
+        What is kept for waiting jobs, by ``Job.number``: the last ``Decision.reserved``, less the
+        jobs that wait no more. The pool remembers it for its policy, over restarts if it is real.
     seen : dict
         (model, caps, workload, other) -> slowdown of the first beside the other as measured on
         jobs that have run together.
@@ -182,6 +192,7 @@ class State:
     pending: dict[int, Job] = field(default_factory=dict)
     running: dict[int, Job] = field(default_factory=dict)
     down: set[int] = field(default_factory=set)
+    reserved: dict[int, Reservation] = field(default_factory=dict)
     seen: dict[tuple[int, int, int, int], float] = field(default_factory=dict)
     clashes: set[tuple[int, int, int]] = field(default_factory=set)
     seen_upper: dict[tuple[int, int, int, int], float] = field(default_factory=dict)
@@ -194,6 +205,11 @@ class State:
         self.residents: list[list[Job]] = [[] for _ in range(len(self.machines))]
         self.idle_count = [len(gpus) for gpus in self.machines.node_gpus]
         self._tails: tuple[SlowdownTable, int, NDArray[np.float64]] | None = None
+
+    @property
+    def reserved_gpus(self) -> frozenset[int]:
+        """The GPUs that are kept for waiting jobs."""
+        return frozenset(gpu for kept in self.reserved.values() for gpu in kept.gpus)
 
     @property
     def tails(self) -> NDArray[np.float64]:

@@ -106,6 +106,12 @@ def _recorded(brain, rng):
     return events.Recorded, {"sequence": max(0, brain.sequence - rng.randrange(9))}
 
 
+def _reserved(brain, rng):
+    job = rng.choice([*brain.queued, "j1"])
+    gpus = tuple(rng.sample(GPUS, rng.randrange(3)))
+    return events.Reserved, {"job": job, "gpus": gpus, "until_s": rng.uniform(0, 1e3)}
+
+
 def _drained(brain, rng):
     # Mostly ended again, or nothing would ever start.
     on = rng.random() < 0.3
@@ -155,6 +161,7 @@ _FATES = (
     (_placed, 8),
     (_rank_news, 10),
     (_come_up, 6),
+    (_reserved, 1),
     (_stopped, 1),
     (_cancelled, 1),
     (_known, 0.2),

@@ -133,6 +133,7 @@ class TestKeeping:
             events.CancelRequested(at_s=2.0, job="j1", by="ann"),
             events.DrainChanged(at_s=3.0, on=False, by="root"),
             events.Placed(at_s=4.0, run=run_of(job, ("g0",), share=30), profiling=True),
+            events.Reserved(at_s=4.5, job="j1", gpus=("g0",), until_s=1 / 3),
             events.StopDecided(at_s=5.0, run="j1.1", reason="r", then="fail"),
             events.RankStarted(at_s=6.0, run="j1.1", rank=0),
             events.RankReady(at_s=7.0, run="j1.1", rank=1),

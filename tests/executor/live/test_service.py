@@ -489,6 +489,24 @@ def test_a_policy_that_fails_or_overbooks_costs_idle_devices_only(tmp_path, capl
     assert "cannot start" in caplog.text
 
 
+def test_what_is_reserved_for_a_gang_is_so_after_a_restart(tmp_path):
+    policy = "dovetail:patience_s=0,patience_stretch=0"
+    with service_in(tmp_path, policy=policy) as service:
+        service.submit([spec(work_s=60, estimate_s=60.0)], ME)
+        wait_until(lambda: service.job("j1").gpus)
+        service.submit([spec(workers=2, estimate_s=10.0)], ME)
+        told = "n-1, n-0: reserved for it, as it has waited too long"
+        wait_until(lambda: service.job("j2").waiting_for == told)
+    with service_in(tmp_path, policy=policy) as service:
+        # It would not end before the gang is to start.
+        service.submit([spec(workload="B", estimate_s=1e6)], ME)
+        wait_until(is_in(service, "j2", JobState.FINISHED))
+        wait_until(is_in(service, "j3", JobState.FINISHED))
+        assert service.job("j2").started_s < service.job("j3").started_s
+    reserved = [e.event.job for e in read_events(tmp_path) if e.event.kind == "reserved"]
+    assert reserved.count("j2") == 1
+
+
 class Capper:
     """A policy that starts everybody alone at a cap that nobody has tried."""
 

@@ -691,3 +691,43 @@ def test_devices_that_join_take_jobs_and_those_that_run_stay_where_they_are():
     world.renew(story.at_s)
     assert [[job.id for job in on] for on in world.state.residents] == [[running.id], []]
     assert [*world.state.machines.gpu_ids] == ["n0/g1", "n0/g0"]
+
+
+def test_what_is_reserved_outlives_new_workloads_and_ends_with_its_devices():
+    story = known_story()
+    running, gang = story.submit(), story.submit(workers=2)
+    world = world_of(story)
+    put(story, world, running, "g1")
+    policy = "dovetail:patience_s=0,patience_stretch=0"
+
+    def reserved():
+        """Let a fresh policy decide, tell what it reserves, and return the devices."""
+        for event in world.reservations(policy_named(policy).decide(world.state).reserved):
+            story.tell(type(event), job=event.job, gpus=event.gpus, until_s=event.until_s)
+        world.renew(story.at_s)
+        return story.brain.reserved[gang.id].gpus
+
+    # Two of three are idle: it starts there at once, and is not let.
+    drain(story, "g0")
+    world.renew(story.at_s)
+    assert reserved() == ("g2", "g1")
+    until_s, told = story.brain.reserved[gang.id].until_s, len(story.told)
+    # A workload that is new makes another state, whose devices may have other numbers.
+    drain(story, "g0", on=False)
+    story.submit(workload="speech")
+    state = world.state
+    assert world.renew(story.at_s)
+    assert world.state is not state
+    assert [*world.state.reserved] == [gang.sequence]
+    assert world.state.reserved[gang.sequence].until_s == until_s
+    assert reserved() == ("g2", "g1")
+    assert len(story.told) == told + 2  # and nothing was told again
+    # A device that takes no more jobs ends it, and others are found.
+    drain(story, "g2")
+    world.renew(story.at_s)
+    assert reserved() == ("g0", "g1")
+    # Nothing is reserved for a job that does not wait.
+    story.tell(events.CancelRequested, job=gang.id, by="ann")
+    world.renew(story.at_s)
+    assert world.state.reserved == {}
+    assert story.brain.reserved == {}

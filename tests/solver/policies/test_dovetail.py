@@ -1,8 +1,7 @@
-"""Dovetail's own policy on cases worked out by hand, and its round solver against enumeration."""
+"""Dovetail's own policy on cases worked out by hand."""
 
 import dataclasses
 import math
-from itertools import combinations
 
 import numpy as np
 import pytest
@@ -11,8 +10,8 @@ from dovetail.executor.simulation import Options
 from dovetail.formulations.prices import Asks, Prices, layout
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.slowdown_table import SlowdownTable
-from dovetail.solver.policies import policy_named
-from dovetail.solver.policies.dovetail_round import Option, RoundSolver, fits
+from dovetail.solver.policies import Job, Start, State, policy_named
+from dovetail.solver.policies.state import Reservation
 from tests.executor.simulation.worlds import finishes, run, trace, world
 
 
@@ -101,7 +100,18 @@ def test_no_sharing_pushes_out_the_end_of_the_last_job():
     assert max(finishes(history)) == 1000
 
 
-def test_patience_bounds_the_wait_of_a_gang():
+class Forgetful:
+    """A policy that is made anew for every decision, as where a service restarts before each."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def decide(self, state):
+        return policy_named(self.name).decide(state)
+
+
+@pytest.mark.parametrize("made", [policy_named, Forgetful])
+def test_patience_bounds_the_wait_of_a_gang(made):
     # Singles of 10 s come every 5 s for 1,000 s and keep both GPUs from being idle at once. The
     # gang comes at 1. With a patience of 50 s, GPUs are kept from 51 on, and the singles on them
     # need 10 s more at most. Singles are served first otherwise: they need less GPU time.
@@ -109,9 +119,22 @@ def test_patience_bounds_the_wait_of_a_gang():
     jobs = trace(*sorted([(1, 2, 500, "b"), *singles]))
     gang = next(k for k, job in enumerate(jobs.jobs) if job.workers == 2)
     patient = run(jobs, world(gpus=2), policy_named("dovetail:patience_s=inf"))
-    bounded = run(jobs, world(gpus=2), policy_named("dovetail:patience_s=50,patience_stretch=0"))
+    bounded = run(jobs, world(gpus=2), made("dovetail:patience_s=50,patience_stretch=0"))
     assert _first_starts(patient)[gang] >= 1000
     assert _first_starts(bounded)[gang] <= 1 + 50 + 10
+
+
+def test_a_node_that_fails_ends_what_is_reserved_on_it():
+    # The first and the third of three GPUs are kept for a gang of two. The third fails, so that
+    # the gang is given the first two, which are idle.
+    state = State(world(nodes=3, gpus=1), SlowdownTable.of(world(nodes=3, gpus=1)))
+    state.pending[1] = job = Job(1, "j1", 0, 2, 10.0, 0.0)
+    policy = policy_named("dovetail:patience_s=0,patience_stretch=0")
+    state.reserved = {1: Reservation((0, 2), 1000.0)}
+    state.down, state.idle_count = {2}, [1, 1, 0]
+    decision = policy.decide(state)
+    assert decision.reserved == {1: Reservation((0, 1), 0.0)}
+    assert decision.starts == (Start(job, (0, 1)),)
 
 
 def test_reserved_gpus_are_used_by_those_who_end_in_time():
@@ -121,6 +144,22 @@ def test_reserved_gpus_are_used_by_those_who_end_in_time():
     history = run(jobs, world(gpus=2), policy_named("dovetail:patience_s=0,patience_stretch=0"))
     assert _first_starts(history)[1:3] == [1000, 2]
     assert _first_starts(history)[3] >= 1000
+
+
+@pytest.mark.parametrize("sharing", ["whole", "partial"])
+def test_a_reserved_gpu_is_lent_to_one_of_those_who_end_in_time(sharing):
+    # The first GPU is busy until 1,000, and reserved with the second for a gang. Of three jobs
+    # that would end by then one has the second; two others are idle.
+    where = world(gpus=4, slowdowns=[("a", "a", 1.1, 1.1)], gang_sharing=sharing)
+    state = State(where, SlowdownTable.of(where))
+    running = Job(0, "j0", 0, 1, 1000.0, 0.0, phase="running", rate=1.0, gpus=(0,))
+    state.running[0], state.residents[0], state.idle_count = running, [running], [3]
+    for k, workers in ((1, 2), (2, 1), (3, 1), (4, 1)):
+        state.pending[k] = Job(k, f"j{k}", 0, workers, 900.0 + k, 0.0)
+    state.reserved = {1: Reservation((0, 1), 1000.0)}
+    decision = policy_named("dovetail").decide(state)
+    assert {start.job.id: start.gpus for start in decision.starts}.keys() == {"j2", "j3", "j4"}
+    assert {start.gpus for start in decision.starts} == {(1,), (2,), (3,)}
 
 
 def test_who_brings_more_work_is_asked_to_wait_for_longer():
@@ -146,52 +185,6 @@ def test_prices_are_what_starting_earlier_saves():
     assert prices.until([10.0, 12.0, 99.0]).tolist() == [20.0, 22.0, 22.0]
     floor = Prices([], Asks([], [], []), floor=0.5)
     assert float(floor.until(10.0)) == 5.0
-
-
-def _optimum(options, idle):
-    every = (c for n in range(len(options) + 1) for c in combinations(options, n))
-    return max(sum(o.gain for o in chosen) for chosen in every if fits(chosen, idle))
-
-
-def _random_round(rng, gangs):
-    """Return up to 11 options on 5 waiting jobs, 3 hosts and two idle GPUs."""
-    size = rng.choice([1, 2], 5) if gangs else np.ones(5, dtype=int)
-    options = []
-    for _ in range(11):
-        job, other = rng.choice(5, 2, replace=False)
-        workers = int(size[job])
-        gain = float(rng.integers(1, 20))
-        what = rng.integers(3)
-        if what == 0:
-            options.append(Option(gain, (int(job),), (), 0, workers, workers))
-        elif what == 1 and size[job] == size[other]:
-            options.append(Option(gain, (int(job), int(other)), (), 0, workers, workers))
-        else:
-            host = 10 + int(rng.integers(3))
-            options.append(Option(gain, (int(job),), (host,), None, 0, workers))
-    return options
-
-
-@pytest.mark.parametrize("gangs", [False, True])
-def test_rounds_are_solved_to_the_optimum(gangs):
-    rng = np.random.default_rng(0)
-    for _ in range(40):
-        options, idle = _random_round(rng, gangs), {0: 2}
-        chosen = RoundSolver().solve(options, idle)
-        assert fits(chosen.options, idle)
-        assert chosen.value == pytest.approx(_optimum(options, idle))
-        assert chosen.bound == pytest.approx(chosen.value, rel=1e-6)
-
-
-@pytest.mark.parametrize("gangs", [False, True])
-def test_out_of_time_a_round_still_has_an_answer_and_a_bound(gangs):
-    rng = np.random.default_rng(1)
-    for _ in range(20):
-        options, idle = _random_round(rng, gangs), {0: 2}
-        chosen = RoundSolver(time_limit_s=0.0).solve(options, idle)
-        assert fits(chosen.options, idle)
-        assert chosen.value <= _optimum(options, idle) + 1e-6
-        assert _optimum(options, idle) <= chosen.bound + 1e-6
 
 
 def test_two_may_start_together_in_a_burst():

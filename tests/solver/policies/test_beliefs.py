@@ -3,12 +3,11 @@
 import dataclasses
 
 from dovetail.instances.slowdown_table import SlowdownTable
-from dovetail.solver.policies.dovetail_ways import Seat, WayBook
+from dovetail.solver.policies.beliefs import BeliefBook
 from dovetail.solver.policies.state import State
 from tests.executor.simulation.worlds import world
 
 NAMES = ("a", "b", *(f"w{k}" for k in range(5)))
-UNCAPPED = Seat(None, 0)
 
 
 def _state(measured):
@@ -27,10 +26,9 @@ def _state(measured):
 
 
 def _bound(state, newcomer, other):
-    book = WayBook(state, 1.5)
-    book.refresh()
-    ways = book.beside(0, 1e6, NAMES.index(other), (UNCAPPED,))
-    return ways.cost[:2, NAMES.index(newcomer), 0].round(9).tolist()
+    (model,) = state.machines.models
+    found = BeliefBook(state, 1.5).find(model, [(newcomer, None), (other, None)])
+    return [round(found.slowdown[0], 9), round(found.upper[0], 9)]
 
 
 def test_a_measured_pair_keeps_its_own_bound_and_no_margin_is_put_on_it():

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass
 
-from dovetail.solver.policies.state import Job, State
+from dovetail.solver.policies.state import Job, Reservation, State
 
 _MOST_RESERVED = 0.1
 """Part of the GPUs that may be reserved at a time, unless the first job alone needs more.
@@ -19,14 +18,7 @@ _MOST_RESERVED = 0.1
 Else a cluster that is overloaded for long would come to serve first come first."""
 
 
-class Reservation(NamedTuple):
-    """GPUs kept for a job, and when they are believed to be idle, all of them."""
-
-    gpus: tuple[int, ...]
-    until_s: float
-
-
-@dataclass
+@dataclass(frozen=True)
 class Patience:
     """Reserves GPUs for jobs that have waited too long.
 
@@ -40,26 +32,25 @@ class Patience:
 
     patience_s: float
     stretch: float
-    kept: dict[int, Reservation] = field(default_factory=dict, init=False)
 
-    def renew(self, state: State, ends: Mapping[int, float]) -> list[tuple[Job, Reservation]]:
-        """Return the reservations by now, the one that has waited longest first.
+    def reserved(self, state: State, ends: Mapping[int, float]) -> dict[int, Reservation]:
+        """Return the reservations by now, by the number of the job.
 
         ``ends`` are the moments at which running jobs are believed to end, by number.
         """
         node, down = state.machines.node, state.down
-        self.kept = {
+        found = {
             number: kept
-            for number, kept in self.kept.items()
-            if number in state.pending and not any(node[gpu] in down for gpu in kept.gpus)
+            for number, kept in state.reserved.items()
+            if not any(node[gpu] in down for gpu in kept.gpus)
         }
         for job in self._overdue(state):
-            if job.number not in self.kept:
-                reservation = self._reserve(state, job, ends)
+            if job.number not in found:
+                reservation = _reservation(state, job, ends, found)
                 if reservation is None:
                     break
-                self.kept[job.number] = reservation
-        return [(state.pending[number], kept) for number, kept in self.kept.items()]
+                found[job.number] = reservation
+        return found
 
     def next_s(self, state: State) -> float | None:
         """Return when the next of the waiting jobs becomes overdue."""
@@ -79,21 +70,24 @@ class Patience:
         overdue = [job for job, due in waiting if due <= state.now]
         return sorted(overdue, key=lambda job: (job.waiting_since_s, job.number))
 
-    def _reserve(self, state: State, job: Job, ends: Mapping[int, float]) -> Reservation | None:
-        """Return the GPUs of one model that are believed to be idle first; None = too few."""
-        taken = {gpu for kept in self.kept.values() for gpu in kept.gpus}
-        if taken and len(taken) + job.workers > _MOST_RESERVED * len(state.machines):
-            return None
-        best: Reservation | None = None
-        for model in range(len(state.machines.models)):
-            free = sorted(
-                (_idle_at(state, gpu, ends), gpu)
-                for gpu in _usable(state, job, model)
-                if gpu not in taken
-            )[: job.workers]
-            if len(free) == job.workers and (best is None or free[-1][0] < best.until_s):
-                best = Reservation(tuple(gpu for _, gpu in free), free[-1][0])
-        return best
+
+def _reservation(
+    state: State, job: Job, ends: Mapping[int, float], others: Mapping[int, Reservation]
+) -> Reservation | None:
+    """Return the GPUs of one model that are believed to be idle first; None = too few."""
+    taken = {gpu for kept in others.values() for gpu in kept.gpus}
+    if taken and len(taken) + job.workers > _MOST_RESERVED * len(state.machines):
+        return None
+    best: Reservation | None = None
+    for model in range(len(state.machines.models)):
+        free = sorted(
+            (_idle_at(state, gpu, ends), gpu)
+            for gpu in _usable(state, job, model)
+            if gpu not in taken
+        )[: job.workers]
+        if len(free) == job.workers and (best is None or free[-1][0] < best.until_s):
+            best = Reservation(tuple(gpu for _, gpu in free), free[-1][0])
+    return best
 
 
 def _idle_at(state: State, gpu: int, ends: Mapping[int, float]) -> float:

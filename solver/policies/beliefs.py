@@ -1,0 +1,191 @@
+"""What a policy believes of workloads that share a GPU, as the book of a round.
+
+Predictions say how much two workloads slow each other; what was measured on running pairs
+overrides them, and pairs that ran out of memory are struck out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.formulations.entries import Book, Combination, Member, Template
+from dovetail.solver.policies.state import State
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+_KEPT = 0.9
+"""The part of the measured slowdowns that bounds with the margin would have kept."""
+
+_ENOUGH = 10
+"""Measured slowdowns from which on they tell the margin."""
+
+_LEAST_EXCESS = 0.02
+"""Predicted bounds closer to 1 than this say nothing of a factor."""
+
+
+class BeliefBook(Book):
+    """The slowdowns that a policy believes in.
+
+    Parameters
+    ----------
+    state : State
+        The pool, whose predictions and measurements are read.
+    margin : float
+        What the excess over 1 of predicted upper bounds is multiplied by until ten pairs have been
+        measured. From then on it is what 9 in 10 of the measured pairs would have needed, and at
+        least 1. It follows from ``State.seen`` alone, so it is the same after a restart.
+    """
+
+    def __init__(self, state: State, margin: float) -> None:
+        super().__init__(state.machines.rules, state.names)
+        self._state = state
+        self._table = state.predicted
+        self._read = len(state.seen), len(state.clashes)
+        self._slowdown = self._table.slowdown.copy()
+        measured = {cell: state.seen_upper.get(cell, seen) for cell, seen in state.seen.items()}
+        margin = _margin(state, margin)
+        excess = self._table.upper - 1
+        self._upper = np.fmax(self._slowdown, 1 + np.maximum(excess, excess * margin))
+        for cell, slowdown in state.seen.items():
+            self._slowdown[cell], self._upper[cell] = slowdown, measured[cell]
+        for model, workload, other in state.clashes:
+            self._slowdown[model, :, workload, other] = np.nan
+        p99 = self._table.p99
+        self._tail = np.where(np.isnan(p99), self._upper, p99)
+        self._templates: dict[tuple[str, tuple[Member, ...]], Sequence[Template]] = {}
+        self._number = {name: k for k, name in enumerate(self.workloads)}
+        self._caps = _usable_caps(state)
+
+    def is_of(self, state: State) -> bool:
+        """Tell whether nothing of a state has been measured since, or believed otherwise."""
+        return (
+            self._state is state
+            and self._table is state.predicted
+            and self._read == (len(state.seen), len(state.clashes))
+        )
+
+    @property
+    def sets(self) -> bool:
+        """Nothing is believed of three and more jobs on a GPU."""
+        return False
+
+    def find(self, model: str, members: Sequence[Member]) -> Combination | None:
+        """Return what is believed of two members, None of others or where they may not share."""
+        if len(members) != 2:
+            return None
+        (a, x), (b, y) = ((self._number[name], share) for name, share in members)
+        place = self._table.caps_place
+        if (x, y) not in place:
+            return None
+        m = self._table.models.index(model)
+        cells = (m, place[x, y], a, b), (m, place[y, x], b, a)
+        slowdown = tuple(float(self._slowdown[cell]) for cell in cells)
+        if np.isnan(slowdown).any():
+            return None
+        upper = tuple(float(self._upper[cell]) for cell in cells)
+        tail = tuple(float(self._tail[cell]) for cell in cells)
+        return Combination(tuple(members), slowdown, upper, tail, None)
+
+    def known(self, model: str) -> Sequence[Combination]:
+        """Return every pair that may run on a GPU model."""
+        found = (
+            self.find(model, [(self.workloads[k], share or None) for k, share in members])
+            for template in self.templates(model, ())
+            for members in map(zip, template.free.tolist(), template.share.tolist())
+        )
+        return [pair for pair in found if pair is not None]
+
+    def templates(self, model: str, held: tuple[Member, ...]) -> Sequence[Template]:
+        """Return the pairs in which others may join, see ``Book``."""
+        key = model, held
+        if key not in self._templates:
+            fits = len(held) < 2 <= self.rules.max_jobs_per_gpu
+            found = self._template(self._table.models.index(model), held) if fits else None
+            self._templates[key] = () if found is None else (found,)
+        return self._templates[key]
+
+    def _template(self, model: int, held: tuple[Member, ...]) -> Template | None:
+        a, b, there, back = self._beside(held[0]) if held else self._from_scratch()
+        slowdown = np.stack(
+            [self._slowdown[model, there, a, b], self._slowdown[model, back, b, a]], axis=1
+        )
+        keep = ~np.isnan(slowdown).any(axis=1)
+        a, b, there, back, slowdown = a[keep], b[keep], there[keep], back[keep], slowdown[keep]
+        if not len(a):
+            return None
+
+        def both(table: Floats) -> Floats:
+            return np.stack([table[model, there, a, b], table[model, back, b, a]], axis=1)
+
+        caps = np.array([[x or 0, y or 0] for x, y in self._table.caps], dtype=np.int64)
+        share = caps[there]
+        twin = np.zeros(share.shape, dtype=bool)
+        if not held:
+            twin[:, 1] = (a == b) & (share[:, 0] == share[:, 1])
+        return Template(
+            free=np.stack([a, b], axis=1)[:, len(held) :],
+            twin=twin,
+            share=share,
+            slowdown=slowdown,
+            upper=both(self._upper),
+            tail=both(self._tail),
+            power_w=both(self._table.power_w)[:, 0],
+        )
+
+    def _from_scratch(self) -> tuple[Ints, Ints, Ints, Ints]:
+        """Return workloads and caps of every pair that may start together, once each."""
+        caps, mirror = self._caps
+        a, b = np.triu_indices(len(self.workloads))
+        there = np.array(caps, dtype=np.int64).repeat(len(a))
+        back = np.array(mirror, dtype=np.int64).repeat(len(a))
+        a, b = np.tile(a, len(caps)), np.tile(b, len(caps))
+        once = (a != b) | (there <= back)
+        return a[once], b[once], there[once], back[once]
+
+    def _beside(self, member: Member) -> tuple[Ints, Ints, Ints, Ints]:
+        """Return workloads and caps of every pair with a member, which comes first."""
+        name, share = member
+        table, rules = self._table, self.rules
+        found = [
+            (k, table.caps_place[y, x])
+            for k, (x, y) in enumerate(table.caps)
+            if x == share
+            and (y is None or y in rules.shares)
+            and (x or 0) + (y or 0) <= rules.share_sum
+        ]
+        count = len(self.workloads)
+        there = np.array([k for k, _ in found], dtype=np.int64).repeat(count)
+        back = np.array([k for _, k in found], dtype=np.int64).repeat(count)
+        other = np.tile(np.arange(count), len(found))
+        return np.full(len(other), self._number[name]), other, there, back
+
+
+def _usable_caps(state: State) -> tuple[list[int], list[int]]:
+    """Return the caps at which two jobs may start together, and the mirror of each."""
+    table, rules = state.predicted, state.machines.rules
+    allowed = {None, *rules.shares}
+    caps = [
+        k
+        for k, (x, y) in enumerate(table.caps)
+        if x in allowed and y in allowed and (x or 0) + (y or 0) <= rules.share_sum
+    ]
+    return caps, [table.caps_place[table.caps[k][1], table.caps[k][0]] for k in caps]
+
+
+def _margin(state: State, margin: float) -> float:
+    """Return the margin that the measured pairs would have needed."""
+    if len(state.seen) < _ENOUGH:
+        return margin
+    cells = tuple(np.array(list(islice(state.seen, None)), dtype=np.int64).T)
+    foretold = state.foretold or state.predicted
+    excess = foretold.upper[cells] - 1
+    told = excess > _LEAST_EXCESS
+    if int(told.sum()) < _ENOUGH:
+        return margin
+    seen = np.array(list(state.seen.values()))
+    return max(1.0, float(np.quantile((seen[told] - 1) / excess[told], _KEPT)))

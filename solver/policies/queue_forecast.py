@@ -1,0 +1,104 @@
+"""When the jobs of a pool are believed to end, and in which order the waiting ones start."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.formulations.completion import Forecast, forecast_order
+from dovetail.formulations.prices import Asks
+from dovetail.solver.policies.draft import Draft
+from dovetail.solver.policies.state import LEAST_REMAINING_S, Job, State
+
+Floats = NDArray[np.float64]
+
+
+class Queue(NamedTuple):
+    """The waiting jobs in the order in which they are believed to start, and their forecast."""
+
+    jobs: Sequence[Job]
+    forecast: Forecast
+
+    @classmethod
+    def of(cls, draft: Draft, ends: Mapping[int, float], gpu_price: float) -> Queue:
+        """Return the queue of a draft.
+
+        Parameters
+        ----------
+        draft : Draft
+            The pool and what is decided already.
+        ends : mapping
+            When running jobs are believed to end, by number.
+        gpu_price : float
+            The least price of a GPU second.
+        """
+        state = draft.state
+        waiting = sorted(draft.pending(), key=lambda job: job.number)
+        work = remaining_work(waiting, state.now)
+        workers = np.array([job.workers for job in waiting], dtype=np.int64)
+        weight = np.array([job.weight for job in waiting], dtype=np.float64)
+        running = list(state.running.values())
+        held = np.column_stack(
+            [remaining_work(running, state.now), [float(job.workers) for job in running]]
+        )
+        order = forecast_order(work, workers, weight, held, len(state.machines))
+        workload = np.array([job.workload for job in waiting], dtype=np.int64)
+        seconds = work / np.array(state.speed).max(axis=0)[workload]
+        asks = Asks(workers[order], seconds[order], weight[order])
+        forecast = Forecast.of(asks, draft.idle_total, _busy_seconds(draft, ends), gpu_price)
+        return cls([waiting[k] for k in order.tolist()], forecast)
+
+
+def remaining_work(jobs: Sequence[Job], now: float) -> Floats:
+    """Return ``Job.remaining`` of each job, (n,)."""
+    found = [(job.work_s, job.done_s, job.rate, job.since_s) for job in jobs]
+    work, done, rate, since = np.array(found, dtype=np.float64).reshape(-1, 4).T
+    left = work - (done + rate * np.maximum(0.0, now - since))
+    return np.asarray(np.maximum(LEAST_REMAINING_S, left))
+
+
+def _busy_seconds(draft: Draft, ends: Mapping[int, float]) -> Floats:
+    """Return the seconds until each busy GPU is believed to be idle, in ascending order."""
+    until: dict[int, float] = {}
+    for job, gpus in draft.placed():
+        end = ends[job.number]
+        for gpu in gpus:
+            until[gpu] = max(end, until.get(gpu, end))
+    return np.sort(np.array(list(until.values()), dtype=np.float64)) - draft.state.now
+
+
+def believed_ends(state: State) -> dict[int, float]:
+    """Return when each running job is believed to end if nobody comes, by number.
+
+    Once its last co-runner has ended, a job runs as fast as alone.
+    """
+    now, jobs = state.now, list(state.running.values())
+    rate = np.array([job.rate for job in jobs])
+    begun = np.maximum(now, [job.since_s for job in jobs])
+    left = remaining_work(jobs, now)
+    end = begun + left / rate
+    last = np.maximum(begun, _last_beside(jobs, end))
+    model = state.machines.model
+    speed = np.array([state.speed[model[job.gpus[0]]][job.workload] for job in jobs])
+    rest = np.maximum(0.0, left - rate * (last - begun))
+    alone_after = last + rest / np.maximum(speed, rate)
+    sooner = (begun < last) & (last < end)
+    return dict(zip(state.running, np.where(sooner, alone_after, end).tolist(), strict=True))
+
+
+def _last_beside(jobs: Sequence[Job], end: Floats) -> Floats:
+    """Return the latest end of those beside each job on any of its GPUs; -inf without any."""
+    job = np.repeat(np.arange(len(jobs)), [len(job.gpus) for job in jobs])
+    gpu = np.array([gpu for job in jobs for gpu in job.gpus], dtype=np.int64)
+    order = np.lexsort((end[job], gpu))
+    job, gpu, ends = job[order], gpu[order], end[job[order]]
+    first = np.searchsorted(gpu, gpu)
+    top = np.searchsorted(gpu, gpu, side="right") - 1
+    second = np.where(top > first, ends[np.maximum(top - 1, 0)], -np.inf)
+    beside = np.where(np.arange(len(gpu)) == top, second, ends[top])
+    last = np.full(len(jobs), -np.inf)
+    np.maximum.at(last, job, beside)
+    return last

@@ -1,0 +1,135 @@
+"""The state of a pool as a round, and a choice of its groups as starts."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from dovetail.formulations.groups import Groups
+from dovetail.formulations.placement import place
+from dovetail.formulations.rounds import Jobs, Round
+from dovetail.solver.policies.beliefs import BeliefBook
+from dovetail.solver.policies.draft import Draft
+from dovetail.solver.policies.queue_forecast import remaining_work
+from dovetail.solver.policies.state import Job, State
+from dovetail.solver.types import Choice
+
+
+class Host(NamedTuple):
+    """A running job that others may join, and the GPUs that it has to itself."""
+
+    job: Job
+    gpus: tuple[int, ...]
+
+
+class StateRound:
+    """The round of some waiting jobs on idle GPUs and beside running jobs.
+
+    A running job takes part with the GPUs that it has to itself. On the others it is held to
+    its measured slowdown.
+
+    Parameters
+    ----------
+    draft : Draft
+        The pool and what is decided already.
+    jobs : sequence of Job
+        The waiting jobs that take part.
+    hosts : sequence of Host
+        The running jobs that others may join.
+    book : BeliefBook
+        What is believed of jobs that share a GPU.
+    lent_s : mapping of int to float
+        GPUs that are kept for others, and the pool's time until which they are lent.
+    """
+
+    def __init__(
+        self,
+        draft: Draft,
+        jobs: Sequence[Job],
+        hosts: Sequence[Host],
+        book: BeliefBook,
+        lent_s: Mapping[int, float],
+    ) -> None:
+        state = draft.state
+        idle = draft.idle_gpus()
+        self._state = state
+        self._jobs = [*(host.job for host in hosts), *jobs]
+        self.round = Round(
+            _columns(state, hosts, jobs),
+            state.machines,
+            state.workloads,
+            book,
+            gpus=[*idle, *(gpu for host in hosts for gpu in host.gpus)],
+            until_s={gpu: lent_s[gpu] - state.now for gpu in idle if gpu in lent_s},
+        )
+
+    def carry_out(self, groups: Groups, choice: Choice, draft: Draft) -> None:
+        """Enter the starts of a choice of groups into a draft."""
+        number = self._state.machines.number
+        pending = ~self.round.jobs.running[groups.job]
+        starting = np.bincount(groups.group_of_member, pending, len(groups)) > 0
+        seats: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        for gpu, group in place(groups, np.where(starting, choice.counts, 0)).items():
+            for member in groups.members(group):
+                if pending[member]:
+                    seats[int(groups.job[member])].append((number[gpu], member))
+        for index, held in seats.items():
+            self._start(self._jobs[index], groups, held, draft)
+
+    def _start(
+        self, job: Job, groups: Groups, held: Sequence[tuple[int, int]], draft: Draft
+    ) -> None:
+        shares = tuple(int(groups.share[member]) or None for _, member in held)
+        sub_batch = groups.variants[int(groups.variant[held[0][1]])].sub_batch
+        modes = [mode.sub_batch for mode in self._state.modes[job.workload]]
+        capped = shares if any(shares) else None
+        draft.start(job, [gpu for gpu, _ in held], capped, modes.index(sub_batch))
+
+
+def joinable(draft: Draft, lent_s: Mapping[int, float]) -> list[Host]:
+    """Return the running jobs that others may join; none on reserved GPUs."""
+    state = draft.state
+    rules = state.machines.rules
+    if rules.max_jobs_per_gpu < 2:
+        return []
+    found = []
+    for job in state.running.values():
+        alone = tuple(gpu for gpu in job.gpus if len(state.residents[gpu]) == 1)
+        whole = rules.gang_sharing == "partial" or len(alone) == job.workers
+        if alone and whole and lent_s.keys().isdisjoint(job.gpus):
+            found.append(Host(job, alone))
+    return found
+
+
+def _columns(state: State, hosts: Sequence[Host], waiting: Sequence[Job]) -> Jobs:
+    jobs = [*(host.job for host in hosts), *waiting]
+    slowdown = np.full(len(jobs), np.nan)
+    holds = np.zeros(len(jobs), dtype=np.int64)
+    workers = np.array([job.workers for job in jobs], dtype=np.int64)
+    for k, (job, gpus) in enumerate(hosts):
+        slowdown[k] = state.speed[state.machines.model[gpus[0]]][job.workload] / job.rate
+        holds[k], workers[k] = job.workers, len(gpus)
+    return Jobs(
+        ids=[job.id for job in jobs],
+        workload=np.array([job.workload for job in jobs], dtype=np.int64),
+        workers=workers,
+        weight=np.array([job.weight for job in jobs], dtype=np.float64),
+        gsla=np.array([job.gsla for job in jobs], dtype=np.float64),
+        remaining_s=remaining_work(jobs, state.now),
+        arrival_s=np.array([job.arrival_s for job in jobs], dtype=np.float64),
+        latency=np.array([job.latency for job in jobs], dtype=bool),
+        running=np.arange(len(jobs)) < len(hosts),
+        slowdown=slowdown,
+        held={
+            k: (
+                gpus,
+                tuple(job.share_on(gpu) for gpu in gpus),
+                state.modes[job.workload][job.mode].sub_batch,
+            )
+            for k, (job, gpus) in enumerate(hosts)
+        },
+        holds=holds,
+    )
