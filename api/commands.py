@@ -107,17 +107,14 @@ def _round_and_plan(client: Client) -> tuple[Instance, Plan]:
 
 def _compile_once(instance: Instance, solver: str) -> None:
     """Compile the engine before the time limit starts, where the round is one that it solves."""
-    from dovetail.progress import working
-    from dovetail.solver.pairing import compile_kernels
-    from dovetail.solver.pairing.compilation import is_worth_compiling
+    from dovetail.progress import compiled_ahead
 
     alike = (
         len({(g.model, g.memory_mib) for node in instance.cluster.nodes for g in node.devices}) == 1
     )
     workers = sum(job.workers for job in instance.jobs)
-    if solver in ("auto", "matching") and alike and is_worth_compiling(workers):
-        with working("compiling the engine, once"):
-            compile_kernels()
+    if solver in ("auto", "matching") and alike:
+        compiled_ahead(workers)
 
 
 def _objective(name: str) -> Objective:

@@ -29,6 +29,16 @@ def working(what: str, time_limit: float | None = None) -> Iterator[None]:
         thread.join()
 
 
+def compiled_ahead(jobs: int) -> None:
+    """Compile the matching engine once for all processes, where rounds of so many jobs need it."""
+    from dovetail.solver.pairing import compile_kernels
+    from dovetail.solver.pairing.compilation import is_worth_compiling
+
+    if is_worth_compiling(jobs):
+        with working("compiling the engine, once"):
+            compile_kernels()
+
+
 def _show(what: str, time_limit: float | None, done: threading.Event) -> None:
     if done.wait(PATIENCE_S):
         return

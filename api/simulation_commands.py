@@ -22,13 +22,16 @@ from dovetail.executor.simulation.run import simulate as simulated
 from dovetail.instances.errors import InputError
 from dovetail.instances.files import read_data, source_name, write_data, write_text
 from dovetail.outputs import require_separate
-from dovetail.progress import counting, working
+from dovetail.progress import compiled_ahead, counting, working
 from dovetail.simulation_groups import Groups, common_seeds
 from dovetail.simulation_setup import Request, request
 from dovetail.solver.policies import policy_label, policy_named
 
 _DEFAULT_SEEDS = 3
 _COMPARISON_FILE = "comparison.json"
+_MANY_JOBS = 1000
+"""Jobs from which on a simulation is sooner done with the engine compiled before."""
+
 _HARDLY = 0.01
 """The part of completion times up to which waiting and slowdowns do not count."""
 
@@ -43,6 +46,7 @@ def simulate(options: Namespace) -> int:
     with working("drawing the scenario"):
         scenario = asked.setup.scenario(options.seed)
     require_possible(scenario)
+    _compile_ahead([options.policy], len(scenario.trace.jobs))
     with _jobs_counted(len(scenario.trace.jobs)) as told:
         history = simulated(
             scenario.trace, scenario.world, policy, scenario.options, scenario.predicted, told
@@ -72,12 +76,20 @@ def compare(options: Namespace) -> int:
         folder = options.output or stack.enter_context(tempfile.TemporaryDirectory())
         campaign = Campaign(asked.setup, options.policies, seeds, Path(folder))
         _refuse_another(campaign)
+        _compile_ahead(options.policies, len(asked.setup.trace.jobs))
         try:
             with counting("simulating") as told:
                 failures = campaign.run(options.jobs, told)
         except KeyboardInterrupt:
             return _interrupted(campaign, options)
         return _told(campaign, failures, asked, options)
+
+
+def _compile_ahead(policies: Sequence[str], jobs: int) -> None:
+    """Compile the engine before long simulations of the policy that solves rounds of plans."""
+    names = {policy.partition(":")[0] for policy in policies}
+    if jobs >= _MANY_JOBS and "dovetail" in names:
+        compiled_ahead(jobs)
 
 
 def _told(
