@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import permutations
 from operator import is_, itemgetter
@@ -113,6 +113,14 @@ class Template:
     upper: Floats
     tail: Floats
     power_w: Floats
+
+    @classmethod
+    def joined(cls, parts: Sequence[Template]) -> Template:
+        """Return the rows of templates (at least one) with as many members there and free."""
+        if len(parts) == 1:
+            return parts[0]
+        columns = ([getattr(part, each.name) for part in parts] for each in fields(cls))
+        return cls(*map(np.concatenate, columns))
 
     @classmethod
     def of(cls, known: Sequence[Combination], held: int, place: Mapping[str, int]) -> Template:

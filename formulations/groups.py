@@ -13,6 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -173,6 +174,30 @@ def idle_counts(groups: Groups) -> Ints:
     return np.where(untouched, compiled.class_sizes[groups.gpu_class], 0)
 
 
+class _Joins(NamedTuple):
+    """Rows of a template on classes of GPUs, beside the variants that are there.
+
+    ``classes`` and ``row``, (s,); ``residents``, (s, held).
+    """
+
+    classes: Ints
+    residents: Ints
+    template: Template
+    row: Ints
+
+    @classmethod
+    def joined(cls, parts: Sequence[_Joins]) -> _Joins:
+        """Return the rows of all parts, which have as many residents and free places."""
+        sizes = [len(part.template.free) for part in parts]
+        first = np.cumsum(sizes) - sizes
+        return cls(
+            np.concatenate([part.classes for part in parts]),
+            np.concatenate([part.residents for part in parts]),
+            Template.joined([part.template for part in parts]),
+            np.concatenate([part.row + at for part, at in zip(parts, first, strict=True)]),
+        )
+
+
 class _Lister(RowRules):
     def __init__(self, compiled: Round, values: JobValues, deadline: float = math.inf) -> None:
         super().__init__(compiled, values)
@@ -249,7 +274,7 @@ class _Lister(RowRules):
             if gpu_class.open:
                 members = tuple((self._name(r.variant.job), r.share) for r in gpu_class.residents)
                 alike[gpu_class.model, members].append(index)
-        by_size: dict[int, list[Seatings]] = defaultdict(list)
+        ways: dict[tuple[int, int], list[_Joins]] = defaultdict(list)
         # Empty GPUs first: what the time does not suffice for is to join running jobs.
         kinds = sorted(alike.items(), key=lambda kind: len(kind[0][1]))
         for nth, ((model, held), classes) in enumerate(kinds):
@@ -261,13 +286,16 @@ class _Lister(RowRules):
                 able = np.flatnonzero((self.counts[template.free] > 0).all(axis=1))
                 if len(able):
                     holder = np.repeat(np.arange(len(classes)), len(able))
-                    seatings = self._joining(
+                    joins = _Joins(
                         np.array(classes, dtype=np.int64)[holder],
                         residents[holder],
                         template,
                         np.tile(able, len(classes)),
                     )
-                    by_size[template.share.shape[1]].append(seatings)
+                    ways[template.share.shape[1], len(held)].append(joins)
+        by_size: dict[int, list[Seatings]] = defaultdict(list)
+        for (size, _), parts in ways.items():
+            by_size[size].append(self._joining(*_Joins.joined(parts)))
         found = [Seatings.joined(parts).numbered() for _, parts in sorted(by_size.items())]
         return [self._as_measured(seatings) for seatings in found]
 
@@ -310,13 +338,16 @@ class _Lister(RowRules):
     def _untouched(self, classes: Sequence[int]) -> Rows:
         """Return the one group of the residents that nobody joins of each of the classes."""
         held = [self.round.classes[k] for k in classes]
-        alone = [self.round.resident_slowdowns(c.gpus[0]) for c in held]
+        residents = self._residents(classes)
+        alone = self.round.jobs.slowdown[self.job[residents]]
+        for k in np.flatnonzero(np.isnan(alone).any(axis=1)):
+            alone[k] = self.round.resident_slowdowns(held[k].gpus[0])
         power = [_or_nan(self.round.resident_power(c.gpus[0])) for c in held]
         return Rows(
             np.array(classes, dtype=np.int64),
-            self._residents(classes),
+            residents,
             np.array([[r.share or NO_SHARE for r in c.residents] for c in held], dtype=np.int64),
-            np.array(alone, dtype=np.float64),
+            alone,
             np.array(power, dtype=np.float64),
         )
 

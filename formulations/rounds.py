@@ -256,24 +256,31 @@ class Round:
     def residents(self) -> Mapping[str, tuple[Resident, ...]]:
         """The running jobs on each GPU that has any."""
         ids = self.machines.gpu_ids
-        found: dict[str, list[Resident]] = defaultdict(list)
+        on: dict[int, list[tuple[int, int | None]]] = defaultdict(list)
         for k, (gpus, shares, _) in self.jobs.held.items():
-            variant = self.variants[k][0]
             for gpu, share in zip(gpus, shares, strict=True):
-                found[ids[gpu]].append(Resident(variant, share))
-        return {gpu: tuple(residents) for gpu, residents in found.items()}
+                on[gpu].append((k, share))
+        alike: dict[tuple[tuple[int, int | None], ...], tuple[Resident, ...]] = {}
+        found = {}
+        for gpu, held in on.items():
+            key = tuple(held)
+            if key not in alike:
+                alike[key] = tuple([Resident(self.variants[k][0], share) for k, share in held])
+            found[ids[gpu]] = alike[key]
+        return found
 
     @cached_property
     def classes(self) -> tuple[GpuClass, ...]:
         """The classes of interchangeable GPUs, in the order of their first GPU."""
         machines, residents = self.machines, self.residents
         ids, kind = machines.gpu_ids, machines.kind
-        members: dict[tuple[int, tuple[tuple[int, int | None], ...], float], list[str]]
-        members = defaultdict(list)
+        members: dict[tuple[int, int, float], list[str]] = defaultdict(list)
         for gpu in range(len(machines)) if self.gpus is None else self.gpus:
-            held = tuple([(r.variant.job, r.share) for r in residents.get(ids[gpu], ())])
+            # GPUs with the same residents have one tuple of them, whose hash would take longer.
+            held = id(residents.get(ids[gpu], ()))
             members[kind[gpu], held, self.until_s.get(gpu, np.inf)].append(ids[gpu])
-        closed = self._closed_gpus([gpus[0] for (_, held, _), gpus in members.items() if held])
+        first = (gpus[0] for gpus in members.values())
+        closed = self._closed_gpus([gpu for gpu in first if gpu in residents])
         return tuple(
             GpuClass(
                 *machines.kinds[kind],
