@@ -75,6 +75,8 @@ class Learner:
         self._profiles: list[SoloProfile] = []
         self._measurements: list[Measurement] = []
         self._fit: subprocess.Popen[str] | None = None
+        self._reader = threading.Thread()
+        self._said: str | None = None
         self._fitted_on = 0
         self._model, self._source = model, _GIVEN
         if self._into is not None and self._into.exists():
@@ -121,7 +123,7 @@ class Learner:
         """End the fit that is under way."""
         if self._fit is not None:
             self._fit.kill()
-            self._fit.communicate()
+            self._reader.join()
             self._fit = None
 
     def _read(self) -> None:
@@ -136,10 +138,9 @@ class Learner:
 
     def _collect(self) -> None:
         """Take the model of a fit that has ended."""
-        if self._fit is None or self._fit.poll() is None:
+        if self._fit is None or self._said is None:
             return
-        _, said = self._fit.communicate()
-        status, self._fit = self._fit.returncode, None
+        said, status, self._fit = self._said, self._fit.returncode, None
         if status == 0 and self._into is not None:
             self._take(self._into)
         else:
@@ -174,10 +175,13 @@ class Learner:
             stderr=subprocess.PIPE,
             text=True,
         )
-        threading.Thread(target=self._wait, args=(self._fit,), daemon=True).start()
+        self._said = None
+        self._reader = threading.Thread(target=self._read_out, args=(self._fit,), daemon=True)
+        self._reader.start()
 
-    def _wait(self, fit: subprocess.Popen[str]) -> None:
-        fit.wait()
+    def _read_out(self, fit: subprocess.Popen[str]) -> None:
+        """Read what a fit says until it ends: a pipe that is full would keep it from going on."""
+        _, self._said = fit.communicate()
         self._wake()
 
     def _pairs(self, measurements: Sequence[Measurement]) -> set[_Pair]:

@@ -21,7 +21,7 @@ from dovetail.executor.live.journal import read_events
 from tests.executor.live.local_runs import cleared
 
 PATH = Path(__file__).parents[2] / "benchmarks" / "live_tutorial.py"
-QUICK = "sample_s=0.1,warm_up_s=0.2,settle_s=0.2,profile_s=1,profile_most_s=4,window_s=1"
+QUICK = "sample_s=0.1,warm_up_s=0.2,settle_s=0.2,profile_s=0.5,profile_most_s=4,window_s=1"
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def benchmark():
 @pytest.mark.parametrize(
     ("tenths", "watch"),
     [
-        pytest.param(10, f"{QUICK},tolerance=0.2", id="short"),
+        pytest.param(20, f"{QUICK},tolerance=0.2", id="short"),
         pytest.param(60, None, id="long", marks=pytest.mark.long),
     ],
 )

@@ -119,6 +119,18 @@ def test_a_fit_that_fails_is_told_and_does_not_begin_again_at_once(tmp_path, lea
     assert not learner.fitting
 
 
+def test_a_fit_that_says_more_than_a_pipe_holds_ends(tmp_path, learner_of, monkeypatch):
+    talks = "import sys; sys.stderr.write('too much\\n' * 50_000); sys.exit(1)"
+    monkeypatch.setattr(learning, "module_command", lambda _: (sys.executable, "-c", talks))
+    repository, ended = Repository(tmp_path / "r.db"), threading.Event()
+    repository.append(profiles(9), measurements(9))
+    learner = learner_of(repository, (MODEL,), into=tmp_path / "model", wake=ended.set)
+    learner.news()
+    wait_until(ended.is_set)
+    learner.news()
+    assert learner.trouble == "no model was fitted: too much"
+
+
 def test_a_damaged_model_file_is_told_and_analytic_beliefs_remain(tmp_path, learner_of):
     (tmp_path / "model").write_bytes(b"nonsense")
     repository = Repository(tmp_path / "r.db")
