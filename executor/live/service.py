@@ -440,8 +440,7 @@ class Service:
             if run is not None and run.spec.requeue:
                 self._commit([self._stop_decided(run, "the policy gives its devices to others")])
         self._start_all(decision.starts)
-        if decision.reserved is not None:
-            self._commit(self._world.reservations(decision.reserved))
+        self._commit(self._world.reservations(decision.reserved))
 
     def _start_all(self, starts: Sequence[Start]) -> list[Start]:
         """Place jobs, and return the starts that became some."""

@@ -48,7 +48,7 @@ class UnfailingPolicy:
         except Exception as error:
             _LOG.exception("the policy failed")
             self._troubles["policy"] = f"the policy failed: {error}"
-            return NOTHING._replace(wake_s=state.now + AGAIN_S)
+            return NOTHING._replace(wake_s=state.now + AGAIN_S, reserved=state.reserved)
         self._troubles.pop("policy", None)
         return decision
 

@@ -215,8 +215,7 @@ class SimulatedPool:
             touched.update(job.gpus)
             self._leave(job, "stopped")
         self._check(decision)
-        if decision.reserved is not None:
-            self.state.reserved = dict(decision.reserved)
+        self.state.reserved = dict(decision.reserved)
         for start in decision.starts:
             self._check_place(start)
             obstacles = self._physics.cannot_run(start)

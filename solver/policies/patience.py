@@ -1,4 +1,4 @@
-"""The bound on waits: whoever has waited too long gets GPUs that nobody else may keep.
+"""The bound on waits: a job that has waited too long is given GPUs that no other may keep.
 
 EASY backfilling (Lifka, *The ANL/IBM SP scheduling system*, 1995) for every overdue job instead
 of the first in the queue only, the one that has waited longest first.
@@ -22,12 +22,12 @@ Else a cluster that is overloaded for long would come to serve first come first.
 class Patience:
     """Reserves GPUs for jobs that have waited too long.
 
-    That is ``patience_s`` and ``stretch`` times what a job is believed to need in all: who comes
-    with much work can be asked to wait for longer.
+    That is ``patience_s`` and ``stretch`` times what a job is believed to need in all: a job with
+    much work can be asked to wait for longer.
 
-    A reservation stays until its job starts, or one of its nodes fails. Others may start on its
-    GPUs only alone or together on idle ones, and if they are believed to end by ``until_s``; so
-    from then on the GPUs drain, whatever the beliefs were worth.
+    A reservation stays until its job starts, or one of its nodes fails. Other jobs start on its
+    GPUs only where these are idle, and if they are believed to end by ``until_s``; from then on
+    the GPUs drain, whatever the beliefs were worth.
     """
 
     patience_s: float

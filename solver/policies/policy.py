@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from dovetail.instances.errors import UnsupportedError
@@ -63,15 +64,16 @@ class Decision(NamedTuple):
         replaces that of the decision before.
     proof : RoundProof or None
         Where the policy has one.
-    reserved : mapping of int to Reservation, or None
-        What is kept from now on in place of ``State.reserved``; None leaves that as it is.
+    reserved : mapping of int to Reservation
+        What is kept from now on for waiting jobs, by ``Job.number``, in place of
+        ``State.reserved``.
     """
 
     starts: tuple[Start, ...] = ()
     stops: tuple[Job, ...] = ()
     wake_s: float | None = None
     proof: RoundProof | None = None
-    reserved: Mapping[int, Reservation] | None = None
+    reserved: Mapping[int, Reservation] = MappingProxyType({})
 
 
 NOTHING = Decision()

@@ -42,7 +42,7 @@ class StateRound:
     book : BeliefBook
         What is believed of jobs that share a GPU.
     lent_s : mapping of int to float
-        GPUs that are kept for others, and the pool's time until which they are lent.
+        The reserved GPUs, and the pool's time until which each is lent.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class StateRound:
 
 
 def joinable(draft: Draft, lent_s: Mapping[int, float]) -> list[Host]:
-    """Return the running jobs that others may join; none on reserved GPUs."""
+    """Return the running jobs that a waiting job may join; none that holds a reserved GPU."""
     state = draft.state
     rules = state.machines.rules
     if rules.max_jobs_per_gpu < 2:

@@ -507,6 +507,17 @@ def test_what_is_reserved_for_a_gang_is_so_after_a_restart(tmp_path):
     assert reserved.count("j2") == 1
 
 
+def test_another_policy_reserves_nothing(tmp_path):
+    policy = "dovetail:patience_s=0,patience_stretch=0"
+    with service_in(tmp_path, policy=policy) as service:
+        service.submit([spec(work_s=60)], ME)
+        wait_until(lambda: service.job("j1").gpus)
+        service.submit([spec(workers=2)], ME)
+        wait_until(lambda: "reserved" in service.job("j2").waiting_for)
+    with service_in(tmp_path, policy="sjf") as service:
+        wait_until(lambda: "reserved" not in service.job("j2").waiting_for)
+
+
 class Capper:
     """A policy that starts everybody alone at a cap that nobody has tried."""
 
