@@ -276,6 +276,7 @@ class RayFinder:
             self._write()
         if not sighting.trouble:
             self._told = ""
+        if self._known:  # agents that are still being started are told of later
             self._first.set()
         return bool(fresh)
 
