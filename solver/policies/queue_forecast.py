@@ -71,7 +71,7 @@ def _busy_seconds(draft: Draft, ends: Mapping[int, float]) -> Floats:
 
 
 def believed_ends(state: State) -> dict[int, float]:
-    """Return when each running job is believed to end if nobody comes, by number.
+    """Return when each running job is believed to end if no other starts, by number.
 
     Once its last co-runner has ended, a job runs as fast as alone.
     """

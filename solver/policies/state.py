@@ -172,8 +172,8 @@ class State:
     down : set of int
         Nodes that have failed.
     reserved : dict of int to Reservation
-        What is kept for waiting jobs, by ``Job.number``: the last ``Decision.reserved``, less the
-        jobs that wait no more. The pool remembers it for its policy, over restarts if it is real.
+        What is kept for waiting jobs, by ``Job.number``: the last ``Decision.reserved``,
+        without the jobs that no longer wait. Live mode keeps it over restarts.
     seen : dict
         (model, caps, workload, other) -> slowdown of the first beside the other as measured on
         jobs that have run together.
