@@ -10,18 +10,16 @@ import argparse
 import os
 import re
 import sys
-import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from itertools import chain
 from pathlib import PurePath
-from typing import NoReturn, TypeAlias
+from typing import Final, NoReturn, TypeAlias
 
 from dovetail import __version__
-from dovetail.instances._record import hint
-from dovetail.instances.errors import DovetailError, VerificationError, brief
-from dovetail.instances.plan import OBJECTIVES
-from dovetail.live.arguments import add_live
+from dovetail.instances.errors import DovetailError, VerificationError, brief, hint
+from dovetail.instances.objectives import OBJECTIVES
+from dovetail.live.arguments import LIVE, add_live
 
 INSTANCE_HELP = "instance file (JSON or YAML, .gz too), - for standard input, or library:NAME"
 DATA_HELP = "folder with profiles or pairs (.csv, .csv.gz, .parquet), or repository (.db, .sqlite)"
@@ -98,8 +96,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parse arguments; those that a command does not know are its own error."""
-    top = parser()
     given = list(sys.argv[1:] if arguments is None else arguments)
+    top = parser(given[0] if given else None)
     if not given:
         top.print_help()
         top.exit(0)
@@ -137,6 +135,8 @@ def _own_traceback(error: Exception, options: argparse.Namespace) -> str:
     """Return the traceback of an error within a class of the user's, empty if it is ours."""
     if not _names_own_class(options):
         return ""
+    import traceback
+
     from dovetail.solver.outside import own_traceback
 
     frames = traceback.format_list(own_traceback(error, vars(options).values()))
@@ -157,28 +157,19 @@ def _told(message: str, status: int) -> int:
     return status
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the parser of all commands."""
+def parser(command: str | None = None) -> argparse.ArgumentParser:
+    """Return the parser of all commands, or of one: to make all takes longer than most work."""
     top = _Parser(prog="dovetail", description="Decides which GPU jobs share which GPUs.")
     top.add_argument("--version", action="version", version=f"dovetail {__version__}")
     # Not required of argparse, which would not say what is wrong with an option before it.
     top.set_defaults(parser=top)
     commands = top.add_subparsers(metavar="COMMAND", parser_class=_Parser)
-    for add in (
-        _plan,
-        _check,
-        _explain,
-        _predict,
-        _predictors,
-        _import,
-        _dataset,
-        _generate,
-        _library,
-        _simulate,
-        _compare,
-    ):
-        add(commands)
-    add_live(commands, _command)
+    known = (*_FROM_FILES, *LIVE)
+    for name in [command] if command in known else known:
+        if name in LIVE:
+            add_live(name, commands, _command)
+        else:
+            _FROM_FILES[name](commands)
     return top
 
 
@@ -756,6 +747,21 @@ def _count(text: str) -> int:
         raise argparse.ArgumentTypeError(f"must be a whole number >= 1, got {text!r}")
     return int(text)
 
+
+_FROM_FILES: Final[Mapping[str, Callable[[_Commands], None]]] = {
+    "plan": _plan,
+    "check": _check,
+    "explain": _explain,
+    "predict": _predict,
+    "predictors": _predictors,
+    "import": _import,
+    "dataset": _dataset,
+    "generate": _generate,
+    "library": _library,
+    "simulate": _simulate,
+    "compare": _compare,
+}
+"""What adds the parsers of commands that need no service."""
 
 if __name__ == "__main__":
     program()

@@ -11,11 +11,10 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from dovetail.instances.errors import InputError, UnsupportedError
+from dovetail.instances.errors import InputError, UnsupportedError, source_name
 from dovetail.instances.files import (
     read_instance,
     read_plan,
-    source_name,
     write_data,
     write_instance,
     write_plan,
@@ -29,7 +28,8 @@ if TYPE_CHECKING:
 
     from dovetail.formulations.objectives import Objective
     from dovetail.instances._record import Record
-    from dovetail.instances.plan import ObjectiveName, Plan
+    from dovetail.instances.objectives import ObjectiveName
+    from dovetail.instances.plan import Plan
     from dovetail.live.client import Client
     from dovetail.predictors import Predictor
     from dovetail.solver.rounds import Result
@@ -161,11 +161,11 @@ def _write_plan(options: Namespace, instance: Instance, made: Plan) -> None:
     if options.json:
         write_plan(made, "-")
         return
-    from dovetail import tables
+    from dovetail import plan_tables
 
-    _print(tables.plan_view(instance, made))
+    _print(plan_tables.plan_view(instance, made))
     if options.compare and comparison:
-        _print(tables.comparison_table(comparison))
+        _print(plan_tables.comparison_table(comparison))
 
 
 def _print_commands(options: Namespace, instance: Instance, made: Plan) -> None:
@@ -225,9 +225,9 @@ def _explain_waiting(options: Namespace, instance: Instance, plan_read: Plan) ->
     if options.json:
         write_data({"waiting": [row.to_data() for row in waiting], "unknown_pairs": pairs}, "-")
         return 0
-    from dovetail import tables
+    from dovetail import plan_tables
 
-    _print(tables.waiting_view(waiting, pairs))
+    _print(plan_tables.waiting_view(waiting, pairs))
     return 0
 
 
@@ -478,9 +478,9 @@ def _show(options: Namespace, record: Record, view: str) -> None:
     if options.json:
         write_data(record.to_data(), "-")
         return
-    from dovetail import tables
+    from dovetail import plan_tables
 
-    _print(getattr(tables, view)(record))
+    _print(getattr(plan_tables, view)(record))
 
 
 def _print(view: RenderableType) -> None:

@@ -10,7 +10,8 @@ from dovetail.formulations.problems import Problem
 from dovetail.instances._record import NonNegative, Number, Record, Text
 from dovetail.instances.checker import check
 from dovetail.instances.instance import Instance
-from dovetail.instances.plan import ObjectiveName, Plan
+from dovetail.instances.objectives import ObjectiveName
+from dovetail.instances.plan import Plan
 from dovetail.solver.greedy import Greedy, Rule
 from dovetail.solver.plans import assignments
 from dovetail.solver.types import Limits

@@ -17,8 +17,8 @@ from dovetail.instances.datasets import (
     write_dataset,
 )
 from dovetail.instances.datasets.repository import is_repository
-from dovetail.instances.errors import InputError
-from dovetail.instances.files import source_name, write_data
+from dovetail.instances.errors import InputError, source_name
+from dovetail.instances.files import write_data
 from dovetail.instances.importers.gavel import gavel_data
 from dovetail.instances.importers.lucid import lucid_data
 from dovetail.instances.importers.miso import miso_data

@@ -6,8 +6,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from dovetail.instances.errors import InputError
-from dovetail.instances.files import source_name
+from dovetail.instances.errors import InputError, source_name
 
 
 def require_separate(read: Iterable[str | Path], *outputs: str | None) -> None:

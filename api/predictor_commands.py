@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dovetail.instances.datasets import DataSet, dataset_files, read_dataset
-from dovetail.instances.errors import InputError
-from dovetail.instances.files import source_name, write_data, write_text
+from dovetail.instances.errors import InputError, source_name
+from dovetail.instances.files import write_data, write_text
 from dovetail.outputs import require_separate
 from dovetail.progress import counting, working
 

@@ -13,7 +13,7 @@ from statistics import fmean
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from dovetail import __version__, wording
+from dovetail import __version__, plan_wording, wording
 from dovetail.comparison import Comparison, Row
 from dovetail.instances.instance import Instance
 from dovetail.instances.plan import ObjectiveValue, Plan
@@ -134,7 +134,7 @@ def report_html(instance: Instance, plan: Plan, comparison: Comparison) -> str:
             axis=_axis(laid_out.placed),
             objective=comparison.objective,
             lead_in=_leading_figure(comparison),
-            columns=wording.comparison_columns(comparison),
+            columns=plan_wording.comparison_columns(comparison),
             lines=_comparison_lines(comparison),
             settings=_settings(laid_out),
             unfolded=UNFOLDED,
@@ -152,7 +152,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals["wording"] = wording
+    environment.globals.update(wording=wording, plan_wording=plan_wording)
     return environment
 
 
@@ -163,7 +163,7 @@ def _headline(laid_out: PlanView) -> str:
     plan = laid_out.plan
     if plan.status == "optimal":
         return f"{runs}; proven: no plan does better"
-    return f"{runs}; {wording.proof(plan).partition('; ')[2]}"
+    return f"{runs}; {plan_wording.proof(plan).partition('; ')[2]}"
 
 
 def _proof(laid_out: PlanView) -> str:
@@ -313,7 +313,7 @@ def _comparison_lines(comparison: Comparison) -> Sequence[ComparisonLine]:
             row=row,
             length=round(100 * max(0.0, value) / longest, 2),
             lead=_lead(values[0], value) if k else "",
-            cells=wording.comparison_cells(comparison, row),
+            cells=plan_wording.comparison_cells(comparison, row),
         )
         for k, (row, value) in enumerate(zip(comparison.rows, values, strict=True))
     ]
@@ -327,17 +327,17 @@ def _settings(laid_out: PlanView) -> Iterator[tuple[str, str]]:
     """Yield what one needs to know to repeat the plan."""
     plan, instance = laid_out.plan, laid_out.instance
     yield "instance", instance.name
-    yield "objective", wording.objective(laid_out)
+    yield "objective", plan_wording.objective(laid_out)
     yield "solver", plan.solver or "not named"
-    yield "status", wording.proof(plan)
-    yield "verified", wording.verified(plan)
+    yield "status", plan_wording.proof(plan)
+    yield "verified", plan_wording.verified(plan)
     yield "search stopped", (plan.stopped or "not said").replace("_", " ")
     yield "time", wording.seconds(plan.runtime_s) or "not said"
     yield "seed", "not said" if plan.seed is None else str(plan.seed)
     yield "running jobs", "may move or wait (--preempt)" if plan.preempt else "stay where they are"
     yield "sharing", _sharing_told(instance)
     yield "slowdowns", _slowdowns_told(instance)
-    yield "node spans", wording.node_spans(laid_out.report.nodes_spanned)
+    yield "node spans", plan_wording.node_spans(laid_out.report.nodes_spanned)
     yield "dovetail", __version__
 
 

@@ -19,8 +19,8 @@ from dovetail.executor.simulation.campaign import Campaign, Failure, require_pos
 from dovetail.executor.simulation.metrics import METRICS
 from dovetail.executor.simulation.results import RunResult, prepare
 from dovetail.executor.simulation.run import simulate as simulated
-from dovetail.instances.errors import InputError
-from dovetail.instances.files import read_data, source_name, write_data, write_text
+from dovetail.instances.errors import InputError, source_name
+from dovetail.instances.files import read_data, write_data, write_text
 from dovetail.outputs import require_separate
 from dovetail.progress import compiled_ahead, counting, working
 from dovetail.simulation_groups import Groups, common_seeds

@@ -18,8 +18,7 @@ from dovetail.executor.simulation.worlds import read_source, synthetic_world, wo
 from dovetail.instances import library
 from dovetail.instances._record import listed
 from dovetail.instances.datasets import DataSet
-from dovetail.instances.errors import InputError, UnsupportedError
-from dovetail.instances.files import source_name
+from dovetail.instances.errors import InputError, UnsupportedError, source_name
 from dovetail.instances.instance import Instance
 from dovetail.instances.traces import (
     GAVEL_GPU_MODEL,

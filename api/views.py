@@ -15,8 +15,6 @@ from dovetail.instances.checker import CheckReport, check
 from dovetail.instances.instance import Gpu, Instance, Job, Node
 from dovetail.instances.plan import Assignment, Plan, Waiting
 
-MIB_PER_GIB = 1024.0
-
 TWO_STAGE = frozenset({"slowdown", "sensitivity", "energy"})
 """Objectives that place as much weight as possible before they look at their own value."""
 

@@ -27,7 +27,7 @@ from scipy.sparse import csr_array
 
 from dovetail import Instance, solve
 from dovetail.instances.generate import generate
-from dovetail.instances.plan import OBJECTIVES, ObjectiveName
+from dovetail.instances.objectives import OBJECTIVES, ObjectiveName
 from dovetail.solver import match_pairs
 from dovetail.solver.pairing import compile_kernels
 

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from importlib.metadata import version
 from typing import Any
 
-from dovetail.instances.plan import OBJECTIVES, ObjectiveName
+from dovetail.instances.objectives import OBJECTIVES, ObjectiveName
 
 FAMILIES: dict[str, dict[str, Any]] = {
     "one GPU a job": {"gangs": False},

@@ -31,7 +31,8 @@ from statistics import median
 from dovetail import Instance, solve
 from dovetail.instances.generate import generate
 from dovetail.instances.instance import Job
-from dovetail.instances.plan import ObjectiveName, Plan
+from dovetail.instances.objectives import ObjectiveName
+from dovetail.instances.plan import Plan
 from dovetail.solver.pairing import compile_kernels
 from dovetail.solver.rounds import Result
 

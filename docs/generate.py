@@ -22,8 +22,8 @@ from typing import Any, get_type_hints
 
 from dovetail.cli import parser
 from dovetail.executor.live import views
-from dovetail.executor.live.brain import JobState
 from dovetail.executor.live.jobs import JobSpec
+from dovetail.executor.live.states import JobState
 from dovetail.instances import instance as instances
 from dovetail.instances import plan as plans
 from dovetail.instances._record import Record

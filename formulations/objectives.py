@@ -12,7 +12,7 @@ from dovetail.formulations.completion import Completion
 from dovetail.formulations.rounds import Round
 from dovetail.formulations.values import JobValues
 from dovetail.instances.errors import UnsupportedError, require_call
-from dovetail.instances.plan import ObjectiveName
+from dovetail.instances.objectives import ObjectiveName
 
 Objective: TypeAlias = ObjectiveName | Callable[[Round], JobValues]
 """The name of an objective, or a subclass of ``JobValues`` (or what makes one of a round)."""

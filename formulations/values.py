@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from dovetail.formulations._rows import Rows
 from dovetail.formulations.rounds import Round
-from dovetail.instances.plan import ObjectiveName
+from dovetail.instances.objectives import ObjectiveName
 from dovetail.instances.requirements import require_fields
 
 Floats = NDArray[np.float64]

@@ -9,7 +9,8 @@ from math import isclose
 from dovetail.instances._check_facts import Occupancy, Placed, Violation
 from dovetail.instances._record import listed
 from dovetail.instances.instance import Instance, jobs_of
-from dovetail.instances.plan import Assignment, ObjectiveName, ObjectiveValue, Plan
+from dovetail.instances.objectives import ObjectiveName
+from dovetail.instances.plan import Assignment, ObjectiveValue, Plan
 
 CLAIM_TOLERANCE = 1e-6
 MINIMISED: frozenset[ObjectiveName] = frozenset({"slowdown", "sensitivity"})

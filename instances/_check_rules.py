@@ -21,7 +21,7 @@ from dovetail.instances._check_facts import (
 )
 from dovetail.instances._record import listed
 from dovetail.instances.instance import Cluster
-from dovetail.instances.plan import ObjectiveName
+from dovetail.instances.objectives import ObjectiveName
 
 MEMORY_TOLERANCE_MIB = 1e-6
 GSLA_TOLERANCE = 1e-9

@@ -9,7 +9,7 @@ from math import fsum, sqrt
 from dovetail.instances._check_completion import Completion
 from dovetail.instances._check_facts import Occupancy, Placed
 from dovetail.instances.instance import EntryKey, Instance, SlowdownEntry
-from dovetail.instances.plan import ObjectiveName
+from dovetail.instances.objectives import ObjectiveName
 
 LEAST_SENSITIVITY = 0.01
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from types import NoneType
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Self, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, ValidationError
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
-from dovetail.instances.errors import InputError
+from dovetail.instances.errors import InputError, hint
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -219,19 +218,6 @@ def _limit(value: object) -> object:
 def _unknown_field(record: type[Record], location: tuple[int | str, ...]) -> str:
     known = _record_at(record, location[:-1]).model_fields
     return f"unknown field{hint(str(location[-1]), known, cutoff=0.7)}"
-
-
-def hint(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """Return ``, did you mean X?`` for a misspelled name, empty if it is like none."""
-    close = closest(name, known, cutoff)
-    return f", did you mean {close}?" if close else ""
-
-
-def closest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """Return the name that a misspelled one is most like, None if it is like none."""
-    # To compare takes the product of the lengths.
-    found = get_close_matches(name[:_SHOWN], list(known), n=1, cutoff=cutoff)
-    return found[0] if found else None
 
 
 def _record_at(record: type[Record], location: tuple[int | str, ...]) -> type[Record]:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from typing import Any, Protocol, TypeGuard
+from collections.abc import Iterator
+from typing import Any, Protocol
 
 import yaml
 
+from dovetail.instances._json import is_block, json_line
 from dovetail.instances._record import field_path, shown
 from dovetail.instances.errors import InputError
 
@@ -33,7 +34,6 @@ _DECIMAL = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _OTHER_BASE = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
 _NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 
-_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 _PLAIN_TEXT = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
 _WORDS_OF_YAML = frozenset(("true", "false", "null", "yes", "no", "on", "off", "y", "n"))
 _ESCAPED_IN_YAML = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
@@ -211,40 +211,13 @@ def _plain_scalar(text: str) -> object:
     return text
 
 
-def json_text(data: object) -> str:
-    """Return plain data as JSON, each job, node, entry and assignment on a line."""
-    return _json_block(data, 0) + "\n"
-
-
 def yaml_text(data: object) -> str:
     """Return plain data as YAML, each job, node, entry and assignment on a line.
 
     Readers of YAML 1.1 and 1.2 find the same in it.
     """
-    block = _yaml_block(data, 0) if _is_block(data, 0) else [_yaml_line(data)]
+    block = _yaml_block(data, 0) if is_block(data, 0) else [_yaml_line(data)]
     return "\n".join(block) + "\n"
-
-
-def _is_block(value: object, depth: int) -> TypeGuard[dict[str, object] | list[object]]:
-    """Tell whether each member of a value gets a line of its own."""
-    if not isinstance(value, dict | list) or not value:
-        return False
-    return depth < 2 or (depth == 2 and isinstance(value, list) and isinstance(value[0], dict))
-
-
-def _json_block(value: object, depth: int) -> str:
-    if not _is_block(value, depth):
-        return _JSON.encode(value)
-    if isinstance(value, list):
-        return _json_lines("[]", map(_JSON.encode, value), depth)
-    members = (f"{_JSON.encode(k)}: {_json_block(v, depth + 1)}" for k, v in value.items())
-    return _json_lines("{}", members, depth)
-
-
-def _json_lines(brackets: str, members: Iterable[str], depth: int) -> str:
-    margin = "  " * depth
-    lines = f",\n{margin}  ".join(members)
-    return f"{brackets[0]}\n{margin}  {lines}\n{margin}{brackets[1]}"
 
 
 def _yaml_block(value: dict[str, object] | list[object], depth: int) -> Iterator[str]:
@@ -253,7 +226,7 @@ def _yaml_block(value: dict[str, object] | list[object], depth: int) -> Iterator
         yield from (f"{margin}- {_yaml_line(item)}" for item in value)
         return
     for key, inner in value.items():
-        if _is_block(inner, depth + 1):
+        if is_block(inner, depth + 1):
             yield f"{margin}{_yaml_text(key)}:"
             yield from _yaml_block(inner, depth + 1)
         else:
@@ -271,7 +244,7 @@ def _yaml_line(value: object) -> str:
             return _yaml_text(value)
         case float():
             return _yaml_number(value)
-    return _JSON.encode(value)
+    return json_line(value)
 
 
 def _yaml_text(text: str) -> str:
@@ -283,6 +256,6 @@ def _yaml_text(text: str) -> str:
 
 
 def _yaml_number(value: float) -> str:
-    text = _JSON.encode(value)
+    text = json_line(value)
     # YAML 1.1 takes 1e-05 for a text, 1.0e-05 for a number.
     return text if "." in text else text.replace("e", ".0e")

@@ -18,7 +18,8 @@ from dovetail.instances._check_rules import broken_rules, existing_breaches
 from dovetail.instances._check_values import objective_value, placed_weight, spanned
 from dovetail.instances._record import FrozenMapping, Record
 from dovetail.instances.instance import Instance
-from dovetail.instances.plan import ObjectiveName, Plan
+from dovetail.instances.objectives import ObjectiveName
+from dovetail.instances.plan import Plan
 from dovetail.instances.requirements import require_fields
 
 __all__ = ["CheckReport", "Violation", "check", "with_claims"]

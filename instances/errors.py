@@ -11,11 +11,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from inspect import signature
+import os
+from collections.abc import Callable, Iterable
 
 _LONGEST_WORD = 200
 _LONGEST_TEXT = 1500
+_LONGEST_NAME = 60
 
 
 class DovetailError(Exception):
@@ -70,6 +71,8 @@ def require_call(function: Callable[..., object], rule: str, *arguments: object)
     UnsupportedError
         With the rule and why they do not fit.
     """
+    from inspect import signature
+
     try:
         signature(function).bind(*arguments)
     except ValueError:  # not written in Python: only a call can tell
@@ -86,3 +89,26 @@ def brief(text: str) -> str:
 
 def _cut(text: str, longest: int) -> str:
     return text if len(text) <= longest else f"{text[: longest - 60]}...{text[-40:]}"
+
+
+def source_name(path: str | os.PathLike[str]) -> str:
+    """Return how messages name a file: as given, on one line; ``-`` as standard input."""
+    name = os.fspath(path)
+    if name == "-":
+        return "standard input"
+    return name if name.isprintable() and name else repr(name)
+
+
+def hint(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """Return ``, did you mean X?`` for a misspelled name, empty if it is like none."""
+    close = closest(name, known, cutoff)
+    return f", did you mean {close}?" if close else ""
+
+
+def closest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """Return the name that a misspelled one is most like, None if it is like none."""
+    from difflib import get_close_matches
+
+    # To compare takes the product of the lengths.
+    found = get_close_matches(name[:_LONGEST_NAME], list(known), n=1, cutoff=cutoff)
+    return found[0] if found else None

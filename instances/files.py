@@ -18,9 +18,10 @@ import zlib
 from pathlib import Path
 from typing import IO, BinaryIO, TextIO, TypeVar
 
+from dovetail.instances._json import json_text
 from dovetail.instances._record import Record, shown
-from dovetail.instances._syntax import json_text, parse_json, parse_yaml, yaml_text
-from dovetail.instances.errors import InputError
+from dovetail.instances._syntax import parse_json, parse_yaml, yaml_text
+from dovetail.instances.errors import InputError, source_name
 from dovetail.instances.instance import INSTANCE_FORMAT, Instance
 from dovetail.instances.plan import PLAN_FORMAT, Plan
 
@@ -185,14 +186,6 @@ def write_bytes(path: FilePath, data: bytes) -> None:
 def _unwritten(path: FilePath, error: OSError | ValueError) -> InputError:
     source = "standard output" if os.fspath(path) == "-" else source_name(path)
     return InputError(f"cannot be written: {_reason(error)}", source=source)
-
-
-def source_name(path: FilePath) -> str:
-    """Return how messages name a file: as given, on one line; ``-`` as standard input."""
-    name = os.fspath(path)
-    if name == "-":
-        return "standard input"
-    return name if name.isprintable() and name else repr(name)
 
 
 def _read(record: type[_R], stamp: str, path: FilePath) -> _R:

@@ -6,7 +6,7 @@ A plan made elsewhere needs only ``assignments``; every other field is a claim t
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal, Self, get_args
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, StrictBool, WithJsonSchema, model_validator
 
@@ -23,11 +23,9 @@ from dovetail.instances._record import (
     shown,
 )
 from dovetail.instances.instance import Job
+from dovetail.instances.objectives import OBJECTIVES, ObjectiveName
 
 PLAN_FORMAT: Final = "dovetail-plan/1"
-
-ObjectiveName = Literal["throughput", "slowdown", "sensitivity", "jct", "energy", "completion"]
-OBJECTIVES: tuple[ObjectiveName, ...] = get_args(ObjectiveName)
 
 OWN_OBJECTIVE: Final = "python:"
 """How the names of objectives begin that users have written: ``python:MODULE.CLASS``."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dovetail.instances._record import field_path, listed
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Instance, Job, SlowdownEntry, jobs_of
-from dovetail.instances.plan import ObjectiveName
+from dovetail.instances.objectives import ObjectiveName
 
 
 def require_fields(instance: Instance, objective: ObjectiveName) -> None:

@@ -15,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, StrictInt
 
+from dovetail.instances._json import json_text
 from dovetail.instances._record import Fraction, FrozenMapping, Name, Record, Slowdown, shown
-from dovetail.instances._syntax import json_text, parse_json
+from dovetail.instances._syntax import parse_json
 from dovetail.instances._version import VERSION
-from dovetail.instances.errors import InputError
-from dovetail.instances.files import FilePath, read_bytes, source_name, write_bytes
+from dovetail.instances.errors import InputError, source_name
+from dovetail.instances.files import FilePath, read_bytes, write_bytes
 from dovetail.predictors._archive import array, packed, unpacked
 from dovetail.predictors.about import About
 from dovetail.predictors.bounds import Calibration

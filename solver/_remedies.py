@@ -23,7 +23,8 @@ from dovetail.formulations.rules import most_bound
 from dovetail.instances._record import listed
 from dovetail.instances.checker import check
 from dovetail.instances.instance import GpuModel, Instance, Node
-from dovetail.instances.plan import Assignment, ObjectiveName, Plan
+from dovetail.instances.objectives import ObjectiveName
+from dovetail.instances.plan import Assignment, Plan
 from dovetail.solver._changes import Change, Remedy
 from dovetail.solver._findings import Finder, Finding, Pick, started, with_shares
 from dovetail.solver._measuring import Measuring

@@ -37,7 +37,8 @@ from dovetail.instances._record import Name, Record, Text, listed, shown
 from dovetail.instances.checker import CheckReport, check
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Instance, Job
-from dovetail.instances.plan import Assignment, Nearest, ObjectiveName, Plan, Waiting
+from dovetail.instances.objectives import ObjectiveName
+from dovetail.instances.plan import Assignment, Nearest, Plan, Waiting
 from dovetail.solver._changes import Change, Remedy
 from dovetail.solver._findings import Finder
 from dovetail.solver._remedies import Remedies

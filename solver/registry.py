@@ -7,8 +7,7 @@ from inspect import signature
 from typing import Protocol, cast
 
 from dovetail.formulations.problems import Problem
-from dovetail.instances._record import hint
-from dovetail.instances.errors import UnsupportedError, require_call
+from dovetail.instances.errors import UnsupportedError, hint, require_call
 from dovetail.solver.array_solver import ArraySolver, Backend
 from dovetail.solver.cpsat import CpSat
 from dovetail.solver.greedy import Greedy

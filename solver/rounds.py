@@ -27,14 +27,8 @@ from dovetail.instances.checker import CheckReport, check, with_claims
 from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.instances.files import write_text
 from dovetail.instances.instance import Instance
-from dovetail.instances.plan import (
-    OBJECTIVES,
-    Assignment,
-    ObjectiveValue,
-    Plan,
-    Status,
-    Stopped,
-)
+from dovetail.instances.objectives import OBJECTIVES
+from dovetail.instances.plan import Assignment, ObjectiveValue, Plan, Status, Stopped
 from dovetail.solver.array_solver import Backend
 from dovetail.solver.explanations import reasons
 from dovetail.solver.milp import model_text

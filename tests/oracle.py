@@ -22,7 +22,8 @@ from typing import NamedTuple
 from dovetail.formulations.completion import Forecast, forecast
 from dovetail.formulations.rounds import Round
 from dovetail.instances.instance import Batch, Instance, Job, SlowdownEntry
-from dovetail.instances.plan import Assignment, ObjectiveName, Plan, Waiting
+from dovetail.instances.objectives import ObjectiveName
+from dovetail.instances.plan import Assignment, Plan, Waiting
 
 Members = tuple[tuple[str, int | None], ...]
 TWO_STAGE = ("slowdown", "sensitivity", "energy")

@@ -7,6 +7,7 @@ import threading
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
+from dataclasses import asdict, replace
 from typing import Annotated, Any, Final, TypeVar
 
 from fastapi import APIRouter, FastAPI, Header, Query, Request
@@ -25,18 +26,16 @@ from dovetail.executor.live.jobs import Owner
 from dovetail.executor.live.views import JobView, ServiceView
 from dovetail.instances._record import Record, input_error
 from dovetail.instances.errors import DovetailError
+from dovetail.live.faults import KEY_HEADER, Fault, fault_of
 from dovetail.live.logs import Log, followed, last_lines, require_own, written
 from dovetail.live.peers import Tokens
 from dovetail.live.prometheus import exposition
 from dovetail.live.requests import (
-    KEY_HEADER,
     MOST_BODY_BYTES,
     Accepted,
     DrainRequest,
     Explained,
-    Fault,
     Submissions,
-    fault_of,
     parsed,
 )
 
@@ -250,7 +249,7 @@ def _shown(request: Request, job: JobView) -> JobView:
     by = _asker(request)
     if not request.app.state.private or by.uid == job.uid or is_administrator(by):
         return job
-    return job.model_copy(update={"command": (), "cwd": ""})
+    return replace(job, command=(), cwd="")
 
 
 def _ends(request: Request) -> _Ends:
@@ -284,7 +283,7 @@ def _stream(chunks: AsyncIterator[bytes]) -> StreamingResponse:
 
 
 def _answer(fault: Fault, status: int) -> JSONResponse:
-    return JSONResponse(fault.model_dump(), status)
+    return JSONResponse(asdict(fault), status)
 
 
 async def _told(request: Request, error: Exception) -> JSONResponse:

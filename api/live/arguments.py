@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import math
 import re
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeAlias
 
 from dovetail.live.durations import parsed_duration
 
 _ASKING = "live.commands"
-_SERVING = "live.serving"
 _JOB_HELP = "id of the job"
 _MEASURE = (
     "Measure workloads alone and in pairs on a GPU; exit status 0: all is measured, 3: time was "
@@ -24,54 +23,25 @@ _DOCTOR = (
 )
 
 
-def add_live(
-    commands: argparse._SubParsersAction[Any], command: Callable[..., argparse.ArgumentParser]
-) -> None:
-    """Add the commands of live mode to the parser of all.
+_Commands: TypeAlias = "argparse._SubParsersAction[Any]"
+_Command: TypeAlias = Callable[..., argparse.ArgumentParser]
+"""Adds a command: (commands, name, text, function, module) to its parser."""
+
+
+def add_live(name: str, commands: _Commands, command: _Command) -> None:
+    """Add a command of live mode, one of ``LIVE``, to the parser of all.
 
     Parameters
     ----------
+    name : str
+        Of the command.
     commands : sub-parsers
         Where to.
     command : callable
         Adds one: (commands, name, text, function, module) to its parser.
     """
-
-    def asking(name: str, text: str) -> argparse.ArgumentParser:
-        return command(commands, name, text, name, _ASKING)
-
-    _serve(command(commands, "serve", "Run the jobs that people submit.", "serve", _SERVING))
-    _agent(command(commands, "agent", _AGENT, "agent", "live.agents"))
-    _submit(asking("submit", "Submit a job to the live service."))
-    queue = asking("queue", "List the jobs of the live service.")
-    queue.add_argument("--all", action="store_true", help="those that are over, too")
-    queue.add_argument("--user", metavar="NAME", help="this user's only")
-    show = asking("show", "Tell all of a job: where it stands, why, and how it came there.")
-    show.add_argument("job", metavar="JOB", nargs="?", help="default: tell of the service")
-    wait = asking("wait", "Wait until jobs are over; exit status 1 unless all finished.")
-    wait.add_argument("jobs", metavar="JOB", nargs="+", help=_JOB_HELP)
-    _logs(asking("logs", "Print what a job writes."))
-    cancel = asking("cancel", "End jobs: asked first, killed when their grace is over.")
-    cancel.add_argument("jobs", metavar="JOB", nargs="+", help=_JOB_HELP)
-    cancel.add_argument("--wait", action="store_true", help="return when they are gone")
-    cancel.add_argument(
-        "--grace",
-        metavar="TIME",
-        type=_duration,
-        help="kill them after this, if their own grace is longer; 0: now",
-    )
-    drain = asking("drain", "Let devices take no new jobs; those that run go on.")
-    drain.add_argument(
-        "gpus", metavar="DEVICE", nargs="*", help="a device, or a node: all of its (default: all)"
-    )
-    drain.add_argument("--off", action="store_true", help="let them take jobs again")
-    _doctor(command(commands, "doctor", _DOCTOR, "doctor", "live.doctoring"))
-    _measure(command(commands, "measure", _MEASURE, "measure", "live.measuring"))
-    top = asking("top", "Show the service, its devices and its jobs as they change.")
-    top.add_argument(
-        "--every", metavar="TIME", type=_pause, default=2.0, help="how often (default: 2 s)"
-    )
-    top.add_argument("--once", action="store_true", help="print it once")
+    text, module, add = LIVE[name]
+    add(command(commands, name, text, name, module))
 
 
 def _serve(serve: argparse.ArgumentParser) -> None:
@@ -471,3 +441,58 @@ def _address(text: str) -> tuple[str, int]:
     if not host or not port.isdecimal() or int(port) > 65_535:
         raise argparse.ArgumentTypeError(f"must be HOST:PORT, got {text!r}")
     return host, int(port)
+
+
+def _queue(queue: argparse.ArgumentParser) -> None:
+    queue.add_argument("--all", action="store_true", help="those that are over, too")
+    queue.add_argument("--user", metavar="NAME", help="this user's only")
+
+
+def _show(show: argparse.ArgumentParser) -> None:
+    show.add_argument("job", metavar="JOB", nargs="?", help="default: tell of the service")
+
+
+def _wait(wait: argparse.ArgumentParser) -> None:
+    wait.add_argument("jobs", metavar="JOB", nargs="+", help=_JOB_HELP)
+
+
+def _cancel(cancel: argparse.ArgumentParser) -> None:
+    cancel.add_argument("jobs", metavar="JOB", nargs="+", help=_JOB_HELP)
+    cancel.add_argument("--wait", action="store_true", help="return when they are gone")
+    cancel.add_argument(
+        "--grace",
+        metavar="TIME",
+        type=_duration,
+        help="kill them after this, if their own grace is longer; 0: now",
+    )
+
+
+def _drain(drain: argparse.ArgumentParser) -> None:
+    drain.add_argument(
+        "gpus", metavar="DEVICE", nargs="*", help="a device, or a node: all of its (default: all)"
+    )
+    drain.add_argument("--off", action="store_true", help="let them take jobs again")
+
+
+def _top(top: argparse.ArgumentParser) -> None:
+    top.add_argument(
+        "--every", metavar="TIME", type=_pause, default=2.0, help="how often (default: 2 s)"
+    )
+    top.add_argument("--once", action="store_true", help="print it once")
+
+
+LIVE: Final[Mapping[str, tuple[str, str, Callable[[argparse.ArgumentParser], None]]]] = {
+    "serve": ("Run the jobs that people submit.", "live.serving", _serve),
+    "agent": (_AGENT, "live.agents", _agent),
+    "submit": ("Submit a job to the live service.", _ASKING, _submit),
+    "queue": ("List the jobs of the live service.", _ASKING, _queue),
+    "show": ("Tell all of a job: where it stands, why, and how it came there.", _ASKING, _show),
+    "wait": ("Wait until jobs are over; exit status 1 unless all finished.", _ASKING, _wait),
+    "logs": ("Print what a job writes.", _ASKING, _logs),
+    "cancel": ("End jobs: asked first, killed when their grace is over.", _ASKING, _cancel),
+    "drain": ("Let devices take no new jobs; those that run go on.", _ASKING, _drain),
+    "doctor": (_DOCTOR, "live.doctoring", _doctor),
+    "measure": (_MEASURE, "live.measuring", _measure),
+    "top": ("Show the service, its devices and its jobs as they change.", _ASKING, _top),
+}
+"""The commands: what each is for, the module that carries it out, what adds its arguments."""

@@ -1,36 +1,40 @@
-"""The service as a program asks it, over its socket or over TCP."""
+"""The service as a program asks it, over its socket or over TCP.
+
+Commands start this module anew each time, so it loads the standard library's HTTP client and no
+records that check themselves: the service has checked what it answers.
+"""
 
 from __future__ import annotations
 
+import json
 import os
-import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, Self
-from urllib.parse import quote
-from uuid import uuid4
+from dataclasses import fields
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from select import select
+from socket import AF_UNIX, socket
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from urllib.parse import quote, urlencode, urlsplit
 
-from dovetail.executor.live.brain import OVER
-from dovetail.executor.live.views import JobView, ServiceView
-from dovetail.instances.errors import DovetailError, InputError, UnsupportedError
-from dovetail.instances.instance import Instance
-from dovetail.instances.plan import Plan
-from dovetail.live.places import NoServiceError, find_service
-from dovetail.live.requests import (
+from dovetail.executor.live.states import OVER, JobState
+from dovetail.executor.live.views import DeviceView, JobView, ServiceView, StepView
+from dovetail.instances.errors import DovetailError, InputError
+from dovetail.live.faults import (
     KEY_HEADER,
     TOKEN_VARIABLE,
-    Accepted,
-    Explained,
     Fault,
     ServiceFailedError,
     error_of,
 )
+from dovetail.live.places import NoServiceError, find_service
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    import httpx
+    from dovetail.instances.instance import Instance
+    from dovetail.instances.plan import Plan
 
 RETRY_S: Final = 15.0
 """For how long a submission that got no answer is repeated: a service restarts within that."""
@@ -38,6 +42,9 @@ RETRY_S: Final = 15.0
 _AGAIN_S = 0.5
 _TIMEOUT_S = 60.0
 _WAIT_S = 20.0
+_CHUNK = 1 << 16
+
+_View = TypeVar("_View", JobView, ServiceView, DeviceView, StepView)
 
 
 class _NoAnswerError(NoServiceError):
@@ -60,14 +67,12 @@ class Client:
     ------
     NoServiceError
         When none is found; every method raises it when the service does not answer.
-    UnsupportedError
-        Where the extra ``live`` is not installed.
     """
 
     def __init__(self, service: str | None = None, token: str | None = None) -> None:
         self.service_name = service or find_service()
-        token = token or os.environ.get(TOKEN_VARIABLE)
-        self._http = _connection(self.service_name, token)
+        self._token = token or os.environ.get(TOKEN_VARIABLE)
+        self._connection = self._connected()
 
     @property
     def on_this_machine(self) -> bool:
@@ -83,7 +88,7 @@ class Client:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._http.close()
+        self._connection.close()
 
     def submit(self, jobs: Sequence[Mapping[str, Any]], key: str | None = None) -> tuple[str, ...]:
         """Submit jobs, all or none, by the fields of ``JobSpec`` without its owner.
@@ -98,7 +103,7 @@ class Client:
         key : str, optional
             Known to nobody else who submits as this user; by default a new one.
         """
-        key = key or uuid4().hex
+        key = key or os.urandom(16).hex()
         body = {"jobs": list(jobs)}
         try:
             return self._submitted(body, key)
@@ -114,27 +119,25 @@ class Client:
                     raise NoServiceError(told) from None
 
     def _submitted(self, body: Mapping[str, Any], key: str) -> tuple[str, ...]:
-        with self._answered():
-            answer = self._http.post("/v1/jobs", json=body, headers={KEY_HEADER: key})
-        return Accepted.from_data(_data(answer)).ids
+        ids: list[str] = self._data("POST", "jobs", body, {KEY_HEADER: key})["ids"]
+        return tuple(ids)
 
     def cancel(self, job: str, grace_s: float | None = None) -> JobView:
         """Begin to end a job; a grace, in seconds, may shorten its own."""
-        asked = "" if grace_s is None else f"?grace_s={grace_s}"
-        return JobView.from_data(self._post(f"jobs/{quote(job, safe='')}/cancel{asked}", None))
+        asked = {} if grace_s is None else {"grace_s": grace_s}
+        return _job(self._data("POST", _path("jobs", job, "cancel", **asked)))
 
     def drain(self, gpus: Sequence[str], on: bool = True) -> ServiceView:
         """Let devices (none named: all) take no new jobs, or take them again."""
-        return ServiceView.from_data(self._post("drain", {"gpus": list(gpus), "on": on}))
+        return _service(self._data("POST", "drain", {"gpus": list(gpus), "on": on}))
 
     def jobs(self, over: bool = False) -> list[JobView]:
         """Return the jobs that are not over, or all."""
-        found = self._get("jobs", over=str(over).lower())
-        return [JobView.from_data(each) for each in found]
+        return [_job(each) for each in self._data("GET", _path("jobs", over=str(over).lower()))]
 
     def job(self, job: str, wait_s: float = 0.0) -> JobView:
         """Return a job; as soon as it is over, or after so many seconds (60 at most)."""
-        return JobView.from_data(self._get(f"jobs/{quote(job, safe='')}", wait_s=wait_s))
+        return _job(self._data("GET", _path("jobs", job, wait_s=wait_s)))
 
     def wait(self, job: str) -> JobView:
         """Return a job once it is over."""
@@ -145,7 +148,7 @@ class Client:
 
     def service(self) -> ServiceView:
         """Return the service and its devices."""
-        return ServiceView.from_data(self._get("service"))
+        return _service(self._data("GET", "service"))
 
     def log(
         self, job: str, rank: int = 0, lines: int | None = None, follow: bool = False
@@ -157,18 +160,19 @@ class Client:
         NoServiceError
             Also when the service ends before the job that is followed.
         """
-        asked: dict[str, str | int] = {"rank": rank, "follow": str(follow).lower()}
+        asked: dict[str, Any] = {"rank": rank, "follow": str(follow).lower()}
         if lines is not None:
             asked["lines"] = lines
-        path = f"/v1/jobs/{quote(job, safe='')}/log"
-        with (
-            self._answered(),
-            self._http.stream("GET", path, params=asked, timeout=None) as answer,
-        ):
-            if answer.is_error:
-                answer.read()
-                raise _refusal(answer)
-            yield from answer.iter_raw()
+        with self._answered():
+            # Another connection: whoever reads may ask for more before the end.
+            connection = self._connected()
+            try:
+                connection.timeout = None
+                answer = self._ask(connection, "GET", _path("jobs", job, "log", **asked))
+                while chunk := answer.read1(_CHUNK):
+                    yield chunk
+            finally:
+                connection.close()
         if follow and not self._is_over(job):
             raise NoServiceError(f"the service at {self.service_name} ended before {job}")
 
@@ -180,74 +184,152 @@ class Client:
 
     def explain(self, job: str) -> str:
         """Say why a job waits and what would let it start."""
-        found = self._get(f"jobs/{quote(job, safe='')}/explanation")
-        return Explained.from_data(found).text
+        text: str = self._data("GET", _path("jobs", job, "explanation"))["text"]
+        return text
 
     def instance(self) -> Instance:
         """Return the round that the service would solve now."""
-        return Instance.from_data(self._get("instance"))
+        from dovetail.instances.instance import Instance
+
+        return Instance.from_data(self._data("GET", "instance"))
 
     def plan(self) -> Plan:
         """Return what the service's policy would do now."""
-        return Plan.from_data(self._get("plan"))
+        from dovetail.instances.plan import Plan
 
-    def _get(self, path: str, **asked: str | float) -> Any:  # noqa: ANN401
-        with self._answered():
-            return _data(self._http.get(f"/v1/{path}", params=asked))
+        return Plan.from_data(self._data("GET", "plan"))
 
-    def _post(self, path: str, body: object) -> Any:  # noqa: ANN401
+    # HTTP.
+
+    def _connected(self) -> HTTPConnection:
+        name = self.service_name
+        if not _is_url(name):
+            return _UnixConnection(name, timeout=_TIMEOUT_S)
+        if self._token is None:
+            raise InputError("is needed for a service over TCP", TOKEN_VARIABLE)
+        try:
+            url = urlsplit(name)
+            host, port = url.hostname or "", url.port
+        except ValueError:
+            host = ""
+        if not host or url.path.strip("/"):
+            rule = f"must be the path of a socket or a URL, got {name!r}"
+            raise InputError(rule, "DOVETAIL_SERVICE")
+        kind = HTTPSConnection if url.scheme == "https" else HTTPConnection
+        return kind(host, port, timeout=_TIMEOUT_S)
+
+    def _data(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] = {},
+    ) -> Any:  # noqa: ANN401 (JSON)
         with self._answered():
-            return _data(self._http.post(f"/v1/{path}", json=body))
+            text = self._ask(self._connection, method, path, body, headers).read()
+        return json.loads(text)
+
+    def _ask(
+        self,
+        connection: HTTPConnection,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] = {},
+    ) -> HTTPResponse:
+        """Return an answer that is no refusal, to be read.
+
+        Raises
+        ------
+        DovetailError
+            What the service refused.
+        """
+        sent = {"Content-Type": "application/json", **headers}
+        if self._token is not None and _is_url(self.service_name):
+            sent["Authorization"] = f"Bearer {self._token}"
+        text = None if body is None else json.dumps(body).encode()
+        if connection.sock is not None and select([connection.sock], (), (), 0)[0]:
+            connection.close()  # the service has ended it, as it was idle
+        if connection.sock is None:
+            self._connect(connection)
+        connection.request(method, f"/v1/{path}", text, sent)
+        answer = connection.getresponse()
+        if answer.status >= 400:
+            raise _refusal(answer.status, answer.read())
+        return answer
+
+    def _connect(self, connection: HTTPConnection) -> None:
+        try:
+            connection.connect()
+        except OSError as error:
+            reason = error.strerror or str(error)
+            told = f"no service answers at {self.service_name}: {reason}"
+            raise NoServiceError(told) from None
 
     @contextmanager
     def _answered(self) -> Iterator[None]:
-        """Tell in one line that nobody answers."""
-        import httpx
-
+        """Tell in one line that no answer came; the next request makes a new connection."""
         try:
             yield
-        except httpx.ConnectError as error:
-            reason = re.sub(r"^\[Errno -?\d+\] ", "", str(error))
-            told = f"no service answers at {self.service_name}: {reason}"
-            raise NoServiceError(told) from None
-        except httpx.RemoteProtocolError:
-            raise _NoAnswerError(f"the service at {self.service_name} went away") from None
-        except httpx.TransportError as error:
-            what = str(error) or type(error).__name__
-            raise _NoAnswerError(f"the service at {self.service_name} went away: {what}") from None
+        except (OSError, HTTPException) as error:
+            self._connection.close()
+            what = "" if isinstance(error, HTTPException | ConnectionError) else f": {error}"
+            raise _NoAnswerError(f"the service at {self.service_name} went away{what}") from None
 
 
-def _connection(service: str, token: str | None) -> httpx.Client:
-    try:
-        import httpx
-    except ModuleNotFoundError:
-        told = "asking a service needs httpx: pip install './dovetail[live]'"
-        raise UnsupportedError(told) from None
-    if not _is_url(service):
-        transport = httpx.HTTPTransport(uds=service)
-        return httpx.Client(transport=transport, base_url="http://dovetail", timeout=_TIMEOUT_S)
-    if token is None:
-        raise InputError("is needed for a service over TCP", TOKEN_VARIABLE)
-    headers = {"Authorization": f"Bearer {token}"}
-    try:
-        return httpx.Client(base_url=service, headers=headers, timeout=_TIMEOUT_S, trust_env=False)
-    except (httpx.InvalidURL, ValueError):
-        rule = f"must be the path of a socket or a URL, got {service!r}"
-        raise InputError(rule, "DOVETAIL_SERVICE") from None
+class _UnixConnection(HTTPConnection):
+    """A connection over a UNIX socket."""
+
+    def __init__(self, path: str, timeout: float) -> None:
+        super().__init__("dovetail", timeout=timeout)
+        self._path = path
+
+    def connect(self) -> None:
+        """Connect to the socket."""
+        made = socket(AF_UNIX)
+        try:
+            made.settimeout(self.timeout)
+            made.connect(self._path)
+        except BaseException:
+            made.close()
+            raise
+        self.sock = made
 
 
 def _is_url(service: str) -> bool:
     return service.startswith(("http://", "https://"))
 
 
-def _data(answer: httpx.Response) -> object:
-    if answer.is_error:
-        raise _refusal(answer)
-    return answer.json()
+def _path(*parts: str, **asked: object) -> str:
+    path = "/".join(quote(part, safe="") for part in parts)
+    return f"{path}?{urlencode(asked)}" if asked else path
 
 
-def _refusal(answer: httpx.Response) -> DovetailError:
+def _job(data: Mapping[str, Any]) -> JobView:
+    state, history = JobState[data["state"].upper()], data.get("history", ())
+    steps = tuple(
+        _made(StepView, {**step, "state": JobState[step["state"].upper()]}) for step in history
+    )
+    return _made(JobView, {**data, "state": state, "history": steps})
+
+
+def _service(data: Mapping[str, Any]) -> ServiceView:
+    devices = tuple(_made(DeviceView, device) for device in data["devices"])
+    return _made(ServiceView, {**data, "devices": devices})
+
+
+def _made(kind: type[_View], data: Mapping[str, Any]) -> _View:
+    """Return a view of an answer; what a newer service tells beyond it is left out."""
+    known = {field.name for field in fields(kind)}
+    return kind(**{name: _frozen(value) for name, value in data.items() if name in known})
+
+
+def _frozen(value: Any) -> Any:  # noqa: ANN401 (JSON)
+    return tuple(_frozen(each) for each in value) if isinstance(value, list) else value
+
+
+def _refusal(status: int, body: bytes) -> DovetailError:
     try:
-        return error_of(Fault.from_data(answer.json()))
-    except (ValueError, InputError):
-        return ServiceFailedError(f"the service answers {answer.status_code} and does not say why")
+        return error_of(Fault(**json.loads(body)))
+    except (ValueError, TypeError):
+        return ServiceFailedError(f"the service answers {status} and does not say why")

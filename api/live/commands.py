@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import sys
@@ -10,16 +9,14 @@ import time
 from argparse import Namespace
 from codecs import getincrementaldecoder
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from itertools import takewhile
-from pathlib import Path
 from typing import Any, Final
 
-from dovetail.executor.live.brain import OVER, QUEUED, JobState
-from dovetail.executor.live.pools.run_files import RunFiles
+from dovetail.executor.live.states import OVER, QUEUED, JobState
 from dovetail.executor.live.views import JobView, ServiceView
-from dovetail.instances._record import Record, shown
+from dovetail.instances._json import json_text
 from dovetail.instances.errors import InputError
-from dovetail.instances.files import write_data
 from dovetail.live.client import Client
 from dovetail.live.durations import lasting
 from dovetail.live.places import NoServiceError
@@ -78,25 +75,18 @@ def show(options: Namespace) -> int:
         service = client.service()
         if options.job is None:
             view: Any = service_view(service)
-            record: Record = service
+            record: JobView | ServiceView = service
         else:
             record = job = client.job(options.job)
             why = client.explain(job.id) if job.state in QUEUED else ""
-            view = job_view(job, service.now_s, why, _log_file(service, job))
+            # Unlike that of a Path, this takes a folder that may not be entered for one without it.
+            log = job.log if os.path.exists(job.log) else ""
+            view = job_view(job, service.now_s, why, log)
     if options.json:
-        write_data(_plain(record), "-")
+        _write(record)
     else:
         console().print(view)
     return 0
-
-
-def _log_file(service: ServiceView, job: JobView) -> str:
-    """Return where the output of a job's last run is; empty where that is not on this machine."""
-    if job.run is None:
-        return ""
-    path = str(RunFiles(Path(service.directory), job.run).rank(0).log)
-    # Unlike that of a Path, this one takes a folder that may not be entered for one without it.
-    return path if os.path.exists(path) else ""
 
 
 def wait(options: Namespace) -> int:
@@ -111,7 +101,7 @@ def logs(options: Namespace) -> int:
         chunks = client.log(options.job, options.rank, options.lines, options.follow)
         if options.json:
             text = b"".join(chunks).decode(errors="replace")
-            write_data({"job": options.job, "rank": options.rank, "text": text}, "-")
+            _write({"job": options.job, "rank": options.rank, "text": text})
             return 0
         if sys.stdout.isatty() and not options.raw:
             chunks = _harmless(chunks)
@@ -169,8 +159,7 @@ def top(options: Namespace) -> int:
     screen = console()
     with Client() as client:
         if options.json:
-            jobs = [_plain(job) for job in client.jobs()]
-            write_data({"service": _plain(client.service()), "jobs": jobs}, "-")
+            _write({"service": client.service(), "jobs": client.jobs()})
         elif options.once or not screen.is_terminal:
             screen.print(dashboard(client.service(), client.jobs(), _most_jobs(10_000)))
         else:
@@ -241,7 +230,7 @@ def _job(options: Namespace) -> dict[str, Any]:
 def _require_folder(cwd: str) -> None:
     """Refuse a folder that this user, as whom the job is to run, may not enter."""
     if not (os.path.isdir(cwd) and os.access(cwd, os.X_OK)):
-        raise InputError(f"must be a folder that you may enter, got {shown(cwd)}", "--cwd")
+        raise InputError(f"must be a folder that you may enter, got {cwd!r}", "--cwd")
 
 
 def default_workload(command: Sequence[str], cwd: str) -> str:
@@ -249,7 +238,9 @@ def default_workload(command: Sequence[str], cwd: str) -> str:
 
     The program's name is there for people, the digest tells apart what they call alike.
     """
-    digest = hashlib.sha256("\0".join([cwd, *command]).encode()).hexdigest()
+    from hashlib import sha256
+
+    digest = sha256("\0".join([cwd, *command]).encode()).hexdigest()
     label = "".join(c if c.isprintable() else "?" for c in _label(command))
     return f"{label[:_MOST_LABEL] or 'job'}-{digest[:8]}"
 
@@ -307,21 +298,28 @@ def _ended(job: JobView, as_json: bool) -> int:
     """Tell how a job ended; return the exit status that says the same."""
     assert job.state in OVER
     told = f"{job.id}: {job.state.value}: {job.why}"
-    _tell(_plain(job), told, as_json)
+    _tell(job, told, as_json)
     return 0 if job.state is JobState.FINISHED else 1
 
 
 def _tell(data: object, text: str, as_json: bool) -> None:
     if as_json:
-        write_data(data, "-")
+        _write(data)
     else:
         print(text)
 
 
-def _write(records: Iterable[Record]) -> None:
-    write_data([_plain(record) for record in records], "-")
+def _write(data: object) -> None:
+    """Print data or views as JSON; fields at their default, too: programs find all of them."""
+    sys.stdout.write(json_text(_plain(data)))
 
 
-def _plain(record: Record) -> dict[str, Any]:
-    """Return a record as data, fields at their default, too: programs find all of them."""
-    return record.model_dump(mode="json")
+def _plain(data: object) -> object:
+    match data:
+        case list() | tuple():
+            return [_plain(each) for each in data]
+        case Mapping():
+            return {name: _plain(each) for name, each in data.items()}
+    if is_dataclass(data) and not isinstance(data, type):
+        return {field.name: _plain(getattr(data, field.name)) for field in fields(data)}
+    return data

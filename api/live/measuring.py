@@ -46,8 +46,8 @@ from dovetail.executor.measuring.runner import Runner
 from dovetail.executor.measuring.summary import summary
 from dovetail.executor.measuring.workloads import BUILT_IN, WORKER
 from dovetail.instances._record import listed, shown
-from dovetail.instances.errors import InputError, UnsupportedError
-from dovetail.instances.files import source_name, write_data
+from dovetail.instances.errors import InputError, UnsupportedError, source_name
+from dovetail.instances.files import write_data
 from dovetail.live.campaign_tables import STAND_IN_WORDS, campaign_view
 from dovetail.live.durations import lasting
 from dovetail.live.places import default_directory

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import logging
 import os
 import socket as sockets
 import time
 from pathlib import Path
 
-from dovetail.executor.live.journal import LOCK
-from dovetail.executor.live.small_files import write_kept
+from dovetail.executor.live.directories import LOCK
 from dovetail.instances.errors import DovetailError, InputError
-
-_LOG = logging.getLogger("dovetail.live")
 
 ROOT_DIRECTORY = Path("/var/lib/dovetail")
 ROOT_SOCKET = Path("/run/dovetail/api.sock")
+SERVICE_FILE = "service.json"
+"""The file of a state directory that names the socket of its service."""
+
 MOST_SOCKET_BYTES = 107
 """The kernel's limit of a UNIX socket's name, less the zero at its end."""
 
@@ -59,7 +57,9 @@ def mps_directory(directory: Path) -> Path:
         return directory / "mps"
     if directory == ROOT_DIRECTORY:
         return ROOT_SOCKET.parent / "mps"
-    digest = hashlib.sha256(os.fsencode(directory)).hexdigest()
+    from hashlib import sha256
+
+    digest = sha256(os.fsencode(directory)).hexdigest()
     return ROOT_SOCKET.parent / f"mps-{digest[:8]}"
 
 
@@ -76,22 +76,6 @@ def checked_socket(path: Path) -> Path:
         rule = f"must have at most {MOST_SOCKET_BYTES} bytes as a socket, got {length}"
         raise InputError(rule, "--socket", str(path))
     return path
-
-
-def announce(directory: Path, socket: Path) -> None:
-    """Let clients of this directory find the service.
-
-    Where that cannot be written, they still find it at the usual place of its socket.
-    """
-    try:
-        write_kept({"pid": os.getpid(), "socket": str(socket)}, directory / "service.json")
-    except InputError as error:
-        _LOG.warning("%s", error)
-
-
-def retract(directory: Path) -> None:
-    """Say no more that a service is there."""
-    (directory / "service.json").unlink(missing_ok=True)
 
 
 def find_service() -> str:
@@ -157,6 +141,6 @@ def _lock_holder(directory: Path) -> int | None:
 
 def _announced(directory: Path) -> str | None:
     try:
-        return str(json.loads((directory / "service.json").read_text())["socket"])
+        return str(json.loads((directory / SERVICE_FILE).read_text())["socket"])
     except (OSError, ValueError, KeyError, TypeError):
         return None

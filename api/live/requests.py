@@ -1,4 +1,4 @@
-"""What is said over HTTP: bodies of requests, and how errors are told on both ends."""
+"""The bodies of requests over HTTP, and how they are read."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
 from pydantic import FailFast, Field, StrictBool, ValidationError, create_model
 
-from dovetail.executor.live.desk import BusyError, RefusedError, UnknownJobError
 from dovetail.executor.live.jobs import JobSpec, Owner
 from dovetail.instances._record import Name, Record, input_error
-from dovetail.instances.errors import DovetailError, InputError, UnsupportedError
+from dovetail.instances.errors import InputError
+from dovetail.live.faults import TOKEN_VARIABLE
 
 MOST_JOBS: Final = 10_000
 """In one request."""
@@ -28,13 +28,7 @@ _MOST_FAULTS: Final = 10_000
 
 _STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 
-TOKEN_VARIABLE: Final = "DOVETAIL_TOKEN"
-"""Where a client finds its user's token."""
-
 _Asked = TypeVar("_Asked", bound=Record)
-
-KEY_HEADER: Final = "Idempotency-Key"
-"""Names a submission, so that asking for it again accepts no job twice."""
 
 _SAID: Final[Mapping[str, Any]] = MappingProxyType(
     {
@@ -128,41 +122,3 @@ class Explained(Record):
 
     job: Name
     text: str
-
-
-class Fault(Record):
-    """An error in one line; ``kind`` is for programs."""
-
-    kind: str
-    error: str
-
-
-class ServiceFailedError(DovetailError):
-    """The service could not do what was asked, and not by the asker's fault."""
-
-
-FAULTS: Final[Mapping[str, tuple[type[DovetailError], int]]] = MappingProxyType(
-    {
-        "unknown_job": (UnknownJobError, 404),
-        "refused": (RefusedError, 403),
-        "busy": (BusyError, 503),
-        "input": (InputError, 422),
-        "unsupported": (UnsupportedError, 422),
-        "failed": (ServiceFailedError, 500),
-    }
-)
-"""Every kind of error: what raises it in the service and in the client, and its HTTP status."""
-
-
-def fault_of(error: DovetailError) -> tuple[Fault, int]:
-    """Return how an error is told, and its HTTP status."""
-    for kind, (raised, status) in FAULTS.items():
-        if isinstance(error, raised):
-            return Fault(kind=kind, error=str(error)), status
-    return Fault(kind="failed", error=str(error)), 500
-
-
-def error_of(fault: Fault) -> DovetailError:
-    """Return what the client raises for an error of the service."""
-    raised, _ = FAULTS.get(fault.kind, (ServiceFailedError, 0))
-    return raised(fault.error)

@@ -19,11 +19,12 @@ from dovetail.executor.live.descriptors import take_all
 from dovetail.executor.live.journal import Journal
 from dovetail.executor.live.pools.pool import SAMPLE_S, NodePool, told_awaited
 from dovetail.executor.live.service import Service
+from dovetail.executor.live.small_files import write_kept
 from dovetail.executor.live.watch import WatchOptions
 from dovetail.instances.datasets import Repository
 from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.instances.files import write_data
-from dovetail.live.places import announce, default_directory, default_socket, retract
+from dovetail.live.places import SERVICE_FILE, default_directory, default_socket
 from dovetail.live.pools import pool_named
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _SAMPLE: Final = "sample_s"
+_LOG: Final = logging.getLogger("dovetail.live")
 
 
 def serve(options: Namespace) -> int:
@@ -62,7 +64,7 @@ def serve(options: Namespace) -> int:
         with (
             _ended_by_signals(service.stop),
             serving(service, where, service.ready) as port,
-            _announced(directory, where.path),
+            announced(directory, where.path),
         ):
             _tell(options, pool, where, port)
             service.run()
@@ -126,12 +128,20 @@ def _ended_by_signals(stop: Callable[[], None]) -> Iterator[None]:
 
 
 @contextmanager
-def _announced(directory: Path, socket: Path) -> Iterator[None]:
-    announce(directory, socket)
+def announced(directory: Path, socket: Path) -> Iterator[None]:
+    """Let clients of a directory find its service while the block runs.
+
+    Where that cannot be written, they still find it at the usual place of its socket.
+    """
+    note = directory / SERVICE_FILE
+    try:
+        write_kept({"pid": os.getpid(), "socket": str(socket)}, note)
+    except InputError as error:
+        _LOG.warning("%s", error)
     try:
         yield
     finally:
-        retract(directory)
+        note.unlink(missing_ok=True)
 
 
 def _tell(options: Namespace, pool: NodePool, where: Listening, port: int | None) -> None:

@@ -25,9 +25,9 @@ from faults import state_directory
 from load import ME
 from service_process import Cores, ServiceProcess, Setup
 
-from dovetail.executor.live.brain import JobState
 from dovetail.executor.live.jobs import JobSpec
 from dovetail.executor.live.journal import read_brain
+from dovetail.executor.live.states import JobState
 from dovetail.executor.live.watch import WatchOptions
 from dovetail.executor.simulation import Options, simulate
 from dovetail.instances.datasets import Repository

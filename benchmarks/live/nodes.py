@@ -32,11 +32,11 @@ from faults import state_directory
 from load import ME
 from service_process import Cores, ServiceProcess, Setup, Simulated
 
-from dovetail.executor.live.brain import JobState
 from dovetail.executor.live.jobs import JobSpec
 from dovetail.executor.live.nodes.finding import ListedNodes
 from dovetail.executor.live.pools.nodes import NodesPool
 from dovetail.executor.live.pools.pool import NodePool
+from dovetail.executor.live.states import JobState
 from dovetail.executor.live.views import JobView
 from dovetail.executor.live.watch import WatchOptions
 from dovetail.instances.files import write_data

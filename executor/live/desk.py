@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from dovetail.executor.live.jobs import JobSpec, Owner
-from dovetail.executor.live.views import JobView, ServiceView
 from dovetail.instances.errors import DovetailError
-from dovetail.instances.instance import Instance
-from dovetail.instances.plan import Plan
+
+if TYPE_CHECKING:  # a client needs the errors only
+    from dovetail.executor.live.jobs import JobSpec, Owner
+    from dovetail.executor.live.views import JobView, ServiceView
+    from dovetail.instances.instance import Instance
+    from dovetail.instances.plan import Plan
 
 
 class RefusedError(DovetailError):

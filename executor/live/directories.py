@@ -8,9 +8,12 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
+from typing import Final
 
-from dovetail.instances.errors import InputError
-from dovetail.instances.files import source_name
+from dovetail.instances.errors import InputError, source_name
+
+LOCK: Final = "lock"
+"""The file of a state directory that its service has locked; it holds the number of its process."""
 
 
 def require_own(directory: Path) -> None:

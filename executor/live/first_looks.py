@@ -10,7 +10,8 @@ import math
 from collections.abc import Iterator
 from typing import Final
 
-from dovetail.executor.live.brain import Brain, JobState, LiveJob, WorkloadKey
+from dovetail.executor.live.brain import Brain, LiveJob, WorkloadKey
+from dovetail.executor.live.states import JobState
 from dovetail.solver.policies import Start, State
 from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.placement import idle_gpus

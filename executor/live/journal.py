@@ -30,14 +30,14 @@ from urllib.parse import quote
 from pydantic_core import from_json
 
 from dovetail.executor.live import checkpoint
-from dovetail.executor.live.brain import OVER, Brain, LiveJob, TransitionError
-from dovetail.executor.live.directories import require_own
+from dovetail.executor.live.brain import Brain, LiveJob, TransitionError
+from dovetail.executor.live.directories import LOCK, require_own
 from dovetail.executor.live.events import ANY_EVENT, AnyEvent, Placed, Submitted
-from dovetail.instances.errors import DovetailError
-from dovetail.instances.files import FilePath, source_name
+from dovetail.executor.live.states import OVER
+from dovetail.instances.errors import DovetailError, source_name
+from dovetail.instances.files import FilePath
 
 JOURNAL: Final = "journal.db"
-LOCK: Final = "lock"
 
 APPLICATION_ID: Final = 0x44544A4C
 """SQLite's mark of whose file this is: ``DTJL``."""

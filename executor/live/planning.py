@@ -8,14 +8,16 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final, NamedTuple, Self
 
-from dovetail.executor.live.brain import QUEUED, Brain, JobState, LiveJob
+from dovetail.executor.live.brain import Brain, LiveJob
 from dovetail.executor.live.fair_share import whom_they_wait_for
+from dovetail.executor.live.states import QUEUED, JobState
 from dovetail.executor.state_instance import starting, staying
 from dovetail.formulations.problems import Problem
 from dovetail.instances.checker import CheckReport, check
 from dovetail.instances.errors import DovetailError, InputError
 from dovetail.instances.instance import Instance
-from dovetail.instances.plan import Assignment, ObjectiveName, ObjectiveValue, Plan, Waiting
+from dovetail.instances.objectives import ObjectiveName
+from dovetail.instances.plan import Assignment, ObjectiveValue, Plan, Waiting
 from dovetail.solver.explanations import explain, reasons
 from dovetail.solver.policies import Decision, RoundProof, State
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from dovetail.executor.live.brain import HOLDING, OVER, QUEUED, Brain, JobState, LiveJob
+from dovetail.executor.live.brain import Brain, LiveJob
 from dovetail.executor.live.planning import Lacks
 from dovetail.executor.live.pools.pool import Usage
+from dovetail.executor.live.states import HOLDING, OVER, QUEUED, JobState
 from dovetail.executor.live.views import DeviceView, JobView, StepView
 from dovetail.executor.live.watch import Reading
 from dovetail.instances.instance import Cluster

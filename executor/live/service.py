@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
@@ -30,16 +31,7 @@ from dovetail.executor.live.admission import (
     refuse_others,
     refuse_too_many,
 )
-from dovetail.executor.live.brain import (
-    HOLDING,
-    OVER,
-    QUEUED,
-    Brain,
-    JobState,
-    LiveJob,
-    TransitionError,
-    WorkloadKey,
-)
+from dovetail.executor.live.brain import Brain, LiveJob, TransitionError, WorkloadKey
 from dovetail.executor.live.clock import ServiceClock, boot_id, boot_s
 from dovetail.executor.live.commands import Command, Launch, Release, Stop
 from dovetail.executor.live.desk import BusyError, RefusedError, UnknownJobError
@@ -56,10 +48,11 @@ from dovetail.executor.live.loaded import LoadedLibraries
 from dovetail.executor.live.mailbox import Mailbox, Request
 from dovetail.executor.live.planning import Lacks, of_job, of_round, plan_of
 from dovetail.executor.live.pools.pool import SAMPLE_S, NodePool, Usage, told_awaited
-from dovetail.executor.live.pools.run_files import KEEP_S, PRUNE_S
+from dovetail.executor.live.pools.run_files import KEEP_S, PRUNE_S, RunFiles
 from dovetail.executor.live.presenting import device_views, job_views, powers
 from dovetail.executor.live.recorder import Recorder
 from dovetail.executor.live.room import DiskFullError, require_room
+from dovetail.executor.live.states import HOLDING, OVER, QUEUED, JobState
 from dovetail.executor.live.unfailing import AGAIN_S as POLICY_AGAIN_S
 from dovetail.executor.live.unfailing import UnfailingPolicy, asked
 from dovetail.executor.live.views import JobView, ServiceView
@@ -845,7 +838,14 @@ class Service:
                 self._last_seen.readings,
                 history=True,
             )
-        return view
+        return replace(view, log=self._log_file(view.run))
+
+    def _log_file(self, run: str | None) -> str:
+        """Return where the output of a run's first rank is on this machine; empty: it is not."""
+        if run is None or not self._directory:
+            return ""
+        log = RunFiles(Path(self._directory), run).rank(0).log
+        return str(log) if log.exists() else ""
 
     def is_over(self, job: str) -> bool:
         """Return whether a job is over."""

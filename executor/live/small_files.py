@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from dovetail.instances._syntax import json_text
+from dovetail.instances._json import json_text
 from dovetail.instances.errors import InputError
 from dovetail.instances.files import write_data
 

@@ -17,8 +17,8 @@ from pydantic import Field
 
 from dovetail.instances._record import Count, Name, NonNegative, Record, Share, listed
 from dovetail.instances.datasets.records import Date
-from dovetail.instances.errors import InputError
-from dovetail.instances.files import read_data, source_name, write_data
+from dovetail.instances.errors import InputError, source_name
+from dovetail.instances.files import read_data, write_data
 
 SPLITS_FORMAT: Final = "dovetail-splits/1"
 WHOLE: Final = 100

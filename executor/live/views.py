@@ -1,14 +1,18 @@
-"""What the service shows of itself: the records that every face is made of."""
+"""What the service shows of itself: the records that every face is made of.
+
+Plain data classes, as a client reads what the service has checked and need not check it again.
+"""
 
 from __future__ import annotations
 
-from pydantic import Field
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from dovetail.executor.live.brain import JobState
-from dovetail.instances._record import FrozenMapping, Name, Record
+from dovetail.executor.live.states import JobState
 
 
-class StepView(Record):
+@dataclass(frozen=True, kw_only=True)
+class StepView:
     """A line of a job's history; ``at_s`` is in seconds since the epoch."""
 
     at_s: float
@@ -16,23 +20,25 @@ class StepView(Record):
     why: str
 
 
-class JobView(Record):
+@dataclass(frozen=True, kw_only=True)
+class JobView:
     """A job as its owner sees it.
 
     Times are in seconds since the epoch. ``slowdown`` is measured: its rate alone over its rate
     now; ``predicted`` and ``upper`` are what was believed when it was placed. ``iterations`` are
     those of its slowest rank in this run, ``rate`` per second. Of a job that is over they are the
     last that were seen, slowdowns those while it shared; a service that was started again since
-    has none.
+    has none. ``log`` is the file with the output of the first rank of its last run, where the
+    service's machine has it; views of many jobs have none.
     """
 
-    id: Name
+    id: str
     name: str | None = None
-    owner: Name
+    owner: str
     uid: int
     command: tuple[str, ...]
     cwd: str = ""
-    workload: Name
+    workload: str
     workers: int
     priority: str
     gsla: float | None = None
@@ -62,39 +68,42 @@ class JobView(Record):
     retries: int = 0
     grace_s: float = 0.0
     public_log: bool = False
+    log: str = ""
     history: tuple[StepView, ...] = ()
 
 
-class DeviceView(Record):
+@dataclass(frozen=True, kw_only=True)
+class DeviceView:
     """A device and who is on it; ``trouble`` says why it takes no new jobs, empty where it does."""
 
-    id: Name
-    node: Name
-    rack: Name | None = None
-    model: Name
+    id: str
+    node: str
+    rack: str | None = None
+    model: str
     memory_mib: float
     jobs: tuple[str, ...] = ()
     used_mib: float | None = None
     power_w: float | None = None
     energy_j: float | None = None
-    metrics: FrozenMapping[str, float] = Field({})
+    metrics: Mapping[str, float] = field(default_factory=dict)
     source: str = ""
     trouble: str = ""
 
 
-class ServiceView(Record):
+@dataclass(frozen=True, kw_only=True)
+class ServiceView:
     """The service as a whole. ``decide_s`` is how long its last decision took."""
 
-    pool: Name
+    pool: str
     notice: str
-    policy: Name
-    version: Name
+    policy: str
+    version: str
     pid: int
     directory: str
     started_s: float
     now_s: float
     sequence: int
-    jobs: FrozenMapping[str, int]
+    jobs: Mapping[str, int]
     decide_s: float | None = None
     gap: float | None = None
     dry_run: bool = False

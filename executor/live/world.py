@@ -15,20 +15,14 @@ from typing import Final, Self
 
 from dovetail.executor.live import events
 from dovetail.executor.live.beliefs import WHOLE, Belief, Beliefs
-from dovetail.executor.live.brain import (
-    HOLDING,
-    OVER,
-    Brain,
-    JobState,
-    LiveJob,
-    WorkloadKey,
-)
+from dovetail.executor.live.brain import Brain, LiveJob, WorkloadKey
 from dovetail.executor.live.device_check import why_not_free
 from dovetail.executor.live.jobs import JobSpec, Run, Seat
 from dovetail.executor.live.kind_state import KindState, useful_caps
 from dovetail.executor.live.kinds import Kind, Layout, workload_name
 from dovetail.executor.live.newcomers import Host, Newcomers
 from dovetail.executor.live.past import Past
+from dovetail.executor.live.states import HOLDING, OVER, JobState
 from dovetail.executor.second_opinion import malformed, violations
 from dovetail.executor.state_instance import instance_of
 from dovetail.formulations.rules import most_bound, slowdown_alone

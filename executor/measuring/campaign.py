@@ -9,8 +9,8 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import Field, model_validator
 
 from dovetail.instances._record import Count, Name, Positive, Record, Share, rule_broken, shown
-from dovetail.instances.errors import InputError
-from dovetail.instances.files import FilePath, read_data, source_name
+from dovetail.instances.errors import InputError, source_name
+from dovetail.instances.files import FilePath, read_data
 
 CAMPAIGN_FORMAT: Final = "dovetail-campaign/1"
 

@@ -22,8 +22,8 @@ from dovetail.executor.measuring.campaign import CAMPAIGN_FORMAT, Campaign, OwnW
 from dovetail.executor.measuring.records import LEDGER_FORMAT, Machine, Result
 from dovetail.instances._record import Record, shown
 from dovetail.instances._syntax import parse_json
-from dovetail.instances.errors import DovetailError, InputError
-from dovetail.instances.files import FilePath, read_bytes, source_name
+from dovetail.instances.errors import DovetailError, InputError, source_name
+from dovetail.instances.files import FilePath, read_bytes
 
 LEDGER: Final = "results.jsonl"
 

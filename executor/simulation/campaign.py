@@ -29,9 +29,9 @@ from dovetail.executor.simulation.beliefs import Model
 from dovetail.executor.simulation.pool import SimulatedPool
 from dovetail.executor.simulation.results import RunResult, prepare, remove_unfinished
 from dovetail.executor.simulation.setup import Scenario, Setup
-from dovetail.instances._syntax import json_text
-from dovetail.instances.errors import DovetailError, InputError
-from dovetail.instances.files import read_bytes, source_name
+from dovetail.instances._json import json_text
+from dovetail.instances.errors import DovetailError, InputError, source_name
+from dovetail.instances.files import read_bytes
 from dovetail.solver.outside import own_traceback
 from dovetail.solver.policies import class_named, policy_label, policy_named
 

@@ -27,9 +27,9 @@ from dovetail.executor.simulation.metrics import (
     stay_table,
     summary,
 )
-from dovetail.instances._syntax import json_text
-from dovetail.instances.errors import InputError
-from dovetail.instances.files import read_bytes, read_data, source_name
+from dovetail.instances._json import json_text
+from dovetail.instances.errors import InputError, source_name
+from dovetail.instances.files import read_bytes, read_data
 from dovetail.instances.traces import Trace
 
 RUN_FORMAT: Final = "dovetail-run/1"

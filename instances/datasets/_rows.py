@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from dovetail.instances._record import Record, closest, listed, shown
+from dovetail.instances._record import Record, listed, shown
 from dovetail.instances.datasets.records import Measurement, SoloProfile
-from dovetail.instances.errors import InputError
+from dovetail.instances.errors import InputError, closest
 from dovetail.instances.importers._tables import Row, as_number
 from dovetail.instances.instance import METRICS
 

@@ -33,8 +33,8 @@ from dovetail.instances.datasets._rows import (
 )
 from dovetail.instances.datasets.records import DataSet, Measurement
 from dovetail.instances.datasets.repository import Repository, is_repository
-from dovetail.instances.errors import InputError
-from dovetail.instances.files import FilePath, source_name, write_bytes
+from dovetail.instances.errors import InputError, source_name
+from dovetail.instances.files import FilePath, write_bytes
 from dovetail.instances.importers._measured import doubts, require_slowdowns, slowdowns_of
 from dovetail.instances.importers._tables import read_table
 

@@ -21,8 +21,8 @@ from urllib.parse import quote
 
 from dovetail.instances._record import Record
 from dovetail.instances.datasets.records import DataSet, Measurement, SoloProfile
-from dovetail.instances.errors import InputError, UnsupportedError
-from dovetail.instances.files import FilePath, source_name
+from dovetail.instances.errors import InputError, UnsupportedError, source_name
+from dovetail.instances.files import FilePath
 
 ENDINGS = (".db", ".sqlite")
 """How the name of a repository ends."""

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from dovetail.instances._record import Record, listed, shown
-from dovetail.instances.errors import InputError
-from dovetail.instances.files import read_bytes, source_name
+from dovetail.instances.errors import InputError, source_name
+from dovetail.instances.files import read_bytes
 
 MOST_ROWS = 2_000_000
 """A small packed file may hold any number of short rows, each of which becomes a record."""

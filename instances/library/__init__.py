@@ -7,12 +7,12 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
-from dovetail.instances._record import NonNegative, Number, Record, Text, hint, listed, shown
+from dovetail.instances._record import NonNegative, Number, Record, Text, listed, shown
 from dovetail.instances._syntax import parse_yaml
-from dovetail.instances.errors import InputError
+from dovetail.instances.errors import InputError, hint
 from dovetail.instances.files import read_instance
 from dovetail.instances.instance import Instance
-from dovetail.instances.plan import ObjectiveName
+from dovetail.instances.objectives import ObjectiveName
 
 __all__ = ["Entry", "Optimum", "load", "manifest", "names", "path"]
 

@@ -11,8 +11,8 @@ from datetime import datetime
 from pathlib import Path
 
 from dovetail.instances._record import Name, Record, Text
-from dovetail.instances.errors import InputError
-from dovetail.instances.files import read_data, source_name
+from dovetail.instances.errors import InputError, source_name
+from dovetail.instances.files import read_data
 from dovetail.instances.traces._left_out import left_out
 from dovetail.instances.traces._moments import moment
 from dovetail.instances.traces.trace import Trace, TraceJob

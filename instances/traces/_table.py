@@ -20,8 +20,7 @@ from dovetail.instances.datasets._rows import (
     used,
 )
 from dovetail.instances.datasets.files import csv_bytes
-from dovetail.instances.errors import InputError
-from dovetail.instances.files import source_name
+from dovetail.instances.errors import InputError, source_name
 from dovetail.instances.importers._tables import Row, as_number, read_table
 from dovetail.instances.traces._left_out import left_out
 from dovetail.instances.traces.trace import Trace, TraceJob

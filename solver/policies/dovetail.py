@@ -11,7 +11,7 @@ import numpy as np
 
 from dovetail.formulations.completion import Completion
 from dovetail.formulations.problems import Problem
-from dovetail.instances.plan import ObjectiveName
+from dovetail.instances.objectives import ObjectiveName
 from dovetail.solver.policies.beliefs import BeliefBook
 from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.patience import Patience

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from dovetail.instances.errors import UnsupportedError
-from dovetail.instances.plan import OBJECTIVES, ObjectiveName
+from dovetail.instances.objectives import OBJECTIVES, ObjectiveName
 from dovetail.solver.outside import path_of
 from dovetail.solver.policies.state import Job, Reservation, State
 

@@ -9,8 +9,8 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import Any, Final, get_type_hints
 
-from dovetail.instances._record import hint, listed
-from dovetail.instances.errors import UnsupportedError, require_call
+from dovetail.instances._record import listed
+from dovetail.instances.errors import UnsupportedError, hint, require_call
 from dovetail.solver.outside import PREFIX, class_at
 from dovetail.solver.policies.policy import Policy
 

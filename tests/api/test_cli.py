@@ -18,7 +18,7 @@ from dovetail.instances import library
 from dovetail.instances.checker import check
 from dovetail.instances.files import read_instance, read_plan, write_instance
 from dovetail.instances.generate import generate
-from dovetail.instances.plan import OBJECTIVES
+from dovetail.instances.objectives import OBJECTIVES
 from dovetail.solver.rounds import solve, unknown_pairs
 from tests.data import example_data
 from tests.executor.live.waiting import LIMIT_S

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from dovetail.comparison import RANDOM_RUNS, THIS_PLAN, compare
-from dovetail.instances.plan import OBJECTIVES, Plan
+from dovetail.instances.objectives import OBJECTIVES
+from dovetail.instances.plan import Plan
 from dovetail.solver.rounds import solve
 from tests.api import samples
 from tests.data import small

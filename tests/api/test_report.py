@@ -13,7 +13,8 @@ from dovetail.comparison import compare
 from dovetail.instances import library
 from dovetail.instances.checker import check
 from dovetail.instances.generate import generate
-from dovetail.instances.plan import OBJECTIVES, Plan
+from dovetail.instances.objectives import OBJECTIVES
+from dovetail.instances.plan import Plan
 from dovetail.report import report_html
 from dovetail.solver.rounds import solve
 from tests.api import samples

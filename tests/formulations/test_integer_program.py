@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.scores import ceiling, score
 from dovetail.instances.instance import Instance
-from dovetail.instances.plan import OBJECTIVES, ObjectiveName
+from dovetail.instances.objectives import OBJECTIVES, ObjectiveName
 from dovetail.solver.greedy import Rule, greedy_counts
 from dovetail.solver.types import Limits
 from tests.data import small

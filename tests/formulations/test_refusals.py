@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dovetail.formulations.groups import list_groups
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.refusals import NO_LEAVER, Refusal, Refusals, sites_of
-from dovetail.instances.plan import OBJECTIVES, ObjectiveName
+from dovetail.instances.objectives import OBJECTIVES, ObjectiveName
 from tests.strategies import Shape, random_instance
 
 Group = tuple[int, frozenset[tuple[int, int]]]

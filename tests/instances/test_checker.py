@@ -13,7 +13,8 @@ from dovetail.instances._check_values import sensitivities
 from dovetail.instances.checker import CheckReport, check
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Instance
-from dovetail.instances.plan import OBJECTIVES, Assignment, ObjectiveName, Plan
+from dovetail.instances.objectives import OBJECTIVES, ObjectiveName
+from dovetail.instances.plan import Assignment, Plan
 from dovetail.instances.requirements import require_fields
 from tests.oracle import TWO_STAGE, Optimum, optimum
 from tests.strategies import Shape, random_instance

@@ -15,12 +15,11 @@ import yaml
 from hypothesis import given
 
 from dovetail.instances import _syntax
-from dovetail.instances.errors import InputError
+from dovetail.instances.errors import InputError, source_name
 from dovetail.instances.files import (
     read_data,
     read_instance,
     read_plan,
-    source_name,
     write_data,
     write_instance,
     write_plan,

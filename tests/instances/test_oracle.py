@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from dovetail.instances.checker import CheckReport, check
 from dovetail.instances.instance import Instance, Job
-from dovetail.instances.plan import OBJECTIVES, Assignment, ObjectiveName, Plan
+from dovetail.instances.objectives import OBJECTIVES, ObjectiveName
+from dovetail.instances.plan import Assignment, Plan
 from tests.data import vectors
 from tests.oracle import TWO_STAGE, optimum
 from tests.strategies import Shape, instances, random_instance

@@ -16,7 +16,7 @@ from dovetail.instances import library
 from dovetail.instances.checker import CheckReport, check
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.instance import Instance
-from dovetail.instances.plan import OBJECTIVES, ObjectiveName
+from dovetail.instances.objectives import OBJECTIVES, ObjectiveName
 from dovetail.solver.rounds import Result, solve
 from dovetail.solver.types import relative_gap
 from tests.data import vectors

@@ -18,7 +18,7 @@ from dovetail.instances.checker import with_claims
 from dovetail.instances.errors import InputError
 from dovetail.instances.generate import generate
 from dovetail.instances.instance import Instance
-from dovetail.instances.plan import OBJECTIVES
+from dovetail.instances.objectives import OBJECTIVES
 from dovetail.solver import rounds
 from dovetail.solver.explanations import NOT_EXAMINED, explain
 from tests.data import small

@@ -13,7 +13,7 @@ import pytest
 
 from dovetail.instances.errors import UnsupportedError
 from dovetail.instances.instance import Instance
-from dovetail.instances.plan import OBJECTIVES, ObjectiveName
+from dovetail.instances.objectives import OBJECTIVES, ObjectiveName
 from dovetail.solver.rounds import solve
 from tests.oracle import optimum
 from tests.solver.contract import FAR, GANGS, PLAIN, assert_proven

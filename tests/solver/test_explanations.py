@@ -18,14 +18,8 @@ from dovetail.instances.checker import check
 from dovetail.instances.errors import InputError
 from dovetail.instances.generate import generate
 from dovetail.instances.instance import Cluster, Instance
-from dovetail.instances.plan import (
-    OBJECTIVES,
-    Assignment,
-    Nearest,
-    ObjectiveName,
-    ObjectiveValue,
-    Plan,
-)
+from dovetail.instances.objectives import OBJECTIVES, ObjectiveName
+from dovetail.instances.plan import Assignment, Nearest, ObjectiveValue, Plan
 from dovetail.solver import explanations
 from dovetail.solver.explanations import (
     NOT_EXAMINED,

@@ -10,7 +10,7 @@ from dovetail.formulations.pair_graph import PartialSharingError
 from dovetail.formulations.problems import Problem
 from dovetail.instances.checker import check
 from dovetail.instances.generate import generate
-from dovetail.instances.plan import OBJECTIVES
+from dovetail.instances.objectives import OBJECTIVES
 from dovetail.solver.partial_pairs import best_partial_sharing
 from dovetail.solver.rounds import solve
 from dovetail.solver.types import OPTIMAL_GAP, Limits, relative_gap

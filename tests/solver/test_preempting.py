@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from dovetail.instances.checker import check
 from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.instances.instance import Instance
-from dovetail.instances.plan import OBJECTIVES, Plan
+from dovetail.instances.objectives import OBJECTIVES
+from dovetail.instances.plan import Plan
 from dovetail.solver.rounds import solve
 from tests.data import small
 from tests.solver.contract import FAMILIES

@@ -9,7 +9,7 @@ import pytest
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.scores import score
 from dovetail.instances.generate import generate
-from dovetail.instances.plan import OBJECTIVES
+from dovetail.instances.objectives import OBJECTIVES
 from dovetail.solver.greedy import greedy_counts
 from dovetail.solver.types import Limits
 from dovetail.solver.warm_start import start_counts

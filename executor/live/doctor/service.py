@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from dovetail.executor.live.directories import LOCK
 from dovetail.executor.live.doctor.finding import Finding, Level
-from dovetail.executor.live.journal import LOCK
 from dovetail.executor.live.mps.processes import look
 
 _LEAST_DISK: Final = 2**30

@@ -8,8 +8,8 @@ from pydantic import Field
 
 from dovetail.instances._record import Count, FrozenMapping, Name, NonNegative, Record, Text
 from dovetail.instances.datasets.records import Date
-from dovetail.instances.errors import InputError
-from dovetail.instances.files import FilePath, read_data, source_name, write_data
+from dovetail.instances.errors import InputError, source_name
+from dovetail.instances.files import FilePath, read_data, write_data
 
 PROOF_FORMAT: Final = "dovetail-proof/1"
 

@@ -18,9 +18,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from dovetail.executor.live.brain import OVER, JobState
 from dovetail.executor.live.desk import RefusedError, UnknownJobError
 from dovetail.executor.live.jobs import JobSpec, Owner
+from dovetail.executor.live.states import OVER, JobState
 from dovetail.instances.errors import DovetailError, InputError
 from dovetail.live import application
 from dovetail.live.client import Client

@@ -338,7 +338,6 @@ def test_root_shows_its_token_to_nobody_who_takes_an_agent_s_place(run, short_pa
 @pytest.mark.parametrize(
     ("words", "module", "told"),
     [
-        (("queue",), "httpx", "asking a service needs httpx: pip install './dovetail[live]'"),
         (("serve",), "uvicorn", "dovetail serve needs uvicorn: pip install './dovetail[live]'"),
         (("serve",), "fastapi", "dovetail serve needs fastapi: pip install './dovetail[live]'"),
     ],

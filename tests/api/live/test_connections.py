@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from dovetail.executor.live.brain import JobState
+from dovetail.executor.live.states import JobState
 from dovetail.live import connections
 from dovetail.live.client import Client
 from dovetail.live.connections import Peer, Room

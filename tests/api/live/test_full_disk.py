@@ -8,10 +8,10 @@ import subprocess
 
 import pytest
 
-from dovetail.executor.live.brain import JobState
 from dovetail.executor.live.desk import BusyError
 from dovetail.executor.live.nodes.fence import raise_epoch
 from dovetail.executor.live.nodes.lease import Granted
+from dovetail.executor.live.states import JobState
 from dovetail.live.client import Client
 from tests.api.live.services import served
 from tests.executor.live.local_runs import cleared

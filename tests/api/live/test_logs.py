@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from dovetail.executor.live.brain import OVER, JobState
 from dovetail.executor.live.desk import RefusedError
+from dovetail.executor.live.states import OVER, JobState
 from dovetail.live import logs
 from dovetail.live.logs import Log, followed, last_lines, written
 from tests.executor.live.waiting import LIMIT_S

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import ExitStack
 
 import pytest
 
@@ -15,13 +16,12 @@ from dovetail.live.places import (
     ROOT_DIRECTORY,
     ROOT_SOCKET,
     NoServiceError,
-    announce,
     checked_socket,
     default_directory,
     default_socket,
     find_service,
-    retract,
 )
+from dovetail.live.serving import announced
 from tests.api.live.services import ME
 
 TOKEN = "0123456789abcdef0123456789abcdef"
@@ -88,9 +88,8 @@ def test_a_service_is_found_where_it_was_announced(monkeypatch, tmp_path):
     monkeypatch.setenv("DOVETAIL_HOME", str(tmp_path))
     with pytest.raises(NoServiceError, match="start one with dovetail serve"):
         find_service()
-    announce(tmp_path, tmp_path / "other.sock")
-    assert find_service() == str(tmp_path / "other.sock")
-    retract(tmp_path)
+    with announced(tmp_path, tmp_path / "other.sock"):
+        assert find_service() == str(tmp_path / "other.sock")
     with pytest.raises(NoServiceError):
         find_service()
     (tmp_path / "service.json").write_text("[]")
@@ -103,24 +102,26 @@ def test_a_service_is_found_where_it_was_announced(monkeypatch, tmp_path):
 def test_a_service_that_is_being_started_is_waited_for(monkeypatch, tmp_path):
     monkeypatch.delenv("DOVETAIL_SERVICE", raising=False)
     monkeypatch.setenv("DOVETAIL_HOME", str(tmp_path))
-    with Journal(tmp_path):
+    with Journal(tmp_path), ExitStack() as service:
         monkeypatch.setattr(places, "START_S", 0.3)
         told = rf"^the service in {tmp_path} \(process {os.getpid()}\) is still starting$"
         with pytest.raises(NoServiceError, match=told):
             find_service()
         monkeypatch.setattr(places, "START_S", 60.0)
-        starting = threading.Timer(0.3, announce, (tmp_path, tmp_path / "new.sock"))
+        listens = announced(tmp_path, tmp_path / "new.sock")
+        starting = threading.Timer(0.3, service.enter_context, (listens,))
         starting.start()
         assert find_service() == str(tmp_path / "new.sock")
         starting.join()
-        retract(tmp_path)
     with pytest.raises(NoServiceError, match="start one with dovetail serve"):
         find_service()
     monkeypatch.setattr(places, "MOMENT_S", 60.0)
-    called = threading.Timer(0.3, announce, (tmp_path, tmp_path / "new.sock"))
-    called.start()
-    assert find_service() == str(tmp_path / "new.sock")
-    called.join()
+    with ExitStack() as service:
+        listens = announced(tmp_path, tmp_path / "new.sock")
+        called = threading.Timer(0.3, service.enter_context, (listens,))
+        called.start()
+        assert find_service() == str(tmp_path / "new.sock")
+        called.join()
 
 
 def test_a_socket_has_no_longer_name_than_the_kernel_takes(tmp_path):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from dovetail.executor.live.brain import Brain, JobState
+from dovetail.executor.live.brain import Brain
 from dovetail.executor.live.commands import Release
 from dovetail.executor.live.events import (
     AnyEvent,
@@ -25,6 +25,7 @@ from dovetail.executor.live.events import (
 )
 from dovetail.executor.live.jobs import JobSpec, Owner, Run, Seat
 from dovetail.executor.live.pools.pool import NodePool
+from dovetail.executor.live.states import JobState
 from tests.executor.live.waiting import LIMIT_S, wait_until
 
 ME = Owner(name="me", uid=os.getuid(), gid=os.getgid())

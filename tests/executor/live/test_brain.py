@@ -6,18 +6,10 @@ import pytest
 
 from dovetail.executor.live import brain as rules
 from dovetail.executor.live import events
-from dovetail.executor.live.brain import (
-    HOLDING,
-    MOST_LOSSES,
-    OVER,
-    QUEUED,
-    TRANSITIONS,
-    JobState,
-    RankState,
-    TransitionError,
-)
+from dovetail.executor.live.brain import MOST_LOSSES, RankState, TransitionError
 from dovetail.executor.live.commands import Launch, Release, Stop
 from dovetail.executor.live.jobs import Seat
+from dovetail.executor.live.states import HOLDING, OVER, QUEUED, TRANSITIONS, JobState
 from tests.executor.live.telling import BOB, Story, run_of, spec
 
 

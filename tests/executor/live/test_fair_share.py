@@ -7,11 +7,11 @@ import os
 import pytest
 
 from dovetail.executor.live import checkpoint
-from dovetail.executor.live.brain import OVER, QUEUED
 from dovetail.executor.live.desk import RefusedError
 from dovetail.executor.live.fair_share import standings
 from dovetail.executor.live.jobs import Owner
 from dovetail.executor.live.journal import read_brain
+from dovetail.executor.live.states import OVER, QUEUED
 from dovetail.instances.errors import InputError
 
 from .telling import ANN, BOB, Story

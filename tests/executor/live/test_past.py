@@ -6,8 +6,9 @@ import math
 
 import pytest
 
-from dovetail.executor.live.brain import JobState, LiveJob, Step
+from dovetail.executor.live.brain import LiveJob, Step
 from dovetail.executor.live.past import Past
+from dovetail.executor.live.states import JobState
 
 from .telling import spec
 

@@ -18,9 +18,10 @@ from hypothesis.stateful import (
 
 from dovetail.executor.live import brain as rules
 from dovetail.executor.live import events
-from dovetail.executor.live.brain import HOLDING, OVER, TRANSITIONS, Brain, TransitionError
+from dovetail.executor.live.brain import Brain, TransitionError
 from dovetail.executor.live.invariants import violations
 from dovetail.executor.live.journal import JOURNAL, Journal, read_brain, read_events
+from dovetail.executor.live.states import HOLDING, OVER, TRANSITIONS
 from tests.executor.live.fate import random_event
 from tests.executor.live.telling import GPUS
 

@@ -9,12 +9,12 @@ from itertools import pairwise
 
 import pytest
 
-from dovetail.executor.live.brain import JobState
 from dovetail.executor.live.desk import BusyError, RefusedError, UnknownJobError
 from dovetail.executor.live.jobs import JobSpec, Owner
 from dovetail.executor.live.journal import Journal, JournalError, read_events
 from dovetail.executor.live.pools.simulated import SimulatedNode
 from dovetail.executor.live.service import Service
+from dovetail.executor.live.states import JobState
 from dovetail.executor.live.watch import WatchOptions
 from dovetail.instances.datasets import Repository
 from dovetail.instances.errors import InputError

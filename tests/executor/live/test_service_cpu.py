@@ -9,11 +9,11 @@ from contextlib import contextmanager
 
 import pytest
 
-from dovetail.executor.live.brain import JobState
 from dovetail.executor.live.journal import Journal
 from dovetail.executor.live.pools.cpu import open_cpu_pool
 from dovetail.executor.live.pools.pool import SAMPLE_S
 from dovetail.executor.live.service import Service
+from dovetail.executor.live.states import JobState
 from dovetail.executor.live.watch import WatchOptions
 from dovetail.instances.datasets import Repository
 from tests.executor.live.local_runs import cleared, python

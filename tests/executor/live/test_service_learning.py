@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dovetail.executor.live.brain import JobState
 from dovetail.executor.live.pools.simulated import SimulatedNode
+from dovetail.executor.live.states import JobState
 from dovetail.executor.live.watch import WatchOptions
 from dovetail.instances.checker import check
 from dovetail.instances.datasets import Repository

@@ -4,16 +4,9 @@ import re
 from itertools import product
 from pathlib import Path
 
-from dovetail.executor.live.brain import (
-    HOLDING,
-    KEPT_OVER,
-    MOST_LOSSES,
-    OVER,
-    QUEUED,
-    TRANSITIONS,
-    JobState,
-)
+from dovetail.executor.live.brain import KEPT_OVER, MOST_LOSSES
 from dovetail.executor.live.journal import EVENTS_A_CHECKPOINT
+from dovetail.executor.live.states import HOLDING, OVER, QUEUED, TRANSITIONS, JobState
 
 PAGE = (Path(__file__).parents[3] / "docs" / "live-states.md").read_text(encoding="utf-8")
 BOXES = {"queued": QUEUED, "holding": HOLDING, "over": OVER}

@@ -11,7 +11,8 @@ import pytest
 from dovetail import check, solve
 from dovetail.executor.live import events
 from dovetail.executor.live.beliefs import Beliefs
-from dovetail.executor.live.brain import HOLDING, JobState, TransitionError
+from dovetail.executor.live.brain import TransitionError
+from dovetail.executor.live.states import HOLDING, JobState
 from dovetail.executor.live.world import CannotStartError, World, in_groups, workload_name
 from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
 from dovetail.instances.instance import Cluster, Metrics

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from dovetail.executor.live.brain import JobState
 from dovetail.executor.live.journal import Journal, read_brain
 from dovetail.executor.live.pools.nodes import NodesPool
 from dovetail.executor.live.service import Service
+from dovetail.executor.live.states import JobState
 from dovetail.instances.datasets import Repository
 from dovetail.instances.errors import InputError
 from tests.executor.live.local_runs import left_over, python

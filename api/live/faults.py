@@ -1,0 +1,56 @@
+"""What both ends of the HTTP API agree on: names, and how errors are told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from dovetail.executor.live.desk import BusyError, RefusedError, UnknownJobError
+from dovetail.instances.errors import DovetailError, InputError, UnsupportedError
+
+TOKEN_VARIABLE: Final = "DOVETAIL_TOKEN"
+"""Where a client finds its user's token."""
+
+KEY_HEADER: Final = "Idempotency-Key"
+"""Names a submission, so that asking for it again accepts no job twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """An error in one line; ``kind`` is for programs."""
+
+    kind: str
+    error: str
+
+
+class ServiceFailedError(DovetailError):
+    """The service could not do what was asked, and not by the asker's fault."""
+
+
+FAULTS: Final[Mapping[str, tuple[type[DovetailError], int]]] = MappingProxyType(
+    {
+        "unknown_job": (UnknownJobError, 404),
+        "refused": (RefusedError, 403),
+        "busy": (BusyError, 503),
+        "input": (InputError, 422),
+        "unsupported": (UnsupportedError, 422),
+        "failed": (ServiceFailedError, 500),
+    }
+)
+"""Every kind of error: what raises it in the service and in the client, and its HTTP status."""
+
+
+def fault_of(error: DovetailError) -> tuple[Fault, int]:
+    """Return how an error is told, and its HTTP status."""
+    for kind, (raised, status) in FAULTS.items():
+        if isinstance(error, raised):
+            return Fault(kind=kind, error=str(error)), status
+    return Fault(kind="failed", error=str(error)), 500
+
+
+def error_of(fault: Fault) -> DovetailError:
+    """Return what the client raises for an error of the service."""
+    raised, _ = FAULTS.get(fault.kind, (ServiceFailedError, 0))
+    return raised(fault.error)

@@ -1,0 +1,86 @@
+"""The states of a job and the changes between them; ``docs/live-states.md`` has the diagram.
+
+Apart from the state machine, so that a client of the service loads this much of it and no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final, Self
+
+
+class JobState(StrEnum):
+    """What a job is doing; ``docs/live-states.md`` has the diagram.
+
+    Attributes
+    ----------
+    meaning : str
+        In words.
+    """
+
+    meaning: str
+
+    def __new__(cls, value: str, meaning: str) -> Self:
+        """Make a member of its name and what that means."""
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.meaning = meaning
+        return member
+
+    SUBMITTED = "submitted", "Its workload has no profile: it may start alone only."
+    WAITING = "waiting", "Its workload has a profile: it may start, alone or beside others."
+    STARTING = "starting", "Its ranks are being started, all or none."
+    PROFILING = "profiling", "It runs alone and is being measured; nobody may join."
+    RUNNING = "running", "Every rank is proven to run under its cap, or has ended well."
+    STOPPING = "stopping", "It is being ended, until every rank is proven gone."
+    LOST = "lost", "Nobody can say whether a rank still runs."
+    FINISHED = "finished", "Every rank ended with status 0, and nobody had asked it to."
+    FAILED = "failed", "It went wrong more often than it may, or broke a limit."
+    CANCELLED = "cancelled", "Its owner or an administrator wanted it gone."
+
+
+OVER: Final = frozenset({JobState.FINISHED, JobState.FAILED, JobState.CANCELLED})
+"""States that a job never leaves."""
+
+HOLDING: Final = frozenset(
+    {
+        JobState.STARTING,
+        JobState.PROFILING,
+        JobState.RUNNING,
+        JobState.STOPPING,
+        JobState.LOST,
+    }
+)
+"""States in which a job's devices are busy."""
+
+QUEUED: Final = frozenset({JobState.SUBMITTED, JobState.WAITING})
+"""States in which a job waits for devices."""
+
+_S = JobState
+TRANSITIONS: Final[Mapping[JobState, frozenset[JobState]]] = MappingProxyType(
+    {
+        _S.SUBMITTED: frozenset({_S.WAITING, _S.STARTING, _S.CANCELLED}),
+        _S.WAITING: frozenset({_S.STARTING, _S.CANCELLED}),
+        _S.STARTING: frozenset(
+            {_S.PROFILING, _S.RUNNING, _S.STOPPING, _S.LOST}
+            | {_S.FINISHED, _S.FAILED, _S.WAITING, _S.SUBMITTED}
+        ),
+        _S.PROFILING: frozenset(
+            {_S.RUNNING, _S.STOPPING, _S.LOST, _S.FINISHED, _S.FAILED, _S.SUBMITTED}
+        ),
+        _S.RUNNING: frozenset(
+            {_S.STOPPING, _S.LOST, _S.FINISHED, _S.FAILED, _S.WAITING, _S.SUBMITTED}
+        ),
+        _S.STOPPING: frozenset({_S.WAITING, _S.SUBMITTED, _S.FAILED, _S.CANCELLED}),
+        _S.LOST: frozenset(
+            {_S.STARTING, _S.PROFILING, _S.RUNNING, _S.STOPPING}
+            | {_S.FINISHED, _S.FAILED, _S.WAITING, _S.SUBMITTED}
+        ),
+        _S.FINISHED: frozenset(),
+        _S.FAILED: frozenset(),
+        _S.CANCELLED: frozenset(),
+    }
+)
+"""Every change of a job's state that there is."""

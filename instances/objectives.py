@@ -1,0 +1,8 @@
+"""The names of the objectives; ``docs/concepts.md`` tells what each means."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+ObjectiveName = Literal["throughput", "slowdown", "sensitivity", "jct", "energy", "completion"]
+OBJECTIVES: tuple[ObjectiveName, ...] = get_args(ObjectiveName)
