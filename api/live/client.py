@@ -52,7 +52,7 @@ class _NoAnswerError(NoServiceError):
 
 
 class Client:
-    """A connection to a service.
+    """A service as a program asks it, from any thread.
 
     What the service refuses is raised as the ``Desk`` raises it.
 
@@ -72,7 +72,7 @@ class Client:
     def __init__(self, service: str | None = None, token: str | None = None) -> None:
         self.service_name = service or find_service()
         self._token = token or os.environ.get(TOKEN_VARIABLE)
-        self._connection = self._connected()
+        self._idle = [self._connection()]
 
     @property
     def on_this_machine(self) -> bool:
@@ -88,7 +88,8 @@ class Client:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._connection.close()
+        while self._idle:
+            self._idle.pop().close()
 
     def submit(self, jobs: Sequence[Mapping[str, Any]], key: str | None = None) -> tuple[str, ...]:
         """Submit jobs, all or none, by the fields of ``JobSpec`` without its owner.
@@ -163,16 +164,15 @@ class Client:
         asked: dict[str, Any] = {"rank": rank, "follow": str(follow).lower()}
         if lines is not None:
             asked["lines"] = lines
-        with self._answered():
-            # Another connection: whoever reads may ask for more before the end.
-            connection = self._connected()
-            try:
+        connection = self._connection()
+        try:
+            with self._answered():
                 connection.timeout = None
                 answer = self._ask(connection, "GET", _path("jobs", job, "log", **asked))
                 while chunk := answer.read1(_CHUNK):
                     yield chunk
-            finally:
-                connection.close()
+        finally:
+            connection.close()
         if follow and not self._is_over(job):
             raise NoServiceError(f"the service at {self.service_name} ended before {job}")
 
@@ -201,7 +201,7 @@ class Client:
 
     # HTTP.
 
-    def _connected(self) -> HTTPConnection:
+    def _connection(self) -> HTTPConnection:
         name = self.service_name
         if not _is_url(name):
             return _UnixConnection(name, timeout=_TIMEOUT_S)
@@ -225,8 +225,14 @@ class Client:
         body: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] = {},
     ) -> Any:  # noqa: ANN401 (JSON)
-        with self._answered():
-            text = self._ask(self._connection, method, path, body, headers).read()
+        connection = self._idle.pop() if self._idle else self._connection()
+        try:
+            with self._answered():
+                text = self._ask(connection, method, path, body, headers).read()
+        except BaseException:
+            connection.close()
+            raise
+        self._idle.append(connection)
         return json.loads(text)
 
     def _ask(
@@ -268,11 +274,10 @@ class Client:
 
     @contextmanager
     def _answered(self) -> Iterator[None]:
-        """Tell in one line that no answer came; the next request makes a new connection."""
+        """Tell in one line that no answer came."""
         try:
             yield
         except (OSError, HTTPException) as error:
-            self._connection.close()
             what = "" if isinstance(error, HTTPException | ConnectionError) else f": {error}"
             raise _NoAnswerError(f"the service at {self.service_name} went away{what}") from None
 
@@ -310,7 +315,7 @@ def _job(data: Mapping[str, Any]) -> JobView:
     steps = tuple(
         _made(StepView, {**step, "state": JobState[step["state"].upper()]}) for step in history
     )
-    return _made(JobView, {**data, "state": state, "history": steps})
+    return _made(JobView, {**data, "state": state, "history": tuple(steps)})
 
 
 def _service(data: Mapping[str, Any]) -> ServiceView:

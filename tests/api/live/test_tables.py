@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from rich.console import Console
 
@@ -237,7 +239,7 @@ def pool(nodes, each):
 @pytest.mark.parametrize("nodes", [3, 200])
 def test_many_nodes_fit_too(nodes, width):
     gang = job(gpus=tuple(f"n{k}/gpu{j}" for k in range(16) for j in range(4)), shares=(None,) * 64)
-    gang = gang.replace(co_runners=((),) * 64, pids=(1,) * 64, statuses=(None,) * 64)
+    gang = replace(gang, co_runners=((),) * 64, pids=(1,) * 64, statuses=(None,) * 64)
     text = printed(dashboard(pool(nodes, 4), [gang, waiting(3)], 10), width)
     assert max(map(len, text.splitlines())) <= width
     assert "…" not in text
