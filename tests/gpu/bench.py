@@ -74,24 +74,16 @@ class Client:
         )
         self.pid = bench.pids[name] = self.process.pid
         self._events = []
-        self._said = threading.Condition()
-        self._ended = False
         self._reader = threading.Thread(target=self._listen, daemon=True)
         self._reader.start()
 
-    def events(self, kind):
-        with self._said:
-            return [event for event in self._events if event["event"] == kind]
+    def events(self, *kinds):
+        return [event for event in list(self._events) if event["event"] in kinds]
 
     def wait(self, *kinds, within_s=READY_S):
         """Wait for the first event of these kinds; None where none came, or none will."""
-
-        def found():
-            return next((event for event in self._events if event["event"] in kinds), None)
-
-        with self._said:
-            self._said.wait_for(lambda: found() or self._ended, within_s)
-            return found()
+        awaited(lambda: self.events(*kinds) or not self._reader.is_alive(), within_s)
+        return next(iter(self.events(*kinds)), None)
 
     def wait_or_skip(self, *kinds, within_s=READY_S):
         """Wait for an event; an error, or none in time, means that the test cannot be made."""
@@ -153,13 +145,8 @@ class Client:
             for line in self.process.stdout:
                 self._bench.line(f"{self.name} {self.pid}", line)
                 # What the interpreter or a library says is no event.
-                with self._said, suppress(ValueError, TypeError):
-                    event = json.loads(line)
-                    self._events += [event] if "event" in event else []
-                    self._said.notify_all()
-        with self._said:
-            self._ended = True
-            self._said.notify_all()
+                if line.startswith('{"event"'):
+                    self._events.append(json.loads(line))
 
 
 class Daemon:
@@ -337,7 +324,7 @@ def awaited(look, within_s):
     """Look until there is something, and return what is there in the end."""
     end = time.monotonic() + within_s
     while not (found := look()) and time.monotonic() < end:
-        time.sleep(0.02)
+        time.sleep(0.01)
     return found
 
 

@@ -36,39 +36,24 @@ SUITE = ROOT / "tests" / "gpu"
 STANDIN = Path(__file__).with_name("standin_gpu")
 TORCH = os.environ.get("DOVETAIL_TORCH_PYTHON") or sys.executable
 
+AS_TAKEN, OTHERWISE, NOT_TRIED = proofs.AS_TAKEN, proofs.OTHERWISE, proofs.NOT_TRIED
+
 HARMLESS = {
-    "programs": proofs.AS_TAKEN,
-    "commands": proofs.AS_TAKEN,
-    "clients": proofs.AS_TAKEN,
-    "attribute": proofs.AS_TAKEN,
-    "memory-limit": proofs.AS_TAKEN,
-    "context-cost": proofs.AS_TAKEN,
-    "cap": proofs.AS_TAKEN,
+    **dict.fromkeys(("programs", "commands", "clients", "attribute"), AS_TAKEN),
+    **dict.fromkeys(("memory-limit", "context-cost", "cap"), AS_TAKEN),
     # The daemon of the stand-in knows no settings of servers, made-up NVML lists no client.
-    "settings": proofs.OTHERWISE,
-    "nvml-lists": proofs.OTHERWISE,
-    "gpm": proofs.OTHERWISE,
-    "energy": proofs.NOT_TRIED,
-    "expandable": proofs.NOT_TRIED,
+    **dict.fromkeys(("settings", "nvml-lists", "gpm"), OTHERWISE),
+    **dict.fromkeys(("energy", "expandable"), NOT_TRIED),
 }
 FAULTS = {
-    "terminate": proofs.AS_TAKEN,
-    "fault-partner": proofs.AS_TAKEN,
-    "ladder-stay": proofs.AS_TAKEN,
-    "ladder-gone": proofs.AS_TAKEN,
+    **dict.fromkeys(("terminate", "fault-partner", "ladder-stay", "ladder-gone"), AS_TAKEN),
     # Its servers do nothing, so that killing one harms nobody.
-    "kill-server": proofs.OTHERWISE,
+    "kill-server": OTHERWISE,
 }
-OTHERS = {
-    "shares": proofs.AS_TAKEN,
-    "fault-alone": proofs.AS_TAKEN,
-    "fault-trap": proofs.AS_TAKEN,
-    "ladder-leave": proofs.AS_TAKEN,
-    "ladder-stopped": proofs.AS_TAKEN,
-    "ladder-deaf": proofs.AS_TAKEN,
-    "kill-client": proofs.AS_TAKEN,
-    "kill-daemon": proofs.AS_TAKEN,
-}
+OTHERS = (
+    *("shares", "fault-alone", "fault-trap", "kill-client", "kill-daemon"),
+    *("ladder-leave", "ladder-stopped", "ladder-deaf"),
+)
 
 
 @pytest.fixture(scope="session")
@@ -160,7 +145,7 @@ def test_what_breaks_nothing(suite, tmp_path):
     assert checks["energy"]["seen"] == "the energy counter moved 0 times in 0.3 s"
     cases = ElementTree.parse(report).getroot().iter("testcase")
     verdicts = {case.get("name"): case.find("properties/property").get("value") for case in cases}
-    assert verdicts["test_gpm"] == proofs.OTHERWISE
+    assert verdicts["test_gpm"] == OTHERWISE
     answers = {
         (one["command"], one["pattern"]) for one in from_proof.transcript(suite.kept())["answers"]
     }
@@ -179,7 +164,7 @@ def test_all_others(suite):
     suite("-m", "", suite=chosen(*names), status=1)
     verdicts = suite.verdicts()
     assert verdicts.keys() == names
-    assert verdicts | OTHERS == verdicts
+    assert {verdicts[name] for name in OTHERS} == {AS_TAKEN}
 
 
 def test_whatever_happens_its_clients_and_daemons_are_gone(suite):
@@ -188,15 +173,15 @@ def test_whatever_happens_its_clients_and_daemons_are_gone(suite):
     assert "KeyboardInterrupt" in told
     seen = {name: (check["verdict"], check["seen"]) for name, check in suite.checks().items()}
     assert seen == {
-        "too-long": (proofs.NOT_TRIED, "it took longer than 2 s"),
-        "limit-while-starting": (proofs.NOT_TRIED, "it took longer than 60 s"),
-        "stubborn": (proofs.NOT_TRIED, "never mind"),
+        "too-long": (NOT_TRIED, "it took longer than 2 s"),
+        "limit-while-starting": (NOT_TRIED, "it took longer than 60 s"),
+        "stubborn": (NOT_TRIED, "never mind"),
         "refused": (
-            proofs.NOT_TRIED,
+            NOT_TRIED,
             "client 2: CUDA_ERROR_MPS_SERVER_NOT_READY (807) of cuInit",
         ),
-        "odd": (proofs.NOT_TRIED, "'sms'"),
-        "otherwise": (proofs.OTHERWISE, "share: 0.25"),
+        "odd": (NOT_TRIED, "'sms'"),
+        "otherwise": (OTHERWISE, "share: 0.25"),
     }
     assert any("KeyError" in line["text"] for line in suite.checks()["odd"]["lines"])
 
@@ -237,7 +222,7 @@ def test_a_gpu_in_use_is_refused(suite):
 def test_without_mps_what_nvml_tells_is_still_seen(suite, tmp_path):
     suite.path = str(tmp_path / "nowhere")
     suite(suite=chosen("programs", "gpm"), status=1)
-    assert suite.verdicts() == {"programs": proofs.NOT_TRIED, "gpm": proofs.OTHERWISE}
+    assert suite.verdicts() == {"programs": NOT_TRIED, "gpm": OTHERWISE}
     assert "is not installed" in suite.checks()["programs"]["seen"]
     machine = suite.kept()["machine"]
     assert (machine["control"], "stand_in" in machine) == ("none", False)
