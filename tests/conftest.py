@@ -11,6 +11,9 @@ from hypothesis import settings
 settings.register_profile("dovetail", deadline=None)
 settings.load_profile("dovetail")
 
+# The acceptance suite of GPUs has its own configuration: pytest tests/gpu.
+collect_ignore = ["gpu"]
+
 # Shells let what they start in the background ignore Ctrl-C, and tests send it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

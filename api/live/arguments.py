@@ -236,7 +236,7 @@ def _doctor(doctor: argparse.ArgumentParser) -> None:
     doctor.add_argument(
         "--python",
         metavar="FILE",
-        help="a Python with the PyTorch that jobs use (default: this one; with --prove: none)",
+        help="a Python with the PyTorch that jobs use (default: this one)",
     )
     doctor.add_argument(
         "--directory", metavar="DIR", help="the service's (default: as serve has it)"
@@ -248,40 +248,6 @@ def _doctor(doctor: argparse.ArgumentParser) -> None:
         type=_address,
         help="see whether the service could listen there",
     )
-    _prove(doctor)
-
-
-def _prove(doctor: argparse.ArgumentParser) -> None:
-    doctor.add_argument(
-        "--prove",
-        action="store_true",
-        help="run what only a free GPU can settle, faults included (docs/first-contact.md)",
-    )
-    doctor.add_argument(
-        "--proof",
-        metavar="FILE",
-        help="with --prove: where results are kept; checks that have one are left out "
-        "(default: proof.json)",
-    )
-    doctor.add_argument(
-        "--only",
-        metavar="ID,...",
-        type=_ids,
-        help="with --prove: these checks only, even where they have a result",
-    )
-    doctor.add_argument(
-        "--no-faults", action="store_true", help="with --prove: leave out what breaks things"
-    )
-    doctor.add_argument(
-        "--minutes",
-        metavar="N",
-        type=_finite,
-        help="with --prove: begin no check that would not end in so many minutes",
-    )
-
-
-def _ids(text: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
 
 
 def _shares(text: str) -> tuple[int, ...]:

@@ -42,7 +42,6 @@ _HEADINGS: Final = {
 
 
 _ONLY_WITH: Final = {
-    "--prove": ("--proof", "--only", "--no-faults", "--minutes"),
     "--splits or --sms": ("--shares",),
     "--splits": ("--again",),
 }
@@ -51,10 +50,6 @@ _ONLY_WITH: Final = {
 def doctor(options: Namespace) -> int:
     """Tell what this machine has for live mode; the exit status is ``Usable``."""
     _refuse_idle(options)
-    if options.prove:
-        from dovetail.live.proving import prove_here
-
-        return prove_here(options)
     what = _preflight(options)
     if options.splits or options.sms:
         measure(what.directory, MpsManager(what.mps_directory), what.python, options)

@@ -4,8 +4,8 @@
 #     benchmarks/gpu/run.sh OUT [--cpu] [--minutes 9]
 #
 # Everything is in README.md beside this file. PYTHON names a Python with PyTorch (default:
-# python3). Where Dovetail is not installed there, the wheels that wheels.sh has collected are
-# unpacked beside themselves and nothing of the environment is changed.
+# python3). Where Dovetail or pytest is not installed there, the wheels that wheels.sh has collected
+# are unpacked beside themselves and nothing of the environment is changed.
 set -euo pipefail
 
 # Where container runtimes and hosts of containers put the driver; the control program of MPS is
@@ -20,13 +20,16 @@ here=$(cd "$(dirname "$0")" && pwd)
 python=${PYTHON:-python3}
 installed=$here/wheels/installed
 
-complete() { "$python" -c 'import dovetail.cli, pydantic, rich, yaml, pynvml' 2>/dev/null; }
+# Of pytest's plugins that happen to be installed, none has a say.
+export PYTEST_DISABLE_PLUGIN_AUTOLOAD=1
+
+complete() { "$python" -c 'import dovetail.cli, pydantic, pytest, rich, yaml, pynvml' 2>/dev/null; }
 
 if ! complete; then
   export PYTHONPATH=$installed${PYTHONPATH:+:$PYTHONPATH}
   if ! complete; then
     if ! ls "$here"/wheels/*.whl >/dev/null 2>&1; then
-      echo "run.sh: $python has no Dovetail, and wheels/ is empty: run wheels.sh first" >&2
+      echo "run.sh: $python has no Dovetail or no pytest, and wheels/ is empty: run wheels.sh first" >&2
       exit 2
     fi
     rm -rf "$installed"

@@ -1,8 +1,9 @@
 """The steps of the first campaign, most valuable first, within the minutes of one slice.
 
-Each step is a command of ``dovetail`` that keeps what it finds as soon as it has it, so a step
-that is stopped loses nothing. ``log.txt`` in the output folder says which steps are done: a later
-slice goes on from there, on another machine of the same kind too.
+Each step is a command of ``dovetail``, or a part of the acceptance suite (``tests/gpu``), and keeps
+what it finds as soon as it has it, so a step that is stopped loses nothing. ``log.txt`` in the
+output folder says which steps are done: a later slice goes on from there, on another machine of the
+same kind too.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from dovetail.executor.live.nvml import Nvml
 from dovetail.instances.errors import DovetailError
 
 HERE: Final = Path(__file__).resolve().parent
+SUITE: Final = HERE.parents[1] / "tests" / "gpu"
 DOVETAIL: Final = (sys.executable, "-m", "dovetail.cli")
+PYTEST: Final = (sys.executable, "-m", "pytest", "-q")
 
 RESERVE_S: Final = 20.0
 """Kept of a slice for stopping cleanly."""
@@ -47,7 +50,7 @@ FIRST_SHARES: Final = "50,10,90,100"
 MORE_SHARES: Final = "25,75,30,70"
 LAST_SHARES: Final = "5,95,20,80,40,60"
 
-FIRST_CHECKS: Final = "programs,commands,clients,settings,listing,attribute,shares"
+FIRST_TESTS: Final = ("test_programs.py", "test_clients.py", "test_shares.py::test_shares")
 """Whether MPS starts at all, what it says with no client, one and two, and the SMs of shares."""
 
 CORE: Final = 8
@@ -64,8 +67,8 @@ class Step(NamedTuple):
     ----------
     name : str
         In the log.
-    arguments : tuple of str
-        Of ``dovetail``; ``{minutes}`` stands for what is left of the slice.
+    command : tuple of str
+        ``{minutes}`` in it stands for what is left of the slice.
     least_s : float
         With less time than this it is left to the next slice.
     output : str
@@ -79,7 +82,7 @@ class Step(NamedTuple):
     """
 
     name: str
-    arguments: tuple[str, ...]
+    command: tuple[str, ...]
     least_s: float
     output: str = ""
     most_s: float = math.inf
@@ -109,20 +112,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def gpu_steps(out: Path) -> Iterator[Step]:
     """Yield the steps on a GPU, the most valuable first and what may break it last."""
-    doctor = ("doctor", "--directory", str(out), "--python", workers_python())
-    prove = (*doctor, "--prove", "--proof", str(out / "proof.json"))
+    doctor = (*DOVETAIL, "doctor", "--directory", str(out), "--python", workers_python())
     gate = (*doctor, "--splits", "--shares")
     campaign = partial(_measuring, out, HERE / "first.yaml")
-    proof = partial(Step, least_s=40, good=(0, 1), unfinished=(3,))
     yield Step("doctor", (*doctor, "--json"), 15, "doctor.json", most_s=90, good=(0, 1, 3))
-    yield proof("first checks", (*prove, "--only", FIRST_CHECKS), most_s=180)
+    yield _testing(out, "first checks", *(str(SUITE / one) for one in FIRST_TESTS), most_s=180)
     yield Step("first shares", (*gate, FIRST_SHARES), 60, most_s=240, good=(0, 3))
     yield campaign("core", "--stages", str(CORE))
-    yield proof("harmless checks", (*prove, "--no-faults", *_WITHIN), most_s=240)
+    yield _testing(out, "harmless checks", *_WITHIN, str(SUITE), most_s=240)
     yield campaign("unequal splits and repeats", "--stages", str(ALL_BUT_EXTRAS))
     # From here on it is as time allows.
     yield Step("more shares", (*gate, MORE_SHARES), 50, most_s=150, good=(0, 3))
-    yield proof("faults", (*prove, *_WITHIN), most_s=300)
+    yield _testing(out, "faults", "-m", "", *_WITHIN, str(SUITE), most_s=300)
     yield campaign("repeats without MPS")
     yield Step("last shares", (*gate, LAST_SHARES), 60, most_s=200, good=(0, 3))
     yield Step("SMs of every share", (*doctor, "--sms"), 40, most_s=90, good=(0, 3))
@@ -130,7 +131,7 @@ def gpu_steps(out: Path) -> Iterator[Step]:
 
 def cpu_steps(out: Path) -> Iterator[Step]:
     """Yield the steps of a dry run without a GPU."""
-    doctor = ("doctor", "--directory", str(out), "--python", workers_python())
+    doctor = (*DOVETAIL, "doctor", "--directory", str(out), "--python", workers_python())
     yield Step("doctor", (*doctor, "--json"), 5, "doctor.json", good=(0, 1, 3))
     yield _measuring(out, HERE / "tiny.yaml", "campaign", "--device", "cpu", least_s=5)
 
@@ -159,7 +160,14 @@ def _measuring(out: Path, campaign: Path, name: str, *more: str, least_s: float 
         *("--output", str(out), "--directory", str(out), "--python", workers_python()),
         *("--verbose", *_WITHIN, *more),
     )
-    return Step(name, ("measure", str(campaign), *options), least_s, "summary.txt", unfinished=(3,))
+    command = (*DOVETAIL, "measure", str(campaign), *options)
+    return Step(name, command, least_s, "summary.txt", unfinished=(3,))
+
+
+def _testing(out: Path, name: str, *which: str, most_s: float) -> Step:
+    """Return a part of the acceptance suite: 0 or 1, it was run; 6, more is left."""
+    kept = ("--proof", str(out / "proof.json"), "--junitxml", str(out / f"{name}.xml"))
+    return Step(name, (*PYTEST, *kept, *which), 40, most_s=most_s, good=(0, 1), unfinished=(6,))
 
 
 def workers_python() -> str:
@@ -234,8 +242,7 @@ class Slice:
     def _do(self, step: Step) -> int | None:
         """Run a step and return its exit status, None where its time, or the slice's, was up."""
         minutes = f"{self._left_s / 60:.2f}"
-        told = [one.replace("{minutes}", minutes) for one in step.arguments]
-        command = [*DOVETAIL, *told]
+        command = [one.replace("{minutes}", minutes) for one in step.command]
         with self._log.open("ab") as log:
             output = (self._out / step.output).open("wb") if step.output else log
             with output:
@@ -247,7 +254,8 @@ class Slice:
     def _last_words(self) -> str:
         """Return the last line that a command has told of itself."""
         lines = self._log.read_text(errors="replace").splitlines()
-        return next((line for line in reversed(lines) if line.startswith("dovetail: ")), "?")
+        why = ("dovetail: ", "ERROR: ", "SKIPPED ")
+        return next((line for line in reversed(lines) if line.startswith(why)), "?")
 
     def _gather(self) -> None:
         """Move what workers said last into the log: results come back as few files."""

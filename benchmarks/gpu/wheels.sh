@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Collect what a machine without a network lacks for `dovetail doctor` and `dovetail measure`.
+# Collect what a machine without a network lacks for `dovetail doctor`, `dovetail measure` and the
+# acceptance suite.
 #
 #     benchmarks/gpu/wheels.sh PYTHON_VERSION PLATFORM...
 #     benchmarks/gpu/wheels.sh 3.12 manylinux_2_28_x86_64 manylinux_2_17_x86_64
 #
-# Writes wheels/ beside this file: our own wheel, and the few packages that these two commands
-# import. PyTorch and numpy are not among them: they come with the workloads' environment.
-# Solvers, the service's libraries and those that fit models are not imported when measuring.
+# Writes wheels/ beside this file: our own wheel, and the few packages that these import. PyTorch
+# and numpy are not among them: they come with the workloads' environment. Solvers, the service's
+# libraries and those that fit models are not imported when measuring.
 # PYTHON names the Python that downloads and builds (default: python3, with pip).
 set -euo pipefail
 
@@ -25,7 +26,7 @@ made=$(mktemp -d)
 trap 'rm -rf "$made"' EXIT
 "$python" -m pip wheel --quiet --no-deps --wheel-dir "$made" "$here/../.."
 "$python" -m pip download --quiet --dest "$made" --only-binary=:all: \
-  --python-version "$version" "${platforms[@]}" pydantic pyyaml rich nvidia-ml-py
+  --python-version "$version" "${platforms[@]}" pydantic pytest pyyaml rich nvidia-ml-py
 
 rm -rf "$wheels"
 mkdir "$wheels"

@@ -74,13 +74,16 @@ def test_dry_run_end_to_end(tmp_path):
 
 @pytest.fixture
 def slices(monkeypatch):
-    """The script of a slice, whose steps are shell commands."""
+    """The script of a slice."""
     spec = spec_from_file_location("campaign_slice", FOLDER / "slice.py")
     found = module_from_spec(spec)
     spec.loader.exec_module(found)
-    monkeypatch.setattr(found, "DOVETAIL", ("bash", "-c"))
     monkeypatch.setattr(found, "RESERVE_S", 0.0)
     return found
+
+
+def shell(command):
+    return "bash", "-c", command
 
 
 def carried_out(slices, out, steps, seconds=60.0):
@@ -90,8 +93,8 @@ def carried_out(slices, out, steps, seconds=60.0):
 
 def test_a_step_that_hangs_is_given_up_and_the_next_begins(slices, tmp_path):
     steps = [
-        slices.Step("hangs", ("trap 'exit 130' INT; sleep 60 & wait",), 0, most_s=0.5),
-        slices.Step("next", ("echo here",), 0, "here.txt"),
+        slices.Step("hangs", shell("trap 'exit 130' INT; sleep 60 & wait"), 0, most_s=0.5),
+        slices.Step("next", shell("echo here"), 0, "here.txt"),
     ]
     status, told = carried_out(slices, tmp_path, steps)
     assert status == 0
@@ -100,7 +103,7 @@ def test_a_step_that_hangs_is_given_up_and_the_next_begins(slices, tmp_path):
 
 
 def test_a_step_that_fails_says_why_and_is_tried_once_more(slices, tmp_path):
-    fails = slices.Step("fails", ("echo 'dovetail: no luck' >&2; exit 2",), 0)
+    fails = slices.Step("fails", shell("echo 'dovetail: no luck' >&2; exit 2"), 0)
     for expected in (3, 0):
         status, told = carried_out(slices, tmp_path, [fails])
         assert status == expected
@@ -108,9 +111,9 @@ def test_a_step_that_fails_says_why_and_is_tried_once_more(slices, tmp_path):
 
 
 def test_a_step_that_needs_another_slice_is_gone_on_with(slices, tmp_path):
-    goes_on = slices.Step("long", ("[ -f seen ] || exit 3",), 0, unfinished=(3,))
-    slow = slices.Step("slow", ("sleep 60",), 0)
-    late = slices.Step("late", ("true",), 30)
+    goes_on = slices.Step("long", shell("[ -f seen ] || exit 3"), 0, unfinished=(3,))
+    slow = slices.Step("slow", shell("sleep 60"), 0)
+    late = slices.Step("late", shell("true"), 30)
     assert carried_out(slices, tmp_path, [goes_on])[0] == 3
     assert carried_out(slices, tmp_path, [slow], seconds=0.1)[0] == 3
     status, told = carried_out(slices, tmp_path, [late], seconds=20)
@@ -161,6 +164,19 @@ def test_the_parts_of_the_campaign_are_those_of_the_plan(slices, tmp_path):
     assert {stage.mode for stage in stages[slices.ALL_BUT_EXTRAS :]} == {"time-sliced"}
     names = [step.name for step in slices.gpu_steps(tmp_path)]
     assert len(set(names)) == len(names)
+
+
+def test_the_parts_of_the_acceptance_suite_can_be_run(slices, tmp_path):
+    collected = {}
+    for step in slices.gpu_steps(tmp_path):
+        if step.command[:3] == slices.PYTEST[:3]:
+            command = [one.replace("{minutes}", "9") for one in step.command]
+            done = subprocess.run([*command, "--collect-only"], capture_output=True, text=True)
+            assert done.returncode == 0, done.stdout
+            collected[step.name] = done.stdout.splitlines()[:-2]
+    assert len(collected["first checks"]) == 8
+    assert set(collected["first checks"]) < set(collected["harmless checks"])
+    assert set(collected["harmless checks"]) < set(collected["faults"])
 
 
 @pytest.mark.long

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-from dovetail.executor.live.doctor.driver import Driver, Places, driver
-from dovetail.executor.live.doctor.finding import Finding, Level, Usable
-from dovetail.executor.live.doctor.gpus import gpu_findings, lost, unusable
-from dovetail.executor.live.doctor.jobs_python import jobs_python
-from dovetail.executor.live.doctor.machine import machine
-from dovetail.executor.live.doctor.mps import mps_findings
-from dovetail.executor.live.doctor.service import holder, service
-from dovetail.executor.live.doctor.shares import (
-    ShareTable,
-    evidence_in,
-    share_findings,
-    share_table,
-)
+from dovetail.executor.live.doctor import driver, gpus, jobs_python, machine, mps, service, shares
+from dovetail.executor.live.doctor.driver import Driver, Places
+from dovetail.executor.live.doctor.finding import Finding, Level, Seen, Usable
+from dovetail.executor.live.mps.foreign import every_mps
 from dovetail.executor.live.mps.manager import MpsManager
-from dovetail.executor.live.nvml import Gpu, Nvml, NvmlError
+from dovetail.executor.live.nvml import Gpu, GpuLostError, Nvml, NvmlError
+from dovetail.executor.live.progress import HOOK_DIRECTORY
 from dovetail.executor.live.splits import Splits
 from dovetail.instances.errors import UnsupportedError
 
@@ -54,16 +47,12 @@ class Diagnosis(NamedTuple):
     """All findings, what is known of the shares of each GPU model, and the verdict."""
 
     findings: tuple[Finding, ...]
-    shares: tuple[ShareTable, ...]
+    shares: tuple[shares.ShareTable, ...]
     usable: Usable
 
 
-class _Seen(NamedTuple):
-    """What NVML has told."""
-
-    driver: Driver | NvmlError | UnsupportedError
-    gpus: tuple[Gpu, ...] = ()
-    findings: tuple[Finding, ...] = ()
+_Row = tuple[str, Seen | Iterable[Seen] | None]
+"""What was looked at, and what its probe has seen: nothing, one thing, or several."""
 
 
 def diagnose(
@@ -80,52 +69,108 @@ def diagnose(
     places : Places
         Where the kernel tells of the driver.
     """
-    mps = MpsManager(what.mps_directory)
-    seen = _seen(mps, open_nvml)
-    told = seen.driver if isinstance(seen.driver, Driver) else None
-    base = [*machine(), *service(what.directory, what.socket, what.address)]
-    splits, unread = evidence_in(what.directory)
-    used = {gpu.name: gpu for gpu in seen.gpus if unusable(gpu) is None}
-    version = told.version if told is not None else ""
-    serving = holder(what.directory) is not None
-    findings = (
-        *base,
-        *driver(seen.driver, places),
-        *seen.findings,
-        *mps_findings(what.mps_directory, version or None, serving=serving),
-        *jobs_python(what.python, told),
-        *unread,
-        *(one for name in used for one in share_findings(splits, name, version)),
+    manager = MpsManager(what.mps_directory)
+    told, found, of_gpus = _asked(manager, open_nvml)
+    version = told.version if isinstance(told, Driver) else ""
+    used = {gpu.name: gpu for gpu in found if gpus.unusable(gpu) is None}
+    module, pid = driver.module_version(places.module), service.holder(what.directory)
+    libraries, running = jobs_python.asked(what.python), tuple(every_mps())
+    splits, unread = shares.evidence_in(what.directory)
+    hook = Path(HOOK_DIRECTORY)
+    base = _findings(
+        ("machine.system", machine.system()),
+        ("machine.user", machine.user()),
+        ("machine.clock", machine.clock()),
+        ("machine.shm", machine.shared_memory()),
+        ("machine.files", machine.open_files()),
+        ("machine.progress-hook", machine.progress_hook(hook) if os.geteuid() == 0 else None),
+        ("machine.cgroups", machine.control_groups()),
+        ("machine.cpu-pool", machine.cores()),
+        ("service.directory", service.state(what.directory)),
+        ("service.running", service.running(what.directory, pid)),
+        ("service.socket", service.unix_socket(what.socket, pid)),
+        ("service.port", service.port(what.address)),
     )
-    tables = [share_table(splits, gpu.name, version, gpu.sms) for gpu in used.values()]
+    below = _findings(
+        ("driver.bus", driver.bus(places.pci, told)),
+        ("driver.module", driver.module(module, told)),
+        ("driver.nodes", driver.nodes(places.nodes, module)),
+        ("driver.bindings", driver.bindings(told)),
+        ("driver.nvml", driver.nvml(told)),
+        ("driver.xid", driver.past_errors(places.log, module)),
+    )
+    above = _findings(
+        ("mps.control", mps.control(version)),
+        ("mps.server", mps.server()),
+        ("mps.directory", mps.directory(what.mps_directory)),
+        ("mps.ours", mps.ours(what.mps_directory, running, serving=pid is not None)),
+        ("mps.pid-file", mps.pid_files(what.mps_directory)),
+        ("mps.others", mps.others(what.mps_directory, running)),
+        ("mps.stale", mps.stale(running)),
+        ("jobs.python", jobs_python.interpreter(what.python, libraries)),
+        ("jobs.torch", jobs_python.torch(libraries, told)),
+        ("jobs.cublas", jobs_python.cublas(libraries)),
+        ("shares.evidence", unread),
+        ("shares.allowed", shares.allowed(splits, used, version)),
+    )
+    tables = [shares.share_table(splits, gpu.name, version, gpu.sms) for gpu in used.values()]
     sound = all(finding.level is not Level.BROKEN for finding in base)
     return Diagnosis(
-        findings,
+        (*base, *below, *of_gpus, *above),
         tuple(table for table in tables if table.rows),
-        _usable(tuple(used), splits, version, mps) if sound and used else Usable.NOT,
+        _usable(used, splits, version, manager) if sound and used else Usable.NOT,
     )
 
 
-def _seen(mps: MpsManager, open_nvml: Callable[[], Nvml]) -> _Seen:
-    """Ask NVML for all that it is asked."""
+def _findings(*rows: _Row, gpu: str = "") -> tuple[Finding, ...]:
+    return tuple(
+        Finding(name, *one, gpu)
+        for name, seen in rows
+        for one in ((seen,) if isinstance(seen, Seen) else seen or ())
+    )
+
+
+def _asked(
+    manager: MpsManager, open_nvml: Callable[[], Nvml]
+) -> tuple[Driver | NvmlError | UnsupportedError, tuple[Gpu, ...], tuple[Finding, ...]]:
+    """Ask NVML for all that it is asked: of the driver, its GPUs, and each of them."""
     with ExitStack() as session:
         try:
             nvml = session.enter_context(open_nvml())
-            gpus, told = nvml.gpus(), Driver(nvml.driver(), nvml.cuda())
-            return _Seen(told, gpus, tuple(_gpus(nvml, gpus, mps)))
+            found, told = nvml.gpus(), Driver(nvml.driver(), nvml.cuda())
+            return told, found, tuple(_of_gpus(nvml, found, manager))
         except (NvmlError, UnsupportedError) as error:
-            return _Seen(error)
+            return error, (), ()
 
 
-def _gpus(nvml: Nvml, gpus: tuple[Gpu, ...], mps: MpsManager) -> Iterator[Finding]:
+def _of_gpus(nvml: Nvml, found: tuple[Gpu, ...], manager: MpsManager) -> Iterator[Finding]:
     for told in nvml.lost:
-        yield lost(told)
-    if not gpus and not nvml.lost:
-        yield Finding("gpu.none", "the driver runs, and there is no GPU", Level.BROKEN, "see above")
-    for gpu in gpus:
-        yield from gpu_findings(nvml, gpu, mps)
+        yield from _findings(("gpu.lost", gpus.lost(told)))
+    if not found and not nvml.lost:
+        none = Seen("the driver runs, and there is no GPU", Level.BROKEN, "see above")
+        yield from _findings(("gpu.none", none))
+    for gpu in found:
+        try:
+            yield from _of_gpu(nvml, gpu, manager)
+        except GpuLostError as error:
+            yield from _findings(("gpu.lost", gpus.lost(f"{gpus.short(gpu)}: {error}")))
 
 
-def _usable(models: tuple[str, ...], splits: Splits, version: str, mps: MpsManager) -> Usable:
-    shares = any(splits.allowed_anywhere(model, version) for model in models)
-    return Usable.PARTITIONED if shares and mps.why_not() is None else Usable.UNPARTITIONED
+def _of_gpu(nvml: Nvml, gpu: Gpu, manager: MpsManager) -> tuple[Finding, ...]:
+    if (why := gpus.unusable(gpu)) is not None:
+        row = "gpu.mig" if gpu.mig else "gpu.compute-mode", why
+        return _findings(row, gpu=gpus.short(gpu))
+    return _findings(
+        ("gpu.model", gpus.model(gpu)),
+        ("gpu.compute-mode", gpus.compute_mode(gpu)),
+        ("gpu.memory", gpus.memory(nvml.memory_health(gpu.uuid))),
+        ("gpu.profiling", gpus.profiling(nvml, gpu)),
+        ("gpu.mps-of-others", gpus.mps_of_others(manager.foreign(gpu.uuid))),
+        ("gpu.strangers", gpus.strangers(nvml, gpu)),
+        gpu=gpus.short(gpu),
+    )
+
+
+def _usable(models: Iterable[str], splits: Splits, version: str, manager: MpsManager) -> Usable:
+    allowed = any(splits.allowed_anywhere(model, version) for model in models)
+    return Usable.PARTITIONED if allowed and manager.why_not() is None else Usable.UNPARTITIONED

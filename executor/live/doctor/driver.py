@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from dovetail.executor.live.doctor.finding import Finding, Level
+from dovetail.executor.live.doctor.finding import Level, Seen
 from dovetail.executor.live.doctor.machine import container
 from dovetail.executor.live.nvml import NvmlError
 from dovetail.instances.errors import DovetailError, UnsupportedError
@@ -49,35 +49,16 @@ class Driver(NamedTuple):
     cuda: tuple[int, int] | None
 
 
-def driver(told: Driver | DovetailError, places: Places) -> Iterator[Finding]:
-    """Look at the driver from the bus upwards.
-
-    Parameters
-    ----------
-    told : Driver or error
-        What NVML says, or why it says nothing.
-    places : Places
-        Where the kernel tells of it.
-    """
-    yield from _bus(places.pci, answers=isinstance(told, Driver))
-    module = _module_version(places.module)
-    yield _module(module, answers=isinstance(told, Driver))
-    yield from _nodes(places.nodes, loaded=module is not None)
-    yield _bindings(told)
-    yield _nvml(told)
-    yield from _past_errors(places.log, loaded=module is not None)
-
-
-def _bus(pci: Path, *, answers: bool) -> Iterator[Finding]:
+def bus(pci: Path, told: Driver | DovetailError) -> Seen | None:
+    """Count the devices; where none is seen, and the driver answers, nothing is told."""
     try:
         found = sum(_is_gpu(device) for device in pci.iterdir())
     except OSError:
-        return
-    about = "driver.bus"
+        return None
     if found:
-        yield Finding(about, f"{found} NVIDIA GPU{'s' * (found > 1)} on the PCI bus")
-    elif not answers:
-        yield Finding(about, "no NVIDIA GPU on the PCI bus", Level.BROKEN, _given())
+        return Seen(f"{found} NVIDIA GPU{'s' * (found > 1)} on the PCI bus")
+    answers = isinstance(told, Driver)
+    return None if answers else Seen("no NVIDIA GPU on the PCI bus", Level.BROKEN, _given())
 
 
 def _is_gpu(device: Path) -> bool:
@@ -95,7 +76,7 @@ def _given() -> str:
     return "a virtual machine needs it passed through (PCI passthrough)"
 
 
-def _module_version(path: Path) -> str | None:
+def module_version(path: Path) -> str | None:
     """Return the version of the kernel module; None where it is not loaded."""
     try:
         told = path.read_text(errors="replace")
@@ -105,42 +86,38 @@ def _module_version(path: Path) -> str | None:
     return found[1] if found else "of unknown version"
 
 
-def _module(version: str | None, *, answers: bool) -> Finding:
-    about = "driver.module"
+def module(version: str | None, driver: Driver | DovetailError) -> Seen:
+    """Tell of the kernel module."""
     if version is not None:
-        return Finding(about, f"nvidia {version}")
-    told = "the kernel module nvidia is not loaded"
-    if answers:
-        return Finding(about, "not told by /proc/driver/nvidia, but the driver answers", Level.NOTE)
+        return Seen(f"nvidia {version}")
+    if isinstance(driver, Driver):
+        return Seen("not told by /proc/driver/nvidia, but the driver answers", Level.NOTE)
     if container() is not None:
         remedy = "load it on the host, and start the container with its GPUs (--gpus all)"
     else:
         remedy = "install NVIDIA's driver, or load it: modprobe nvidia"
-    return Finding(about, told, Level.BROKEN, remedy)
+    return Seen("the kernel module nvidia is not loaded", Level.BROKEN, remedy)
 
 
-def _nodes(folder: Path, *, loaded: bool) -> Iterator[Finding]:
-    about = "driver.nodes"
-    nodes = [path for path in sorted(folder.glob("nvidia*")) if _NODES.fullmatch(path.name)]
-    if not nodes:
-        level = Level.BROKEN if loaded else Level.LACKING
-        told = f"there is no {folder}/nvidia*"
-        yield Finding(about, told, level, _way_to_nodes(loaded=loaded))
-        return
-    closed = [path for path in nodes if not os.access(path, os.R_OK | os.W_OK)]
+def nodes(folder: Path, module: str | None) -> Seen:
+    """Say whether the device files are there and may be opened."""
+    found = [path for path in sorted(folder.glob("nvidia*")) if _NODES.fullmatch(path.name)]
+    if not found:
+        level = Level.LACKING if module is None else Level.BROKEN
+        return Seen(f"there is no {folder}/nvidia*", level, _way_to_nodes(module))
+    closed = [path for path in found if not os.access(path, os.R_OK | os.W_OK)]
     if closed:
         named = ", ".join(f"{path.name} (mode {_mode(path)})" for path in closed)
         remedy = "join the group that owns them, or ask an administrator"
-        yield Finding(about, f"may not be opened: {named}", Level.BROKEN, remedy)
-    elif not (folder / "nvidia-uvm").exists():
+        return Seen(f"may not be opened: {named}", Level.BROKEN, remedy)
+    if not (folder / "nvidia-uvm").exists():
         remedy = "CUDA needs it: modprobe nvidia-uvm, or nvidia-modprobe -u -c 0"
-        yield Finding(about, f"{folder}/nvidia-uvm is missing", Level.BROKEN, remedy)
-    else:
-        yield Finding(about, f"{', '.join(path.name for path in nodes)} may be opened")
+        return Seen(f"{folder}/nvidia-uvm is missing", Level.BROKEN, remedy)
+    return Seen(f"{', '.join(path.name for path in found)} may be opened")
 
 
-def _way_to_nodes(*, loaded: bool) -> str:
-    if not loaded:
+def _way_to_nodes(module: str | None) -> str:
+    if module is None:
         return "they come with the kernel module"
     if container() is not None:
         return "start the container with the host's GPUs (docker: --gpus all)"
@@ -151,19 +128,18 @@ def _mode(path: Path) -> str:
     return f"{stat.S_IMODE(path.stat().st_mode):o}"
 
 
-def _bindings(told: Driver | DovetailError) -> Finding:
+def bindings(told: Driver | DovetailError) -> Seen:
     """Compare the bindings with the driver: older ones lack what is new, newer ones load."""
-    about = "driver.bindings"
     try:
         version = metadata.version("nvidia-ml-py")
     except metadata.PackageNotFoundError:
         remedy = "pip install './dovetail[live]'"
-        return Finding(about, "nvidia-ml-py is not installed", Level.BROKEN, remedy)
+        return Seen("nvidia-ml-py is not installed", Level.BROKEN, remedy)
     found = f"nvidia-ml-py {version}"
     if isinstance(told, Driver) and _series(version) < _major(told.version):
         remedy = f"pip install 'nvidia-ml-py>=13.{_major(told.version)}'"
-        return Finding(about, f"{found} is older than the driver", Level.NOTE, remedy)
-    return Finding(about, found)
+        return Seen(f"{found} is older than the driver", Level.NOTE, remedy)
+    return Seen(found)
 
 
 def _series(version: str) -> int:
@@ -177,17 +153,17 @@ def _major(version: str) -> int:
     return int(found[0]) if found else 0
 
 
-def _nvml(told: Driver | DovetailError) -> Finding:
-    about = "driver.nvml"
+def nvml(told: Driver | DovetailError) -> Seen:
+    """Tell what NVML says, or why it says nothing."""
     if isinstance(told, Driver):
         cuda = "" if told.cuda is None else f", CUDA up to {told.cuda[0]}.{told.cuda[1]}"
-        return Finding(about, f"NVIDIA {told.version}{cuda}")
+        return Seen(f"NVIDIA {told.version}{cuda}")
     if isinstance(told, UnsupportedError):
-        return Finding(about, "cannot be asked without nvidia-ml-py", Level.BROKEN, str(told))
+        return Seen("cannot be asked without nvidia-ml-py", Level.BROKEN, str(told))
     code = told.code if isinstance(told, NvmlError) else None
     if code == _LIBRARY_NOT_FOUND:
-        return Finding(about, _library_trouble(), Level.BROKEN, _library_remedy())
-    return Finding(about, str(told), Level.BROKEN, _REMEDIES.get(code, _UNKNOWN))
+        return Seen(_library_trouble(), Level.BROKEN, _library_remedy())
+    return Seen(str(told), Level.BROKEN, _REMEDIES.get(code, _UNKNOWN))
 
 
 def _library_remedy() -> str:
@@ -218,20 +194,19 @@ def _library_trouble() -> str:
     return "libnvidia-ml.so.1 was not found at first, and is now: try again"
 
 
-def _past_errors(log: Path, *, loaded: bool) -> Iterator[Finding]:
+def past_errors(log: Path, module: str | None) -> Seen | None:
     """Tell of critical errors (Xid) that the kernel's log still has."""
-    if not loaded:
-        return
+    if module is None:
+        return None
     found = _xids(log)
     if found is None:
         told = "the kernel's log may not be read: whether there were Xid errors is not known"
-        yield Finding("driver.xid", told, Level.NOTE, "run dovetail doctor as root")
-    elif found:
+        return Seen(told, Level.NOTE, "run dovetail doctor as root")
+    if found:
         told = f"{len(found)} Xid since the log begins, the last: {found[-1]}"
         remedy = "13, 31, 43, 45, 68, 109 are programs' own; others: NVIDIA's list of Xid errors"
-        yield Finding("driver.xid", told, Level.NOTE, remedy)
-    else:
-        yield Finding("driver.xid", "no Xid error in the kernel's log")
+        return Seen(told, Level.NOTE, remedy)
+    return Seen("no Xid error in the kernel's log")
 
 
 def _xids(log: Path) -> list[str] | None:

@@ -18,6 +18,24 @@ class Level(StrEnum):
     """GPUs, or one of them, cannot be used."""
 
 
+class Seen(NamedTuple):
+    """What a probe has seen of one thing.
+
+    Attributes
+    ----------
+    told : str
+        What was seen.
+    level : Level
+        How it stands.
+    remedy : str
+        What to do; empty where nothing need be done.
+    """
+
+    told: str
+    level: Level = Level.GOOD
+    remedy: str = ""
+
+
 class Finding(NamedTuple):
     """One thing that was looked at.
 
@@ -25,21 +43,17 @@ class Finding(NamedTuple):
     ----------
     id : str
         What was looked at, ``part.thing``: it stays the same from version to version.
-    told : str
-        What was seen.
-    level : Level
-        How it stands.
-    remedy : str
-        What to do; empty where nothing need be done.
+    told, level, remedy
+        As in ``Seen``.
     gpu : str
         Which GPU it is about; empty where it is about none.
     """
 
     id: str
     told: str
-    level: Level = Level.GOOD
-    remedy: str = ""
-    gpu: str = ""
+    level: Level
+    remedy: str
+    gpu: str
 
     @property
     def part(self) -> str:

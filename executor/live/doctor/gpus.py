@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Sequence
 from functools import cache
 from typing import Final
 
 from dovetail.executor.live.dcgm import PROGRAM as DCGM
 from dovetail.executor.live.dcgm import uuids
-from dovetail.executor.live.doctor.finding import Finding, Level
-from dovetail.executor.live.mps.foreign import every_mps
-from dovetail.executor.live.mps.manager import MpsManager
-from dovetail.executor.live.nvml import Gpu, GpuLostError, MemoryHealth, Nvml
+from dovetail.executor.live.doctor.finding import Level, Seen
+from dovetail.executor.live.mps.foreign import MpsProcess, every_mps
+from dovetail.executor.live.nvml import Gpu, MemoryHealth, Nvml
 from dovetail.executor.live.pools.processes import tokens
 from dovetail.instances._record import listed
 
@@ -22,91 +21,80 @@ _SHOWN: Final = 12
 """Characters of a UUID that tell GPUs apart."""
 
 
-def lost(told: str) -> Finding:
+def lost(told: str) -> Seen:
     """Tell of a GPU that does not answer."""
-    remedy = "reset the GPU or reboot; nothing is started on it"
-    return Finding("gpu.lost", told, Level.BROKEN, remedy)
+    return Seen(told, Level.BROKEN, "reset the GPU or reboot; nothing is started on it")
 
 
-def unusable(gpu: Gpu) -> Finding | None:
+def unusable(gpu: Gpu) -> Seen | None:
     """Return why a GPU cannot be used, None where it can."""
-    name = gpu.uuid[:_SHOWN]
     if gpu.mig:
-        told = f"{gpu.name} is cut up by MIG"
         remedy = "Dovetail shares whole GPUs: leave it to others"
-        return Finding("gpu.mig", told, Level.BROKEN, remedy, name)
+        return Seen(f"{gpu.name} is cut up by MIG", Level.BROKEN, remedy)
     if gpu.compute_mode == "prohibited":
-        told = f"{gpu.name} is in compute mode PROHIBITED"
-        remedy = f"nvidia-smi -i {name} -c DEFAULT, by an administrator"
-        return Finding("gpu.compute-mode", told, Level.BROKEN, remedy, name)
+        remedy = f"nvidia-smi -i {short(gpu)} -c DEFAULT, by an administrator"
+        return Seen(f"{gpu.name} is in compute mode PROHIBITED", Level.BROKEN, remedy)
     return None
 
 
-def gpu_findings(nvml: Nvml, gpu: Gpu, mps: MpsManager) -> Iterator[Finding]:
-    """Look at one GPU."""
-    told = unusable(gpu)
-    if told is not None:
-        yield told
-        return
-    name = gpu.uuid[:_SHOWN]
-    try:
-        yield from _usable(nvml, gpu, mps, name)
-    except GpuLostError as error:
-        yield lost(f"{name}: {error}")
+def short(gpu: Gpu) -> str:
+    """Return what people call a GPU."""
+    return gpu.uuid[:_SHOWN]
 
 
-def _usable(nvml: Nvml, gpu: Gpu, mps: MpsManager, name: str) -> Iterator[Finding]:
+def model(gpu: Gpu) -> Seen:
+    """Tell what it is."""
     sms = f"{gpu.sms} SMs" if gpu.sms else "SMs unknown"
     capability = ".".join(map(str, gpu.capability))
-    told = f"{gpu.name}, {gpu.memory_mib / 1024:.0f} GiB, {sms}, compute capability {capability}"
-    yield Finding("gpu.model", told, gpu=name)
-    yield _compute_mode(gpu, name)
-    yield _memory(nvml.memory_health(gpu.uuid), name)
-    yield _profiling(nvml, gpu, name)
-    foreign = mps.foreign(gpu.uuid)
-    if foreign:
-        told = f"MPS of others may be on it: pid {listed(str(one.pid) for one in foreign)}"
-        remedy = "jobs take turns until its owner ends it: see MPS below"
-        yield Finding("gpu.mps-of-others", told, Level.LACKING, remedy, name)
-    yield from _strangers(nvml, gpu, name)
+    return Seen(
+        f"{gpu.name}, {gpu.memory_mib / 1024:.0f} GiB, {sms}, compute capability {capability}"
+    )
 
 
-def _compute_mode(gpu: Gpu, name: str) -> Finding:
-    about = "gpu.compute-mode"
+def mps_of_others(foreign: Sequence[MpsProcess]) -> Seen | None:
+    """Tell of MPS that is not this service's."""
+    if not foreign:
+        return None
+    told = f"MPS of others may be on it: pid {listed(str(one.pid) for one in foreign)}"
+    return Seen(told, Level.LACKING, "jobs take turns until its owner ends it: see MPS below")
+
+
+def compute_mode(gpu: Gpu) -> Seen:
+    """Tell who may open it."""
     if gpu.compute_mode == "exclusive_process":
         remedy = "fine under MPS; jobs outside it will find the GPU busy"
-        return Finding(about, "EXCLUSIVE_PROCESS", Level.NOTE, remedy, name)
-    return Finding(about, "DEFAULT", gpu=name)
+        return Seen("EXCLUSIVE_PROCESS", Level.NOTE, remedy)
+    return Seen("DEFAULT")
 
 
-def _memory(health: MemoryHealth, name: str) -> Finding:
-    about = "gpu.memory"
+def memory(health: MemoryHealth) -> Seen:
+    """Tell of errors in its memory."""
     ecc = {None: "ECC not told", True: "ECC on", False: "ECC off"}[health.ecc]
     if health.failed:
         told = f"{ecc}; a bad row could not be remapped"
-        return Finding(about, told, Level.LACKING, "have the GPU replaced", name)
+        return Seen(told, Level.LACKING, "have the GPU replaced")
     if health.pending:
         told = f"{ecc}; bad memory waits to be taken out of use"
         remedy = "drain the GPU and have it reset, or reboot"
-        return Finding(about, told, Level.NOTE, remedy, name)
-    return Finding(about, f"{ecc}, no repair pending" if health.pending is False else ecc, gpu=name)
+        return Seen(told, Level.NOTE, remedy)
+    return Seen(f"{ecc}, no repair pending" if health.pending is False else ecc)
 
 
-def _profiling(nvml: Nvml, gpu: Gpu, name: str) -> Finding:
-    about = "gpu.profiling"
+def profiling(nvml: Nvml, gpu: Gpu) -> Seen:
+    """Say by what jobs on it are profiled."""
     if nvml.has_gpm(gpu.uuid):
-        return Finding(about, "by NVML GPM", gpu=name)
+        return Seen("by NVML GPM")
     lost_too = "only utilisation and memory are told: no SM activity, no DRAM bandwidth"
     if shutil.which(DCGM) is None:
         told = f"no GPM (before Hopper), and no {DCGM}: {lost_too}"
         remedy = "install datacenter-gpu-manager and start its nvidia-dcgm service"
-        return Finding(about, told, Level.LACKING, remedy, name)
+        return Seen(told, Level.LACKING, remedy)
     if gpu.uuid not in _seen_by_dcgm():
         told = f"no GPM (before Hopper), and {DCGM} does not tell of this GPU: {lost_too}"
         remedy = "start the host engine: systemctl start nvidia-dcgm, or nv-hostengine"
-        return Finding(about, told, Level.LACKING, remedy, name)
+        return Seen(told, Level.LACKING, remedy)
     remedy = "while Nsight or another profiler runs, it tells nothing"
-    return Finding(about, "by DCGM, as there is no GPM (before Hopper)", Level.NOTE, remedy, name)
+    return Seen("by DCGM, as there is no GPM (before Hopper)", Level.NOTE, remedy)
 
 
 @cache
@@ -126,11 +114,12 @@ def _seen_by_dcgm() -> frozenset[str]:
     return frozenset(uuids(done.stdout.splitlines()).values())
 
 
-def _strangers(nvml: Nvml, gpu: Gpu, name: str) -> Iterator[Finding]:
+def strangers(nvml: Nvml, gpu: Gpu) -> Seen | None:
     """Tell of processes on a GPU that are neither jobs of a service nor of MPS itself."""
     jobs = {process.pid for process, _ in tokens()}
     pids = nvml.processes(gpu.uuid).keys() - jobs - {process.pid for process in every_mps()}
-    if pids:
-        remedy = "what they cost jobs is not known; Dovetail should have the GPU to itself"
-        told = f"processes of others run there: pid {listed(map(str, sorted(pids)))}"
-        yield Finding("gpu.strangers", told, Level.NOTE, remedy, name)
+    if not pids:
+        return None
+    remedy = "what they cost jobs is not known; Dovetail should have the GPU to itself"
+    told = f"processes of others run there: pid {listed(map(str, sorted(pids)))}"
+    return Seen(told, Level.NOTE, remedy)

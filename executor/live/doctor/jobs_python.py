@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from dovetail.executor.live.doctor.driver import Driver
-from dovetail.executor.live.doctor.finding import Finding, Level
+from dovetail.executor.live.doctor.finding import Level, Seen
 
 PROGRAM: Final = Path(__file__).with_name("libraries.py")
 
@@ -68,51 +67,56 @@ def libraries_of(python: str) -> Libraries:
         raise NoPythonError(f"{python} does not tell its libraries: {last}") from None
 
 
-def jobs_python(python: str, driver: Driver | None) -> Iterator[Finding]:
-    """Look at what a Python would bring to a GPU."""
+def asked(python: str) -> Libraries | NoPythonError:
+    """Return what a Python says of its libraries, or why it says nothing."""
     try:
-        found = libraries_of(python)
+        return libraries_of(python)
     except NoPythonError as error:
-        remedy = "name the Python of the jobs with --python"
-        yield Finding("jobs.python", str(error), Level.LACKING, remedy)
-        return
-    yield Finding("jobs.python", f"{python}, Python {found.python}")
-    yield _torch(found, driver)
-    if found.cuda is not None:
-        yield _cublas(found)
+        return error
 
 
-def _torch(found: Libraries, driver: Driver | None) -> Finding:
-    about = "jobs.torch"
+def interpreter(python: str, found: Libraries | NoPythonError) -> Seen:
+    """Tell the Python."""
+    if isinstance(found, NoPythonError):
+        return Seen(str(found), Level.LACKING, "name the Python of the jobs with --python")
+    return Seen(f"{python}, Python {found.python}")
+
+
+def torch(found: Libraries | NoPythonError, driver: object) -> Seen | None:
+    """Tell its PyTorch, and whether the driver serves the CUDA that was built for."""
+    if isinstance(found, NoPythonError):
+        return None
     if found.torch is None:
         remedy = "dovetail doctor --python FILE names the Python of the jobs; --splits needs it"
-        return Finding(about, "no PyTorch", Level.NOTE, remedy)
+        return Seen("no PyTorch", Level.NOTE, remedy)
     if found.cuda is None:
         remedy = "the jobs' Python needs a build for CUDA (pytorch.org): name it with --python"
-        return Finding(about, f"{found.torch}, a build without CUDA", Level.NOTE, remedy)
+        return Seen(f"{found.torch}, a build without CUDA", Level.NOTE, remedy)
     told = f"{found.torch}, built for CUDA {found.cuda}"
-    served = None if driver is None else driver.cuda
+    served = driver.cuda if isinstance(driver, Driver) else None
     if served is not None and served[0] < int(found.cuda.partition(".")[0]):
         seen = f"{told}; the driver serves CUDA {served[0]}.{served[1]}"
         remedy = f"update the driver, or install a build for CUDA {served[0]}"
-        return Finding(about, seen, Level.LACKING, remedy)
-    return Finding(about, told)
+        return Seen(seen, Level.LACKING, remedy)
+    return Seen(told)
 
 
-def _cublas(found: Libraries) -> Finding:
-    about = "jobs.cublas"
+def cublas(found: Libraries | NoPythonError) -> Seen | None:
+    """Tell its cuBLAS, and what others have seen of such a version."""
+    if isinstance(found, NoPythonError) or found.cuda is None:
+        return None
     if found.cublas is None and found.package is None:
         remedy = "dovetail doctor --splits asks the one that PyTorch loads"
-        return Finding(about, "not found beside PyTorch", Level.NOTE, remedy)
+        return Seen("not found beside PyTorch", Level.NOTE, remedy)
     told = f"{found.package or 'of no package'}, tells {found.cublas or 'no version'}"
     version = _parsed(found.package)
     if version is not None and _AFFECTED[0] <= version <= _AFFECTED[1]:
         remedy = "no share is used before it is measured: dovetail doctor --splits"
         seen = f"{told}; others saw such versions compute wrong on H200 under SM shares"
-        return Finding(about, seen, Level.NOTE, remedy)
+        return Seen(seen, Level.NOTE, remedy)
     if version == _CLEAN:
-        return Finding(about, f"{told}; others saw no error with it on H200")
-    return Finding(about, told)
+        return Seen(f"{told}; others saw no error with it on H200")
+    return Seen(told)
 
 
 def _parsed(version: str | None) -> tuple[int, ...] | None:

@@ -12,10 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from dovetail.executor.live.doctor.finding import Finding, Level
+from dovetail.executor.live.doctor.finding import Level, Seen
 from dovetail.executor.live.pools.cgroups import find_groups
 from dovetail.executor.live.pools.cpu import KEPT_BY, shares_here
-from dovetail.executor.live.progress import HOOK_DIRECTORY
 
 _LEAST_SHM: Final = 2**30
 _LEAST_FILES: Final = 4096
@@ -23,19 +22,6 @@ _LEAST_YEAR: Final = 2026
 """Of this release: a clock before it is wrong."""
 
 _CONTAINER_FILES: Final = {"/.dockerenv": "docker", "/run/.containerenv": "podman"}
-
-
-def machine() -> Iterator[Finding]:
-    """Look at the machine itself."""
-    yield _system()
-    yield _user()
-    yield _clock()
-    yield _shared_memory()
-    yield _open_files()
-    if os.geteuid() == 0:
-        yield progress_hook(Path(HOOK_DIRECTORY))
-    yield _control_groups()
-    yield _cores()
 
 
 def container() -> str | None:
@@ -53,14 +39,15 @@ def container() -> str | None:
     return os.fsdecode(kinds[0]) if kinds else None
 
 
-def _system() -> Finding:
+def system() -> Seen:
+    """Tell the system, and the signs of a container and of a virtual machine."""
     told = f"{platform.system()} {platform.release()}, {platform.machine()}"
     kind = container()
     if kind is not None:
         told += f"; in a container ({kind})"
     if _is_virtual():
         told += "; a virtual machine"
-    return Finding("machine.system", told)
+    return Seen(told)
 
 
 def _is_virtual() -> bool:
@@ -73,63 +60,66 @@ def _is_virtual() -> bool:
     return "hypervisor" in flags.split()
 
 
-def _user() -> Finding:
+def user() -> Seen:
+    """Tell whose jobs can be run."""
     if os.geteuid() == 0:
         told = "root: every job runs as the user who submits it; one user at a time on a GPU"
-        return Finding("machine.user", told)
+        return Seen(told)
     told = f"uid {os.geteuid()}: only this user's jobs can be run"
     remedy = "start the service as root to run everybody's"
-    return Finding("machine.user", told, Level.NOTE, remedy)
+    return Seen(told, Level.NOTE, remedy)
 
 
-def _clock() -> Finding:
+def clock() -> Seen:
     """Say whether the clock can be: what is measured carries its date."""
     now = time.gmtime()
     told = time.strftime("%Y-%m-%d %H:%M UTC", now)
     if now.tm_year < _LEAST_YEAR:
         remedy = "set it (timedatectl): measurements carry their date"
-        return Finding("machine.clock", told, Level.LACKING, remedy)
-    return Finding("machine.clock", told)
+        return Seen(told, Level.LACKING, remedy)
+    return Seen(told)
 
 
-def _shared_memory() -> Finding:
+def shared_memory() -> Seen:
+    """Say whether MPS and data loaders have memory to share."""
     path = "/dev/shm"
     if not os.path.isdir(path):
         remedy = "MPS and data loaders need it: mount a tmpfs there"
-        return Finding("machine.shm", f"{path} is missing", Level.LACKING, remedy)
+        return Seen(f"{path} is missing", Level.LACKING, remedy)
     if not os.access(path, os.W_OK | os.X_OK):
         remedy = f"chmod 1777 {path}, by an administrator"
-        return Finding("machine.shm", f"{path} cannot be written", Level.LACKING, remedy)
+        return Seen(f"{path} cannot be written", Level.LACKING, remedy)
     usage = shutil.disk_usage(path)
     told = f"{path} holds {_size(usage.total)}, {_size(usage.free)} free"
     if usage.free < _LEAST_SHM:
         remedy = "it bounds pinned memory under MPS and data loaders: make room, or make it larger"
-        return Finding("machine.shm", told, Level.LACKING, remedy)
-    return Finding("machine.shm", told)
+        return Seen(told, Level.LACKING, remedy)
+    return Seen(told)
 
 
-def _open_files() -> Finding:
+def open_files() -> Seen:
+    """Tell the limit of open files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     told = f"{_limit(soft)} open files, at most {_limit(hard)}"
     if soft != resource.RLIM_INFINITY and soft < _LEAST_FILES:
         remedy = f"ulimit -n {_LEAST_FILES}; jobs, data loaders and the API need descriptors"
-        return Finding("machine.files", told, Level.NOTE, remedy)
-    return Finding("machine.files", told)
+        return Seen(told, Level.NOTE, remedy)
+    return Seen(told)
 
 
 def _limit(value: int) -> str:
     return "unlimited" if value == resource.RLIM_INFINITY else str(value)
 
 
-def progress_hook(directory: Path) -> Finding:
+def progress_hook(directory: Path) -> Seen:
     """Say whether every user's jobs can read the hook that counts their iterations."""
     closed = next((path for path in _on_the_way(directory) if not _open_to_all(path)), None)
     if closed is None:
-        return Finding("machine.progress-hook", "every user's jobs can read it")
+        return Seen("every user's jobs can read it")
     mode = stat.S_IMODE(closed.stat().st_mode)
     told = f"jobs of other users cannot read it: {closed} has mode {mode:o}"
     remedy = "install Dovetail where all may read it (/opt, say), or their jobs never share"
-    return Finding("machine.progress-hook", told, Level.LACKING, remedy)
+    return Seen(told, Level.LACKING, remedy)
 
 
 def _on_the_way(directory: Path) -> Iterator[Path]:
@@ -145,28 +135,28 @@ def _open_to_all(path: Path) -> bool:
     return bool(path.stat().st_mode & needed)
 
 
-def _control_groups() -> Finding:
+def control_groups() -> Seen:
     """Say whether CPU time can be limited here; a group is made and removed again."""
     groups = find_groups(f"dovetail-trial-{os.getpid()}")
     if groups is not None:
         groups.close()
         told = f"version {groups.version}, CPU time can be limited below {groups.home.parent}"
-        return Finding("machine.cgroups", told)
+        return Seen(told)
     told = "CPU time cannot be limited here: no group may be made, or it has no cpu controller"
     remedy = "only the cpu pool wants it: run as root, or in a unit with Delegate=yes"
-    return Finding("machine.cgroups", told, Level.NOTE, remedy)
+    return Seen(told, Level.NOTE, remedy)
 
 
-def _cores() -> Finding:
+def cores() -> Seen:
     """Say what the pool of processor cores would be here."""
     cores, kept = len(os.sched_getaffinity(0)), shares_here()
     told = f"{cores} {'device' if cores == 1 else 'devices'} of one core each; {KEPT_BY[kept]}"
     if kept != "none":
-        return Finding("machine.cpu-pool", told)
+        return Seen(told)
     if cores == 1:
-        return Finding("machine.cpu-pool", told, Level.NOTE, "jobs there take turns")
+        return Seen(told, Level.NOTE, "jobs there take turns")
     remedy = "dovetail serve --pool cpu:cores_per_device=2 has shares: numbers of cores"
-    return Finding("machine.cpu-pool", told, Level.NOTE, remedy)
+    return Seen(told, Level.NOTE, remedy)
 
 
 def _size(count: int) -> str:

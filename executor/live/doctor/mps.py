@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from dovetail.executor.live.doctor.finding import Finding, Level
+from dovetail.executor.live.doctor.finding import Level, Seen
 from dovetail.executor.live.mps.control import LOG_DIRECTORY, PIPE_DIRECTORY, PROGRAM, SERVER
 from dovetail.executor.live.mps.directories import place_of
 from dovetail.executor.live.mps.errors import MpsRefusedError
-from dovetail.executor.live.mps.foreign import MpsProcess, every_mps
+from dovetail.executor.live.mps.foreign import MpsProcess
 from dovetail.executor.live.mps.processes import look
 from dovetail.instances._record import listed
 
@@ -29,50 +29,20 @@ _SOME_GPU: Final = "GPU-00000000-0000-0000-0000-000000000000"
 _LONGEST_UID: Final = 65_534
 
 
-def mps_findings(
-    base: Path, driver: str | None, *, serving: bool, default: Path = DEFAULT_DIRECTORY
-) -> Iterator[Finding]:
-    """Look at MPS; no daemon is started, asked or ended.
-
-    Parameters
-    ----------
-    base : Path
-        Where the service has its pipe directories.
-    driver : str or None
-        The driver's version, where it is known.
-    serving : bool
-        Whether the service runs whose daemons these may be.
-    default : Path
-        CUDA's own pipe directory.
-    """
-    yield _control(driver)
-    yield _server()
-    yield _directory(base)
-    every = tuple(every_mps())
-    ours = [one for one in every if _is_ours(one, base)]
-    yield from _ours(base, ours, serving=serving)
-    yield from _others([one for one in every if one not in ours])
-    yield from _stale(default, every)
-
-
-def _is_ours(process: MpsProcess, base: Path) -> bool:
-    return process.directory is not None and Path(process.directory).parent == base
-
-
-def _control(driver: str | None) -> Finding:
-    about = "mps.control"
+def control(driver: str) -> Seen:
+    """Tell the control program, and whether it is of the driver's version, where that is known."""
     path = shutil.which(PROGRAM)
     if path is None:
         remedy = "comes with NVIDIA's driver (Debian: nvidia-cuda-mps); else jobs take turns"
-        return Finding(about, f"{PROGRAM} is not installed", Level.LACKING, remedy)
+        return Seen(f"{PROGRAM} is not installed", Level.LACKING, remedy)
     version = _version(path)
     if version is None:
-        return Finding(about, f"{path}, which does not tell its version")
+        return Seen(f"{path}, which does not tell its version")
     told = f"{path}, version {version}"
-    if driver is not None and version != driver:
+    if driver and version != driver:
         remedy = "programs and driver of one version fit: install those of the driver"
-        return Finding(about, f"{told}; the driver is {driver}", Level.NOTE, remedy)
-    return Finding(about, told)
+        return Seen(f"{told}; the driver is {driver}", Level.NOTE, remedy)
+    return Seen(told)
 
 
 def _version(path: str) -> str | None:
@@ -107,48 +77,57 @@ def _embedded_version(path: str) -> str | None:
     return found.pop().decode() if len(found) == 1 else None
 
 
-def _server() -> Finding:
-    about = "mps.server"
+def server() -> Seen:
+    """Tell the server program."""
     places = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
     path = shutil.which(SERVER, path=places)
     if path is None:
         remedy = "it comes with the control daemon, which starts it: install both"
-        return Finding(about, f"{SERVER} is not installed", Level.LACKING, remedy)
-    return Finding(about, path)
+        return Seen(f"{SERVER} is not installed", Level.LACKING, remedy)
+    return Seen(path)
 
 
-def _directory(base: Path) -> Finding:
+def directory(base: Path) -> Seen:
     """Say whether pipe directories can be made, and are short enough for sockets."""
-    about = "mps.directory"
     try:
         place_of(base, _SOME_GPU, max(_LONGEST_UID, os.geteuid()))
     except MpsRefusedError as error:
         told = f"a daemon would not start: {error}"
-        return Finding(about, told, Level.LACKING, "name a shorter directory with --directory")
+        return Seen(told, Level.LACKING, "name a shorter directory with --directory")
     existing = next(path for path in (base, *base.parents) if os.path.lexists(path))
     if existing == base and base.lstat().st_uid != os.geteuid():
         told = f"{base} belongs to uid {base.lstat().st_uid}"
         remedy = f"must be uid {os.geteuid()}'s: move it away, or name another --directory"
-        return Finding(about, told, Level.LACKING, remedy)
+        return Seen(told, Level.LACKING, remedy)
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         told = f"{base} cannot be made: {existing} cannot be written"
-        return Finding(about, told, Level.LACKING, "name another directory with --directory")
-    return Finding(about, f"{base} can have the daemons' sockets")
+        return Seen(told, Level.LACKING, "name another directory with --directory")
+    return Seen(f"{base} can have the daemons' sockets")
 
 
-def _ours(base: Path, running: Sequence[MpsProcess], *, serving: bool) -> Iterator[Finding]:
-    for one in running:
+def _is_ours(process: MpsProcess, base: Path) -> bool:
+    return process.directory is not None and Path(process.directory).parent == base
+
+
+def ours(base: Path, running: Sequence[MpsProcess], *, serving: bool) -> Iterator[Seen]:
+    """Tell of daemons and servers below the service's directory; ``serving``: the service runs."""
+    mine = [one for one in running if _is_ours(one, base)]
+    for one in mine:
         told = f"{one.program} {one.pid} of uid {one.uid}"
         if serving:
-            yield Finding("mps.ours", f"{told}, of the service that runs")
+            yield Seen(f"{told}, of the service that runs")
         else:
-            remedy = f"a service takes it up; without one: {_ending(one, running)}"
-            yield Finding("mps.ours", f"{told}, and no service runs", Level.NOTE, remedy)
+            remedy = f"a service takes it up; without one: {_ending(one, mine)}"
+            yield Seen(f"{told}, and no service runs", Level.NOTE, remedy)
+
+
+def pid_files(base: Path) -> Seen | None:
+    """Tell of files that name a process which is no daemon."""
     lying = [path for path in _pid_files(base) if not _holds(path)]
-    if lying:
-        told = f"{listed(map(str, lying))}: no daemon has that pid"
-        remedy = "a daemon was killed; the next takes its directory over"
-        yield Finding("mps.pid-file", told, Level.NOTE, remedy)
+    if not lying:
+        return None
+    told = f"{listed(map(str, lying))}: no daemon has that pid"
+    return Seen(told, Level.NOTE, "a daemon was killed; the next takes its directory over")
 
 
 def _pid_files(base: Path) -> list[Path]:
@@ -168,14 +147,15 @@ def _holds(pid_file: Path) -> bool:
     return process is not None and process.runs(PROGRAM)
 
 
-def _others(running: Sequence[MpsProcess]) -> Iterator[Finding]:
+def others(base: Path, running: Sequence[MpsProcess]) -> Iterator[Seen]:
     """Tell of MPS that is not this service's, and how its owner ends it."""
-    for one in running:
+    theirs = [one for one in running if not _is_ours(one, base)]
+    for one in theirs:
         told = f"{one.program} {one.pid} of uid {one.uid}, pipe directory {_pipes(one)}"
-        remedy = f"if nobody needs it, for its owner: {_ending(one, running)}"
-        yield Finding("mps.others", told, Level.LACKING, remedy)
-    if not running:
-        yield Finding("mps.others", "no MPS of others runs")
+        remedy = f"if nobody needs it, for its owner: {_ending(one, theirs)}"
+        yield Seen(told, Level.LACKING, remedy)
+    if not theirs:
+        yield Seen("no MPS of others runs")
 
 
 def _pipes(one: MpsProcess) -> str:
@@ -198,12 +178,11 @@ def _ending(one: MpsProcess, running: Sequence[MpsProcess]) -> str:
     return f"echo quit | {named}{PROGRAM}"
 
 
-def _stale(default: Path, running: Sequence[MpsProcess]) -> Iterator[Finding]:
+def stale(running: Sequence[MpsProcess], default: Path = DEFAULT_DIRECTORY) -> Seen | None:
     """Tell of what a daemon has left in CUDA's own pipe directory."""
-    if not (default / "control").exists():
-        return
-    if any(Path(one.directory or default) == default for one in running):
-        return
+    used = any(Path(one.directory or default) == default for one in running)
+    if used or not (default / "control").exists():
+        return None
     told = f"{default} has the sockets of a daemon that is gone"
     remedy = f"harmless: jobs are kept from it; rm -r {default} if it is nobody's"
-    yield Finding("mps.stale", told, Level.NOTE, remedy)
+    return Seen(told, Level.NOTE, remedy)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from dovetail.executor.live.directories import LOCK
-from dovetail.executor.live.doctor.finding import Finding, Level
+from dovetail.executor.live.doctor.finding import Level, Seen
 from dovetail.executor.live.mps.processes import look
 
 _LEAST_DISK: Final = 2**30
@@ -26,51 +26,32 @@ _LISTENS: Final = "0A"
 """State of a socket that listens in ``/proc/net/tcp`` (``TCP_LISTEN`` in the kernel)."""
 
 
-def service(
-    directory: Path, path: Path, address: tuple[str, int] | None = None
-) -> Iterator[Finding]:
-    """Look at where a service of this directory would live.
-
-    Parameters
-    ----------
-    directory : Path
-        Its state directory.
-    path : Path
-        Of its UNIX socket.
-    address : tuple of str and int, optional
-        Host and port, where it is to listen on TCP, too.
-    """
-    yield _directory(directory)
-    pid = holder(directory)
+def running(directory: Path, pid: int | None) -> Seen:
+    """Tell of the service that has this state directory."""
     if pid is None:
-        yield Finding("service.running", f"none runs in {directory}")
-    else:
-        remedy = "what it runs is told by dovetail queue; end it with SIGTERM before another"
-        told = f"one runs in {directory}: {_process(pid)}"
-        yield Finding("service.running", told, Level.NOTE, remedy)
-    yield _socket(path, pid)
-    if address is not None:
-        yield _port(address)
+        return Seen(f"none runs in {directory}")
+    remedy = "what it runs is told by dovetail queue; end it with SIGTERM before another"
+    return Seen(f"one runs in {directory}: {_process(pid)}", Level.NOTE, remedy)
 
 
-def _directory(directory: Path) -> Finding:
-    about = "service.directory"
+def state(directory: Path) -> Seen:
+    """Say whether a service could keep its state here."""
     existing = next(path for path in (directory, *directory.parents) if os.path.lexists(path))
     other = "name another with --directory, or $DOVETAIL_HOME"
     if not existing.is_dir():
         told = f"{directory} cannot be made: {existing} is no directory"
-        return Finding(about, told, Level.BROKEN, other)
+        return Seen(told, Level.BROKEN, other)
     if not os.access(existing, os.W_OK | os.X_OK) or _is_read_only(existing):
-        return Finding(about, f"{directory} cannot be written", Level.BROKEN, other)
+        return Seen(f"{directory} cannot be written", Level.BROKEN, other)
     kind = _file_system(existing)
     if kind in _NETWORK_FILE_SYSTEMS:
         remedy = "the journal's locks are not safe there: name a local one with --directory"
-        return Finding(about, f"{directory} is on {kind}", Level.BROKEN, remedy)
+        return Seen(f"{directory} is on {kind}", Level.BROKEN, remedy)
     free = shutil.disk_usage(existing).free
     if free < _LEAST_DISK:
         told = f"{directory} has {free / 2**20:.0f} MiB free"
-        return Finding(about, told, Level.LACKING, "make room: logs and the journal are kept there")
-    return Finding(about, f"{directory}, {free / 2**30:.0f} GiB free")
+        return Seen(told, Level.LACKING, "make room: logs and the journal are kept there")
+    return Seen(f"{directory}, {free / 2**30:.0f} GiB free")
 
 
 def _is_read_only(path: Path) -> bool:
@@ -109,25 +90,26 @@ def holder(directory: Path) -> int | None:
         os.close(lock)
 
 
-def _socket(path: Path, service: int | None) -> Finding:
-    about, other = "service.socket", "name another with dovetail serve --socket"
+def unix_socket(path: Path, service: int | None) -> Seen:
+    """Say whether a service could listen here; ``service`` is the one that runs."""
+    other = "name another with dovetail serve --socket"
     length = len(os.fsencode(path))
     if length > _LONGEST_SOCKET:
         told = f"{path} has {length} bytes; a socket's name may have {_LONGEST_SOCKET}"
-        return Finding(about, told, Level.BROKEN, other)
+        return Seen(told, Level.BROKEN, other)
     if not os.path.lexists(path):
         above = next(one for one in path.parents if os.path.exists(one))
         if not os.access(above, os.W_OK | os.X_OK):
-            return Finding(about, f"{path}: {above} cannot be written", Level.BROKEN, other)
-        return Finding(about, f"{path} is free")
+            return Seen(f"{path}: {above} cannot be written", Level.BROKEN, other)
+        return Seen(f"{path} is free")
     if not stat.S_ISSOCK(path.lstat().st_mode):
-        return Finding(about, f"{path} is there and is no socket", Level.BROKEN, other)
+        return Seen(f"{path} is there and is no socket", Level.BROKEN, other)
     peer = _peer(path)
     if peer is None:
-        return Finding(about, f"{path} is left from a service that is gone; it is replaced")
+        return Seen(f"{path} is left from a service that is gone; it is replaced")
     if service is not None and peer in (0, service):
-        return Finding(about, f"{path} is that of the service that runs")
-    return Finding(about, f"{path} is in use: {_process(peer)} listens there", Level.BROKEN, other)
+        return Seen(f"{path} is that of the service that runs")
+    return Seen(f"{path} is in use: {_process(peer)} listens there", Level.BROKEN, other)
 
 
 def _peer(path: Path) -> int | None:
@@ -144,19 +126,22 @@ def _peer(path: Path) -> int | None:
     return int.from_bytes(told[:4], "little")
 
 
-def _port(address: tuple[str, int]) -> Finding:
-    host, port = address
-    where = f"{host}:{port}"
+def port(address: tuple[str, int] | None) -> Seen | None:
+    """Say whether a service could listen on TCP, where it is to."""
+    if address is None:
+        return None
+    host, number = address
+    where = f"{host}:{number}"
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         socket.create_server(address, family=family).close()
     except (OSError, OverflowError) as error:
         if getattr(error, "errno", None) == errno.EADDRINUSE:
-            told = f"{where} is in use: {_process(_port_holder(port))} listens there"
-            return Finding("service.port", told, Level.BROKEN, "name another with --listen")
+            told = f"{where} is in use: {_process(_port_holder(number))} listens there"
+            return Seen(told, Level.BROKEN, "name another with --listen")
         told = f"{where} cannot be had: {getattr(error, 'strerror', None) or error}"
-        return Finding("service.port", told, Level.BROKEN, "name another with --listen")
-    return Finding("service.port", f"{where} is free")
+        return Seen(told, Level.BROKEN, "name another with --listen")
+    return Seen(f"{where} is free")
 
 
 def _port_holder(port: int) -> int:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from dovetail.executor.live.doctor.finding import Finding, Level
+from dovetail.executor.live.doctor.finding import Level, Seen
 from dovetail.executor.live.splits import (
     WHOLE,
     SplitEvidence,
@@ -59,32 +59,32 @@ class ShareTable(NamedTuple):
     rows: tuple[ShareRow, ...]
 
 
-def evidence_in(directory: Path) -> tuple[Splits, Sequence[Finding]]:
-    """Read what is known; a file that cannot be read is a finding, and nothing is known."""
+def evidence_in(directory: Path) -> tuple[Splits, Seen | None]:
+    """Read what is known; of a file that cannot be read it is told why, and nothing is known."""
     path = directory / "splits.json"
     try:
-        return read_splits(path), ()
+        return read_splits(path), None
     except PermissionError:
         told, remedy = f"{path} may not be read", "run dovetail doctor as the service's user"
     except DovetailError as error:
         told = str(error)
         remedy = "nothing is partitioned; move the file away and run dovetail doctor --splits"
-    return Splits(), (Finding("shares.evidence", told, Level.LACKING, remedy),)
+    return Splits(), Seen(told, Level.LACKING, remedy)
 
 
-def share_findings(splits: Splits, gpu_model: str, driver: str) -> Iterator[Finding]:
-    """Say which shares may be used on a GPU model."""
-    about = "shares.allowed"
-    libraries = splits.libraries(gpu_model, driver)
-    if not libraries:
-        told = f"not measured on {gpu_model}, driver {driver}"
-        yield Finding(about, told, Level.LACKING, "dovetail doctor --splits --python FILE")
-    for library in libraries:
-        key = SplitKey(gpu_model, driver, library)
-        good = bool(splits.allowed(key))
-        remedy = "" if good else "no share is used: jobs share this GPU without caps"
-        level = Level.GOOD if good else Level.LACKING
-        yield Finding(about, splits.why(key), level, remedy)
+def allowed(splits: Splits, models: Iterable[str], driver: str) -> Iterator[Seen]:
+    """Say which shares may be used on GPU models."""
+    for model in models:
+        libraries = splits.libraries(model, driver)
+        if not libraries:
+            told = f"not measured on {model}, driver {driver}"
+            yield Seen(told, Level.LACKING, "dovetail doctor --splits --python FILE")
+        for key in (SplitKey(model, driver, library) for library in libraries):
+            if splits.allowed(key):
+                yield Seen(splits.why(key))
+            else:
+                remedy = "no share is used: jobs share this GPU without caps"
+                yield Seen(splits.why(key), Level.LACKING, remedy)
 
 
 def share_table(splits: Splits, gpu_model: str, driver: str, sms: int | None) -> ShareTable:

@@ -13,8 +13,8 @@ import pwd
 import re
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -73,10 +73,6 @@ class Spoken(NamedTuple):
     seconds: float
 
 
-def _unheard(_: Spoken) -> None:
-    """Hear nothing."""
-
-
 @dataclass(frozen=True)
 class Control:
     """The control daemon of one GPU and one user, whether it runs or not.
@@ -93,8 +89,6 @@ class Control:
         Path of the control program.
     answer_s : float
         Seconds after which a command counts as not answered.
-    heard : callable
-        Is told of every run of the control program, as it was.
     """
 
     directory: Path
@@ -102,7 +96,6 @@ class Control:
     uid: int
     program: str
     answer_s: float = ANSWER_S
-    heard: Callable[[Spoken], None] = field(default=_unheard, compare=False, repr=False)
 
     def start(self) -> None:
         """Start the daemon; it listens when this returns.
@@ -245,9 +238,7 @@ class Control:
             pass
         except OSError as error:
             raise MpsError(f"{self}: {self.program}: {error.strerror}") from None
-        spoken = Spoken(tuple(options), command, status, out, err, time.monotonic() - begun)
-        self.heard(spoken)
-        return spoken
+        return Spoken(tuple(options), command, status, out, err, time.monotonic() - begun)
 
     def last_server_exit(self) -> str:
         """Return what the log says of the last server that exited; empty where nothing."""

@@ -8,9 +8,8 @@ from __future__ import annotations
 import shutil
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 from dovetail.executor.live.mps import directories, processes
@@ -20,7 +19,6 @@ from dovetail.executor.live.mps.control import (
     PIPE_DIRECTORY,
     PROGRAM,
     Control,
-    Spoken,
     acting_as,
 )
 from dovetail.executor.live.mps.errors import MpsError, MpsRefusedError, NoDaemonError
@@ -47,8 +45,6 @@ class MpsManager:
         The control program.
     patience : Patience
         How long the rungs of a recovery may take.
-    heard : callable, optional
-        Is told of every run of the control program.
 
     Notes
     -----
@@ -58,17 +54,11 @@ class MpsManager:
     """
 
     def __init__(
-        self,
-        directory: Path,
-        *,
-        program: str = PROGRAM,
-        patience: Patience = PATIENCE,
-        heard: Callable[[Spoken], None] | None = None,
+        self, directory: Path, *, program: str = PROGRAM, patience: Patience = PATIENCE
     ) -> None:
         self.directory = directory.absolute()
         self._program = program
         self._patience = patience
-        self._heard = heard
         self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
     def why_not(self) -> str | None:
@@ -279,8 +269,7 @@ class MpsManager:
         if program is None:
             raise MpsError(f"{self._program} is not installed")
         place = directories.place_of(self.directory, uuid, uid)
-        control = Control(place, uuid, uid, program, self._patience.answer_s)
-        return control if self._heard is None else replace(control, heard=self._heard)
+        return Control(place, uuid, uid, program, self._patience.answer_s)
 
     def _controls(self, uuid: str) -> Iterator[Control]:
         for uid in directories.users_of(self.directory, check_uuid(uuid)):

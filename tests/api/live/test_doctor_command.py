@@ -45,10 +45,6 @@ def test_splits_cannot_be_measured_without_a_gpu(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--no-faults"], "--no-faults: needs --prove"),
-        (["--only", "gpm"], "--only: needs --prove"),
-        (["--proof", "here.json"], "--proof: needs --prove"),
-        (["--minutes", "3"], "--minutes: needs --prove"),
         (["--shares", "50"], "--shares: needs --splits or --sms"),
         (["--sms", "--again"], "--again: needs --splits"),
     ],

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from dovetail.executor.live.doctor import mps
 from dovetail.executor.live.doctor.finding import Level
-from dovetail.executor.live.doctor.mps import mps_findings
 from dovetail.executor.live.mps.control import PROGRAM
 from dovetail.executor.live.mps.foreign import every_mps
 from tests.executor.live.waiting import wait_until
@@ -43,18 +43,13 @@ def running(place):
         wait_until(lambda: all(one.directory != str(place) for one in every_mps()))
 
 
-def found(base, name, driver=None, serving=False, **places):
-    findings = mps_findings(base, driver, serving=serving, **places)
-    return [finding for finding in findings if finding.id == name]
-
-
 @NEEDS_MPS
 def test_the_version_is_told_without_a_daemon(base):
-    (control,) = found(base, "mps.control")
+    control = mps.control("")
     version = control.told.rpartition("version ")[2]
     assert version.count(".") in (1, 2)
-    assert found(base, "mps.control", version)[0].level is Level.GOOD
-    (other,) = found(base, "mps.control", "580.159.03")
+    assert mps.control(version).level is Level.GOOD
+    other = mps.control("580.159.03")
     assert other.level is Level.NOTE
     assert other.told.endswith("; the driver is 580.159.03")
     assert not list(base.iterdir())
@@ -62,13 +57,14 @@ def test_the_version_is_told_without_a_daemon(base):
 
 def test_no_mps_is_told(base, monkeypatch):
     monkeypatch.setenv("PATH", str(base))
-    assert found(base, "mps.control")[0].told == f"{PROGRAM} is not installed"
+    assert mps.control("").told == f"{PROGRAM} is not installed"
 
 
 @NEEDS_MPS
 def test_daemons_of_others_are_told_with_what_ends_them(base):
     with running(base / "theirs") as pid:
-        told = [one for one in found(base / "ours", "mps.others") if f" {pid} " in one.told]
+        others = mps.others(base / "ours", tuple(every_mps()))
+        told = [one for one in others if f" {pid} " in one.told]
     assert [one.level for one in told] == [Level.LACKING]
     assert told[0].told.endswith(f"of uid {os.geteuid()}, pipe directory {base}/theirs")
     assert told[0].remedy.endswith(f"echo quit | CUDA_MPS_PIPE_DIRECTORY={base}/theirs {PROGRAM}")
@@ -77,8 +73,9 @@ def test_daemons_of_others_are_told_with_what_ends_them(base):
 @NEEDS_MPS
 def test_our_daemons_are_stale_only_without_a_service(base):
     with running(base / "12345678-0") as pid:
-        (stale,) = found(base, "mps.ours")
-        (used,) = found(base, "mps.ours", serving=True)
+        every = tuple(every_mps())
+        (stale,) = mps.ours(base, every, serving=False)
+        (used,) = mps.ours(base, every, serving=True)
     assert stale.level is Level.NOTE
     assert f"{PROGRAM} {pid} of uid" in stale.told
     assert used.level is Level.GOOD
@@ -88,9 +85,9 @@ def test_our_daemons_are_stale_only_without_a_service(base):
 def test_what_a_daemon_leaves_in_cudas_own_directory_is_told(base):
     default = base / "nvidia-mps"
     with running(default):
-        assert not found(base, "mps.stale", default=default)
+        assert mps.stale(tuple(every_mps()), default) is None
     if (default / "control").exists():
-        assert found(base, "mps.stale", default=default)[0].level is Level.NOTE
+        assert mps.stale(tuple(every_mps()), default).level is Level.NOTE
 
 
 def test_pid_files_that_lie_are_told(base):
@@ -98,11 +95,10 @@ def test_pid_files_that_lie_are_told(base):
     place.mkdir()
     # this test's own pid lives, and is no daemon
     (place / "nvidia-cuda-mps-control.pid").write_text(f"{os.getpid()}\n")
-    (lying,) = found(base, "mps.pid-file")
-    assert lying.told.endswith("no daemon has that pid")
+    assert mps.pid_files(base).told.endswith("no daemon has that pid")
 
 
 def test_a_path_too_long_for_sockets_is_told(base):
-    (told,) = found(base / ("x" * 60) / "mps", "mps.directory")
+    told = mps.directory(base / ("x" * 60) / "mps")
     assert told.level is Level.LACKING
     assert "longer than 87 bytes" in told.told

@@ -10,19 +10,17 @@ import json
 import os
 import sys
 import time
-from typing import Any
 
 SIZES = ((16, 1000, 2048), (64, 4096, 4096), (2048, 2048, 2048), (4096, 1024, 4096))
 SMALL = ((16, 100, 64), (33, 65, 129))
 STEP_MIB = 64
 
 
-def say(event: str, **told: object) -> None:
-    """Print an event."""
+def say(event, **told):
     print(json.dumps({"event": event, "at": time.monotonic(), **told}), flush=True)
 
 
-def reuse(torch: Any, device: str) -> None:
+def reuse(torch, device):
     """Fill a block with NaN, free it, and look where the next product is written."""
     same, sizes = 0, SIZES if device == "cuda" else SMALL
     for m, n, k in sizes:
@@ -36,10 +34,9 @@ def reuse(torch: Any, device: str) -> None:
     say("reuse", same=same, of=len(sizes), torch=torch.__version__)
 
 
-def expandable(torch: Any, mib: int) -> None:
+def expandable(torch, mib):
     """Take memory by pieces until that fails."""
-    held: list[Any] = []
-    told = "no error"
+    held, told = [], "no error"
     try:
         while len(held) * STEP_MIB < mib:
             held.append(torch.ones(STEP_MIB << 20, dtype=torch.uint8, device="cuda"))
@@ -50,7 +47,7 @@ def expandable(torch: Any, mib: int) -> None:
     say("taken", mib=len(held) * STEP_MIB, told=told, free_mib=free, total_mib=total)
 
 
-def main() -> None:
+def main():
     """Run as the command line says."""
     # PyTorch reads this when it is imported.
     os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"

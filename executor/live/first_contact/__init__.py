@@ -1,1 +1,0 @@
-"""First contact with a GPU: the checks that only hardware can settle, with full transcripts."""

@@ -1,0 +1,67 @@
+"""What may happen to a test of the acceptance suite, for ``test_acceptance.py``."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+# So that the limit is 1.5 s.
+IMPATIENT = pytest.mark.check("nothing", usual_s=-11.7)
+PATIENT = pytest.mark.check("nothing", usual_s=0)
+
+
+@IMPATIENT
+def test_too_long(daemon):
+    """A client is waited for that says nothing more."""
+    daemon.client("busy").wait("never")
+
+
+@PATIENT
+def test_limit_while_starting(bench, daemon, monkeypatch):
+    """The time is over when a client has just been started."""
+
+    class AtTheLimit(subprocess.Popen):
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options)
+            signal.raise_signal(signal.SIGALRM)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(subprocess, "Popen", AtTheLimit)
+        daemon.client("busy")
+
+
+@PATIENT
+def test_stubborn(bench, daemon):
+    """A client obeys nobody."""
+    words = [sys.executable, "-c", "import time; time.sleep(60)"]
+    bench.start("stubborn", ["x"], daemon.environment(), program=words)
+    pytest.skip("never mind")
+
+
+@PATIENT
+def test_refused(daemon):
+    """A client is told an error."""
+    daemon.client("idle").ready()
+    daemon.say("standin fault")
+    daemon.client("idle").ready()
+
+
+@PATIENT
+def test_odd(bench, daemon):
+    """Something happens that nobody thought of."""
+    return {}["sms"]
+
+
+@PATIENT
+def test_otherwise(bench):
+    """The whole GPU is not seen."""
+    bench.saw(share=0.25)
+    assert bench.values["share"] == 1
+
+
+@PATIENT
+def test_interrupted(daemon):
+    """Ctrl-C is pressed."""
+    daemon.client("busy").ready()
+    signal.raise_signal(signal.SIGINT)

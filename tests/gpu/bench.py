@@ -1,0 +1,430 @@
+"""What a test works with: control daemons and clients of its own, and every word that they say."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import threading
+import time
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from dovetail.executor.live.mps import processes
+from dovetail.executor.live.mps.client import client_environment
+from dovetail.executor.live.mps.control import PROGRAM, Control
+from dovetail.executor.live.mps.directories import make_base, make_private, place_of
+from dovetail.executor.live.mps.errors import MpsError, NoServerError
+from dovetail.executor.live.mps.manager import MpsManager
+from dovetail.executor.live.mps.recovery import Patience
+
+CLIENT = Path(__file__).with_name("client.py")
+
+READY_S = 30.0
+"""For a client's first word after its context: the first on a machine may load much."""
+
+LEAVES_S = 3.0
+KILLED_S = 10.0
+"""A process that waits for a broken driver may not even die by SIGKILL."""
+
+ANSWER_S = 10.0
+WINDOW_S, SETTLE_S = 4.0, 0.3
+"""For which rates are counted, and what passes before."""
+
+LATE_S = 30.0
+"""For a server to come back after a fault."""
+
+COUNTED_S = 5.0
+"""For which the energy counter is watched."""
+
+NOTICES_S = 6.0
+"""For errors, states and Xids to show themselves."""
+
+QUICK = Patience(answer_s=5.0, active_s=8.0, terminate_s=10.0, shutdown_s=10.0, quit_s=5.0)
+"""Shorter than the service's, so that a rung that does not help is left soon."""
+
+_ENDS = Patience(answer_s=5.0, active_s=1.0, terminate_s=5.0, shutdown_s=5.0, quit_s=2.0)
+_CUTTING = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
+_KEPT = ("PATH", "LD_LIBRARY_PATH", "HOME", "LANG")
+
+
+class Client:
+    """A process of ``client.py``, or of another program that speaks as it does."""
+
+    def __init__(self, bench, name, command, environment, uid=None):
+        self.name, self._bench = name, bench
+        self.started = time.monotonic()
+        self.process = subprocess.Popen(
+            command,
+            env={**{key: os.environ[key] for key in _KEPT if key in os.environ}, **environment},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            cwd="/",
+            user=uid,
+            # Ctrl-C is for us alone: a busy client must not be killed by it.
+            start_new_session=True,
+        )
+        self.pid = bench.pids[name] = self.process.pid
+        self._events = []
+        self._reader = threading.Thread(target=self._listen, daemon=True)
+        self._reader.start()
+
+    def events(self, *kinds):
+        return [event for event in list(self._events) if event["event"] in kinds]
+
+    def wait(self, *kinds, within_s=READY_S):
+        """Wait for the first event of these kinds; None where none came, or none will."""
+        awaited(lambda: self.events(*kinds) or not self._reader.is_alive(), within_s)
+        return next(iter(self.events(*kinds)), None)
+
+    def wait_or_skip(self, *kinds, within_s=READY_S):
+        """Wait for an event; an error, or none in time, means that the test cannot be made."""
+        event = self.wait(*kinds, "error", within_s=within_s)
+        if event is None:
+            pytest.skip(f"{self.name}: no {' or '.join(kinds)} within {within_s:.0f} s")
+        if event["event"] == "error":
+            pytest.skip(f"{self.name}: {error_told(event)}")
+        return event
+
+    def ready(self):
+        """Wait until it holds a context, and return what it sees."""
+        return self.wait_or_skip("ready")
+
+    def error(self, within_s=0.0):
+        return self.wait("error", within_s=within_s)
+
+    def order(self):
+        """Tell it to go on."""
+        with suppress(OSError):
+            self.process.stdin.write("go\n")
+            self.process.stdin.flush()
+
+    def leave(self, within_s=LEAVES_S):
+        """Tell it to quit, and return whether it did."""
+        with suppress(OSError):
+            self.process.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(within_s)
+        return not self.alive()
+
+    def send(self, sent):
+        self._bench.line("signal", f"{sent.name} to {self.name} ({self.pid})")
+        self.process.send_signal(sent)
+
+    def alive(self):
+        return self.process.poll() is None
+
+    def goes_on(self):
+        """Whether a busy client still finishes kernels."""
+        soon = time.monotonic() + 0.2
+        return awaited(lambda: any(step["at"] > soon for step in self.events("steps")), 2.0)
+
+    def end(self):
+        """Make sure that it is gone, or note that it does not die."""
+        self.process.kill()
+        try:
+            self.process.wait(KILLED_S)
+        except subprocess.TimeoutExpired:
+            self._bench.line("signal", f"{self.name} ({self.pid}) does not die")
+            return
+        self._reader.join(1.0)
+        for stream in (self.process.stdin, self.process.stdout):
+            with suppress(OSError):
+                stream.close()
+
+    def _listen(self):
+        with suppress(ValueError):
+            for line in self.process.stdout:
+                self._bench.line(f"{self.name} {self.pid}", line)
+                # What the interpreter or a library says is no event.
+                if line.startswith('{"event"'):
+                    self._events.append(json.loads(line))
+
+
+class Daemon:
+    """A control daemon in a directory of its own; it does not run yet."""
+
+    def __init__(self, bench, patience):
+        self._bench, self._uuid, uid = bench, bench.gpu.uuid, os.geteuid()
+        self.base = Path(tempfile.mkdtemp(prefix="dt", dir="/tmp"))
+        self.manager = MpsManager(self.base, program=bench.program, patience=patience)
+        place = place_of(self.base, self._uuid, uid)
+        make_base(self.base)
+        make_private(place, uid)
+        self.control = Control(place, self._uuid, uid, bench.program, ANSWER_S)
+
+    def start(self):
+        """Start it and return the seconds that took."""
+        begun = time.monotonic()
+        self.manager.environment(self._uuid, os.geteuid(), None, None, latency=False)
+        return time.monotonic() - begun
+
+    def client(self, mode, *options, name="", share=None, latency=False, more=None):
+        """Start a client, with ``more`` in its environment."""
+        environment = self.environment(share, latency) | (more or {})
+        return self._bench.start(name, [mode, *options], environment)
+
+    def environment(self, share=None, latency=False):
+        return client_environment(self.control.directory, self._uuid, share, None, latency)
+
+    def say(self, command, *options, within_s=ANSWER_S):
+        """Send a command, whatever comes of it."""
+        return self.control.say(options, command, within_s)
+
+    def server(self):
+        """Return the pid of its server, once there is one."""
+        found = awaited(self.control.servers, ANSWER_S) or pytest.skip("no server was listed")
+        self._bench.pids["server"] = found[0]
+        return found[0]
+
+    def status(self, server):
+        """Return a server's state in words."""
+        try:
+            told = self.control.status(server)
+        except NoServerError:
+            return "gone"
+        except MpsError as error:
+            return f"error: {error}"
+        return "not told" if told is None else told.value
+
+    def is_healthy_again(self, server):
+        """Wait until the server is not in fault any more, or gone."""
+        return awaited(lambda: self.status(server) in ("ACTIVE", "gone"), LATE_S)
+
+    def newcomer(self, name="newcomer", within_s=READY_S):
+        """Start a client that reports, and return what it was told first."""
+        return self.client("report", name=name).wait("ready", "error", within_s=within_s)
+
+    def end(self):
+        """End it and its servers for certain."""
+        left = [*self.control.server_processes()]
+        if (daemon := self.control.daemon()) is not None:
+            left.append(daemon)
+            with suppress(MpsError):
+                self.control.quit(_ENDS.quit_s)
+        for name in ("control.log", "server.log"):
+            with suppress(OSError):
+                text = (self.control.directory / name).read_text(errors="replace")
+                for line in text.splitlines():
+                    self._bench.line(name, line)
+        for process in (*left, *self.control.server_processes()):
+            processes.kill(process, 5.0)
+        shutil.rmtree(self.base, ignore_errors=True)
+
+
+class Bench:
+    """Daemons, clients and the transcript of one test.
+
+    Attributes
+    ----------
+    gpu, nvml : Gpu, Nvml
+        The GPU, free of others, and a session.
+    program : str or None
+        Path of the control program; None: there is none, and nothing that needs MPS can be tried.
+    seen, values : str, dict
+        What the test has seen, in words (long values cut short), and as it was.
+    commands, lines : list of dict
+        Every run of the control program, and what logs, clients, NVML and the test itself said.
+    pids : dict
+        Whose the pids are at the moment: ``server``, ``client``, ``client 2``.
+    """
+
+    def __init__(self, gpu, nvml, program):
+        self.gpu, self.nvml, self.program = gpu, nvml, program
+        self.seen, self.values = "", {}
+        self.commands, self.lines, self.pids = [], [], {}
+        self.clients, self._daemons = [], []
+        self._begun = time.monotonic()
+
+    def now(self):
+        """Return the seconds since the test began."""
+        return time.monotonic() - self._begun
+
+    def saw(self, **values):
+        """Keep what was seen, before it is judged; names say what it is, with its unit."""
+        told = (f"{name.replace('_', ' ')}: {shown(value)}" for name, value in values.items())
+        self.seen, self.values = "; ".join(told), values
+
+    def heard(self, spoken):
+        """Keep a run of the control program."""
+        at_s = max(0.0, self.now() - spoken.seconds)
+        self.commands.append({"at_s": at_s, "pids": dict(self.pids), **spoken._asdict()})
+
+    def line(self, source, text):
+        """Keep a line that somebody said."""
+        self.lines.append({"at_s": self.now(), "source": source, "text": text.rstrip("\n")})
+
+    def xids(self):
+        """Return the critical errors since this was asked last."""
+        found = [xid.code for xid in self.nvml.xids()]
+        for code in found:
+            self.line("nvml", f"Xid {code}")
+        return found
+
+    def unstarted(self, patience=_ENDS):
+        """Return a control daemon that does not run yet."""
+        if self.program is None:
+            pytest.skip(f"{PROGRAM} is not installed")
+        self._daemons.append(Daemon(self, patience))
+        return self._daemons[-1]
+
+    def daemon(self, patience=_ENDS):
+        """Start a control daemon in a directory of its own."""
+        found = self.unstarted(patience)
+        with _undisturbed():
+            found.start()
+        return found
+
+    def alone(self, mode, *options, name=""):
+        """Start a client that meets no daemon."""
+        nowhere = MpsManager(Path(tempfile.gettempdir()) / "dt-none")
+        return self.start(name, [mode, *options], nowhere.without_mps(self.gpu.uuid))
+
+    def start(self, name, words, environment, uid=None, program=None):
+        """Start a client with an environment."""
+        called = name or ("client" if not self.clients else f"client {len(self.clients) + 1}")
+        before = [sys.executable, "-I", "-S", str(CLIENT)] if program is None else program
+        with _undisturbed():
+            client = Client(self, called, [*before, *words], environment, uid)
+            self.clients.append(client)
+        return client
+
+    def close(self):
+        """Leave nothing behind: neither daemons nor clients."""
+        with _undisturbed(), ExitStack() as last:
+            for daemon in self._daemons:
+                last.callback(daemon.end)
+            for client in self.clients:
+                last.callback(client.end)
+            self._dismiss()
+
+    def _dismiss(self):
+        """Ask clients to leave, and end their work on the GPU before they are killed."""
+        alive = [client for client in self.clients if client.alive()]
+        for client in alive:
+            client.process.send_signal(signal.SIGCONT)
+            client.leave(0.0)
+        end = time.monotonic() + LEAVES_S
+        for client in alive:
+            if not client.leave(max(0.0, end - time.monotonic())):
+                for daemon in self._daemons:
+                    with suppress(MpsError):
+                        daemon.manager.terminate(self.gpu.uuid, client.pid)
+
+
+def awaited(look, within_s):
+    """Look until there is something, and return what is there in the end."""
+    end = time.monotonic() + within_s
+    while not (found := look()) and time.monotonic() < end:
+        time.sleep(0.01)
+    return found
+
+
+def settled(*clients):
+    """Wait until clients hold contexts, and the busy ones finish kernels."""
+    for client in clients:
+        client.ready()
+    for client in clients:
+        if "busy" in client.process.args:
+            client.wait("steps", "error")
+
+
+def together(*clients):
+    """Return how many kernels a second busy clients finish beside each other; then they leave."""
+    for client in clients:
+        client.ready()
+        client.wait_or_skip("steps")
+    time.sleep(SETTLE_S)
+    begun = time.monotonic()
+    time.sleep(WINDOW_S)
+    found = []
+    for client in clients:
+        steps = [step for step in client.events("steps") if step["at"] >= begun]
+        if len(steps) < 2:
+            pytest.skip(f"{client.name} stood still")
+        first, last = steps[0], steps[-1]
+        found.append((last["n"] - first["n"]) / (last["at"] - first["at"]))
+    for client in clients:
+        client.leave()
+    return found
+
+
+def alone(client):
+    """Return the pace of a client alone, and the work that others must have to be compared."""
+    begun = client.wait_or_skip("begun")
+    # Under a cap the client sees fewer SMs, and would queue fewer blocks of its own accord.
+    return together(client)[0], (f"work={begun['work']}", f"blocks={begun['blocks']}")
+
+
+def shown(value):
+    """Return a value in words, cut short where it is long."""
+    if isinstance(value, dict):
+        value = [f"{name} {shown(one)}" for name, one in value.items()]
+    if isinstance(value, list | tuple):
+        value = ", ".join(map(shown, value)) or "none"
+    told = f"{value:.6g}" if isinstance(value, float) else str(value)
+    return textwrap.shorten(told, 160, placeholder=" ...")
+
+
+def error_told(event):
+    """Return an error of CUDA in words."""
+    if event is None:
+        return "no error"
+    return f"{event['name']} ({event['number']}) of {event['call']}"
+
+
+def outcome(event):
+    """Return what a newcomer was told, in words."""
+    if event is None:
+        return "nothing was said"
+    if event["event"] == "error":
+        return error_told(event)
+    return "is served" if event["mps"] else "runs WITHOUT MPS"
+
+
+def said(spoken):
+    """Return an answer of the control program on one line."""
+    words = " / ".join(filter(None, (spoken.out + spoken.err).splitlines()))
+    return f"{words or 'nothing'} (exit {spoken.exit})"
+
+
+@contextmanager
+def limited(seconds):
+    """Skip in here when the time is over: the test could not be made to its end."""
+
+    def over(*_):
+        pytest.skip(f"it took longer than {seconds:.0f} s")
+
+    before = signal.signal(signal.SIGALRM, over)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@contextmanager
+def _undisturbed():
+    """Let neither Ctrl-C nor a limit cut short what would leave processes; they count after it."""
+    if threading.current_thread() is not threading.main_thread():
+        # Handlers of signals never run here.
+        yield
+        return
+    came = []
+    before = {one: signal.signal(one, lambda number, _: came.append(number)) for one in _CUTTING}
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+        if came:
+            signal.raise_signal(came[0])
