@@ -183,6 +183,24 @@ def cancel(
     return _desk(request).cancel(job, _asker(request), grace_s)
 
 
+@_router.post("/jobs/{job}/hold")
+def hold(request: Request, job: str) -> JobView:
+    """Let a job that waits not start before it is released."""
+    return _desk(request).hold(job, True, _asker(request))
+
+
+@_router.post("/jobs/{job}/release")
+def release(request: Request, job: str) -> JobView:
+    """Let a job that is held start."""
+    return _desk(request).hold(job, False, _asker(request))
+
+
+@_router.post("/jobs/{job}/requeue")
+def requeue(request: Request, job: str) -> JobView:
+    """Stop a job's run, so that it waits for devices again; one that waits stays as it is."""
+    return _desk(request).requeue(job, _asker(request))
+
+
 @_router.get("/jobs/{job}/explanation")
 def explanation(request: Request, job: str) -> Explained:
     """Say why a job waits and what would let it start."""

@@ -16,6 +16,9 @@ _MEASURE = (
     "Measure workloads alone and in pairs on a GPU; exit status 0: all is measured, 3: time was "
     "up, and the same command goes on."
 )
+MOST_ARRAY: Final = 10_000
+"""Jobs of one array, as of any request."""
+
 _AGENT = "Keep the jobs of this machine for a service on another one (serve --pool nodes:FILE)."
 _DOCTOR = (
     "Tell what this machine has for live mode and what it lacks; exit status 0: jobs can share "
@@ -250,6 +253,20 @@ def _doctor(doctor: argparse.ArgumentParser) -> None:
     )
 
 
+def _indices(text: str) -> tuple[int, ...]:
+    """Return the numbers of ``0-9,12,20-30:5``, each once, in their order."""
+    found: dict[int, None] = {}
+    for part in text.split(","):
+        said = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9})(?::([1-9]\d{0,8}))?)?", part.strip(), re.ASCII)
+        first, last = (int(said[1]), int(said[2] or said[1])) if said else (1, 0)
+        numbers = range(first, last + 1, int(said[3] or 1) if said else 1)
+        if not numbers or len(found) + len(numbers) > MOST_ARRAY:
+            rule = f"must be numbers like 0-9,12,20-30:5, at most {MOST_ARRAY:,}, got {text!r}"
+            raise argparse.ArgumentTypeError(rule)
+        found |= dict.fromkeys(numbers)
+    return tuple(found)
+
+
 def _shares(text: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdecimal() and 1 <= int(part) <= 100 for part in parts):
@@ -306,6 +323,30 @@ def _submit(submit: argparse.ArgumentParser) -> None:
     )
     submit.add_argument("--cwd", metavar="DIR", help="working directory (default: this one)")
     submit.add_argument("--public-log", action="store_true", help="let others read its output")
+    submit.add_argument(
+        "--array",
+        metavar="0-9,...",
+        type=_indices,
+        default=(),
+        help="a job for each number, which it finds in DOVETAIL_ARRAY_INDEX; 0-30:5: every fifth",
+    )
+    submit.add_argument(
+        "--after",
+        metavar="JOB,...",
+        type=_ids,
+        default=(),
+        help="start once these have finished; cancel it if one fails or is cancelled",
+    )
+    submit.add_argument(
+        "--after-any",
+        metavar="JOB,...",
+        type=_ids,
+        default=(),
+        help="start once these are over, however they end",
+    )
+    submit.add_argument(
+        "--hold", action="store_true", help="do not start it before dovetail release"
+    )
     submit.add_argument(
         "--wait", action="store_true", help="return when it is over; 1 unless it finished"
     )
@@ -418,13 +459,30 @@ def _show(show: argparse.ArgumentParser) -> None:
     show.add_argument("job", metavar="JOB", nargs="?", help="default: tell of the service")
 
 
-def _wait(wait: argparse.ArgumentParser) -> None:
-    wait.add_argument("jobs", metavar="JOB", nargs="+", help=_JOB_HELP)
+def _chosen(command: argparse.ArgumentParser) -> None:
+    """Add what chooses jobs that are not over."""
+    command.add_argument("jobs", metavar="JOB", nargs="*", help=_JOB_HELP)
+    command.add_argument("--all", action="store_true", help="all of your jobs")
+    command.add_argument("--name", metavar="NAME", help="those of this name")
+    command.add_argument("--user", metavar="NAME", help="those of this user, not yours")
+    command.add_argument("--state", metavar="STATE", type=_state, help="those in this state")
+
+
+def _state(text: str) -> str:
+    from dovetail.executor.live.states import OVER, JobState
+
+    known = [state.value for state in JobState if state not in OVER]
+    if text not in known:
+        raise argparse.ArgumentTypeError(f"must be one of {', '.join(known)}, got {text!r}")
+    return text
 
 
 def _cancel(cancel: argparse.ArgumentParser) -> None:
-    cancel.add_argument("jobs", metavar="JOB", nargs="+", help=_JOB_HELP)
+    _chosen(cancel)
     cancel.add_argument("--wait", action="store_true", help="return when they are gone")
+    cancel.add_argument(
+        "--now", dest="grace", action="store_const", const=0.0, help="kill them without grace"
+    )
     cancel.add_argument(
         "--grace",
         metavar="TIME",
@@ -453,9 +511,12 @@ LIVE: Final[Mapping[str, tuple[str, str, Callable[[argparse.ArgumentParser], Non
     "submit": ("Submit a job to the live service.", _ASKING, _submit),
     "queue": ("List the jobs of the live service.", _ASKING, _queue),
     "show": ("Tell all of a job: where it stands, why, and how it came there.", _ASKING, _show),
-    "wait": ("Wait until jobs are over; exit status 1 unless all finished.", _ASKING, _wait),
+    "wait": ("Wait until jobs are over; exit status 1 unless all finished.", _ASKING, _chosen),
     "logs": ("Print what a job writes.", _ASKING, _logs),
     "cancel": ("End jobs: asked first, killed when their grace is over.", _ASKING, _cancel),
+    "hold": ("Let jobs that wait not start before they are released.", _ASKING, _chosen),
+    "release": ("Let jobs that are held start.", _ASKING, _chosen),
+    "requeue": ("Stop the runs of jobs, so that they wait for devices again.", _ASKING, _chosen),
     "drain": ("Let devices take no new jobs; those that run go on.", _ASKING, _drain),
     "doctor": (_DOCTOR, "live.doctoring", _doctor),
     "measure": (_MEASURE, "live.measuring", _measure),

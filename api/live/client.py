@@ -128,6 +128,18 @@ class Client:
         asked = {} if grace_s is None else {"grace_s": grace_s}
         return _job(self._data("POST", _path("jobs", job, "cancel", **asked)))
 
+    def hold(self, job: str) -> JobView:
+        """Let a job that waits not start before it is released."""
+        return _job(self._data("POST", _path("jobs", job, "hold")))
+
+    def release(self, job: str) -> JobView:
+        """Let a job that is held start."""
+        return _job(self._data("POST", _path("jobs", job, "release")))
+
+    def requeue(self, job: str) -> JobView:
+        """Stop a job's run, so that it waits for devices again."""
+        return _job(self._data("POST", _path("jobs", job, "requeue")))
+
     def drain(self, gpus: Sequence[str], on: bool = True) -> ServiceView:
         """Let devices (none named: all) take no new jobs, or take them again."""
         return _service(self._data("POST", "drain", {"gpus": list(gpus), "on": on}))

@@ -8,11 +8,12 @@ import sys
 import time
 from argparse import Namespace
 from codecs import getincrementaldecoder
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from itertools import takewhile
 from typing import Any, Final
 
+from dovetail.executor.live.desk import RefusedError, UnknownJobError
 from dovetail.executor.live.states import OVER, QUEUED, JobState
 from dovetail.executor.live.views import JobView, ServiceView
 from dovetail.instances._json import json_text
@@ -41,12 +42,13 @@ def submit(options: Namespace) -> int:
     with Client() as client:
         if client.on_this_machine:
             _require_folder(job["cwd"])
-        (name,) = client.submit([job], options.key)
+        names = client.submit([job], options.key)
+        told = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
         if not options.wait:
-            _tell({"id": name}, name, options.json)
+            _tell({"ids": names} if options.array else {"id": names[0]}, told, options.json)
             return 0
-        print(f"dovetail: {name} is submitted", file=sys.stderr)
-        return _ended(_waited(client, name), options.json)
+        print(f"dovetail: submitted {told}", file=sys.stderr)
+        return max(_ended(_waited(client, name), options.json) for name in names)
 
 
 def queue(options: Namespace) -> int:
@@ -92,7 +94,10 @@ def show(options: Namespace) -> int:
 def wait(options: Namespace) -> int:
     """Wait until jobs are over; 1 unless all of them finished."""
     with Client() as client:
-        return max(_ended(_waited(client, name), options.json) for name in options.jobs)
+        chosen = _chosen(client, options, lambda job: True)
+        if not chosen:
+            return 2
+        return max(_ended(_waited(client, name), options.json) for name in chosen)
 
 
 def logs(options: Namespace) -> int:
@@ -122,18 +127,96 @@ def _harmless(chunks: Iterable[bytes]) -> Iterator[bytes]:
 def cancel(options: Namespace) -> int:
     """Begin to end jobs."""
     with Client() as client:
-        found = [client.cancel(name, options.grace) for name in options.jobs]
+        found, status = _changed(
+            client, options, lambda name: client.cancel(name, options.grace), lambda job: True
+        )
         if options.wait:
             found = [_waited(client, job.id) for job in found]
-    if options.json:
-        _write(found)
-        return 0
-    for job in found:
-        print(f"{job.id}: {job.state.value}: {job.why}")
+    _tell_states(found, options.json)
+    for job in found if not options.json else ():
         if job.run is not None and (options.grace or 0.0) > job.grace_s:
             own = f"its own grace of {lasting(job.grace_s)}, which --grace cannot lengthen"
             print(f"dovetail: {job.id} is killed after {own}", file=sys.stderr)
-    return 0
+    return status
+
+
+def hold(options: Namespace) -> int:
+    """Let jobs that wait not start before they are released."""
+    with Client() as client:
+        found, status = _changed(
+            client, options, client.hold, lambda job: job.state in QUEUED and not job.held
+        )
+    _tell_states(found, options.json)
+    return status
+
+
+def release(options: Namespace) -> int:
+    """Let jobs that are held start."""
+    with Client() as client:
+        found, status = _changed(client, options, client.release, lambda job: bool(job.held))
+    _tell_states(found, options.json)
+    return status
+
+
+def requeue(options: Namespace) -> int:
+    """Stop the runs of jobs, so that they wait for devices again."""
+    with Client() as client:
+        found, status = _changed(
+            client, options, client.requeue, lambda job: job.state not in QUEUED
+        )
+    _tell_states(found, options.json)
+    return status
+
+
+def _changed(
+    client: Client,
+    options: Namespace,
+    change: Callable[[str], JobView],
+    fits: Callable[[JobView], bool],
+) -> tuple[list[JobView], int]:
+    """Change the jobs that options choose; return those that were, and the exit status.
+
+    What cannot be changed is told in a line, and keeps no other from being changed.
+    """
+    found, status = [], 0
+    for name in _chosen(client, options, fits):
+        try:
+            found.append(change(name))
+        except (UnknownJobError, RefusedError) as error:
+            print(f"dovetail: {error}", file=sys.stderr)
+            status = 2
+    return found, status
+
+
+def _tell_states(jobs: Sequence[JobView], as_json: bool) -> None:
+    if as_json:
+        _write(jobs)
+        return
+    for job in jobs:
+        held = f", held by {job.held}" if job.held else ""
+        print(f"{job.id}: {job.state.value}{held}: {job.why}")
+
+
+def _chosen(client: Client, options: Namespace, fits: Callable[[JobView], bool]) -> list[str]:
+    """Return the ids of the jobs that options name, or of those not over that they describe."""
+    described = options.all or options.name or options.user or options.state
+    if options.jobs and described:
+        raise InputError("cannot be had with --all, --name, --user or --state", "JOB")
+    if options.jobs:
+        return list(dict.fromkeys(options.jobs))
+    if not described:
+        raise InputError("must name jobs, or say which: --all, --name, --user, --state", "JOB")
+    found = [
+        job.id
+        for job in client.jobs()
+        if (job.owner == options.user if options.user else job.uid == os.getuid())
+        and options.name in (None, job.name)
+        and options.state in (None, job.state.value)
+        and fits(job)
+    ]
+    if not found:
+        print("dovetail: no job fits", file=sys.stderr)
+    return found
 
 
 def drain(options: Namespace) -> int:
@@ -223,6 +306,10 @@ def _job(options: Namespace) -> dict[str, Any]:
         "requeue": not options.no_requeue,
         "grace_s": options.grace,
         "public_log": options.public_log,
+        "array": options.array,
+        "after": options.after,
+        "after_any": options.after_any,
+        "held": options.hold,
         **{name: value for name, value in given.items() if value is not None},
     }
 

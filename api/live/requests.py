@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
 from pydantic import FailFast, Field, StrictBool, ValidationError, create_model
 
-from dovetail.executor.live.jobs import JobSpec, Owner
+from dovetail.executor.live.jobs import Index, JobSpec, Owner
 from dovetail.instances._record import Name, Record, input_error
 from dovetail.instances.errors import InputError
 from dovetail.live.faults import TOKEN_VARIABLE
@@ -34,7 +34,7 @@ _SAID: Final[Mapping[str, Any]] = MappingProxyType(
     {
         name: (field.annotation, field)
         for name, field in JobSpec.model_fields.items()
-        if name != "owner"
+        if name not in ("owner", "index")
     }
 )
 
@@ -44,7 +44,9 @@ Submission: TypeAlias = Record
 SUBMISSION: Final[type[Record]] = create_model(
     "Submission",
     __base__=Record,
-    __doc__="A job to be run as the user who asks; the fields are those of `JobSpec`.",
+    __doc__="A job to be run as the user who asks; the fields are those of `JobSpec`. With "
+    "`array` it is one job for each index, which is `DOVETAIL_ARRAY_INDEX` of its processes.",
+    array=(Annotated[tuple[Index, ...], FailFast(), Field(max_length=MOST_JOBS)], ()),
     **_SAID,
 )
 
@@ -62,7 +64,15 @@ class Submissions(Record):
         InputError
             When one breaks a rule that its fields alone do not tell.
         """
-        return [_spec(job, owner, f"jobs[{k}]") for k, job in enumerate(self.jobs)]
+        found: list[JobSpec] = []
+        for k, job in enumerate(self.jobs):
+            spec = _spec(job, owner, f"jobs[{k}]")
+            indices: tuple[int, ...] = getattr(job, "array")  # noqa: B009 (made by create_model)
+            found += [spec.model_copy(update={"index": index}) for index in indices] or [spec]
+        if len(found) > MOST_JOBS:
+            rule = f"must be at most {MOST_JOBS} in one request, got {len(found)}"
+            raise InputError(rule, "jobs")
+        return found
 
 
 def _spec(job: Record, owner: Owner, path: str) -> JobSpec:

@@ -94,7 +94,7 @@ def job_table(jobs: Iterable[JobView], now_s: float) -> RenderableType:
         table.add_column(name, no_wrap=True, justify="right")
     rows = []
     for job in jobs:
-        state = Text(job.state.value, _STYLES.get(job.state, ""))
+        state = Text(_state(job), _STYLES.get(job.state, ""))
         cells = (
             lasting(now_s - job.since_s),
             places(job),
@@ -102,12 +102,21 @@ def job_table(jobs: Iterable[JobView], now_s: float) -> RenderableType:
             slowdown(job),
             done(job),
         )
-        table.add_row(
-            Text(job.id), Text(job.owner), Text(job.name or job.workload), state, *map(Text, cells)
-        )
-        rows.append((job.id, job.owner, job.name or job.workload, job.state.value, *cells))
+        table.add_row(Text(job.id), Text(job.owner), Text(_name(job)), state, *map(Text, cells))
+        rows.append((job.id, job.owner, _name(job), _state(job), *cells))
     heads = tuple(column.replace("\n", " ") for column in columns)
     return Fitting(table, row_lines(rows, len(names), heads))
+
+
+def _name(job: JobView) -> str:
+    """Return what people call a job, and its place in an array."""
+    place = "" if job.index is None else f"[{job.index}]"
+    return f"{job.name or job.workload}{place}"
+
+
+def _state(job: JobView) -> str:
+    """Return the state of a job; of one that is held, that."""
+    return "held" if job.held else job.state.value
 
 
 def job_view(job: JobView, now_s: float, explanation: str, log: str = "") -> RenderableType:
@@ -255,7 +264,7 @@ def _more(amount: int, what: str, command: str = "queue") -> list[RenderableType
 
 
 def _facts(job: JobView, now_s: float, log: str) -> Iterator[tuple[str, str]]:
-    yield job.id, job.name or job.workload
+    yield job.id, _name(job)
     lasted = f"{job.state.value} for {lasting(now_s - job.since_s)}"
     yield "state", f"{lasted}: {job.why}" if job.why != job.state.value else lasted
     if job.waiting_for:

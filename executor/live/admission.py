@@ -9,6 +9,7 @@ from typing import Final
 from dovetail.executor.live.brain import Brain, LiveJob
 from dovetail.executor.live.desk import RefusedError
 from dovetail.executor.live.jobs import JobSpec, Owner
+from dovetail.executor.live.states import OVER, JobState
 from dovetail.formulations.rules import largest_gang
 from dovetail.instances._record import field_path, shown
 from dovetail.instances.errors import InputError
@@ -71,10 +72,29 @@ def refuse_too_many(more: int, by: Owner, brain: Brain, most: int) -> None:
     RefusedError
         When they are refused.
     """
-    waiting = brain.waiting[by.uid]
+    barred = sum(job.spec.owner.uid == by.uid for job in brain.barred.values())
+    waiting = brain.waiting[by.uid] + barred
     if waiting + more > most and not is_administrator(by):
         rule = f"may have {most} waiting jobs, has {waiting}, and {more} more are submitted"
         raise RefusedError(f"{by.name} {rule}")
+
+
+def refuse_after(spec: JobSpec, brain: Brain, path: str) -> None:
+    """Refuse a job that is to start after one that is not known, or did not finish.
+
+    Raises
+    ------
+    InputError
+        When it is refused.
+    """
+    for name, awaited in (("after", spec.after), ("after_any", spec.after_any)):
+        for k, job in enumerate(awaited):
+            where = f"{path}{name}[{k}]"
+            first = brain.jobs.get(job)
+            if first is None:
+                raise InputError(f"must be the id of a job, got {shown(job)}", where)
+            if name == "after" and first.state in OVER - {JobState.FINISHED}:
+                raise InputError(f"must finish, got {job}, which is {first.state}", where)
 
 
 def refuse_hopeless(

@@ -124,6 +124,10 @@ class LiveJob:
         it is stopped for its own trouble.
     stop_grace_s : float or None
         The grace of that stop where somebody has shortened it; None: the job's own.
+    held : str
+        Who holds it, empty where it is not held.
+    awaits : list of str
+        The jobs that have to be over before it may start, and are not.
     """
 
     id: str
@@ -144,6 +148,13 @@ class LiveJob:
     stop_then: str = ""
     request: str = ""
     stop_grace_s: float | None = None
+    held: str = ""
+    awaits: list[str] = field(default_factory=list)
+
+    @property
+    def barred(self) -> bool:
+        """Whether it waits for something else than devices."""
+        return bool(self.held or self.awaits)
 
     @property
     def submitted_s(self) -> float:
@@ -241,8 +252,9 @@ class Brain:
         When the last event happened.
     sequence : int
         The number of the last event.
-    queued, holding : dict of str to LiveJob
-        Those of ``jobs`` that wait for devices and that hold some, in no order.
+    queued, barred, holding : dict of str to LiveJob
+        Those of ``jobs`` that wait for devices, that are held or wait for other jobs' ends, and
+        that hold devices, in no order.
     over : list
         Those that are over, as a heap: when each ended, its ``sequence``, its id.
     requests : dict of str to list of str
@@ -266,6 +278,7 @@ class Brain:
     now_s: float = 0.0
     sequence: int = 0
     queued: dict[str, LiveJob] = field(default_factory=dict)
+    barred: dict[str, LiveJob] = field(default_factory=dict)
     holding: dict[str, LiveJob] = field(default_factory=dict)
     over: list[tuple[float, int, str]] = field(default_factory=list, compare=False)
     requests: dict[str, list[str]] = field(default_factory=dict)
@@ -344,8 +357,12 @@ class Brain:
         state = JobState.WAITING if known else JobState.SUBMITTED
         job = LiveJob(event.job, event.spec, state, self.sequence + 1, request=event.request)
         job.history.append(Step(event.at_s, state, "submitted"))
+        job.held = event.spec.owner.name if event.spec.held else ""
+        first = dict.fromkeys((*event.spec.after, *event.spec.after_any))
+        job.awaits = [name for name in first if self._job(name).state not in OVER]
         self.submitted += 1
-        self._begin_to_wait(job)
+        if not job.barred:
+            self._begin_to_wait(job)
         self.add(job)
         return []
 
@@ -361,6 +378,13 @@ class Brain:
         if event.grace_s is not None:
             job.stop_grace_s = event.grace_s
         return self._stop(job, event.at_s, why)
+
+    def _hold(self, event: events.HoldChanged) -> list[Command]:
+        job = self._job(event.job)
+        self._require(job.state in QUEUED, f"{job.id} is {job.state}, and does not wait", job)
+        job.held = event.by if event.on else ""
+        self._unbar(job)
+        return []
 
     def _drain(self, event: events.DrainChanged) -> list[Command]:
         chosen = event.gpus or tuple(self.devices)
@@ -384,7 +408,8 @@ class Brain:
 
     def _reserved(self, event: events.Reserved) -> list[Command]:
         job = self._job(event.job)
-        self._require(job.state in QUEUED, f"{job.id} is {job.state}, and does not wait", job)
+        waits = job.id in self.queued
+        self._require(waits, f"{job.id} is {job.state}, and does not wait for devices", job)
         for gpu in event.gpus:
             self._device(gpu)
         if event.gpus:
@@ -396,6 +421,7 @@ class Brain:
     def _check_place(self, job: LiveJob, event: events.Placed) -> None:
         wanted = f"{job.id}.{job.runs + 1}"
         self._require(job.state in QUEUED, f"{job.id} is placed while it is {job.state}", job)
+        self._require(not job.barred, f"{job.id} is placed while it may not start", job)
         self._require(event.run.id == wanted, f"run {event.run.id!r} is not {wanted!r}", job)
         # The journal keeps its environment once.
         placed = event.run.spec.model_copy(update={"env": job.spec.env})
@@ -532,7 +558,7 @@ class Brain:
     def _learn(self, key: WorkloadKey, at_s: float, why: str) -> None:
         """Let the jobs of a workload share from now on."""
         self.profiled.add(key)
-        for job in [*self.queued.values(), *self.holding.values()]:
+        for job in [*self.queued.values(), *self.barred.values(), *self.holding.values()]:
             if _key(job) == key and job.state is JobState.PROFILING:
                 self._move(job, JobState.RUNNING, at_s, why)
             elif _key(job) == key and job.state is JobState.SUBMITTED:
@@ -612,6 +638,29 @@ class Brain:
         return job.failures <= job.spec.retries
 
     def _move(self, job: LiveJob, state: JobState, at_s: float, why: str) -> None:
+        """Bring a job to another state, and those that wait for its end on their way."""
+        self._enter(job, state, at_s, why)
+        ended = [job] if state in OVER else []
+        while ended:
+            first = ended.pop()
+            for other in [*self.barred.values()]:
+                if first.id not in other.awaits:
+                    continue
+                if first.id in other.spec.after and first.state is not JobState.FINISHED:
+                    why = f"{first.id}, which had to finish before it, {_ended(first)}"
+                    self._enter(other, JobState.CANCELLED, at_s, why)
+                    ended.append(other)
+                else:
+                    other.awaits.remove(first.id)
+                    self._unbar(other)
+
+    def _unbar(self, job: LiveJob) -> None:
+        """Let a job compete for devices, unless something else keeps it from that."""
+        if not job.barred and job.id not in self.queued:
+            self._begin_to_wait(job)
+        self._file(job)
+
+    def _enter(self, job: LiveJob, state: JobState, at_s: float, why: str) -> None:
         rule = f"{job.id} cannot go from {job.state} to {state}"
         self._require(state in TRANSITIONS[job.state], rule, job)
         uid = job.spec.owner.uid
@@ -620,8 +669,6 @@ class Brain:
             self.used[uid] = self.used.get(uid, 0.0) + held_s
         if state in QUEUED and job.state not in QUEUED:
             self._begin_to_wait(job)
-        if state not in QUEUED:
-            self.reserved.pop(job.id, None)
         job.state = state
         job.history.append(Step(at_s, state, why))
         if state in OVER:
@@ -638,11 +685,18 @@ class Brain:
 
     def _file(self, job: LiveJob) -> None:
         self._count(job)
-        for kept, states in ((self.queued, QUEUED), (self.holding, HOLDING)):
-            if job.state in states:
+        waits = job.state in QUEUED
+        for kept, belongs in (
+            (self.queued, waits and not job.barred),
+            (self.barred, waits and job.barred),
+            (self.holding, job.state in HOLDING),
+        ):
+            if belongs:
                 kept[job.id] = job
             else:
                 kept.pop(job.id, None)
+        if job.id not in self.queued:
+            self.reserved.pop(job.id, None)
         if job.state in OVER:
             heappush(self.over, (job.since_s, job.sequence, job.id))
             self.apart = [pair for pair in self.apart if job.id not in pair]
@@ -652,7 +706,8 @@ class Brain:
 
     def _count(self, job: LiveJob) -> None:
         """Count it among those that wait, or no more; before ``queued`` tells."""
-        uid, change = job.spec.owner.uid, (job.state in QUEUED) - (job.id in self.queued)
+        competes = job.state in QUEUED and not job.barred
+        uid, change = job.spec.owner.uid, competes - (job.id in self.queued)
         self.waiting[uid] += change
         if not self.waiting[uid]:
             del self.waiting[uid]
@@ -762,6 +817,10 @@ def _measured_as(found: Measurement, pair: events.Separated) -> list[float | Non
     ]
 
 
+def _ended(job: LiveJob) -> str:
+    return "failed" if job.state is JobState.FAILED else "was cancelled"
+
+
 def _places(run: Run) -> str:
     return ", ".join(
         seat.gpu if seat.share is None else f"{seat.gpu} at {seat.share} %" for seat in run.seats
@@ -777,6 +836,7 @@ _REACTIONS: Final[Mapping[type, Callable[..., list[Command]]]] = MappingProxyTyp
     {
         events.Submitted: Brain._submitted,
         events.CancelRequested: Brain._cancel,
+        events.HoldChanged: Brain._hold,
         events.DrainChanged: Brain._drain,
         events.Placed: Brain._placed,
         events.Reserved: Brain._reserved,

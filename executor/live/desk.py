@@ -61,6 +61,24 @@ class Desk(Protocol):
         """
         ...
 
+    def hold(self, job: str, on: bool, by: Owner) -> JobView:
+        """Let a job that waits not start before it is released, or release it.
+
+        Raises
+        ------
+        UnknownJobError, RefusedError, BusyError
+        """
+        ...
+
+    def requeue(self, job: str, by: Owner) -> JobView:
+        """Stop a job's run, so that it waits for devices again; one that waits stays as it is.
+
+        Raises
+        ------
+        UnknownJobError, RefusedError, BusyError
+        """
+        ...
+
     def drain(self, gpus: Sequence[str], on: bool, by: Owner) -> ServiceView:
         """Let devices (none named: all) take no new jobs, or take them again.
 

@@ -52,6 +52,15 @@ class CancelRequested(Event):
     grace_s: NonNegative | None = None
 
 
+class HoldChanged(Event):
+    """A job that waits is held, or released: one that is held does not start."""
+
+    kind: Literal["hold_changed"] = "hold_changed"
+    job: Name
+    on: StrictBool
+    by: Name
+
+
 class DrainChanged(Event):
     """Devices (all where none is named) are to take no new jobs, or may again."""
 
@@ -281,6 +290,7 @@ class ServiceStarted(Event):
 AnyEvent = Annotated[
     Submitted
     | CancelRequested
+    | HoldChanged
     | DrainChanged
     | Placed
     | Reserved

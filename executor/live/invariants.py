@@ -37,10 +37,17 @@ def _of_all(brain: Brain) -> Iterator[str]:
         yield "the index of what is over is not what the jobs are"
     if any(number > brain.sequence for number in brain.unrecorded):
         yield "something is measured that has not happened yet"
-    for kept, states in ((brain.queued, _WAITS), (brain.holding, _HOLDS)):
-        if kept != {name: job for name, job in brain.jobs.items() if job.state in states}:
-            yield f"the index of {', '.join(sorted(states))} is not what the jobs are"
-    waiting = [job.spec.owner.uid for job in brain.jobs.values() if job.state in _WAITS]
+    waits = {name: job for name, job in brain.jobs.items() if job.state in _WAITS}
+    if brain.queued != {name: job for name, job in waits.items() if not job.barred}:
+        yield "the index of jobs that wait for devices is not what the jobs are"
+    if brain.barred != {name: job for name, job in waits.items() if job.barred}:
+        yield "the index of jobs that are held or wait for others is not what the jobs are"
+    if brain.holding != {name: job for name, job in brain.jobs.items() if job.state in _HOLDS}:
+        yield "the index of jobs that hold devices is not what the jobs are"
+    over = {name for name, job in brain.jobs.items() if job.state in _ENDED}
+    if any(over & {*job.awaits} for job in waits.values()):
+        yield "a job waits for the end of one that is over"
+    waiting = [job.spec.owner.uid for job in brain.queued.values()]
     if brain.waiting != Counter(waiting):
         yield "the count of each user's waiting jobs is not what the jobs are"
     if not {*waiting} <= brain.used.keys():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import FailFast, Field, StrictBool, StrictInt, field_validator, model_validator
 
@@ -19,6 +19,11 @@ from dovetail.instances._record import (
     rule_broken,
     shown,
 )
+
+MOST_AFTER: Final = 1000
+"""Jobs that one job may wait for the end of."""
+
+Index = Annotated[StrictInt, Field(ge=0, le=10**9)]
 
 UserId = Annotated[StrictInt, Field(ge=0, le=2**32 - 2)]
 
@@ -72,6 +77,15 @@ class JobSpec(Record):
         output that match report progress.
     public_log : bool
         Whether other users may read its output.
+    after : tuple of str
+        Ids of jobs that have to finish before it may start; it is cancelled when one of them
+        fails or is cancelled (as Slurm's ``afterok``).
+    after_any : tuple of str
+        Ids of jobs that have to be over before it may start, however they end.
+    held : bool
+        Whether it is submitted held: it does not start before it is released.
+    index : int, optional
+        Which one of an array it is: ``DOVETAIL_ARRAY_INDEX`` of its processes.
     """
 
     command: Annotated[tuple[Text, ...], FailFast(), Field(min_length=1, max_length=10_000)]
@@ -92,6 +106,10 @@ class JobSpec(Record):
     grace_s: NonNegative = 30.0
     progress_pattern: Annotated[Text, Field(max_length=1000)] | None = None
     public_log: StrictBool = False
+    after: Annotated[tuple[Name, ...], FailFast(), Field(max_length=MOST_AFTER)] = ()
+    after_any: Annotated[tuple[Name, ...], FailFast(), Field(max_length=MOST_AFTER)] = ()
+    held: StrictBool = False
+    index: Index | None = None
 
     @field_validator("progress_pattern")
     @classmethod

@@ -21,6 +21,9 @@ from dovetail.instances.plan import Assignment, ObjectiveValue, Plan, Waiting
 from dovetail.solver.explanations import explain, reasons
 from dovetail.solver.policies import Decision, RoundProof, State
 
+_NAMED: Final = 4
+"""Devices and jobs that are named; of more the count is."""
+
 
 def plan_of(
     instance: Instance,
@@ -148,11 +151,34 @@ def of_job(job: LiveJob, brain: Brain) -> str:
     lines = [f"{job.id}: {job.state}" + (f", {job.why}" if job.why != job.state else "")]
     if job.state not in QUEUED:
         return lines[0]
+    if job.barred:
+        return f"{lines[0]}\nit waits for {_barred(job)}"
     if job.alone_only:
         lines.append(f"it may run alone only: {job.alone_only}")
     elif job.state is JobState.SUBMITTED:
         lines.append("it starts alone: its workload has no profile yet")
     return "\n".join([*lines, *_taking_none(brain).values()])
+
+
+def _barred(job: LiveJob) -> str:
+    """Return what a job waits for that is no device."""
+    need = [name for name in job.awaits if name in job.spec.after]
+    ends = [name for name in job.awaits if name not in need]
+    return ", and ".join(
+        filter(
+            None,
+            [
+                f"its release (held by {job.held}: dovetail release {job.id})" if job.held else "",
+                f"{_few(need)} to finish" if need else "",
+                f"{_few(ends)} to end" if ends else "",
+            ],
+        )
+    )
+
+
+def _few(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
 
 
 def _taking_none(brain: Brain) -> dict[str, str]:
@@ -175,10 +201,6 @@ def of_round(job: str, alone: bool, before: str, instance: Instance, plan: Plan)
     reason = _live_reason(told.reason, instance, job, alone, before)
     remedies = [kept for kept in told.remedies if not (alone and kept.change.measured)]
     return "\n".join([reason, *(f"- {remedy.text}" for remedy in remedies)])
-
-
-_NAMED: Final = 4
-"""Reserved devices that are named, not counted."""
 
 
 class Lacks(NamedTuple):
@@ -218,6 +240,8 @@ class Lacks(NamedTuple):
         """Return what a job lacks; empty unless it waits."""
         if job.state not in QUEUED:
             return ""
+        if job.barred:
+            return _barred(job)
         if self.dry_run:
             return "a service that starts jobs: this is a dry run"
         return "; ".join(filter(None, [self._devices_for(job), self.unused]))

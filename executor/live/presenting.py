@@ -88,6 +88,9 @@ def _job_view(
         retries=spec.retries,
         grace_s=spec.grace_s,
         public_log=spec.public_log,
+        held=job.held,
+        awaits=tuple(job.awaits),
+        index=spec.index,
         history=_steps(job) if history else (),
     )
 

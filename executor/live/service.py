@@ -25,6 +25,7 @@ from dovetail.executor.live import events
 from dovetail.executor.live.admission import (
     MOST_WAITING,
     is_administrator,
+    refuse_after,
     refuse_another,
     refuse_hopeless,
     refuse_long_grace,
@@ -774,6 +775,8 @@ class Service:
             if request in self._brain.requests:
                 refuse_another(specs, self._jobs_of(request))
                 return []
+            for k, spec in enumerate(specs):
+                refuse_after(spec, self._brain, f"jobs[{k}]." if len(specs) > 1 else "")
             refuse_too_many(len(specs), by, self._brain, self._most_waiting)
             at_s = self._clock.now_s()
             made = [
@@ -804,6 +807,39 @@ class Service:
             return [events.CancelRequested(at_s=at_s, job=job, by=by.name, grace_s=grace_s)]
 
         self._mailbox.ask(Request(cancelled, _nothing))
+        return self.job(job)
+
+    def hold(self, job: str, on: bool, by: Owner) -> JobView:
+        """Let a job that waits not start before it is released, or release it."""
+
+        def changed(_: int) -> list[AnyEvent]:
+            live = self._job(job)
+            refuse_others(live, by, "hold" if on else "release")
+            if live.state not in QUEUED:
+                told = "may be held while it waits" if on else "is held only while it waits"
+                raise RefusedError(f"{job} is {live.state}: a job {told}")
+            if on == bool(live.held):
+                return []
+            return [events.HoldChanged(at_s=self._clock.now_s(), job=job, on=on, by=by.name)]
+
+        self._mailbox.ask(Request(changed, _nothing))
+        return self.job(job)
+
+    def requeue(self, job: str, by: Owner) -> JobView:
+        """Stop a job's run, so that it waits for devices again."""
+
+        def stopped(_: int) -> list[AnyEvent]:
+            live = self._job(job)
+            refuse_others(live, by, "requeue")
+            if live.state in OVER:
+                raise RefusedError(f"{job} is {live.state}: submit it anew")
+            if live.run is None or live.state in QUEUED or live.state is JobState.STOPPING:
+                return []
+            if not live.spec.requeue:
+                raise RefusedError(f"{job} was submitted with --no-requeue")
+            return [self._stop_decided(live.run, f"requeued by {by.name}")]
+
+        self._mailbox.ask(Request(stopped, _nothing))
         return self.job(job)
 
     def drain(self, gpus: Sequence[str], on: bool, by: Owner) -> ServiceView:
@@ -912,9 +948,9 @@ class Service:
             waits = live.state in QUEUED
             lacks = self._lacks()
             closed, before = waits and lacks.closed, lacks.before.get(live.spec.owner.uid, "")
-        if waits:
+        if waits and not live.barred:
             told = "\n".join(filter(None, [told, told_awaited(self._pool)]))
-        if over or closed:
+        if over or closed or live.barred:
             return told
         lines = [told, of_round(job, alone, before, *self._round_and_plan(job)[:2])]
         if waits and self._dry_run:

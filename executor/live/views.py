@@ -29,7 +29,8 @@ class JobView:
     those of its slowest rank in this run, ``rate`` per second. Of a job that is over they are the
     last that were seen, slowdowns those while it shared; a service that was started again since
     has none. ``log`` is the file with the output of the first rank of its last run, where the
-    service's machine has it; views of many jobs have none.
+    service's machine has it; views of many jobs have none. ``held`` is who holds it, ``awaits``
+    are the jobs that have to be over before it may start, ``index`` is its place in an array.
     """
 
     id: str
@@ -69,6 +70,9 @@ class JobView:
     grace_s: float = 0.0
     public_log: bool = False
     log: str = ""
+    held: str = ""
+    awaits: tuple[str, ...] = ()
+    index: int | None = None
     history: tuple[StepView, ...] = ()
 
 

@@ -353,7 +353,8 @@ class World:
     def _follow(self) -> set[WorkloadKey]:
         """Take up new jobs and let go of ended ones; return the workloads of which one finished."""
         finished: set[WorkloadKey] = set()
-        for track in [t for t in self._tracks.values() if t.live.state in OVER]:
+        left = (t for t in self._tracks.values() if t.live.state in OVER or t.live.barred)
+        for track in [*left]:
             del self._tracks[track.live.id]
             track.job.phase = "finished"
             self.state.pending.pop(track.job.number, None)

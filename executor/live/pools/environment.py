@@ -63,6 +63,8 @@ def environment_of(
     share = run.seats[rank].share
     if share is not None:
         own["DOVETAIL_SHARE"] = str(share)
+    if run.spec.index is not None:
+        own["DOVETAIL_ARRAY_INDEX"] = str(run.spec.index)
     if run.sub_batch is not None:
         own["DOVETAIL_SUB_BATCH"] = str(run.sub_batch)
     gang = {} if meeting is None else gang_environment(part, rank, meeting)

@@ -157,13 +157,75 @@ def test_waiting_ends_as_the_job_does(simulated, run):
     words = ("submit", "--workload", "resnet", "--wait", "--")
     status, out, err = run(*words, "train", "work_s=0.1")
     good = out.partition(":")[0]
-    assert (status, err) == (0, f"dovetail: {good} is submitted\n")
+    assert (status, err) == (0, f"dovetail: submitted {good}\n")
     assert out.startswith(f"{good}: finished: ")
     status, out, _ = run(*words, "train", "work_s=0.1", "status=3")
     bad, _, told = out.partition(": ")
     assert (status, told) == (1, "failed: rank 0 ended with status 3\n")
     assert run("wait", good)[0] == 0
     assert run("wait", good, bad)[0] == 1
+
+
+def test_a_job_starts_after_others_or_once_it_is_released(simulated, run):
+    first = submitted(run, "--name", "first", command=("train", "work_s=0.3"))
+    held = submitted(run, "--hold", command=("train", "work_s=0.1"))
+    last = submitted(run, "--after", f"{first},{held}", command=("train", "work_s=0.1"))
+    doomed = submitted(run, "--after", last, command=("train", "status=1"))
+    orphan = submitted(run, "--after", doomed)
+    anyway = submitted(run, "--after-any", doomed, command=("train", "work_s=0.1"))
+    assert run("wait", first)[0] == 0
+    assert f"{held}  its release (held by {ME}: dovetail release {held})\n" in run("queue")[1]
+    assert f"{last}  {held} to finish\n" in run("queue")[1]
+    assert f"it waits for {held} to finish" in run("show", last)[1]
+    assert run("release", "--all")[1].startswith(f"{held}: ")
+    assert run("wait", last, anyway)[0] == 0
+    why = f"cancelled: {doomed}, which had to finish before it, failed\n"
+    assert run("wait", orphan) == (1, f"{orphan}: {why}", "")
+    for words, told in (
+        (("--after", "j99"), "after[0]: must be the id of a job, got 'j99'"),
+        (("--after", doomed), f"after[0]: must finish, got {doomed}, which is failed"),
+    ):
+        assert run("submit", *words, "--", "train")[::2] == (2, f"dovetail: {told}\n")
+
+
+def test_an_array_is_one_request(simulated, run):
+    status, out, _ = run(
+        "submit", "--name", "many", "--array", "0-2,10-20:5", "--", "train", "work_s=60"
+    )
+    assert (status, out) == (0, "j1 to j6\n")
+    assert [view(run, f"j{k}")["index"] for k in range(1, 7)] == [0, 1, 2, 10, 15, 20]
+    assert "many[15]" in run("queue")[1]
+    for wrong in ("5-2", "a", "0-99999", "", "1-2:0"):
+        status, out, err = run("submit", "--array", wrong, "--", "train")
+        assert (status, out) == (2, "")
+        assert f"must be numbers like 0-9,12,20-30:5, at most 10,000, got {wrong!r}" in err
+    assert run("cancel", "--name", "many", "--state", "submitted")[0] == 0
+    assert {view(run, f"j{k}")["state"] for k in range(3, 7)} == {"cancelled"}
+
+
+def test_jobs_are_chosen_by_what_they_are(simulated, run):
+    running = submitted(run, "--name", "a")
+    wait_until(lambda: view(run, running)["state"] == "profiling")
+    other = submitted(run, "--name", "a", "--hold")
+    assert run("hold", running)[::2] == (
+        2,
+        f"dovetail: {running} is profiling: a job may be held while it waits\n",
+    )
+    assert run("requeue", "--name", "a")[1].startswith(f"{running}: stopping: requeued by {ME}")
+    wait_until(lambda: view(run, running)["runs"] == 2)
+    assert run("cancel", "--user", "nobody-like-this") == (0, "", "dovetail: no job fits\n")
+    assert run("wait", "--name", "nobody-like-this") == (2, "", "dovetail: no job fits\n")
+    choose = "must name jobs, or say which: --all, --name, --user, --state"
+    assert run("cancel")[::2] == (2, f"dovetail: JOB: {choose}\n")
+    assert run("cancel", running, "--all")[0] == 2
+    status, out, err = run("cancel", "j99", running, other, "--now")
+    assert (status, err) == (2, "dovetail: no job 'j99'\n")
+    assert [line.partition(":")[0] for line in out.splitlines()] == [running, other]
+    wait_until(lambda: run("queue")[1] == "no jobs\n")
+    assert run("requeue", running)[::2] == (
+        2,
+        f"dovetail: {running} is cancelled: submit it anew\n",
+    )
 
 
 def test_logs(simulated, run):

@@ -20,10 +20,27 @@ def _submitted(brain, rng):
         workers=rng.choice([1, 1, 2]),
         retries=rng.choice([0, 1, 2]),
         requeue=rng.random() < 0.8,
+        after=_some_of(brain, rng),
+        after_any=_some_of(brain, rng),
+        held=rng.random() < 0.05,
     )
     job = rng.choice([brain.next_job_id()] * 19 + ["j1"])
     request = rng.choice(["", "", "1000 k", "1000 l"])
     return events.Submitted, {"job": job, "spec": chosen, "request": request}
+
+
+def _some_of(brain, rng):
+    """Return mostly no jobs, else one or two that are known."""
+    if rng.random() < 0.93:
+        return ()
+    return tuple(rng.sample([*brain.jobs], min(len(brain.jobs), rng.randrange(1, 3))))
+
+
+def _held(brain, rng):
+    # Mostly released again, or nothing would ever start.
+    on = rng.random() < 0.4
+    job = rng.choice([*(brain.queued if on else brain.barred), "j1"])
+    return events.HoldChanged, {"job": job, "on": on, "by": "ann"}
 
 
 def _placed(brain, rng):
@@ -164,6 +181,7 @@ _FATES = (
     (_reserved, 1),
     (_stopped, 1),
     (_cancelled, 1),
+    (_held, 1),
     (_known, 0.2),
     (_profiled, 0.5),
     (_not_profiled, 0.5),

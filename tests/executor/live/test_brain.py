@@ -645,3 +645,70 @@ class TestTheTable:
         run = run_of(job, ("g0",)).replace(spec=spec(), seats=seats)
         story.tell(events.Placed, run=run)
         assert job.run.spec is job.spec
+
+
+class TestWhatAJobWaitsFor:
+    def test_it_starts_after_others_have_finished(self, story):
+        first, second = story.running("g0"), story.submit()
+        last = story.submit(after=(first.id, second.id))
+        assert last.id not in story.brain.queued
+        with pytest.raises(TransitionError, match="may not start"):
+            story.place(last, "g2")
+        story.ended(first)
+        assert last.awaits == [second.id]
+        story.place(second, "g1")
+        story.bring_up(second)
+        story.ended(second)
+        assert last.id in story.brain.queued
+        story.place(last, "g2")
+
+    @pytest.mark.parametrize("end", ["fails", "is cancelled"])
+    def test_it_is_cancelled_with_what_it_needs_and_so_are_those_after_it(self, story, end):
+        first = story.running("g0")
+        chain = [first]
+        for _ in range(2000):
+            chain.append(story.submit(after=(chain[-1].id,)))
+        anyway = story.submit(after_any=(first.id, chain[-1].id))
+        if end == "fails":
+            story.ended(first, status=1)
+        else:
+            story.cancel(first)
+            story.ended(first, status=-15)
+        assert {job.state for job in chain[1:]} == {JobState.CANCELLED}
+        assert chain[1].why.startswith("j1, which had to finish before it, ")
+        assert anyway.state is JobState.WAITING
+        assert not anyway.barred
+
+    def test_what_was_over_before_is_not_waited_for(self, story):
+        first = story.running("g0")
+        story.ended(first)
+        assert not story.submit(after=(first.id,), after_any=(first.id,)).barred
+
+    def test_a_job_unknown_is_waited_for_by_none(self, story):
+        with pytest.raises(TransitionError, match="no job 'j9'"):
+            story.submit(after=("j9",))
+        assert story.brain.jobs == {}
+
+    def test_a_retry_is_no_end(self, story):
+        first = story.running("g0", retries=1)
+        last = story.submit(after=(first.id,))
+        story.ended(first, status=1)
+        assert last.awaits == [first.id]
+
+    def test_a_held_job_is_kept_from_devices_and_from_competing(self, story):
+        job = story.submit(held=True)
+        assert (job.held, dict(story.brain.waiting)) == ("ann", {})
+        story.tell(events.HoldChanged, job=job.id, on=False, by="ann")
+        assert story.brain.waiting == {1000: 1}
+        story.tell(events.Reserved, job=job.id, gpus=("g0",), until_s=1e9)
+        story.tell(events.HoldChanged, job=job.id, on=True, by="root")
+        assert (job.held, story.brain.queue(), story.brain.reserved) == ("root", [], {})
+        story.know()
+        assert job.state is JobState.WAITING
+        story.cancel(job)
+        assert story.brain.barred == {}
+
+    def test_a_job_that_runs_is_not_held(self, story):
+        job = story.running("g0")
+        with pytest.raises(TransitionError, match="does not wait"):
+            story.tell(events.HoldChanged, job=job.id, on=True, by="ann")

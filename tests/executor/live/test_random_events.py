@@ -48,7 +48,7 @@ def brought_to_an_end(brain):
         for rank in range(len(job.ranks)):
             yield events.RankGone(at_s=brain.now_s, run=job.run.id, rank=rank, reason="a reboot")
     assert not any(job.state in HOLDING for job in brain.jobs.values())
-    for job in brain.queue():
+    for job in [*brain.queue(), *brain.barred.values()]:
         yield events.CancelRequested(at_s=brain.now_s, job=job.id, by="root")
     assert all(job.state in OVER for job in brain.jobs.values())
 
