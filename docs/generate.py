@@ -20,6 +20,8 @@ from inspect import getdoc
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from pydantic import TypeAdapter
+
 from dovetail.cli import parser
 from dovetail.executor.live import views
 from dovetail.executor.live.jobs import JobSpec
@@ -27,13 +29,13 @@ from dovetail.executor.live.states import JobState
 from dovetail.instances import instance as instances
 from dovetail.instances import plan as plans
 from dovetail.instances._record import Record
-from dovetail.live import requests
+from dovetail.live import faults, requests
 from dovetail.solver.policies import POLICIES
 from dovetail.solver.policies.registry import policy_class
 
 REFERENCE = Path(__file__).parent / "reference"
 
-FIELDS: Mapping[type[Record], Mapping[str, str]] = {
+FIELDS: Mapping[type, Mapping[str, str]] = {
     instances.Instance: {
         "format": "Says what the file is.",
         "name": "Any name; plans repeat it.",
@@ -245,6 +247,11 @@ FIELDS: Mapping[type[Record], Mapping[str, str]] = {
         "retries": "How often it is started again after it failed.",
         "grace_s": "From being asked to end to being killed, s.",
         "public_log": "Whether other users may read its output.",
+        "log": "The file with the output of the first rank of its last run, where the service's "
+        "machine has it; empty in lists of jobs.",
+        "held": "Who holds it; empty where it is not held.",
+        "awaits": "The jobs that have to be over before it may start.",
+        "index": "Which one of an array it is.",
         "history": "How it came to its state; empty in lists of jobs.",
     },
     views.StepView: {
@@ -290,7 +297,7 @@ FIELDS: Mapping[type[Record], Mapping[str, str]] = {
         "on": "true: they take no new jobs; false: they do again.",
     },
     requests.Explained: {"job": "Which job.", "text": "Why it waits, what would let it start."},
-    requests.Fault: {"kind": "For programs; the table above lists them.", "error": "One line."},
+    faults.Fault: {"kind": "For programs; the table above lists them.", "error": "One line."},
 }
 """What each field means. A record that extends another shows the other's fields as well."""
 
@@ -391,7 +398,7 @@ REQUESTS: tuple[type[Record], ...] = (
     requests.Accepted,
     requests.DrainRequest,
     requests.Explained,
-    requests.Fault,
+    faults.Fault,
 )
 VIEWS: tuple[type[Record], ...] = (
     views.JobView,
@@ -450,9 +457,9 @@ def formats_page() -> str:
     return "\n".join(parts)
 
 
-def _record(kind: type[Record]) -> str:
+def _record(kind: type) -> str:
     meanings = _meanings(kind)
-    schema = kind.model_json_schema()
+    schema = TypeAdapter(kind).json_schema()
     rows = [
         f"| `{name}` | {_type(schema['properties'][name])} | {_default(kind, name)} | {meaning} |"
         for name, meaning in meanings.items()
@@ -463,14 +470,14 @@ def _record(kind: type[Record]) -> str:
     return "\n".join([f"### {kind.__name__}\n", text, "", *table, "", *rules, *[""] * bool(rules)])
 
 
-def _meanings(kind: type[Record]) -> dict[str, str]:
+def _meanings(kind: type) -> dict[str, str]:
     """Return the line of every field, in the order of the record."""
     known = {
         name: text
         for base in reversed(kind.__mro__)
         for name, text in FIELDS.get(base, {}).items()  # type: ignore[call-overload]
     }
-    fields = list(kind.model_fields)
+    fields = list(_defaults(kind))
     if set(known) != set(fields):
         wrong = ", ".join(sorted(set(known) ^ set(fields)))
         raise SystemExit(f"docs/generate.py: FIELDS and {kind.__name__} differ in: {wrong}")
@@ -482,20 +489,40 @@ def _plain(text: str) -> str:
     return text.replace("``", "`")
 
 
-def _default(kind: type[Record], name: str) -> str:
-    field = kind.model_fields[name]
-    if field.is_required() or name == "format":
+_REQUIRED: Any = object()
+
+
+def _defaults(kind: type) -> dict[str, Any]:
+    """Return the fields of a record or a data class with their defaults."""
+    if issubclass(kind, Record):
+        return {
+            name: _REQUIRED if field.is_required() else field.get_default(call_default_factory=True)
+            for name, field in kind.model_fields.items()
+        }
+    made: dict[str, Any] = {}
+    for field in dataclasses.fields(kind):
+        factory = field.default_factory
+        missing = _REQUIRED if factory is dataclasses.MISSING else factory()
+        made[field.name] = missing if field.default is dataclasses.MISSING else field.default
+    return made
+
+
+def _default(kind: type, name: str) -> str:
+    value = _defaults(kind)[name]
+    if value is _REQUIRED or name == "format":
         return "required"
-    match field.get_default():
+    match value:
         case None:
             return "absent"
-        case bool() as value:
+        case bool():
             return str(value).lower()
-        case () | {} | "":
+        case () | "":
             return "empty"
-        case float() as value:
+        case Mapping() if not value:
+            return "empty"
+        case float():
             return f"{value:g}"
-        case value:
+        case _:
             return f"{value}"
 
 
@@ -682,10 +709,11 @@ def _submission() -> str:
     meanings = _told_in(getdoc(JobSpec) or "")
     shared = {"gsla": "gsla", "weight": "weight", "priority": "priority"}
     instance = FIELDS[instances.Job]
+    own = {"array": "A job for each of these numbers, its `index`."}
     schema = requests.SUBMISSION.model_json_schema()["properties"]
     rows = [
         f"| `{name}` | {_type(schema[name])} | {_default(requests.SUBMISSION, name)} | "
-        f"{_plain(instance[name] if name in shared else meanings[name])} |"
+        f"{_plain(own.get(name) or (instance if name in shared else meanings)[name])} |"
         for name in requests.SUBMISSION.model_fields
     ]
     table = ["| field | type | default | meaning |", "|---|---|---|---|", *rows]

@@ -253,6 +253,10 @@ def _doctor(doctor: argparse.ArgumentParser) -> None:
     )
 
 
+def _ids(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+
+
 def _indices(text: str) -> tuple[int, ...]:
     """Return the numbers of ``0-9,12,20-30:5``, each once, in their order."""
     found: dict[int, None] = {}
