@@ -168,11 +168,11 @@ class PairingProblem:
     taken: Callable[[Ints], tuple[Ints, Groups | None]]
 
     def value(self, mate: Ints) -> float:
-        """Return the value of a matching, the constant apart."""
+        """Return the value of a matching."""
         jobs = np.arange(len(mate))
         first, alone = np.flatnonzero(mate > jobs), np.flatnonzero(mate == jobs)
         shared = self.pair[self.pairs.at(first, mate[first])]
-        return math.fsum([*shared.tolist(), *self.alone[alone].tolist()])
+        return math.fsum([*shared.tolist(), *self.alone[alone].tolist(), self.constant])
 
     @property
     def arguments(self) -> dict[str, Any]:

@@ -104,34 +104,24 @@ class Answer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
-    """What is known of the maximum of a linear function.
-
-    Attributes
-    ----------
-    bound : float
-        A proven upper bound on it.
-    stopped : str
-        Why the search ended.
-    """
-
-    bound: float
-    stopped: Stopped
-
-
-@dataclass(frozen=True, kw_only=True)
-class Maximum(Found):
+class Maximum:
     """A choice of groups that was found to maximise a linear function.
 
     Attributes
     ----------
     counts : (n,) int
         How often it takes each group.
+    bound : float
+        A proven upper bound on the maximum.
+    stopped : str
+        Why the search ended.
     proof, prices, groups
         As of ``Choice``.
     """
 
     counts: Ints
+    bound: float
+    stopped: Stopped
     proof: Proof | None = None
     prices: Prices | None = None
     groups: Groups | None = None
