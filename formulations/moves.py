@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -37,16 +36,12 @@ _Content = tuple[int, tuple[_Process, ...]]
 """A class of GPUs, and what is on one of them."""
 
 
-@dataclass(frozen=True)
-class Moves:
-    """The group on each GPU in use, and the job that takes the place of each chosen one."""
-
-    groups: Mapping[str, int]
-    job: Mapping[int, int]
-
-
-def fewest_moves(groups: Groups, counts: Ints, before: Round, kinds: Sequence[Hashable]) -> Moves:
+def fewest_moves(
+    groups: Groups, counts: Ints, before: Round, kinds: Sequence[Hashable]
+) -> tuple[Mapping[str, int], Mapping[int, int]]:
     """Return who goes where, so that the fewest processes start or move.
+
+    That is the group on each GPU in use, and the job that takes the place of each chosen one.
 
     A process stays where its job runs on the same GPU at the same share and sub-batch; all
     other processes of placed jobs start or move. Their number is the least of all ways to give
@@ -68,7 +63,7 @@ def fewest_moves(groups: Groups, counts: Ints, before: Round, kinds: Sequence[Ha
     """
     mover = _Mover(groups, counts, before, kinds)
     settled = mover.settled()
-    return Moves(place(groups, counts, settled), mover.exchanged(settled))
+    return place(groups, counts, settled), mover.exchanged(settled)
 
 
 def _most_kept(

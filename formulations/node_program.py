@@ -25,11 +25,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, hstack, vstack
 
-from dovetail.formulations._row_builder import RowBuilder
 from dovetail.formulations._rows import joined_ints
 from dovetail.formulations.groups import Groups
 from dovetail.formulations.integer_program import (
     IntegerProgram,
+    RowBuilder,
     is_gang,
     is_running,
     upper_counts,

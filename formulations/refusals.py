@@ -261,7 +261,7 @@ class Refusals(RowRules):
                 found[occupant.variant.job].append(k)
         return found
 
-    def gpus_of(self, job: int) -> frozenset[str]:
+    def _gpus_of(self, job: int) -> frozenset[str]:
         """Return the GPUs of a placed job."""
         return frozenset(gpu for k in self.sites_of[job] for gpu in self.sites[k].gpus)
 
@@ -417,19 +417,30 @@ class Refusals(RowRules):
         """Return what refuses each place whatever the figures."""
         fixed = np.where(known[places.company], Refusal.NONE, Refusal.UNKNOWN)
         if self.rules.gang_sharing == "whole":
-            gang = self._gang[places.site]
-            fixed[(gang != 0) & (gang != self.round.jobs.workers[job])] = Refusal.APART
+            team, size = self.teams
+            held = np.array([bool(site.occupants) for site in self.sites], dtype=bool)
+            apart = held & (size[team] != self.round.jobs.workers[job])
+            fixed[apart[places.site]] = Refusal.APART
         fixed[~self._open[places.site]] = Refusal.CLOSED
         return fixed
 
     @cached_property
-    def _gang(self) -> Ints:
-        """The number of GPUs that all jobs of a site have in common, 0 without jobs, else -1."""
-        held = [{self.gpus_of(o.variant.job) for o in site.occupants} for site in self.sites]
-        return np.array(
-            [max(map(len, sets), default=0) if len(sets) <= 1 else -1 for sets in held],
-            dtype=np.int64,
-        )
+    def teams(self) -> tuple[Ints, Ints]:
+        """The team of each site with jobs, and the GPUs of each team.
+
+        A team is jobs that have the same GPUs, all of them together; of others the size is 0.
+        """
+        index: dict[frozenset[str], int] = {frozenset(): 0}
+        team = np.zeros(len(self.sites), dtype=np.int64)
+        held = [0]
+        for k, site in enumerate(self.sites):
+            sets = {self._gpus_of(occupant.variant.job) for occupant in site.occupants}
+            if len(sets) == 1:
+                team[k] = index.setdefault(sets.pop(), len(index))
+                held += [0] * (len(index) - len(held))
+                held[team[k]] += len(site.gpus)
+        size = [len(gpus) * (len(gpus) == number) for gpus, number in zip(index, held, strict=True)]
+        return team, np.array(size, dtype=np.int64)
 
     def _allowed(self, job: int) -> Bools:
         """Tell which candidates the rule of the objective allows."""

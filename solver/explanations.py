@@ -38,9 +38,8 @@ from dovetail.instances.checker import CheckReport, check
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Instance, Job
 from dovetail.instances.plan import Assignment, Nearest, ObjectiveName, Plan, Waiting
-from dovetail.solver._changes import Change, Remedy
 from dovetail.solver._findings import Finder
-from dovetail.solver._remedies import Remedies
+from dovetail.solver._remedies import Change, Remedies, Remedy
 from dovetail.solver._wording import Category, Wording, accepting, figure
 
 __all__ = ["Category", "Change", "Explanation", "Remedy", "explain", "explain_waiting", "reasons"]
