@@ -7,11 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
+from dovetail.formulations.arrays import Bools, Floats, Ints
 
 ROWS_AT_ONCE = 2_000_000
 

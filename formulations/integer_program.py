@@ -41,12 +41,9 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array, csr_array, vstack
 
 from dovetail.formulations._rows import joined_floats, joined_ints
+from dovetail.formulations.arrays import Bools, Floats, Ints
 from dovetail.formulations.groups import Groups
 from dovetail.formulations.values import JobValues
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

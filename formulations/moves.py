@@ -12,15 +12,13 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import LinearConstraint, milp
 from scipy.sparse import csr_array
 
+from dovetail.formulations.arrays import Ints
 from dovetail.formulations.groups import NO_SHARE, Groups
 from dovetail.formulations.placement import place
 from dovetail.formulations.rounds import Resident, Round, Variant
-
-Ints = NDArray[np.int64]
 
 
 class _Process(NamedTuple):
@@ -154,7 +152,8 @@ class _Mover:
         for job in sorted(set(range(len(self._kind))).difference(found.values())):
             alike[self._kind[job]].append(job)
         for kind, chosen in moving.items():
-            order = sorted(alike[kind], key=lambda job: (self._is_pending(job), job not in chosen))
+            running = self._before.jobs.running
+            order = sorted(alike[kind], key=lambda job: (not running[job], job not in chosen))
             takers = set(order[: len(chosen)])
             own = takers.intersection(chosen)
             found |= {job: job for job in own}
@@ -186,6 +185,3 @@ class _Mover:
     def _process(self, variant: Variant, share: int) -> _Process:
         job = variant.job
         return _Process(self._kind[job], variant.sub_batch, share, self._worth[job])
-
-    def _is_pending(self, job: int) -> bool:
-        return not self._before.jobs.running[job]

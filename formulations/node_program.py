@@ -22,10 +22,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import csr_array, hstack, vstack
 
 from dovetail.formulations._rows import joined_ints
+from dovetail.formulations.arrays import Floats, Ints
 from dovetail.formulations.groups import Groups
 from dovetail.formulations.integer_program import (
     IntegerProgram,
@@ -34,9 +34,6 @@ from dovetail.formulations.integer_program import (
     is_running,
     upper_counts,
 )
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,7 @@ import math
 import time
 from functools import cached_property
 
-import numpy as np
-from numpy.typing import NDArray
-
+from dovetail.formulations.arrays import Ints
 from dovetail.formulations.entries import Book
 from dovetail.formulations.groups import Groups, idle_counts, list_groups
 from dovetail.formulations.integer_program import RoundProgram, build
@@ -19,8 +17,6 @@ from dovetail.formulations.rounds import Round
 from dovetail.formulations.scores import fitting, worthwhile
 from dovetail.formulations.values import JobValues
 from dovetail.instances.instance import Instance
-
-Ints = NDArray[np.int64]
 
 _LISTING = 0.3
 """The part of the time left that listing the groups may take: solving them takes longer."""

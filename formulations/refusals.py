@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from dovetail.formulations._row_rules import RowRules
 from dovetail.formulations._rows import Rows
+from dovetail.formulations.arrays import Bools, Floats, Ints
 from dovetail.formulations.entries import ANY_SHARE, Combination, Template, Wanted
 from dovetail.formulations.rounds import Resident, Round
 from dovetail.formulations.rules import (
@@ -30,10 +31,6 @@ from dovetail.formulations.rules import (
 )
 from dovetail.formulations.values import JobValues
 from dovetail.instances.plan import Assignment
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 NO_LEAVER: Final = -1
 
@@ -374,7 +371,7 @@ class Refusals(RowRules):
             self._known(model, (*others, (own, ANY_SHARE))) for model, others in places.companies
         ]
         # What is refused whatever the figures has one row without any.
-        known.append([_nothing(own, size)])
+        known.append([Combination(((own, None),) * size, (np.nan,) * size, None, None, None)])
         fixed = self._fixed(job, places, np.array([bool(each) for each in known]))
         of = np.where(fixed == Refusal.NONE, places.company, len(known) - 1)
         template = Template.of([each for of_one in known for each in of_one], size, {})
@@ -454,20 +451,15 @@ class Refusals(RowRules):
             which = np.flatnonzero((each.size == size) & asked)
             if size > 1 and len(which):
                 rows = self.groups_of(job, which)
-                found[which] = self.shortens(rows) if jct else self._valued(rows)
+                if jct:
+                    found[which] = self.shortens(rows)
+                else:
+                    found[which] = ~np.isnan(self.values.value(rows, self.job[rows.variant]))
         return found
-
-    def _valued(self, rows: Rows) -> Bools:
-        return ~np.isnan(self.values.value(rows, self.job[rows.variant]))
 
 
 def _above(excess: Floats) -> Floats:
     return np.where(excess > GSLA_TOLERANCE, excess, 0.0)
-
-
-def _nothing(name: str, size: int) -> Combination:
-    """Return a combination of which nothing is known."""
-    return Combination(((name, None),) * size, (np.nan,) * size, None, None, None)
 
 
 def _each_row(count: Ints, part: Ints) -> tuple[Ints, Ints]:

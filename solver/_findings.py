@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dovetail.formulations._rows import Rows
+from dovetail.formulations.arrays import Bools, Floats, Ints
 from dovetail.formulations.groups import NO_SHARE
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.refusals import (
@@ -24,10 +24,6 @@ from dovetail.formulations.refusals import (
 from dovetail.formulations.rounds import Resident, Variant
 from dovetail.instances.instance import Job, SlowdownEntry
 from dovetail.instances.plan import Assignment
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 
 _ROUNDING = 1e-12
 """Part of the largest gain by which a change may differ from 0 and be rounding."""

@@ -6,9 +6,7 @@ import math
 from dataclasses import replace
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
+from dovetail.formulations.arrays import Floats, Ints
 from dovetail.formulations.integer_program import IntegerProgram
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.scores import open_weight, score
@@ -26,9 +24,6 @@ from dovetail.solver.types import (
     Maximum,
     relative_gap,
 )
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 _FEW = 60
 """Jobs up to which CP-SAT takes seconds."""

@@ -8,8 +8,8 @@ from functools import partial
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.formulations.arrays import Ints
 from dovetail.formulations.groups import Groups
 from dovetail.formulations.pair_graph import PairGraph
 from dovetail.formulations.problems import Problem
@@ -21,8 +21,6 @@ from dovetail.solver.pairing_problem import PairingProblem, PairList
 from dovetail.solver.stages import Search, solve_in_stages
 from dovetail.solver.table_pairs import table_pairs
 from dovetail.solver.types import MATCHING, Choice, Limits, Maximum, Proven
-
-Ints = NDArray[np.int64]
 
 PairingAt: TypeAlias = Callable[[float, float], PairingProblem]
 """Returns the plans of a round, worth so much per gain less so much per watt."""

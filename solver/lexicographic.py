@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.formulations.arrays import Bools, Floats, Ints
 from dovetail.instances.plan import Stopped
 from dovetail.solver.integer_scaling import integer_weights
 from dovetail.solver.pairing import Matching, Prices, match_pairs
@@ -34,10 +35,6 @@ from dovetail.solver.pairing.certificate import Dual
 from dovetail.solver.pairing_problem import PairingProblem
 from dovetail.solver.stages import WeightPrice
 from dovetail.solver.types import Limits, Maximum
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 WEIGHT_BITS = 28
 """Of the largest job weight: the sum of two fits the engine's precision of 29."""
@@ -161,8 +158,10 @@ class Heaviest:
             self._previous = found.prices
             rounding = _ROUNDING * len(bonus) * (largest + price * undecided)
             bound = found.bound - price * decided.demanded + rounding + pairing.constant
-            short = self._places(found.mate) < self._found.value
-            gain = -math.inf if short else pairing.value(found.mate)
+            placed = found.mate >= 0
+            enough = self.weight.numbers[placed].sum() >= self._found.value
+            able = enough and placed[decided.required].all()
+            gain = pairing.value(found.mate) if able else -math.inf
             return maximum(found, pairing, bound, limits), gain
 
         return self._price.maximise(
@@ -182,12 +181,6 @@ class Heaviest:
         pairs = pairing.pairs.least(-pairing.pair, decided.which)
         own = np.minimum(pairs / 2, np.where(decided.may_run_alone, -pairing.alone, np.inf))
         return float(own[decided.required].sum()) - pairing.constant
-
-    def _places(self, mate: Ints) -> float:
-        """Return the placed weight in whole units; -inf where a required job is left out."""
-        if (self._decided.required & (mate < 0)).any():
-            return -math.inf
-        return float(self.weight.numbers[mate >= 0].sum())
 
 
 def maximum(found: Matching, pairing: PairingProblem, bound: float, limits: Limits) -> Maximum:

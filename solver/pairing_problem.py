@@ -15,11 +15,10 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from dovetail.formulations.arrays import Bools, Ints
 from dovetail.formulations.groups import Groups
 
 Floats = NDArray[np.floating[Any]]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 _SMALL: Final = 500**2
 """Cells of a matrix that takes no time to fill."""

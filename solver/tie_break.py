@@ -8,9 +8,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
-from numpy.typing import NDArray
-
 from dovetail.formulations.integer_program import IntegerProgram
 from dovetail.formulations.moves import fewest_moves
 from dovetail.formulations.node_program import node_program
@@ -23,8 +20,6 @@ from dovetail.solver.plans import assignments
 from dovetail.solver.reduced_cost_fixing import Relaxation
 from dovetail.solver.stages import weight_units
 from dovetail.solver.types import MOST_GROUPS, OPTIMAL_GAP, Choice, Limits, relative_gap
-
-Ints = NDArray[np.int64]
 
 EFFORT = 2.0
 _VALUE_TOLERANCE = 1e-9

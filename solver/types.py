@@ -8,9 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
+from dovetail.formulations.arrays import Ints
 from dovetail.formulations.groups import Groups
 from dovetail.formulations.problems import Problem
 from dovetail.instances.plan import Stopped
@@ -18,7 +16,6 @@ from dovetail.instances.plan import Stopped
 if TYPE_CHECKING:
     from dovetail.solver.pairing import Prices
 
-Ints = NDArray[np.int64]
 
 MATCHING = "matching"
 """The solver that takes rounds in which jobs share interchangeable GPUs in pairs."""

@@ -18,18 +18,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.formulations.arrays import Bools, Floats, Ints
 from dovetail.formulations.rules import room_mib
 from dovetail.formulations.values import SHORTER_BY, mean_completion
 from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.placement import idle_gpus, idle_gpus_of
 from dovetail.solver.policies.policy import NOTHING, Decision
 from dovetail.solver.policies.state import Job, State
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
