@@ -32,10 +32,10 @@ from dovetail.solver.policies.state import Job, State
 class Castor:
     """SJF-BSBF: smallest job first with best sharing benefit first.
 
-    Source: Castor (2025), section 5: Algorithm 1 for the queue and the GPUs (``shortest_first``),
-    Algorithm 2 for the sub-batch of the joining job, theorem 1 for whether sharing now ends the
-    pair earlier on average than one after the other. Running jobs are never stopped and keep
-    their batch; at most two jobs share a GPU; gSLAs of batch jobs play no part.
+    Source: Castor (2025), section 5: Algorithm 1 for the queue and the GPUs, Algorithm 2 for the
+    sub-batch of the joining job, theorem 1 for whether sharing now ends the pair earlier on
+    average than one after the other. Running jobs are never stopped and keep their batch; at most
+    two jobs share a GPU; gSLAs of batch jobs play no part.
 
     The theorem looks at a pair; a gang joins hosts each of which passes it by itself, as in
     Algorithm 1. Seconds are those on the host's GPU model. A sub-batch lengthens a job to its
