@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dovetail.formulations._rows import Bools, Floats, Ints, Rows, Seatings
+from dovetail.formulations._rows import Rows, Seatings
+from dovetail.formulations.arrays import Bools, Floats, Ints
 from dovetail.formulations.entries import Template
 from dovetail.formulations.rounds import Round
 from dovetail.formulations.rules import MEMORY_TOLERANCE_MIB, most_bound

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
+from dovetail.formulations.arrays import Bools, Floats, Ints
 
 ROWS_AT_ONCE = 2_000_000
 
@@ -21,8 +18,21 @@ ROWS_IN_TIME = 200_000
 _LARGEST_KEY = 2**62
 
 
+class _Columns:
+    """Arrays of as many rows each, the fields of a data class in their order."""
+
+    def take(self, which: Ints | Bools | slice) -> Self:
+        """Return the named rows."""
+        return type(self)(*(column[which] for column in vars(self).values()))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """Return the rows of all parts (at least one, all of one size), in their order."""
+        return cls(*map(np.concatenate, zip(*(vars(part).values() for part in parts), strict=True)))
+
+
 @dataclass(frozen=True)
-class Rows:
+class Rows(_Columns):
     """Groups of one size: members as columns, arrays of (n, size); class and power (n,)."""
 
     gpu_class: Ints
@@ -34,30 +44,9 @@ class Rows:
     def __len__(self) -> int:
         return len(self.variant)
 
-    def take(self, which: Ints | Bools) -> Rows:
-        """Return the named rows."""
-        return Rows(
-            self.gpu_class[which],
-            self.variant[which],
-            self.share[which],
-            self.slowdown[which],
-            self.power_w[which],
-        )
-
-    @classmethod
-    def joined(cls, parts: Sequence[Self]) -> Rows:
-        """Return the rows of all parts (at least one), in their order."""
-        return Rows(
-            np.concatenate([part.gpu_class for part in parts]),
-            np.concatenate([part.variant for part in parts]),
-            np.concatenate([part.share for part in parts]),
-            np.concatenate([part.slowdown for part in parts]),
-            np.concatenate([part.power_w for part in parts]),
-        )
-
 
 @dataclass(frozen=True)
-class Seatings:
+class Seatings(_Columns):
     """Ways to seat jobs on a GPU, a row each: a known combination and who may take its places.
 
     Attributes
@@ -148,15 +137,6 @@ class Seatings:
             rest, digit = np.divmod(rest, self.count[seating, k])
             places[:, k] = self.first[seating, k] + digit
         return seating, places
-
-    def take(self, which: Ints | Bools | slice) -> Seatings:
-        """Return the named seatings."""
-        return Seatings(*(getattr(self, f.name)[which] for f in fields(self)))
-
-    @classmethod
-    def joined(cls, parts: Sequence[Self]) -> Seatings:
-        """Return the seatings of all parts (at least one, all of one size), in their order."""
-        return Seatings(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(cls)))
 
 
 def in_chunks(seatings: Seatings, rows_at_once: int = ROWS_AT_ONCE) -> Iterator[Seatings]:

@@ -38,16 +38,12 @@ from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array, vstack
+from scipy.sparse import coo_array, csr_array, vstack
 
-from dovetail.formulations._row_builder import RowBuilder
-from dovetail.formulations._rows import joined_ints
+from dovetail.formulations._rows import joined_floats, joined_ints
+from dovetail.formulations.arrays import Bools, Floats, Ints
 from dovetail.formulations.groups import Groups
 from dovetail.formulations.values import JobValues
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -95,6 +91,42 @@ class IntegerProgram:
             rows=csr_array(vstack([self.rows, row])),
             row_lower=np.append(self.row_lower, at_least),
             row_upper=np.append(self.row_upper, np.inf),
+        )
+
+
+class RowBuilder:
+    """Collects rows block by block; columns are absolute."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._count = 0
+        self._row: list[Ints] = []
+        self._column: list[Ints] = []
+        self._value: list[Floats] = []
+        self._lower: list[Floats] = []
+        self._upper: list[Floats] = []
+
+    def add(
+        self, entries: list[tuple[Ints, Ints, Floats | float]], lower: Floats, upper: Floats
+    ) -> None:
+        """Add ``len(lower)`` rows; each entry is (row within the block, column, value)."""
+        for row, column, value in entries:
+            self._row.append(row + self._count)
+            self._column.append(column)
+            self._value.append(np.broadcast_to(np.asarray(value, dtype=np.float64), row.shape))
+        self._lower.append(np.asarray(lower, dtype=np.float64))
+        self._upper.append(np.asarray(upper, dtype=np.float64))
+        self._count += len(lower)
+
+    def arrays(self) -> tuple[csr_array, Floats, Floats]:
+        """Return the matrix, and the lower and upper bounds of its rows."""
+        place = (joined_ints(self._row), joined_ints(self._column))
+        shape = (self._count, self._size)
+        rows = coo_array((joined_floats(self._value), place), shape=shape)
+        return (
+            csr_array(rows),
+            joined_floats(self._lower),
+            joined_floats(self._upper),
         )
 
 

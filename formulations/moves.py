@@ -9,19 +9,16 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import LinearConstraint, milp
 from scipy.sparse import csr_array
 
+from dovetail.formulations.arrays import Ints
 from dovetail.formulations.groups import NO_SHARE, Groups
 from dovetail.formulations.placement import place
 from dovetail.formulations.rounds import Resident, Round, Variant
-
-Ints = NDArray[np.int64]
 
 
 class _Process(NamedTuple):
@@ -37,16 +34,12 @@ _Content = tuple[int, tuple[_Process, ...]]
 """A class of GPUs, and what is on one of them."""
 
 
-@dataclass(frozen=True)
-class Moves:
-    """The group on each GPU in use, and the job that takes the place of each chosen one."""
-
-    groups: Mapping[str, int]
-    job: Mapping[int, int]
-
-
-def fewest_moves(groups: Groups, counts: Ints, before: Round, kinds: Sequence[Hashable]) -> Moves:
+def fewest_moves(
+    groups: Groups, counts: Ints, before: Round, kinds: Sequence[Hashable]
+) -> tuple[Mapping[str, int], Mapping[int, int]]:
     """Return who goes where, so that the fewest processes start or move.
+
+    That is the group on each GPU in use, and the job that takes the place of each chosen one.
 
     A process stays where its job runs on the same GPU at the same share and sub-batch; all
     other processes of placed jobs start or move. Their number is the least of all ways to give
@@ -68,7 +61,7 @@ def fewest_moves(groups: Groups, counts: Ints, before: Round, kinds: Sequence[Ha
     """
     mover = _Mover(groups, counts, before, kinds)
     settled = mover.settled()
-    return Moves(place(groups, counts, settled), mover.exchanged(settled))
+    return place(groups, counts, settled), mover.exchanged(settled)
 
 
 def _most_kept(
@@ -159,7 +152,8 @@ class _Mover:
         for job in sorted(set(range(len(self._kind))).difference(found.values())):
             alike[self._kind[job]].append(job)
         for kind, chosen in moving.items():
-            order = sorted(alike[kind], key=lambda job: (self._is_pending(job), job not in chosen))
+            running = self._before.jobs.running
+            order = sorted(alike[kind], key=lambda job: (not running[job], job not in chosen))
             takers = set(order[: len(chosen)])
             own = takers.intersection(chosen)
             found |= {job: job for job in own}
@@ -191,6 +185,3 @@ class _Mover:
     def _process(self, variant: Variant, share: int) -> _Process:
         job = variant.job
         return _Process(self._kind[job], variant.sub_batch, share, self._worth[job])
-
-    def _is_pending(self, job: int) -> bool:
-        return not self._before.jobs.running[job]

@@ -22,21 +22,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import csr_array, hstack, vstack
 
-from dovetail.formulations._row_builder import RowBuilder
 from dovetail.formulations._rows import joined_ints
+from dovetail.formulations.arrays import Floats, Ints
 from dovetail.formulations.groups import Groups
 from dovetail.formulations.integer_program import (
     IntegerProgram,
+    RowBuilder,
     is_gang,
     is_running,
     upper_counts,
 )
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -13,15 +13,11 @@ triangle, which no set of disjoint pairs describes (``gang-partial`` in the inst
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.formulations.arrays import Bools, Ints
 from dovetail.formulations.groups import Groups
 from dovetail.formulations.values import JobValues
 from dovetail.instances.errors import UnsupportedError
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 
 class PartialSharingError(UnsupportedError):
@@ -85,7 +81,8 @@ class PairGraph:
         self.required = np.zeros(len(workers), dtype=bool)
         self.required[groups.job[groups.start[:-1][untouched & ~fixed]]] = True
         self.capacity = int(available.sum() - self.fixed.sum())
-        self.gain = self._sums(groups, groups.gain) + groups.value[self.group] * self.size
+        gain = np.add.reduceat(np.append(groups.gain, 0.0), groups.start[:-1])
+        self.gain = gain[self.group] + groups.value[self.group] * self.size
         self.weight = values.weight
         self.power_w = np.nan_to_num(groups.power_w[self.group]) * self.size
 
@@ -104,10 +101,6 @@ class PairGraph:
         counts = self.fixed.copy()
         counts[self.group[edges]] += self.size[edges]
         return counts
-
-    def _sums(self, groups: Groups, of_member: Floats) -> Floats:
-        """Return the sum over the members of each edge's group, (e,)."""
-        return np.add.reduceat(np.append(of_member, 0.0), groups.start[:-1])[self.group]
 
 
 def require_interchangeable(groups: Groups) -> None:

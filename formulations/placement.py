@@ -11,11 +11,9 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.formulations.arrays import Ints
 from dovetail.formulations.groups import Groups
-
-Ints = NDArray[np.int64]
 
 
 def place(

@@ -19,9 +19,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-Floats = NDArray[np.float64]
+from dovetail.formulations.arrays import Floats
 
 ROUNDING = 1e-9
 """Part of a time by which two moments may differ and be the same."""

@@ -6,22 +6,17 @@ import math
 import time
 from functools import cached_property
 
-import numpy as np
-from numpy.typing import NDArray
-
+from dovetail.formulations.arrays import Ints
 from dovetail.formulations.entries import Book
-from dovetail.formulations.fitting import fitting
 from dovetail.formulations.groups import Groups, idle_counts, list_groups
 from dovetail.formulations.integer_program import RoundProgram, build
 from dovetail.formulations.objectives import Objective, job_values
 from dovetail.formulations.pair_graph import PairGraph
 from dovetail.formulations.pair_tables import PairTables, pair_tables
 from dovetail.formulations.rounds import Round
-from dovetail.formulations.scores import worthwhile
+from dovetail.formulations.scores import fitting, worthwhile
 from dovetail.formulations.values import JobValues
 from dovetail.instances.instance import Instance
-
-Ints = NDArray[np.int64]
 
 _LISTING = 0.3
 """The part of the time left that listing the groups may take: solving them takes longer."""

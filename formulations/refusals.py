@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from dovetail.formulations._row_rules import RowRules
 from dovetail.formulations._rows import Rows
+from dovetail.formulations.arrays import Bools, Floats, Ints
 from dovetail.formulations.entries import ANY_SHARE, Combination, Template, Wanted
 from dovetail.formulations.rounds import Resident, Round
 from dovetail.formulations.rules import (
@@ -30,10 +31,6 @@ from dovetail.formulations.rules import (
 )
 from dovetail.formulations.values import JobValues
 from dovetail.instances.plan import Assignment
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 NO_LEAVER: Final = -1
 
@@ -261,7 +258,7 @@ class Refusals(RowRules):
                 found[occupant.variant.job].append(k)
         return found
 
-    def gpus_of(self, job: int) -> frozenset[str]:
+    def _gpus_of(self, job: int) -> frozenset[str]:
         """Return the GPUs of a placed job."""
         return frozenset(gpu for k in self.sites_of[job] for gpu in self.sites[k].gpus)
 
@@ -374,7 +371,7 @@ class Refusals(RowRules):
             self._known(model, (*others, (own, ANY_SHARE))) for model, others in places.companies
         ]
         # What is refused whatever the figures has one row without any.
-        known.append([_nothing(own, size)])
+        known.append([Combination(((own, None),) * size, (np.nan,) * size, None, None, None)])
         fixed = self._fixed(job, places, np.array([bool(each) for each in known]))
         of = np.where(fixed == Refusal.NONE, places.company, len(known) - 1)
         template = Template.of([each for of_one in known for each in of_one], size, {})
@@ -417,19 +414,30 @@ class Refusals(RowRules):
         """Return what refuses each place whatever the figures."""
         fixed = np.where(known[places.company], Refusal.NONE, Refusal.UNKNOWN)
         if self.rules.gang_sharing == "whole":
-            gang = self._gang[places.site]
-            fixed[(gang != 0) & (gang != self.round.jobs.workers[job])] = Refusal.APART
+            team, size = self.teams
+            held = np.array([bool(site.occupants) for site in self.sites], dtype=bool)
+            apart = held & (size[team] != self.round.jobs.workers[job])
+            fixed[apart[places.site]] = Refusal.APART
         fixed[~self._open[places.site]] = Refusal.CLOSED
         return fixed
 
     @cached_property
-    def _gang(self) -> Ints:
-        """The number of GPUs that all jobs of a site have in common, 0 without jobs, else -1."""
-        held = [{self.gpus_of(o.variant.job) for o in site.occupants} for site in self.sites]
-        return np.array(
-            [max(map(len, sets), default=0) if len(sets) <= 1 else -1 for sets in held],
-            dtype=np.int64,
-        )
+    def teams(self) -> tuple[Ints, Ints]:
+        """The team of each site with jobs, and the GPUs of each team.
+
+        A team is jobs that have the same GPUs, all of them together; of others the size is 0.
+        """
+        index: dict[frozenset[str], int] = {frozenset(): 0}
+        team = np.zeros(len(self.sites), dtype=np.int64)
+        held = [0]
+        for k, site in enumerate(self.sites):
+            sets = {self._gpus_of(occupant.variant.job) for occupant in site.occupants}
+            if len(sets) == 1:
+                team[k] = index.setdefault(sets.pop(), len(index))
+                held += [0] * (len(index) - len(held))
+                held[team[k]] += len(site.gpus)
+        size = [len(gpus) * (len(gpus) == number) for gpus, number in zip(index, held, strict=True)]
+        return team, np.array(size, dtype=np.int64)
 
     def _allowed(self, job: int) -> Bools:
         """Tell which candidates the rule of the objective allows."""
@@ -443,20 +451,15 @@ class Refusals(RowRules):
             which = np.flatnonzero((each.size == size) & asked)
             if size > 1 and len(which):
                 rows = self.groups_of(job, which)
-                found[which] = self.shortens(rows) if jct else self._valued(rows)
+                if jct:
+                    found[which] = self.shortens(rows)
+                else:
+                    found[which] = ~np.isnan(self.values.value(rows, self.job[rows.variant]))
         return found
-
-    def _valued(self, rows: Rows) -> Bools:
-        return ~np.isnan(self.values.value(rows, self.job[rows.variant]))
 
 
 def _above(excess: Floats) -> Floats:
     return np.where(excess > GSLA_TOLERANCE, excess, 0.0)
-
-
-def _nothing(name: str, size: int) -> Combination:
-    """Return a combination of which nothing is known."""
-    return Combination(((name, None),) * size, (np.nan,) * size, None, None, None)
 
 
 def _each_row(count: Ints, part: Ints) -> tuple[Ints, Ints]:

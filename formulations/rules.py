@@ -20,14 +20,13 @@ from collections.abc import Iterable
 from typing import Final, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.formulations.arrays import Floats
 from dovetail.instances.instance import Cluster, Workload
 
 MEMORY_TOLERANCE_MIB: Final = 1e-6
 GSLA_TOLERANCE: Final = 1e-9
 
-Floats = NDArray[np.float64]
 Figures = TypeVar("Figures", float, Floats)
 
 

@@ -7,15 +7,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.formulations._rows import packed
+from dovetail.formulations.arrays import Bools, Floats, Ints
 from dovetail.formulations.groups import Groups
-from dovetail.formulations.rounds import Round, Variant
+from dovetail.formulations.rounds import Round
 from dovetail.formulations.values import JobValues
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -118,6 +115,45 @@ def worthwhile(groups: Groups) -> Groups:
     return groups.take(member + groups.value + most.sum() >= 0)
 
 
+def fitting(groups: Groups) -> Groups:
+    """Return the groups without those of gangs that have no room for all their workers.
+
+    Workers that can never run would take memory, and their weights would set the scale by which
+    all weights are rounded. A gang runs at one sub-batch on GPUs of one model, and where gangs
+    share whole, beside the same jobs everywhere. GPUs are counted on which a group allows that; a
+    group left out may leave too few of them to another gang, so that is done until nothing changes.
+    """
+    while not (keep := _has_room(groups)).all():
+        groups = groups.take(keep)
+    return groups
+
+
+def _has_room(groups: Groups) -> Bools:
+    """Tell which groups have no gang with too few GPUs, (n,)."""
+    jobs = groups.round.jobs
+    pending_gang = (jobs.workers > 1) & ~jobs.running
+    member = np.flatnonzero(pending_gang[groups.job])
+    group = groups.group_of_member[member]
+    columns = [groups.variant[member], groups.model[member]]
+    if groups.round.machines.rules.gang_sharing == "whole":
+        columns.append(_jobs(groups)[group])
+    _, way = np.unique(packed(np.stack(columns, axis=1)), return_inverse=True)
+    gpu_class = groups.gpu_class[group]
+    _, first = np.unique(packed(np.stack([way, gpu_class], axis=1)), return_index=True)
+    gpus = groups.round.class_sizes
+    room = np.bincount(way[first], weights=gpus[gpu_class[first]])
+    lacks = room[way] < jobs.workers[groups.job[member]]
+    return np.asarray(np.bincount(group, weights=lacks, minlength=len(groups)) == 0)
+
+
+def _jobs(groups: Groups) -> Ints:
+    """Return a number for each group, equal exactly where the jobs are the same, (n,)."""
+    place = np.arange(len(groups.job)) - groups.start[groups.group_of_member]
+    jobs = np.zeros((len(groups), int(groups.sizes.max(initial=1))), dtype=np.int64)
+    jobs[groups.group_of_member, place] = groups.job + 1
+    return packed(jobs)
+
+
 def _most_of_running(groups: Groups) -> Floats:
     """Return what each running job can gain on the GPUs where that is least, inf for others."""
     classes = len(groups.round.classes)
@@ -139,7 +175,10 @@ def gain_ceiling(compiled: Round, values: JobValues) -> float:
     least = _least_slowdowns(compiled)
     if values.grouped:
         # Each may be as fast as any share lets it be alone, once the others have ended.
-        least = {model: _fastest(compiled, slowdown) for model, slowdown in least.items()}
+        alone = compiled.least_alone[:, None]
+        for model, slowdown in least.items():
+            fastest = np.minimum.accumulate(np.minimum(slowdown, alone), axis=1)
+            least[model] = np.where(np.isfinite(slowdown), fastest, np.inf)
     best = np.full((len(compiled), compiled.machines.rules.max_jobs_per_gpu), -np.inf)
     for model, slowdown in least.items():
         for column in range(best.shape[1]):
@@ -159,7 +198,17 @@ def _least_slowdowns(compiled: Round) -> dict[str, Floats]:
     Running jobs keep what they have, which may be known of nobody else.
     """
     stretch = np.array([min(v.stretch for v in variants) for variants in compiled.variants])
-    alone = np.array([_least_alone(compiled, variants) for variants in compiled.variants])
+    alone = np.array(
+        [
+            min(
+                slowdown
+                for variant in variants
+                for share in compiled.shares_alone
+                if (slowdown := compiled.alone(variant, share)) is not None
+            )
+            for variants in compiled.variants
+        ]
+    )
     for gpu_class in compiled.classes:
         if gpu_class.residents:
             kept = compiled.resident_slowdowns(gpu_class.gpus[0])
@@ -177,13 +226,6 @@ def _least_slowdowns(compiled: Round) -> dict[str, Floats]:
     return found
 
 
-def _fastest(compiled: Round, slowdown: Floats) -> Floats:
-    """Return, in groups of each size, the least slowdown of a job in smaller ones or alone."""
-    alone = compiled.least_alone[:, None]
-    least = np.minimum.accumulate(np.minimum(slowdown, alone), axis=1)
-    return np.where(np.isfinite(slowdown), least, np.inf)
-
-
 def _least_together(compiled: Round, model: str) -> Mapping[str, Sequence[float]]:
     """Return the least slowdown of each workload in combinations of 1, 2, ..., inf for none."""
     size = compiled.machines.rules.max_jobs_per_gpu
@@ -194,11 +236,6 @@ def _least_together(compiled: Round, model: str) -> Mapping[str, Sequence[float]
                 if slowdown < least[name][others]:
                     least[name][others] = slowdown
     return least
-
-
-def _least_alone(compiled: Round, variants: Sequence[Variant]) -> float:
-    alone = (compiled.alone(v, share) for v in variants for share in compiled.shares_alone)
-    return min(slowdown for slowdown in alone if slowdown is not None)
 
 
 def _lagrangean_bound(compiled: Round, best: Floats, job: Ints) -> float:

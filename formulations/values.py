@@ -25,12 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.formulations._rows import Rows
+from dovetail.formulations.arrays import Floats, Ints
 from dovetail.formulations.rounds import Round
 from dovetail.instances.objectives import ObjectiveName
 from dovetail.instances.requirements import require_fields
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 LEAST_SENSITIVITY = 0.01
 

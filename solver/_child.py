@@ -7,6 +7,7 @@ For libraries that cannot be loaded beside each other. Run as a module, it reads
 from __future__ import annotations
 
 import importlib
+import os
 import pickle
 import subprocess
 import sys
@@ -39,15 +40,18 @@ def call(module: str, function: str, *arguments: object) -> object:
 
 
 def _serve() -> None:
-    # Solvers print to standard output at times; what the parent reads must be the answer alone.
-    out, sys.stdout = sys.stdout.buffer, sys.stderr
+    # Solvers print to standard output at times, compiled ones past ``sys.stdout``; what the parent
+    # reads must be the answer alone.
+    out = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
     module, function, arguments = pickle.load(sys.stdin.buffer)
     outcome: object
     try:
         outcome = getattr(importlib.import_module(module), function)(*arguments)
     except DovetailError as error:
         outcome = error
-    pickle.dump(outcome, out)
+    with out:
+        pickle.dump(outcome, out)
 
 
 if __name__ == "__main__":

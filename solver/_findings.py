@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.formulations._rows import Rows
+from dovetail.formulations.arrays import Bools, Floats, Ints
 from dovetail.formulations.groups import NO_SHARE
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.refusals import (
@@ -19,12 +22,14 @@ from dovetail.formulations.refusals import (
     sites_of,
 )
 from dovetail.formulations.rounds import Resident, Variant
-from dovetail.instances.instance import Job
+from dovetail.instances.instance import Job, SlowdownEntry
 from dovetail.instances.plan import Assignment
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
+_ROUNDING = 1e-12
+"""Part of the largest gain by which a change may differ from 0 and be rounding."""
+
+_Held = tuple[int, Rows]
+"""A number of GPUs, and the group that each of them holds."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +38,9 @@ class Pick:
 
     ways: Candidates
     row: int
+    site: Site
     level: Refusal
     number: int
-
-    @property
-    def site(self) -> int:
-        """Index of the site."""
-        return int(self.ways.site[self.row])
 
     @property
     def slowdown(self) -> float:
@@ -61,32 +62,31 @@ class Pick:
         """Memory that is missing."""
         return float(self.ways.short_mib[self.row])
 
+    @property
+    def leaver(self) -> Resident | None:
+        """In whose place the job would come."""
+        position = int(self.ways.leaver[self.row])
+        return None if position == NO_LEAVER else self.site.occupants[position]
+
+    @property
+    def others(self) -> tuple[Resident, ...]:
+        """The co-runners, at the shares that they would have."""
+        staying = [o for o in self.site.occupants if o is not self.leaver]
+        if self.level >= Refusal.UNKNOWN:
+            return tuple(staying)
+        return tuple(Resident(o.variant, self._share(k)) for k, o in enumerate(staying, 1))
+
     def mostly_memory(self, job: Job) -> bool:
         """Tell whether memory is further from what it must be than gSLAs are, relatively."""
         own = 0.0 if job.gsla is None else max(0.0, self.bound / job.gsla - 1)
         return bool(self.ways.short[self.row] > own + self.ways.excess[self.row].sum())
 
-    def others(self, site: Site) -> tuple[Resident, ...]:
-        """Return the co-runners, at the shares that they would have."""
-        leaver = int(self.ways.leaver[self.row])
-        staying = [o for k, o in enumerate(site.occupants) if k != leaver]
-        if self.level >= Refusal.UNKNOWN:
-            return tuple(staying)
-        return tuple(Resident(o.variant, self._share(k)) for k, o in enumerate(staying, 1))
-
-    def leaver(self, site: Site) -> Resident | None:
-        """Return in whose place the job would come."""
-        position = int(self.ways.leaver[self.row])
-        return None if position == NO_LEAVER else site.occupants[position]
-
-    def slowed(self, position: int) -> tuple[float, float]:
-        """Return slowdown and bound of the co-runner at this position of ``others``."""
-        row = self.row, position + 1
-        return float(self.ways.slowdown[row]), float(self.ways.bound[row])
-
-    def too_slow(self, position: int) -> bool:
-        """Tell whether the co-runner at this position of ``others`` would be over its gSLA."""
-        return bool(self.ways.excess[self.row, position + 1] > 0)
+    def too_slow(self) -> Iterator[tuple[Resident, float, float]]:
+        """Yield the co-runners that would be over their gSLAs, with slowdown and bound."""
+        for k, other in enumerate(self.others, 1):
+            if self.ways.excess[self.row, k] > 0:
+                row = self.row, k
+                yield other, float(self.ways.slowdown[row]), float(self.ways.bound[row])
 
     def _share(self, position: int) -> int | None:
         share = int(self.ways.share[self.row, position])
@@ -147,9 +147,13 @@ class Finder:
             np.array([k for k, site in enumerate(self.sites) if site.model == model])
             for model in self.round.models
         ]
-        self._whole = self.refusals.rules.gang_sharing == "whole"
         self._held = np.array([bool(site.occupants) for site in self.sites], dtype=bool)
-        self._team, self._team_size = self._teams()
+        self._now = lru_cache(maxsize=None)(self._group_at)
+        self._measurable_of: tuple[Candidates, Bools] | None = None
+
+    def name(self, occupant: Resident) -> str:
+        """Return the id of a placed job."""
+        return self.jobs[occupant.variant.job].id
 
     def starts(self, occupant: Resident) -> bool:
         """Tell whether a placed job starts, so that its share may still be changed."""
@@ -184,25 +188,16 @@ class Finder:
         """Return what refuses each candidate of a job."""
         return self.refusals.keys(index).astype(np.int64)
 
-    def _teams(self) -> tuple[Ints, Ints]:
-        """Return the set of GPUs that the jobs of each site have, and the sizes of the sets.
-
-        A set that is not wholly held by jobs with just these GPUs has size 0.
-        """
-        index: dict[frozenset[str], int] = {}
-        team = np.zeros(len(self.sites), dtype=np.int64)
-        for k in np.flatnonzero(self._held):
-            first = self.sites[k].occupants[0].variant.job
-            team[k] = index.setdefault(self.refusals.gpus_of(first), len(index))
-        size = np.array([len(gpus) for gpus in index], dtype=np.int64)
-        held = np.zeros(len(index), dtype=np.int64)
-        np.add.at(held, team[self._held], self._number[self._held])
-        return team, np.where(size == held, size, 0)
-
     def _choices(self, job: Job, key: Floats) -> Iterator[tuple[Ints, Floats]]:
         """Yield the best sites of each model, and of the gangs it may join, with their keys."""
-        if self._whole:
-            yield from self._best_team(job.workers, key)
+        if self.refusals.rules.gang_sharing == "whole":
+            team, size = self.refusals.teams
+            if len(fitting := np.flatnonzero(size == job.workers)):
+                worst = np.zeros(len(size))
+                np.maximum.at(worst, team[self._held], key[self._held])
+                sites = np.flatnonzero(self._held & (team == fitting[worst[fitting].argmin()]))
+                order = sites[np.argsort(key[sites], kind="stable")]
+                yield order, key[order]
             # Apart from joining a whole gang, only free GPUs are to be had.
             key = np.where(self._held, np.maximum(key, Refusal.APART), key)
         for sites in self._of_model:
@@ -212,23 +207,152 @@ class Finder:
                 order = order[: int(np.searchsorted(total, job.workers)) + 1]
                 yield order, key[order]
 
-    def _best_team(self, workers: int, key: Floats) -> Iterator[tuple[Ints, Floats]]:
-        fitting = np.flatnonzero(self._team_size == workers)
-        if len(fitting):
-            worst = np.zeros(len(self._team_size))
-            np.maximum.at(worst, self._team[self._held], key[self._held])
-            best = fitting[worst[fitting].argmin()]
-            sites = np.flatnonzero(self._held & (self._team == best))
-            order = sites[np.argsort(key[sites], kind="stable")]
-            yield order, key[order]
-
     def _picks(self, job: Job, ways: Candidates, rows: Ints, keys: Floats) -> tuple[Pick, ...]:
         needed, picks = job.workers, []
         for row, key in zip(rows.tolist(), keys.tolist(), strict=True):
-            number = min(needed, int(self._number[ways.site[row]]))
+            site = self.sites[int(ways.site[row])]
+            number = min(needed, len(site.gpus))
             needed -= number
-            picks.append(Pick(ways, row, Refusal(int(key)), number))
+            picks.append(Pick(ways, row, site, Refusal(int(key)), number))
         return tuple(picks)
+
+    def started(self, index: int, finding: Finding) -> Mapping[str, Assignment]:
+        """Return, by job, the assignment of a job to the GPUs found and those that change with it.
+
+        They claim no slowdowns and co-runners.
+        """
+        shares: dict[int, dict[str, int | None]] = {}
+        for pick in finding.picks:
+            seated = [(index, pick.share)]
+            seated += [(o.variant.job, o.share) for o in pick.others if self.starts(o)]
+            for job, share in seated:
+                gpus = pick.site.gpus[: pick.number]
+                shares.setdefault(job, {}).update(dict.fromkeys(gpus, share))
+        own = shares.pop(index)
+        found = Assignment(
+            job=self.jobs[index].id,
+            gpus=tuple(own),
+            share=tuple(own.values()),
+            sub_batch=finding.variant.sub_batch,
+            start=True,
+        )
+        rows = (with_shares(self.rows[self.jobs[k].id], changed) for k, changed in shares.items())
+        return {row.job: row for row in (found, *rows)}
+
+    # -- what it would be worth ----------------------------------------------------------------
+
+    def change(self, index: int, finding: Finding) -> float:
+        """Return what the objective would gain if a job started as found."""
+        met = {o.variant.job for pick in finding.picks for o in pick.site.occupants}
+        touched = sorted({k for job in met for k in self.refusals.sites_of[job]})
+        before, worth_before = self._gains((int(self._number[k]), self._now(k)) for k in touched)
+        taken = {int(pick.ways.site[pick.row]): pick.number for pick in finding.picks}
+        left = [(int(self._number[k]) - taken.get(k, 0), self._now(k)) for k in touched]
+        new = [
+            (pick.number, self.refusals.groups_of(index, np.array([pick.row])))
+            for pick in finding.picks
+        ]
+        after, worth_after = self._gains([*new, *(each for each in left if each[0])])
+        parts = [gain - before.get(job, 0.0) for job, gain in after.items()]
+        change = math.fsum([*parts, worth_after - worth_before])
+        largest = max(map(abs, [*after.values(), *before.values(), worth_after]))
+        return 0.0 if abs(change) <= _ROUNDING * largest else change
+
+    def _gains(self, held: Iterable[_Held]) -> tuple[dict[int, float], float]:
+        """Return the least gain of each job, and what the groups are worth beside that."""
+        least: dict[int, float] = {}
+        worth = 0.0
+        for number, group in held:
+            jobs = self.refusals.job[group.variant]
+            worth += number * float(self.values.value(group, jobs)[0])
+            for job, gain in zip(jobs[0].tolist(), self.values.gains(group, jobs)[0], strict=True):
+                least[job] = min(float(gain), least.get(job, math.inf))
+        return least, worth
+
+    def _group_at(self, index: int) -> Rows:
+        """Return the group that the site with this index holds under the plan."""
+        site = self.sites[index]
+        variant = [self.refusals.number[o.variant] for o in site.occupants]
+        return Rows(
+            gpu_class=np.array([site.gpu_class]),
+            variant=np.array([variant]),
+            share=np.array([[o.share or NO_SHARE for o in site.occupants]]),
+            slowdown=np.array([self._slowdowns_at(site)]),
+            power_w=np.array([np.nan]),
+        )
+
+    def _slowdowns_at(self, site: Site) -> tuple[float, ...]:
+        """Return the slowdown of each job at a site under the plan."""
+        occupants = site.occupants
+        if not any(map(self.starts, occupants)):
+            return self.round.resident_slowdowns(site.gpus[0])
+        if len(occupants) == 1:
+            return (self.round.alone(*occupants[0]) or 1.0,)
+        members = [(self.jobs[o.variant.job].workload, o.share) for o in occupants]
+        known = self.round.entries.find(site.model, members)
+        if known is None:
+            raise AssertionError("jobs that start together in a valid plan have a known slowdown")
+        return known.stretched([o.variant.stretch for o in occupants]).slowdown
+
+    # -- what nobody has measured ---------------------------------------------------------------
+
+    def unmeasured(self, index: int) -> Finding | None:
+        """Return the best GPUs for a job if what is unknown there were known to be harmless.
+
+        None where nothing is unknown that would let the job start.
+        """
+        ways = self.refusals.candidates(index)
+        if self._measurable_of is None or self._measurable_of[0] is not ways:
+            self._measurable_of = ways, self._measurable(index, ways)
+        found = self.find(index, self._measurable_of[1])
+        return found if found and found.level == Refusal.UNKNOWN else None
+
+    def missing(self, index: int, finding: Finding) -> tuple[SlowdownEntry, ...]:
+        """Return the entries that nobody has measured, as good as none could be better."""
+        met = [pick for pick in finding.picks if pick.level == Refusal.UNKNOWN]
+        return tuple({e.key: e for e in (self._entry(index, pick) for pick in met)}.values())
+
+    def _measurable(self, index: int, ways: Candidates) -> Bools:
+        """Tell of each candidate of a kind of job whether a measurement could make it possible."""
+        fits: Bools = (ways.fixed == Refusal.UNKNOWN) & (ways.leaver == NO_LEAVER)
+        fits &= ways.short == 0
+        for row in np.flatnonzero(fits).tolist():
+            site = self.sites[int(ways.site[row])]
+            pick = Pick(ways, row, site, Refusal.UNKNOWN, 1)
+            asked = tuple(sorted((name, share or 0) for name, share in self._members(index, pick)))
+            # An entry without a slowdown says that they may not share.
+            fits[row] = self._entry_keys.isdisjoint({(None, asked), (site.model, asked)})
+        return fits
+
+    @cached_property
+    def _entry_keys(self) -> frozenset[object]:
+        return frozenset(entry.key for entry in self.instance.slowdowns)
+
+    def _members(self, index: int, pick: Pick) -> list[tuple[str, int | None]]:
+        """Return the job and those it would join, the shares that may be chosen all alike."""
+        held = [None if self.starts(o) else o.share or 0 for o in pick.others]
+        rules = self.instance.cluster
+        # The largest share that all who may still choose can have at once.
+        each = (rules.share_sum - sum(s or 0 for s in held)) // (1 + held.count(None))
+        free = max((share for share in rules.shares if share <= each), default=None)
+        names = [self.jobs[o.variant.job].workload for o in pick.others]
+        shares = [free if share is None else share or None for share in held]
+        return [(self.jobs[index].workload, free), *zip(names, shares, strict=True)]
+
+    def _entry(self, index: int, pick: Pick) -> SlowdownEntry:
+        names, shares = zip(*self._members(index, pick), strict=True)
+        alone = [self.instance.workloads[name].power_w for name in names]
+        known = [watts for watts in alone if watts is not None]
+        return SlowdownEntry.from_data(
+            {
+                "pair" if len(names) == 2 else "set": list(names),
+                "share": list(shares),
+                "slowdown": [1.0] * len(names),
+                # ``energy`` asks for it.
+                "power_w": sum(known) if len(known) == len(alone) else None,
+                "gpu_model": pick.site.model,
+            }
+        )
 
 
 def _best_of_each_site(ways: Candidates, key: Floats) -> Ints:
@@ -237,31 +361,6 @@ def _best_of_each_site(ways: Candidates, key: Floats) -> Ints:
     rows = np.diff(ways.starts, append=len(key))
     attained = np.flatnonzero(key == np.repeat(least, rows))
     return np.asarray(attained[np.searchsorted(attained, ways.starts)])
-
-
-def started(finder: Finder, index: int, finding: Finding) -> Mapping[str, Assignment]:
-    """Return, by job, the assignment of a job to the GPUs found and those that change with it.
-
-    They claim no slowdowns and co-runners.
-    """
-    jobs = finder.jobs
-    shares: dict[int, dict[str, int | None]] = {}
-    for pick in finding.picks:
-        site = finder.sites[pick.site]
-        seated = [(index, pick.share)]
-        seated += [(o.variant.job, o.share) for o in pick.others(site) if finder.starts(o)]
-        for job, share in seated:
-            shares.setdefault(job, {}).update(dict.fromkeys(site.gpus[: pick.number], share))
-    own = shares.pop(index)
-    found = Assignment(
-        job=jobs[index].id,
-        gpus=tuple(own),
-        share=tuple(own.values()),
-        sub_batch=finding.variant.sub_batch,
-        start=True,
-    )
-    rows = (with_shares(finder.rows[jobs[k].id], changed) for k, changed in shares.items())
-    return {row.job: row for row in (found, *rows)}
 
 
 def with_shares(row: Assignment, changed: Mapping[str, int | None]) -> Assignment:

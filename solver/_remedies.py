@@ -10,34 +10,123 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from itertools import count
 
 import numpy as np
-from numpy.typing import NDArray
+from pydantic import Field
 
 from dovetail.formulations.problems import Problem
-from dovetail.formulations.refusals import Candidates, Refusal
+from dovetail.formulations.refusals import Refusal
 from dovetail.formulations.rounds import Resident
 from dovetail.formulations.rules import most_bound
-from dovetail.instances._record import listed
+from dovetail.instances._record import (
+    Count,
+    FrozenDict,
+    FrozenMapping,
+    Name,
+    NonNegative,
+    Number,
+    Record,
+    Text,
+    listed,
+)
 from dovetail.instances.checker import check
-from dovetail.instances.instance import GpuModel, Instance, Node
+from dovetail.instances.instance import GpuModel, Instance, Node, SlowdownEntry, Workload
 from dovetail.instances.objectives import ObjectiveName
 from dovetail.instances.plan import Assignment, Plan
-from dovetail.solver._changes import Change, Remedy
-from dovetail.solver._findings import Finder, Finding, Pick, started, with_shares
-from dovetail.solver._measuring import Measuring
-from dovetail.solver._wording import accepting, figure, mib, placed_at, slowdown_of
-from dovetail.solver._worth import Worth
-
-Ints = NDArray[np.int64]
+from dovetail.solver._findings import Finder, Finding, Pick, with_shares
+from dovetail.solver._wording import (
+    accepting,
+    cost,
+    figure,
+    measured,
+    mib,
+    placed_at,
+    slowdown_of,
+)
 
 _Price = tuple[float, tuple[str, ...]]
 """The weight lost, and the jobs that it is lost with."""
 
 _MOST_GPUS = 1000
 """Further GPUs that are still called a remedy: numbers are tried on a cluster of that size."""
+
+
+class Change(Record):
+    """What would have to be different; at its default, nothing.
+
+    Attributes
+    ----------
+    gsla : mapping of str to float
+        Larger gSLAs, by job.
+    less_memory_mib : float
+        So much less memory for a worker of the job's workload (of ``memory_mib`` and
+        ``fixed_mib``).
+    batch_min : int, optional
+        A smaller ``batch.min`` of the job's workload.
+    measured : tuple of SlowdownEntry
+        Slowdowns that would have to be known, at their best.
+    without : tuple of str
+        Jobs that would have to end, or to wait.
+    more_gpus : Node, optional
+        GPUs that the cluster would need besides.
+    """
+
+    gsla: FrozenMapping[Name, Number] = Field({})
+    less_memory_mib: NonNegative = 0.0
+    batch_min: Count | None = None
+    measured: tuple[SlowdownEntry, ...] = ()
+    without: tuple[Name, ...] = ()
+    more_gpus: Node | None = None
+
+    def applied(self, instance: Instance, job: str) -> Instance:
+        """Return the instance as it would have to be for ``job`` to start."""
+        parts: dict[str, object] = {
+            "jobs": tuple(
+                each.replace(gsla=self.gsla[each.id]) if each.id in self.gsla else each
+                for each in instance.jobs
+                if each.id not in self.without
+            )
+        }
+        if self.less_memory_mib or self.batch_min is not None:
+            name = instance.jobs_by_id[job].workload
+            smaller = {name: self._smaller(instance.workloads[name])}
+            parts["workloads"] = FrozenDict({**instance.workloads, **smaller})
+        if self.more_gpus is not None:
+            nodes = (*instance.cluster.nodes, self.more_gpus)
+            parts["cluster"] = instance.cluster.replace(nodes=nodes)
+        changed = instance.altered(**parts)
+        if not self.measured:
+            return changed
+        return changed.replace(slowdowns=(*instance.slowdowns, *self.measured))
+
+    def _smaller(self, workload: Workload) -> Workload:
+        memory = max(0.0, workload.memory_mib - self.less_memory_mib)
+        batch = workload.batch
+        if batch is not None:
+            fixed = max(0.0, batch.fixed_mib - self.less_memory_mib)
+            batch = batch.replace(fixed_mib=fixed, min=self.batch_min or batch.min)
+        return workload.replace(memory_mib=memory, batch=batch)
+
+
+class Remedy(Record):
+    """One way to let a waiting job start.
+
+    Attributes
+    ----------
+    text : str
+        The remedy in one line.
+    change : Change
+        What would have to be different.
+    assignments : tuple of Assignment
+        Where the job would then start, and the assignments that change with it; the rest of
+        the plan stays.
+    """
+
+    text: Text
+    change: Change
+    assignments: tuple[Assignment, ...]
 
 
 @dataclass(frozen=True)
@@ -49,18 +138,10 @@ class _Outcome:
     finding: Finding
     assignments: tuple[Assignment, ...]
 
-    @property
-    def where(self) -> str:
-        return f" {placed_at(self.finder, self.finding)}"
-
-    @property
-    def slowdown(self) -> str:
-        return slowdown_of(self.finding)
-
     def remedy(self, change: Change, where: str, condition: str) -> Remedy:
         """Return the remedy that a change is; what costs the objective more only could start."""
-        cost = Worth(self.finder).cost(self.index, self.finding)
-        text = f"{'could' if cost else 'would'} start{where} {condition}{cost}"
+        lost = cost(self.finder, self.index, self.finding)
+        text = f"{'could' if lost else 'would'} start{where} {condition}{lost}"
         return Remedy(text=text, change=change, assignments=self.assignments)
 
 
@@ -84,13 +165,15 @@ class Remedies:
         self._instance = finder.instance
         self._jobs = finder.jobs
         self._job = finder.jobs[index]
-        self._measuring = Measuring(finder)
+        self._ways = finder.refusals.candidates(index)
+        self._levels = finder.levels(index)
 
     def ranked(self) -> tuple[Remedy, ...]:
         """Return the remedies, the cheapest first; those of figures by how little they change."""
         tried = self._tried(Change())
         if tried is not None:
-            text = f"can start{tried.where}{tried.slowdown} with nothing changed"
+            where = f"{placed_at(tried.finder, tried.finding)}{slowdown_of(tried.finding)}"
+            text = f"can start {where} with nothing changed"
             return (Remedy(text=text, change=Change(), assignments=tried.assignments),)
         found = [self._of_measuring(), *self._of_figures(), self._of_sub_batch()]
         found += [self._of_departure(), self._of_more_gpus()]
@@ -113,7 +196,7 @@ class Remedies:
         finding = finder.find(index)
         if finding is None or finding.level != Refusal.NONE:
             return None
-        differing = {**repaired, **started(finder, index, finding)}
+        differing = {**repaired, **finder.started(index, finding)}
         if self._objective == "completion" and not _in_time(changed, {**kept, **differing}):
             return None
         return _Outcome(finder, index, finding, tuple(differing.values()))
@@ -125,7 +208,7 @@ class Remedies:
         """
         rows: dict[str, Assignment] = {}
         for site in self._finder.sites:
-            left = tuple(o for o in site.occupants if self._name(o) not in without)
+            left = tuple(o for o in site.occupants if self._finder.name(o) not in without)
             if len(left) == len(site.occupants):
                 continue
             shares = self._finder.refusals.shares_of(site, left)
@@ -133,7 +216,7 @@ class Remedies:
                 return None
             for occupant, share in zip(left, shares, strict=True):
                 if self._finder.starts(occupant):
-                    name = self._name(occupant)
+                    name = self._finder.name(occupant)
                     row = rows.get(name, self._finder.rows[name])
                     rows[name] = with_shares(row, dict.fromkeys(site.gpus, share))
         return rows
@@ -143,8 +226,9 @@ class Remedies:
         tried = self._tried(change)
         if tried is None:
             return None
-        known = "" if change.measured else tried.slowdown
-        return tried.remedy(change, f"{tried.where}{known}", condition)
+        known = "" if change.measured else slowdown_of(tried.finding)
+        where = f" {placed_at(tried.finder, tried.finding)}{known}"
+        return tried.remedy(change, where, condition)
 
     # -- gSLAs and memory -------------------------------------------------------------------
 
@@ -158,11 +242,10 @@ class Remedies:
 
     def _near(self) -> Iterator[Finding]:
         """Yield the best GPUs if one kind of figure may change, and if all may."""
-        ways = self._ways
         kinds = (
             self._finder.refusals.own_excess(self._index) > 0,
-            ways.excess.any(axis=1),
-            ways.short > 0,
+            self._ways.excess.any(axis=1),
+            self._ways.short > 0,
         )
         changeable = [k & ~np.any([o for o in kinds if o is not k], axis=0) for k in kinds]
         for rows in (*changeable, np.any(kinds, axis=0)):
@@ -186,9 +269,8 @@ class Remedies:
     def _too_slow(self, way: Pick) -> Iterator[tuple[str, float]]:
         if self._job.gsla is not None and way.bound > most_bound(self._job.gsla):
             yield self._job.id, way.bound
-        for k, other in enumerate(way.others(self._finder.sites[way.site])):
-            if way.too_slow(k):
-                yield self._name(other), way.slowed(k)[1]
+        for other, _, bound in way.too_slow():
+            yield self._finder.name(other), bound
 
     def _told(self, change: Change) -> str:
         told = []
@@ -214,12 +296,11 @@ class Remedies:
 
     def _of_measuring(self) -> Remedy | None:
         """Return which slowdowns would have to be known, and be small enough."""
-        finding = self._measuring.finding(self._index)
+        finding = self._finder.unmeasured(self._index)
         if finding is None:
             return None
-        change = Change(measured=self._measuring.entries(self._index, finding))
-        pairs = self._measuring.pairs(self._index, finding)
-        return self._remedy(change, f"if {pairs} and broke no gSLA")
+        missing = self._finder.missing(self._index, finding)
+        return self._remedy(Change(measured=missing), f"if {measured(missing)} and broke no gSLA")
 
     def _of_departure(self) -> Remedy | None:
         """Return who would have to end or wait: the cheapest, and no more than needed."""
@@ -240,7 +321,8 @@ class Remedies:
         jobs = [self._instance.jobs_by_id[name] for name in leaving]
         ended = [job.id for job in jobs if job.running]
         waited = [job.id for job in jobs if not job.running]
-        told = [f"once {listed(ended, 3)} {_has(ended)} ended"] if ended else []
+        has = "has" if len(ended) == 1 else "have"
+        told = [f"once {listed(ended, 3)} {has} ended"] if ended else []
         told += [f"if {listed(waited, 3)} waited"] if waited else []
         return " and ".join(told)
 
@@ -259,7 +341,7 @@ class Remedies:
     def _price_of_all(self, site: int) -> _Price:
         """Return the jobs at a site, and the weight that would be lost without them."""
         occupants = self._finder.sites[site].occupants
-        return sum(map(self._loss, occupants)), tuple(map(self._name, occupants))
+        return sum(map(self._loss, occupants)), tuple(map(self._finder.name, occupants))
 
     def _price(self, site: int) -> _Price:
         """Return who is best gone from a site so that the job can come, with the weight lost."""
@@ -269,7 +351,7 @@ class Remedies:
         rows = np.flatnonzero((self._ways.site == site) & (self._levels == Refusal.TAKEN))
         occupants = self._finder.sites[site].occupants
         leavers = [occupants[k] for k in sorted(set(self._ways.leaver[rows].tolist()))]
-        singles = [(self._loss(one), (self._name(one),)) for one in leavers]
+        singles = [(self._loss(one), (self._finder.name(one),)) for one in leavers]
         return min([*singles, self._price_of_all(site)])
 
     def _loss(self, occupant: Resident) -> float:
@@ -303,25 +385,8 @@ class Remedies:
         name = next(name for k in count(1) if (name := f"new{k}") not in taken)
         return Node(id=name, gpu_count=number, gpu=kind)
 
-    # -- what is at hand --------------------------------------------------------------------
-
-    @property
-    def _ways(self) -> Candidates:
-        return self._finder.refusals.candidates(self._index)
-
-    @cached_property
-    def _levels(self) -> Ints:
-        return self._finder.levels(self._index)
-
-    def _name(self, occupant: Resident) -> str:
-        return self._jobs[occupant.variant.job].id
-
 
 def _in_time(instance: Instance, rows: Mapping[str, Assignment]) -> bool:
     """Tell whether nobody shares beyond the forecast's last end."""
     bare = (row.replace(slowdown=None, co_runners=None) for row in rows.values())
     return check(instance, Plan(assignments=tuple(bare)), "completion").valid
-
-
-def _has(names: Sequence[str]) -> str:
-    return "has" if len(names) == 1 else "have"

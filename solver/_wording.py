@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from decimal import Decimal
 from functools import cached_property
 from typing import Literal
 
-from dovetail.formulations.refusals import Refusal, Site
-from dovetail.formulations.rounds import Resident
+from dovetail.formulations.refusals import Refusal
 from dovetail.formulations.rules import MEMORY_TOLERANCE_MIB, most_bound, room_mib
 from dovetail.instances._record import listed
-from dovetail.instances.instance import Job
+from dovetail.instances.instance import Job, SlowdownEntry
 from dovetail.instances.plan import Nearest
 from dovetail.solver._findings import Finder, Finding, Pick
-from dovetail.solver._measuring import Measuring
-from dovetail.solver._worth import Worth
 
 Category = Literal["size", "memory", "unknown", "gsla", "jct", "completion", "closed", "capacity"]
 """Why a job waits; see ``dovetail.solver.explanations``."""
@@ -35,10 +34,8 @@ class Wording:
 
     def __init__(self, finder: Finder) -> None:
         self._finder = finder
-        self._worth = Worth(finder)
         self._round = finder.round
         self._jobs = finder.jobs
-        self._measuring = Measuring(finder)
 
     def reason(self, index: int) -> tuple[Category, str, Nearest | None]:
         """Return why a job waits: the category, the sentence, and the nearest co-runner."""
@@ -64,11 +61,11 @@ class Wording:
 
     def _cure(self, index: int, finding: Finding) -> str:
         """Return what measuring would do for the job: it costs nobody anything."""
-        unknown = self._measuring.finding(index)
+        unknown = self._finder.unmeasured(index)
         if unknown is None or finding.level == Refusal.NONE:
             return ""
-        where, pairs = placed_at(self._finder, unknown), self._measuring.pairs(index, unknown)
-        return f"; it could start {where} if {pairs}"
+        pairs = measured(self._finder.missing(index, unknown))
+        return f"; it could start {placed_at(self._finder, unknown)} if {pairs}"
 
     def _nearest_free(self, index: int, taken: Finding) -> Finding:
         """Return the GPUs where only figures are in the way, else those in others' places."""
@@ -128,14 +125,13 @@ class Wording:
     def _told_possible(self, index: int, finding: Finding) -> str:
         where = f"{placed_at(self._finder, finding)}{slowdown_of(finding)}"
         better = "; a plan with it would be better, if by less than the gap shown"
-        return f"it could start {where}{self._worth.cost(index, finding) or better}"
+        return f"it could start {where}{cost(self._finder, index, finding) or better}"
 
     def _told_taken(self, index: int, way: Pick, near: Finding) -> str:
         if near.level == Refusal.FIGURES:
             return f"the GPUs that suit it are full; {self._told_figures(index, near)[1]}"
-        site = self._site(way)
-        held = listed(map(self._id, site.occupants), 3)
-        return f"the GPUs that suit it are full, such as {site.gpus[0]} with {held}"
+        held = listed(map(self._finder.name, way.site.occupants), 3)
+        return f"the GPUs that suit it are full, such as {way.site.gpus[0]} with {held}"
 
     def _told_figures(self, index: int, finding: Finding) -> tuple[Category, str]:
         way, job = finding.binding, self._jobs[index]
@@ -143,11 +139,9 @@ class Wording:
         slowed = []
         if job.gsla is not None and way.bound > most_bound(job.gsla):
             slowed.append(compared("its", job, way.slowdown, way.bound))
-        for k, other in enumerate(way.others(self._site(way))):
-            if way.too_slow(k):
-                slowed.append(
-                    compared(f"{self._id(other)}'s", self._jobs[other.variant.job], *way.slowed(k))
-                )
+        for other, slowdown, bound in way.too_slow():
+            owner = self._jobs[other.variant.job]
+            slowed.append(compared(f"{owner.id}'s", owner, slowdown, bound))
         category: Category = "memory" if way.mostly_memory(job) else "gsla"
         parts = [*missing, *slowed] if category == "memory" else [*slowed, *missing]
         told = parts if len(parts) < _TOO_MANY else [parts[0], "more limits would be broken"]
@@ -160,43 +154,33 @@ class Wording:
         if self._finder.values.objective != "jct":
             late = "they would end later than all jobs, each alone, are forecast to"
             return "completion", f"{where} {late}"
-        if len(way.others(self._site(way))) > 1:
+        if len(way.others) > 1:
             return "jct", f"{where} it would be one too many: under jct only two may share"
         return "jct", f"{where} the two would end no earlier on average than one after the other"
 
     def _told_closed(self, way: Pick) -> str:
-        site = self._site(way)
-        held = listed([self._id(o) for o in site.occupants], 2)
-        return f"nothing may join {site.gpus[0]}, where running jobs ({held}) break a limit already"
+        held = listed(map(self._finder.name, way.site.occupants), 2)
+        where = f"{way.site.gpus[0]}, where running jobs ({held})"
+        return f"nothing may join {where} break a limit already"
 
     # -- parts of sentences -------------------------------------------------------------
 
-    def _site(self, way: Pick) -> Site:
-        return self._finder.sites[way.site]
-
-    def _id(self, occupant: Resident) -> str:
-        return self._jobs[occupant.variant.job].id
-
     def _beside(self, way: Pick) -> str:
-        site = self._site(way)
         share = "" if way.share is None else f" at share {way.share}"
-        others = listed(map(self._id, way.others(site)), 3)
+        others = listed(map(self._finder.name, way.others), 3)
         who = f"beside {others}" if others else "alone"
-        return f"{who} on {site.gpus[0]}{share}"
+        return f"{who} on {way.site.gpus[0]}{share}"
 
     def _instead(self, way: Pick) -> str:
-        leaver = way.leaver(self._site(way))
-        return f" in place of {self._id(leaver)}" if leaver else ""
+        return f" in place of {self._finder.name(way.leaver)}" if way.leaver else ""
 
     def _nearest(self, finding: Finding) -> Nearest | None:
         way = finding.binding
-        site = self._site(way)
-        others = way.others(site)
-        if not others:
+        if not way.others:
             return None
         slowdown = None if math.isnan(way.slowdown) else way.slowdown
-        name = self._id(others[0])
-        return Nearest(co_runner=name, share=way.share, slowdown=slowdown, gpu=site.gpus[0])
+        name = self._finder.name(way.others[0])
+        return Nearest(co_runner=name, share=way.share, slowdown=slowdown, gpu=way.site.gpus[0])
 
 
 def placed_at(finder: Finder, finding: Finding) -> str:
@@ -204,10 +188,8 @@ def placed_at(finder: Finder, finding: Finding) -> str:
     gpus: list[str] = []
     others: dict[str, None] = {}
     for pick in finding.picks:
-        site = finder.sites[pick.site]
-        gpus += site.gpus[: pick.number]
-        met = pick.others(site)
-        others |= dict.fromkeys(finder.jobs[o.variant.job].id for o in met)
+        gpus += pick.site.gpus[: pick.number]
+        others |= dict.fromkeys(map(finder.name, pick.others))
     beside = f"beside {listed(others, 3)}" if others else "alone"
     return f"{beside} on {listed(gpus, 4)}"
 
@@ -221,6 +203,24 @@ def slowdown_of(finding: Finding) -> str:
     slowdown = max(pick.slowdown for pick in finding.picks)
     told += [f"slowdown {slowdown:.2f}"] if slowdown != 1 else []
     return f" ({', '.join(told)})" if told else ""
+
+
+def cost(finder: Finder, index: int, finding: Finding) -> str:
+    """Return why a plan may be better off without a job that starts as found; else nothing."""
+    if finder.values.two_stage:
+        return ", but its weight is 0" if finder.round.jobs.weight[index] == 0 else ""
+    change = finder.change(index, finding)
+    if change > 0:
+        return ""
+    if change == 0:
+        return f", but {finder.values.name} would not rise"
+    return f", but {finder.values.name} would fall by {Decimal(f'{-change:.2g}'):f}"
+
+
+def measured(entries: Iterable[SlowdownEntry]) -> str:
+    """Return the condition that these combinations of workloads were measured."""
+    told = dict.fromkeys(" + ".join(entry.workloads) for entry in entries)
+    return f"{listed(told, 2)} were measured"
 
 
 def accepting(bound: float) -> float:

@@ -6,13 +6,14 @@ import math
 from dataclasses import replace
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
+from dovetail.formulations.arrays import Floats, Ints
 from dovetail.formulations.integer_program import IntegerProgram
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.scores import open_weight, score
+from dovetail.instances.errors import UnsupportedError
 from dovetail.solver.cpsat import CpSat
+from dovetail.solver.exact_pairs import paired_counts
+from dovetail.solver.greedy import greedy_counts
 from dovetail.solver.integer_scaling import IntegerWeights
 from dovetail.solver.stages import Search, solve_in_stages, weight_units
 from dovetail.solver.types import (
@@ -23,13 +24,12 @@ from dovetail.solver.types import (
     Maximum,
     relative_gap,
 )
-from dovetail.solver.warm_start import start_counts
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 _FEW = 60
 """Jobs up to which CP-SAT takes seconds."""
+
+_AT_LEAST = 100
+"""Jobs that greedy goes through even where the time is up, so that a plan starts some."""
 
 
 class Backend(Protocol):
@@ -60,6 +60,25 @@ class ArraySolver:
         start = start_counts(problem, limits)
         choice = solve_in_stages(_ArraySearch(problem, limits, start, self.backend))
         return choice if self.name == CpSat.name else settled(problem, choice, limits)
+
+
+def start_counts(problem: Problem, limits: Limits) -> Ints:
+    """Return the better of greedy's choice of groups and the best one in pairs of equals."""
+    greedy = greedy_counts(problem, limits, at_least=_AT_LEAST)
+    if limits.passed:
+        return greedy
+    try:
+        paired = paired_counts(problem, limits)
+    except UnsupportedError:
+        return greedy
+    return max(greedy, paired, key=lambda counts: _worth(problem, counts))
+
+
+def _worth(problem: Problem, counts: Ints) -> tuple[float, float]:
+    """Return what counts first and second of a choice of groups."""
+    reached = score(problem.groups, problem.values, counts)
+    value = reached.value(problem.values)
+    return (reached.weight, value) if problem.values.two_stage else (value, 0.0)
 
 
 def settled(problem: Problem, choice: Choice, limits: Limits) -> Choice:

@@ -8,19 +8,18 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.formulations.arrays import Floats, Ints
 from dovetail.formulations.integer_program import IntegerProgram
 from dovetail.instances.plan import Stopped
 from dovetail.solver import _child
 from dovetail.solver._interruptible import interruptible
+from dovetail.solver.integer_scaling import integer_scale
 from dovetail.solver.types import Answer, Limits
 
 if TYPE_CHECKING:
     from ortools.sat.python.cp_model_helper import CpModelProto, SatParameters
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 _PRECISION = 2.0**40
 _LARGEST_WHOLE, _LARGEST_SUM = 2.0**52, 2.0**61
@@ -61,7 +60,8 @@ def solve(program: IntegerProgram, limits: Limits, start: Ints | None) -> Answer
     from ortools.sat.python.cp_model_helper import CpModelProto, SatParameters, SolveWrapper
 
     model = CpModelProto()
-    _add_variables(model, program)
+    for bounds in zip(program.lower.tolist(), program.upper.tolist(), strict=True):
+        model.variables.add().domain.extend(bounds)
     _add_rows(model, program)
     scale = _add_objective(model, program)
     if start is not None:
@@ -77,11 +77,6 @@ def solve(program: IntegerProgram, limits: Limits, start: Ints | None) -> Answer
         return Answer(None, math.inf, stopped)
     x = np.array(response.solution, dtype=np.int64)
     return Answer(x, response.best_objective_bound / scale, stopped)
-
-
-def _add_variables(model: CpModelProto, program: IntegerProgram) -> None:
-    for bounds in zip(program.lower.tolist(), program.upper.tolist(), strict=True):
-        model.variables.add().domain.extend(bounds)
 
 
 def _add_rows(model: CpModelProto, program: IntegerProgram) -> None:
@@ -137,9 +132,7 @@ def _is_whole(values: Floats) -> bool:
 
 def _whole_scale(values: Floats) -> float:
     """Return 1 where all values are whole, else a power of two that keeps 40 bits of them."""
-    if _is_whole(values):
-        return 1.0
-    return 2.0 ** math.floor(math.log2(_PRECISION / float(np.abs(values).max())))
+    return 1.0 if _is_whole(values) else integer_scale(values, _PRECISION)
 
 
 def _set_parameters(parameters: SatParameters, limits: Limits) -> None:

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.formulations.arrays import Ints
 from dovetail.formulations.groups import Groups
 from dovetail.formulations.pair_graph import PairGraph
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.scores import score
 from dovetail.solver.integer_scaling import IntegerWeights
-from dovetail.solver.lexicographic import Heaviest, why_stopped
+from dovetail.solver.lexicographic import Heaviest, maximum
 from dovetail.solver.pairing import Matching, certificate_errors, match_pairs
 from dovetail.solver.pairing_problem import PairingProblem, PairList
 from dovetail.solver.stages import Search, solve_in_stages
 from dovetail.solver.table_pairs import table_pairs
 from dovetail.solver.types import MATCHING, Choice, Limits, Maximum, Proven
-
-Ints = NDArray[np.int64]
 
 PairingAt: TypeAlias = Callable[[float, float], PairingProblem]
 """Returns the plans of a round, worth so much per gain less so much per watt."""
@@ -44,6 +43,21 @@ def best_matching(problem: Problem, limits: Limits) -> Choice:
 def best_pairs(problem: Problem, pairing_at: PairingAt, limits: Limits) -> Choice:
     """Return the best choice of groups among some matchings of a problem."""
     return solve_in_stages(_MatchingSearch(problem, pairing_at, limits))
+
+
+def paired_counts(problem: Problem, limits: Limits) -> Ints:
+    """Return the best choice of groups in pairs of equals.
+
+    Gangs that may share some of their GPUs may also share as wholes; that restriction is a
+    matching where GPUs are interchangeable, and its optimum is a plan of the round.
+
+    Raises
+    ------
+    UnsupportedError
+        Where GPUs are not interchangeable.
+    """
+    graph = PairGraph(problem.groups, problem.values, restricted=True)
+    return best_pairs(problem, partial(graph_pairing, problem, graph), limits).counts
 
 
 def proven(found: Matching, problem: Problem) -> Proven:
@@ -114,10 +128,7 @@ class _MatchingSearch(Search):
     def heaviest(self) -> tuple[Maximum, IntegerWeights]:
         pairing = self._pairing_at(1.0, 0.0)
         self._heaviest = Heaviest(self.problem.values.weight, pairing, self.limits)
-        first = self._heaviest.first
-        counts, groups = pairing.taken(first.mate)
-        found = Maximum(counts=counts, groups=groups, bound=first.bound, stopped=first.stopped)
-        return found, self._heaviest.weight
+        return self._heaviest.first, self._heaviest.weight
 
     def maximise(
         self, per_gain: float = 1.0, per_watt: float = 0.0, start: Maximum | None = None
@@ -125,14 +136,7 @@ class _MatchingSearch(Search):
         pairing = self._pairing_at(per_gain, per_watt)
         if self._heaviest is None:
             return self._best(pairing)
-        best = self._heaviest.best(pairing, self.limits)
-        counts, groups = pairing.taken(best.mate)
-        return Maximum(
-            counts=counts,
-            groups=groups,
-            bound=best.bound + pairing.constant,
-            stopped=best.stopped,
-        )
+        return self._heaviest.best(pairing, self.limits)
 
     def _best(self, pairing: PairingProblem) -> Maximum:
         limits = self.limits
@@ -142,15 +146,8 @@ class _MatchingSearch(Search):
             seed=limits.seed,
             previous=limits.previous,
         )
-        counts, groups = pairing.taken(found.mate)
-        return Maximum(
-            counts=counts,
-            groups=groups,
-            bound=found.bound + pairing.constant,
-            stopped=why_stopped(found, limits),
-            proof=partial(proven, found),
-            prices=found.prices,
-        )
+        best = maximum(found, pairing, found.bound + pairing.constant, limits)
+        return replace(best, proof=partial(proven, found), prices=found.prices)
 
     def least_power(self, start: Maximum) -> float:
         """Return a bound under the power of every choice of the largest placed weight.
@@ -158,7 +155,7 @@ class _MatchingSearch(Search):
         It divides the error of the ratio's bound, so a poor one is replaced by the best.
         """
         pairing = self._pairing_at(0.0, 1.0)
-        own = self._heaviest.least_cost(pairing) - pairing.constant if self._heaviest else 0.0
+        own = self._heaviest.least_cost(pairing) if self._heaviest else 0.0
         least = max(own, super().least_power(start))
         if least > score(self.problem.groups, self.problem.values, start.counts).power_w / _LOOSE:
             return least

@@ -29,6 +29,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from operator import attrgetter
 
 import numpy as np
 
@@ -36,12 +37,11 @@ from dovetail.formulations.problems import Problem
 from dovetail.instances._record import Name, Record, Text, listed, shown
 from dovetail.instances.checker import CheckReport, check
 from dovetail.instances.errors import InputError
-from dovetail.instances.instance import Instance, Job
+from dovetail.instances.instance import Instance
 from dovetail.instances.objectives import ObjectiveName
 from dovetail.instances.plan import Assignment, Nearest, Plan, Waiting
-from dovetail.solver._changes import Change, Remedy
 from dovetail.solver._findings import Finder
-from dovetail.solver._remedies import Remedies
+from dovetail.solver._remedies import Change, Remedies, Remedy
 from dovetail.solver._wording import Category, Wording, accepting, figure
 
 __all__ = ["Category", "Change", "Explanation", "Remedy", "explain", "explain_waiting", "reasons"]
@@ -101,22 +101,14 @@ def reasons(
     if first and time.monotonic() <= deadline:
         wording = Wording(Finder(problem, assignments))
         # One kind of job after the other, as what is known of a kind is not kept for long.
-        for k in sorted(first.values(), key=lambda k: _kind(jobs[k])):
+        kinds = attrgetter("workload", "priority", "workers")
+        for k in sorted(first.values(), key=lambda k: kinds(jobs[k])):
             if time.monotonic() > deadline:
                 break
             _, reason, nearest = wording.reason(k)
             told[demand[k]] = reason, nearest
-    late = (NOT_EXAMINED, None)
-    return tuple(_waits(jobs[k], *told.get(demand[k], late)) for k in waiting)
-
-
-def _waits(job: Job, reason: str, nearest: Nearest | None) -> Waiting:
-    return Waiting(job=job.id, reason=reason, nearest=nearest)
-
-
-def _kind(job: Job) -> tuple[str, str, int]:
-    """Return what the ways in which a job could run depend on."""
-    return job.workload, job.priority, job.workers
+    rows = ((jobs[k].id, *told.get(demand[k], (NOT_EXAMINED, None))) for k in waiting)
+    return tuple(Waiting(job=name, reason=why, nearest=near) for name, why, near in rows)
 
 
 def _demands(problem: Problem) -> list[tuple[object, ...]]:
@@ -175,15 +167,12 @@ def _checked(instance: Instance, plan: Plan) -> tuple[Instance, ObjectiveName, C
     problem = instance.preempted() if plan.preempt else instance
     objective = plan.judged_by
     # What the plan claims besides may be wrong without making the explanation so.
-    bare = Plan(assignments=_bare(plan), preempt=plan.preempt)
+    rows = [row.replace(slowdown=None, co_runners=None) for row in plan.assignments]
+    bare = Plan(assignments=tuple(rows), preempt=plan.preempt)
     report = check(instance, bare, objective)
     if not report.valid:
         raise InputError(f"the plan is not valid: {report.violations[0]}", "assignments")
     return problem, objective, report
-
-
-def _bare(plan: Plan) -> tuple[Assignment, ...]:
-    return tuple(row.replace(slowdown=None, co_runners=None) for row in plan.assignments)
 
 
 def _placed(instance: Instance, plan: Plan, row: Assignment, report: CheckReport) -> Explanation:

@@ -16,14 +16,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.formulations.arrays import Ints
 from dovetail.formulations.groups import Groups
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.scores import ceiling, score
 from dovetail.solver.types import Choice, Limits
-
-Ints = NDArray[np.int64]
 
 Rule = Literal["best", "alone", "random"]
 """How a job takes its GPUs: where it adds most; only empty ones; anywhere it may be."""

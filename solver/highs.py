@@ -7,15 +7,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import coo_array, csr_array
 
+from dovetail.formulations.arrays import Ints
 from dovetail.formulations.integer_program import IntegerProgram
 from dovetail.instances.plan import Stopped
 from dovetail.solver._interruptible import interruptible
 from dovetail.solver.types import Answer, Limits
-
-Ints = NDArray[np.int64]
 
 TOLERANCE = 1e-6
 """What MIP solvers let the gap between bound and solution be, absolute."""

@@ -6,9 +6,8 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from dovetail.formulations.arrays import Floats
 
 _EXACT = 2.0**53
 """Whole numbers up to here are exact as floats."""
@@ -32,16 +31,10 @@ class IntegerWeights(NamedTuple):
     rounding: float
 
 
-def scaled_to_integers(values: Floats, most: float) -> tuple[Floats, float]:
-    """Return the values scaled to whole numbers of at most ``most``, and the scale.
-
-    The scale is a power of two.
-    """
+def integer_scale(values: Floats, most: float) -> float:
+    """Return the largest power of two by which all values stay within ``most``; 1 for none."""
     largest = float(np.abs(values).max(initial=0.0))
-    if largest == 0:
-        return np.zeros(len(values)), 1.0
-    scale = 2.0 ** min(1023, math.floor(math.log2(most) - math.log2(largest)))
-    return np.round(values * scale), scale
+    return 2.0 ** min(1023, math.floor(math.log2(most) - math.log2(largest))) if largest else 1.0
 
 
 def integer_weights(weights: Floats, most: float) -> IntegerWeights:
@@ -60,7 +53,8 @@ def integer_weights(weights: Floats, most: float) -> IntegerWeights:
             if nearest.max(initial=0.0) <= unit * most:
                 return IntegerWeights(nearest / unit, scale / unit, 0.0)
             break
-    numbers, scale = scaled_to_integers(weights, most)
+    scale = integer_scale(weights, most)
+    numbers = np.round(weights * scale)
     return IntegerWeights(numbers, scale, float(np.abs(weights * scale - numbers).sum()))
 
 

@@ -27,17 +27,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.formulations.arrays import Bools, Floats, Ints
 from dovetail.instances.plan import Stopped
 from dovetail.solver.integer_scaling import integer_weights
 from dovetail.solver.pairing import Matching, Prices, match_pairs
 from dovetail.solver.pairing.certificate import Dual
 from dovetail.solver.pairing_problem import PairingProblem
 from dovetail.solver.stages import WeightPrice
-from dovetail.solver.types import Found, Limits
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
+from dovetail.solver.types import Limits, Maximum
 
 WEIGHT_BITS = 28
 """Of the largest job weight: the sum of two fits the engine's precision of 29."""
@@ -48,19 +45,6 @@ matrix took: another one is filled, and read."""
 
 _ROUNDING = 2.0**-50
 """Relative error allowed to sums of gain and multiplied weight."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Matched(Found):
-    """A matching.
-
-    Attributes
-    ----------
-    mate : (n,) int
-        Each job's partner; its own index where it runs alone; -1 where it is not placed.
-    """
-
-    mate: Ints
 
 
 @dataclass(frozen=True)
@@ -90,7 +74,7 @@ class Heaviest:
     ----------
     weight : IntegerWeights
         What each job adds to the placed weight, in whole numbers.
-    first : Matched
+    first : Maximum
         A matching of the largest placed weight, with its bound in whole numbers.
     """
 
@@ -113,11 +97,7 @@ class Heaviest:
             time_limit=limits.time_limit,
             seed=limits.seed,
         )
-        self.first = Matched(
-            mate=self._found.mate,
-            bound=self._found.bound,
-            stopped=why_stopped(self._found, limits),
-        )
+        self.first = maximum(self._found, pairing, self._found.bound, limits)
         self._price = WeightPrice()
         self._previous: Prices | None = None
 
@@ -144,7 +124,7 @@ class Heaviest:
         demanded = found.value - rounding - math.fsum(potential[required].tolist())
         return _Decided(which, may_run_alone, required, undecided, demanded)
 
-    def best(self, pairing: PairingProblem, limits: Limits) -> Matched:
+    def best(self, pairing: PairingProblem, limits: Limits) -> Maximum:
         """Return the matching of the largest value among those of the largest placed weight.
 
         Parameters
@@ -161,7 +141,7 @@ class Heaviest:
         )
         undecided = float(np.abs(decided.undecided).max(initial=0.0))
 
-        def at(price: float) -> tuple[Matched, float]:
+        def at(price: float) -> tuple[Maximum, float]:
             bonus = price * decided.undecided
             value = pairing.pairs.sums(bonus)
             value += pairing.pair
@@ -177,17 +157,16 @@ class Heaviest:
             )
             self._previous = found.prices
             rounding = _ROUNDING * len(bonus) * (largest + price * undecided)
-            matched = Matched(
-                mate=found.mate,
-                bound=found.bound - price * decided.demanded + rounding,
-                stopped=why_stopped(found, limits),
-            )
-            short = self._places(found.mate) < self._found.value
-            return matched, -math.inf if short else pairing.value(found.mate)
+            bound = found.bound - price * decided.demanded + rounding + pairing.constant
+            placed = found.mate >= 0
+            enough = self.weight.numbers[placed].sum() >= self._found.value
+            able = enough and placed[decided.required].all()
+            gain = pairing.value(found.mate) if able else -math.inf
+            return maximum(found, pairing, bound, limits), gain
 
         return self._price.maximise(
             self.first,
-            pairing.value(self.first.mate),
+            pairing.value(self._found.mate),
             at,
             scale=largest / undecided if undecided else 0.0,
             in_time=lambda: limits.seconds_left > _FILLINGS * self._filling_s,
@@ -201,18 +180,15 @@ class Heaviest:
         decided = self._decided
         pairs = pairing.pairs.least(-pairing.pair, decided.which)
         own = np.minimum(pairs / 2, np.where(decided.may_run_alone, -pairing.alone, np.inf))
-        return float(own[decided.required].sum())
-
-    def _places(self, mate: Ints) -> float:
-        """Return the placed weight in whole units; -inf where a required job is left out."""
-        if (self._decided.required & (mate < 0)).any():
-            return -math.inf
-        return float(self.weight.numbers[mate >= 0].sum())
+        return float(own[decided.required].sum()) - pairing.constant
 
 
-def why_stopped(found: Matching, limits: Limits) -> Stopped:
-    """Return why ``match_pairs`` ended within these limits."""
-    return "complete" if found.status == "optimal" or limits.time_limit is None else "time_limit"
+def maximum(found: Matching, pairing: PairingProblem, bound: float, limits: Limits) -> Maximum:
+    """Return the choice that a matching is, with this bound on what was maximised."""
+    counts, groups = pairing.taken(found.mate)
+    proven = found.status == "optimal" or limits.time_limit is None
+    stopped: Stopped = "complete" if proven else "time_limit"
+    return Maximum(counts=counts, bound=bound, stopped=stopped, groups=groups)
 
 
 def _bound(duals: tuple[Dual, ...], size: Ints, gpus: int) -> float:

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from typing import cast
 
-import numpy as np
-from numpy.typing import NDArray
-
+from dovetail.formulations.arrays import Ints
 from dovetail.formulations.integer_program import IntegerProgram
 from dovetail.solver import _child
 from dovetail.solver.types import Answer, Limits
-
-Ints = NDArray[np.int64]
 
 CBC = "PULP_CBC_CMD"
 

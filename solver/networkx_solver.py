@@ -29,19 +29,16 @@ from functools import cache
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.formulations.arrays import Ints
 from dovetail.formulations.pair_graph import PairGraph
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.scores import score
 from dovetail.solver.greedy import greedy_counts
-from dovetail.solver.integer_scaling import IntegerWeights, scaled_to_integers
+from dovetail.solver.integer_scaling import IntegerWeights, integer_scale
 from dovetail.solver.matching_solver import refusals_of
 from dovetail.solver.stages import Search, solve_in_stages, weight_units
 from dovetail.solver.types import Choice, Limits, Maximum
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 Edge: TypeAlias = frozenset[int]
 """Its two nodes: two jobs, or one and its own."""
@@ -92,7 +89,8 @@ class _NetworkxSearch(Search):
     ) -> Maximum:
         problem, graph = self.problem, self._graph
         worth = per_gain * graph.gain - per_watt * graph.power_w
-        numbers, scale = scaled_to_integers(worth, _PRECISION)
+        scale = integer_scale(worth, _PRECISION)
+        numbers = np.round(worth * scale)
         counts = start.counts if start else self._start
         found = self._best([int(c) for c in numbers.tolist()], counts)
         fixed = score(problem.groups, problem.values, graph.fixed)

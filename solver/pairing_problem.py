@@ -15,11 +15,10 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from dovetail.formulations.arrays import Bools, Ints
 from dovetail.formulations.groups import Groups
 
 Floats = NDArray[np.floating[Any]]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 _SMALL: Final = 500**2
 """Cells of a matrix that takes no time to fill."""
@@ -168,11 +167,11 @@ class PairingProblem:
     taken: Callable[[Ints], tuple[Ints, Groups | None]]
 
     def value(self, mate: Ints) -> float:
-        """Return the value of a matching, the constant apart."""
+        """Return the value of a matching."""
         jobs = np.arange(len(mate))
         first, alone = np.flatnonzero(mate > jobs), np.flatnonzero(mate == jobs)
         shared = self.pair[self.pairs.at(first, mate[first])]
-        return math.fsum([*shared.tolist(), *self.alone[alone].tolist()])
+        return math.fsum([*shared.tolist(), *self.alone[alone].tolist(), self.constant])
 
     @property
     def arguments(self) -> dict[str, Any]:

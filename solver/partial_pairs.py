@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.worker_graph import WorkerGraph
+from dovetail.solver.exact_pairs import paired_counts
 from dovetail.solver.gang_search import GangSearch
 from dovetail.solver.integer_scaling import IntegerWeights
 from dovetail.solver.lexicographic import WEIGHT_BITS
 from dovetail.solver.pairing import Prices
 from dovetail.solver.stages import Search, WeightPrice, solve_in_stages, weight_units
 from dovetail.solver.types import MATCHING, Choice, Limits, Maximum
-from dovetail.solver.warm_start import paired_counts
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

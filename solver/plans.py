@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from dovetail.formulations.groups import NO_SHARE, Groups
 from dovetail.formulations.rounds import Round
-from dovetail.instances.instance import Instance, Job
+from dovetail.instances.instance import Job
 from dovetail.instances.plan import Assignment
 
 
@@ -43,11 +43,6 @@ def assignments(
             seats[job][gpu] = member
             on[gpu].append(jobs[job].id)
     return tuple(_assignment(groups, jobs[job], seats[job], on) for job in sorted(seats))
-
-
-def nodes_spanned(instance: Instance, assigned: Iterable[Assignment]) -> int:
-    """Return the number of nodes that each placed job is on, summed over the jobs."""
-    return sum(len({instance.places[gpu].node for gpu in a.gpus}) for a in assigned)
 
 
 def _assignment(

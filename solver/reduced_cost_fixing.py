@@ -18,14 +18,12 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.formulations.arrays import Floats, Ints
 from dovetail.formulations.integer_program import IntegerProgram
 from dovetail.solver import _child
 from dovetail.solver._interruptible import interruptible
 from dovetail.solver.array_solver import Backend
 from dovetail.solver.types import Answer, Limits
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 _TOLERANCE = 1e-9
 
@@ -57,7 +55,10 @@ class Relaxation:
     """
 
     def __init__(self, program: IntegerProgram, limits: Limits) -> None:
-        prices = _valid(_duals(program, limits), program)
+        prices = _duals(program, limits)
+        # A price is for the side on which its row has a bound.
+        limit = np.where(prices > 0, program.row_upper, program.row_lower)
+        prices = np.where(np.isfinite(limit), prices, 0.0)
         self._program = program
         self._reduced = program.cost - program.rows.T @ prices
         self.bound = _most(prices, program.row_lower, program.row_upper)
@@ -116,12 +117,6 @@ class ReducedCostFixing:
                 return Answer(best, bound, answer.stopped)
             step *= _WIDEN
         return Answer(best, bound, "time_limit")
-
-
-def _valid(prices: Floats, program: IntegerProgram) -> Floats:
-    """Return the prices, 0 where a row has no bound on the side that its price is for."""
-    limit = np.where(prices > 0, program.row_upper, program.row_lower)
-    return np.where(np.isfinite(limit), prices, 0.0)
 
 
 def _most(slope: Floats, low: NDArray[np.generic], high: NDArray[np.generic]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from inspect import signature
 from typing import Protocol, cast
@@ -19,20 +20,6 @@ from dovetail.solver.outside import PREFIX, class_at, path_of
 from dovetail.solver.own_backend import OwnBackend
 from dovetail.solver.reduced_cost_fixing import ReducedCostFixing
 from dovetail.solver.types import Choice, Limits
-
-SOLVERS = (
-    "auto",
-    "matching",
-    "cpsat",
-    "highs",
-    "milp",
-    "networkx",
-    "greedy",
-    "exclusive",
-    "random",
-)
-"""Names of the solvers; ``milp:NAME`` is any solver that PuLP knows. ``exclusive`` and ``random``
-are what plans are compared with: the queue's order, alone on every GPU or beside anybody."""
 
 
 class Solver(Protocol):
@@ -58,22 +45,11 @@ def solver_named(name: str) -> Solver:
     kind, _, detail = name.partition(":")
     if kind == "milp" and detail:
         return ArraySolver(Milp(detail))
-    found: dict[str, Solver] = {
-        "auto": Auto(),
-        "matching": MatchingSolver(),
-        "cpsat": ArraySolver(CpSat()),
-        "highs": ArraySolver(Highs()),
-        "milp": ArraySolver(Milp()),
-        "networkx": NetworkxSolver(),
-        "greedy": Greedy(),
-        "exclusive": Greedy("alone"),
-        "random": Greedy("random"),
-    }
-    if name not in found:
+    if name not in SOLVERS:
         known = ", ".join(SOLVERS)
         rule = f"must be one of {known}, milp:NAME or python:MODULE.CLASS"
         raise UnsupportedError(f"solver {rule}, got {name!r}{hint(name, SOLVERS)}")
-    return found[name]
+    return SOLVERS[name]()
 
 
 def _own_solver(name: str) -> Solver:
@@ -110,3 +86,18 @@ class Auto:
             return replace(choice, note=f"auto took highs: {refusal}")
         reason = "GPUs are interchangeable and jobs share in pairs"
         return replace(choice, note=f"auto took matching: {reason}")
+
+
+SOLVERS: Mapping[str, Callable[[], Solver]] = {
+    "auto": Auto,
+    "matching": MatchingSolver,
+    "cpsat": lambda: ArraySolver(CpSat()),
+    "highs": lambda: ArraySolver(Highs()),
+    "milp": lambda: ArraySolver(Milp()),
+    "networkx": NetworkxSolver,
+    "greedy": Greedy,
+    "exclusive": lambda: Greedy("alone"),
+    "random": lambda: Greedy("random"),
+}
+"""The solvers by name; ``milp:NAME`` is any solver that PuLP knows. ``exclusive`` and ``random``
+are what plans are compared with: the queue's order, alone on every GPU or beside anybody."""

@@ -35,9 +35,9 @@ from dovetail.solver.milp import model_text
 from dovetail.solver.outside import path_of
 from dovetail.solver.pairing import Prices
 from dovetail.solver.pairing.compilation import can_compile
-from dovetail.solver.plans import assignments, nodes_spanned
+from dovetail.solver.plans import assignments
 from dovetail.solver.registry import Solver, round_solver, solver_named
-from dovetail.solver.tie_break import Placed, placed
+from dovetail.solver.tie_break import assigned
 from dovetail.solver.types import MATCHING, OPTIMAL_GAP, Choice, Limits, Proof, relative_gap
 
 _NAMED = 3
@@ -223,7 +223,7 @@ def _staying(
         choice = chosen.solve(problem, limits)
     except (InputError, UnsupportedError):
         return ()
-    return assignments(choice.groups_of(problem), placed(problem, choice, limits).groups)
+    return assigned(problem, choice, limits)[0]
 
 
 def _with_lateness(result: Result, limit: float | None) -> Result:
@@ -272,46 +272,40 @@ def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, Real)
 
 
+@dataclass(frozen=True)
 class _Outcome:
     """Turns a choice of groups into a checked result."""
 
-    def __init__(
-        self,
-        problem: Problem,
-        choice: Choice,
-        limits: Limits,
-        preempted: Round | None,
-        reasons_due: float | None,
-        started: float,
-    ) -> None:
-        self._problem = problem
-        self._instance = problem.round.instance
-        self._groups = choice.groups_of(problem)
-        self._choice = choice
-        self._limits = limits
-        self._preempted = preempted
-        self._reasons_due = reasons_due
-        self._started = started
+    problem: Problem
+    choice: Choice
+    limits: Limits
+    before: Round | None
+    """The round with its running jobs where they are, where the problem has them pending."""
+    reasons_due: float | None
+    started: float
+
+    @property
+    def instance(self) -> Instance:
+        return self.problem.round.instance
 
     def result(self, staying: Callable[[], tuple[Assignment, ...]]) -> Result:
-        where = placed(self._problem, self._choice, self._limits, self._preempted)
-        plan = self._plan(self._assigned(where), where.proven)
+        plan = self._plan(*assigned(self.problem, self.choice, self.limits, self.before))
         report = self._report(plan)
         if report.valid and self._may_be_in_vain(plan):
             plan, report = self._with_gain(plan, report, staying())
         if report.valid:
             plan = self._told(plan, report)
-            report = with_claims(report, self._instance, plan)
+            report = with_claims(report, self.instance, plan)
         if not report.valid:
             return self._nothing_starts(report)
         return self._result(plan)
 
     def _may_be_in_vain(self, plan: Plan) -> bool:
         """Tell whether a plan touches running jobs, and there is time to see what for."""
-        if self._preempted is None or self._choice.in_queue_order or self._limits.passed:
+        if self.before is None or self.choice.in_queue_order or self.limits.passed:
             return False
         stay = {row.job for row in plan.assignments if not row.start}
-        return any(job.running and job.id not in stay for job in self._preempted.instance.jobs)
+        return any(job.running and job.id not in stay for job in self.before.instance.jobs)
 
     def _with_gain(
         self, plan: Plan, report: CheckReport, staying: tuple[Assignment, ...]
@@ -328,45 +322,39 @@ class _Outcome:
 
     def _worth(self, plan: Plan, report: CheckReport) -> tuple[float, float]:
         """Return the weight, where that comes first, and the value, both to be maximised."""
-        values = self._problem.values
+        values = self.problem.values
         value = self._value(plan, report)
         return report.placed_weight * values.two_stage, -value if values.minimised else value
 
-    def _assigned(self, where: Placed) -> tuple[Assignment, ...]:
-        return assignments(self._groups, where.groups, where.exchanged, self._preempted)
-
-    def _plan(
-        self, assigned: tuple[Assignment, ...], proven: bool, notes: Sequence[str] = ()
-    ) -> Plan:
+    def _plan(self, rows: tuple[Assignment, ...], proven: bool, notes: Sequence[str] = ()) -> Plan:
         return Plan(
-            instance=self._instance.name,
-            solver=self._choice.solver,
-            seed=self._limits.seed,
-            preempt=self._preempted is not None,
-            nodes_spanned=nodes_spanned(self._instance, assigned),
+            instance=self.instance.name,
+            solver=self.choice.solver,
+            seed=self.limits.seed,
+            preempt=self.before is not None,
             tie_break="proven" if proven else "heuristic",
             notes=(
                 *notes,
-                *(n for n in (self._choice.note,) if n),
-                *_uncompiled(self._choice.solver),
-                *_unknown_told(self._instance),
+                *(n for n in (self.choice.note,) if n),
+                *_uncompiled(self.choice.solver),
+                *_unknown_told(self.instance),
             ),
-            assignments=assigned,
+            assignments=rows,
         )
 
     def _report(self, plan: Plan) -> CheckReport:
-        instance = self._preempted.instance if self._preempted else self._instance
-        return check(instance, plan, self._problem.values.objective)
+        instance = self.before.instance if self.before else self.instance
+        return check(instance, plan, self.problem.values.objective)
 
     def _told(self, plan: Plan, report: CheckReport) -> Plan:
         """Return a valid plan with its value, what is proven of it, warnings and reasons."""
-        values = self._problem.values
+        values = self.problem.values
         sign = -1.0 if values.minimised else 1.0
         value = self._value(plan, report)
         # Adding 0 makes a negative zero a positive one.
-        bound = None if math.isinf(self._choice.bound) else sign * self._choice.bound + 0.0
+        bound = None if math.isinf(self.choice.bound) else sign * self.choice.bound + 0.0
         gap = None if bound is None else relative_gap(bound, value)
-        weight_bound = self._choice.weight_bound
+        weight_bound = self.choice.weight_bound
         objective = ObjectiveValue(
             name=values.name,
             value=value,
@@ -381,26 +369,27 @@ class _Outcome:
         )
         short = relative_gap(objective.placed_weight_bound or 0.0, objective.placed_weight or 0.0)
         optimal = gap is not None and max(gap, short) <= OPTIMAL_GAP
-        due = self._reasons_due
+        due = self.reasons_due
         return plan.replace(
             objective=objective,
+            nodes_spanned=report.nodes_spanned,
             status="optimal" if optimal else "feasible",
             stopped=self._stopped(gap),
             notes=(*plan.notes, *report.warnings),
-            waiting=() if due is None else reasons(self._problem, plan.assignments, due),
+            waiting=() if due is None else reasons(self.problem, plan.assignments, due),
         )
 
     def _value(self, plan: Plan, report: CheckReport) -> float:
         """Return the value as the checker computes it, and where it cannot as the gains say."""
-        values = self._problem.values
+        values = self.problem.values
         if values.name == values.objective:
             return report.value or 0.0
-        index = {job.id: k for k, job in enumerate(self._instance.jobs)}
+        index = {job.id: k for k, job in enumerate(self.instance.jobs)}
         gains = (
             values.gain(
                 np.array([index[row.job]]),
                 np.array([report.job_slowdown[row.job]]),
-                self._instance.places[row.gpus[0]].gpu.model,
+                self.instance.places[row.gpus[0]].gpu.model,
             )
             for row in plan.assignments
         )
@@ -409,28 +398,29 @@ class _Outcome:
     def _stopped(self, gap: float | None) -> Stopped:
         if gap is not None and gap <= OPTIMAL_GAP:
             return "complete"
-        if gap is not None and self._limits.gap >= gap and self._choice.stopped == "complete":
+        if gap is not None and self.limits.gap >= gap and self.choice.stopped == "complete":
             return "gap_reached"
-        return self._choice.stopped
+        return self.choice.stopped
 
     def _nothing_starts(self, report: CheckReport) -> Result:
         """Return the plan in which running jobs stay and nobody starts, for a failed check."""
-        where = Placed(place(self._groups, idle_counts(self._groups)), proven=False)
+        groups = self.choice.groups_of(self.problem)
+        rows = assignments(groups, place(groups, idle_counts(groups)), preempted=self.before)
         why = f"internal error: the answer failed its check ({report.violations[0]})"
-        plan = self._plan(self._assigned(where), where.proven, [why])
+        plan = self._plan(rows, proven=False, notes=[why])
         plan = self._told(plan, self._report(plan))
         unproven = plan.objective and plan.objective.replace(bound=None, gap=None)
         return self._result(plan.replace(objective=unproven, status="unknown", stopped="error"))
 
     def _round_prices(self) -> RoundPrices | None:
-        prices = self._choice.prices
+        prices = self.choice.prices
         if prices is None:
             return None
-        jobs = tuple(job.id for job in self._instance.jobs)
-        return RoundPrices(self._problem.values.name, jobs, prices)
+        jobs = tuple(job.id for job in self.instance.jobs)
+        return RoundPrices(self.problem.values.name, jobs, prices)
 
     def _result(self, plan: Plan) -> Result:
-        runtime = time.monotonic() - self._started
+        runtime = time.monotonic() - self.started
         plan = plan.replace(runtime_s=round(runtime, 6))
         objective = plan.objective
         if objective is None or plan.status is None or plan.stopped is None:
@@ -443,9 +433,9 @@ class _Outcome:
             objective.bound,
             objective.gap,
             runtime,
-            self._choice.proof,
+            self.choice.proof,
             self._round_prices(),
-            self._problem.round.entries,
+            self.problem.round.entries,
         )
 
 

@@ -14,19 +14,18 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
 
 from dovetail.formulations.groups import Groups
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.scores import Score, ceiling, open_weight, placed_jobs, score
-from dovetail.solver.dinkelbach import best_ratio
 from dovetail.solver.integer_scaling import IntegerWeights, integer_weights, power_of_two
-from dovetail.solver.types import OPTIMAL_GAP, Choice, Found, Limits, Maximum, relative_gap
-
-F = TypeVar("F", bound=Found)
+from dovetail.solver.types import OPTIMAL_GAP, Choice, Limits, Maximum, relative_gap
 
 _PROVEN_WEIGHT = 1e-7
 """Relative gap of the first stage up to which the second one begins."""
+
+_RATIO_TOLERANCE = 1e-9
+"""Part by which a ratio has to grow for the search of the best one to go on."""
 
 _LARGEST_SUM = 2.0**52
 """The largest sum of whole weights; floats have every whole number up to here."""
@@ -120,22 +119,65 @@ def solve_in_stages(search: Search) -> Choice:
     spare = max(0.0, most - placed) + weight.rounding
     if spare > _PROVEN_WEIGHT * max(placed, float(weight.numbers.max(initial=0.0))):
         return _choice(search, replace(first, bound=math.inf), spare / weight.scale)
-    last = _best_ratio(search, first) if values.ratio else search.maximise(start=first)
-    return _choice(search, last, spare / weight.scale)
+    if not values.ratio:
+        return _choice(search, search.maximise(start=first), spare / weight.scale)
 
-
-def _best_ratio(search: Search, start: Maximum) -> Maximum:
     def terms(found: Maximum) -> tuple[float, float]:
         reached = _score(search.problem, found)
         return reached.gain, reached.power_w
 
-    return best_ratio(
-        start,
+    last = best_ratio(
+        first,
         terms,
         maximise=lambda ratio, best: search.maximise(1.0, ratio, best),
-        least=search.least_power(start),
+        least=search.least_power(first),
         gap=search.limits.gap,
     )
+    return _choice(search, last, spare / weight.scale)
+
+
+def best_ratio(
+    start: Maximum,
+    terms: Callable[[Maximum], tuple[float, float]],
+    maximise: Callable[[float, Maximum], Maximum],
+    least: float,
+    gap: float,
+) -> Maximum:
+    """Return what has the largest N / D, with a proven bound on that ratio (Dinkelbach's method).
+
+    With N and D > 0 linear and F(t) = max N - t D, F falls strictly in t and is 0 exactly at the
+    best ratio; the maximiser at t = N(x) / D(x) has a ratio at least that of x, and the iteration
+    ends where F(t) = 0 (Management Science 13(7), 1967). Any bound U >= F(t) bounds the ratio by
+    t + max(U, 0) / D_min, with D_min the least value of D, because N <= t D + U.
+
+    Parameters
+    ----------
+    start : Maximum
+        Something feasible.
+    terms : callable
+        Returns N and D of what was found.
+    maximise : callable
+        Given t and something feasible, maximises N - t D.
+    least : float
+        A lower bound on D.
+    gap : float
+        Relative gap between ratio and bound at which to stop.
+    """
+    best, bound = start, math.inf
+    while True:
+        gain, cost = terms(best)
+        if cost == 0:
+            return replace(best, bound=0.0, stopped="complete")
+        ratio = gain / cost
+        found = maximise(ratio, best)
+        bound = min(bound, ratio + max(found.bound, 0.0) / least)
+        new_gain, new_cost = terms(found)
+        if new_cost > 0 and new_gain / new_cost > ratio * (1 + _RATIO_TOLERANCE):
+            best, ratio = found, new_gain / new_cost
+        elif found.stopped == "complete" or relative_gap(bound, ratio) <= gap:
+            return replace(best, bound=bound, stopped="complete")
+        if found.stopped != "complete":
+            return replace(best, bound=bound, stopped=found.stopped)
 
 
 def _groups(problem: Problem, found: Maximum) -> Groups:
@@ -181,17 +223,17 @@ class WeightPrice:
 
     def maximise(
         self,
-        start: F,
+        start: Maximum,
         gain: float,
-        at: Callable[[float], tuple[F, float]],
+        at: Callable[[float], tuple[Maximum, float]],
         scale: float,
         in_time: Callable[[], bool],
-    ) -> F:
+    ) -> Maximum:
         """Return what gains most of what places the weight demanded, or the best found.
 
         Parameters
         ----------
-        start : Found
+        start : Maximum
             Something of that weight.
         gain : float
             What it gains.

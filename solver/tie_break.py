@@ -6,10 +6,7 @@ Where running jobs may move, fewest moves come first (``fewest_moves``).
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-
-import numpy as np
-from numpy.typing import NDArray
+from dataclasses import replace
 
 from dovetail.formulations.integer_program import IntegerProgram
 from dovetail.formulations.moves import fewest_moves
@@ -17,55 +14,49 @@ from dovetail.formulations.node_program import node_program
 from dovetail.formulations.placement import place
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.rounds import Round
+from dovetail.instances.plan import Assignment
 from dovetail.solver.cpsat import CpSat
+from dovetail.solver.plans import assignments
 from dovetail.solver.reduced_cost_fixing import Relaxation
 from dovetail.solver.stages import weight_units
 from dovetail.solver.types import MOST_GROUPS, OPTIMAL_GAP, Choice, Limits, relative_gap
-
-Ints = NDArray[np.int64]
 
 EFFORT = 2.0
 _VALUE_TOLERANCE = 1e-9
 
 
-@dataclass(frozen=True)
-class Placed:
-    """The group on each GPU in use, and whether no plan of this value is on fewer nodes.
+def assigned(
+    problem: Problem, choice: Choice, limits: Limits, before: Round | None = None
+) -> tuple[tuple[Assignment, ...], bool]:
+    """Return the assignments of a choice, and whether no plan of its value is on fewer nodes.
 
-    ``exchanged`` has the job that takes the place of a chosen one.
-    """
-
-    groups: Mapping[str, int]
-    proven: bool
-    exchanged: Mapping[int, int] = field(default_factory=dict)
-
-
-def placed(
-    problem: Problem, choice: Choice, limits: Limits, preempted: Round | None = None
-) -> Placed:
-    """Return where the groups go.
-
-    Where the round has ``preempted`` the running jobs of another, few of those move. Else small
-    rounds whose value is proven are settled exactly, with a bounded effort that ends at
+    Where the round has preempted the running jobs of the one ``before``, few of those move. Else
+    small rounds whose value is proven are settled exactly, with a bounded effort that ends at
     the same point every time; others are packed by ``place``.
     """
-    if preempted is not None and preempted.residents:
-        groups, kinds = choice.groups_of(problem), _kinds(problem, choice)
-        moves = fewest_moves(groups, choice.counts, preempted, kinds)
-        return Placed(moves.groups, proven=False, exchanged=moves.job)
-    packed = Placed(place(choice.groups_of(problem), choice.counts), proven=False)
+    groups = choice.groups_of(problem)
+    if before is not None and before.residents:
+        placed, exchanged = fewest_moves(groups, choice.counts, before, _kinds(problem, choice))
+        return assignments(groups, placed, exchanged, before), False
+    settled = _on_fewest_nodes(problem, choice, limits)
+    if settled is None:
+        return assignments(groups, place(groups, choice.counts), preempted=before), False
+    return assignments(groups, settled, preempted=before), True
+
+
+def _on_fewest_nodes(problem: Problem, choice: Choice, limits: Limits) -> Mapping[str, int] | None:
+    """Return the group on each GPU in use; None where nothing is proven."""
     proven = relative_gap(choice.bound, choice.value) <= OPTIMAL_GAP
     nodes = len(problem.round.machines.node_ids)
     large = choice.groups is not None or len(problem.groups) * nodes > MOST_GROUPS
     if not proven or choice.in_queue_order or large or limits.passed:
-        return packed
+        return None
     program = node_program(_of_value(problem, choice, limits), problem.groups)
     answer = CpSat().solve(program.program, replace(limits, gap=0.0, effort=EFFORT))
     if answer.x is None or answer.stopped != "complete":
-        return packed
+        return None
     counts = problem.program.counts(answer.x)
-    settled = program.settled(answer.x)
-    return Placed(place(problem.groups, counts, settled), proven=True)
+    return place(problem.groups, counts, program.settled(answer.x))
 
 
 def _kinds(problem: Problem, choice: Choice) -> Sequence[Hashable]:

@@ -8,9 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
+from dovetail.formulations.arrays import Ints
 from dovetail.formulations.groups import Groups
 from dovetail.formulations.problems import Problem
 from dovetail.instances.plan import Stopped
@@ -18,7 +16,6 @@ from dovetail.instances.plan import Stopped
 if TYPE_CHECKING:
     from dovetail.solver.pairing import Prices
 
-Ints = NDArray[np.int64]
 
 MATCHING = "matching"
 """The solver that takes rounds in which jobs share interchangeable GPUs in pairs."""
@@ -104,34 +101,24 @@ class Answer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
-    """What is known of the maximum of a linear function.
-
-    Attributes
-    ----------
-    bound : float
-        A proven upper bound on it.
-    stopped : str
-        Why the search ended.
-    """
-
-    bound: float
-    stopped: Stopped
-
-
-@dataclass(frozen=True, kw_only=True)
-class Maximum(Found):
+class Maximum:
     """A choice of groups that was found to maximise a linear function.
 
     Attributes
     ----------
     counts : (n,) int
         How often it takes each group.
+    bound : float
+        A proven upper bound on the maximum.
+    stopped : str
+        Why the search ended.
     proof, prices, groups
         As of ``Choice``.
     """
 
     counts: Ints
+    bound: float
+    stopped: Stopped
     proof: Proof | None = None
     prices: Prices | None = None
     groups: Groups | None = None

@@ -9,9 +9,8 @@ from dovetail.formulations.problems import Problem
 from dovetail.instances.checker import check
 from dovetail.instances.errors import VerificationError
 from dovetail.instances.instance import Instance
-from dovetail.instances.plan import Plan, Verification
+from dovetail.instances.plan import Verification
 from dovetail.solver.rounds import Result
-from dovetail.solver.types import Proof
 
 _TOLERANCE = 1e-9
 
@@ -50,17 +49,9 @@ def verify(instance: Instance, result: Result, objective: Objective | None = Non
     claimed = None if value is None else value.bound
     if result.proof is None or claimed is None:
         return Verification(certificate="none")
-    named = objective or result.plan.judged_by
-    _require_proven(instance, result.plan, claimed, result.proof, named)
-    jobs = len(instance.jobs)
-    return Verification(certificate="checked", pairs=jobs * (jobs - 1) // 2)
-
-
-def _require_proven(
-    instance: Instance, plan: Plan, claimed: float, proof: Proof, objective: Objective
-) -> None:
-    problem = Problem.of(instance.preempted() if plan.preempt else instance, objective)
-    proven = proof(problem)
+    pending = instance.preempted() if result.plan.preempt else instance
+    problem = Problem.of(pending, objective or result.plan.judged_by)
+    proven = result.proof(problem)
     if proven.errors:
         raise VerificationError(f"the certificate of the bound is wrong: {proven.errors[0]}")
     bound = -proven.bound if problem.values.minimised else proven.bound
@@ -68,3 +59,5 @@ def _require_proven(
         raise VerificationError(
             f"the certificate proves a bound of {bound:.10g}, not {claimed:.10g}"
         )
+    jobs = len(instance.jobs)
+    return Verification(certificate="checked", pairs=jobs * (jobs - 1) // 2)

@@ -1,34 +1,41 @@
-"""Castor: shortest job first, sharing where it shortens the mean completion of the pair."""
+"""Shortest job first with partial GPU sharing: Castor, and its baseline without judgement.
+
+Algorithm 1 of Castor (2025): the pending jobs in the order of their remaining time; idle GPUs if
+there are enough for the job; else the GPUs of running jobs that a rule lets it join, the best
+first, and idle GPUs for the workers that are left. A job that still lacks GPUs waits, and the
+next is looked at.
+
+Where the algorithm is silent: hosts and idle GPUs of one start are of one GPU model, the one on
+which the job runs fastest; a gang whose hosts ask for different sub-batches takes the smallest of
+them, since it has one batch; where the cluster lets gangs share only as a whole, a job joins only
+one host of as many workers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
+from dovetail.formulations.arrays import Bools, Floats, Ints
+from dovetail.formulations.rules import room_mib
 from dovetail.formulations.values import SHORTER_BY, mean_completion
-from dovetail.solver.policies.policy import Decision
-from dovetail.solver.policies.shortest_first import (
-    Host,
-    Offers,
-    Pairs,
-    Queue,
-    fits,
-    joining_mode,
-    share_shortest_first,
-)
-from dovetail.solver.policies.state import State
+from dovetail.solver.policies.draft import Draft
+from dovetail.solver.policies.placement import idle_gpus, idle_gpus_of
+from dovetail.solver.policies.policy import NOTHING, Decision
+from dovetail.solver.policies.state import Job, State
 
 
 @dataclass(frozen=True)
 class Castor:
     """SJF-BSBF: smallest job first with best sharing benefit first.
 
-    Source: Castor (2025), section 5: Algorithm 1 for the queue and the GPUs (``shortest_first``),
-    Algorithm 2 for the sub-batch of the joining job, theorem 1 for whether sharing now ends the
-    pair earlier on average than one after the other. Running jobs are never stopped and keep
-    their batch; at most two jobs share a GPU; gSLAs of batch jobs play no part.
+    Source: Castor (2025), section 5: Algorithm 1 for the queue and the GPUs, Algorithm 2 for the
+    sub-batch of the joining job, theorem 1 for whether sharing now ends the pair earlier on
+    average than one after the other. Running jobs are never stopped and keep their batch; at most
+    two jobs share a GPU; gSLAs of batch jobs play no part.
 
     The theorem looks at a pair; a gang joins hosts each of which passes it by itself, as in
     Algorithm 1. Seconds are those on the host's GPU model. A sub-batch lengthens a job to its
@@ -45,22 +52,310 @@ class Castor:
 
     def decide(self, state: State) -> Decision:
         """Start the shortest jobs, on idle GPUs or beside whom it pays."""
-        return share_shortest_first(state, self._offers)
+        modes = max(map(len, state.modes)) if self.sub_batch else 1
+        return _decision(state, _earliest_end, modes)
 
-    def _offers(self, state: State, queue: Queue, hosts: Sequence[Host]) -> Offers:
+
+def _earliest_end(pairs: Pairs, hosts: Sequence[Host], stretch: Floats) -> Floats:
+    """Return when each pair ends on average; infinite where one after the other ends sooner."""
+    host_stretch = np.array([[host.stretch] for host in hosts])
+    one_by_one = pairs.hosting_left_s * host_stretch + pairs.joining_left_s / 2
+    at_once = mean_completion(
+        (pairs.joining * stretch, pairs.hosting * host_stretch),
+        (stretch, host_stretch),
+        (pairs.joining_left_s, pairs.hosting_left_s),
+    )
+    return np.where(at_once < one_by_one * (1 - SHORTER_BY), at_once, np.inf)
+
+
+@dataclass(frozen=True)
+class SjfFfs:
+    """Share with the first that fits whenever idle GPUs are too few.
+
+    Source: baseline 7 of Castor (2025), section 9.1, which says that it colocates greedily when
+    idle resources do not suffice and differs from Castor in not asking whether that pays. So it
+    is Algorithm 1 with every pair that fits in place of theorem 1, in the order of the cluster's
+    GPUs. A job joins at the largest batch whose memory fits. A pair of which nothing is
+    predicted may not share, as everywhere in Dovetail.
+    """
+
+    def decide(self, state: State) -> Decision:
+        """Start the shortest jobs, on idle GPUs or beside the first that have room."""
+        return _decision(state, _first_fit, max(map(len, state.modes)))
+
+
+def _first_fit(pairs: Pairs, hosts: Sequence[Host], stretch: Floats) -> Floats:
+    """Return the place of the host; infinite where nothing is known of the pair."""
+    order = np.array([[float(host.gpus[0])] for host in hosts])
+    return np.where(np.isnan(pairs.joining + pairs.hosting), np.inf, order)
+
+
+class Queue(NamedTuple):
+    """The P pending jobs, shortest first.
+
+    Attributes
+    ----------
+    jobs : list of Job
+    workload, workers : (P,) int
+    left_s : (P,) float
+        Seconds of work that each needs still.
+    limit : (P,) float
+        ``Job.tail_limit``.
+    """
+
+    jobs: list[Job]
+    workload: Ints
+    workers: Ints
+    left_s: Floats
+    limit: Floats
+
+
+class Host(NamedTuple):
+    """A running job that has GPUs to itself, which another may join.
+
+    Attributes
+    ----------
+    job : Job
+    model : int
+        Of its GPUs.
+    stretch : float
+        The factor of its sub-batch.
+    gpus : list of int
+        Those that it has to itself.
+    free_mib : float
+        The least memory that is free on one of these.
+    """
+
+    job: Job
+    model: int
+    stretch: float
+    gpus: list[int]
+    free_mib: float
+
+
+Rule = Callable[["Pairs", Sequence["Host"], Floats], Floats]
+"""Of each host and pending job (H, P), given the stretch of a mode of the job (P,): the lower, the
+sooner the host's GPUs are taken; infinite = they may not share."""
+
+
+def _decision(state: State, rule: Rule, modes: int) -> Decision:
+    """Decide by Algorithm 1, with ``rule`` for who joins whom in one of the first ``modes``."""
+    if not state.pending:
+        return NOTHING
+    return _Round(state, rule, modes).decision()
+
+
+class _Round:
+    """One pass through the queue."""
+
+    def __init__(self, state: State, rule: Rule, modes: int) -> None:
+        self._state = state
+        self._rule = rule
+        self._mode_count = modes
+        self._draft = Draft(state)
+        self._queue = _queue(state)
+        self._hosts: list[Host] = []
+        self._scores: list[Floats] = []
+        self._modes: list[Ints] = []
+        self._room = np.zeros((len(state.machines.models), len(self._queue.jobs)))
+        self._host([(job, job.gpus, job.mode) for job in state.running.values()])
+
+    def decision(self) -> Decision:
+        place = self._next(0)
+        while place is not None:
+            self._place(place)
+            place = self._next(place + 1)
+        return self._draft.decision()
+
+    def _next(self, place: int) -> int | None:
+        """Return the first job from a place on for which some model has GPUs enough."""
+        idle = self._idle_by_model()
+        enough = (self._room[:, place:] + idle[:, None]).max(axis=0, initial=0.0)
+        found = np.flatnonzero(enough >= self._queue.workers[place:])
+        return place + int(found[0]) if len(found) else None
+
+    def _idle_by_model(self) -> Ints:
+        machines, draft = self._state.machines, self._draft
+        if len(machines.models) == 1:
+            return np.array([draft.idle_total])
+        idle = [
+            gpu for n, count in enumerate(draft.idle_count) if count for gpu in draft.idle_on(n)
+        ]
+        models = np.array([machines.model[gpu] for gpu in idle], dtype=np.int64)
+        return np.bincount(models, minlength=len(machines.models))
+
+    def _place(self, place: int) -> None:
+        job = self._queue.jobs[place]
+        gpus = idle_gpus(self._draft, job)
+        if gpus is not None:
+            self._draft.start(job, gpus)
+            self._host([(job, gpus, 0)])
+            return
+        speed = self._state.speed
+        models = range(len(self._state.machines.models))
+        for model in sorted(models, key=lambda m: -speed[m][job.workload]):
+            if self._join(place, job, model):
+                return
+
+    def _join(self, place: int, job: Job, model: int) -> bool:
+        """Start a job beside the best hosts of a model; False if it lacks GPUs."""
+        taken: list[int] = []
+        mode = 0
+        for h in self._best(place, model):
+            mode = max(mode, int(self._modes[h][place]))
+            taken += self._hosts[h].gpus[: job.workers - len(taken)]
+            if len(taken) == job.workers:
+                break
+        # The rule looked at each host at the sub-batch that this one asks for.
+        if mode and not all(self._draft.has_room(gpu, job, mode) for gpu in taken):
+            return False
+        rest = idle_gpus_of(self._draft, job, job.workers - len(taken), model, mode)
+        if rest is None:
+            return False
+        self._draft.start(job, [*taken, *rest], mode=mode)
+        self._leave(set(taken))
+        self._host([(job, rest, mode)])
+        return True
+
+    def _best(self, place: int, model: int) -> list[int]:
+        scores = [
+            (self._scores[h][place], h) for h, o in enumerate(self._hosts) if o.model == model
+        ]
+        return [h for score, h in sorted(scores) if score < np.inf]
+
+    def _host(self, running: Sequence[tuple[Job, Sequence[int], int]]) -> None:
+        """Let the pending jobs join jobs on GPUs, in modes, where these are by themselves."""
+        if self._state.machines.rules.max_jobs_per_gpu < 2:
+            return
+        hosts = [host for held in running if (host := self._as_host(*held)) is not None]
+        if not hosts:
+            return
+        scores, modes = self._offers(hosts)
+        self._hosts += hosts
+        self._scores += list(scores)
+        self._modes += list(modes)
+        for host, score in zip(hosts, scores, strict=True):
+            self._room[host.model] += len(host.gpus) * (score < np.inf)
+
+    def _offers(self, hosts: Sequence[Host]) -> tuple[Floats, Ints]:
+        """Return the best score of each host and pending job, and the mode for it, (H, P) each."""
+        state, queue = self._state, self._queue
         pairs = Pairs.of(state, queue, hosts)
-        held = [[state.modes[host.job.workload][host.mode].stretch] for host in hosts]
-        host_stretch = np.array(held, dtype=np.float64)
-        left_s = (pairs.joining_left_s, pairs.hosting_left_s)
-        one_by_one = pairs.hosting_left_s * host_stretch + pairs.joining_left_s / 2
-        score = np.full(one_by_one.shape, np.inf)
-        mode = np.zeros(one_by_one.shape, dtype=np.int64)
-        for k in range(max(map(len, state.modes)) if self.sub_batch else 1):
-            need, stretch = joining_mode(state, queue, k)
-            alone = (stretch, host_stretch)
-            shared = (pairs.joining * stretch, pairs.hosting * host_stretch)
-            at_once = mean_completion(shared, alone, left_s)
-            pays = (at_once < one_by_one * (1 - SHORTER_BY)) & fits(need, hosts)
-            better = pays & (stretch <= pairs.most_stretch) & (at_once < score)
-            score[better], mode[better] = at_once[better], k
-        return Offers(score, mode)
+        free = np.array([[host.free_mib] for host in hosts])
+        scores = np.full(pairs.joining.shape, np.inf)
+        modes = np.zeros(scores.shape, dtype=np.int64)
+        for k in range(self._mode_count):
+            need, stretch = _mode(state, queue, k)
+            score = self._rule(pairs, hosts, stretch)
+            better = (need <= free) & (stretch <= pairs.most_stretch) & (score < scores)
+            scores[better], modes[better] = score[better], k
+        if state.machines.rules.gang_sharing == "whole":
+            scores[~self._whole(hosts)] = np.inf
+        return scores, modes
+
+    def _as_host(self, job: Job, held: Sequence[int], mode: int) -> Host | None:
+        """Return a job as a host on those of its GPUs that it has to itself, if there are any."""
+        machines = self._state.machines
+        gpus = [gpu for gpu in held if len(self._draft.residents(gpu)) == 1]
+        if not gpus:
+            return None
+        way = self._state.modes[job.workload][mode]
+        free = min([machines.memory_mib[gpu] for gpu in gpus]) - way.memory_mib
+        return Host(job, machines.model[gpus[0]], way.stretch, gpus, room_mib(free))
+
+    def _whole(self, hosts: Sequence[Host]) -> Bools:
+        workers = np.array([h.job.workers if len(h.gpus) == h.job.workers else -1 for h in hosts])
+        return np.asarray(workers[:, None] == self._queue.workers)
+
+    def _leave(self, taken: set[int]) -> None:
+        """Take GPUs that have a second job now from their hosts."""
+        for h, host in enumerate(self._hosts):
+            left = [gpu for gpu in host.gpus if gpu not in taken]
+            lost = len(host.gpus) - len(left)
+            if lost:
+                self._room[host.model] -= lost * (self._scores[h] < np.inf)
+                self._hosts[h] = host._replace(gpus=left)
+
+
+def _queue(state: State) -> Queue:
+    left = {number: job.remaining(state.now) for number, job in state.pending.items()}
+    jobs = sorted(state.pending.values(), key=lambda job: (left[job.number], job.number))
+    return Queue(
+        jobs,
+        np.array([job.workload for job in jobs]),
+        np.array([job.workers for job in jobs]),
+        np.array([left[job.number] for job in jobs]),
+        np.array([job.tail_limit for job in jobs]),
+    )
+
+
+class Pairs(NamedTuple):
+    """What is believed of H hosts and P pending jobs on the host's GPUs, all (H, P).
+
+    Attributes
+    ----------
+    joining, hosting : float
+        Slowdown of the pending job and of the host at full batch; NaN = they may not share.
+    joining_left_s, hosting_left_s : float
+        Seconds that each needs still alone on such a GPU.
+    most_stretch : float
+        The largest factor of a sub-batch at which the pending job keeps its gSLA if it is
+        latency-critical; 0 where it would break the host's.
+    """
+
+    joining: Floats
+    hosting: Floats
+    joining_left_s: Floats
+    hosting_left_s: Floats
+    most_stretch: Floats
+
+    @classmethod
+    def of(cls, state: State, queue: Queue, hosts: Sequence[Host]) -> Pairs:
+        """Return the pairs; those that were seen to run out of memory may not share."""
+        believed = _without_clashes(state)
+        speed = np.array(state.speed)
+        model = np.array([host.model for host in hosts])[:, None]
+        workload = np.array([host.job.workload for host in hosts])[:, None]
+        left = np.array([host.job.remaining(state.now) for host in hosts])[:, None]
+        return cls(
+            believed[model, queue.workload, workload],
+            believed[model, workload, queue.workload],
+            queue.left_s / speed[model, queue.workload],
+            np.broadcast_to(left / speed[model, workload], (len(hosts), len(queue.jobs))),
+            _most_stretch(state, queue, hosts),
+        )
+
+
+def _most_stretch(state: State, queue: Queue, hosts: Sequence[Host]) -> Floats:
+    limit = np.array([[host.job.tail_limit] for host in hosts])
+    if np.isinf(limit).all() and np.isinf(queue.limit).all():
+        return np.full((len(hosts), len(queue.jobs)), np.inf)
+    tails = state.tails[:, 0]
+    model = np.array([[host.model] for host in hosts])
+    workload = np.array([[host.job.workload] for host in hosts])
+    stretch = np.array([[host.stretch] for host in hosts])
+    joining, hosting = (
+        tails[model, queue.workload, workload],
+        tails[model, workload, queue.workload],
+    )
+    kept = np.isinf(limit) | (hosting * stretch <= limit)
+    most = np.where(np.isinf(queue.limit), np.inf, queue.limit / joining)
+    return np.where(kept, most, 0.0)
+
+
+def _mode(state: State, queue: Queue, mode: int) -> tuple[Floats, Floats]:
+    """Return memory and stretch of each pending job's mode; infinite where it has fewer."""
+    none = (np.inf, np.inf)
+    rows = [ways[mode][1:] if mode < len(ways) else none for ways in state.modes]
+    table = np.array(rows, dtype=np.float64)[queue.workload]
+    return table[:, 0], table[:, 1]
+
+
+def _without_clashes(state: State) -> Floats:
+    believed = state.predicted.slowdown[:, 0]
+    if not state.clashes:
+        return believed
+    believed = believed.copy()
+    for model, workload, other in state.clashes:
+        believed[model, workload, other] = np.nan
+    return believed

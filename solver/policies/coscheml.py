@@ -1,15 +1,29 @@
-"""Co-scheML: the waiting and the running job with the least predicted interference together."""
+"""Co-scheML and its baselines: the cheapest pair first, whatever a pair costs.
+
+Waiting jobs of one workload, one size and one limit on their tail latency are alike, so they are
+looked at as a group. What holds for the first of them holds for all, and a round costs as many
+looks as there are groups.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
+from heapq import heapify, heappop, heappush
 
+import numpy as np
+
+from dovetail.instances._record import field_path
+from dovetail.instances.errors import InputError
+from dovetail.instances.instance import METRICS
 from dovetail.instances.slowdown_table import UNCAPPED
-from dovetail.solver.policies.greedy_pairs import pair_up
-from dovetail.solver.policies.policy import Decision
+from dovetail.solver.policies.draft import Draft
+from dovetail.solver.policies.placement import idle_gpus
+from dovetail.solver.policies.policy import NOTHING, Decision
+from dovetail.solver.policies.rooms import Cost, Rooms, by_node
 from dovetail.solver.policies.state import Job, State
 
 
@@ -44,3 +58,209 @@ def _slowdown(state: State, model: int, workload: int, other: int) -> float:
     caps = state.predicted.caps_place[UNCAPPED]
     seen = state.seen.get((model, caps, workload, other))
     return state.predicted.rows[model][caps][workload][other] if seen is None else seen
+
+
+@dataclass(frozen=True)
+class LoadBalance:
+    """Pair the waiting and the running job whose GPU utilisations add up to the least.
+
+    Source: a baseline of Co-scheML (Cluster Computing 2021, section 6.1.3): pairs by average GPU
+    utilisation, the least first; idle GPUs are used first. Utilisation is that of the solo
+    profile (``gpu_util``, or else ``sm_active``). Gangs: see ``pair_up``.
+    """
+
+    def decide(self, state: State) -> Decision:
+        """Start jobs on idle GPUs, then beside others, the least utilised pair first."""
+        return pair_up(state, partial(_load, state))
+
+
+def _load(state: State, job: Job, residents: Sequence[Job], gpu: int) -> float:
+    return sum([utilisation(state, other.workload) for other in (job, *residents)])
+
+
+@dataclass
+class Mystic:
+    """Pair the waiting and the running job whose metrics are least alike.
+
+    Source: Ukidave et al., Mystic, IPDPS 2016, as the baseline of Co-scheML (Cluster Computing
+    2021, sections 6.1.3 and 7.2): applications are compared by their metric vectors, and the less
+    similar they are the less they are expected to interfere; idle GPUs are used first. Co-scheML
+    does not name the measure; here it is the cosine of the vectors of all metrics that every
+    workload has, each over its largest value, unweighted. Mystic's collaborative filtering, which
+    completes a short profile, has nothing to do where profiles are complete. Beside several jobs
+    the most similar one counts. Gangs: see ``pair_up``.
+    """
+
+    _alike: list[list[float]] = field(init=False, repr=False, default_factory=list)
+
+    def decide(self, state: State) -> Decision:
+        """Start jobs on idle GPUs, then beside others, the least similar pair first."""
+        if not self._alike:
+            self._alike = similarities(state)
+        return pair_up(state, self._similarity)
+
+    def _similarity(self, job: Job, residents: Sequence[Job], gpu: int) -> float:
+        row = self._alike[job.workload]
+        return max([row[other.workload] for other in residents], default=0.0)
+
+
+@dataclass(frozen=True)
+class Binpack:
+    """Each job goes to the node whose memory is fullest and still holds it.
+
+    Source: a baseline of Co-scheML (Cluster Computing 2021, sections 2.3 and 6.1.3), which looks
+    at the largest use of memory only. Jobs are taken in the order of arrival; one that fits
+    nowhere is passed over, as by Kubernetes, into which the paper builds it. On a node the GPU
+    whose memory is fullest is taken first.
+
+    The paper's jobs need one GPU. A gang goes to the fullest node that holds all of it, else to
+    several nodes in that order; its workers share GPU by GPU.
+    """
+
+    def decide(self, state: State) -> Decision:
+        """Start every waiting job that fits, packed as densely as memory allows."""
+        if not state.pending:
+            return NOTHING
+        draft = Draft(state)
+        rooms = Rooms(draft)
+        if not rooms:
+            return NOTHING
+
+        def fullest(job: Job) -> list[int] | None:
+            gpus = [gpu for alike in rooms.open_to(job) for gpu in alike]
+            if len(gpus) < job.workers:
+                return None
+            return by_node(draft, job, gpus, lambda node: -_fullness(draft, node), free)
+
+        def free(gpu: int) -> float:
+            return -_used_mib(draft, gpu) / state.machines.memory_mib[gpu]
+
+        start_in_turn(waiting_groups(state), rooms, fullest)
+        return draft.decision()
+
+
+def _fullness(draft: Draft, node: int) -> float:
+    """Return the part of a node's GPU memory that is in use."""
+    machines = draft.state.machines
+    gpus = machines.node_gpus[node]
+    used = sum([_used_mib(draft, gpu) for gpu in gpus])
+    return used / sum([machines.memory_mib[gpu] for gpu in gpus])
+
+
+def _used_mib(draft: Draft, gpu: int) -> float:
+    return sum([draft.state.needs_mib(job) for job in draft.residents(gpu)])
+
+
+Groups = dict[tuple[int, int, float], list[Job]]
+"""The waiting jobs by (workload, workers, limit), the first to arrive at the end."""
+
+
+def pair_up(state: State, cost: Cost) -> Decision:
+    """Start jobs on idle GPUs as they come; pair the rest with running jobs, the cheapest first.
+
+    This is Co-scheML's Algorithm 1 (Cluster Computing 2021, section 5) for any cost of a pair.
+    Jobs for which there is no place are passed over. A gang costs what the dearest of its GPUs
+    costs; it may hold some GPUs alone, whose cost is that beside nobody.
+
+    Parameters
+    ----------
+    state : State
+        The pool.
+    cost : callable
+        Of a waiting job beside residents. It must not fall as more jobs join a GPU.
+    """
+    if not state.pending:
+        return NOTHING
+    draft = Draft(state)
+    rooms = Rooms(draft)
+    if not rooms:
+        return NOTHING
+    groups = waiting_groups(state)
+    if draft.idle_total:
+        start_in_turn(groups, rooms, partial(idle_gpus, draft))
+    _start_cheapest(groups, rooms, cost)
+    return draft.decision()
+
+
+def waiting_groups(state: State) -> Groups:
+    """Return the waiting jobs, alike ones together."""
+    groups: Groups = defaultdict(list)
+    for job in sorted(state.pending.values(), key=lambda job: -job.number):
+        groups[job.workload, job.workers, job.tail_limit].append(job)
+    return groups
+
+
+def start_in_turn(groups: Groups, rooms: Rooms, place: Callable[[Job], list[int] | None]) -> None:
+    """Start jobs in the order of arrival where ``place`` says; who has no place is passed over."""
+    heads = [(jobs[-1].number, group) for group, jobs in groups.items()]
+    heapify(heads)
+    while heads:
+        _, group = heappop(heads)
+        jobs = groups[group]
+        gpus = place(jobs[-1])
+        if gpus is None:
+            continue
+        rooms.start(jobs.pop(), gpus)
+        if jobs:
+            heappush(heads, (jobs[-1].number, group))
+
+
+def _start_cheapest(groups: Groups, rooms: Rooms, cost: Cost) -> None:
+    """Start the job that costs least, again and again.
+
+    Every start leaves fewer and dearer places. So what a group cost before is a bound on what it
+    costs now, and only the group with the least bound need be looked at again.
+    """
+    bounds = [(-1.0, jobs[-1].number, group) for group, jobs in groups.items() if jobs]
+    heapify(bounds)
+    while bounds:
+        bound, _, group = heappop(bounds)
+        jobs = groups[group]
+        offer = rooms.cheapest(jobs[-1], cost)
+        if offer is None:
+            continue
+        if offer[0] > bound:
+            heappush(bounds, (offer[0], jobs[-1].number, group))
+            continue
+        rooms.start(jobs.pop(), offer[1])
+        if jobs:
+            heappush(bounds, (bound, jobs[-1].number, group))
+
+
+def utilisation(state: State, workload: int) -> float:
+    """Return a workload's GPU utilisation alone: ``gpu_util``, or else ``sm_active``.
+
+    Raises
+    ------
+    InputError
+        When it has neither.
+    """
+    metrics = state.workloads[workload].metrics
+    if metrics is not None:
+        for known in (metrics.gpu_util, metrics.sm_active):
+            if known is not None:
+                return known
+    path = field_path(field_path("workloads", state.names[workload]), "metrics")
+    raise InputError("the policy needs gpu_util or sm_active", path)
+
+
+def similarities(state: State) -> list[list[float]]:
+    """Return the cosine similarity of the metric vectors of every two workloads, in [0, 1].
+
+    The vectors hold the metrics that every workload has, each over its largest value.
+
+    Raises
+    ------
+    InputError
+        When no metric is known of all workloads.
+    """
+    rows = [[getattr(w.metrics, name, None) for name in METRICS] for w in state.workloads]
+    table = np.array(rows, dtype=float)
+    table = table[:, ~np.isnan(table).any(axis=0)]
+    if not table.size:
+        raise InputError("the policy needs a metric that every workload has", "workloads")
+    table = table / np.maximum(table.max(axis=0), np.finfo(float).tiny)
+    lengths = np.linalg.norm(table, axis=1, keepdims=True)
+    table = table / np.where(lengths > 0, lengths, 1.0)
+    found: list[list[float]] = (table @ table.T).tolist()
+    return found

@@ -113,7 +113,7 @@ class Draft:
         if len(residents) >= machines.rules.max_jobs_per_gpu:
             return False
         need = state.modes[job.workload][mode].memory_mib
-        need += sum(self._needs_mib(other) for other in residents)
+        need += sum(state.modes[o.workload][self._mode(o)].memory_mib for o in residents)
         if need > room_mib(machines.memory_mib[gpu]):
             return False
         model = machines.model[gpu]
@@ -136,9 +136,6 @@ class Draft:
     def decision(self, wake_s: float | None = None, proof: RoundProof | None = None) -> Decision:
         """Return what was collected."""
         return Decision(tuple(self._starts), tuple(self._stops), wake_s, proof)
-
-    def _needs_mib(self, job: Job) -> float:
-        return self.state.modes[job.workload][self._mode(job)].memory_mib
 
     def _mode(self, job: Job) -> int:
         start = self._started.get(job.number)

@@ -10,10 +10,10 @@ from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import LinearConstraint, milp
 from scipy.sparse import csr_array, hstack, vstack
 
+from dovetail.formulations.arrays import Floats
 from dovetail.instances.slowdown_table import UNCAPPED
 from dovetail.solver.policies.policy import Decision
 from dovetail.solver.policies.rearrange import (
@@ -23,8 +23,6 @@ from dovetail.solver.policies.rearrange import (
     gpus_by_model,
 )
 from dovetail.solver.policies.state import Job, Sharer, State
-
-Floats = NDArray[np.float64]
 
 _OBJECTIVES: Final = ("max-min", "makespan", "throughput")
 _PARTNERS: Final = 16

@@ -7,17 +7,14 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.formulations.arrays import Floats, Ints
 from dovetail.formulations.rules import most_bound
 from dovetail.formulations.values import LEAST_SENSITIVITY
 from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.placement import idle_gpus
 from dovetail.solver.policies.policy import NOTHING, Decision
 from dovetail.solver.policies.state import Job, State
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 @dataclass

@@ -79,9 +79,10 @@ class Tiresias:
     def _hand_out(self, state: State) -> tuple[set[int], list[Job]]:
         """Return the running jobs that stay, by number, and the pending ones to start."""
         free = gpus_by_model(state)
+        running = sorted((self._key(job, state.now), job) for job in state.running.values())
         kept: set[int] = set()
         chosen = []
-        for _, job in merge(self._running(state), self._queue.entries(state), key=itemgetter(0)):
+        for _, job in merge(running, self._queue.entries(state), key=itemgetter(0)):
             model = _model_for(state, job, free)
             if model is None:
                 continue
@@ -93,9 +94,6 @@ class Tiresias:
             if not any(free):
                 break
         return kept, chosen
-
-    def _running(self, state: State) -> list[tuple[Key, Job]]:
-        return sorted((self._key(job, state.now), job) for job in state.running.values())
 
     def _key(self, job: Job, now: float) -> Key:
         low = self._demoted_s(job, now) <= now + _INSTANT_S

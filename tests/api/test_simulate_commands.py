@@ -577,7 +577,7 @@ def test_counts_are_whole_in_the_machines_form(run, small):
 
 MINE = """
 from dataclasses import dataclass
-from dovetail.solver.policies.fifo import Fifo
+from dovetail.solver.policies.exclusive import Fifo
 
 
 @dataclass(frozen=True)

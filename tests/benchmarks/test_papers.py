@@ -38,7 +38,7 @@ def test_contributions_and_speed_ups_by_hand():
     import runs
 
     from dovetail.executor.simulation.setup import Setup
-    from dovetail.solver.policies.fifo import Fifo
+    from dovetail.solver.policies.exclusive import Fifo
     from tests.executor.simulation.worlds import trace, world
 
     # Two GPUs, no pair may share: j0 holds both for 100 s; j1 waits for these and takes 50 s.

@@ -80,13 +80,13 @@ def test_no_way_touches_fewer_processes(exchange, instance, seed):
     groups, counts = problem.groups, greedy_counts(problem, Limits(seed=seed), "random")
     workloads = [job.workload for job in instance.jobs]
     kinds = workloads if exchange else range(len(instance.jobs))
-    moves = fewest_moves(groups, counts, Round.of(instance), kinds)
+    placed, taker = fewest_moves(groups, counts, Round.of(instance), kinds)
     chosen = {int(j) for g in np.flatnonzero(counts) for j in groups.job[groups.members(g)]}
-    assert set(moves.job) == chosen
-    assert len(set(moves.job.values())) == len(chosen)
-    assert [workloads[j] for j in moves.job] == [workloads[j] for j in moves.job.values()]
-    assert np.bincount(list(moves.groups.values()), minlength=len(counts)).tolist() == list(counts)
-    assert kept(groups, moves.groups, moves.job, instance) == max(
+    assert set(taker) == chosen
+    assert len(set(taker.values())) == len(chosen)
+    assert [workloads[j] for j in taker] == [workloads[j] for j in taker.values()]
+    assert np.bincount(list(placed.values()), minlength=len(counts)).tolist() == list(counts)
+    assert kept(groups, placed, taker, instance) == max(
         kept(groups, placed, job, instance)
         for placed in placements(groups, counts.tolist())
         for job in exchanges(instance, kinds)
@@ -99,9 +99,9 @@ def moved(instance: Instance, counts: Mapping[str, int], kinds: Sequence[Hashabl
     name = [job.id for job in instance.jobs]
     names = ["".join(name[groups.job[m]] for m in groups.members(g)) for g in range(len(groups))]
     chosen = np.array([counts.get(each, 0) for each in names])
-    moves = fewest_moves(groups, chosen, Round.of(instance), kinds)
-    placed = {gpu: names[group] for gpu, group in moves.groups.items()}
-    return placed, {name[job]: name[taker] for job, taker in moves.job.items()}
+    placed, taker = fewest_moves(groups, chosen, Round.of(instance), kinds)
+    on = {gpu: names[group] for gpu, group in placed.items()}
+    return on, {name[job]: name[other] for job, other in taker.items()}
 
 
 def test_a_running_job_goes_on_and_one_like_it_waits():

@@ -123,7 +123,7 @@ def test_the_largest_weight_then_the_best_gain(seeds, weights):
         case = Case.random(seed, weights)
         heaviest = case.heaviest(Limits())
         best = heaviest.best(case.pairing(case.pair, case.single), Limits())
-        weight, gain = case.score(best.mate)
+        weight, gain = case.score(best.counts)
         known = case.optimum()
         assert weight == pytest.approx(known[0], rel=1e-7), seed
         assert gain == pytest.approx(known[1], rel=1e-6, abs=1e-6), seed
@@ -147,7 +147,7 @@ def test_pairs_in_a_list_and_in_a_matrix_are_worth_the_same(few, monkeypatch):
         heaviest = case.heaviest(Limits(), pairs)
         gain = case.pair[pairs.first, pairs.second]
         best = heaviest.best(case.pairing(gain, case.single, pairs), Limits())
-        assert case.score(best.mate) == pytest.approx(case.optimum(), rel=1e-6, abs=1e-6), seed
+        assert case.score(best.counts) == pytest.approx(case.optimum(), rel=1e-6, abs=1e-6), seed
         cost, alone = np.abs(gain), np.abs(case.single)
         drawn = case.pairing(-cost, -alone, pairs)
         assert heaviest.least_cost(drawn) <= -heaviest.best(drawn, Limits()).bound + 1e-6
@@ -172,7 +172,9 @@ def test_a_later_gain_does_not_suffer_from_an_earlier_one():
         first = heaviest.best(case.pairing(case.pair, case.single), Limits())
         heaviest.best(case.pairing(-1e3 * case.pair, -1e3 * case.single), Limits())
         again = heaviest.best(case.pairing(case.pair, case.single), Limits())
-        assert case.score(again.mate) == pytest.approx(case.score(first.mate), rel=1e-6, abs=1e-6)
+        assert case.score(again.counts) == pytest.approx(
+            case.score(first.counts), rel=1e-6, abs=1e-6
+        )
 
 
 @SEEDS
@@ -184,7 +186,7 @@ def test_the_least_cost_is_under_every_cost(seeds):
         drawn = case.pairing(-pair, -single)
         dearest = heaviest.best(drawn, Limits())
         least = -Case(case.weight, -pair, -single, case.gpus, case.size, case.required).score(
-            dearest.mate
+            dearest.counts
         )[1]
         assert 0 <= heaviest.least_cost(drawn) <= least + 1e-6
 
@@ -196,12 +198,12 @@ def test_out_of_time_the_bounds_are_true():
         heaviest = case.heaviest(late)
         weight, gain = case.optimum()
         assert case.most(heaviest) >= weight * (1 - 1e-14)
-        if case.score(heaviest.first.mate)[0] == pytest.approx(weight):
+        if case.score(heaviest.first.counts)[0] == pytest.approx(weight):
             best = heaviest.best(case.pairing(case.pair, case.single), late)
             assert (best.stopped, best.bound) == ("time_limit", math.inf)
-            assert case.score(best.mate)[0] == pytest.approx(weight)
+            assert case.score(best.counts)[0] == pytest.approx(weight)
         timely = case.heaviest(Limits())
         best = timely.best(case.pairing(case.pair, case.single), late)
         assert best.stopped == "time_limit"
         assert best.bound >= gain
-        assert case.score(best.mate)[0] == pytest.approx(weight)
+        assert case.score(best.counts)[0] == pytest.approx(weight)

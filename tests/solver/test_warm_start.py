@@ -10,9 +10,9 @@ from dovetail.formulations.problems import Problem
 from dovetail.formulations.scores import score
 from dovetail.instances.generate import generate
 from dovetail.instances.objectives import OBJECTIVES
+from dovetail.solver.array_solver import start_counts
 from dovetail.solver.greedy import greedy_counts
 from dovetail.solver.types import Limits
-from dovetail.solver.warm_start import start_counts
 
 
 def worth(problem, counts):

@@ -11,7 +11,7 @@ from dovetail.executor.simulation.beliefs import Model, Noise
 from dovetail.executor.simulation.campaign import Campaign, Task, code_digest, require_possible
 from dovetail.executor.simulation.setup import Draws, Setup
 from dovetail.instances.errors import InputError, UnsupportedError
-from dovetail.solver.policies.fifo import Fifo
+from dovetail.solver.policies.exclusive import Fifo
 from tests.executor.simulation.worlds import trace, world
 
 JOBS = trace((0, 1, 10, "a"), (1, 2, 5, "b"))

@@ -17,7 +17,7 @@ from dovetail.instances.instance import Instance
 from dovetail.instances.slowdown_table import SlowdownTable
 from dovetail.predictors import save_model
 from dovetail.predictors.training import fit
-from dovetail.solver.policies.fifo import Fifo
+from dovetail.solver.policies.exclusive import Fifo
 from tests.executor.simulation.worlds import trace, world
 
 
