@@ -217,6 +217,11 @@ class Round:
         return self.workloads[int(self.jobs.workload[job])]
 
     @cached_property
+    def gangs_wait(self) -> bool:
+        """Whether a job waits that needs several GPUs."""
+        return bool((self.jobs.workers[~self.jobs.running] > 1).any())
+
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """The name of each workload, as entries have them."""
         return self.entries.workloads

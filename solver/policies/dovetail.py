@@ -36,7 +36,8 @@ class Dovetail:
     without it.
 
     Jobs that run stay where they are. ``Decision.proof`` is of the jobs that took part in the
-    round (``RoundProof.jobs``), those without room among them. What patience starts comes before it.
+    round (``RoundProof.jobs``), those that no GPU has room for among them. What patience starts
+    comes before it.
 
     The wait is bounded. A job that has waited for its patience P (``patience_s`` and
     ``patience_stretch`` times what it is believed to need) is given the GPUs that are believed to
