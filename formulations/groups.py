@@ -283,9 +283,8 @@ class _Lister(RowRules):
                 break
             residents = self._residents(classes)
             for template in self.round.entries.templates(model, held):
-                # As many of a workload must wait as there are places for it.
-                wanted = (template.free[:, :, None] == template.free[:, None]).sum(axis=2)
-                able = np.flatnonzero((self.counts[template.free] >= wanted).all(axis=1))
+                waiting = self.counts[template.free]
+                able = np.flatnonzero((waiting >= template.wanted).all(axis=1))
                 if len(able):
                     holder = np.repeat(np.arange(len(classes)), len(able))
                     joins = _Joins(

@@ -240,10 +240,10 @@ class Round:
         return self.machines.models
 
     @cached_property
-    def modes(self) -> Sequence[tuple[Mode, ...]]:
-        """The ways to run each workload."""
+    def modes(self) -> Mapping[int, tuple[Mode, ...]]:
+        """The ways to run each workload that a job has."""
         overhead = self.machines.rules.per_process_mib
-        return [modes(workload, overhead) for workload in self.workloads]
+        return {k: modes(self.workloads[k], overhead) for k in set(self.jobs.workload.tolist())}
 
     @cached_property
     def variants(self) -> tuple[tuple[Variant, ...], ...]:

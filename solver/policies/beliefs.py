@@ -109,6 +109,16 @@ class BeliefBook(Book):
             self._templates[key] = () if found is None else (found,)
         return self._templates[key]
 
+    @property
+    def least_modes(self) -> Floats:
+        """The least memory and the least stretch of each workload's modes, (workloads, 2)."""
+
+        def made() -> Floats:
+            ways = [[(mode.memory_mib, mode.stretch) for mode in of] for of in self._state.modes]
+            return np.array([np.min(of, axis=0) for of in ways], dtype=np.float64)
+
+        return self.once("least modes", made)
+
     def least_bounds(self, model: str, share: int | None) -> tuple[Floats, Floats]:
         """Return the least that gSLAs are held against where a job is joined that has a share.
 

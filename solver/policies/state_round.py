@@ -130,9 +130,7 @@ def may_join(state: State, jobs: Sequence[Job], hosts: Sequence[Host], book: Bel
     asked = most_bound(np.array([job.gsla for job in jobs]))
     of_host = np.array([job.workload for job, _ in hosts], dtype=np.int64)
     of_job = np.array([job.workload for job in jobs], dtype=np.int64)
-    least_need, least_stretch = np.array(
-        [[min(m.memory_mib for m in modes), min(m.stretch for m in modes)] for modes in state.modes]
-    )[of_job].T
+    least_need, least_stretch = book.least_modes[of_job].T
     found = np.zeros((len(hosts), len(jobs)), dtype=bool)
     for (model, share), rows in seats.items():
         there, joining = book.least_bounds(machines.models[model], share)
