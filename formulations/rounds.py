@@ -278,12 +278,14 @@ class Round:
     def classes(self) -> tuple[GpuClass, ...]:
         """The classes of interchangeable GPUs, in the order of their first GPU."""
         machines, residents = self.machines, self.residents
-        ids, kind = machines.gpu_ids, machines.kind
+        ids, kind, until_s = machines.gpu_ids, machines.kind, self.until_s
         members: dict[tuple[int, int, float], list[str]] = defaultdict(list)
+        nobody: tuple[Resident, ...] = ()
         for gpu in range(len(machines)) if self.gpus is None else self.gpus:
+            name = ids[gpu]
             # GPUs with the same residents have one tuple of them, whose hash would take longer.
-            held = id(residents.get(ids[gpu], ()))
-            members[kind[gpu], held, self.until_s.get(gpu, np.inf)].append(ids[gpu])
+            held = id(residents.get(name, nobody))
+            members[kind[gpu], held, until_s.get(gpu, np.inf)].append(name)
         first = (gpus[0] for gpus in members.values())
         closed = self._closed_gpus([gpu for gpu in first if gpu in residents])
         return tuple(
@@ -291,7 +293,7 @@ class Round:
                 *machines.kinds[kind],
                 residents.get(gpus[0], ()),
                 tuple(gpus),
-                closed.isdisjoint(gpus),
+                gpus[0] not in residents or closed.isdisjoint(gpus),
                 until,
             )
             for (kind, _, until), gpus in members.items()
