@@ -10,16 +10,19 @@ each job's best do not run out, that is what the plan of all these adds.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.formulations.groups import Groups
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.scores import score
-from dovetail.solver.types import MATCHING, OPTIMAL_GAP, Choice, relative_gap
+from dovetail.solver.types import MATCHING, OPTIMAL_GAP, Choice, Proven, relative_gap
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
 _ROUNDING = 1e-9
 
@@ -33,40 +36,53 @@ def own_best(problem: Problem) -> Choice | None:
         A round under an objective in one stage, in which starting nobody is worth 0.
     """
     groups = problem.groups
-    jobs = groups.round.jobs
-    pending = ~jobs.running[groups.job]
-    group = groups.group_of_member
-    starting = np.bincount(group, pending, len(groups))
     if not groups.complete:
         return None
-    adds = _added(groups, pending, starting)
-    one = np.flatnonzero(pending & (starting == 1)[group])
+    jobs, group = groups.round.jobs, groups.group_of_member
+    pending, adds = _pending(groups), _added(groups)
+    one = np.flatnonzero(pending & (np.bincount(group, pending, len(groups)) == 1)[group])
     order = one[np.lexsort((-adds[group[one]], groups.job[one]))]
     first = order[np.diff(groups.job[order], prepend=-1) != 0]
     first = first[adds[group[first]] > 0]
-    worth = np.zeros(len(jobs.ids))
+    worth = np.zeros(len(groups.round))
     worth[groups.job[first]] = adds[group[first]]
-    together = np.bincount(group, np.where(pending, worth[groups.job], 0.0), len(groups))
-    if (adds > together + _ROUNDING * np.abs(adds))[starting > 1].any():
-        return None
     counts = _placed(groups, problem.idle_counts, group[first], jobs.workers[groups.job[first]])
-    if counts is None:
+    proof = partial(_proven, worth)
+    claim = proof(problem)
+    if counts is None or claim.errors:
         return None
-    value, bound = score(groups, problem.values, counts).gain, float(worth @ jobs.workers)
-    if relative_gap(bound, value) > OPTIMAL_GAP:
+    value = score(groups, problem.values, counts).gain
+    if relative_gap(claim.bound, value) > OPTIMAL_GAP:
         return None
-    return Choice(counts, value, max(bound, value), np.inf, "complete", MATCHING)
+    return Choice(counts, value, max(claim.bound, value), np.inf, "complete", MATCHING, proof=proof)
 
 
-def _added(groups: Groups, pending: NDArray[np.bool_], starting: Floats) -> Floats:
+def _proven(worth: Floats, problem: Problem) -> Proven:
+    """Return the bound that prices of the jobs' workers prove, and whether they do."""
+    groups = problem.groups
+    paid = np.where(_pending(groups), worth[groups.job], 0.0)
+    together = np.bincount(groups.group_of_member, paid, len(groups))
+    adds = _added(groups)
+    errors: tuple[str, ...] = ()
+    if (worth < 0).any() or (adds > together + _ROUNDING * np.abs(adds)).any():
+        errors = ("a GPU adds more than those who start on it are worth",)
+    return Proven(float(worth @ groups.round.jobs.workers), errors)
+
+
+def _pending(groups: Groups) -> Bools:
+    """Tell which members would start, (m,)."""
+    return np.asarray(~groups.round.jobs.running[groups.job])
+
+
+def _added(groups: Groups) -> Floats:
     """Return the most that a GPU adds to starting nobody if it has a group, (n,).
 
     What a running job loses is lost once, however many of its GPUs others join: it counts only
     where one worker waits, or the job has one GPU.
     """
-    jobs = groups.round.jobs
-    waiting = np.unique(groups.job[pending])
-    counts = ~pending & ((jobs.workers[waiting].sum() <= 1) | (jobs.holds[groups.job] == 1))
+    jobs, pending = groups.round.jobs, _pending(groups)
+    waiting = jobs.workers[np.unique(groups.job[pending])].sum()
+    counts = (waiting <= 1) | (jobs.holds[groups.job] == 1)
     gain = np.where(pending, groups.gain / jobs.workers[groups.job], groups.gain * counts)
     return np.bincount(groups.group_of_member, gain, len(groups)) + groups.value
 

@@ -109,7 +109,7 @@ class Auto:
     def solve(self, problem: Problem, limits: Limits) -> Choice:
         """Return the answer of the solver that fits; ``note`` says which and why."""
         if problem.values.grouped and (choice := own_best(problem)) is not None:
-            return choice
+            return replace(choice, note="auto needed no search: no job is in another's way")
         try:
             choice = best_in_pairs(problem, limits)
         except UnsupportedError as refusal:
