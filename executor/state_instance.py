@@ -49,7 +49,7 @@ def instance_of(
     shared = [workload for workload in used if workload not in alone]
     return Instance(
         name="live",
-        cluster=_only(cluster, gpus),
+        cluster=_only(cluster, cluster.nodes, gpus),
         workloads={state.names[k]: state.workloads[k] for k in used},
         jobs=tuple(_record(state, job) for job in jobs),
         slowdowns=tuple(_entries(state, shared)),
@@ -70,6 +70,7 @@ def instance_of_starts(state: State, starts: Sequence[Start]) -> Instance:
     held = joined.union(*(job.gpus for job in hosts.values()))
     near = {gpu for gpu in held if machines.node[gpu] not in state.down}
     gpus = sorted(near)
+    nodes = [machines.rules.nodes[k] for k in sorted({machines.node[gpu] for gpu in gpus})]
     running = {job.number: job for gpu in gpus for job in state.residents[gpu]}
     jobs = [_record(state, start.job) for start in starts]
     jobs += [_record(state, running[number], near) for number in sorted(running)]
@@ -77,7 +78,7 @@ def instance_of_starts(state: State, starts: Sequence[Start]) -> Instance:
     companies = _companies(state, starts, gpus)
     return Instance.model_construct(
         name="starts",
-        cluster=_only(machines.rules, {machines.gpu_ids[gpu] for gpu in gpus}),
+        cluster=_only(machines.rules, nodes, {machines.gpu_ids[gpu] for gpu in gpus}),
         workloads=FrozenDict((state.names[k], state.workloads[k]) for k in used),
         jobs=tuple(jobs),
         slowdowns=tuple(_entry(state, model, company) for model, company in companies),
@@ -124,10 +125,10 @@ def _companies(
     return found
 
 
-def _only(cluster: Cluster, gpus: Collection[str]) -> Cluster:
-    """Return the cluster with these GPUs alone, and the nodes that have any of them."""
+def _only(cluster: Cluster, among: Iterable[Node], gpus: Collection[str]) -> Cluster:
+    """Return the cluster with these GPUs alone, and those of some nodes that have any of them."""
     nodes = []
-    for node in cluster.nodes:
+    for node in among:
         devices = tuple(gpu for gpu in node.devices if gpu.id in gpus)
         if devices:
             nodes.append(Node.model_construct(id=node.id, rack=node.rack, gpus=devices))

@@ -183,6 +183,7 @@ class Completion(JobValues):
             self._due[job] = compiled.slowdown_now[job] * self._left[model][job]
         last = self._forecast.last_s * (1 + ROUNDING)
         self._last_s = last if gpu_price == 0 else math.inf
+        self._latest: tuple[Rows, Floats] | None = None
 
     def gain(self, job: Ints, slowdown: Floats, model: str) -> Floats:
         """Return what each job gains at its slowdown as if it shared until it ends."""
@@ -217,7 +218,15 @@ class Completion(JobValues):
         return np.asarray(gain)
 
     def _ends(self, rows: Rows, job: Ints) -> Floats:
-        """Return when each job of a group ends, seconds from now."""
+        """Return when each job of a group ends, seconds from now.
+
+        Those of the latest rows are kept: what is asked for the gains is asked for the value next.
+        """
+        if self._latest is None or self._latest[0] is not rows:
+            self._latest = rows, self._ends_of(rows, job)
+        return self._latest[1]
+
+    def _ends_of(self, rows: Rows, job: Ints) -> Floats:
         model = self._round.class_model[rows.gpu_class]
         left = np.empty(job.shape)
         for k, name in enumerate(self._round.models):

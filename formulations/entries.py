@@ -114,6 +114,11 @@ class Template:
     tail: Floats
     power_w: Floats
 
+    @cached_property
+    def wanted(self) -> Ints:
+        """How many places the workload of each free place has in all, (s, size - held)."""
+        return np.asarray((self.free[:, :, None] == self.free[:, None]).sum(axis=2))
+
     @classmethod
     def joined(cls, parts: Sequence[Template]) -> Template:
         """Return the rows of templates (at least one) with as many members there and free."""

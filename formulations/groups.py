@@ -283,7 +283,8 @@ class _Lister(RowRules):
                 break
             residents = self._residents(classes)
             for template in self.round.entries.templates(model, held):
-                able = np.flatnonzero((self.counts[template.free] > 0).all(axis=1))
+                waiting = self.counts[template.free]
+                able = np.flatnonzero((waiting >= template.wanted).all(axis=1))
                 if len(able):
                     holder = np.repeat(np.arange(len(classes)), len(able))
                     joins = _Joins(
@@ -493,6 +494,7 @@ class _Lister(RowRules):
         """Return the rows as groups, class by class and in their order within a class."""
         parts = list(parts)
         of = [(part, self.job[part.variant]) for part in parts]
+        worth = [(self.values.gains(p, j).ravel(), self.values.value(p, j)) for p, j in of]
         sizes = joined_ints([np.full(len(p), p.variant.shape[1]) for p in parts])
         gpu_class = joined_ints([p.gpu_class for p in parts])
         order = np.argsort(gpu_class, kind="stable")
@@ -510,8 +512,8 @@ class _Lister(RowRules):
             share=joined_ints([p.share.ravel() for p in parts])[member],
             slowdown=joined_floats([p.slowdown.ravel() for p in parts])[member],
             power_w=joined_floats([p.power_w for p in parts])[order],
-            gain=joined_floats([self.values.gains(p, j).ravel() for p, j in of])[member],
-            value=joined_floats([self.values.value(p, j) for p, j in of])[order],
+            gain=joined_floats([gain for gain, _ in worth])[member],
+            value=joined_floats([value for _, value in worth])[order],
             variants=self.variants,
             complete=self.complete,
         )

@@ -45,11 +45,12 @@ class _Packer:
             self._left[group] -= 1
         self._machines = groups.round.machines
         self._free: dict[int, dict[int, list[str]]] = {}
+        node, number = self._machines.node, self._machines.number
         for index in dict.fromkeys(groups.gpu_class[np.flatnonzero(counts)].tolist()):
             by_node: dict[int, list[str]] = defaultdict(list)
             for gpu in groups.round.classes[index].gpus:
                 if gpu not in settled:
-                    by_node[self._machines.node_of(gpu)].append(gpu)
+                    by_node[node[number[gpu]]].append(gpu)
             self._free[index] = by_node
 
     def pack(self) -> Mapping[str, int]:

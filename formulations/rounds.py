@@ -217,6 +217,11 @@ class Round:
         return self.workloads[int(self.jobs.workload[job])]
 
     @cached_property
+    def gangs_wait(self) -> bool:
+        """Whether a job waits that needs several GPUs."""
+        return bool((self.jobs.workers[~self.jobs.running] > 1).any())
+
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """The name of each workload, as entries have them."""
         return self.entries.workloads
@@ -235,10 +240,10 @@ class Round:
         return self.machines.models
 
     @cached_property
-    def modes(self) -> Sequence[tuple[Mode, ...]]:
-        """The ways to run each workload."""
+    def modes(self) -> Mapping[int, tuple[Mode, ...]]:
+        """The ways to run each workload that a job has."""
         overhead = self.machines.rules.per_process_mib
-        return [modes(workload, overhead) for workload in self.workloads]
+        return {k: modes(self.workloads[k], overhead) for k in set(self.jobs.workload.tolist())}
 
     @cached_property
     def variants(self) -> tuple[tuple[Variant, ...], ...]:
@@ -273,12 +278,14 @@ class Round:
     def classes(self) -> tuple[GpuClass, ...]:
         """The classes of interchangeable GPUs, in the order of their first GPU."""
         machines, residents = self.machines, self.residents
-        ids, kind = machines.gpu_ids, machines.kind
+        ids, kind, until_s = machines.gpu_ids, machines.kind, self.until_s
         members: dict[tuple[int, int, float], list[str]] = defaultdict(list)
+        nobody: tuple[Resident, ...] = ()
         for gpu in range(len(machines)) if self.gpus is None else self.gpus:
+            name = ids[gpu]
             # GPUs with the same residents have one tuple of them, whose hash would take longer.
-            held = id(residents.get(ids[gpu], ()))
-            members[kind[gpu], held, self.until_s.get(gpu, np.inf)].append(ids[gpu])
+            held = id(residents.get(name, nobody))
+            members[kind[gpu], held, until_s.get(gpu, np.inf)].append(name)
         first = (gpus[0] for gpus in members.values())
         closed = self._closed_gpus([gpu for gpu in first if gpu in residents])
         return tuple(
@@ -286,7 +293,7 @@ class Round:
                 *machines.kinds[kind],
                 residents.get(gpus[0], ()),
                 tuple(gpus),
-                closed.isdisjoint(gpus),
+                gpus[0] not in residents or closed.isdisjoint(gpus),
                 until,
             )
             for (kind, _, until), gpus in members.items()

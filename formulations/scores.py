@@ -123,7 +123,7 @@ def fitting(groups: Groups) -> Groups:
     share whole, beside the same jobs everywhere. GPUs are counted on which a group allows that; a
     group left out may leave too few of them to another gang, so that is done until nothing changes.
     """
-    while not (keep := _has_room(groups)).all():
+    while groups.round.gangs_wait and not (keep := _has_room(groups)).all():
         groups = groups.take(keep)
     return groups
 

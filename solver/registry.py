@@ -18,6 +18,7 @@ from dovetail.solver.milp import Milp
 from dovetail.solver.networkx_solver import NetworkxSolver
 from dovetail.solver.outside import PREFIX, class_at, path_of
 from dovetail.solver.own_backend import OwnBackend
+from dovetail.solver.own_best import own_best
 from dovetail.solver.reduced_cost_fixing import ReducedCostFixing
 from dovetail.solver.types import Choice, Limits
 
@@ -73,12 +74,17 @@ def round_solver(solver: Solver | Backend) -> Solver:
 
 
 class Auto:
-    """Takes ``matching`` where jobs share in pairs and ``highs`` elsewhere, and says why."""
+    """Takes ``matching`` where jobs share in pairs and ``highs`` elsewhere, and says why.
+
+    Where no job is in another's way there is nothing to search for (``own_best``).
+    """
 
     name = "auto"
 
     def solve(self, problem: Problem, limits: Limits) -> Choice:
         """Return the answer of the solver that fits; ``note`` says which and why."""
+        if problem.values.grouped and (choice := own_best(problem)) is not None:
+            return replace(choice, note="auto needed no search: no job is in another's way")
         try:
             choice = best_in_pairs(problem, limits)
         except UnsupportedError as refusal:

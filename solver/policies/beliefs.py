@@ -109,6 +109,35 @@ class BeliefBook(Book):
             self._templates[key] = () if found is None else (found,)
         return self._templates[key]
 
+    @property
+    def least_modes(self) -> Floats:
+        """The least memory and the least stretch of each workload's modes, (workloads, 2)."""
+
+        def made() -> Floats:
+            ways = [[(mode.memory_mib, mode.stretch) for mode in of] for of in self._state.modes]
+            return np.array([np.min(of, axis=0) for of in ways], dtype=np.float64)
+
+        return self.once("least modes", made)
+
+    def least_bounds(self, model: str, share: int | None) -> tuple[Floats, Floats]:
+        """Return the least that gSLAs are held against where a job is joined that has a share.
+
+        Returns
+        -------
+        there, joining : (workloads, workloads) float
+            Of the job that is there (rows) and of the one that joins it (columns), without
+            their sub-batches; inf where they may not share.
+        """
+
+        def made() -> tuple[Floats, Floats]:
+            m, (there, back) = self._table.models.index(model), self._caps_beside(share)
+            known = ~np.isnan(self._slowdown[m])
+            bound = np.where(known, np.fmin(self._upper[m], self._tail[m]), np.inf)
+            own, other = bound[there], bound[back]
+            return own.min(axis=0, initial=np.inf), other.min(axis=0, initial=np.inf).T
+
+        return self.once(f"least bounds on {model} beside {share}", made)
+
     def _template(self, model: int, held: tuple[Member, ...]) -> Template | None:
         a, b, there, back = self._beside(held[0]) if held else self._from_scratch()
         slowdown = np.stack(
@@ -150,6 +179,14 @@ class BeliefBook(Book):
     def _beside(self, member: Member) -> tuple[Ints, Ints, Ints, Ints]:
         """Return workloads and caps of every pair with a member, which comes first."""
         name, share = member
+        there, back = self._caps_beside(share)
+        count = len(self.workloads)
+        other = np.tile(np.arange(count), len(there))
+        own = np.full(len(other), self._number[name])
+        return own, other, there.repeat(count), back.repeat(count)
+
+    def _caps_beside(self, share: int | None) -> tuple[Ints, Ints]:
+        """Return the caps at which others may join a job with a share, and their mirrors."""
         table, rules = self._table, self.rules
         found = [
             (k, table.caps_place[y, x])
@@ -158,11 +195,8 @@ class BeliefBook(Book):
             and (y is None or y in rules.shares)
             and (x or 0) + (y or 0) <= rules.share_sum
         ]
-        count = len(self.workloads)
-        there = np.array([k for k, _ in found], dtype=np.int64).repeat(count)
-        back = np.array([k for _, k in found], dtype=np.int64).repeat(count)
-        other = np.tile(np.arange(count), len(found))
-        return np.full(len(other), self._number[name]), other, there, back
+        there, back = np.array(found, dtype=np.int64).reshape(-1, 2).T
+        return there, back
 
 
 def _usable_caps(state: State) -> tuple[list[int], list[int]]:

@@ -19,7 +19,7 @@ from dovetail.solver.policies.placement import idle_gpus
 from dovetail.solver.policies.policy import NOTHING, Decision, RoundProof
 from dovetail.solver.policies.queue_forecast import Queue, believed_ends
 from dovetail.solver.policies.state import Job, Reservation, State
-from dovetail.solver.policies.state_round import StateRound, joinable
+from dovetail.solver.policies.state_round import StateRound, joinable, may_join
 from dovetail.solver.registry import Auto
 from dovetail.solver.types import Limits, relative_gap
 
@@ -36,7 +36,8 @@ class Dovetail:
     without it.
 
     Jobs that run stay where they are. ``Decision.proof`` is of the jobs that took part in the
-    round (``RoundProof.jobs``). What patience starts comes before it.
+    round (``RoundProof.jobs``), those that no GPU has room for among them. What patience starts
+    comes before it.
 
     The wait is bounded. A job that has waited for its patience P (``patience_s`` and
     ``patience_stretch`` times what it is believed to need) is given the GPUs that are believed to
@@ -119,9 +120,16 @@ class Dovetail:
         """Enter the best starts of the queue's jobs into the decision."""
         if self._book is None or not self._book.is_of(draft.state):
             self._book = BeliefBook(draft.state, self.margin)
-        hosts = () if self._all_alone(draft, queue.jobs, lent_s) else joinable(draft, lent_s)
-        of_state = StateRound(draft, queue.jobs, hosts, self._book, lent_s)
-        forecast = queue.forecast.take(np.arange(len(queue.jobs)))
+        hosts = [] if self._all_alone(draft, queue.jobs, lent_s) else joinable(draft, lent_s)
+        joins = may_join(draft.state, queue.jobs, hosts, self._book)
+        room = draft.idle_total + np.array([len(host.gpus) for host in hosts], dtype=int) @ joins
+        able = np.flatnonzero([job.workers for job in queue.jobs] <= room)
+        if not len(able):
+            return RoundProof(0.0, 0.0, 0.0, len(queue.jobs))
+        hosts = [hosts[k] for k in np.flatnonzero(joins[:, able].any(axis=1))]
+        jobs = [queue.jobs[k] for k in able]
+        of_state = StateRound(draft, jobs, hosts, self._book, lent_s)
+        forecast = queue.forecast.take(able)
         values = Completion(of_state.round, forecast, self.gpu_price)
         limit = None if math.isinf(self.time_limit_s) else self.time_limit_s
         limits = Limits.of(limit, gap=0.0, seed=0)

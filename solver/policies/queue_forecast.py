@@ -62,12 +62,11 @@ def remaining_work(jobs: Sequence[Job], now: float) -> Floats:
 
 def _busy_seconds(draft: Draft, ends: Mapping[int, float]) -> Floats:
     """Return the seconds until each busy GPU is believed to be idle, in ascending order."""
-    until: dict[int, float] = {}
-    for job, gpus in draft.placed():
-        end = ends[job.number]
-        for gpu in gpus:
-            until[gpu] = max(end, until.get(gpu, end))
-    return np.sort(np.array(list(until.values()), dtype=np.float64)) - draft.state.now
+    placed = list(draft.placed())
+    end = np.repeat([ends[job.number] for job, _ in placed], [len(gpus) for _, gpus in placed])
+    until = np.full(len(draft.state.machines), -np.inf)
+    np.maximum.at(until, [gpu for _, gpus in placed for gpu in gpus], end)
+    return np.sort(until[until > -np.inf]) - draft.state.now
 
 
 def believed_ends(state: State) -> dict[int, float]:

@@ -7,15 +7,19 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dovetail.formulations.groups import Groups
 from dovetail.formulations.placement import place
 from dovetail.formulations.rounds import Jobs, Round
+from dovetail.formulations.rules import most_bound
 from dovetail.solver.policies.beliefs import BeliefBook
 from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.queue_forecast import remaining_work
 from dovetail.solver.policies.state import Job, State
 from dovetail.solver.types import Choice
+
+Bools = NDArray[np.bool_]
 
 
 class Host(NamedTuple):
@@ -90,17 +94,52 @@ class StateRound:
 
 
 def joinable(draft: Draft, lent_s: Mapping[int, float]) -> list[Host]:
-    """Return the running jobs that a waiting job may join; none that holds a reserved GPU."""
+    """Return the running jobs that others may join; none that holds a reserved GPU."""
     state = draft.state
     rules = state.machines.rules
     if rules.max_jobs_per_gpu < 2:
         return []
-    found = []
-    for job in state.running.values():
-        alone = tuple(gpu for gpu in job.gpus if len(state.residents[gpu]) == 1)
-        whole = rules.gang_sharing == "partial" or len(alone) == job.workers
-        if alone and whole and lent_s.keys().isdisjoint(job.gpus):
-            found.append(Host(job, alone))
+    alone: dict[int, list[int]] = defaultdict(list)
+    for gpu, held in enumerate(state.residents):
+        if len(held) == 1:
+            alone[held[0].number].append(gpu)
+    partial, kept = rules.gang_sharing == "partial", lent_s.keys()
+    hosts = [Host(state.running[number], tuple(gpus)) for number, gpus in alone.items()]
+    return [
+        Host(job, gpus)
+        for job, gpus in hosts
+        if (partial or len(gpus) == job.workers) and kept.isdisjoint(job.gpus)
+    ]
+
+
+def may_join(state: State, jobs: Sequence[Job], hosts: Sequence[Host], book: BeliefBook) -> Bools:
+    """Tell which waiting jobs (columns) may join which running ones (rows), as far as is cheap.
+
+    Memory, gSLAs and whether their slowdowns are believed at all; what is False breaks a rule
+    at every share and sub-batch.
+    """
+    machines = state.machines
+    seats: dict[tuple[int, int | None], list[int]] = defaultdict(list)
+    for k, (job, gpus) in enumerate(hosts):
+        for share in {None} if job.shares is None else {job.share_on(gpu) for gpu in gpus}:
+            seats[machines.model[gpus[0]], share].append(k)
+    mode = [state.modes[job.workload][job.mode] for job, _ in hosts]
+    stretch = np.array([each.stretch for each in mode])
+    need = np.array([each.memory_mib for each in mode])
+    accepted = most_bound(np.array([job.gsla for job, _ in hosts]))
+    asked = most_bound(np.array([job.gsla for job in jobs]))
+    of_host = np.array([job.workload for job, _ in hosts], dtype=np.int64)
+    of_job = np.array([job.workload for job in jobs], dtype=np.int64)
+    least_need, least_stretch = book.least_modes[of_job].T
+    found = np.zeros((len(hosts), len(jobs)), dtype=bool)
+    for (model, share), rows in seats.items():
+        there, joining = book.least_bounds(machines.models[model], share)
+        cells = np.ix_(of_host[rows], of_job)
+        found[rows] |= (
+            (there[cells] * stretch[rows, None] <= accepted[rows, None])
+            & (joining[cells] * least_stretch <= asked)
+            & (need[rows, None] + least_need <= machines.memory_by_model[model][1])
+        )
     return found
 
 
