@@ -182,20 +182,21 @@ class _Laps:
 
     def __init__(self) -> None:
         from dovetail.formulations import problems
-        from dovetail.solver import exact_pairs, rounds, table_pairs
+        from dovetail.solver import exact_pairs, rounds
+        from dovetail.solver.pairing import SplitValues
 
         self._seconds: dict[str, float] = {}
         self._inside = 0.0
-        for module, function, name in (
+        for owner, function, name in (
             (problems, "pair_tables", "tables of the workloads"),
-            (table_pairs, "best_splits", "best splits"),
+            (SplitValues, "rounded", "best splits"),
             (exact_pairs, "match_pairs", "matching"),
             (exact_pairs, "solve_in_stages", "chosen groups"),
             (rounds, "placed", "GPUs"),
             (rounds, "check", "check of the plan"),
             (rounds, "reasons", "reasons of waiting jobs"),
         ):
-            setattr(module, function, self._timed(name, getattr(module, function)))
+            setattr(owner, function, self._timed(name, getattr(owner, function)))
 
     def taken(self, total: float) -> dict[str, float]:
         """Return the seconds of each step, and of the rest, and begin anew."""

@@ -134,17 +134,15 @@ class Heaviest:
         limits : Limits
             When to stop.
         """
-        decided = self._decided
+        decided, pair = self._decided, np.asarray(pairing.pair)
         alone = np.where(decided.may_run_alone, pairing.alone, np.nan)
-        largest = max(
-            _largest(pairing.pair, decided.which), _largest(pairing.alone, decided.may_run_alone)
-        )
+        largest = max(_largest(pair, decided.which), _largest(pairing.alone, decided.may_run_alone))
         undecided = float(np.abs(decided.undecided).max(initial=0.0))
 
         def at(price: float) -> tuple[Maximum, float]:
             bonus = price * decided.undecided
             value = pairing.pairs.sums(bonus)
-            value += pairing.pair
+            value += pair
             found = match_pairs(
                 pairing.pairs.matrix(value, decided.which),
                 alone + bonus,
@@ -178,7 +176,7 @@ class Heaviest:
         Each job that all of them place bears half of a pair's loss or its own alone.
         """
         decided = self._decided
-        pairs = pairing.pairs.least(-pairing.pair, decided.which)
+        pairs = pairing.pairs.least(-np.asarray(pairing.pair), decided.which)
         own = np.minimum(pairs / 2, np.where(decided.may_run_alone, -pairing.alone, np.inf))
         return float(own[decided.required].sum()) - pairing.constant
 

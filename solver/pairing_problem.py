@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from dovetail.formulations.arrays import Bools, Ints
 from dovetail.formulations.groups import Groups
+from dovetail.solver.pairing import SplitValues
 
 Floats = NDArray[np.floating[Any]]
 
@@ -33,11 +35,16 @@ class PairMatrix:
 
     Attributes
     ----------
-    may_share : (jobs, jobs) bool
-        Which jobs may share, symmetric; False on the diagonal.
+    values : float array or SplitValues
+        Whose matrix is made only where plans are sought in two stages.
     """
 
-    may_share: Bools
+    values: Floats | SplitValues
+
+    @cached_property
+    def may_share(self) -> Bools:
+        """Which jobs may share, symmetric; False on the diagonal."""
+        return ~np.isnan(np.asarray(self.values))
 
     def among(self, jobs: Bools) -> Bools:
         """Return the mask of the pairs both of whose jobs are named."""
@@ -63,9 +70,12 @@ class PairMatrix:
         """Return where the values of pairs are."""
         return first, second
 
-    def matrix(self, value: Floats, which: Bools | None = None) -> Floats:
+    def matrix(
+        self, value: Floats | SplitValues, which: Bools | None = None
+    ) -> Floats | SplitValues:
         """Return the values as ``match_pairs`` takes them; ``value`` may be overwritten."""
         if which is not None:
+            assert isinstance(value, np.ndarray)
             value[~which] = np.nan
         return value
 
@@ -140,7 +150,7 @@ class PairingProblem:
     ----------
     pairs : PairList or PairMatrix
         The jobs that may share.
-    pair : float array
+    pair : float array or SplitValues
         The value of each pair, of the form that the pairs have.
     alone : (jobs,) float
         The value of each job alone; NaN where it may not be.
@@ -158,7 +168,7 @@ class PairingProblem:
     """
 
     pairs: PairSet
-    pair: Floats
+    pair: Floats | SplitValues
     alone: Floats
     constant: float
     size: Ints

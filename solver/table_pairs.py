@@ -11,7 +11,7 @@ from dovetail.formulations.groups import Groups, idle_counts, list_chosen
 from dovetail.formulations.pair_tables import PairTables
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.scores import score
-from dovetail.solver.pairing import BestSplits, best_splits
+from dovetail.solver.pairing import SplitValues
 from dovetail.solver.pairing_problem import PairingProblem, PairMatrix
 from dovetail.solver.types import MOST_GROUPS
 
@@ -32,7 +32,7 @@ class TablePairs:
         The round.
     tables : PairTables
         Its tables: ``required``, ``size`` and ``capacity`` among them.
-    pairs : BestSplits
+    pairs : SplitValues
         The gain of each pair at its best split.
     alone : (n,) float
         The gain of each job alone; NaN where it may not be, or is not to be decided.
@@ -42,7 +42,7 @@ class TablePairs:
 
     problem: Problem
     tables: PairTables
-    pairs: BestSplits
+    pairs: SplitValues
     alone: Floats
     fixed_gain: float
 
@@ -50,8 +50,8 @@ class TablePairs:
     def pairing(self) -> PairingProblem:
         """The plans, worth what they gain."""
         return PairingProblem(
-            pairs=PairMatrix(~np.isnan(self.pairs.value)),
-            pair=self.pairs.value,
+            pairs=PairMatrix(self.pairs),
+            pair=self.pairs,
             alone=self.alone,
             constant=self.fixed_gain,
             size=self.tables.size,
@@ -66,7 +66,7 @@ class TablePairs:
             return idle_counts(groups), groups
         jobs = np.arange(len(mate))
         first = jobs[mate > jobs]
-        shares = self.tables.shares[self.pairs.split[first, mate[first]]]
+        shares = self.tables.shares[self.pairs.best(first, mate[first])[1]]
         pairs = np.stack([first, mate[first]], axis=1)
         groups = list_chosen(self.problem.round, self.problem.values, pairs, shares)
         start, last = groups.job[groups.start[:-1]], groups.job[groups.start[1:] - 1]
@@ -86,7 +86,7 @@ def table_pairs(problem: Problem) -> TablePairs | None:
     if len(problem.round) <= _LISTED_JOBS or problem.tables is None:
         return None
     tables = problem.tables
-    pairs = best_splits(
+    pairs = SplitValues(
         tables.slowdown,
         tables.kind,
         bound=tables.bound,
@@ -101,8 +101,9 @@ def table_pairs(problem: Problem) -> TablePairs | None:
         gain="slowdown" if tables.minimised else "throughput",
     )
     alone, fixed_gain = _apart(problem, tables)
-    groups = np.count_nonzero(~np.isnan(pairs.value)) // 2 + np.count_nonzero(~np.isnan(alone))
-    if groups * len(problem.round.machines.node_ids) <= MOST_GROUPS:
+    most = MOST_GROUPS // len(problem.round.machines.node_ids)
+    groups = np.count_nonzero(~np.isnan(alone))
+    if groups <= most and groups + np.count_nonzero(~np.isnan(np.asarray(pairs))) // 2 <= most:
         return None
     return TablePairs(problem, tables, pairs, alone, fixed_gain)
 

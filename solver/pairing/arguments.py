@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from dovetail.instances.errors import ArgumentError
 
@@ -23,13 +24,46 @@ LARGEST_SIZE = 2**40
 """GPUs of one job: prices times GPUs, over all jobs, stay within 63 bits."""
 
 
+class PairValues(ABC):
+    """The values of all pairs of jobs, made where they are asked for.
+
+    Attributes
+    ----------
+    shape : (int, int)
+        Of the matrix that it stands for, which ``numpy.asarray`` makes; NaN where two jobs may
+        not share.
+    """
+
+    shape: tuple[int, int]
+
+    @property
+    @abstractmethod
+    def largest(self) -> float:
+        """A bound on the magnitude of all values."""
+
+    @abstractmethod
+    def rounded(self, jobs: Ints, scale: float) -> tuple[NDArray[np.int32], Ints]:
+        """Return the values among some jobs in units of 1 / scale, and how many each may join.
+
+        They are rounded up; ``dense.FORBIDDEN`` where two jobs may not share.
+        """
+
+    @abstractmethod
+    def __getitem__(self, pairs: tuple[Ints, Ints]) -> Floats:
+        """Return the values of some pairs."""
+
+    @abstractmethod
+    def __array__(self, dtype: DTypeLike = None, copy: bool | None = None) -> Floats:
+        """Return the matrix."""
+
+
 @dataclass(frozen=True)
 class Problem:
     """The checked arguments of ``match_pairs``.
 
     Attributes
     ----------
-    pair_value : (n, n) float, or scipy.sparse csr array
+    pair_value : (n, n) float, scipy.sparse csr array, or PairValues
         In the sparse array every pair is stored once at most, in order.
     single_value : (n,) float
         -inf where a job may not run alone.
@@ -51,7 +85,7 @@ class Problem:
     @property
     def is_sparse(self) -> bool:
         """Whether the pairs are given as a sparse array."""
-        return not isinstance(self.pair_value, np.ndarray)
+        return bool(sp.issparse(self.pair_value))
 
     @property
     def gpus_per_unit(self) -> int:
@@ -109,11 +143,11 @@ def _pair_values(pair_value: Any) -> Any:  # noqa: ANN401
     if sp.issparse(pair_value):
         pairs = sp.csr_array(pairs, dtype=np.float64, copy=True)
         pairs.sum_duplicates()
-    else:
+    elif not isinstance(pair_value, PairValues):
         pairs = np.ascontiguousarray(pairs)
         if pairs.dtype not in (np.float32, np.float64):
             pairs = pairs.astype(np.float64)
-    if pairs.ndim != 2 or pairs.shape[0] != pairs.shape[1]:
+    if len(pairs.shape) != 2 or pairs.shape[0] != pairs.shape[1]:
         raise ArgumentError(f"pair_value must be a square matrix, got shape {pairs.shape}")
     return pairs
 

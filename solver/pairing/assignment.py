@@ -225,7 +225,8 @@ def augment_rows(
     """Assign ``free[first:last]``, each along a shortest augmenting path (Dijkstra).
 
     Lengths are the reduced costs u_i + v_j - profit. Every column can be reached, because every
-    row may take its own.
+    row may take its own. Columns at no further distance need no heap, and those beyond the
+    nearest free column so far are not kept.
     """
     n = alone.size
     distance = np.full(n, _INFINITE, np.int64)
@@ -233,6 +234,7 @@ def augment_rows(
     final = np.zeros(n, np.bool_)
     touched = np.empty(n, np.int64)
     passed = np.empty(n, np.int64)
+    tight = np.empty(n, np.int64)
     key = np.empty(head.size + n + 1, np.int64)
     item = np.empty(head.size + n + 1, np.int64)
     for t in range(first, last):
@@ -240,8 +242,11 @@ def augment_rows(
         touches = 0
         passes = 0
         size = _EMPTY
+        ready = _EMPTY
         i = source
         length = np.int64(0)
+        nearest = np.int64(_INFINITE)
+        end = -1
         while True:
             for e in range(start[i], start[i + 1] + 1):
                 if e < start[i + 1]:
@@ -250,29 +255,38 @@ def augment_rows(
                 else:
                     j = i
                     x = 2 * alone[i]
-                if final[j]:
-                    continue
                 d = length + u[i] + v[j] - x
-                if d < distance[j]:
+                if d < distance[j] and d < nearest:
                     if distance[j] == _INFINITE:
                         touched[touches] = j
                         touches += 1
                     distance[j] = d
                     before[j] = i
-                    size = push(key, item, size, d, j)
-            while True:
-                d = key[0]
+                    if owner[j] < 0:
+                        nearest = d
+                        end = j
+                    elif d > length:
+                        size = push(key, item, size, d, j)
+                    else:
+                        tight[ready] = j
+                        ready += 1
+            if ready > 0 and nearest > length:
+                ready -= 1
+                j = tight[ready]
+            else:
+                while size > 0 and (final[item[0]] or key[0] > distance[item[0]]):
+                    size = pop(key, item, size)
+                if size == 0 or key[0] >= nearest:
+                    break
+                length = key[0]
                 j = item[0]
                 size = pop(key, item, size)
-                if not final[j] and d == distance[j]:
-                    break
-            length = d
             final[j] = True
-            if owner[j] < 0:
-                break
             passed[passes] = j
             passes += 1
             i = owner[j]
+        length = nearest
+        j = end
         u[source] -= length
         for k in range(passes):
             c = passed[k]

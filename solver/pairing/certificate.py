@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.solver.pairing.arguments import Problem, checked, require_in_range
+from dovetail.solver.pairing.arguments import PairValues, Problem, checked, require_in_range
 
 if TYPE_CHECKING:
     from dovetail.solver.pairing.matching import Matching
@@ -121,6 +121,8 @@ def certificate_errors(
     ArgumentError
         Where an argument other than the matching breaks its rule.
     """
+    if isinstance(pair_value, PairValues):
+        pair_value = np.asarray(pair_value)
     problem = checked(pair_value, single_value, gpus, size, required)
     require_in_range(_largest(problem))
     malformed = [*_shape_errors(matching, problem)]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dovetail.instances.errors import ArgumentError
 from dovetail.solver.pairing import dense
-from dovetail.solver.pairing.arguments import Problem, require_in_range
+from dovetail.solver.pairing.arguments import PairValues, Problem, require_in_range
 from dovetail.solver.pairing.compilation import Run, over_rows
 from dovetail.solver.pairing.graph import Graph
 from dovetail.solver.pairing.size_class import NOT_ALONE, ClassData, complete_graph
@@ -105,6 +105,8 @@ def _largest_pair(problem: Problem, run: Run) -> float:
     """Return the largest magnitude of a pair's value, and check that the values are sound."""
     if problem.is_sparse:
         return _largest_sparse(problem)
+    if isinstance(problem.pair_value, PairValues):
+        return problem.pair_value.largest
     n = len(problem)
     largest = np.zeros(n)
     asymmetric = np.full(n, -1, dtype=np.int64)
@@ -153,6 +155,9 @@ def _class_pairs(
     """Return the rounded pairs of a class: dense, and as a graph where they are few."""
     if problem.is_sparse:
         return None, _sparse_class(problem, nodes, scale, run)
+    if isinstance(problem.pair_value, PairValues):
+        fixed, allowed = problem.pair_value.rounded(nodes, scale)
+        return fixed, complete_graph(fixed, run, allowed)
     m = len(nodes)
     fixed = np.empty((m, m), dtype=np.int32)
     allowed = np.zeros(m, dtype=np.int64)

@@ -52,7 +52,7 @@ from dovetail.solver.pairing.gangs import ConcaveValue, Incumbent, close_gap
 from dovetail.solver.pairing.greedy import greedy_partners
 from dovetail.solver.pairing.prices import Prices, Start, known, sampled
 from dovetail.solver.pairing.size_class import ClassStart, SizeClass, Tangent, exact_sum
-from dovetail.solver.pairing.splits import best_splits
+from dovetail.solver.pairing.splits import SplitValues, best_splits
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -114,7 +114,7 @@ def match_pairs(
 
     Parameters
     ----------
-    pair_value : (n, n) float array or scipy.sparse array
+    pair_value : (n, n) float array, scipy.sparse array or SplitValues
         Value of each pair, symmetric. NaN or -inf: may not share; in a sparse array also what
         is absent. The diagonal is ignored.
     single_value : (n,) float, optional
@@ -208,6 +208,8 @@ def compile_kernels() -> None:
         for time_limit in (None, 0.0):
             searched(problem, compiled, time.monotonic(), time_limit)
         best_splits(np.ones((1, 1, 1)), np.zeros(n, dtype=np.int64), dtype=dtype)
+    splits = SplitValues(np.ones((1, 1, 1)), np.zeros(n, dtype=np.int64))
+    searched(checked(splits, np.ones(n), n // 2, None, None), compiled, time.monotonic(), 0.0)
     for jobs, gpus in ((3, None), (6, 1)):  # an odd circle, and solutions to merge
         problem = checked(np.ones((jobs, jobs)), None, gpus, None, None)
         searched(problem, compiled, time.monotonic(), None)

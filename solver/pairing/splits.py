@@ -10,13 +10,14 @@ matches jobs by such values, without splits).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from dovetail.instances.errors import ArgumentError
-from dovetail.solver.pairing.arguments import whole_sizes
+from dovetail.solver.pairing.arguments import PairValues, whole_sizes
 from dovetail.solver.pairing.compilation import (
     can_compile,
     compiled,
@@ -24,10 +25,12 @@ from dovetail.solver.pairing.compilation import (
     kernel,
     over_rows,
 )
+from dovetail.solver.pairing.dense import FORBIDDEN
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
+Narrow = NDArray[np.int32]
 Bools = NDArray[np.bool_]
 
 NO_SPLIT = 255
@@ -151,21 +154,156 @@ def best_splits(
     >>> plan.mate.tolist(), found.of_mates(plan.mate).tolist()
     ([2, 1, 0], [2, -1, 0])
     """
-    task = _Task(
+    values = SplitValues(
         slowdown, workload, bound, gsla, memory, memory_limit, weight, size, running, allowed,
         mirror, gain
     )  # fmt: skip
-    n = len(task.workload)
-    value = np.empty((n, n), dtype=_value_type(dtype))
-    split = np.empty((n, n), dtype=np.uint8)
-    unsound = np.zeros(len(task.slowdown), dtype=bool)
-    if can_compile() and (is_compiled() or n > _VECTORISED_JOBS):
-        order = np.argsort(task.workload, kind="stable")
-        over_rows(compiled, split_rows, n, n, order, *task.arrays, value, split, unsound)
-    else:
-        _split_rows_vectorised(*task.arrays, value, split, unsound)
-    _refuse_unsound(task.slowdown, unsound)
-    return BestSplits(value, split)
+    return values.matrices(dtype)
+
+
+class SplitValues(PairValues):
+    """The values of all pairs of jobs, each at its best split; the parameters of ``best_splits``.
+
+    As the ``pair_value`` of ``match_pairs`` it is rounded as it is made, which takes half the
+    memory and a third of the time of making a matrix that is then rounded.
+    """
+
+    def __init__(
+        self,
+        slowdown: ArrayLike,
+        workload: ArrayLike,
+        bound: ArrayLike | None = None,
+        gsla: ArrayLike | None = None,
+        memory: ArrayLike | None = None,
+        memory_limit: float = np.inf,
+        weight: ArrayLike | None = None,
+        size: ArrayLike | None = None,
+        running: ArrayLike | None = None,
+        allowed: ArrayLike | None = None,
+        mirror: ArrayLike | None = None,
+        gain: str = "throughput",
+    ) -> None:
+        table = _table("slowdown", slowdown)
+        shape = table.shape
+        if shape[0] != shape[1] or not 1 <= shape[2] <= _MOST_SPLITS:
+            rule = f"must have shape (k, k, s) with s from 1 to {_MOST_SPLITS}"
+            raise ArgumentError(f"slowdown {rule}, got {shape}")
+        of_job = _whole("workload", workload, shape[0])
+        n = len(of_job)
+        upper = table if bound is None else _table("bound", bound)
+        if upper.shape != shape:
+            raise ArgumentError(
+                f"bound must have the shape of slowdown, {shape}, got {upper.shape}"
+            )
+        if gain not in ("throughput", "slowdown"):
+            raise ArgumentError(f"gain must be 'throughput' or 'slowdown', got {gain!r}")
+        if not memory_limit >= 0:
+            raise ArgumentError(f"memory_limit must be >= 0, got {memory_limit!r}")
+        _refuse_unsound(table, np.unique(of_job))
+        self.shape = n, n
+        self._tables = table, upper, _mirror(mirror, shape[2])
+        self._minimised = gain == "slowdown"
+        self._memory_limit = float(memory_limit)
+        self._jobs = (
+            of_job,
+            _numbers("gsla", gsla, n, np.inf),
+            _numbers("memory", memory, n, 0.0),
+            _numbers("weight", weight, n, 1.0),
+            whole_sizes(size, n),
+            _flags("running", running, (n,), False),
+            _flags("allowed", allowed, (n, shape[2]), True),
+        )
+
+    @cached_property
+    def pairs(self) -> BestSplits:
+        """The values and splits of all pairs, as matrices."""
+        return self.matrices(np.float64)
+
+    def __array__(self, dtype: DTypeLike = None, copy: bool | None = None) -> Floats:
+        return np.array(self.pairs.value, dtype=dtype, copy=copy)
+
+    def __getitem__(self, pairs: tuple[Ints, Ints]) -> Floats:
+        return self.best(*pairs)[0]
+
+    def matrices(self, dtype: DTypeLike) -> BestSplits:
+        """Return them as matrices."""
+        value = np.empty(self.shape, dtype=_value_type(dtype))
+        split = np.empty(self.shape, dtype=np.uint8)
+        n = len(value)
+        if can_compile() and (is_compiled() or n > _VECTORISED_JOBS):
+            over_rows(compiled, split_rows, n, n, *self._arguments(slice(None)), value, split)
+            return BestSplits(value, split)
+        mirror = self._tables[2]
+        for i in range(n):
+            value[i, i], split[i, i] = np.nan, NO_SPLIT
+            others = slice(i + 1, None)
+            found, at = self.best(i, np.arange(i + 1, n))
+            value[i, others] = value[others, i] = found
+            split[i, others] = at
+            split[others, i] = np.append(mirror, NO_SPLIT)[np.minimum(at, len(mirror))]
+        return BestSplits(value, split)
+
+    def rounded(self, jobs: Ints, scale: float) -> tuple[Narrow, Ints]:  # noqa: D102
+        m = len(jobs)
+        fixed = np.empty((m, m), dtype=np.int32)
+        joined = np.empty(m, dtype=np.int64)
+        if can_compile():
+            over_rows(
+                compiled, round_split_rows, m, m, *self._arguments(jobs), scale, fixed, joined
+            )
+            return fixed, joined
+        value = self.pairs.value[np.ix_(jobs, jobs)]
+        may = ~np.isnan(value)
+        fixed[:] = FORBIDDEN
+        fixed[may] = np.ceil(value[may] * scale)
+        return fixed, may.sum(axis=1)
+
+    def best(self, first: Ints | int, second: Ints) -> tuple[Floats, Bytes]:
+        """Return the values of some pairs, and the splits of their first jobs."""
+        slowdown, bound, mirror = self._tables
+        workload, gsla, memory, weight, size, running, allowed = self._jobs
+        a, b = workload[first], workload[second]
+        own, other = slowdown[a, b], slowdown[b, a][:, mirror]
+        may = (bound[a, b] <= _column(gsla[first])) & (
+            bound[b, a][:, mirror] <= _column(gsla[second])
+        )
+        may &= allowed[first] & allowed[second][:, mirror]
+        meet = (size[second] == size[first]) & ~(running[second] & running[first])
+        meet &= memory[second] + memory[first] <= self._memory_limit
+        may &= _column(meet)
+        mine, theirs = _column(weight[first]), _column(weight[second])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            worth = -mine * own - theirs * other if self._minimised else mine / own + theirs / other
+        worth = np.where(may & ~np.isnan(worth), worth, -np.inf)
+        at = worth.argmax(axis=1)
+        best = np.take_along_axis(worth, at[:, None], axis=1)[:, 0]
+        found = best > -np.inf
+        return np.where(found, best, np.nan), np.where(found, at, NO_SPLIT).astype(np.uint8)
+
+    @property
+    def largest(self) -> float:  # noqa: D102
+        slowdown, _, mirror = self._tables
+        workload, weight = self._jobs[0], self._jobs[3]
+        most = np.zeros(len(slowdown))
+        np.maximum.at(most, workload, weight)
+        kinds = np.unique(workload)
+        table = slowdown[np.ix_(kinds, kinds)].astype(np.float64)
+        of_kind = most[kinds, None, None]
+        each = of_kind * table if self._minimised else of_kind / table
+        return float(np.fmax.reduce(each + each.transpose(1, 0, 2)[:, :, mirror], None, initial=0))
+
+    def _arguments(self, jobs: Ints | slice) -> tuple[Any, ...]:
+        """Return the arguments of the kernels for some jobs; those that are alike in a row."""
+        workload, gsla, memory, weight, size, running, allowed = (a[jobs] for a in self._jobs)
+        order = np.lexsort((weight, workload))
+        return (
+            order, *self._tables, workload, gsla, memory, self._memory_limit, weight, size, running,
+            np.ascontiguousarray(allowed.T), self._minimised,
+        )  # fmt: skip
+
+
+def _column(of_pair: NDArray[Any] | np.generic) -> NDArray[Any]:
+    return np.asarray(of_pair)[..., None]
 
 
 @kernel
@@ -187,133 +325,60 @@ def split_rows(
     minimised: bool,
     value: Floats,
     split: Bytes,
-    unsound: Bools,
 ) -> None:
-    """Write the rows of the jobs at these positions of ``order``, which is by workload.
+    """Write the rows of the jobs at these positions of ``order``, which is by workload and weight.
 
-    What does not depend on the row's job but on its workload alone is looked up once for all
-    jobs of that workload, a tile of columns at a time; the rest is arithmetic without branches.
+    What does not depend on the row's job but on its workload and weight is worked out once for
+    all jobs that are alike in these, a tile of columns at a time; the rest is comparisons
+    without branches.
     """
-    splits = mirror.size
-    tables = np.empty((4, splits, _TILE + _PADDING))
+    worth = np.empty((mirror.size, _TILE + _PADDING))
+    limit = np.empty((mirror.size, _TILE + _PADDING))
     best = np.empty(_TILE)
     at = np.empty(_TILE)
     for start in range(0, workload.size, _TILE):
         stop = min(start + _TILE, workload.size)
         width = stop - start
-        a = -1
+        last_like = -1
         for r in range(first, last):
             i = order[r]
-            if workload[i] != a:
-                a = workload[i]
-                look_up(a, slowdown, bound, mirror, workload[start:stop], tables)
-                for p in range(splits):
-                    q = mirror[p]
-                    if worth_beside(
-                        gsla[start:stop], weight[start:stop], allowed[q, start:stop],
-                        minimised, tables[0, p], tables[2, p], tables[3, p],
-                    ):  # fmt: skip
-                        unsound[a] = True
+            if (
+                last_like < 0
+                or workload[i] != workload[last_like]
+                or weight[i] != weight[last_like]
+            ):
+                last_like = i
+                look_up(
+                    workload[i], weight[i], slowdown, bound, mirror, workload[start:stop],
+                    gsla[start:stop], weight[start:stop], allowed[:, start:stop], minimised,
+                    worth, limit,
+                )  # fmt: skip
             best[:] = -np.inf
             # Of equal splits the first counts, seen from the job of the lower index.
             before = min(max(i - start, 0), width)
-            for p in range(splits):
+            for p in range(mirror.size):
                 q = mirror[p]
                 if allowed[q, i]:
                     raise_best(
-                        q, gsla[i], weight[i], minimised,
-                        tables[0, q, :before], tables[1, q, :before], tables[2, q, :before],
-                        best[:before], at[:before],
-                    )  # fmt: skip
+                        q, gsla[i], limit[q, :before], worth[q, :before], best[:before], at[:before]
+                    )
                 if allowed[p, i]:
                     raise_best(
-                        p, gsla[i], weight[i], minimised,
-                        tables[0, p, before:width], tables[1, p, before:width],
-                        tables[2, p, before:width], best[before:width], at[before:width],
+                        p, gsla[i], limit[p, before:width], worth[p, before:width],
+                        best[before:width], at[before:width],
                     )  # fmt: skip
+            forbid(i, start, memory, memory_limit, size, running, best[:width])
             for c in range(width):
-                fits = memory[i] + memory[start + c] <= memory_limit
-                meets = fits & (size[i] == size[start + c]) & (i != start + c)
-                best[c] = best[c] if meets else -np.inf
-            if running[i]:
-                best[:width][running[start:stop]] = -np.inf
-            write_row(best[:width], at, value[i, start:stop], split[i, start:stop])
+                value[i, start + c] = best[c] if best[c] > -np.inf else np.nan
+            for c in range(width):
+                split[i, start + c] = np.uint8(at[c] if best[c] > -np.inf else NO_SPLIT)
 
 
 @kernel
-def look_up(
-    a: int, slowdown: Floats, bound: Floats, mirror: Ints, others: Ints, tables: Floats
-) -> None:
-    """Gather what is known of a workload beside others: own slowdown and bound, then theirs."""
-    for c in range(others.size):
-        b = others[c]
-        for p in range(mirror.size):
-            tables[0, p, c] = slowdown[a, b, p]
-            tables[1, p, c] = bound[a, b, p]
-            tables[2, p, c] = slowdown[b, a, mirror[p]]
-            tables[3, p, c] = bound[b, a, mirror[p]]
-
-
-@kernel
-def worth_beside(
-    gsla: Floats,
-    weight: Floats,
-    allowed: Bools,
-    minimised: bool,
-    own_slowdown: Floats,
-    slowdown: Floats,
-    bound: Floats,
-) -> bool:
-    """Replace the others' slowdowns by their gains, -inf where they may not have the split.
-
-    Return whether a slowdown is not positive.
-    """
-    unsound = False
-    for c in range(gsla.size):
-        unsound |= (slowdown[c] <= 0) | (own_slowdown[c] <= 0)
-    for c in range(gsla.size):
-        gain = -weight[c] * slowdown[c] if minimised else np.divide(weight[c], slowdown[c])
-        slowdown[c] = gain if (bound[c] <= gsla[c]) & allowed[c] else -np.inf
-    return unsound
-
-
-@kernel
-def raise_best(
-    split: int,
-    gsla: float,
-    weight: float,
-    minimised: bool,
-    slowdown: Floats,
-    bound: Floats,
-    other: Floats,
-    best: Floats,
-    at: Floats,
-) -> None:
-    """Keep the value of a split, and the split, for the columns where it is the best so far."""
-    if minimised:
-        for c in range(best.size):
-            worth = other[c] - weight * slowdown[c]
-            better = (bound[c] <= gsla) & (worth > best[c])
-            best[c] = worth if better else best[c]
-            at[c] = split if better else at[c]
-        return
-    for c in range(best.size):
-        worth = other[c] + np.divide(weight, slowdown[c])
-        better = (bound[c] <= gsla) & (worth > best[c])
-        best[c] = worth if better else best[c]
-        at[c] = split if better else at[c]
-
-
-@kernel
-def write_row(best: Floats, at: Floats, value: Floats, split: Bytes) -> None:
-    """Write a part of a row, NaN and ``NO_SPLIT`` where nothing is allowed."""
-    for c in range(best.size):
-        value[c] = best[c] if best[c] > -np.inf else np.nan
-    for c in range(best.size):
-        split[c] = np.uint8(at[c] if best[c] > -np.inf else NO_SPLIT)
-
-
-def _split_rows_vectorised(
+def round_split_rows(
+    first: int,
+    last: int,
+    order: Ints,
     slowdown: Floats,
     bound: Floats,
     mirror: Ints,
@@ -326,86 +391,120 @@ def _split_rows_vectorised(
     running: Bools,
     allowed: Bools,
     minimised: bool,
-    value: Floats,
-    split: Bytes,
-    unsound: Bools,
+    scale: float,
+    fixed: Narrow,
+    joined: Ints,
 ) -> None:
-    """Do what ``split_rows`` does to all rows, with numpy."""
-    for i, a in enumerate(workload.tolist()):
-        value[i, i], split[i, i] = np.nan, NO_SPLIT
-        others = slice(i + 1, None)
-        b = workload[others]
-        if not len(b):
-            continue
-        may = (bound[a, b] <= gsla[i]) & (bound[b, a][:, mirror] <= gsla[others, None])
-        may &= allowed[:, i] & allowed[:, others].T[:, mirror]
-        meet = (size[others] == size[i]) & ~(running[others] & running[i])
-        meet &= memory[others] + memory[i] <= memory_limit
-        may &= meet[:, None]
-        own, other = slowdown[a, b], slowdown[b, a][:, mirror]
-        unsound[a] |= ((own <= 0) | (other <= 0)).any()
-        mine, theirs = weight[i], weight[others, None]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            worth = -mine * own - theirs * other if minimised else mine / own + theirs / other
-        worth = np.where(may & ~np.isnan(worth), worth, -np.inf)
-        at = worth.argmax(axis=1)
-        best = np.take_along_axis(worth, at[:, None], axis=1)[:, 0]
-        found = best > -np.inf
-        value[i, others] = value[others, i] = np.where(found, best, np.nan)
-        split[i, others] = np.where(found, at, NO_SPLIT)
-        split[others, i] = np.where(found, mirror[at], NO_SPLIT)
+    """Write the rows that ``split_rows`` writes, rounded up to whole units of 1 / scale."""
+    worth = np.empty((mirror.size, _TILE + _PADDING))
+    limit = np.empty((mirror.size, _TILE + _PADDING))
+    best = np.empty(_TILE)
+    for r in range(first, last):
+        joined[order[r]] = 0
+    for start in range(0, workload.size, _TILE):
+        stop = min(start + _TILE, workload.size)
+        width = stop - start
+        last_like = -1
+        for r in range(first, last):
+            i = order[r]
+            if (
+                last_like < 0
+                or workload[i] != workload[last_like]
+                or weight[i] != weight[last_like]
+            ):
+                last_like = i
+                look_up(
+                    workload[i], weight[i], slowdown, bound, mirror, workload[start:stop],
+                    gsla[start:stop], weight[start:stop], allowed[:, start:stop], minimised,
+                    worth, limit,
+                )  # fmt: skip
+            best[:] = -np.inf
+            for p in range(mirror.size):
+                if allowed[p, i]:
+                    raise_value(gsla[i], limit[p, :width], worth[p, :width], best[:width])
+            forbid(i, start, memory, memory_limit, size, running, best[:width])
+            count = 0
+            for c in range(width):
+                shared = best[c] > -np.inf
+                units = np.ceil(best[c] * scale) if shared else np.float64(FORBIDDEN)
+                fixed[i, start + c] = np.int32(units)
+                count += 1 if shared else 0
+            joined[i] += count
 
 
-class _Task:
-    """The checked arguments of ``best_splits``, defaults filled in."""
+@kernel
+def look_up(
+    a: int,
+    own_weight: float,
+    slowdown: Floats,
+    bound: Floats,
+    mirror: Ints,
+    others: Ints,
+    gsla: Floats,
+    weight: Floats,
+    allowed: Bools,
+    minimised: bool,
+    worth: Floats,
+    limit: Floats,
+) -> None:
+    """Gather what a workload and others are worth at each split, and what the own gSLA must be.
 
-    def __init__(
-        self,
-        slowdown: ArrayLike,
-        workload: ArrayLike,
-        bound: ArrayLike | None,
-        gsla: ArrayLike | None,
-        memory: ArrayLike | None,
-        memory_limit: float,
-        weight: ArrayLike | None,
-        size: ArrayLike | None,
-        running: ArrayLike | None,
-        allowed: ArrayLike | None,
-        mirror: ArrayLike | None,
-        gain: str,
-    ) -> None:
-        self.slowdown = _table("slowdown", slowdown)
-        shape = self.slowdown.shape
-        if shape[0] != shape[1] or not 1 <= shape[2] <= _MOST_SPLITS:
-            rule = f"must have shape (k, k, s) with s from 1 to {_MOST_SPLITS}"
-            raise ArgumentError(f"slowdown {rule}, got {shape}")
-        self.workload = _whole("workload", workload, shape[0])
-        n = len(self.workload)
-        upper = self.slowdown if bound is None else _table("bound", bound)
-        if upper.shape != shape:
-            raise ArgumentError(
-                f"bound must have the shape of slowdown, {shape}, got {upper.shape}"
+    The worth is -inf where the others may not have the split.
+    """
+    for c in range(others.size):
+        b = others[c]
+        for p in range(mirror.size):
+            q = mirror[p]
+            own, other = slowdown[a, b, p], slowdown[b, a, q]
+            limit[p, c] = bound[a, b, p]
+            gain = (
+                -weight[c] * other - own_weight * own
+                if minimised
+                else np.divide(weight[c], other) + np.divide(own_weight, own)
             )
-        if gain not in ("throughput", "slowdown"):
-            raise ArgumentError(f"gain must be 'throughput' or 'slowdown', got {gain!r}")
-        if not memory_limit >= 0:
-            raise ArgumentError(f"memory_limit must be >= 0, got {memory_limit!r}")
-        mirrored = _mirror(mirror, shape[2])
-        may = _flags("allowed", allowed, (n, shape[2]), True)
-        self.arrays = (
-            self.slowdown,
-            upper,
-            mirrored,
-            self.workload,
-            _numbers("gsla", gsla, n, np.inf),
-            _numbers("memory", memory, n, 0.0),
-            float(memory_limit),
-            _numbers("weight", weight, n, 1.0),
-            whole_sizes(size, n),
-            _flags("running", running, (n,), False),
-            np.ascontiguousarray(may.T),
-            gain == "slowdown",
-        )
+            worth[p, c] = gain if (bound[b, a, q] <= gsla[c]) & allowed[q, c] else -np.inf
+
+
+@kernel
+def raise_value(gsla: float, limit: Floats, worth: Floats, best: Floats) -> None:
+    """Keep what a split is worth for the columns where it is the best so far."""
+    for c in range(best.size):
+        allowed = worth[c] if limit[c] <= gsla else -np.inf
+        best[c] = allowed if allowed > best[c] else best[c]
+
+
+@kernel
+def raise_best(
+    split: int, gsla: float, limit: Floats, worth: Floats, best: Floats, at: Floats
+) -> None:
+    """Keep what a split is worth, and the split, for the columns where it is the best so far."""
+    for c in range(best.size):
+        allowed = worth[c] if limit[c] <= gsla else -np.inf
+        better = allowed > best[c]
+        best[c] = allowed if better else best[c]
+        at[c] = split if better else at[c]
+
+
+@kernel
+def forbid(
+    i: int,
+    start: int,
+    memory: Floats,
+    memory_limit: float,
+    size: Ints,
+    running: Bools,
+    best: Floats,
+) -> None:
+    """Let a job not share with those that do not fit beside it, nor run as it does already."""
+    needed, of_size = memory[start : start + best.size], size[start : start + best.size]
+    for c in range(best.size):
+        best[c] = best[c] if memory[i] + needed[c] <= memory_limit else -np.inf
+    for c in range(best.size):
+        best[c] = best[c] if size[i] == of_size[c] else -np.inf
+    if running[i]:
+        best[running[start : start + best.size]] = -np.inf
+    if start <= i < start + best.size:
+        best[i - start] = -np.inf
 
 
 def _table(name: str, given: ArrayLike) -> Floats:
@@ -471,8 +570,9 @@ def _value_type(dtype: DTypeLike) -> np.dtype[Any]:
     return np.dtype(dtype)
 
 
-def _refuse_unsound(slowdown: Floats, unsound: Bools) -> None:
-    if unsound.any():
-        a = int(np.argmax(unsound))
-        least = float(np.fmin.reduce(np.fmin(slowdown[a], slowdown[:, a]), axis=None))
+def _refuse_unsound(slowdown: Floats, kinds: Ints) -> None:
+    table = slowdown[np.ix_(kinds, kinds)]
+    if (table <= 0).any():
+        a = kinds[(table <= 0).any(axis=(1, 2)).argmax()]
+        least = float(np.fmin.reduce(table, axis=None))
         raise ArgumentError(f"slowdown must be > 0, got {least} with workload {a}")

@@ -56,7 +56,7 @@ class Case:
     ) -> PairingProblem:
         """Return the matchings at other values."""
         return PairingProblem(
-            pairs=PairMatrix(np.isfinite(self.pair)) if pairs is None else pairs,
+            pairs=PairMatrix(self.pair) if pairs is None else pairs,
             pair=pair,
             alone=single,
             constant=0.0,

@@ -76,7 +76,7 @@ def test_the_optimum_of_the_listed_groups(monkeypatch):
         found = best_matching(problem, Limits())
         best = listed(problem, monkeypatch)
         assert found.value == pytest.approx(best.value, rel=1e-12)
-        assert found.bound == pytest.approx(best.bound, rel=1e-8)
+        assert found.bound == pytest.approx(best.bound, rel=1e-7)
         sizes = found.groups.sizes[found.counts > 0]
         tabled += bool((sizes == 2).any())
         fixed += large.fixed_gain > 0
@@ -110,7 +110,8 @@ def test_every_pair_is_worth_what_its_best_listed_group_is(objective):
         best = np.full((n, n), -np.inf)
         np.maximum.at(best, (graph.first, graph.second), graph.gain)
         best = np.maximum(best, best.T)
-        pair = np.where(np.isnan(large.pairs.value), -np.inf, large.pairs.value)
+        pair = np.asarray(large.pairs)
+        pair = np.where(np.isnan(pair), -np.inf, pair)
         free = large.tables.capacity - large.tables.size[large.tables.required].sum()
         apart = ~large.tables.running & (large.tables.size > free)
         pair[np.ix_(apart, apart)] = -np.inf
@@ -165,7 +166,7 @@ def test_an_entry_of_the_model_wins_over_one_without():
     own = {**general, "gpu_model": "V100"}
     for entry, mates in (({"slowdown": [1.1, 1.1]}, 1.1), ({"slowdown": None}, None)):
         instance = small(jobs, [general, {**own, **entry}, other])
-        value = table_pairs(Problem.of(instance, "throughput")).pairs.value[0, 1]
+        value = table_pairs(Problem.of(instance, "throughput")).pairs.best(0, np.array([1]))[0]
         assert np.isnan(value) if mates is None else value == 2 / mates
 
 

@@ -8,7 +8,8 @@ import pytest
 from dovetail.solver import best_splits, certificate_errors, match_pairs
 from dovetail.solver.pairing import splits
 from dovetail.solver.pairing.compilation import compiled
-from dovetail.solver.pairing.splits import NO_SPLIT
+from dovetail.solver.pairing.dense import FORBIDDEN
+from dovetail.solver.pairing.splits import NO_SPLIT, SplitValues
 
 KINDS = 4
 MIRROR = np.array([0, 3, 4, 1, 2])
@@ -143,6 +144,37 @@ def test_from_slowdowns_to_a_proven_plan(form):
         assert own <= given["gsla"][i]
         total += 1 / own
     assert total == pytest.approx(matching.value)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_values_made_where_asked_for_are_those_of_the_matrix(seed, form):
+    given = arguments(seed, n=40)
+    values, whole = SplitValues(**given), best_splits(**given)
+    assert np.array_equal(np.asarray(values), whole.value, equal_nan=True)
+    first, second = np.nonzero(~np.isnan(whole.value))
+    found, split = values.best(first, second)
+    assert np.array_equal(found, whole.value[first, second])
+    assert np.array_equal(found, values[first, second])
+    upper = first < second
+    assert np.array_equal(split[upper], whole.split[first, second][upper])
+    assert values.largest >= np.abs(found).max(initial=0.0)
+
+    limits = {"gpus": 20, "size": given.get("size"), "single_value": np.zeros(40)}
+    lazy, dense = match_pairs(values, **limits), match_pairs(whole.value, **limits)
+    assert lazy.status == "optimal"
+    assert lazy.value == pytest.approx(dense.value, abs=1e-12)
+    assert not certificate_errors(lazy, values, **limits)
+
+
+def test_rounded_values_are_the_matrix_rounded_up(form):
+    given = arguments(3, n=600)
+    values, scale = SplitValues(**given), 2.0**20
+    jobs = np.arange(0, 600, 2)
+    fixed, joined = values.rounded(jobs, scale)
+    matrix = np.asarray(values)[np.ix_(jobs, jobs)]
+    units = np.where(np.isnan(matrix), FORBIDDEN, np.ceil(matrix * scale))
+    assert np.array_equal(fixed, units)
+    assert np.array_equal(joined, (~np.isnan(matrix)).sum(axis=1))
 
 
 TABLE = np.ones((2, 2, 3))
