@@ -86,6 +86,7 @@ _LOOKED_S: Final = 5.0
 _LOOK_S: Final = 0.5
 _FOLLOW_S: Final = 1.0
 _TOLD: Final = 3
+_OTHER: Final = "its agent has another directory than before, and does not know what ran there"
 
 _log = logging.getLogger(__name__)
 
@@ -572,6 +573,9 @@ class NodesPool:
         where = self.where(node)
         with self._lock:
             remote = self._remotes[node]
+            if remote.is_other(answer) and not self._displaced(remote):
+                self._miss(remote, _OTHER, at_once=True)
+                return
             was_silent, attached = bool(remote.silent), remote.attached
             before = remote.incarnation
             new = remote.take_in(answer, sent_s, received_s)
@@ -605,17 +609,29 @@ class NodesPool:
             remote.broken_off()
             remote.lease.asked(since_s)
             remote.fenced |= fenced
-            if boot_s() > remote.lease.heard_s + SILENT_S or fenced:
-                if not remote.silent:
-                    _log.warning("%s does not answer: %s", node, reason)
-                if not remote.silent or fenced:
-                    # What is told changes no more, or every try would be told anew.
-                    remote.silent = reason
-                if self._resumed:
-                    self._lose(remote)
-            self._give_up_overdue()
+            self._miss(remote, reason, at_once=fenced)
+
+    def _miss(self, remote: Remote, reason: str, at_once: bool) -> None:
+        """Take a node that does not answer for silent, after a while or at once."""
+        if at_once or boot_s() > remote.lease.heard_s + SILENT_S:
+            if not remote.silent:
+                _log.warning("%s does not answer: %s", remote.id, reason)
+            if not remote.silent or at_once:
+                # What is told changes no more, or every try would be told anew.
+                remote.silent = reason
+            if self._resumed:
+                self._lose(remote)
+        self._give_up_overdue()
         self._bell.ring()
         self._ring_all()
+
+    def _displaced(self, remote: Remote) -> bool:
+        """Tell whether nothing can run any more of what a node's last agent may have started."""
+        if not self._resumed or boot_s() < remote.lease.gone_s:
+            return False
+        self._tell_gone(remote)
+        remote.displace()
+        return True
 
     # Leases.
 

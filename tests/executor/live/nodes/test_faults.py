@@ -20,7 +20,7 @@ from dovetail.executor.live.clock import boot_s
 from dovetail.executor.live.nodes.lease import LEAST_S
 from dovetail.executor.live.nodes.messages import Answer, Attach, Exchange
 from dovetail.executor.live.pools.nodes import NodesPool
-from tests.executor.live.local_runs import Watched, a_run, left_over
+from tests.executor.live.local_runs import Watched, a_run, cleared, left_over, python
 from tests.executor.live.waiting import LIMIT_S, wait_until
 
 from .agents import TOKEN, Finder, start_agents
@@ -119,6 +119,67 @@ def test_an_agent_that_is_killed_and_started_again_loses_nothing(make, tmp_path,
     assert pool.wait_for("rank_ended", 0).status == 3
     assert len(events_of(pool, "rank_ended")) == 2
     assert starts(tmp_path) == {"j1.1-0": 1, "j1.1-1": 1}
+
+
+# The job counts its starts, and copies that run together; only its shim can end it.
+LOCKED = """
+import fcntl, os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+lines = os.open(sys.argv[1] + "-lines", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+lock = os.open(sys.argv[1] + "-lock", os.O_RDWR | os.O_CREAT, 0o600)
+os.write(lines, b"started\\n")
+try:
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except BlockingIOError:
+    os.write(lines, b"twice\\n")
+while not os.path.exists(sys.argv[1] + "-go"):
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.parametrize("survives", [True, False])
+def test_an_agent_that_has_lost_its_directory_starts_nothing_again(
+    make, tmp_path, agents, survives
+):
+    """It knows nothing of what runs, which is waited for, under the next controller, too."""
+    agent = agents[1]
+    marks = tmp_path / "job"
+    run = a_run((*python(LOCKED), str(marks)), gpus=("n2/cpu-0",))
+    over = a_run("exit 7", name="j2.1", gpus=("n2/cpu-0",))
+    pool = make(lease_s=LEAST_S)
+    pool.pool.launch(over)
+    assert pool.wait_for("rank_ended", run="j2.1").status == 7
+    pool.pool.launch(run)
+    wait_until(Path(f"{marks}-lines").exists)
+    agent.kill()
+    if not survives:
+        for home in homes(agent):
+            with cleared(home):
+                pass
+    killed_s = boot_s()
+    (agent.directory / "state").rename(agent.directory / "old")
+    agent.start()
+    pool.wait_for("rank_lost", run="j1.1")
+    pool = make(run, over, lease_s=LEAST_S)
+    pool.pool.launch(run)
+    assert "its lease has lapsed" in pool.wait_for("rank_gone", run="j1.1").reason
+    assert boot_s() - killed_s > LEAST_S
+    for home in (agent.directory / "old" / "homes").glob("*"):
+        assert left_over(home) == []
+    for one in (run, over):
+        pool.pool.release(one.id)
+    wait_until(lambda: events_of(pool, "device_healed"))
+    assert Path(f"{marks}-lines").read_text() == "started\n"
+    pool = make()
+    # The node takes jobs again, and the next agent remembers what it has started.
+    again = a_run((*python(LOCKED), str(marks)), name="j1.2", gpus=("n2/cpu-0",))
+    pool.pool.launch(again)
+    pool.wait_for("rank_ready", run="j1.2")
+    agent.kill()
+    agent.start()
+    Path(f"{marks}-go").touch()
+    assert pool.wait_for("rank_ended", run="j1.2").status == 0
+    assert Path(f"{marks}-lines").read_text() == "started\n" * 2
 
 
 def test_nodes_that_are_cut_off_end_their_jobs_before_they_are_told_as_gone(
@@ -416,12 +477,12 @@ class TestWhoMayAsk:
         )
         assert self.ask(agent, "{")[0] == 400
         assert self.ask(agent, "[]") == (400, "must be a mapping, got an empty list")
-        version = self.asked().replace('"version":1', '"version":2')
+        version = self.asked().replace('"version":2', '"version":1')
         assert self.ask(agent, version) == (
             400,
-            "version: must be 1, got 2: the same dovetail has to be installed on all nodes",
+            "version: must be 2, got 1: the same dovetail has to be installed on all nodes",
         )
-        assert self.ask(agent, '{"version":1,"home":"h","epoch":0,"lease_s":1}')[0] == 400
+        assert self.ask(agent, '{"version":2,"home":"h","epoch":0,"lease_s":1}')[0] == 400
         assert self.ask(agent, "", path="/")[0] == 404
         assert self.ask(agent, None, path="/log?run=j1.1", method="GET")[0] == 400
         assert self.ask(agent, None, path="/log?run=../x&rank=0", method="GET")[0] in (400, 404)

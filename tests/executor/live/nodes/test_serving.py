@@ -45,7 +45,7 @@ def connected(address):
 
 
 def exchange(connection, **fields):
-    body = json.dumps({"version": 1, "home": "h", "epoch": 1, "lease_s": 15.0, **fields})
+    body = json.dumps({"version": 2, "home": "h", "epoch": 1, "lease_s": 15.0, **fields})
     connection.request("POST", "/exchange", body, KNOWN)
     response = connection.getresponse()
     return response.status, json.loads(response.read())
