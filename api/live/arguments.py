@@ -17,7 +17,6 @@ _MEASURE = (
     "Measure workloads alone and in pairs on a GPU; exit status 0: all is measured, 3: time was "
     "up, and the same command goes on."
 )
-_AGENT = "Keep the jobs of this machine for a service on another one (serve --pool nodes:FILE)."
 _DOCTOR = (
     "Tell what this machine has for live mode and what it lacks; exit status 0: jobs can share "
     "GPUs with SM shares, 3: without, 1: not at all."
@@ -41,7 +40,6 @@ def add_live(
         return command(commands, name, text, name, _ASKING)
 
     _serve(command(commands, "serve", "Run the jobs that people submit.", "serve", _SERVING))
-    _agent(command(commands, "agent", _AGENT, "agent", "live.agents"))
     _submit(asking("submit", "Submit a job to the live service."))
     queue = asking("queue", "List the jobs of the live service.")
     queue.add_argument("--all", action="store_true", help="those that are over, too")
@@ -80,8 +78,8 @@ def _serve(serve: argparse.ArgumentParser) -> None:
         metavar="POOL",
         default="gpu",
         help="gpu (this machine's) or gpu:ID,ID; cpu (its cores as stand-ins) or "
-        "cpu:cores_per_device=N,devices=N,shares=HOW; nodes:FILE (many machines, each with an "
-        "agent); ray:HOST:PORT (the nodes of a Ray cluster) or ray:HOST:PORT,OPTIONS; "
+        "cpu:cores_per_device=N,devices=N,shares=HOW; ray:HOST:PORT (the nodes "
+        "of a Ray cluster) or ray:HOST:PORT,OPTIONS; "
         "slurm:JOBID or slurm:nodes=N,... (pilots); simulated:INSTANCE (default: gpu)",
     )
     serve.add_argument(
@@ -145,15 +143,6 @@ def _serve(serve: argparse.ArgumentParser) -> None:
     serve.add_argument(
         "--dry-run", action="store_true", help="start nothing; plan --from-live tells what would be"
     )
-    _insecure(serve)
-
-
-def _insecure(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--insecure",
-        action="store_true",
-        help="as root, let agents listen on ports where any user could take their place and token",
-    )
 
 
 def _measure(measure: argparse.ArgumentParser) -> None:
@@ -199,36 +188,6 @@ def _measure(measure: argparse.ArgumentParser) -> None:
     measure.add_argument(
         "--verbose", action="store_true", help="a line for each result, on standard error"
     )
-
-
-def _agent(agent: argparse.ArgumentParser) -> None:
-    agent.add_argument(
-        "--pool", metavar="POOL", default="gpu", help="gpu or cpu, as serve has them (default: gpu)"
-    )
-    agent.add_argument(
-        "--listen",
-        metavar="HOST:PORT",
-        type=_address,
-        required=True,
-        help="where its service reaches it, without encryption; port 0 takes a free one, which "
-        "is printed",
-    )
-    agent.add_argument(
-        "--token-file",
-        metavar="FILE",
-        required=True,
-        help="the token that its service has, too; only its owner may read it",
-    )
-    agent.add_argument(
-        "--address", metavar="HOST", help="where other nodes reach it (default: where it listens)"
-    )
-    agent.add_argument(
-        "--directory",
-        metavar="DIR",
-        help="where its state is kept, on this machine (default: agent in the service's)",
-    )
-    _insecure(agent)
-    _keep(agent)
 
 
 def _keep(keeping: argparse.ArgumentParser) -> None:

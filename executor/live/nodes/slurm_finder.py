@@ -18,6 +18,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
@@ -25,8 +26,10 @@ from typing import Annotated, Final, NamedTuple
 from pydantic import Field, StrictInt
 
 from dovetail.executor.live.clock import boot_s
-from dovetail.executor.live.nodes.finding import NodeAddress
+from dovetail.executor.live.nodes.calls import no_answer
+from dovetail.executor.live.nodes.finding import Sighted
 from dovetail.executor.live.nodes.hosting import opener
+from dovetail.executor.live.nodes.http_calls import HttpCalls, NodeAddress
 from dovetail.executor.live.nodes.lease import LEASE_S, LEAST_S
 from dovetail.executor.live.nodes.slurm_commands import (
     Allocation,
@@ -61,6 +64,7 @@ _MOST_AGAIN_S: Final = 600.0
 _STEADY_S: Final = 300.0
 _PILOT: Final = "dovetail.executor.live.nodes.slurm_pilot"
 _FLAG: Final = "--pool"
+_UNKNOWN: Final = "nobody knows where its agent is"
 
 _log = logging.getLogger(__name__)
 
@@ -278,6 +282,7 @@ class SlurmFinder:
         self._closing = threading.Event()
         self._over: dict[str, tuple[float, str]] = {}
         self._again_s, self._submitted_s = 0.0, 0.0
+        self._calls = HttpCalls()
 
     def start(self) -> None:
         """Have a pilot, and wait a while until it runs and its agents have announced themselves.
@@ -300,8 +305,18 @@ class SlurmFinder:
                 self._await_agents()
         threading.Thread(target=self._follow, name="watches pilots", daemon=True).start()
 
-    def nodes(self) -> Mapping[str, NodeAddress]:
-        """Return the nodes that have announced themselves; in a newer pilot before an older."""
+    def call(self, node: str, method: str, body: str) -> Future[str]:
+        """Have the agent of a node answer a call."""
+        where = self._addresses().get(node)
+        return self._calls.call(where, method, body) if where else no_answer(_UNKNOWN)
+
+    def nodes(self) -> Mapping[str, Sighted]:
+        """Return the nodes that have announced themselves."""
+        known = self._addresses().items()
+        return {node: Sighted(where.rack, where.leaving) for node, where in known}
+
+    def _addresses(self) -> Mapping[str, NodeAddress]:
+        """Return where agents are; in a newer pilot before an older."""
         with self._lock:
             pilots = [*self._pilots]
         found: dict[str, NodeAddress] = {}
@@ -332,6 +347,7 @@ class SlurmFinder:
     def close(self) -> None:
         """Look no more; pilots, agents and their jobs run on."""
         self._closing.set()
+        self._calls.close()
 
     # The start.
 
