@@ -57,6 +57,9 @@ class SimulatedRanks:
     def prune(self, keep_s: float) -> None:
         pass
 
+    def lack(self, devices: int) -> None:
+        pass
+
     def cluster(self) -> Cluster:
         return self._cluster
 

@@ -16,7 +16,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -94,6 +94,9 @@ class SocketNodes:
     def nodes(self) -> Mapping[str, Sighted]:
         """Return the nodes."""
         return {node: Sighted(self.racks.get(node)) for node in self.known}
+
+    def weigh(self, lacking: int, busy: Collection[str]) -> None:
+        """Do nothing."""
 
     def awaited(self) -> Sequence[str]:
         """Return nothing."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from typing import NamedTuple, Protocol
 
@@ -46,6 +46,10 @@ class NodeFinder(Protocol):
 
     def awaited(self) -> Sequence[str]:
         """Return what has no nodes yet, though it is to have some, each in a few words."""
+        ...
+
+    def weigh(self, lacking: int, busy: Collection[str]) -> None:
+        """Take in how many devices waiting jobs lack, and the nodes that keep runs."""
         ...
 
     def call(self, node: str, method: str, body: str) -> Future[str]:

@@ -11,7 +11,7 @@ import logging
 import re
 import subprocess
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Final
@@ -217,6 +217,9 @@ class RayFinder:
 
     def _why_none(self) -> str:
         return f"Ray at {self._plan.address}: {self._trouble or 'its driver is being started'}"
+
+    def weigh(self, lacking: int, busy: Collection[str]) -> None:
+        """Do nothing: who keeps the cluster decides how large it is."""
 
     def awaited(self) -> Sequence[str]:
         """Return nothing: nodes that may join are known to Ray alone."""

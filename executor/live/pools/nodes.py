@@ -165,6 +165,7 @@ class NodesPool:
         self._merged: tuple[int, Cluster] | None = None
         self._beyond: dict[str, Run] = {}
         self._looked_s = 0.0
+        self._lacking = 0
         self._resumed = self._taken_up = False
         # As long as somebody reads: logs of runs that are long over are read, too.
         self._mirrors: WeakValueDictionary[tuple[str, int], Mirror] = WeakValueDictionary()
@@ -191,6 +192,9 @@ class NodesPool:
         for node in [*self._known.facts, *named]:
             self._meet(node)
         self._spare_leaving(named)
+        with self._lock:
+            busy = {node for node, remote in self._remotes.items() if remote.parts}
+        self._finder.weigh(self._lacking, busy)
         with self._lock:
             unnamed = self._remotes.keys() - named.keys()
         for node in unnamed:
@@ -265,6 +269,10 @@ class NodesPool:
     def generation(self) -> int:
         """A number that grows whenever ``cluster`` has become another; ``attach``'s wake tells."""
         return self._known.generation
+
+    def lack(self, devices: int) -> None:
+        """Take in how many devices the jobs lack that wait, for the engine to have more."""
+        self._lacking = devices
 
     def cluster(self) -> Cluster:
         """Return the devices of all nodes that have ever answered: one object until it changes."""
