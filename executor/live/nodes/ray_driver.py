@@ -176,7 +176,7 @@ class Driver:
         self._named = {kept.node.name: kept for kept in reversed(answering)}
         return Sighting(
             nodes={name: _seen(kept.node) for name, kept in self._named.items()},
-            notes=(*self._notes(), *_twins(answering)),
+            notes=(*self._notes(), *_twins([kept for kept in self._kept.values() if kept.reply])),
         )
 
     def _notes(self) -> list[str]:
@@ -265,9 +265,9 @@ def _seen(node: RayNode) -> Seen:
     return Seen(address=node.address, rack=node.rack)
 
 
-def _twins(answering: Sequence[_Kept]) -> list[str]:
-    """Return what people should know of names that several nodes have."""
-    counted = Counter(kept.node.name for kept in answering)
+def _twins(told: Sequence[_Kept]) -> list[str]:
+    """Return what people should know of names that several nodes have whose actors have told."""
+    counted = Counter(kept.node.name for kept in told)
     return [f"{name}: {_TWINS}" for name, count in counted.items() if count > 1]
 
 

@@ -9,11 +9,11 @@ import shutil
 import signal
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
 
-import dovetail
 from dovetail.instances._version import VERSION
 from tests.executor.live.waiting import wait_until
 
@@ -190,9 +190,9 @@ def test_a_head_with_storage_may_die_and_come_back(ray):
     pids = gang.view.pids
     ray.cluster.kill_head()
     assert Gang(ray, "meanwhile", 1).wait_for_start().finish().runs == 1
-    ray.restart()
-    wait_until(lambda: gang.view.pids == pids, ray.log())
     ray.cluster.start_head()
+    ray.restart()
+    wait_until(lambda: gang.view.pids == pids and len(ray.usable()) == 3, ray.log())
     old = ray.cluster.agent(1)
     ray.cluster.kill_agent(1)
     timed(
@@ -223,9 +223,12 @@ def test_a_node_that_joins_is_used_and_one_of_the_same_name_is_told(ray):
 
 def another_version(folder):
     """Return a folder in which Dovetail has another version than this one."""
-    package = folder / "dovetail"
-    shutil.copytree(Path(dovetail.__file__).parent, package)
-    (package / "instances/_version.py").write_text('VERSION = "99"\n')
+    root = Path(__file__).parents[4]
+    settings = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]
+    for package, path in sorted(settings["package-dir"].items()):
+        copy = folder / package.replace(".", "/")
+        shutil.copytree(root / path, copy, dirs_exist_ok=True)
+    (folder / "dovetail/instances/_version.py").write_text('VERSION = "99"\n')
     return folder
 
 
