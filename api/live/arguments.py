@@ -19,7 +19,6 @@ _MEASURE = (
 MOST_ARRAY: Final = 10_000
 """Jobs of one array, as of any request."""
 
-_AGENT = "Keep the jobs of this machine for a service on another one (serve --pool nodes:FILE)."
 _DOCTOR = (
     "Tell what this machine has for live mode and what it lacks; exit status 0: jobs can share "
     "GPUs with SM shares, 3: without, 1: not at all."
@@ -53,8 +52,8 @@ def _serve(serve: argparse.ArgumentParser) -> None:
         metavar="POOL",
         default="gpu",
         help="gpu (this machine's) or gpu:ID,ID; cpu (its cores as stand-ins) or "
-        "cpu:cores_per_device=N,devices=N,shares=HOW; nodes:FILE (many machines, each with an "
-        "agent); ray:HOST:PORT (the nodes of a Ray cluster) or ray:HOST:PORT,OPTIONS; "
+        "cpu:cores_per_device=N,devices=N,shares=HOW; ray:HOST:PORT (the nodes "
+        "of a Ray cluster) or ray:HOST:PORT,OPTIONS; "
         "slurm:JOBID or slurm:nodes=N,... (pilots); simulated:INSTANCE (default: gpu)",
     )
     serve.add_argument(
@@ -118,15 +117,6 @@ def _serve(serve: argparse.ArgumentParser) -> None:
     serve.add_argument(
         "--dry-run", action="store_true", help="start nothing; plan --from-live tells what would be"
     )
-    _insecure(serve)
-
-
-def _insecure(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--insecure",
-        action="store_true",
-        help="as root, let agents listen on ports where any user could take their place and token",
-    )
 
 
 def _measure(measure: argparse.ArgumentParser) -> None:
@@ -172,36 +162,6 @@ def _measure(measure: argparse.ArgumentParser) -> None:
     measure.add_argument(
         "--verbose", action="store_true", help="a line for each result, on standard error"
     )
-
-
-def _agent(agent: argparse.ArgumentParser) -> None:
-    agent.add_argument(
-        "--pool", metavar="POOL", default="gpu", help="gpu or cpu, as serve has them (default: gpu)"
-    )
-    agent.add_argument(
-        "--listen",
-        metavar="HOST:PORT",
-        type=_address,
-        required=True,
-        help="where its service reaches it, without encryption; port 0 takes a free one, which "
-        "is printed",
-    )
-    agent.add_argument(
-        "--token-file",
-        metavar="FILE",
-        required=True,
-        help="the token that its service has, too; only its owner may read it",
-    )
-    agent.add_argument(
-        "--address", metavar="HOST", help="where other nodes reach it (default: where it listens)"
-    )
-    agent.add_argument(
-        "--directory",
-        metavar="DIR",
-        help="where its state is kept, on this machine (default: agent in the service's)",
-    )
-    _insecure(agent)
-    _keep(agent)
 
 
 def _keep(keeping: argparse.ArgumentParser) -> None:
@@ -511,7 +471,6 @@ def _top(top: argparse.ArgumentParser) -> None:
 
 LIVE: Final[Mapping[str, tuple[str, str, Callable[[argparse.ArgumentParser], None]]]] = {
     "serve": ("Run the jobs that people submit.", "live.serving", _serve),
-    "agent": (_AGENT, "live.agents", _agent),
     "submit": ("Submit a job to the live service.", _ASKING, _submit),
     "queue": ("List the jobs of the live service.", _ASKING, _queue),
     "show": ("Tell all of a job: where it stands, why, and how it came there.", _ASKING, _show),

@@ -15,21 +15,19 @@ from dovetail.live.places import mps_directory
 _FLAG: Final = "--pool"
 
 
-def pool_named(text: str, directory: Path, sample_s: float, insecure: bool = False) -> NodePool:
+def pool_named(text: str, directory: Path, sample_s: float) -> NodePool:
     """Return the pool that a text names.
 
     Parameters
     ----------
     text : str
         ``gpu`` or ``gpu:ID,ID``; ``cpu`` or
-        ``cpu:cores_per_device=N,devices=N,shares=HOW``; ``nodes:FILE``; ``ray:HOST:PORT`` and its
-        options; ``slurm:...`` (``docs/howto-slurm.md``); ``simulated:INSTANCE``.
+        ``cpu:cores_per_device=N,devices=N,shares=HOW``; ``ray:HOST:PORT`` and its options;
+        ``slurm:...`` (``docs/howto-slurm.md``); ``simulated:INSTANCE``.
     directory : Path
         The service's state directory.
     sample_s : float
         Seconds between two looks of the service at progress.
-    insecure : bool
-        Whether root's service may work with agents in whose place any user could listen.
 
     Raises
     ------
@@ -39,8 +37,7 @@ def pool_named(text: str, directory: Path, sample_s: float, insecure: bool = Fal
     name, _, rest = text.partition(":")
     if name not in _POOLS:
         raise InputError(f"must be one of {', '.join(_POOLS)}, got {name!r}", _FLAG)
-    options = {"insecure": insecure} if name == "nodes" else {}
-    return _POOLS[name](rest, directory, sample_s, **options)
+    return _POOLS[name](rest, directory, sample_s)
 
 
 def _gpu(rest: str, directory: Path, _: float) -> NodePool:
@@ -63,16 +60,6 @@ def _cpu(rest: str, directory: Path, _: float) -> NodePool:
     from dovetail.executor.live.pools.cpu import open_cpu_pool
 
     return open_cpu_pool(directory, rest)
-
-
-def _nodes(rest: str, directory: Path, sample_s: float, insecure: bool) -> NodePool:
-    from dovetail.executor.live.nodes.finding import ListedNodes
-    from dovetail.executor.live.pools.nodes import NodesPool
-
-    if not rest:
-        raise InputError("must name a file: nodes:FILE", _FLAG)
-    privileged = os.geteuid() == 0 and not insecure
-    return NodesPool(directory, ListedNodes(Path(rest), privileged), sample_s=sample_s)
 
 
 def _ray(rest: str, directory: Path, sample_s: float) -> NodePool:
@@ -105,11 +92,10 @@ def _simulated(rest: str, directory: Path, _: float) -> NodePool:
     return SimulatedNode(directory, instance_named(rest))
 
 
-_POOLS: Final[Mapping[str, Callable[..., NodePool]]] = MappingProxyType(
+_POOLS: Final[Mapping[str, Callable[[str, Path, float], NodePool]]] = MappingProxyType(
     {
         "gpu": _gpu,
         "cpu": _cpu,
-        "nodes": _nodes,
         "ray": _ray,
         "slurm": _slurm,
         "simulated": _simulated,

@@ -46,7 +46,7 @@ def serve(options: Namespace) -> int:
     from dovetail.live.server import serving
 
     with Journal(directory) as journal:
-        pool = pool_named(options.pool, directory, sample_s, options.insecure)
+        pool = pool_named(options.pool, directory, sample_s)
         service = Service(
             journal,
             pool,

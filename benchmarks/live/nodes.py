@@ -14,7 +14,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
 import statistics
@@ -31,15 +30,14 @@ import psutil
 from faults import state_directory
 from load import ME
 from service_process import Cores, ServiceProcess, Setup, Simulated
+from socket_agents import SocketNodes
 
 from dovetail.executor.live.jobs import JobSpec
-from dovetail.executor.live.nodes.finding import ListedNodes
 from dovetail.executor.live.pools.nodes import NodesPool
 from dovetail.executor.live.pools.pool import NodePool
 from dovetail.executor.live.states import JobState
 from dovetail.executor.live.views import JobView
 from dovetail.executor.live.watch import WatchOptions
-from dovetail.instances.files import write_data
 from dovetail.instances.instance import Cluster, Gpu, Instance, Node
 
 _STAMP: Final = 'date +%s.%N >> "$1"; sleep 600'
@@ -52,43 +50,33 @@ _ADMINISTRATOR: Final = ME.replace(uid=0)
 
 @dataclass(frozen=True)
 class Nodes:
-    """Makes pools of the nodes that a file names (a ``make_pool``)."""
+    """Makes pools of nodes at sockets of this machine (a ``make_pool``)."""
 
-    file: Path
+    found: SocketNodes
 
     def __call__(self, directory: Path) -> NodePool:
         """Return a pool that keeps its files in the directory."""
-        return NodesPool(directory, ListedNodes(self.file))
+        return NodesPool(directory, self.found)
 
 
 @dataclass
 class Agents:
     """Agents of this machine, each with one device of the ``cpu`` pool."""
 
-    file: Path
+    found: SocketNodes
     processes: list[subprocess.Popen[str]]
 
 
 @contextmanager
 def agents(directory: Path, count: int) -> Iterator[Agents]:
     """Run agents for as long as the block takes."""
-    token = directory / "token"
-    token.write_text("a-token-of-the-benchmark", encoding="utf-8")
-    token.chmod(0o600)
-    program = [sys.executable, "-m", "dovetail.executor.live.nodes.serving"]
+    known = {f"n{k}": directory / f"n{k}" for k in range(1, count + 1)}
     processes = [
-        subprocess.Popen(
-            [*program, *_agent_options(directory, k), "--token-file", str(token)],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for k in range(1, count + 1)
+        _started("socket_agents", *_agent_options(k, node, known[node]))
+        for k, node in enumerate(known, 1)
     ]
     try:
-        nodes = [_told(k, process) for k, process in enumerate(processes, 1)]
-        file = directory / "nodes.yaml"
-        write_data({"token_file": "token", "nodes": nodes}, file)
-        yield Agents(file, processes)
+        yield Agents(SocketNodes(known), processes)
     finally:
         for process in processes:
             process.send_signal(signal.SIGCONT)
@@ -96,15 +84,19 @@ def agents(directory: Path, count: int) -> Iterator[Agents]:
             process.communicate()
 
 
-def _agent_options(directory: Path, k: int) -> list[str]:
-    listen = f"127.0.0.{k + 1}:0"
-    return ["--directory", str(directory / f"n{k}"), "--pool", "cpu:devices=1", "--listen", listen]
+def _agent_options(k: int, node: str, directory: Path) -> list[str]:
+    address = f"127.0.0.{k + 1}"
+    there = ["--directory", str(directory), "--address", address]
+    return ["--node", node, "--pool", "cpu:devices=1", *there]
 
 
-def _told(k: int, process: subprocess.Popen[str]) -> dict[str, object]:
+def _started(program: str, *words: str) -> subprocess.Popen[str]:
+    """Return a program of this folder that has said that it answers."""
+    command = [sys.executable, str(Path(__file__).with_name(f"{program}.py")), *words]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
-    port = json.loads(process.stdout.readline())["port"]
-    return {"id": f"n{k}", "address": f"127.0.0.{k + 1}", "port": port}
+    assert process.stdout.readline()
+    return process
 
 
 @contextmanager
@@ -276,17 +268,17 @@ def _alike(nodes: int, devices: int) -> Instance:
 
 
 @contextmanager
-def simulated_nodes(directory: Path, nodes: int, devices: int) -> Iterator[Path]:
+def simulated_nodes(directory: Path, nodes: int, devices: int) -> Iterator[SocketNodes]:
     """Serve simulated nodes in a process of their own."""
-    program = Path(__file__).with_name("simulated_nodes.py")
-    words = [sys.executable, program, directory, "--nodes", nodes, "--devices", devices]
-    process = subprocess.Popen([str(word) for word in words])
+    words = [str(directory), "--nodes", str(nodes), "--devices", str(devices)]
+    process = _started("simulated_nodes", *words)
+    names = [f"n{k}" for k in range(nodes)]
     try:
-        _wait((directory / "nodes.yaml").exists)
-        yield directory / "nodes.yaml"
+        racks = {node: f"r{k // 32}" for k, node in enumerate(names)}
+        yield SocketNodes(dict.fromkeys(names, directory), racks)
     finally:
         process.terminate()
-        process.wait()
+        process.communicate()
 
 
 # All of it.
@@ -303,7 +295,7 @@ def tell_launches(starts: int) -> None:
         with (
             state_directory() as directory,
             agents(directory, workers) as there,
-            service(directory / "service", Nodes(there.file)) as made,
+            service(directory / "service", Nodes(there.found)) as made,
         ):
             found = launches_s(made, directory, workers, starts)
             print(f"  {workers} nodes, gang of {workers}: {told_of(found)}", flush=True)
@@ -318,7 +310,7 @@ def tell_all_losses(losses: int) -> None:
     with (
         state_directory() as directory,
         agents(directory, 3) as there,
-        service(directory / "service", Nodes(there.file)) as made,
+        service(directory / "service", Nodes(there.found)) as made,
     ):
         found = [loss(made, directory, _kill_one) for _ in range(losses)]
         tell_losses("3 nodes, rank killed", found)
@@ -354,10 +346,10 @@ def tell_controller(nodes: int, seconds: float, devices: int = 4) -> None:
             controller(made, gangs, 8, seconds)
     with (
         state_directory() as directory,
-        simulated_nodes(directory, nodes, devices) as file,
-        service(directory / "service", Nodes(file)) as made,
+        simulated_nodes(directory, nodes, devices) as found,
+        service(directory / "service", Nodes(found)) as made,
     ):
-        print("  simulated nodes, over the network", flush=True)
+        print("  simulated nodes, over a socket", flush=True)
         controller(made, gangs, 8, seconds)
 
 

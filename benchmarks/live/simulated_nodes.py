@@ -1,10 +1,10 @@
-"""Many simulated nodes in one process, each a real agent at a port of its own.
+"""Many simulated nodes in one process, each a real agent.
 
     python benchmarks/live/simulated_nodes.py DIRECTORY [--nodes 200] [--devices 4]
 
-Agents, the protocol and its server are the product's. Only what an agent keeps is simulated: the
-ranks are no processes, start at once when they are told to, and run until they are stopped.
-``DIRECTORY/nodes.yaml`` names the agents once all of them answer (``--pool nodes:FILE``).
+Agents and the protocol are the product's, the calls those of ``socket_agents``. Only what an agent
+keeps is simulated: the ranks are no processes, start at once when they are told to, and run until
+they are stopped.
 """
 
 # ruff: noqa: D102 - what the methods of a pool are is told in its protocols
@@ -18,22 +18,20 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from socket_agents import listening, serve
+
 from dovetail.executor.live.clock import boot_s
 from dovetail.executor.live.events import AnyEvent, RankEnded, RankReady, RankRefused, RankStarted
 from dovetail.executor.live.jobs import Run
 from dovetail.executor.live.nodes.agent import Agent
-from dovetail.executor.live.nodes.serving import AgentServer
 from dovetail.executor.live.pools.lease import Lease
 from dovetail.executor.live.pools.parts import Meeting, Part, Prepared, whole
 from dovetail.executor.live.pools.pool import Progress, Usage
-from dovetail.instances.files import write_data
 from dovetail.instances.instance import Cluster, Gpu, Node
 
-TOKEN: Final = "a-token-of-simulated-nodes"
 _MODEL: Final = "simulated"
 _MEMORY_MIB: Final = 80_000.0
 _RATE: Final = 10.0
-_POLL_S: Final = 5.0
 
 
 class SimulatedRanks:
@@ -57,6 +55,9 @@ class SimulatedRanks:
     # As of a ``NodePool``.
 
     def prune(self, keep_s: float) -> None:
+        pass
+
+    def lack(self, devices: int) -> None:
         pass
 
     def cluster(self) -> Cluster:
@@ -161,21 +162,15 @@ class SimulatedRanks:
         self._wake()
 
 
-def serve(directory: Path, nodes: int, devices: int) -> None:
-    """Serve the nodes until SIGTERM."""
-    named = []
-    for k in range(nodes):
-        home = directory / f"n{k}"
-        agent = Agent(home, lambda files: SimulatedRanks(devices), "127.0.0.1")
-        server = AgentServer(agent, TOKEN, ("127.0.0.1", 0))
-        threading.Thread(target=server.serve_forever, args=(_POLL_S,), daemon=True).start()
-        rack = f"r{k // 32}"
-        port = server.server_address[1]
-        named.append({"id": f"n{k}", "address": "127.0.0.1", "port": port, "rack": rack})
-    token = directory / "token"
-    token.write_text(TOKEN, encoding="utf-8")
-    token.chmod(0o600)
-    write_data({"token_file": "token", "nodes": named}, directory / "nodes.yaml")
+def serve_nodes(directory: Path, nodes: int, devices: int) -> None:
+    """Serve the nodes until SIGTERM; a line says that they answer."""
+    agents = {
+        f"n{k}": Agent(directory / f"n{k}", lambda files: SimulatedRanks(devices), "127.0.0.1")
+        for k in range(nodes)
+    }
+    serving = (listening(directory), agents)
+    threading.Thread(target=serve, args=serving, daemon=True).start()
+    print("ready", flush=True)
     signal.sigwait({signal.SIGTERM, signal.SIGINT})
 
 
@@ -187,7 +182,7 @@ def main() -> None:
     parser.add_argument("--devices", type=int, default=4)
     options = parser.parse_args()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
-    serve(options.directory, options.nodes, options.devices)
+    serve_nodes(options.directory, options.nodes, options.devices)
 
 
 if __name__ == "__main__":

@@ -435,6 +435,7 @@ class Service:
                 self._commit([self._stop_decided(run, "the policy gives its devices to others")])
         self._start_all(decision.starts)
         self._commit(self._world.reservations(decision.reserved))
+        self._pool.lack(sum(job.spec.workers for job in self._brain.queued.values()))
 
     def _start_all(self, starts: Sequence[Start]) -> list[Start]:
         """Place jobs, and return the starts that became some."""

@@ -20,7 +20,7 @@ from dovetail.executor.live.clock import boot_s
 from dovetail.executor.live.events import AnyEvent, DeviceHealed, DeviceSick, RankRefused
 from dovetail.executor.live.jobs import JobSpec, Owner, Run, Seat
 from dovetail.executor.live.nodes.bell import Bell
-from dovetail.executor.live.nodes.fence import Fence, FencedError, Mark
+from dovetail.executor.live.nodes.fence import Fence, FencedError, Mark, identity
 from dovetail.executor.live.nodes.log_parts import LogPiece, piece_of
 from dovetail.executor.live.nodes.messages import (
     Abort,
@@ -135,6 +135,7 @@ class Agent:
         self._directory, self._open_pool, self.address = directory, open_pool, address
         directory.mkdir(parents=True, exist_ok=True)
         directory.chmod(PASS_THROUGH)
+        self._id = identity(directory / "agent.json")
         self._fence = Fence(directory / "controller.json")
         self._lease = Lease(directory / "lease")
         self._lock = threading.RLock()
@@ -374,7 +375,7 @@ class Agent:
             done=self._done,
             news=tuple(news),
             beyond=beyond,
-            facts=None if asked.incarnation == self.incarnation else facts_of(pool),
+            facts=None if asked.incarnation == self.incarnation else facts_of(self._id, pool),
             progress={run.id: self._progress(run, pool) for run in watched},
             usage=pool.usage() if asked.watch else {},
             libraries=self._libraries(watched, pool) if asked.watch else {},
@@ -402,10 +403,11 @@ class Agent:
         return {run.id: found for run in alive if (found := pool.library(run))}
 
 
-def facts_of(pool: Host) -> Facts:
-    """Return what an agent says of its pool."""
+def facts_of(agent: str, pool: Host) -> Facts:
+    """Return what an agent says of itself and its pool."""
     first, same, other = (_somebody(uid) for uid in (0, 0, 1))
     return Facts(
+        agent=agent,
         pool=pool.name,
         notice=pool.notice,
         cluster=pool.cluster(),

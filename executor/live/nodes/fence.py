@@ -1,4 +1,4 @@
-"""Who may give orders: one controller, the newest of its state directory."""
+"""Who may give orders, and who carries them out: the newest controller, and one directory."""
 
 from __future__ import annotations
 
@@ -34,6 +34,28 @@ class Mark(Record):
             When it cannot be understood.
         """
         return cls.from_data(read_data(path), str(path)) if path.exists() else None
+
+
+class _Identity(Record):
+    agent: Name
+
+
+def identity(path: Path) -> str:
+    """Return the id of the agent that keeps a directory: drawn once, and durable.
+
+    What was started is known by its directory alone, so another id is an agent that does not know
+    what the last one has started.
+
+    Raises
+    ------
+    InputError
+        When its file cannot be understood, or written.
+    """
+    if path.exists():
+        return _Identity.from_data(read_data(path), str(path)).agent
+    drawn = _Identity(agent=secrets.token_hex(8))
+    write_kept(drawn.to_data(), path)
+    return drawn.agent
 
 
 def raise_epoch(path: Path) -> Mark:

@@ -1,12 +1,18 @@
-"""The pools of one machine that an agent can keep, by name."""
+"""The agent of this machine: the pools that it can keep, by name, and its directory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import fcntl
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from dovetail.executor.live.nodes.agent import Host
+from dovetail.executor.live.directories import require_own
+from dovetail.executor.live.nodes.agent import Agent, Host
+from dovetail.executor.live.pools.run_files import KEEP_S, PRUNE_S
 from dovetail.instances.errors import InputError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -39,16 +45,62 @@ def opener(text: str, directory: Path) -> Callable[[Path], Host]:
     raise InputError(f"must be one of cpu, gpu, got {name!r}", _FLAG)
 
 
-def require_driver(text: str) -> None:
-    """Return where this machine has what the pool that a text names needs to be opened at all.
+@contextmanager
+def hosted(directory: Path, pool: str, address: str, keep_s: float = KEEP_S) -> Iterator[Agent]:
+    """Have an agent that keeps the jobs of this node; they run on after it.
+
+    Parameters
+    ----------
+    directory : path
+        The agent's state directory.
+    pool : str
+        As ``opener`` has it.
+    address : str
+        Where other nodes reach this one.
+    keep_s : float
+        Seconds for which logs of ended runs are kept.
 
     Raises
     ------
-    UnsupportedError
-        When it is ``gpu``, and there is no NVIDIA driver.
+    InputError
+        When there is no such pool, or the directory cannot be had.
     """
-    if text.partition(":")[0] == "gpu":
-        _nvml().close()
+    require_own(directory)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        told = f"cannot be made: {error.strerror}"
+        raise InputError(told, "directory", str(directory)) from None
+    with _only_one(directory):
+        agent = Agent(directory, opener(pool, directory), address)
+        over = threading.Event()
+        threading.Thread(target=_prune, args=(agent, keep_s, over), daemon=True).start()
+        try:
+            yield agent
+        finally:
+            over.set()
+            agent.close()
+
+
+def _prune(agent: Agent, keep_s: float, over: threading.Event) -> None:
+    while not over.wait(PRUNE_S):
+        agent.prune(keep_s)
+
+
+@contextmanager
+def _only_one(directory: Path) -> Iterator[None]:
+    """Let no second agent keep the same directory."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    file = os.open(directory / "lock", flags, 0o600)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(file)
+        raise InputError("another agent keeps it", "directory", str(directory)) from None
+    try:
+        yield
+    finally:
+        os.close(file)
 
 
 def _cpu(options: str) -> Callable[[Path], Host]:

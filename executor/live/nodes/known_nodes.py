@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from dovetail.executor.live.nodes.finding import NodeAddress
+from dovetail.executor.live.nodes.finding import Sighted
 from dovetail.executor.live.nodes.messages import Facts
 from dovetail.executor.live.nodes.remote import Remote
 from dovetail.instances._record import Name, Record
@@ -47,7 +47,7 @@ class KnownNodes:
         for path in sorted(directory.glob(f"*{_ENDING}")):
             self._read(path)
 
-    def note(self, remote: Remote, where: NodeAddress | None) -> bool:
+    def note(self, remote: Remote, where: Sighted | None) -> bool:
         """Keep what a node is, and return whether that is news."""
         rack = where.rack if where else self.racks.get(remote.id)
         known = (self.facts.get(remote.id), self.racks.get(remote.id))

@@ -1,153 +1,85 @@
-"""The thread of a controller that talks to one node."""
+"""The calls of a controller to one node: one waits for news, and orders need not wait for it."""
 
 from __future__ import annotations
 
-import contextlib
-import http.client
-import logging
-import os
-import select
-import threading
-from typing import Final, Protocol
+import math
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Final
 
 from dovetail.executor.live.clock import boot_s
-from dovetail.executor.live.nodes.channel import Channel, FencedOutError, NoAnswerError
-from dovetail.executor.live.nodes.finding import NodeAddress
-from dovetail.executor.live.nodes.messages import Answer, Exchange
-from dovetail.instances.errors import DovetailError
+from dovetail.executor.live.nodes.calls import ANSWER_S
+from dovetail.executor.live.nodes.messages import Exchange
 
 _PAUSE_S: Final = 0.2
 _MOST_PAUSE_S: Final = 2.0
-_LEAVE_S: Final = 1.0
-
-_log = logging.getLogger(__name__)
 
 
-class Desk(Protocol):
-    """Whose link it is; called from the link's thread."""
+@dataclass(eq=False)
+class Call:
+    """A request whose answer is awaited until it is due."""
 
-    def where(self, node: str) -> NodeAddress | None:
-        """Return where the node's agent is; None: nobody knows."""
-        ...
-
-    def next_request(self, node: str) -> Exchange:
-        """Return what is to be asked next."""
-        ...
-
-    def has_urgent(self, node: str) -> bool:
-        """Tell whether there are orders that have not been sent."""
-        ...
-
-    def answered(self, node: str, answer: Answer, sent_s: float, received_s: float) -> None:
-        """Take in an answer and when, on this machine's clock, request and answer went by."""
-        ...
-
-    def missed(self, node: str, reason: str, since_s: float, fenced: bool) -> None:
-        """Take in that nothing asked since then is answered, or (``fenced``) another controller."""
-        ...
+    sent_s: float
+    due_s: float
 
 
 class Link:
-    """Talks to one node until it is closed.
+    """Which calls to a node are on their way; no thread and no lock of its own.
 
     Parameters
     ----------
-    node : str
-        The node's id.
-    desk : Desk
-        Whose link it is.
+    ask : callable
+        Sends a request and returns at once what its answer will be in.
+    took : callable
+        Called with a call and its answer, from any thread.
     """
 
-    def __init__(self, node: str, desk: Desk) -> None:
-        self._node, self._desk = node, desk
-        self._closed = False
-        self._ringing = threading.Lock()
-        self._asked_s, self._heard = 0.0, 0
-        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._thread = threading.Thread(target=self._run, name=f"link to {node}", daemon=True)
+    def __init__(
+        self,
+        ask: Callable[[Exchange], Future[str]],
+        took: Callable[[Call, Future[str]], None],
+    ) -> None:
+        self._ask, self._took = ask, took
+        self._calls: list[Call] = []
+        self._pause_s, self._paused_s = _PAUSE_S, 0.0
 
-    def start(self) -> None:
-        """Begin to talk."""
-        self._thread.start()
+    def free(self, urgent: bool) -> bool:
+        """Tell whether a request may be sent; a second one only where it is urgent."""
+        return boot_s() >= self._paused_s and len(self._calls) < (2 if urgent else 1)
 
-    def ring(self) -> None:
-        """Say, from any thread, that there is something to ask."""
-        # What is closed may be another's descriptor by now.
-        with self._ringing:
-            if not self._closed:
-                os.eventfd_write(self._bell, 1)
+    def send(self, asked: Exchange) -> None:
+        """Send a request."""
+        sent_s = boot_s()
+        call = Call(sent_s, sent_s + asked.wait_s + ANSWER_S)
+        self._calls.append(call)
+        self._ask(asked).add_done_callback(lambda answer: self._took(call, answer))
 
-    def begin_close(self) -> None:
-        """End the talk soon."""
-        with self._ringing:
-            if not self._closed:
-                self._closed = True
-                os.eventfd_write(self._bell, 1)
+    def hold(self, call: Call) -> bool:
+        """Take in that the answer has come, and return whether it is to be listened to.
 
-    def close(self) -> None:
-        """End the talk; a thread that waits for a connection is left behind."""
-        self.begin_close()
-        self._thread.join(_LEAVE_S)
-        if not self._thread.is_alive():
-            os.close(self._bell)
+        What was given up is not; nor is anything while an earlier answer is being judged.
+        """
+        if call not in self._calls or any(math.isinf(one.due_s) for one in self._calls):
+            self.drop(call)
+            return False
+        call.due_s = math.inf
+        return True
 
-    def _run(self) -> None:
-        pause_s = _PAUSE_S
-        while not self._closed:
-            self._asked_s = boot_s()
-            heard = self._heard
-            try:
-                self._try_to_talk()
-            except Exception:  # a link that dies would leave its node lost for ever
-                if not self._closed:
-                    _log.exception("the link to %s failed", self._node)
-            pause_s = _PAUSE_S if self._heard > heard else min(2 * pause_s, _MOST_PAUSE_S)
-            self._pause(pause_s)
+    def drop(self, call: Call) -> None:
+        """Take in that a call is over."""
+        self._calls = [one for one in self._calls if one is not call]
 
-    def _try_to_talk(self) -> None:
-        try:
-            self._talk()
-        except FencedOutError as error:
-            self._miss(str(error), fenced=True)
-        except (OSError, http.client.HTTPException, DovetailError) as error:
-            self._miss(_told(error))
-        except Exception as error:
-            self._miss(f"the link failed: {error}")
-            raise
+    def heard(self) -> None:
+        """Take in that the node answers."""
+        self._pause_s, self._paused_s = _PAUSE_S, 0.0
 
-    def _talk(self) -> None:
-        where = self._desk.where(self._node)
-        if where is None:
-            raise NoAnswerError("nobody knows where its agent is")
-        with contextlib.closing(Channel(where)) as channel:
-            while not self._closed and self._desk.where(self._node) == where:
-                if not channel.calls or (
-                    len(channel.calls) == 1 and self._desk.has_urgent(self._node)
-                ):
-                    self._asked_s = boot_s()
-                    channel.ask(self._desk.next_request(self._node))
-                for call in channel.ready(self._bell):
-                    answer = channel.take(call)
-                    self._heard += 1
-                    self._desk.answered(self._node, answer, call.sent_s, boot_s())
-                self._unring()
+    def broken_off(self) -> None:
+        """Take in that it does not: whatever is on its way is given up, and a pause is made."""
+        self._calls = []
+        self._paused_s = boot_s() + self._pause_s
+        self._pause_s = min(2 * self._pause_s, _MOST_PAUSE_S)
 
-    def _miss(self, reason: str, fenced: bool = False) -> None:
-        if not self._closed:
-            self._desk.missed(self._node, reason, self._asked_s, fenced)
-
-    def _pause(self, pause_s: float) -> None:
-        poll = select.poll()
-        poll.register(self._bell, select.POLLIN)
-        if not self._closed:
-            poll.poll(pause_s * 1000)
-            self._unring()
-
-    def _unring(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._bell)
-
-
-def _told(error: Exception) -> str:
-    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return " ".join(str(reason).split())
+    def overdue(self) -> bool:
+        """Tell whether a call should have been answered by now."""
+        return any(call.due_s <= boot_s() for call in self._calls)

@@ -31,7 +31,7 @@ from dovetail.instances._record import (
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Cluster
 
-VERSION: Final = 1
+VERSION: Final = 2
 """Of the exchange; both sides have to speak the same."""
 
 MOST_WAIT_S: Final = 30.0
@@ -146,6 +146,8 @@ class Facts(Record):
 
     Attributes
     ----------
+    agent : str
+        The id of its directory (``fence.identity``).
     pool, notice : str
         As of a ``NodePool``.
     cluster : Cluster
@@ -156,6 +158,7 @@ class Facts(Record):
         The same, for runs of different users.
     """
 
+    agent: Name
     pool: Name
     notice: str
     cluster: Cluster
@@ -188,7 +191,7 @@ class Exchange(Record):
         Those of which it is asked which shares they allow.
     """
 
-    version: Literal[1] = 1
+    version: Literal[2] = 2
     home: Name
     epoch: Count
     turn: Number0 = 0
@@ -225,7 +228,7 @@ class Answer(Record):
         By run (an item for each rank of the part), by device, by run; as of a ``NodePool``.
     """
 
-    version: Literal[1] = 1
+    version: Literal[2] = 2
     incarnation: Name
     clock_s: NonNegative
     until_s: NonNegative

@@ -1,21 +1,21 @@
 """The agent of one node as an actor of Ray: what runs in the actor's process, on the node.
 
-Ray is not imported here; ``ray_driver`` makes an actor of the class. The token of the agent is
-drawn on its node, kept there, and told to those who may call actors of the cluster: they can run
-what they like on it anyway, and no copy of it is left in Ray's own tables.
+Ray is not imported here; ``ray_driver`` makes an actor of the class. Who may call it is for Ray to
+say: who may call actors of a cluster can run what he likes on it anyway.
 """
 
 from __future__ import annotations
 
 import os
-import secrets
 import threading
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from dovetail.executor.live.nodes.serving import AgentServer, hosted, read_token
+from dovetail.executor.live.nodes.agent import Agent
+from dovetail.executor.live.nodes.calls import answer_of
+from dovetail.executor.live.nodes.hosting import hosted
 from dovetail.instances._record import Name, Record
 from dovetail.instances._version import VERSION
 from dovetail.instances.errors import DovetailError
@@ -61,10 +61,8 @@ class AgentReply(Record):
         What it was started as.
     version : str
         The Dovetail that it runs.
-    port : int or None
-        Where its agent answers; None: it does not.
-    token : str
-        What the agent lets its controller in by.
+    answers : bool
+        Whether its agent does.
     busy : bool
         Whether it keeps runs.
     notes : tuple of str
@@ -73,14 +71,15 @@ class AgentReply(Record):
 
     plan: AgentPlan
     version: Name = VERSION
-    port: int | None = None
-    token: str = ""
+    answers: bool = False
     busy: bool = False
     notes: tuple[str, ...] = ()
 
 
 class RayAgent:
     """Keeps the jobs of its node as long as its process lives; Ray starts it anew when it dies.
+
+    Its methods are called from many threads.
 
     Parameters
     ----------
@@ -92,47 +91,39 @@ class RayAgent:
         for name in _LEAKED:
             os.environ.pop(name, None)
         self._plan = AgentPlan.from_data(plan)
-        self._directory = agents_directory(self._plan.directory) / self._plan.node
-        self._server: AgentServer | None = None
+        self._agent: Agent | None = None
         self._stack = ExitStack()
-        self._trouble = self._start()
+        self._starting = threading.Lock()
+        self._trouble = ""
 
-    def where(self) -> dict[str, object]:
+    def status(self) -> dict[str, object]:
         """Return the plain data of an ``AgentReply``; an agent that could not start tries again."""
-        if self._server is None:
-            self._trouble = self._start()
-        return self._reply().model_dump(mode="json")
+        with self._starting:
+            if self._agent is None:
+                self._trouble = self._start()
+        reply = AgentReply(
+            plan=self._plan,
+            answers=self._agent is not None,
+            busy=self._agent is not None and self._agent.is_busy(),
+            notes=(self._trouble,) if self._trouble else _warnings(),
+        )
+        return reply.model_dump(mode="json")
+
+    def call(self, method: str, body: str) -> Mapping[str, str]:
+        """Return what the agent answers to a call (``calls.answer_of``)."""
+        if self._agent is None:
+            return {"error": self._trouble or "its agent has not been started"}
+        return answer_of(self._agent, method, body)
 
     def _start(self) -> str:
         """Start the agent, and return why that is impossible; empty: it runs."""
+        directory = agents_directory(self._plan.directory) / self._plan.node
         try:
-            token = own_token(self._directory)
-            listen = (self._plan.address, 0)
-            served = hosted(self._directory, self._plan.pool, listen, token)
-            self._server = self._stack.enter_context(served)
+            agent = hosted(directory, self._plan.pool, self._plan.address)
+            self._agent = self._stack.enter_context(agent)
         except (DovetailError, OSError) as error:
             return " ".join(str(error).split())
-        threading.Thread(target=_serve, args=(self._server,), daemon=True).start()
         return ""
-
-    def _reply(self) -> AgentReply:
-        if self._server is None:
-            return AgentReply(plan=self._plan, notes=(self._trouble,))
-        return AgentReply(
-            plan=self._plan,
-            port=self._server.server_address[1],
-            token=self._server.token.decode(),
-            busy=self._server.agent.is_busy(),
-            notes=_warnings(),
-        )
-
-
-def _serve(server: AgentServer) -> None:
-    """Answer for ever; an actor without its server ends, so that Ray starts it anew."""
-    try:
-        server.serve_forever()
-    finally:
-        os._exit(1)
 
 
 def _warnings() -> tuple[str, ...]:
@@ -149,21 +140,3 @@ def agents_directory(given: str | None) -> Path:
         return Path("/var/lib/dovetail/agents")
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(state) / "dovetail" / "agents"
-
-
-def own_token(directory: Path) -> str:
-    """Return the token of the agent that keeps a directory; the first time it is drawn."""
-    path = directory / "token"
-    if not path.exists():
-        directory.mkdir(parents=True, exist_ok=True)
-        write_private(path, secrets.token_hex(32))
-    return read_token(path)
-
-
-def write_private(path: Path, text: str) -> None:
-    """Write a file that nobody else can read at any time; it appears whole or not at all."""
-    fresh = path.with_name(f"{path.name}.new")
-    fresh.unlink(missing_ok=True)
-    with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text)
-    fresh.replace(path)

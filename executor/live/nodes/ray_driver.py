@@ -1,32 +1,34 @@
-"""A driver of Ray, in a process of its own: it keeps an agent on every node and tells where.
+"""A driver of Ray, in a process of its own: it keeps an agent on every node, and calls them.
 
 ::
 
     python -m dovetail.executor.live.nodes.ray_driver < PLAN
 
-The first line of its standard input is a ``RayPlan``; when the input ends, so does it. Every
-second it prints a ``Sighting`` as one JSON line. It is no part of the service, since Ray ends the
-process of a driver that has lost its head node for a minute, and says much on standard error.
+The first line of its standard input is a ``RayPlan``, every further one a call (``calls``); when
+the input ends, so does it. It prints answers as they come, and every second a ``Sighting``, each
+as one JSON line. It is no part of the service, since Ray ends the process of a driver that has
+lost its head node for a minute, and says much on standard error.
 """
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
+import importlib
 import json
 import logging
 import os
 import socket
+import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any, Final, NamedTuple
 
+from dovetail.executor.live.clock import boot_s
 from dovetail.executor.live.nodes.ray_agent import AgentPlan, AgentReply, RayAgent
-from dovetail.executor.live.nodes.ray_finding import RayPlan, Sighted, Sighting
-from dovetail.executor.live.nodes.serving import host_and_port
+from dovetail.executor.live.nodes.ray_finding import RayPlan, Seen, Sighting, host_and_port
 from dovetail.instances._version import VERSION
 
 NAMESPACE: Final = "dovetail"
@@ -37,8 +39,31 @@ LOOK_S: Final = 1.0
 FIRST_S: Final = 15.0
 """Seconds that agents have to start before the first sighting is told without them."""
 
+MOST_CALLS: Final = 8
+"""Calls to one agent that are under way; of one that hangs, they never end."""
+
+MOST_THREADS: Final = 16
+"""Of an agent's actor: one a call, and those who ask how it is."""
+
 _TWINS: Final = "two nodes of Ray have this name: start each with a label, --labels=node=NAME"
-_ANSWER_S: Final = 2.0
+_OPEN: Final = (
+    "the cluster lets everybody in who reaches it, and who is in runs anything as anybody: "
+    "start all of it with RAY_AUTH_MODE=token (or take open=yes among the pool's options)"
+)
+_TOKEN: Final = (
+    "the cluster wants its token: RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH, as on its nodes"
+)
+_KNOCK: Final = """
+import sys
+from ray._raylet import GcsClient
+from ray.exceptions import AuthenticationError
+try:
+    GcsClient(address=sys.argv[1])
+except AuthenticationError:
+    sys.exit(3)
+"""
+_REFUSED: Final = 3
+_KNOCK_S: Final = 30.0
 _CONNECT_S: Final = 5.0
 
 
@@ -75,17 +100,21 @@ def _is_wanted(entry: Mapping[str, Any], plan: RayPlan) -> bool:
     return bool(entry["Resources"].get(plan.needed_resource, 0) > 0)
 
 
-@dataclass
-class _Actor:
-    """The actor of a node, and the call whose answer is awaited."""
+@dataclass(eq=False)
+class _Kept:
+    """A node that is kept, its actor, and what that has told last."""
 
-    handle: Any
-    call: Any = None
+    node: RayNode
+    task: asyncio.Task[None] | None = None
+    actor: Any = None
+    reply: AgentReply | None = None
+    trouble: str = ""
+    calls: int = 0
 
 
 @dataclass
 class Driver:
-    """Keeps an agent on every node of a cluster.
+    """Keeps an agent on every node of a cluster, and calls them.
 
     Parameters
     ----------
@@ -93,86 +122,97 @@ class Driver:
         What is wanted.
     ray : module
         Ray, connected.
+    out : text file
+        Where answers and sightings go.
     """
 
     plan: RayPlan
     ray: Any
-    _actors: dict[str, _Actor] = field(default_factory=dict)
-    _replies: dict[str, AgentReply] = field(default_factory=dict)
+    out: IO[str]
+    _kept: dict[str, _Kept] = field(default_factory=dict)
+    _named: dict[str, _Kept] = field(default_factory=dict)
 
-    def look(self, within_s: float) -> Sighting:
-        """Have agents where they should be, and return where they answer."""
-        nodes = wanted_nodes(self.ray.nodes(), self.plan)
-        alive = {node.ray_id for node in nodes}
-        for gone in self._actors.keys() - alive:
-            del self._actors[gone]
-            self._replies.pop(gone, None)
-        notes = [note for note in self._ask(nodes, within_s) if note]
-        found: dict[str, Sighted] = {}
+    async def run(self) -> None:
+        """Keep agents and carry calls until the input ends."""
+        loop, calling = asyncio.get_running_loop(), set[asyncio.Task[None]]()
+
+        def begin(line: bytes) -> None:
+            task = loop.create_task(self._carry(json.loads(line)))
+            calling.add(task)
+            task.add_done_callback(calling.discard)
+
+        def read() -> None:
+            with open(0, "rb", closefd=False) as given:
+                for line in given:
+                    loop.call_soon_threadsafe(begin, line)
+            os._exit(0)
+
+        threading.Thread(target=read, daemon=True).start()
+        first_s = boot_s() + FIRST_S
+        while True:
+            nodes = wanted_nodes(await asyncio.to_thread(self.ray.nodes), self.plan)
+            sighting = self._look(nodes)
+            if boot_s() > first_s or len(sighting.nodes) == len(nodes):
+                first_s = 0.0
+                self._say(sighting.model_dump(mode="json"))
+            await asyncio.sleep(LOOK_S if not first_s else LOOK_S / 4)
+
+    def _say(self, told: Mapping[str, object]) -> None:
+        _say(self.out, told)
+
+    # Sightings.
+
+    def _look(self, nodes: Sequence[RayNode]) -> Sighting:
+        """Have agents kept where they should be, and return what is known of them."""
+        for gone in self._kept.keys() - {node.ray_id for node in nodes}:
+            task = self._kept.pop(gone).task
+            if task is not None:
+                task.cancel()
         for node in nodes:
-            reply = self._replies.get(node.ray_id)
-            if reply is None:
-                continue
-            notes += [f"{node.name}: {note}" for note in self._judged(node, reply)]
-            if reply.port is not None and node.name not in found:
-                found[node.name] = Sighted(
-                    address=node.address, port=reply.port, token=reply.token, rack=node.rack
-                )
-        notes += [f"{name}: {_TWINS}" for name in self._twins(nodes)]
-        return Sighting(nodes=found, notes=tuple(notes))
+            if node.ray_id not in self._kept:
+                kept = self._kept[node.ray_id] = _Kept(node)
+                kept.task = asyncio.get_running_loop().create_task(self._keep(kept))
+        answering = [kept for kept in self._kept.values() if kept.reply and kept.reply.answers]
+        self._named = {kept.node.name: kept for kept in reversed(answering)}
+        return Sighting(
+            nodes={name: _seen(kept.node) for name, kept in self._named.items()},
+            notes=(*self._notes(), *_twins([kept for kept in self._kept.values() if kept.reply])),
+        )
 
-    def _twins(self, nodes: Sequence[RayNode]) -> list[str]:
-        """Return the names that several nodes have whose actors have answered."""
-        counted = Counter(node.name for node in nodes if node.ray_id in self._replies)
-        return [name for name, count in counted.items() if count > 1]
+    def _notes(self) -> list[str]:
+        found = []
+        for kept in self._kept.values():
+            notes = [kept.trouble] if kept.trouble else []
+            if kept.reply is not None:
+                notes += kept.reply.notes
+                if kept.reply.version != VERSION:
+                    told = f"its agent runs Dovetail {kept.reply.version}, this service {VERSION}"
+                    notes.append(told)
+                if kept.reply.busy and kept.reply.plan != self._agent_plan(kept.node):
+                    told = "its agent was started with other options; replaced once nothing runs"
+                    notes.append(told)
+            found += [f"{kept.node.name}: {note}" for note in notes]
+        return found
 
-    def _ask(self, nodes: Sequence[RayNode], within_s: float) -> list[str]:
-        for node in nodes:
-            actor = self._actors.setdefault(node.ray_id, _Actor(None))
-            if actor.handle is None:
-                actor.handle = self._actor_on(node)
-            if actor.call is None:
-                actor.call = actor.handle.where.remote()
-        calls = [self._actors[node.ray_id].call for node in nodes]
-        if calls:
-            self.ray.wait(calls, num_returns=len(calls), timeout=within_s)
-        return [self._take_answer(node) for node in nodes]
+    # Agents.
 
-    def _take_answer(self, node: RayNode) -> str:
-        """Take in what an actor has answered, and return what is wrong with it."""
-        actor = self._actors[node.ray_id]
-        done, _ = self.ray.wait([actor.call], timeout=0)
-        if not done:
-            return ""
-        call, actor.call = actor.call, None
-        try:
-            self._replies[node.ray_id] = AgentReply.from_data(self.ray.get(call))
-        except self.ray.exceptions.ActorUnavailableError:
-            return ""  # it is asked again at the next look, and may answer then
-        except Exception as error:  # whatever its class's import raised on the node
-            actor.handle = None
-            self._replies.pop(node.ray_id, None)
-            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-            return (
-                f"{node.name}: its agent has died: {lines[-1] if lines else type(error).__name__}"
-            )
-        return ""
-
-    def _judged(self, node: RayNode, reply: AgentReply) -> Sequence[str]:
-        """Return what people should know of an agent; one that is not as planned is replaced."""
-        notes = list(reply.notes)
-        if reply.version != VERSION:
-            notes.append(f"its agent runs Dovetail {reply.version}, this service {VERSION}")
-        if reply.plan == self._agent_plan(node):
-            return notes
-        if reply.busy:
-            notes.append("its agent was started with other options; replaced once nothing runs")
-        else:
-            actor = self._actors[node.ray_id]
-            self.ray.kill(actor.handle)
-            actor.handle = actor.call = None
-            del self._replies[node.ray_id]
-        return notes
+    async def _keep(self, kept: _Kept) -> None:
+        """Have an agent on a node, as planned, and ask how it is, again and again."""
+        while True:
+            try:
+                if kept.actor is None:
+                    kept.actor = await asyncio.to_thread(self._actor_on, kept.node)
+                kept.reply = AgentReply.from_data(await kept.actor.status.remote())
+                kept.trouble = ""
+                if not kept.reply.busy and kept.reply.plan != self._agent_plan(kept.node):
+                    self.ray.kill(kept.actor)
+                    kept.actor = kept.reply = None
+            except self.ray.exceptions.ActorUnavailableError:
+                pass  # it is asked again at the next look, and may answer then
+            except Exception as error:  # whatever its class's import raised on the node
+                kept.actor = kept.reply = None
+                kept.trouble = f"its agent has died: {_last_line(error)}"
+            await asyncio.sleep(LOOK_S)
 
     def _agent_plan(self, node: RayNode) -> AgentPlan:
         return AgentPlan(
@@ -196,9 +236,44 @@ class Driver:
             get_if_exists=True,
             num_cpus=0,
             max_restarts=-1,
+            max_concurrency=MOST_THREADS,
             scheduling_strategy=NodeAffinitySchedulingStrategy(node.ray_id, soft=False),
         )
         return made.remote(self._agent_plan(node).model_dump(mode="json"))
+
+    # Calls.
+
+    async def _carry(self, call: Mapping[str, Any]) -> None:
+        """Carry a call to its agent, and say what that answers."""
+        kept = self._named.get(call["node"])
+        if kept is None or kept.actor is None:
+            answer: Mapping[str, object] = {"error": "Ray knows no agent there"}
+        elif kept.calls >= MOST_CALLS:
+            answer = {"error": "its agent has many calls, and answers none"}
+        else:
+            kept.calls += 1
+            try:
+                answer = await kept.actor.call.remote(call["method"], call["body"])
+            except Exception as error:  # Ray's own
+                answer = {"error": f"Ray cannot reach its agent ({type(error).__name__})"}
+            finally:
+                kept.calls -= 1
+        self._say({"id": call["id"], **answer})
+
+
+def _seen(node: RayNode) -> Seen:
+    return Seen(address=node.address, rack=node.rack)
+
+
+def _twins(told: Sequence[_Kept]) -> list[str]:
+    """Return what people should know of names that several nodes have whose actors have told."""
+    counted = Counter(kept.node.name for kept in told)
+    return [f"{name}: {_TWINS}" for name, count in counted.items() if count > 1]
+
+
+def _last_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
 
 
 def connected(address: str) -> Any:  # noqa: ANN401 (a module)
@@ -214,41 +289,46 @@ def connected(address: str) -> Any:  # noqa: ANN401 (a module)
         pass
     import ray
 
+    # Refused, it tries again for long.
+    try:
+        importlib.import_module("ray._raylet").GcsClient(address=address)
+    except ray.exceptions.AuthenticationError:
+        raise PermissionError(_TOKEN) from None
     ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
     return ray
 
 
-def _say(out: IO[str], sighting: Sighting) -> None:
-    out.write(json.dumps(sighting.model_dump(mode="json")) + "\n")
+def is_open(address: str) -> bool:
+    """Tell whether a cluster lets in who shows no token, as Ray before 2.52 does."""
+    env = {**os.environ, "RAY_AUTH_MODE": "disabled"}
+    knock = [sys.executable, "-c", _KNOCK, address]
+    done = subprocess.run(knock, env=env, capture_output=True, timeout=_KNOCK_S)
+    return done.returncode != _REFUSED
+
+
+def _say(out: IO[str], told: Mapping[str, object]) -> None:
+    out.write(json.dumps(told) + "\n")
     out.flush()
-
-
-def _end_with_input() -> None:
-    with contextlib.suppress(OSError, ValueError):
-        while os.read(0, 1024):
-            pass
-    os._exit(0)
 
 
 def main() -> int:
     """Drive until standard input ends."""
     with open(0, "rb", buffering=0, closefd=False) as given:
         plan = RayPlan.model_validate_json(given.readline())
-    threading.Thread(target=_end_with_input, daemon=True).start()
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     try:
-        driver = Driver(plan, connected(plan.address))
-        within_s = FIRST_S
-        while True:
-            _say(out, driver.look(within_s))
-            within_s = _ANSWER_S
-            time.sleep(LOOK_S)
+        ray = connected(plan.address)
+        if not plan.open and is_open(plan.address):
+            raise PermissionError(_OPEN)
+        asyncio.run(Driver(plan, ray, out).run())
     except Exception as error:  # told in one line to the service, which tries again
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        _say(out, Sighting(trouble=lines[0] if lines else type(error).__name__))
-        return 1
+        trouble = Sighting(trouble=lines[0] if lines else type(error).__name__)
+        _say(out, trouble.model_dump(mode="json"))
+    # Tasks may wait for calls that never end.
+    os._exit(1)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

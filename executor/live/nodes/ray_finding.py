@@ -1,27 +1,27 @@
 """Finds nodes on a Ray cluster: a driver of Ray in a process of its own keeps an agent on each.
 
-The service itself never imports Ray. What the driver has told last stays known while Ray does not
-answer, and in a file over restarts of the service: agents are talked to directly.
+The service itself never imports Ray. Calls to agents go through the driver.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import logging
 import re
 import subprocess
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Final
 
-from pydantic import Field, StrictInt, ValidationError
+from pydantic import StrictBool, ValidationError
 
-from dovetail.executor.live.nodes.finding import NodeAddress
+from dovetail.executor.live.nodes.calls import Caller, no_answer
+from dovetail.executor.live.nodes.finding import Sighted
 from dovetail.executor.live.nodes.hosting import opener
 from dovetail.executor.live.nodes.lease import LEASE_S, LEAST_S
-from dovetail.executor.live.nodes.ray_agent import write_private
-from dovetail.executor.live.nodes.serving import host_and_port
 from dovetail.instances._children import module_command
 from dovetail.instances._record import Name, Positive, Record
 from dovetail.instances.errors import InputError, UnsupportedError
@@ -35,7 +35,7 @@ MUTE_S: Final = 90.0
 _PAUSE_S: Final = 1.0
 _MOST_PAUSE_S: Final = 15.0
 _FLAG: Final = "--pool"
-_OPTIONS: Final = ("label", "resource", "directory", "lease", "pool")
+_OPTIONS: Final = ("label", "resource", "directory", "lease", "open", "pool")
 
 _log = logging.getLogger(__name__)
 
@@ -57,6 +57,8 @@ class RayPlan(Record):
         Where agents keep their state on their nodes.
     lease_s : float
         Seconds that a node's jobs run on when the node is cut off.
+    open : bool
+        Whether the cluster may let everybody in.
     """
 
     address: Name
@@ -65,6 +67,7 @@ class RayPlan(Record):
     resource: Name | None = None
     directory: Name | None = None
     lease_s: Positive = LEASE_S
+    open: StrictBool = False
 
     @property
     def needed_resource(self) -> str:
@@ -92,7 +95,11 @@ def ray_plan(text: str) -> RayPlan:
     except ValueError:
         raise InputError(f"must be ray:HOST:PORT, got {address!r}", _FLAG) from None
     lease_s = _seconds(given.pop("lease", f"{LEASE_S:g}"))
-    plan = RayPlan.from_data({"address": address, **given, "lease_s": lease_s}, _FLAG)
+    is_open = given.pop("open", "no")
+    if is_open not in ("yes", "no"):
+        raise InputError(f"open must be yes or no, got {is_open!r}", _FLAG)
+    asked = {"address": address, **given, "lease_s": lease_s, "open": is_open == "yes"}
+    plan = RayPlan.from_data(asked, _FLAG)
     opener(plan.pool, Path())
     if plan.label is not None and not re.fullmatch(r"[^:]+:[^:]+", plan.label):
         raise InputError(f"label must be KEY:VALUE, got {plan.label!r}", _FLAG)
@@ -114,22 +121,29 @@ def _seconds(text: str) -> float:
     return float(text)
 
 
-class Sighted(Record):
-    """Where an agent answers."""
+def host_and_port(text: str) -> tuple[str, int]:
+    """Return what ``HOST:PORT`` says.
+
+    Raises
+    ------
+    ValueError
+        When it says something else.
+    """
+    host, colon, port = text.rpartition(":")
+    if not (host and colon and port.isdecimal() and int(port) <= 65_535):
+        raise ValueError(f"must be HOST:PORT, got {text!r}")
+    return host.strip("[]"), int(port)
+
+
+class Seen(Record):
+    """A node whose agent answers."""
 
     address: Name
-    port: Annotated[StrictInt, Field(ge=1, le=65_535)]
-    token: Name
     rack: Name | None = None
-
-    @classmethod
-    def of(cls, where: NodeAddress) -> Sighted:
-        """Return what Ray tells of an address."""
-        return cls(address=where.address, port=where.port, token=where.token, rack=where.rack)
 
 
 class Sighting(Record):
-    """A line of the driver.
+    """What the driver tells every second.
 
     Attributes
     ----------
@@ -141,7 +155,7 @@ class Sighting(Record):
         Why the driver ends.
     """
 
-    nodes: Mapping[str, Sighted] = {}
+    nodes: Mapping[str, Seen] = {}
     notes: tuple[str, ...] = ()
     trouble: str = ""
 
@@ -161,8 +175,8 @@ class RayFinder:
 
     def __init__(self, directory: Path, plan: RayPlan) -> None:
         self._plan, self._directory = plan, directory
-        self._file = directory / "ray-agents.json"
-        self._known = self._read()
+        self._known: dict[str, Sighted] = {}
+        self._caller: Caller | None = None
         self._notes: frozenset[str] = frozenset()
         self._trouble = self._told = ""
         self._first = threading.Event()
@@ -177,23 +191,35 @@ class RayFinder:
         Raises
         ------
         UnsupportedError
-            When Ray is not installed, or tells of no node, and none is known from before.
+            When Ray is not installed, or tells of no node, and the service has had none before.
         """
         if importlib.util.find_spec("ray") is None:
             raise UnsupportedError("Ray is not installed: pip install './dovetail[ray]'")
         self._directory.mkdir(parents=True, exist_ok=True)
         threading.Thread(target=self._drive, name="drives Ray", daemon=True).start()
-        self._first.wait(0.0 if self._known else START_S)
-        if not self._known:
+        had_nodes = any((self._directory / "known").glob("*.json"))
+        self._first.wait(0.0 if had_nodes else START_S)
+        if not self._known and not had_nodes:
             self.close()
             told = [self._trouble, *sorted(self._notes)]
             reason = "; ".join(filter(None, told)) or f"it has told of no node in {START_S:g} s"
             raise UnsupportedError(f"Ray at {self._plan.address}: {reason}")
         self._started = True
 
-    def nodes(self) -> Mapping[str, NodeAddress]:
-        """Return the nodes that Ray has told of, where their agents answered last."""
+    def nodes(self) -> Mapping[str, Sighted]:
+        """Return the nodes that Ray has told of."""
         return self._known
+
+    def call(self, node: str, method: str, body: str) -> Future[str]:
+        """Have the agent of a node answer a call."""
+        caller = self._caller
+        return caller.call(node, method, body) if caller else no_answer(self._why_none())
+
+    def _why_none(self) -> str:
+        return f"Ray at {self._plan.address}: {self._trouble or 'its driver is being started'}"
+
+    def weigh(self, lacking: int, busy: Collection[str]) -> None:
+        """Do nothing: who keeps the cluster decides how large it is."""
 
     def awaited(self) -> Sequence[str]:
         """Return nothing: nodes that may join are known to Ray alone."""
@@ -246,17 +272,26 @@ class RayFinder:
         assert driver.stdout is not None
         with driver:
             watch = _Watch(driver)
+            caller = Caller(driver.stdin)
             try:
                 driver.stdin.write(self._plan.model_dump_json().encode() + b"\n")
                 driver.stdin.flush()
+                self._caller = caller
                 for line in driver.stdout:
                     watch.fed()
-                    told |= self._take_in(line)
+                    said = json.loads(line)
+                    if "id" in said:
+                        caller.take_in(said)
+                    else:
+                        told |= self._take_in(line)
             except BrokenPipeError:
                 pass  # it has ended before it was told its plan; another is started
             finally:
                 watch.end()
                 driver.kill()
+                self._caller = None
+                # It closes what the driver read.
+                caller.end(self._why_none())
         return told
 
     def _take_in(self, line: bytes) -> bool:
@@ -269,30 +304,13 @@ class RayFinder:
         for note in sorted(set(sighting.notes) - self._notes):
             _log.warning("%s", note)
         self._notes = frozenset(sighting.notes)
-        fresh = {node: NodeAddress(**found.model_dump()) for node, found in sighting.nodes.items()}
-        known = {**self._known, **fresh}
-        if known != self._known:
-            self._known = known
-            self._write()
+        racks = {node: Sighted(seen.rack) for node, seen in sighting.nodes.items()}
+        self._known = {**self._known, **racks}
         if not sighting.trouble:
             self._told = ""
         if self._known:  # agents that are still being started are told of later
             self._first.set()
-        return bool(fresh)
-
-    def _read(self) -> dict[str, NodeAddress]:
-        try:
-            found = Sighting.model_validate_json(self._file.read_bytes())
-        except (OSError, ValidationError):
-            return {}
-        return {node: NodeAddress(**one.model_dump()) for node, one in found.nodes.items()}
-
-    def _write(self) -> None:
-        nodes = {node: Sighted.of(where) for node, where in self._known.items()}
-        try:
-            write_private(self._file, Sighting(nodes=nodes).model_dump_json())
-        except OSError as error:
-            _log.warning("where agents are cannot be kept: %s", error)
+        return bool(racks)
 
 
 class _Watch:

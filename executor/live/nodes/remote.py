@@ -12,10 +12,13 @@ from dovetail.executor.live.nodes.messages import (
     Answer,
     AnyOrder,
     Attach,
+    Commit,
     Exchange,
     Facts,
     Launch,
+    Prepare,
     Release,
+    Stop,
 )
 from dovetail.executor.live.nodes.story import Story
 from dovetail.executor.live.pools.parts import Part, Prepared
@@ -87,6 +90,17 @@ class Remote:
     def _ask_to_attach(self) -> None:
         self._number(Attach(parts=tuple(self.parts.values())))
         self._attach = self._numbered
+
+    def is_other(self, answer: Answer) -> bool:
+        """Tell whether an answer is of another agent's directory than the last ones."""
+        known, told = self.facts, answer.facts
+        return known is not None and told is not None and known.agent != told.agent
+
+    def displace(self) -> None:
+        """Let another agent, which knows nothing of this one's runs, never start them again."""
+        for run, order in self.standing.items():
+            if isinstance(order, Launch | Prepare | Commit):
+                self.standing[run] = Stop(part=self.parts[run], grace_s=0.0)
 
     @property
     def attached(self) -> bool:

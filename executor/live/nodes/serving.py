@@ -12,7 +12,6 @@ library's server is enough: one controller asks, on a few connections that stay 
 from __future__ import annotations
 
 import argparse
-import fcntl
 import hmac
 import json
 import os
@@ -20,20 +19,18 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import FrameType
 from typing import Final
-from urllib.parse import parse_qs, urlsplit
 
-from dovetail.executor.live.directories import require_own
 from dovetail.executor.live.nodes.agent import Agent
-from dovetail.executor.live.nodes.fence import FencedError
-from dovetail.executor.live.nodes.hosting import opener
-from dovetail.executor.live.nodes.messages import Exchange, read_message
-from dovetail.executor.live.pools.run_files import KEEP_S, PRUNE_S
+from dovetail.executor.live.nodes.calls import answer_of
+from dovetail.executor.live.nodes.hosting import hosted
+from dovetail.executor.live.nodes.ray_finding import host_and_port
+from dovetail.executor.live.pools.run_files import KEEP_S
 from dovetail.instances.errors import DovetailError, InputError
 
 MOST_BYTES: Final = 64 << 20
@@ -153,24 +150,18 @@ class _Handler(BaseHTTPRequestHandler):
     wbufsize = -1
 
     def do_POST(self) -> None:
-        self._respond(self._exchange)
-
-    def do_GET(self) -> None:
-        self._respond(self._log)
-
-    def _respond(self, answer: Callable[[], bytes]) -> None:
         try:
             self._require_token()
-            status, body = 200, answer()
+            if self.path not in ("/exchange", "/log"):
+                raise _RefusedError(404, "there is nothing here")
+            body = self.rfile.read(self._length()).decode(errors="replace")
+            told = answer_of(self.server.agent, self.path[1:], body)
         except _RefusedError as error:
-            status, body = error.status, _told(error)
-        except FencedError as error:
-            status, body = 409, _told(error)
-        except InputError as error:
-            status, body = 400, _told(error)
-        except Exception as error:  # told to the controller, which shows it
-            status, body = 500, _told(error)
-        self._write(status, body)
+            self._write(error.status, _told(error))
+            return
+        status = 200 if "body" in told else 409 if "fenced" in told else 500
+        text = told["body"] if status == 200 else json.dumps({"error": next(iter(told.values()))})
+        self._write(status, text.encode())
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Refuse what is no request of ours; the library's page names its version."""
@@ -194,12 +185,6 @@ class _Handler(BaseHTTPRequestHandler):
             raise _RefusedError(401, "the token is not this agent's")
         self.server.note_known(self.connection)
 
-    def _exchange(self) -> bytes:
-        if self.path != "/exchange":
-            raise _RefusedError(404, "there is nothing here")
-        asked = read_message(Exchange, self.rfile.read(self._length()))
-        return self.server.agent.exchange(asked).model_dump_json().encode()
-
     def _length(self) -> int:
         try:
             length = int(self.headers["Content-Length"])
@@ -208,22 +193,6 @@ class _Handler(BaseHTTPRequestHandler):
         if not 0 <= length <= MOST_BYTES:
             raise _RefusedError(413, f"a request has at most {MOST_BYTES} bytes")
         return length
-
-    def _log(self) -> bytes:
-        parts = urlsplit(self.path)
-        if parts.path != "/log":
-            raise _RefusedError(404, "there is nothing here")
-        asked = {name: values[-1] for name, values in parse_qs(parts.query).items()}
-        try:
-            rank, offset = int(asked["rank"]), int(asked.get("offset", "0"))
-            run = asked["run"]
-        except (KeyError, ValueError):
-            raise _RefusedError(400, "a log is asked for by run, rank, part and offset") from None
-        piece = self.server.agent.log(run, rank, asked.get("part", ""), max(0, offset))
-        if piece is None:
-            raise _RefusedError(404, "there is no such log yet")
-        head = json.dumps({"part": piece.part, "following": piece.following})
-        return head.encode() + b"\n" + piece.data
 
     def log_message(self, format: str, *args: object) -> None:
         """Say nothing: what others send is no concern of the agent's own log."""
@@ -264,7 +233,7 @@ def serve(
     InputError
         When it cannot listen there, or there is no such pool.
     """
-    with hosted(directory, pool, listen, token, address, keep_s) as server:
+    with served(directory, pool, listen, token, address, keep_s) as server:
         _end_by_signals(server)
         port = server.server_address[1]
         facts = {"address": server.agent.address, "port": port, "pid": os.getpid()}
@@ -273,7 +242,7 @@ def serve(
 
 
 @contextmanager
-def hosted(
+def served(
     directory: Path,
     pool: str,
     listen: tuple[str, int],
@@ -281,61 +250,22 @@ def hosted(
     address: str | None = None,
     keep_s: float = KEEP_S,
 ) -> Iterator[AgentServer]:
-    """Have the server of an agent that keeps the jobs of this node; parameters as of ``serve``.
-
-    Raises
-    ------
-    InputError
-        When it cannot listen there, there is no such pool, or the directory cannot be had.
-    """
-    require_own(directory)
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        told = f"cannot be made: {error.strerror}"
-        raise InputError(told, "--directory", str(directory)) from None
-    with _only_one(directory):
-        agent = Agent(directory, opener(pool, directory), address or _reached_at(listen[0]))
+    """Have the server of an agent that keeps the jobs of this node; parameters as of ``serve``."""
+    with hosted(directory, pool, address or _reached_at(listen[0]), keep_s) as agent:
         try:
             server = AgentServer(agent, token, listen)
         except OSError as error:
-            agent.close()
             told = error.strerror or str(error)
             where = f"{listen[0]}:{listen[1]}"
             raise InputError(f"cannot listen: {told}", "--listen", where) from None
-        over = threading.Event()
-        threading.Thread(target=_prune, args=(agent, keep_s, over), daemon=True).start()
         try:
             yield server
         finally:
-            over.set()
-            agent.close()
             server.server_close()
-
-
-def _prune(agent: Agent, keep_s: float, over: threading.Event) -> None:
-    while not over.wait(PRUNE_S):
-        agent.prune(keep_s)
 
 
 def _reached_at(host: str) -> str:
     return socket.gethostname() if host in ("", "0.0.0.0", "::") else host
-
-
-@contextmanager
-def _only_one(directory: Path) -> Iterator[None]:
-    """Let no second agent keep the same directory."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    file = os.open(directory / "lock", flags, 0o600)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(file)
-        raise InputError("another agent keeps it", "--directory", str(directory)) from None
-    try:
-        yield
-    finally:
-        os.close(file)
 
 
 def _end_by_signals(server: AgentServer) -> None:
@@ -345,20 +275,6 @@ def _end_by_signals(server: AgentServer) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, ended)
-
-
-def host_and_port(text: str) -> tuple[str, int]:
-    """Return what ``ADDRESS:PORT`` says.
-
-    Raises
-    ------
-    ValueError
-        When it says something else.
-    """
-    host, colon, port = text.rpartition(":")
-    if not (host and colon and port.isdecimal() and int(port) <= 65_535):
-        raise ValueError(f"must be ADDRESS:PORT, got {text!r}")
-    return host.strip("[]"), int(port)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import fcntl
 import logging
+import math
 import os
 import secrets
 import shlex
@@ -18,6 +19,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
@@ -25,8 +27,10 @@ from typing import Annotated, Final, NamedTuple
 from pydantic import Field, StrictInt
 
 from dovetail.executor.live.clock import boot_s
-from dovetail.executor.live.nodes.finding import NodeAddress
+from dovetail.executor.live.nodes.calls import no_answer
+from dovetail.executor.live.nodes.finding import Sighted
 from dovetail.executor.live.nodes.hosting import opener
+from dovetail.executor.live.nodes.http_calls import HttpCalls, NodeAddress
 from dovetail.executor.live.nodes.lease import LEASE_S, LEAST_S
 from dovetail.executor.live.nodes.slurm_commands import (
     Allocation,
@@ -55,12 +59,17 @@ QUEUE_S: Final = 10.0
 BEGIN_S: Final = 60.0
 """Seconds that the agents of a pilot have to announce themselves; who comes later joins."""
 
+IDLE_S: Final = 600.0
+"""Seconds without a job after which a pilot that is not needed is given back."""
+
+_SETTLE_S: Final = 10.0
 _LOOK_S: Final = 2.0
 _HURRY_S: Final = 3.0
 _MOST_AGAIN_S: Final = 600.0
 _STEADY_S: Final = 300.0
 _PILOT: Final = "dovetail.executor.live.nodes.slurm_pilot"
 _FLAG: Final = "--pool"
+_UNKNOWN: Final = "nobody knows where its agent is"
 
 _log = logging.getLogger(__name__)
 
@@ -80,6 +89,10 @@ class Asked(NamedTuple):
         Where agents keep their files, on each node.
     lease_s : float
         Seconds that jobs run on where their node is cut off.
+    pilots : tuple of int
+        How many pilots there are at least, and at most while jobs lack devices.
+    idle_s : float
+        Seconds without a job after which a pilot beyond the least is given back.
     """
 
     job: str | None
@@ -87,14 +100,17 @@ class Asked(NamedTuple):
     pool: str = "gpu"
     scratch: str | None = None
     lease_s: float = LEASE_S
+    pilots: tuple[int, int] = (1, 1)
+    idle_s: float = IDLE_S
 
 
 def asked_for(text: str, environment: Mapping[str, str]) -> Asked:
     """Return what the options of a Slurm pool ask for.
 
-    ``NAME=VALUE`` separated by commas: ``job``, ``scratch``, ``lease``, and ``pool``, which comes
-    last as its own options have commas, too; any other is an option of ``sbatch``. A part without
-    ``=`` belongs to the value before it; ``NAME=`` is an option without value.
+    ``NAME=VALUE`` separated by commas: ``job``, ``scratch``, ``lease``, ``pilots``, ``idle``, and
+    ``pool``, which comes last as its own options have commas, too; any other is an option
+    of ``sbatch``. A part without ``=`` belongs to the value before it; ``NAME=`` is an option
+    without value.
 
     Raises
     ------
@@ -120,13 +136,17 @@ def asked_for(text: str, environment: Mapping[str, str]) -> Asked:
         if job is None:
             rule = "must name an allocation (slurm:JOBID) or what to ask for (slurm:nodes=N,...)"
             raise InputError(rule, _FLAG)
+    pilots, idle_s = (1, 1), IDLE_S
+    if job is None:
+        pilots = _pilots(given.pop("pilots", "1..1"))
+        idle_s = _idle_s(given.pop("idle", f"{IDLE_S:g}"))
     if job is not None and (given or not job.isdecimal()):
         extra = f"{next(iter(given))}=" if given else job
         raise InputError(f"an allocation has a number and takes no options, got {extra!r}", _FLAG)
     options = tuple(f"--{name}={value}" if value else f"--{name}" for name, value in given.items())
     if has_pool:
         opener(pool, Path())
-    return Asked(job, options, pool if has_pool else "gpu", scratch, lease_s)
+    return Asked(job, options, pool if has_pool else "gpu", scratch, lease_s, pilots, idle_s)
 
 
 def _new_name(name: str, parts: Sequence[tuple[str, str]], piece: str) -> str:
@@ -135,6 +155,19 @@ def _new_name(name: str, parts: Sequence[tuple[str, str]], piece: str) -> str:
     if name in dict(parts):
         raise InputError(f"{name} must be given once, got {piece!r}, too", _FLAG)
     return name
+
+
+def _pilots(text: str) -> tuple[int, int]:
+    least, dots, most = text.partition("..")
+    if dots and least.isdecimal() and most.isdecimal() and int(least) <= int(most) > 0:
+        return int(least), int(most)
+    raise InputError(f"pilots must be MIN..MAX, MAX >= 1, got {text!r}", _FLAG)
+
+
+def _idle_s(text: str) -> float:
+    if text.isdecimal() and int(text) > 0:
+        return float(text)
+    raise InputError(f"idle must be whole seconds >= 1, got {text!r}", _FLAG)
 
 
 def _lease_s(text: str) -> float:
@@ -174,6 +207,7 @@ class _Pilot:
         self.known: Allocation | None = None
         self._ends_s: float | None = None
         self._leaving = ""
+        self._busy_s, self._retired_s = boot_s(), math.inf
         self._read: dict[str, tuple[int, _Announced]] = {}
         self._read_announcements()
 
@@ -190,9 +224,33 @@ class _Pilot:
             self._leaving = f"its pilot {self.job} ends at {at}"
         return False
 
+    def weigh(self, needed: bool) -> None:
+        """Take in whether anything runs on it, or would run there."""
+        if needed:
+            self._busy_s = boot_s()
+
+    @property
+    def idle_s(self) -> float:
+        """For how long it has been of no use; a pilot that does not run yet is not idle."""
+        if self.known is None or not self.known.running:
+            self._busy_s = boot_s()
+        return boot_s() - self._busy_s
+
+    def retire(self) -> None:
+        """Let it take no new jobs, to be given back once nothing is left on it."""
+        self._retired_s = boot_s()
+        self._leaving = self._leaving or f"its pilot {self.job} was idle"
+
+    @property
+    def retired(self) -> bool:
+        """Whether it may be given back: whatever was placed there last would be seen by now."""
+        return boot_s() > self._retired_s + _SETTLE_S and self.idle_s > _SETTLE_S
+
     @property
     def drained(self) -> bool:
         """Whether it takes no new jobs any more."""
+        if not math.isinf(self._retired_s):
+            return True
         limit_s = self.known.limit_s if self.known else None
         drain_s = max(LEAVE_S, min(DRAIN_S, (limit_s or 0.0) / 4))
         return self._ends_s is not None and boot_s() > self._ends_s - drain_s
@@ -276,8 +334,10 @@ class SlurmFinder:
         self._pilots = [self._pilot(job) for job in self._kept.pilots]
         self._lock = threading.Lock()
         self._closing = threading.Event()
+        self._lacking, self._busy = 0, frozenset[str]()
         self._over: dict[str, tuple[float, str]] = {}
         self._again_s, self._submitted_s = 0.0, 0.0
+        self._calls = HttpCalls()
 
     def start(self) -> None:
         """Have a pilot, and wait a while until it runs and its agents have announced themselves.
@@ -300,8 +360,18 @@ class SlurmFinder:
                 self._await_agents()
         threading.Thread(target=self._follow, name="watches pilots", daemon=True).start()
 
-    def nodes(self) -> Mapping[str, NodeAddress]:
-        """Return the nodes that have announced themselves; in a newer pilot before an older."""
+    def call(self, node: str, method: str, body: str) -> Future[str]:
+        """Have the agent of a node answer a call."""
+        where = self._addresses().get(node)
+        return self._calls.call(where, method, body) if where else no_answer(_UNKNOWN)
+
+    def nodes(self) -> Mapping[str, Sighted]:
+        """Return the nodes that have announced themselves."""
+        known = self._addresses().items()
+        return {node: Sighted(where.rack, where.leaving) for node, where in known}
+
+    def _addresses(self) -> Mapping[str, NodeAddress]:
+        """Return where agents are; in a newer pilot before an older."""
         with self._lock:
             pilots = [*self._pilots]
         found: dict[str, NodeAddress] = {}
@@ -327,18 +397,27 @@ class SlurmFinder:
         """Return the pilots that have not begun, and the nodes of others without an agent yet."""
         with self._lock:
             pilots = [*self._pilots]
-        return [told for pilot in pilots for told in pilot.awaited()]
+        told = [what for pilot in pilots for what in pilot.awaited()]
+        more = self._asked.pilots[1] - max(self._asked.pilots[0], len(pilots))
+        if more > 0:
+            told.append(f"{more} more pilot{'' if more == 1 else 's'}, when jobs lack devices")
+        return told
+
+    def weigh(self, lacking: int, busy: Collection[str]) -> None:
+        """Take in how many devices waiting jobs lack, and the nodes that keep runs."""
+        self._lacking, self._busy = lacking, frozenset(busy)
 
     def close(self) -> None:
         """Look no more; pilots, agents and their jobs run on."""
         self._closing.set()
+        self._calls.close()
 
     # The start.
 
     def _has_begun(self) -> bool:
         """Wait until the newest pilot runs, but not for long."""
         until_s = boot_s() + QUEUE_S
-        while boot_s() < until_s:
+        while boot_s() < until_s and (self._pilots or self._asked.pilots[0]):
             if (pilot := self._newest()).known and pilot.known.running:
                 return True
             time.sleep(_LOOK_S / 4)
@@ -347,7 +426,7 @@ class SlurmFinder:
 
     def _await_agents(self) -> None:
         until_s = boot_s() + BEGIN_S
-        while (not self.nodes() or self.awaited()) and boot_s() < until_s:
+        while any(pilot.awaited() for pilot in self._pilots) and boot_s() < until_s:
             time.sleep(0.1)
 
     # Pilots.
@@ -376,10 +455,28 @@ class SlurmFinder:
             if pilot.look():
                 _log.warning("pilot %s is over", pilot.job)
                 self._drop(pilot)
-        if self._asked.job is None and all(pilot.drained for pilot in self._pilots):
-            self._submit()
+        if self._asked.job is None:
+            self._grow_or_shrink()
         elif not self._pilots:
             _log.warning("allocation %s is over: no node is left", self._asked.job)
+
+    def _grow_or_shrink(self) -> None:
+        """Have as many pilots as jobs need, one more at a time, between the least and the most."""
+        for pilot in self._pilots:
+            runs = not self._busy.isdisjoint(pilot.announced)
+            pilot.weigh(runs or (bool(self._lacking) and not pilot.drained))
+        taking = [pilot for pilot in self._pilots if not pilot.drained]
+        least, most = self._asked.pilots
+        short = self._lacking > 0 and not any(pilot.awaited() for pilot in taking)
+        if len(taking) < least or (short and len(taking) < most):
+            self._submit()
+        for pilot in taking[least:]:
+            if pilot.idle_s > self._asked.idle_s:
+                pilot.retire()
+        for pilot in self._pilots:
+            if pilot.retired:
+                _log.info("pilot %s was idle: given back", pilot.job)
+                slurm("scancel", pilot.job)
 
     def _submit(self) -> None:
         """Submit a pilot, soon after one that ran long, later after one that did not."""

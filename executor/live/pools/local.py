@@ -83,6 +83,9 @@ class LocalPool:
 
     # Hooks.
 
+    def lack(self, devices: int) -> None:
+        """Do nothing: there are no more devices."""
+
     def cluster(self) -> Cluster:
         """Return the devices, and the shares that may be used on them."""
         raise NotImplementedError

@@ -1,7 +1,8 @@
 """The pool of many machines: each has an agent that keeps its jobs; this is their controller.
 
-One thread a node talks to its agent (``nodes.link``). All that is known stands behind one lock,
-which nobody holds while he waits; so neither a node nor an engine that hangs holds up the service.
+It asks agents and takes answers in as they come (``nodes.link``). All that is known stands behind
+one lock, which nobody holds while he waits; so neither a node nor an engine that hangs holds up
+the service.
 ``docs/nodes.md`` tells what happens when a part of it dies.
 """
 
@@ -12,7 +13,9 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 from weakref import WeakValueDictionary
@@ -31,13 +34,19 @@ from dovetail.executor.live.events import (
 )
 from dovetail.executor.live.jobs import Run
 from dovetail.executor.live.nodes.bell import Bell
-from dovetail.executor.live.nodes.channel import LogPlace, fetch_log
+from dovetail.executor.live.nodes.calls import (
+    ANSWER_S,
+    FencedOutError,
+    LogPlace,
+    NoAnswerError,
+    log_piece,
+)
 from dovetail.executor.live.nodes.fence import raise_epoch
-from dovetail.executor.live.nodes.finding import NodeAddress, NodeFinder
+from dovetail.executor.live.nodes.finding import NodeFinder, Sighted
 from dovetail.executor.live.nodes.gangs import Gang, ToNode
 from dovetail.executor.live.nodes.known_nodes import KnownNodes, merged
 from dovetail.executor.live.nodes.lease import LEASE_S, Granted, Lease, require_length
-from dovetail.executor.live.nodes.link import Link
+from dovetail.executor.live.nodes.link import Call, Link
 from dovetail.executor.live.nodes.log_parts import LogPiece, Mirror
 from dovetail.executor.live.nodes.messages import (
     Answer,
@@ -47,6 +56,7 @@ from dovetail.executor.live.nodes.messages import (
     Launch,
     Release,
     Stop,
+    read_message,
 )
 from dovetail.executor.live.nodes.remote import Remote
 from dovetail.executor.live.nodes.story import Chapter, RankEvent, Story
@@ -54,6 +64,7 @@ from dovetail.executor.live.pools.ailments import Ailments, Cause
 from dovetail.executor.live.pools.parts import Part, Prepared
 from dovetail.executor.live.pools.pool import SAMPLE_S, Progress, Usage
 from dovetail.executor.live.pools.run_files import remove_old
+from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Cluster
 
 FIND_S: Final = 20.0
@@ -86,12 +97,13 @@ _LOOKED_S: Final = 5.0
 _LOOK_S: Final = 0.5
 _FOLLOW_S: Final = 1.0
 _TOLD: Final = 3
+_OTHER: Final = "its agent has another directory than before, and does not know what ran there"
 
 _log = logging.getLogger(__name__)
 
 
 class NodesPool:
-    """Devices of many machines (a ``NodePool``, and a ``nodes.link.Desk``).
+    """Devices of many machines (a ``NodePool``).
 
     It begins with the nodes that answer soon, or did before; others join when they answer first.
 
@@ -109,7 +121,7 @@ class NodesPool:
         Seconds to wait at the start for nodes to answer.
     sample_s : float
         Seconds between two looks at progress: as often it is asked for, while somebody looks.
-    taken_back : callable
+    taken_back : callable, optional
         Tells why a rank of a node, which ended in failure just now, may have been ended with its
         node by whoever lends it; empty: it was not. It may take seconds.
 
@@ -129,7 +141,7 @@ class NodesPool:
         lease_s: float = LEASE_S,
         find_s: float = FIND_S,
         sample_s: float = SAMPLE_S,
-        taken_back: Callable[[str], str] = lambda node: "",
+        taken_back: Callable[[str], str] | None = None,
     ) -> None:
         require_length(lease_s)
         self.name, self.notice = finder.name, ""
@@ -153,6 +165,7 @@ class NodesPool:
         self._merged: tuple[int, Cluster] | None = None
         self._beyond: dict[str, Run] = {}
         self._looked_s = 0.0
+        self._lacking = 0
         self._resumed = self._taken_up = False
         # As long as somebody reads: logs of runs that are long over are read, too.
         self._mirrors: WeakValueDictionary[tuple[str, int], Mirror] = WeakValueDictionary()
@@ -180,6 +193,9 @@ class NodesPool:
             self._meet(node)
         self._spare_leaving(named)
         with self._lock:
+            busy = {node for node, remote in self._remotes.items() if remote.parts}
+        self._finder.weigh(self._lacking, busy)
+        with self._lock:
             unnamed = self._remotes.keys() - named.keys()
         for node in unnamed:
             self._forget_if_gone(node)
@@ -193,8 +209,8 @@ class NodesPool:
             if self._resumed:
                 remote.take_up()
             self._remotes[node] = remote
-            self._links[node] = Link(node, self)
-            self._links[node].start()
+            self._links[node] = Link(partial(self._send, node), partial(self._took, node))
+            self._ask(node)
 
     def _forget_if_gone(self, node: str) -> None:
         """Forget a node that nobody names, unless something may still run there."""
@@ -205,13 +221,11 @@ class NodesPool:
             if not gone or remote.parts or not others:
                 return
             del self._remotes[node]
+            del self._links[node]
             self._known.forget(node)
-            link = self._links.pop(node)
-            link.begin_close()
-        link.close()
         self._wake()
 
-    def _spare_leaving(self, named: Mapping[str, NodeAddress]) -> None:
+    def _spare_leaving(self, named: Mapping[str, Sighted]) -> None:
         """Let no jobs be started on nodes that leave."""
         with self._lock:
             for node, where in named.items():
@@ -255,6 +269,10 @@ class NodesPool:
     def generation(self) -> int:
         """A number that grows whenever ``cluster`` has become another; ``attach``'s wake tells."""
         return self._known.generation
+
+    def lack(self, devices: int) -> None:
+        """Take in how many devices the jobs lack that wait, for the engine to have more."""
+        self._lacking = devices
 
     def cluster(self) -> Cluster:
         """Return the devices of all nodes that have ever answered: one object until it changes."""
@@ -425,10 +443,15 @@ class NodesPool:
             mirror = self._mirrors.setdefault((run, rank), fresh)
 
         def ask(part: str, offset: int) -> LogPiece | None:
-            remote, where = self._remotes.get(node), self.where(node)
-            if self._closing.is_set() or remote is None or remote.silent or where is None:
+            remote = self._remotes.get(node)
+            if self._closing.is_set() or remote is None or remote.silent:
                 return None
-            return fetch_log(where, LogPlace(run, rank, part, offset))
+            place = LogPlace(run=run, rank=rank, part=part, offset=offset)
+            try:
+                answer = self._finder.call(node, "log", place.model_dump_json())
+                return log_piece(answer.result(ANSWER_S))
+            except NoAnswerError as error:
+                raise OSError(str(error)) from None
 
         return mirror.update(ask)
 
@@ -442,12 +465,6 @@ class NodesPool:
             return
         self._await_delivered()
         self._closing.set()
-        with self._lock:
-            links = [*self._links.values()]
-        for link in links:
-            link.begin_close()
-        for link in links:
-            link.close()
         self._finder.close()
 
     def _await_delivered(self) -> None:
@@ -492,9 +509,8 @@ class NodesPool:
 
     def _ring_all(self) -> None:
         with self._lock:
-            urgent = [link for node, link in self._links.items() if self._remotes[node].urgent]
-        for link in urgent:
-            link.ring()
+            for node in [node for node, remote in self._remotes.items() if remote.urgent]:
+                self._ask(node)
 
     # Gangs.
 
@@ -540,82 +556,130 @@ class NodesPool:
                 waited = ", ".join(sorted(gang.parts.keys() - gang.prepared))
                 self._give_up(run, f"it was not prepared within {GANG_S:g} s on {waited}")
 
-    # What links ask (``Desk``).
+    # Calls to agents.
 
-    def where(self, node: str) -> NodeAddress | None:
-        """Return where the node's agent is."""
-        return self._finder.nodes().get(node)
-
-    def next_request(self, node: str) -> Exchange:
-        """Return what is to be asked next."""
-        with self._lock:
-            watched = boot_s() < self._looked_s + _LOOKED_S
-            wait_s = self._watched_s if watched else QUIET_S
-            self._remotes[node].lease.asked(boot_s())
-            return self._remotes[node].request(self._mark, wait_s, watched)
-
-    def has_urgent(self, node: str) -> bool:
-        """Tell whether there are orders that have not been sent."""
-        with self._lock:
-            return self._remotes[node].urgent
-
-    def answered(self, node: str, answer: Answer, sent_s: float, received_s: float) -> None:
-        """Take in an answer."""
-        if self._closing.is_set():
+    def _ask(self, node: str) -> None:
+        """Ask a node what is to be asked, unless it is being asked; the lock is held."""
+        remote, link = self._remotes[node], self._links[node]
+        if self._closing.is_set() or not link.free(remote.urgent):
             return
-        failed = any(_failed(one.event) for one in answer.news)
-        taken_back = self._taken_back(node) if failed else ""
+        watched = boot_s() < self._looked_s + _LOOKED_S
+        wait_s = self._watched_s if watched else QUIET_S
+        remote.lease.asked(boot_s())
+        link.send(remote.request(self._mark, wait_s, watched))
+
+    def _send(self, node: str, asked: Exchange) -> Future[str]:
+        return self._finder.call(node, "exchange", asked.model_dump_json())
+
+    def _took(self, node: str, call: Call, answer: Future[str]) -> None:
+        """Take in that a call has been answered, or never will be."""
+        received_s = boot_s()
+        told = _read(answer)
+        with self._lock:
+            link = self._links.get(node)
+            if link is None or self._closing.is_set() or not link.hold(call):
+                return
+        take_in = partial(self._take_in, node, call, told, received_s)
+        failed = isinstance(told, Answer) and any(_failed(one.event) for one in told.news)
+        if failed and self._taken_back is not None:
+            # Answers of other nodes do not wait for what the engine says.
+            threading.Thread(target=self._judge, args=(node, take_in), daemon=True).start()
+        else:
+            take_in("")
+
+    def _judge(self, node: str, take_in: Callable[[str], None]) -> None:
+        taken_back = self._taken_back(node) if self._taken_back else ""
         if taken_back:
             # Before it is told: jobs are started again at once, and not on what is going.
             self._spare_leaving(self._finder.nodes())
-        # Asked first: what is taken in is not told again, should anything fail after it.
-        where = self.where(node)
-        with self._lock:
-            remote = self._remotes[node]
-            was_silent, attached = bool(remote.silent), remote.attached
-            before = remote.incarnation
-            new = remote.take_in(answer, sent_s, received_s)
-            if remote.incarnation != before:
-                self._unprepare(node)
-            if self._known.note(remote, where):
-                told = [facts.notice for facts in self._known.facts.values()]
-                self.notice = "; ".join(dict.fromkeys(filter(None, told)))
-                self._wake()
-            if was_silent:
-                _log.warning("%s answers again", node)
-                self._tell_anew(remote, taken_back)
-            if answer.beyond is not None and remote.attached:
-                self._note_beyond(remote, answer.beyond)
-            for event in new:
-                self._happened(remote, _gone(event, taken_back))
-            if remote.attached and not attached:
-                self._miss_traces(remote)
-            remote.forget_released()
-            self._judge_devices(remote)
-        self._bell.ring()
-        if new or answer.beyond:
-            self._ring_all()
+        take_in(taken_back)
 
-    def missed(self, node: str, reason: str, since_s: float, fenced: bool) -> None:
-        """Take in that a node does not answer."""
-        if self._closing.is_set():
-            return
+    def _take_in(
+        self,
+        node: str,
+        call: Call,
+        told: Answer | NoAnswerError,
+        received_s: float,
+        taken_back: str,
+    ) -> None:
+        # Asked first: what is taken in is not told again, should anything fail after it.
+        where = self._finder.nodes().get(node)
         with self._lock:
-            remote = self._remotes[node]
-            remote.broken_off()
-            remote.lease.asked(since_s)
-            remote.fenced |= fenced
-            if boot_s() > remote.lease.heard_s + SILENT_S or fenced:
-                if not remote.silent:
-                    _log.warning("%s does not answer: %s", node, reason)
-                if not remote.silent or fenced:
-                    # What is told changes no more, or every try would be told anew.
-                    remote.silent = reason
-                if self._resumed:
-                    self._lose(remote)
-            self._give_up_overdue()
+            remote, link = self._remotes.get(node), self._links.get(node)
+            if remote is None or link is None:
+                return
+            link.drop(call)
+            try:
+                if isinstance(told, NoAnswerError):
+                    self._missed(remote, link, told)
+                elif remote.is_other(told) and not self._displaced(remote):
+                    self._missed(remote, link, NoAnswerError(_OTHER), at_once=True)
+                else:
+                    link.heard()
+                    self._answered(remote, where, told, call.sent_s, received_s, taken_back)
+            except Exception as error:  # a link that dies would leave its node lost for ever
+                _log.exception("what %s has told cannot be taken in", node)
+                self._missed(remote, link, NoAnswerError(f"it cannot be taken in: {error}"))
+            self._ask(node)
         self._bell.ring()
         self._ring_all()
+
+    def _answered(
+        self,
+        remote: Remote,
+        where: Sighted | None,
+        answer: Answer,
+        sent_s: float,
+        received_s: float,
+        taken_back: str,
+    ) -> None:
+        was_silent, attached = bool(remote.silent), remote.attached
+        before = remote.incarnation
+        new = remote.take_in(answer, sent_s, received_s)
+        if remote.incarnation != before:
+            self._unprepare(remote.id)
+        if self._known.note(remote, where):
+            told = [facts.notice for facts in self._known.facts.values()]
+            self.notice = "; ".join(dict.fromkeys(filter(None, told)))
+            self._wake()
+        if was_silent:
+            _log.warning("%s answers again", remote.id)
+            self._tell_anew(remote, taken_back)
+        if answer.beyond is not None and remote.attached:
+            self._note_beyond(remote, answer.beyond)
+        for event in new:
+            self._happened(remote, _gone(event, taken_back))
+        if remote.attached and not attached:
+            self._miss_traces(remote)
+        remote.forget_released()
+        self._judge_devices(remote)
+
+    def _missed(
+        self, remote: Remote, link: Link, why: NoAnswerError, at_once: bool = False
+    ) -> None:
+        """Take in that a node does not answer: after a while, or at once, it is silent."""
+        link.broken_off()
+        remote.broken_off()
+        fenced = isinstance(why, FencedOutError)
+        remote.fenced |= fenced
+        at_once |= fenced
+        if at_once or boot_s() > remote.lease.heard_s + SILENT_S:
+            if not remote.silent:
+                _log.warning("%s does not answer: %s", remote.id, why)
+            if not remote.silent or at_once:
+                # What is told changes no more, or every try would be told anew.
+                remote.silent = str(why)
+            if self._resumed:
+                self._lose(remote)
+        self._give_up_overdue()
+
+    def _displaced(self, remote: Remote) -> bool:
+        """Tell whether nothing can run any more of what a node's last agent may have started."""
+        if not self._resumed or boot_s() < remote.lease.gone_s:
+            return False
+        self._tell_gone(remote)
+        remote.displace()
+        return True
 
     # Leases.
 
@@ -638,7 +702,11 @@ class NodesPool:
                 if boot_s() >= remote.lease.gone_s and not remote.fenced:
                     self._tell_gone(remote)
             self._give_up_overdue()
-        self._ring_all()
+            for node, link in self._links.items():
+                if link.overdue():
+                    told = f"it has not answered within {ANSWER_S:g} s"
+                    self._missed(self._remotes[node], link, NoAnswerError(told))
+                self._ask(node)
 
     # What follows from it.
 
@@ -775,6 +843,15 @@ def _ranks_by_node(run: Run) -> dict[str, list[int]]:
 def node_of(device: str) -> str:
     """Return the node of a device."""
     return device.partition("/")[0]
+
+
+def _read(answer: Future[str]) -> Answer | NoAnswerError:
+    try:
+        return read_message(Answer, answer.result().encode())
+    except NoAnswerError as error:
+        return error
+    except InputError as error:
+        return NoAnswerError(f"its answer cannot be understood: {error}")
 
 
 def _met(remote: Remote | None) -> bool:

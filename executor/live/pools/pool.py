@@ -91,6 +91,10 @@ class NodePool(Protocol):
         """What keeps it from telling how runs are, or from ending them; empty: nothing does."""
         ...
 
+    def lack(self, devices: int) -> None:
+        """Take in how many devices the jobs lack that wait after a round."""
+        ...
+
     def cluster(self) -> Cluster:
         """Return the devices, and the shares that may be used on them.
 

@@ -85,6 +85,9 @@ class SimulatedNode:
         self._awaited: dict[str, Run] = {}
         self._alarm = _Alarm()
 
+    def lack(self, devices: int) -> None:
+        """Do nothing: there are no more devices."""
+
     def cluster(self) -> Cluster:
         """Return the instance's cluster."""
         return self._truth.cluster

@@ -345,7 +345,7 @@ def test_a_plan_from_live(simulated, run, short_path):
         (("plan", "--from-live", "--time-limit", "3"), "--time-limit: cannot be had"),
         (
             ("serve", "--pool", "tpu"),
-            "--pool: must be one of gpu, cpu, nodes, ray, slurm, simulated, got 'tpu'",
+            "--pool: must be one of gpu, cpu, ray, slurm, simulated, got 'tpu'",
         ),
         (("serve", "--pool", "cpu:cores=2"), "--pool: must be one of cores_per_device, devices"),
         (("serve", "--pool", "cpu:devices=0"), "--pool: devices must be a whole number >= 1"),
@@ -375,26 +375,6 @@ def test_mistakes_are_told_in_one_line(run, words, told, monkeypatch, short_path
     assert (status, out) == (2, "")
     assert told in err
     assert len(err.splitlines()) == 1
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="of root's agents only")
-def test_root_shows_its_token_to_nobody_who_takes_an_agent_s_place(run, short_path):
-    (short_path / "token").write_text("0" * 32)
-    (short_path / "token").chmod(0o600)
-    nodes = short_path / "nodes.yaml"
-    nodes.write_text("token_file: token\nnodes:\n- {id: n1, address: 127.0.0.2, port: 7171}\n")
-    agent = ("agent", "--pool", "cpu", "--token-file", short_path / "token")
-    asked = {
-        ("serve", "--pool", f"nodes:{nodes}"): f"{nodes}: nodes[0].port: ",
-        (*agent, "--listen", "127.0.0.2:7171"): "--listen: ",
-        (*agent, "--listen", "127.0.0.2:0"): "--listen: ",
-    }
-    for words, where in asked.items():
-        status, out, err = run(*words)
-        assert (status, out) == (2, "")
-        assert f"{where}must be a port below 1024, got " in err
-        assert "--insecure" in err
-        assert len(err.splitlines()) == 1
 
 
 @pytest.mark.parametrize(

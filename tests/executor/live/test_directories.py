@@ -12,7 +12,7 @@ import pytest
 
 from dovetail.executor.live.directories import require_own
 from dovetail.executor.live.journal import Journal, JournalError
-from dovetail.executor.live.nodes.serving import hosted
+from dovetail.executor.live.nodes.hosting import hosted
 from dovetail.instances.errors import InputError
 
 NOBODY = 65534
@@ -21,7 +21,7 @@ AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 
 def answered(directory):
-    with hosted(directory, "cpu:devices=1,shares=none", ("127.0.0.1", 0), "t" * 20):
+    with hosted(directory, "cpu:devices=1,shares=none", "127.0.0.1"):
         pass
 
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from dovetail.executor.live.nodes.finding import NodeAddress
+from benchmarks.live import socket_agents
+from benchmarks.live.socket_agents import SocketNodes
 from tests.executor.live.local_runs import cleared
-
-TOKEN = "a-token-of-the-tests"
 
 
 class AgentProcess:
@@ -21,28 +20,25 @@ class AgentProcess:
     def __init__(self, directory: Path, node: str, address: str, pool: str) -> None:
         self.directory, self.node, self.address, self.pool = directory / node, node, address, pool
         self.directory.mkdir(parents=True)
-        self.token_file = self.directory / "token"
-        self.token_file.write_text(TOKEN)
-        self.token_file.chmod(0o600)
-        self.port = 0
         self.start()
+
+    @property
+    def state(self) -> Path:
+        return self.directory / "state"
 
     def start(self) -> None:
         self.process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "dovetail.executor.live.nodes.serving"),
-                *("--directory", str(self.directory / "state"), "--pool", self.pool),
-                *("--listen", f"{self.address}:{self.port}"),
-                *("--token-file", str(self.token_file)),
+                *(sys.executable, socket_agents.__file__, "--node", self.node),
+                *("--directory", str(self.state), "--pool", self.pool),
+                *("--address", self.address),
             ],
             stdout=subprocess.PIPE,
             text=True,
             env=os.environ,
         )
         assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert line, f"the agent of {self.node} has not started"
-        self.port = json.loads(line)["port"]
+        assert self.process.stdout.readline(), f"the agent of {self.node} has not started"
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
@@ -60,13 +56,9 @@ class AgentProcess:
         if self.process.poll() is None:
             self.thaw()
             self.kill()
-        for home in (self.directory / "state" / "homes").glob("*"):
+        for home in (self.state / "homes").glob("*"):
             with cleared(home):
                 pass
-
-    @property
-    def where(self) -> NodeAddress:
-        return NodeAddress(self.address, self.port, TOKEN)
 
 
 def start_agents(directory: Path, count: int, pool: str) -> list[AgentProcess]:
@@ -74,22 +66,6 @@ def start_agents(directory: Path, count: int, pool: str) -> list[AgentProcess]:
     return [AgentProcess(directory, f"n{k}", f"127.0.0.{k + 1}", pool) for k in range(1, count + 1)]
 
 
-class Finder:
-    """Finds agents where a test says."""
-
-    name = "nodes"
-
-    def __init__(self, agents: list[AgentProcess]) -> None:
-        self.known = {agent.node: agent.where for agent in agents}
-
-    def start(self) -> None:
-        pass
-
-    def nodes(self) -> dict[str, NodeAddress]:
-        return self.known
-
-    def awaited(self) -> list[str]:
-        return []
-
-    def close(self) -> None:
-        pass
+def finder(agents: Sequence[AgentProcess]) -> SocketNodes:
+    """Return what finds agents."""
+    return SocketNodes({agent.node: agent.state for agent in agents})

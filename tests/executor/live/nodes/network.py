@@ -60,6 +60,12 @@ class Network:
         target = str(self._holders[host].pid)
         return ["nsenter", "--target", target, "--net", *user, "--", *command]
 
+    def run(self, host: int, *command: str) -> str:
+        """Return what a command says on a host."""
+        done = subprocess.run(self.inside(host, *command), capture_output=True, text=True)
+        assert not done.returncode, done.stderr
+        return done.stdout
+
     def place(self, host: int) -> str:
         """Return what a process of a host reads at ``/proc/self/ns/net``."""
         return os.readlink(f"/proc/{self._holders[host].pid}/ns/net")

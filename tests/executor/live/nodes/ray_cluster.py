@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import signal
@@ -22,6 +21,11 @@ from .tutorial_load import WATCH
 from .witness import copies, witness
 
 HEAD = f"{address(0)}:6399"
+OPEN = {"RAY_AUTH_MODE": "disabled", "RAY_USE_TLS": "0"}
+"""What makes a cluster let everybody in."""
+
+MOST_HOSTS = 8
+
 AMPLE_S = 30.0
 """A lease within which a machine under load, too, starts whatever was killed."""
 
@@ -33,8 +37,28 @@ HEALTH = {
 }
 
 
+def certificates(directory: Path, addresses: Sequence[str]) -> dict[str, str]:
+    """Make a certificate for hosts, and return what has Ray encrypt (``docs/howto-ray.md``)."""
+    names = ",".join(f"IP:{address}" for address in addresses)
+    for words in (
+        "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=ca -keyout ca.key -out ca.crt",
+        "req -newkey rsa:2048 -nodes -subj /CN=ray -keyout ray.key -out ray.csr",
+        "x509 -req -in ray.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 -out ray.crt "
+        "-extfile names",
+    ):
+        (directory / "names").write_text(f"subjectAltName={names}\n")
+        command = ["openssl", *words.split()]
+        subprocess.run(command, cwd=directory, check=True, capture_output=True, timeout=LIMIT_S)
+    return {
+        "RAY_USE_TLS": "1",
+        "RAY_TLS_SERVER_CERT": str(directory / "ray.crt"),
+        "RAY_TLS_SERVER_KEY": str(directory / "ray.key"),
+        "RAY_TLS_CA_CERT": str(directory / "ca.crt"),
+    }
+
+
 class RayCluster:
-    """A head, and nodes ``n1``, ``n2``, ... on hosts 1, 2, ... of a network; token authentication.
+    """A head, and nodes ``n1``, ``n2``, ... on hosts 1, 2, ... of a network; with token and TLS.
 
     Parameters
     ----------
@@ -53,6 +77,7 @@ class RayCluster:
         token = directory / "ray-token"
         token.write_text(secrets.token_hex(32))
         token.chmod(0o600)
+        self.token = token.read_text()
         kept = {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(directory / "gcs")}
         self.env = {
             **os.environ,
@@ -61,6 +86,7 @@ class RayCluster:
             "HOME": str(home),
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN_PATH": str(token),
+            **certificates(directory, [address(k) for k in range(MOST_HOSTS)]),
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_enable_worker_prestart": "0",
             "RAY_kill_child_processes_on_worker_exit": "false",
@@ -84,7 +110,13 @@ class RayCluster:
         labels = f"--labels=node={name or f'n{k}'},rack=r{(k + 1) // 2}"
         self._ray(f"--address={HEAD}", "--num-cpus=1", labels, "--include-log-monitor=false", k=k)
 
-    def _ray(self, *arguments: str, k: int) -> None:
+    def start_open_head(self, k: int) -> str:
+        """Start the head of another cluster, which asks for no token, and return where it is."""
+        words = ("--head", "--port=6399", "--num-cpus=1", "--include-dashboard=false")
+        self._ray(*words, k=k, **OPEN, RAY_gcs_storage_path=str(self.directory / "open"))
+        return f"{address(k)}:6399"
+
+    def _ray(self, *arguments: str, k: int, **env: str) -> None:
         subprocess.run(
             self.network.inside(
                 k,
@@ -92,7 +124,7 @@ class RayCluster:
                 *(f"--node-ip-address={address(k)}", f"--temp-dir={self.directory / str(k)}"),
                 *("--object-store-memory=80000000", "--disable-usage-stats"),
             ),
-            env=self.env,
+            env={**self.env, **env},
             check=True,
             capture_output=True,
             timeout=LIMIT_S,
@@ -111,6 +143,13 @@ class RayCluster:
             if fields[1] == "FLOCK" and fields[5].endswith(f":{inode}"):
                 return int(fields[4])
         raise LookupError(f"no agent keeps n{k}")
+
+    def has_agent(self, k: int, other_than: int) -> bool:
+        """Tell whether a node is kept by another process than one from before."""
+        try:
+            return self.agent(k) != other_than
+        except LookupError:
+            return False
 
     def kill_raylet(self, k: int) -> None:
         pid = self.raylet(k)
@@ -183,13 +222,21 @@ class RayService:
         """Return the nodes whose devices take jobs."""
         return {device.node for device in self.devices() if not device.trouble}
 
-    def port(self, node: str) -> int:
-        """Return where the agent of a node was reached last."""
-        known = json.loads((self.directory / "nodes/ray-agents.json").read_text())
-        return int(known["nodes"][node]["port"])
-
     def log(self) -> str:
         return self._log_path.read_text()
+
+    def serve_elsewhere(
+        self, directory: Path, pool: str, **env: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Run another service on the host of the head, which is to end by itself."""
+        serve = ("serve", "--pool", pool, "--directory", str(directory / "s"))
+        return subprocess.run(
+            self.cluster.network.inside(0, sys.executable, "-m", "dovetail.cli", *serve),
+            env={**self.cluster.env, **env},
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+        )
 
     def call(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run a command that asks the service."""

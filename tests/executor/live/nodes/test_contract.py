@@ -10,7 +10,8 @@ from tests.executor.live.pool_contract import PoolContract
 from tests.executor.live.test_cpu_pool import TWO_CORES
 from tests.executor.live.test_cpu_pool import TestContract as _OfCpuPool
 
-from .agents import Finder, start_agents
+from .agents import finder as found
+from .agents import start_agents
 
 
 class _Nodes(PoolContract):
@@ -27,7 +28,7 @@ class _Nodes(PoolContract):
             agent.end()
 
     def make(self, directory: Path) -> NodePool:
-        return NodesPool(directory, Finder(self._agents))
+        return NodesPool(directory, found(self._agents))
 
 
 @pytest.mark.long

@@ -3,9 +3,9 @@
 Every job appends a line to a file as it starts, so starts are counted by the jobs themselves.
 """
 
-import http.client
 import json
 import os
+import pickle
 import resource
 import signal
 import subprocess
@@ -17,14 +17,17 @@ from pathlib import Path
 import pytest
 
 from dovetail.executor.live.clock import boot_s
+from dovetail.executor.live.nodes.calls import LogPlace, NoAnswerError
 from dovetail.executor.live.nodes.lease import LEAST_S
 from dovetail.executor.live.nodes.messages import Answer, Attach, Exchange
 from dovetail.executor.live.pools.nodes import NodesPool
-from tests.executor.live.local_runs import Watched, a_run, left_over
+from tests.executor.live.local_runs import Watched, a_run, cleared, left_over, python
 from tests.executor.live.waiting import LIMIT_S, wait_until
 
-from .agents import TOKEN, Finder, start_agents
-from .proxy import Proxy
+from . import agents as on_this_machine
+from .agents import start_agents
+
+ANOTHER = "a controller with another state directory has this node"
 
 AMPLE_S = 600.0
 """A lease that outlasts whatever a busy machine takes."""
@@ -41,7 +44,7 @@ def agents(tmp_path):
 
 @pytest.fixture
 def finder(agents):
-    return Finder(agents)
+    return on_this_machine.finder(agents)
 
 
 @pytest.fixture
@@ -94,7 +97,7 @@ def told(pool, kinds, rank, run="j1.1", since=0):
 
 
 def homes(agent):
-    return [*(agent.directory / "state" / "homes").glob("*")]
+    return [*(agent.state / "homes").glob("*")]
 
 
 def test_a_gang_meets_where_its_first_rank_is(make, tmp_path, agents):
@@ -121,19 +124,80 @@ def test_an_agent_that_is_killed_and_started_again_loses_nothing(make, tmp_path,
     assert starts(tmp_path) == {"j1.1-0": 1, "j1.1-1": 1}
 
 
+# The job counts its starts, and copies that run together; only its shim can end it.
+LOCKED = """
+import fcntl, os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+lines = os.open(sys.argv[1] + "-lines", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+lock = os.open(sys.argv[1] + "-lock", os.O_RDWR | os.O_CREAT, 0o600)
+os.write(lines, b"started\\n")
+try:
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except BlockingIOError:
+    os.write(lines, b"twice\\n")
+while not os.path.exists(sys.argv[1] + "-go"):
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.parametrize("survives", [True, False])
+def test_an_agent_that_has_lost_its_directory_starts_nothing_again(
+    make, tmp_path, agents, survives
+):
+    """It knows nothing of what runs, which is waited for, under the next controller, too."""
+    agent = agents[1]
+    marks = tmp_path / "job"
+    run = a_run((*python(LOCKED), str(marks)), gpus=("n2/cpu-0",))
+    over = a_run("exit 7", name="j2.1", gpus=("n2/cpu-0",))
+    pool = make(lease_s=LEAST_S)
+    pool.pool.launch(over)
+    assert pool.wait_for("rank_ended", run="j2.1").status == 7
+    pool.pool.launch(run)
+    wait_until(Path(f"{marks}-lines").exists)
+    agent.kill()
+    if not survives:
+        for home in homes(agent):
+            with cleared(home):
+                pass
+    killed_s = boot_s()
+    (agent.state).rename(agent.directory / "old")
+    agent.start()
+    pool.wait_for("rank_lost", run="j1.1")
+    pool = make(run, over, lease_s=LEAST_S)
+    pool.pool.launch(run)
+    gone = pool.wait_for("rank_gone", run="j1.1")
+    assert "its lease has lapsed" in gone.reason
+    assert boot_s() - killed_s > LEAST_S
+    for home in (agent.directory / "old" / "homes").glob("*"):
+        assert left_over(home) == []
+    for one in (run, over):
+        pool.pool.release(one.id)
+    since = pool.told.index(gone)
+    wait_until(lambda: {*events_of(pool, "device_healed")} & {*pool.told[since:]})
+    assert Path(f"{marks}-lines").read_text() == "started\n"
+    pool = make()
+    # The node takes jobs again, and the next agent remembers what it has started.
+    again = a_run((*python(LOCKED), str(marks)), name="j1.2", gpus=("n2/cpu-0",))
+    pool.pool.launch(again)
+    pool.wait_for("rank_ready", run="j1.2")
+    agent.kill()
+    agent.start()
+    Path(f"{marks}-go").touch()
+    assert pool.wait_for("rank_ended", run="j1.2").status == 0
+    assert Path(f"{marks}-lines").read_text() == "started\n" * 2
+
+
 def test_nodes_that_are_cut_off_end_their_jobs_before_they_are_told_as_gone(
     make, tmp_path, agents, finder
 ):
     """n1's link is cut, n2's agent is frozen; afterwards both answer again."""
-    proxy = Proxy(("127.0.0.2", agents[0].port))
-    finder.known["n1"] = finder.known["n1"]._replace(address="127.0.0.1", port=proxy.port)
     pool = make(lease_s=LEAST_S)
     beat = "trap '' TERM; while :; do date +%s.%N > {}/beat-{}; sleep 0.1; done"
     for k, node in enumerate(("n1", "n2"), 1):
         run = counted(tmp_path, beat.format(tmp_path, node), f"j{k}.1", (node,))
         pool.pool.launch(run)
         pool.wait_for("rank_ready", run=run.id)
-    proxy.cut = True
+    finder.cut.add("n1")
     agents[1].freeze()
     cut_s = boot_s()
     for run in ("j1.1", "j2.1"):
@@ -149,7 +213,7 @@ def test_nodes_that_are_cut_off_end_their_jobs_before_they_are_told_as_gone(
     sick = {event.gpu for event in events_of(pool, "device_sick")}
     assert sick == {"n1/cpu-0", "n2/cpu-0"}
     told = len(pool.told)
-    proxy.cut = False
+    finder.cut.remove("n1")
     agents[1].thaw()
     wait_until(lambda: len(events_of(pool, "device_healed")) == 2)
     for run in ("j1.1", "j2.1"):
@@ -161,7 +225,6 @@ def test_nodes_that_are_cut_off_end_their_jobs_before_they_are_told_as_gone(
         assert pool.wait_for("rank_ended", rank, "j3.1").status == 0
     assert beats == [(tmp_path / f"beat-{node}").read_text() for node in ("n1", "n2")]
     assert starts(tmp_path) == {"j1.1-0": 1, "j2.1-0": 1, "j3.1-0": 1, "j3.1-1": 1}
-    proxy.close()
 
 
 def test_a_node_that_answers_again_in_time_tells_how_its_ranks_are(make, tmp_path, agents):
@@ -196,34 +259,22 @@ def test_what_ended_while_its_node_was_lost_is_asked_about_too(make, tmp_path, a
 @pytest.mark.long
 def test_a_link_that_is_slow_is_borne(make, tmp_path, agents, finder):
     """Whatever is sent comes 0.3 s late, either way; renewals of moments past still suffice."""
-    proxy = Proxy(("127.0.0.2", agents[0].port))
-    proxy.delay_s = 0.3
-    finder.known["n1"] = finder.known["n1"]._replace(address="127.0.0.1", port=proxy.port)
+    finder.delay_s = 0.3
     pool = make(lease_s=6.0)
     pool.pool.launch(counted(tmp_path, "sleep 8; exit 3", nodes=("n1",)))
     assert pool.wait_for("rank_ended").status == 3
     assert not events_of(pool, "rank_lost")
     assert starts(tmp_path) == {"j1.1-0": 1}
-    proxy.close()
 
 
 CONTROLLER = """
-import sys, time
+import pickle, sys, time
 from pathlib import Path
 from dovetail.executor.live.jobs import Run
-from dovetail.executor.live.nodes.finding import NodeAddress
 from dovetail.executor.live.pools.nodes import NodesPool
-class Finder:
-    name = "nodes"
-    def start(self): pass
-    def nodes(self): return known
-    def awaited(self): return []
-    def close(self): pass
-known = {a.split("=")[0]: NodeAddress(a.split("=")[1], int(a.split("=")[2]), sys.argv[2])
-         for a in sys.argv[3].split(",")}
-pool = NodesPool(Path(sys.argv[1]), Finder(), 600.0)
+pool = NodesPool(Path(sys.argv[1]), pickle.loads(bytes.fromhex(sys.argv[2])), 600.0)
 pool.resume([])
-for text in sys.argv[4:]:
+for text in sys.argv[3:]:
     pool.launch(Run.model_validate_json(text))
 print("launched", flush=True)
 while True:
@@ -234,13 +285,13 @@ while True:
 
 
 def controller(tmp_path, finder, *runs):
-    known = ",".join(f"{node}={at.address}={at.port}" for node, at in finder.known.items())
-    words = [str(tmp_path / "home"), TOKEN, known, *(run.model_dump_json() for run in runs)]
+    known = pickle.dumps(finder).hex()
+    words = [str(tmp_path / "home"), known, *(run.model_dump_json() for run in runs)]
     return subprocess.Popen(
         [sys.executable, "-c", CONTROLLER, *words],
         stdout=subprocess.PIPE,
         text=True,
-        env=os.environ,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
 
 
@@ -396,13 +447,18 @@ class TestFullDisks:
 
 
 class TestWhoMayAsk:
-    def ask(self, agent, body, token=TOKEN, path="/exchange", method="POST"):
-        connection = http.client.HTTPConnection(agent.address, agent.port, timeout=LIMIT_S)
-        connection.request(method, path, body, {"Authorization": f"Bearer {token}"})
-        response = connection.getresponse()
-        told = json.loads(response.read())
-        connection.close()
-        return response.status, told.get("error", told)
+    @pytest.fixture(autouse=True)
+    def _with_finder(self, agents):
+        self._finder = on_this_machine.finder(agents)
+        yield
+        self._finder.close()
+
+    def ask(self, agent, body):
+        """Return what an agent answers, or why it does not."""
+        try:
+            return json.loads(self._finder.call(agent.node, "exchange", body).result(LIMIT_S))
+        except NoAnswerError as error:
+            return f"{type(error).__name__}: {error}"
 
     def asked(self, **changes):
         fields = {"home": "h", "epoch": 1, "lease_s": 1.0, **changes}
@@ -410,22 +466,23 @@ class TestWhoMayAsk:
 
     def test_all_that_is_wrong_is_told_in_one_line(self, agents):
         agent = agents[0]
-        assert self.ask(agent, self.asked(), token="x" * 20) == (
-            401,
-            "the token is not this agent's",
-        )
-        assert self.ask(agent, "{")[0] == 400
-        assert self.ask(agent, "[]") == (400, "must be a mapping, got an empty list")
-        version = self.asked().replace('"version":1', '"version":2')
-        assert self.ask(agent, version) == (
-            400,
-            "version: must be 1, got 2: the same dovetail has to be installed on all nodes",
-        )
-        assert self.ask(agent, '{"version":1,"home":"h","epoch":0,"lease_s":1}')[0] == 400
-        assert self.ask(agent, "", path="/")[0] == 404
-        assert self.ask(agent, None, path="/log?run=j1.1", method="GET")[0] == 400
-        assert self.ask(agent, None, path="/log?run=../x&rank=0", method="GET")[0] in (400, 404)
-        assert self.ask(agent, self.asked())[0] == 200
+        assert self.ask(agent, "{").startswith("NoAnswerError: must be JSON: ")
+        assert self.ask(agent, "[]") == "NoAnswerError: must be a mapping, got an empty list"
+        version = self.asked().replace('"version":2', '"version":1')
+        told = "version: must be 2, got 1: the same dovetail has to be installed on all nodes"
+        assert self.ask(agent, version) == f"NoAnswerError: {told}"
+        assert "epoch" in self.ask(agent, '{"version":2,"home":"h","epoch":0,"lease_s":1}')
+        assert "incarnation" in self.ask(agent, self.asked())
+        for place in ({"run": "j1.1"}, {"run": "j1.1", "rank": -1, "part": "", "offset": 0}):
+            asked = self._finder.call("n1", "log", json.dumps(place))
+            assert isinstance(asked.exception(LIMIT_S), NoAnswerError)
+
+    def test_a_log_is_no_way_to_other_files(self, agents):
+        assert "incarnation" in self.ask(agents[0], self.asked())
+        for run in ("..", "../..", "x/../../token", "%2e%2e"):
+            place = LogPlace(run=run, rank=0, part="", offset=0).model_dump_json()
+            asked = self._finder.call("n1", "log", place)
+            assert asked.exception(LIMIT_S) is not None or asked.result() == "null"
 
     def test_an_answer_to_attach_that_is_lost_is_given_again(self, make, tmp_path, agents):
         """The next controller of the directory asks twice, as one does that heard nothing."""
@@ -435,10 +492,10 @@ class TestWhoMayAsk:
         pool.pool.close()
         mark = json.loads((tmp_path / "home/nodes/controller.json").read_text())
         next_one = {"home": mark["home"], "epoch": mark["epoch"] + 1}
-        incarnation = self.ask(agents[0], self.asked(**next_one))[1]["incarnation"]
+        incarnation = self.ask(agents[0], self.asked(**next_one))["incarnation"]
         attach = {**next_one, "incarnation": incarnation, "orders": (Attach(number=1, parts=()),)}
         answers = [
-            Answer.model_validate(self.ask(agents[0], self.asked(**attach))[1]) for _ in range(2)
+            Answer.model_validate(self.ask(agents[0], self.asked(**attach))) for _ in range(2)
         ]
         for answer in answers:
             assert [part.run.id for part in answer.beyond] == ["j1.1"]
@@ -448,44 +505,41 @@ class TestWhoMayAsk:
 
     def test_a_request_that_was_overtaken_is_told_nothing(self, agents):
         """Or what is only in the answer to the newer one would count as told."""
-        incarnation = self.ask(agents[0], self.asked())[1]["incarnation"]
+        incarnation = self.ask(agents[0], self.asked())["incarnation"]
         known = {"incarnation": incarnation, "seen": 0}
         attach = (Attach(number=1, parts=()),)
-        newer = self.ask(agents[0], self.asked(**known, turn=3, orders=attach))[1]
+        newer = self.ask(agents[0], self.asked(**known, turn=3, orders=attach))
         assert (newer["done"], newer["beyond"]) == (1, [])
-        older = self.ask(agents[0], self.asked(**known, turn=2, wait_s=30.0))[1]
+        older = self.ask(agents[0], self.asked(**known, turn=2, wait_s=30.0))
         assert (older["done"], older["beyond"]) == (0, None)
-        assert self.ask(agents[0], self.asked(**known, turn=4))[1]["done"] == 1
+        assert self.ask(agents[0], self.asked(**known, turn=4))["done"] == 1
 
     def test_a_controller_that_was_displaced_for_a_moment_begins_anew(self, agents):
         """A late request of another directory comes in between, while nothing is kept."""
-        first = self.ask(agents[0], self.asked())[1]
+        first = self.ask(agents[0], self.asked())
         self.ask(agents[0], self.asked(home="other"))
         order = (Attach(number=1, parts=()),)
         again = {"incarnation": first["incarnation"], "orders": order}
-        back = self.ask(agents[0], self.asked(**again))[1]
+        back = self.ask(agents[0], self.asked(**again))
         assert back["incarnation"] != first["incarnation"]
         assert (back["done"], back["facts"]) == (0, first["facts"])
 
     def test_a_lower_epoch_is_refused_and_another_home_of_an_idle_agent_is_not(self, agents):
         agent = agents[0]
-        assert self.ask(agent, self.asked(epoch=2))[0] == 200
-        refused = (409, "a newer controller has this node (epoch 2)")
+        assert "incarnation" in self.ask(agent, self.asked(epoch=2))
+        refused = "FencedOutError: a newer controller has this node (epoch 2)"
         assert self.ask(agent, self.asked(epoch=1)) == refused
         agent.kill()
         agent.start()
         assert self.ask(agent, self.asked(epoch=1)) == refused
-        assert self.ask(agent, self.asked(home="other"))[0] == 200
+        assert "incarnation" in self.ask(agent, self.asked(home="other"))
 
     def test_another_home_is_refused_while_runs_are_kept(self, make, tmp_path, agents):
         pool = make()
         pool.pool.launch(counted(tmp_path, "exec sleep 600"))
         pool.wait_for("rank_ready", 0)
-        status, told = self.ask(agents[0], self.asked(home="other", epoch=99))
-        assert (status, told) == (
-            409,
-            "a controller with another state directory has this node",
-        )
+        told = self.ask(agents[0], self.asked(home="other", epoch=99))
+        assert told == f"FencedOutError: {ANOTHER}"
         pool.pool.stop("j1.1", 0.0)
         pool.wait_for("rank_ended", 0)
 
@@ -499,15 +553,7 @@ class TestWhoMayAsk:
         pool.wait_for("rank_ended", 0)
         pool.pool.close()
         other = self.asked(home="other")
-        assert self.ask(agents[0], other)[0] == 409
-        wait_until(lambda: self.ask(agents[0], other)[0] == 200, what="the other has the node")
+        assert self.ask(agents[0], other).startswith("FencedOutError")
+        wait_until(lambda: "incarnation" in self.ask(agents[0], other))
         assert make(run, lease_s=LEAST_S).wait_for("rank_ended", 0).status == 7
         assert starts(tmp_path) == {"j1.1-0": 1}
-
-    def test_bytes_that_are_no_request_harm_nobody(self, agents):
-        import socket
-
-        for garbage in (b"\0" * 1000, b"POST / HTTP/9\r\n\r\n", b"GET /" + b"a" * 100_000):
-            with socket.create_connection((agents[0].address, agents[0].port)) as raw:
-                raw.sendall(garbage)
-        assert self.ask(agents[0], self.asked())[0] == 200

@@ -2,14 +2,14 @@
 
 import pytest
 
-from dovetail.executor.live.nodes.finding import NodeAddress
 from dovetail.executor.live.pools import nodes
 from dovetail.executor.live.pools.nodes import NodesPool
 from dovetail.instances.errors import InputError
 from tests.executor.live.local_runs import Watched, a_run
 from tests.executor.live.waiting import wait_until
 
-from .agents import TOKEN, Finder, start_agents
+from .agents import finder as found
+from .agents import start_agents
 
 
 @pytest.fixture
@@ -25,15 +25,15 @@ def devices(pool):
 
 
 def test_where_no_node_answers_the_pool_is_empty_and_says_who_is_awaited(tmp_path, agents):
-    finder = Finder([])
-    finder.known = {"n2": NodeAddress("127.0.0.1", 1, TOKEN)}
+    finder = found([])
+    finder.known = {"n2": tmp_path}
     pool = NodesPool(tmp_path, finder, find_s=0.5)
     pool.resume([])
     assert devices(pool) == []
     assert pool.awaited == "n2 (Connection refused)"
     finder.awaited = lambda: ["pilot 7", "pilot 8", "pilot 9"]
     assert pool.awaited == "pilot 7, pilot 8, pilot 9 and 1 more"
-    finder.known = Finder(agents[1:]).known
+    finder.known = found(agents[1:]).known
     wait_until(lambda: devices(pool) == ["n2/cpu-0"])
     assert pool.awaited == "pilot 7, pilot 8, pilot 9"
     pool.close()
@@ -41,14 +41,14 @@ def test_where_no_node_answers_the_pool_is_empty_and_says_who_is_awaited(tmp_pat
 
 def test_an_engine_that_fails_costs_no_news(tmp_path, agents):
     """What an answer tells is not told again: nothing is asked of an engine in between."""
-    finder = Finder(agents[:1])
+    finder = found(agents[:1])
     pool = NodesPool(tmp_path / "home", finder)
 
     class Failing(dict):
-        def get(self, node, default=None):
+        def __iter__(self):
             if pool._lock._is_owned():
                 raise OSError("the engine's files cannot be read")
-            return super().get(node, default)
+            return super().__iter__()
 
     finder.known = Failing(finder.known)
     pool.resume([])
@@ -60,21 +60,21 @@ def test_an_engine_that_fails_costs_no_news(tmp_path, agents):
 
 def test_a_lease_that_is_too_short_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"^lease: must be 5 s or more, got 4$"):
-        NodesPool(tmp_path, Finder([]), 4.0)
+        NodesPool(tmp_path, found([]), 4.0)
 
 
 def test_a_node_that_joins_is_in_the_cluster_and_one_that_is_away_stays_there(tmp_path, agents):
-    finder = Finder(agents[:1])
+    finder = found(agents[:1])
     pool = NodesPool(tmp_path / "home", finder)
     pool.resume([])
     before = pool.generation
     assert devices(pool) == ["n1/cpu-0"]
-    finder.known = Finder(agents).known
+    finder.known = found(agents).known
     wait_until(lambda: pool.generation > before)
     assert devices(pool) == ["n1/cpu-0", "n2/cpu-0"]
     pool.close()
     agents[1].kill()
-    again = NodesPool(tmp_path / "home", Finder(agents))
+    again = NodesPool(tmp_path / "home", found(agents))
     again.resume([])
     assert devices(again) == ["n1/cpu-0", "n2/cpu-0"]
     wait_until(lambda: [(e.kind, e.gpu) for e in again.poll()] == [("device_sick", "n2/cpu-0")])
@@ -87,7 +87,7 @@ def test_a_node_that_nobody_names_any_more_is_forgotten_once_it_is_gone(
     tmp_path, agents, monkeypatch
 ):
     monkeypatch.setattr(nodes, "FORGET_S", 0.5)
-    finder = Finder(agents)
+    finder = found(agents)
     pool = NodesPool(tmp_path / "home", finder)
     pool.resume([])
     assert devices(pool) == ["n1/cpu-0", "n2/cpu-0"]
@@ -95,15 +95,15 @@ def test_a_node_that_nobody_names_any_more_is_forgotten_once_it_is_gone(
     # As long as somebody names it, it may come back.
     wait_until(lambda: any(event.kind == "device_sick" for event in pool.poll()))
     assert devices(pool) == ["n1/cpu-0", "n2/cpu-0"]
-    finder.known = Finder(agents[:1]).known
+    finder.known = found(agents[:1]).known
     wait_until(lambda: devices(pool) == ["n1/cpu-0"])
     pool.close()
-    again = NodesPool(tmp_path / "home", Finder(agents[:1]))
+    again = NodesPool(tmp_path / "home", found(agents[:1]))
     assert devices(again) == ["n1/cpu-0"]
     # It may come again, as a new one.
     agents[1].start()
     again.close()
-    back = NodesPool(tmp_path / "home", Finder(agents))
+    back = NodesPool(tmp_path / "home", found(agents))
     assert devices(back) == ["n1/cpu-0", "n2/cpu-0"]
     back.close()
 
@@ -111,13 +111,13 @@ def test_a_node_that_nobody_names_any_more_is_forgotten_once_it_is_gone(
 def test_shares_are_those_of_the_nodes_that_answer(tmp_path):
     started = start_agents(tmp_path / "agents", 2, "cpu:devices=1")
     try:
-        pool = NodesPool(tmp_path / "home", Finder(started))
+        pool = NodesPool(tmp_path / "home", found(started))
         (model,) = {gpu.model for node in pool.cluster().nodes for gpu in node.devices}
         shares = {*pool.cluster().shares}
         wait_until(lambda: {*pool.allowed("", model)} == shares)
         pool.close()
         started[1].kill()
-        again = NodesPool(tmp_path / "home", Finder(started))
+        again = NodesPool(tmp_path / "home", found(started))
         again.resume([])
         wait_until(lambda: {*again.allowed("", model)} == shares)
         again.close()

@@ -7,19 +7,37 @@ must hold. What is lost for good is in ``test_ray_faults``.
 import json
 import shutil
 import signal
+import sys
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
 
-import dovetail
 from dovetail.instances._version import VERSION
 from tests.executor.live.waiting import wait_until
 
 from .network import signal_all
-from .ray_cluster import AMPLE_S, Gang, timed
+from .ray_cluster import AMPLE_S, HEAD, OPEN, Gang, timed
 from .tutorial_load import came_of, tutorial_jobs
 from .witness import assert_one_after_the_other, copies
+
+STRANGER = """
+import socket, subprocess
+listening = subprocess.run(["ss", "-ltnH"], capture_output=True, text=True).stdout.split()
+ports = {words.rpartition(":")[2] for words in listening if ":" in words} - {"*"}
+for port in sorted(ports):
+    for said in (b"POST /exchange HTTP/1.1\\r\\n\\r\\n", b'{"id": 1}\\n' + bytes(1000)):
+        with socket.create_connection(("10.77.0.2", int(port)), 5) as one:
+            one.settimeout(5)
+            one.sendall(said)
+            one.shutdown(socket.SHUT_WR)
+            try:
+                told = one.recv(4096)
+            except OSError:
+                told = b""
+            print(told if b"dovetail" in told or b"incarnation" in told else "nothing")
+"""
 
 pytestmark = pytest.mark.alone
 
@@ -75,12 +93,44 @@ def test_the_tutorials_twelve_jobs_run_as_gangs_over_the_nodes(ray):
 
 
 def test_no_token_is_shown_and_none_is_written_for_the_user(ray):
-    known = (ray.directory / "nodes/ray-agents.json").read_text()
-    tokens = [node["token"] for node in json.loads(known)["nodes"].values()]
-    assert len(set(tokens)) == 3
     shown = "".join(ray.cluster.network.processes().values()) + ray.log()
-    assert not [token for token in tokens if token in shown]
+    assert ray.cluster.token not in shown
     assert not (ray.cluster.directory / "home/.ray").exists()
+
+
+@pytest.mark.parametrize(
+    "lacking",
+    [
+        {"RAY_AUTH_MODE": "disabled"},
+        {"RAY_AUTH_TOKEN_PATH": "/dev/null", "RAY_AUTH_TOKEN": "0" * 64},
+        pytest.param({"RAY_USE_TLS": "0"}, marks=pytest.mark.long),  # Ray knocks for 40 s
+    ],
+)
+def test_who_has_no_token_or_no_certificate_is_let_in_nowhere(ray, lacking, tmp_path):
+    refused = ray.serve_elsewhere(tmp_path, f"ray:{HEAD},pool=cpu", **lacking)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr.startswith(f"dovetail: Ray at {HEAD}: ")
+    assert len(refused.stderr.splitlines()) == 1
+
+
+def test_a_stranger_at_the_ports_of_a_node_learns_nothing(ray):
+    """Whatever he says, no port of Ray or of an agent answers him with a word of ours."""
+    told = ray.cluster.network.run(1, sys.executable, "-c", STRANGER).splitlines()
+    assert len(told) > 1
+    assert set(told) == {"nothing"}
+
+
+def test_a_cluster_that_lets_everybody_in_is_refused_unless_that_is_asked_for(ray, tmp_path):
+    host = ray.cluster.network.add()
+    head = ray.cluster.start_open_head(host)
+    try:
+        refused = ray.serve_elsewhere(tmp_path, f"ray:{head},pool=cpu", **OPEN)
+        assert refused.returncode == 2
+        assert "lets everybody in who reaches it" in refused.stderr
+        assert "RAY_AUTH_MODE=token" in refused.stderr
+        assert len(refused.stderr.splitlines()) == 1
+    finally:
+        ray.cluster.network.send(signal.SIGKILL, host)
 
 
 def test_racks_come_from_labels(ray):
@@ -101,22 +151,21 @@ def test_jobs_outlive_a_service_that_is_killed(ray):
 
 def test_a_killed_agent_comes_back_and_takes_its_jobs_up(ray):
     gang = Gang(ray, "agent", 3).wait_for_start()
-    pids, old, before = gang.view.pids, ray.cluster.agent(2), ray.port("n2")
+    pids, old = gang.view.pids, ray.cluster.agent(2)
     ray.cluster.kill_agent(2)
-    timed("agent killed until another is reached", lambda: ray.port("n2") != before)
+    timed("agent killed until there is another", lambda: ray.cluster.has_agent(2, old))
     wait_until(lambda: ray.usable() == {"n1", "n2", "n3"}, ray.log())
-    assert ray.cluster.agent(2) != old
     finished_undisturbed(gang, pids)
 
 
 @pytest.mark.long
 def test_a_raylet_that_is_started_anew_within_the_lease_costs_no_job(ray):
     gang = Gang(ray, "again", 3).wait_for_start()
-    pids, before = gang.view.pids, ray.port("n3")
+    pids, old = gang.view.pids, ray.cluster.agent(3)
     begun_s = time.monotonic()
     ray.cluster.kill_raylet(3)
     ray.cluster.start_node(3)
-    wait_until(lambda: ray.port("n3") != before, ray.log())
+    wait_until(lambda: ray.cluster.has_agent(3, old), ray.log())
     print(f"\nraylet killed until the next's agent is reached: {time.monotonic() - begun_s:.1f} s")
     wait_until(lambda: ray.usable() == {"n1", "n2", "n3"}, ray.log())
     finished_undisturbed(gang, pids)
@@ -141,13 +190,14 @@ def test_a_head_with_storage_may_die_and_come_back(ray):
     pids = gang.view.pids
     ray.cluster.kill_head()
     assert Gang(ray, "meanwhile", 1).wait_for_start().finish().runs == 1
-    ray.restart()
-    wait_until(lambda: gang.view.pids == pids, ray.log())
     ray.cluster.start_head()
-    before = ray.port("n1")
+    ray.restart()
+    wait_until(lambda: gang.view.pids == pids and len(ray.usable()) == 3, ray.log())
+    old = ray.cluster.agent(1)
     ray.cluster.kill_agent(1)
     timed(
-        "agent killed under a new head until another is reached", lambda: ray.port("n1") != before
+        "agent killed under a new head until there is another",
+        lambda: ray.cluster.has_agent(1, old),
     )
     finished_undisturbed(gang, pids)
 
@@ -173,9 +223,12 @@ def test_a_node_that_joins_is_used_and_one_of_the_same_name_is_told(ray):
 
 def another_version(folder):
     """Return a folder in which Dovetail has another version than this one."""
-    package = folder / "dovetail"
-    shutil.copytree(Path(dovetail.__file__).parent, package)
-    (package / "instances/_version.py").write_text('VERSION = "99"\n')
+    root = Path(__file__).parents[4]
+    settings = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]
+    for package, path in sorted(settings["package-dir"].items()):
+        copy = folder / package.replace(".", "/")
+        shutil.copytree(root / path, copy, dirs_exist_ok=True)
+    (folder / "dovetail/instances/_version.py").write_text('VERSION = "99"\n')
     return folder
 
 

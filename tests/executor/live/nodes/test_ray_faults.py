@@ -61,8 +61,8 @@ def test_a_node_that_is_lost_ends_its_gang_which_runs_once_more_elsewhere(ray, f
     # What was promised by the service before holds, too, so the new lease is longer at first.
     gang = Gang(ray, f"{fault.__name__}-{lease_s:g}", 2, stubborn=True).wait_for_start()
     lost = gang.nodes()[1]
-    before = ray.port(lost)
     host = int(lost[1:])
+    old = cluster.agent(host)
     undo = fault(cluster.network, host)
     timed(f"{what}: until the node is missed", lambda: lost not in ray.usable())
     timed(f"{what}: missed until the gang runs elsewhere", lambda: gang.started(runs=2))
@@ -76,7 +76,7 @@ def test_a_node_that_is_lost_ends_its_gang_which_runs_once_more_elsewhere(ray, f
     begun_s = time.monotonic()
     cluster.start_node(host)
     # An agent that thaws answers, too, until Ray ends it some seconds later.
-    wait_until(lambda: ray.port(lost) != before and lost in ray.usable(), ray.log())
+    wait_until(lambda: cluster.has_agent(host, old) and lost in ray.usable(), ray.log())
     print(f"\n{what}: from `ray start` until the node is used: {time.monotonic() - begun_s:.1f} s")
     assert gang.beats() == set(gang.pids)
     assert gang.finish().runs == 2

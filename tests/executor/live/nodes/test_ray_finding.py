@@ -1,24 +1,20 @@
 """What the pool of a Ray cluster is asked for, and what it says where there is no cluster."""
 
 import socket
-import stat
 import sys
 
 import pytest
 
-from dovetail.executor.live.nodes.finding import NodeAddress
+from dovetail.executor.live.nodes.calls import NoAnswerError
 from dovetail.executor.live.nodes.ray_agent import (
     KILLS,
     _warnings,
     agents_directory,
-    own_token,
 )
 from dovetail.executor.live.nodes.ray_driver import wanted_nodes
 from dovetail.executor.live.nodes.ray_finding import (
     RayFinder,
     RayPlan,
-    Sighted,
-    Sighting,
     ray_plan,
 )
 from dovetail.instances.errors import InputError, UnsupportedError
@@ -43,8 +39,12 @@ def test_options_and_at_last_the_pool_with_its_own():
     [
         ("", "must be ray:HOST:PORT, got ''"),
         ("auto", "must be ray:HOST:PORT, got 'auto'"),
-        ("h:1,color=red", "must be one of label, resource, directory, lease, pool, got 'color'"),
+        (
+            "h:1,color=red",
+            "must be one of label, resource, directory, lease, open, pool, got 'color'",
+        ),
         ("h:1,lease=soon", "lease must be seconds >= 5, got 'soon'"),
+        ("h:1,open=maybe", "open must be yes or no, got 'maybe'"),
         ("h:1,label=x", "label must be KEY:VALUE, got 'x'"),
         ("h:1,directory=here", "directory must begin with /, got 'here'"),
         ("h:1,pool=tpu", "must be one of cpu, gpu, got 'tpu'"),
@@ -83,22 +83,10 @@ def test_nodes_are_chosen_by_label_and_resource_and_named_by_label_or_host():
     assert names(cpu.replace(resource="dovetail"), *table, special) == [("h4", None)]
 
 
-def test_a_token_is_drawn_once_and_only_its_owner_reads_it(tmp_path):
-    token = own_token(tmp_path / "n1")
-    assert own_token(tmp_path / "n1") == token
-    assert stat.S_IMODE((tmp_path / "n1/token").stat().st_mode) == 0o600
-    assert own_token(tmp_path / "n2") != token
-
-
-def test_where_agents_are_is_known_to_the_next_service(tmp_path):
-    (tmp_path / "nodes").mkdir()
-    plan = RayPlan(address="10.0.0.1:6379")
-    found = Sighted(address="10.0.0.9", port=7, token="secret", rack="r1")
-    told = Sighting(nodes={"n1": found}).model_dump_json().encode()
-    assert RayFinder(tmp_path / "nodes", plan)._take_in(told)
-    known = NodeAddress("10.0.0.9", 7, "secret", "r1")
-    assert RayFinder(tmp_path / "nodes", plan).nodes() == {"n1": known}
-    assert stat.S_IMODE((tmp_path / "nodes/ray-agents.json").stat().st_mode) == 0o600
+def test_a_driver_that_has_ended_lets_no_call_wait(tmp_path):
+    answer = RayFinder(tmp_path, RayPlan(address="10.0.0.1:6379")).call("n1", "exchange", "{}")
+    with pytest.raises(NoAnswerError, match=r"^Ray at 10\.0\.0\.1:6379: its driver is being "):
+        answer.result(0)
 
 
 def test_agents_have_a_directory_unless_one_is_named(monkeypatch):

@@ -14,6 +14,7 @@ from tests.executor.live.local_runs import a_run
 
 MARK = Mark(home="h", epoch=1)
 FACTS = Facts(
+    agent="a",
     pool="cpu",
     notice="",
     cluster=Cluster(nodes=(Node(id="x", gpus=(Gpu(id="0", model="m", memory_mib=1.0),)),)),

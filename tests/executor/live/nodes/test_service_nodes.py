@@ -14,7 +14,8 @@ from dovetail.executor.live.states import JobState
 from dovetail.instances.datasets import Repository
 from dovetail.instances.errors import InputError
 from tests.executor.live.local_runs import left_over, python
-from tests.executor.live.nodes.agents import AgentProcess, Finder
+from tests.executor.live.nodes.agents import AgentProcess
+from tests.executor.live.nodes.agents import finder as found
 from tests.executor.live.test_service import ME, is_in, kinds, serving, spec
 from tests.executor.live.waiting import wait_until
 
@@ -58,7 +59,7 @@ def devices(service):
 
 
 def test_jobs_run_on_while_nodes_join_and_start_there_then(started, tmp_path):
-    finder = Finder([started(1)])
+    finder = found([started(1)])
     with service_on(tmp_path, finder) as service:
         with pytest.raises(InputError, match="must be <= 1"):
             service.submit([job(tmp_path, workers=2)], ME)
@@ -68,7 +69,7 @@ def test_jobs_run_on_while_nodes_join_and_start_there_then(started, tmp_path):
         assert devices(service) == {"n1/cpu-0": ""}
         assert service.job("j2").state is JobState.SUBMITTED
 
-        finder.known = Finder([started(k) for k in (2, 3)]).known | finder.known
+        finder.known = found([started(k) for k in (2, 3)]).known | finder.known
         wait_until(is_in(service, "j2", JobState.PROFILING))
         wait_until(lambda: devices(service) == {f"n{k}/cpu-0": "" for k in (1, 2, 3)})
         service.submit([job(tmp_path, workers=3)], ME)
@@ -94,7 +95,7 @@ def test_jobs_run_on_while_nodes_join_and_start_there_then(started, tmp_path):
 
 def test_jobs_are_taken_before_any_node_is_there(started, tmp_path):
     agent = started(1)
-    finder = Finder([agent])
+    finder = found([agent])
     agents, finder.known = finder.known, {}
     finder.awaited = lambda: ["pilot 7 (PENDING: Resources)"]
     with service_on(tmp_path, finder, find_s=0.0) as service:
@@ -123,7 +124,7 @@ def test_jobs_are_taken_before_any_node_is_there(started, tmp_path):
 
 def test_a_lost_node_ends_its_gang_everywhere_and_another_takes_its_place(started, tmp_path):
     lost, *others = agents = [started(k) for k in (1, 2, 3)]
-    with service_on(tmp_path, Finder(agents), LEASE_S) as service:
+    with service_on(tmp_path, found(agents), LEASE_S) as service:
         service.drain(["n3"], True, ME.replace(uid=0))
         service.submit([job(tmp_path, workers=2)], ME)
         wait_until(is_in(service, "j1", JobState.PROFILING))
@@ -152,5 +153,5 @@ def test_a_lost_node_ends_its_gang_everywhere_and_another_takes_its_place(starte
         told = service.explain("j2").splitlines()
         assert any(why.startswith("n1/cpu-0 takes no jobs: n1 does not answer: ") for why in told)
     for agent in others:
-        for home in (agent.directory / "state" / "homes").glob("*"):
+        for home in (agent.state / "homes").glob("*"):
             assert left_over(home) == []

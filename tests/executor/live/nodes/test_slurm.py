@@ -47,6 +47,23 @@ def test_jobs_are_taken_while_the_pilot_is_in_the_queue(bench):
     assert len(bench.starts()) == 3
 
 
+def test_pilots_come_while_jobs_lack_devices_and_go_when_nothing_runs_there(bench):
+    pool = PILOT.replace("nodes=3", "nodes=1,pilots=0..2,idle=2")
+    with bench.serving(pool):
+        assert not bench.slurm.ask("squeue", "-h")
+        names = bench.submit(WAIT, count=3)
+        wait_until(lambda: len(bench.starts()) == 2, "two pilots")
+        pilots = {*bench.slurm.ask("squeue", "-h", "-o", "%i").split()}
+        assert len(pilots) == 2, "no more than may be, though a job waits"
+        (bench.home / "go").touch()
+        bench.wait_for(names, "finished")
+        wait_until(lambda: not bench.slurm.ask("squeue", "-h"), "all are given back")
+        # And they come again.
+        bench.wait_for(bench.submit("true"), "finished")
+        assert not {*bench.slurm.ask("squeue", "-h", "-o", "%i").split()} & pilots
+    assert set(bench.starts().values()) == {1}
+
+
 def test_an_allocation_that_exists_is_used_by_one_service_after_the_other(bench):
     job = bench.slurm.ask(
         *("sbatch", "--parsable", "--nodes=2", "--no-kill", "--ntasks-per-node=1", "--time=60"),

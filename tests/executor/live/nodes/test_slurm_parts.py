@@ -23,6 +23,10 @@ from tests.executor.live.waiting import LIMIT_S
         ("12,lease=5", Asked("12", lease_s=5.0)),
         ("12,pool=cpu:devices=1,shares=none", Asked("12", (), "cpu:devices=1,shares=none")),
         (
+            "nodes=1,pilots=0..3,idle=60",
+            Asked(None, ("--nodes=1",), pilots=(0, 3), idle_s=60.0),
+        ),
+        (
             "nodes=3,exclusive=,gres=gpu:4,nvme:1,scratch=/local",
             Asked(None, ("--nodes=3", "--exclusive", "--gres=gpu:4,nvme:1"), "gpu", "/local"),
         ),
@@ -32,7 +36,7 @@ def test_what_is_asked_for(text, asked):
     assert asked_for(text, {"SLURM_JOB_ID": "99"}) == asked
 
 
-@pytest.mark.parametrize("text", ["", "j12", "12,nodes=3", "job=1,time=5"])
+@pytest.mark.parametrize("text", ["", "j12", "12,nodes=3", "job=1,time=5", "12,pilots=1..2"])
 def test_what_cannot_be_asked_for(text):
     with pytest.raises(InputError, match="allocation"):
         asked_for(text, {})
@@ -42,6 +46,10 @@ def test_what_cannot_be_asked_for(text):
     ("text", "told"),
     [
         ("nodes=3,=4", "must be NAME=VALUE,..., got '=4'"),
+        ("nodes=1,pilots=3..1", "pilots must be MIN..MAX, MAX >= 1, got '3..1'"),
+        ("nodes=1,pilots=0..0", "pilots must be MIN..MAX, MAX >= 1, got '0..0'"),
+        ("nodes=1,pilots=2", "pilots must be MIN..MAX, MAX >= 1, got '2'"),
+        ("nodes=1,idle=0", "idle must be whole seconds >= 1, got '0'"),
         ("nodes=3,time=5,nodes=4", "nodes must be given once, got 'nodes=4', too"),
     ],
 )
