@@ -44,7 +44,7 @@ class PairMatrix:
     @cached_property
     def may_share(self) -> Bools:
         """Which jobs may share, symmetric; False on the diagonal."""
-        return ~np.isnan(np.asarray(self.values))
+        return np.asarray(~np.isnan(np.asarray(self.values)))
 
     def among(self, jobs: Bools) -> Bools:
         """Return the mask of the pairs both of whose jobs are named."""
@@ -168,7 +168,7 @@ class PairingProblem:
     """
 
     pairs: PairSet
-    pair: Floats | SplitValues
+    pair: Any
     alone: Floats
     constant: float
     size: Ints

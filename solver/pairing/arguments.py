@@ -53,7 +53,7 @@ class PairValues(ABC):
         """Return the values of some pairs."""
 
     @abstractmethod
-    def __array__(self, dtype: DTypeLike = None, copy: bool | None = None) -> Floats:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Floats:
         """Return the matrix."""
 
 

@@ -219,7 +219,7 @@ class SplitValues(PairValues):
         """The values and splits of all pairs, as matrices."""
         return self.matrices(np.float64)
 
-    def __array__(self, dtype: DTypeLike = None, copy: bool | None = None) -> Floats:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Floats:
         return np.array(self.pairs.value, dtype=dtype, copy=copy)
 
     def __getitem__(self, pairs: tuple[Ints, Ints]) -> Floats:
