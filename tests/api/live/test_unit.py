@@ -1,4 +1,4 @@
-"""The units for systemd that the documentation ships."""
+"""The unit for systemd that the documentation ships."""
 
 from __future__ import annotations
 
@@ -6,18 +6,15 @@ import shlex
 from configparser import ConfigParser
 from pathlib import Path
 
-import pytest
-
 from dovetail.cli import parser
 
 DOCS = Path(__file__).parents[3] / "docs"
 
 
-@pytest.mark.parametrize("name", ["dovetail", "dovetail-agent"])
-def test_its_command_is_one_of_ours_and_its_jobs_are_left_alone(name):
+def test_its_command_is_one_of_ours_and_its_jobs_are_left_alone():
     unit = ConfigParser(interpolation=None)
     unit.optionxform = str
-    unit.read_string((DOCS / f"{name}.service").read_text())
+    unit.read_string((DOCS / "dovetail.service").read_text())
     service = unit["Service"]
     program, *arguments = shlex.split(service["ExecStart"])
     assert Path(program).name == "dovetail"
