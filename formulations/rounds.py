@@ -251,7 +251,7 @@ class Round:
         held = self.jobs.held
         found = []
         for k, workload in enumerate(self.jobs.workload.tolist()):
-            ways = self.modes[workload]
+            ways: Sequence[Mode] = self.modes[workload]
             if k in held:
                 ways = _running_in(ways, self.workloads[workload].batch, held[k][2])
             found.append(tuple(Variant(k, *mode) for mode in ways))

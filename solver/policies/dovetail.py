@@ -126,8 +126,8 @@ class Dovetail:
         able = np.flatnonzero([job.workers for job in queue.jobs] <= room)
         if not len(able):
             return RoundProof(0.0, 0.0, 0.0, len(queue.jobs))
-        hosts = [hosts[k] for k in np.flatnonzero(joins[:, able].any(axis=1))]
-        jobs = [queue.jobs[k] for k in able]
+        hosts = [hosts[k] for k in np.flatnonzero(joins[:, able].any(axis=1)).tolist()]
+        jobs = [queue.jobs[k] for k in able.tolist()]
         of_state = StateRound(draft, jobs, hosts, self._book, lent_s)
         forecast = queue.forecast.take(able)
         values = Completion(of_state.round, forecast, self.gpu_price)
