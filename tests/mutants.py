@@ -22,7 +22,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dovetail.executor.live.nodes.finding import read_nodes
 from dovetail.executor.measuring.campaign import read_campaign
 from dovetail.instances.checker import check
 from dovetail.instances.datasets import (
@@ -212,10 +211,6 @@ CAMPAIGN = {
     "stages": [{"measure": "solos", "shares": [50]}, {"measure": "pairs", "repeats": 2}],
     "windows": {"settle_s": 1.0},
 }
-NODES = {
-    "token_file": "token",
-    "nodes": [{"id": "n1", "address": "10.0.0.1", "port": 7001, "rack": "r"}],
-}
 POLICIES = (
     *("dovetail:patience_s=60", "fifo", "tiresias", "gavel:objective=makespan", "lucid"),
     *("castor", "tensorshare:selection=s2", "muri:priority=shortest", "random", "horus"),
@@ -295,12 +290,6 @@ def _make_model(folder: Path) -> None:
 def _read_model(folder: Path) -> object:
     workloads = data_set().workloads(GPU)
     return answers(load_model(folder / "m"), workloads)
-
-
-def _make_nodes(folder: Path) -> None:
-    (folder / "token").write_text("0123456789abcdef" * 4)
-    (folder / "token").chmod(0o600)
-    write_data(NODES, folder / "nodes.yaml")
 
 
 _DATA = (lambda folder: write_dataset(DATA, folder), _read_data)
@@ -386,7 +375,6 @@ KINDS: Mapping[str, Kind] = {
     "miso": Kind("mig_iter_time.csv", _written(MISO), lambda folder: miso_data(str(folder))),
     "parvagpu": Kind("bert.csv", _written(PARVAGPU), lambda folder: parvagpu_data(str(folder))),
     "model": Kind("m", _make_model, _read_model),
-    "nodes": Kind("nodes.yaml", _make_nodes, lambda folder: read_nodes(folder / "nodes.yaml")),
     "campaign": Kind(
         "c.yaml",
         lambda folder: write_data(CAMPAIGN, folder / "c.yaml"),

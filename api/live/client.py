@@ -180,9 +180,9 @@ class Client:
         try:
             with self._answered():
                 connection.timeout = None
-                answer = self._ask(connection, "GET", _path("jobs", job, "log", **asked))
-                while chunk := answer.read1(_CHUNK):
-                    yield chunk
+                with self._ask(connection, "GET", _path("jobs", job, "log", **asked)) as answer:
+                    while chunk := answer.read1(_CHUNK):
+                        yield chunk
         finally:
             connection.close()
         if follow and not self._is_over(job):

@@ -189,18 +189,16 @@ def test_a_job_starts_after_others_or_once_it_is_released(simulated, run):
 
 
 def test_an_array_is_one_request(simulated, run):
-    status, out, _ = run(
-        "submit", "--name", "many", "--array", "0-2,10-20:5", "--", "train", "work_s=60"
-    )
-    assert (status, out) == (0, "j1 to j6\n")
-    assert [view(run, f"j{k}")["index"] for k in range(1, 7)] == [0, 1, 2, 10, 15, 20]
+    words = ("--name", "many", "--array", "0-2,10-20:5", "--json", "--", "train", "work_s=60")
+    ids = json.loads(run("submit", *words)[1])["ids"]
+    assert [view(run, job)["index"] for job in ids] == [0, 1, 2, 10, 15, 20]
     assert "many[15]" in run("queue")[1]
     for wrong in ("5-2", "a", "0-99999", "", "1-2:0"):
         status, out, err = run("submit", "--array", wrong, "--", "train")
         assert (status, out) == (2, "")
         assert f"must be numbers like 0-9,12,20-30:5, at most 10,000, got {wrong!r}" in err
     assert run("cancel", "--name", "many", "--state", "submitted")[0] == 0
-    assert {view(run, f"j{k}")["state"] for k in range(3, 7)} == {"cancelled"}
+    assert {view(run, job)["state"] for job in ids[3:]} == {"cancelled"}
 
 
 def test_jobs_are_chosen_by_what_they_are(simulated, run):

@@ -15,7 +15,7 @@ from dovetail.executor.live.pools.simulated import SimulatedNode
 from dovetail.executor.live.service import Service
 from dovetail.instances.datasets import Measurement, Repository, SoloProfile
 from dovetail.instances.instance import Instance, Node
-from tests.executor.live.nodes.agents import Finder, start_agents
+from tests.executor.live.nodes.agents import finder, start_agents
 from tests.executor.live.test_cpu_pool import TWO_CORES
 from tests.executor.live.test_service import ME, serving, spec
 
@@ -32,10 +32,9 @@ def simulated(directory, cluster):
 
 
 def on_nodes(directory, agents, racks=()):
-    finder = Finder(agents)
-    for node, rack in zip(finder.known, racks, strict=False):
-        finder.known[node] = finder.known[node]._replace(rack=rack)
-    return NodesPool(directory, finder)
+    found = finder(agents)
+    found.racks = dict(zip(found.known, racks, strict=False))
+    return NodesPool(directory, found)
 
 
 def models(cluster):
