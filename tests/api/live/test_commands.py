@@ -189,8 +189,8 @@ def test_a_job_starts_after_others_or_once_it_is_released(simulated, run):
 
 
 def test_an_array_is_one_request(simulated, run):
-    words = ("--name", "many", "--array", "0-2,10-20:5", "--json", "--", "train", "work_s=60")
-    ids = json.loads(run("submit", *words)[1])["ids"]
+    words = ("--name", "many", "--workload", "resnet", "--array", "0-2,10-20:5", "--json")
+    ids = json.loads(run("submit", *words, "--", "train", "work_s=60")[1])["ids"]
     assert [view(run, job)["index"] for job in ids] == [0, 1, 2, 10, 15, 20]
     assert "many[15]" in run("queue")[1]
     for wrong in ("5-2", "a", "0-99999", "", "1-2:0"):
