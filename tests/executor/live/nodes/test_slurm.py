@@ -74,6 +74,8 @@ def test_an_allocation_that_exists_is_used_by_one_service_after_the_other(bench)
     with bench.serving(pool):
         (name,) = bench.submit(WAIT, 2)
         bench.wait_for_up(name)
+        # A rank may write before the service has heard of its process.
+        wait_until(lambda: None not in bench.job(name).pids, "every rank is told")
         pids = bench.job(name).pids
     with bench.serving(pool):
         wait_until(lambda: bench.job(name).pids == pids, "the same processes")
