@@ -13,16 +13,12 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dovetail.formulations.arrays import Bools, Floats, Ints
 from dovetail.formulations.groups import Groups
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.scores import score
 from dovetail.solver.types import MATCHING, OPTIMAL_GAP, Choice, Proven, relative_gap
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 _ROUNDING = 1e-9
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
@@ -44,6 +44,7 @@ _TIMEOUT_S = 60.0
 _WAIT_S = 20.0
 _CHUNK = 1 << 16
 
+_Made = TypeVar("_Made")
 _View = TypeVar("_View", JobView, ServiceView, DeviceView, StepView)
 
 
@@ -67,6 +68,8 @@ class Client:
     ------
     NoServiceError
         When none is found; every method raises it when the service does not answer.
+    ServiceFailedError
+        By every method, when something else than a service of this version answers.
     """
 
     def __init__(self, service: str | None = None, token: str | None = None) -> None:
@@ -120,37 +123,37 @@ class Client:
                     raise NoServiceError(told) from None
 
     def _submitted(self, body: Mapping[str, Any], key: str) -> tuple[str, ...]:
-        ids: list[str] = self._data("POST", "jobs", body, {KEY_HEADER: key})["ids"]
-        return tuple(ids)
+        return self._data("POST", "jobs", lambda told: tuple(told["ids"]), body, {KEY_HEADER: key})
 
     def cancel(self, job: str, grace_s: float | None = None) -> JobView:
         """Begin to end a job; a grace, in seconds, may shorten its own."""
         asked = {} if grace_s is None else {"grace_s": grace_s}
-        return _job(self._data("POST", _path("jobs", job, "cancel", **asked)))
+        return self._data("POST", _path("jobs", job, "cancel", **asked), _job)
 
     def hold(self, job: str) -> JobView:
         """Let a job that waits not start before it is released."""
-        return _job(self._data("POST", _path("jobs", job, "hold")))
+        return self._data("POST", _path("jobs", job, "hold"), _job)
 
     def release(self, job: str) -> JobView:
         """Let a job that is held start."""
-        return _job(self._data("POST", _path("jobs", job, "release")))
+        return self._data("POST", _path("jobs", job, "release"), _job)
 
     def requeue(self, job: str) -> JobView:
         """Stop a job's run, so that it waits for devices again."""
-        return _job(self._data("POST", _path("jobs", job, "requeue")))
+        return self._data("POST", _path("jobs", job, "requeue"), _job)
 
     def drain(self, gpus: Sequence[str], on: bool = True) -> ServiceView:
         """Let devices (none named: all) take no new jobs, or take them again."""
-        return _service(self._data("POST", "drain", {"gpus": list(gpus), "on": on}))
+        return self._data("POST", "drain", _service, {"gpus": list(gpus), "on": on})
 
     def jobs(self, over: bool = False) -> list[JobView]:
         """Return the jobs that are not over, or all."""
-        return [_job(each) for each in self._data("GET", _path("jobs", over=str(over).lower()))]
+        path = _path("jobs", over=str(over).lower())
+        return self._data("GET", path, lambda told: [_job(each) for each in told])
 
     def job(self, job: str, wait_s: float = 0.0) -> JobView:
         """Return a job; as soon as it is over, or after so many seconds (60 at most)."""
-        return _job(self._data("GET", _path("jobs", job, wait_s=wait_s)))
+        return self._data("GET", _path("jobs", job, wait_s=wait_s), _job)
 
     def wait(self, job: str) -> JobView:
         """Return a job once it is over."""
@@ -161,7 +164,7 @@ class Client:
 
     def service(self) -> ServiceView:
         """Return the service and its devices."""
-        return _service(self._data("GET", "service"))
+        return self._data("GET", "service", _service)
 
     def log(
         self, job: str, rank: int = 0, lines: int | None = None, follow: bool = False
@@ -196,20 +199,19 @@ class Client:
 
     def explain(self, job: str) -> str:
         """Say why a job waits and what would let it start."""
-        text: str = self._data("GET", _path("jobs", job, "explanation"))["text"]
-        return text
+        return self._data("GET", _path("jobs", job, "explanation"), lambda told: str(told["text"]))
 
     def instance(self) -> Instance:
         """Return the round that the service would solve now."""
         from dovetail.instances.instance import Instance
 
-        return Instance.from_data(self._data("GET", "instance"))
+        return self._data("GET", "instance", Instance.from_data)
 
     def plan(self) -> Plan:
         """Return what the service's policy would do now."""
         from dovetail.instances.plan import Plan
 
-        return Plan.from_data(self._data("GET", "plan"))
+        return self._data("GET", "plan", Plan.from_data)
 
     # HTTP.
 
@@ -224,7 +226,7 @@ class Client:
             host, port = url.hostname or "", url.port
         except ValueError:
             host = ""
-        if not host or url.path.strip("/"):
+        if not host:
             rule = f"must be the path of a socket or a URL, got {name!r}"
             raise InputError(rule, "DOVETAIL_SERVICE")
         kind = HTTPSConnection if url.scheme == "https" else HTTPConnection
@@ -234,9 +236,17 @@ class Client:
         self,
         method: str,
         path: str,
+        made: Callable[[Any], _Made],
         body: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] = {},
-    ) -> Any:  # noqa: ANN401 (JSON)
+    ) -> _Made:
+        """Return what is made of the JSON that answers a request.
+
+        Raises
+        ------
+        ServiceFailedError
+            When it cannot be made of that: another program answers, or another version.
+        """
         connection = self._idle.pop() if self._idle else self._connection()
         try:
             with self._answered():
@@ -245,7 +255,11 @@ class Client:
             connection.close()
             raise
         self._idle.append(connection)
-        return json.loads(text)
+        try:
+            return made(json.loads(text))
+        except (ValueError, KeyError, TypeError):
+            told = f"what answers at {self.service_name} is no service of this version"
+            raise ServiceFailedError(told) from None
 
     def _ask(
         self,
@@ -270,7 +284,8 @@ class Client:
             connection.close()  # the service has ended it, as it was idle
         if connection.sock is None:
             self._connect(connection)
-        connection.request(method, f"/v1/{path}", text, sent)
+        prefix = urlsplit(self.service_name).path.rstrip("/") if _is_url(self.service_name) else ""
+        connection.request(method, f"{prefix}/v1/{path}", text, sent)
         answer = connection.getresponse()
         if answer.status >= 400:
             raise _refusal(answer.status, answer.read())

@@ -10,6 +10,7 @@ from argparse import Namespace
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from functools import partial
 from itertools import takewhile
 from typing import Any, Final
 
@@ -142,28 +143,27 @@ def cancel(options: Namespace) -> int:
 
 def hold(options: Namespace) -> int:
     """Let jobs that wait not start before they are released."""
-    with Client() as client:
-        found, status = _changed(
-            client, options, client.hold, lambda job: job.state in QUEUED and not job.held
-        )
-    _tell_states(found, options.json)
-    return status
+    return _order(options, Client.hold, lambda job: job.state in QUEUED and not job.held)
 
 
 def release(options: Namespace) -> int:
     """Let jobs that are held start."""
-    with Client() as client:
-        found, status = _changed(client, options, client.release, lambda job: bool(job.held))
-    _tell_states(found, options.json)
-    return status
+    return _order(options, Client.release, lambda job: bool(job.held))
 
 
 def requeue(options: Namespace) -> int:
     """Stop the runs of jobs, so that they wait for devices again."""
+    return _order(options, Client.requeue, lambda job: job.state not in QUEUED)
+
+
+def _order(
+    options: Namespace,
+    change: Callable[[Client, str], JobView],
+    fits: Callable[[JobView], bool],
+) -> int:
+    """Change the jobs that options choose, print how they are then; return the exit status."""
     with Client() as client:
-        found, status = _changed(
-            client, options, client.requeue, lambda job: job.state not in QUEUED
-        )
+        found, status = _changed(client, options, partial(change, client), fits)
     _tell_states(found, options.json)
     return status
 

@@ -9,7 +9,7 @@ import socket
 import stat
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -76,10 +76,11 @@ def serving(desk: Desk, where: Listening, ready: threading.Event) -> Iterator[in
     InputError
         When it cannot listen there, above all where another service or another file is.
     """
-    with closing(_unix_socket(where)) as local:
-        sockets = [local]
+    # The server closes its sockets only if it has begun to answer.
+    with ExitStack() as open_sockets:
+        sockets = [open_sockets.enter_context(_unix_socket(where))]
         if where.address is not None:
-            sockets.append(_tcp_socket(*where.address))
+            sockets.append(open_sockets.enter_context(_tcp_socket(*where.address)))
         port = sockets[-1].getsockname()[1] if where.address else None
         try:
             with _running(application(desk, where.tokens, where.private), sockets, ready):

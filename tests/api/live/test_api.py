@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import tracemalloc
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import httpx
@@ -24,6 +25,7 @@ from dovetail.executor.live.states import OVER, JobState
 from dovetail.instances.errors import DovetailError, InputError
 from dovetail.live import application
 from dovetail.live.client import Client
+from dovetail.live.faults import ServiceFailedError
 from dovetail.live.places import NoServiceError
 from tests.api.live.services import ME, OTHER, TOKENS, job, service_here
 from tests.executor.live.waiting import LIMIT_S, wait_until
@@ -485,3 +487,40 @@ def test_nobody_answers(short_path):
         with socket.socket(socket.AF_UNIX) as left:
             left.bind(str(path)) if not path.exists() else None
     gc.collect()
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b"<html>welcome</html>", "is no service of this version"),
+        (b"[]", "is no service of this version"),
+        (b'{"jobs": []}', "is no service of this version"),
+        (b'{"ids": ["j7"], "more": 1}', ""),
+    ],
+)
+def test_something_else_may_answer_and_a_proxy_may_have_a_folder(body, told):
+    asked = []
+
+    class Answering(BaseHTTPRequestHandler):
+        def do_POST(self):
+            asked.append(self.path)
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(201)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Answering) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/dovetail/"
+        with Client(url, "t" * 20) as client:
+            if told:
+                with pytest.raises(ServiceFailedError, match=told):
+                    client.submit([job()])
+            else:
+                assert client.submit([job()]) == ("j7",)
+        server.shutdown()
+    assert asked == ["/dovetail/v1/jobs"]
