@@ -18,9 +18,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.instances.sets import set_slowdown
 from dovetail.predictors.estimators.completion import Completion
 from dovetail.predictors.forms.low_rank import LowRank
-from dovetail.predictors.sets import set_slowdown
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 DEVICES = ("k80", "p100", "v100")

@@ -12,7 +12,7 @@ import numpy as np
 from dovetail.instances._record import FrozenDict
 from dovetail.instances.instance import Cluster, Instance, Job, Node, SlowdownEntry
 from dovetail.instances.plan import Assignment
-from dovetail.predictors.sets import LARGEST, set_slowdown
+from dovetail.instances.sets import LARGEST, set_slowdown
 from dovetail.solver.policies import Job as SeenJob
 from dovetail.solver.policies import Start, State
 

@@ -398,12 +398,15 @@ class Round:
         if np.isnan(jobs.slowdown).all():
             return np.empty(0), np.empty(0)
         least, factor = np.zeros(len(self)), np.ones(len(self))
-        for job, (_, shares, _) in jobs.held.items():
-            variant = self.variants[job][0]
+        known: dict[int, float] = defaultdict(float)
+        for gpu_class in self.classes:
+            for resident, slowdown in self._expected(gpu_class):
+                known[resident.variant.job] = max(known[resident.variant.job], slowdown)
+        for job in jobs.held:
             if jobs.holds[job] > jobs.workers[job]:
-                least[job] = jobs.slowdown[job] / variant.stretch
-            elif (alone := self.alone(variant, shares[0])) is not None:
-                factor[job] = max(1.0, float(jobs.slowdown[job]) / alone)
+                least[job] = jobs.slowdown[job] / self.variants[job][0].stretch
+            elif job in known:
+                factor[job] = max(1.0, float(jobs.slowdown[job]) / known[job])
         return least, factor
 
     def resident_power(self, gpu: str) -> float | None:
@@ -418,6 +421,16 @@ class Round:
         """Return the slowdown of a job that runs alone at a share, None where it is unknown."""
         alone = slowdown_alone(self.workload(variant.job), share)
         return None if alone is None else alone * variant.stretch
+
+    def _expected(self, gpu_class: GpuClass) -> Iterator[tuple[Resident, float]]:
+        """Yield the residents of a class, and as how slow each is known where that is known."""
+        residents = gpu_class.residents
+        if len(residents) == 1:
+            alone = self.alone(residents[0].variant, residents[0].share)
+            if alone is not None:
+                yield residents[0], alone
+        elif residents and (known := self._known_together(gpu_class.gpus[0])):
+            yield from zip(residents, known.slowdown, strict=True)
 
     def _each_alone(self, gpu: str) -> tuple[float, ...]:
         found = []

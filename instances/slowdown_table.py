@@ -53,7 +53,7 @@ class SlowdownTable:
     def of(cls, instance: Instance) -> SlowdownTable:
         """Return the table of an instance's entries on the GPU models of its cluster.
 
-        Entries of three and more are left out: ``predictors.sets`` builds them from pairs.
+        Entries of three and more are left out: ``instances.sets`` builds them from pairs.
         """
         models = tuple(dict.fromkeys(place.gpu.model for place in instance.places.values()))
         return cls.of_entries(tuple(instance.workloads), models, instance.slowdowns)

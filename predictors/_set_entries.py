@@ -12,9 +12,9 @@ from typing import Final
 import numpy as np
 
 from dovetail.instances.instance import Instance, SlowdownEntry
+from dovetail.instances.sets import LARGEST, set_slowdown
 from dovetail.predictors._combinations import Members, members_of, settled_keys, used
 from dovetail.predictors.predictor import UNCAPPED, BoolArray, FloatArray, IntArray
-from dovetail.predictors.sets import LARGEST, set_slowdown
 
 _LARGEST_SLOWDOWN: Final = 1e15
 _SETS_AT_ONCE: Final = 4096

@@ -21,7 +21,6 @@ from dovetail.formulations.objectives import Objective, objective_name
 from dovetail.formulations.placement import place
 from dovetail.formulations.problems import Problem
 from dovetail.formulations.rounds import Round
-from dovetail.formulations.scores import gain_ceiling
 from dovetail.instances._record import listed
 from dovetail.instances.checker import CheckReport, check, with_claims
 from dovetail.instances.errors import InputError, UnsupportedError
@@ -54,8 +53,6 @@ _SEARCH = 0.8
 
 _LATE, _LATE_S = 1.1, 0.2
 """A plan says so if it took longer than so many times the limit, and so many seconds."""
-
-_NOT_ALL_LISTED = "the time was up before all groups were listed: the bound is a rough one"
 
 
 @dataclass(frozen=True)
@@ -203,7 +200,7 @@ def solve(
     if not isinstance(choice, Choice):
         rule = f"must return a Choice, got {type(choice).__name__}"
         raise UnsupportedError(f"{path_of(chosen)}.solve {rule}")
-    choice = _bounded(problem, choice)
+    choice = choice.bounded(problem)
     reasons_due = due if explain else None
     preempted = Round.of(instance, problem.round.entries) if preempt else None
     outcome = _Outcome(problem, choice, limits, preempted, reasons_due, started)
@@ -233,22 +230,6 @@ def _with_lateness(result: Result, limit: float | None) -> Result:
     took = f"the plan took {result.runtime_s:.1f} s, {limit:g} s were allowed"
     note = f"{took}: steps that had begun were finished"
     return replace(result, plan=result.plan.replace(notes=(*result.plan.notes, note)))
-
-
-def _bounded(problem: Problem, choice: Choice) -> Choice:
-    """Return a choice with bounds that hold where groups are missing."""
-    values = problem.values
-    if choice.groups_of(problem).complete:
-        return choice
-    most = math.inf if values.two_stage else gain_ceiling(problem.round, values)
-    return replace(
-        choice,
-        bound=max(choice.value, most),
-        weight_bound=float(values.weight.sum()),
-        stopped="time_limit",
-        note="; ".join(filter(None, (choice.note, _NOT_ALL_LISTED))),
-        proof=None,
-    )
 
 
 def _check_arguments(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from dovetail.formulations.arrays import Ints
 from dovetail.formulations.groups import Groups
 from dovetail.formulations.problems import Problem
+from dovetail.formulations.scores import gain_ceiling
 from dovetail.instances.plan import Stopped
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ MATCHING = "matching"
 
 OPTIMAL_GAP = 1e-6
 """The relative gap up to which a plan is called optimal."""
+
+_NOT_ALL_LISTED = "the time was up before all groups were listed: the bound is a rough one"
 
 MOST_GROUPS = 4000
 """Groups times nodes up to which ties are broken exactly, among all groups."""
@@ -188,6 +191,21 @@ class Choice:
     def groups_of(self, problem: Problem) -> Groups:
         """Return the groups that ``counts`` is for."""
         return problem.groups if self.groups is None else self.groups
+
+    def bounded(self, problem: Problem) -> Choice:
+        """Return the choice with bounds that hold where groups are missing, too."""
+        if self.groups_of(problem).complete:
+            return self
+        values = problem.values
+        most = math.inf if values.two_stage else gain_ceiling(problem.round, values)
+        return replace(
+            self,
+            bound=max(self.value, most),
+            weight_bound=float(values.weight.sum()),
+            stopped="time_limit",
+            note="; ".join(filter(None, (self.note, _NOT_ALL_LISTED))),
+            proof=None,
+        )
 
 
 def relative_gap(bound: float, value: float) -> float:

@@ -28,7 +28,7 @@ from dovetail.executor.state_instance import instance_of
 from dovetail.formulations.rules import most_bound, slowdown_alone
 from dovetail.instances.errors import DovetailError
 from dovetail.instances.instance import Cluster, Instance, Workload
-from dovetail.predictors.sets import LARGEST, set_slowdown
+from dovetail.instances.sets import LARGEST, set_slowdown
 from dovetail.solver.policies import Job, Start, State
 from dovetail.solver.policies.state import Reservation
 

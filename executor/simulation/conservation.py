@@ -16,9 +16,9 @@ from dovetail.executor.simulation.options import Options
 from dovetail.instances._check_facts import iteration_s
 from dovetail.instances._check_rules import GSLA_TOLERANCE, MEMORY_TOLERANCE_MIB
 from dovetail.instances.instance import Instance, Workload
+from dovetail.instances.sets import set_slowdown
 from dovetail.instances.slowdown_table import SlowdownTable
 from dovetail.instances.traces import Trace
-from dovetail.predictors.sets import set_slowdown
 from dovetail.solver.policies import Machines
 
 _RELATIVE = 1e-6

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from dovetail.formulations.rules import room_mib, slowdown_alone
+from dovetail.instances.sets import set_slowdown
 from dovetail.instances.slowdown_table import SlowdownTable
-from dovetail.predictors.sets import set_slowdown
 from dovetail.solver.policies import Job, Start, State
 
 Member = tuple[int, int | None]

@@ -6,13 +6,15 @@ overrides them, and pairs that ran out of memory are struck out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.formulations.entries import Book, Combination, Member, Template
+from dovetail.instances.sets import LARGEST, set_slowdown
+from dovetail.instances.slowdown_table import UNCAPPED
 from dovetail.solver.policies.state import State
 
 Floats = NDArray[np.float64]
@@ -27,9 +29,14 @@ _ENOUGH = 10
 _LEAST_EXCESS = 0.02
 """Predicted bounds closer to 1 than this say nothing of a factor."""
 
+_MOST_SETS = 100_000
+"""Sets of one size are left out where there are more of them on a GPU model."""
+
 
 class BeliefBook(Book):
     """The slowdowns that a policy believes in.
+
+    Those of three and more without caps follow from their pairs (``instances.sets``).
 
     Parameters
     ----------
@@ -70,43 +77,51 @@ class BeliefBook(Book):
         )
 
     @property
+    def most(self) -> int:
+        """The most jobs on a GPU of which anything is believed."""
+        return min(self.rules.max_jobs_per_gpu, LARGEST)
+
+    @property
     def sets(self) -> bool:
-        """Nothing is believed of three and more jobs on a GPU."""
-        return False
+        """Whether three and more may share a GPU."""
+        return self.most > 2
 
     def find(self, model: str, members: Sequence[Member]) -> Combination | None:
-        """Return what is believed of two members, None of others or where they may not share."""
-        if len(members) != 2:
-            return None
-        (a, x), (b, y) = ((self._number[name], share) for name, share in members)
-        place = self._table.caps_place
-        if (x, y) not in place:
-            return None
+        """Return what is believed of some members, None of others or where they may not share."""
         m = self._table.models.index(model)
-        cells = (m, place[x, y], a, b), (m, place[y, x], b, a)
-        slowdown = tuple(float(self._slowdown[cell]) for cell in cells)
-        if np.isnan(slowdown).any():
+        if len(members) == 2:
+            (a, x), (b, y) = ((self._number[name], share) for name, share in members)
+            place = self._table.caps_place
+            if (x, y) not in place:
+                return None
+            cells = (m, place[x, y], a, b), (m, place[y, x], b, a)
+            tables = self._slowdown, self._upper, self._tail
+            slowdown, upper, tail = (tuple([float(t[cell]) for cell in cells]) for t in tables)
+            if np.isnan(slowdown).any():
+                return None
+            return Combination(tuple(members), slowdown, upper, tail, None)
+        if len(members) > self.most or any(share is not None for _, share in members):
             return None
-        upper = tuple(float(self._upper[cell]) for cell in cells)
-        tail = tuple(float(self._tail[cell]) for cell in cells)
-        return Combination(tuple(members), slowdown, upper, tail, None)
+        together = np.array([[self._number[name] for name, _ in members]])
+        return next(iter(self._combinations(self._sets(m, together, 0))), None)
 
     def known(self, model: str) -> Sequence[Combination]:
-        """Return every pair that may run on a GPU model."""
-        found = (
-            self.find(model, [(self.workloads[k], share or None) for k, share in members])
-            for template in self.templates(model, ())
-            for members in map(zip, template.free.tolist(), template.share.tolist())
-        )
-        return [pair for pair in found if pair is not None]
+        """Return every pair and every set that may run on a GPU model."""
+        return [each for t in self.templates(model, ()) for each in self._combinations(t)]
 
     def templates(self, model: str, held: tuple[Member, ...]) -> Sequence[Template]:
-        """Return the pairs in which others may join, see ``Book``."""
+        """Return the pairs and sets in which others may join, see ``Book``."""
         key = model, held
         if key not in self._templates:
-            fits = len(held) < 2 <= self.rules.max_jobs_per_gpu
-            found = self._template(self._table.models.index(model), held) if fits else None
-            self._templates[key] = () if found is None else (found,)
+            m = self._table.models.index(model)
+            found = []
+            if len(held) < 2 <= self.most:
+                a, b, there, back = self._beside(held[0]) if held else self._from_scratch()
+                found.append(self._pairs(m, a, b, there, back, len(held)))
+            if self.sets and all(share is None for _, share in held):
+                those = [self._number[name] for name, _ in held]
+                found += [self._sets(m, members, len(held)) for members in self._grown(m, those)]
+            self._templates[key] = [template for template in found if len(template.free)]
         return self._templates[key]
 
     @property
@@ -138,15 +153,12 @@ class BeliefBook(Book):
 
         return self.once(f"least bounds on {model} beside {share}", made)
 
-    def _template(self, model: int, held: tuple[Member, ...]) -> Template | None:
-        a, b, there, back = self._beside(held[0]) if held else self._from_scratch()
-        slowdown = np.stack(
-            [self._slowdown[model, there, a, b], self._slowdown[model, back, b, a]], axis=1
-        )
-        keep = ~np.isnan(slowdown).any(axis=1)
-        a, b, there, back, slowdown = a[keep], b[keep], there[keep], back[keep], slowdown[keep]
-        if not len(a):
-            return None
+    def _pairs(
+        self, model: int, a: Ints, b: Ints, there: Ints, back: Ints, held: int = 0
+    ) -> Template:
+        """Return the pairs that may share of these: workloads, caps and their mirrors, (n,)."""
+        keep = ~np.isnan(self._slowdown[model, there, a, b] + self._slowdown[model, back, b, a])
+        a, b, there, back = a[keep], b[keep], there[keep], back[keep]
 
         def both(table: Floats) -> Floats:
             return np.stack([table[model, there, a, b], table[model, back, b, a]], axis=1)
@@ -157,14 +169,64 @@ class BeliefBook(Book):
         if not held:
             twin[:, 1] = (a == b) & (share[:, 0] == share[:, 1])
         return Template(
-            free=np.stack([a, b], axis=1)[:, len(held) :],
+            free=np.stack([a, b], axis=1)[:, held:],
             twin=twin,
             share=share,
-            slowdown=slowdown,
+            slowdown=both(self._slowdown),
             upper=both(self._upper),
             tail=both(self._tail),
             power_w=both(self._table.power_w)[:, 0],
         )
+
+    def _sets(self, model: int, members: Ints, held: int) -> Template:
+        """Return the sets that may share of these workloads, (n, size).
+
+        Nothing is known of tail latencies beside two others, nor of power.
+        """
+        pair = members[:, :, None], members[:, None]
+        uncapped = self._table.caps_place[UNCAPPED]
+        slowdown = set_slowdown(self._slowdown[model, uncapped][pair])
+        keep = ~np.isnan(slowdown).any(axis=1)
+        upper = np.maximum(slowdown, set_slowdown(self._upper[model, uncapped][pair]))[keep]
+        twin = np.diff(members[keep], axis=1, prepend=-1) == 0
+        twin[:, : held + 1] = False
+        return Template(
+            free=members[keep][:, held:],
+            twin=twin,
+            share=np.zeros_like(members[keep]),
+            slowdown=slowdown[keep],
+            upper=upper,
+            tail=np.full(upper.shape, np.inf),
+            power_w=np.full(len(upper), np.nan),
+        )
+
+    def _grown(self, model: int, held: Sequence[int]) -> Iterator[Ints]:
+        """Yield the sets of three, of four, ... with some workloads there, (n, size) each.
+
+        Of those that are not there every pair may share, and they come in ascending order.
+        """
+        known = ~np.isnan(self._slowdown[model, self._table.caps_place[UNCAPPED]])
+        known &= known.T
+        members = np.array([held], dtype=np.int64)
+        everybody = np.arange(len(self.workloads))
+        for size in range(len(held) + 1, self.most + 1):
+            able = known[members].all(axis=1)
+            if size > len(held) + 1:
+                able &= everybody >= members[:, -1:]
+            if able.sum() > _MOST_SETS:
+                return
+            row, joining = np.nonzero(able)
+            members = np.concatenate([members[row], joining[:, None]], axis=1)
+            if size > 2:
+                yield members
+
+    def _combinations(self, found: Template) -> Iterator[Combination]:
+        """Yield what is believed, where nobody is there yet."""
+        columns = found.free, found.share, found.slowdown, found.upper, found.tail
+        for free, share, *values in zip(*(column.tolist() for column in columns), strict=True):
+            names = [self.workloads[k] for k in free]
+            members = tuple(zip(names, (cap or None for cap in share), strict=True))
+            yield Combination(members, *map(tuple, values), None)
 
     def _from_scratch(self) -> tuple[Ints, Ints, Ints, Ints]:
         """Return workloads and caps of every pair that may start together, once each."""

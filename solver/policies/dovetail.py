@@ -120,7 +120,8 @@ class Dovetail:
         """Enter the best starts of the queue's jobs into the decision."""
         if self._book is None or not self._book.is_of(draft.state):
             self._book = BeliefBook(draft.state, self.margin)
-        hosts = [] if self._all_alone(draft, queue.jobs, lent_s) else joinable(draft, lent_s)
+        all_alone = self._all_alone(draft, queue.jobs, lent_s)
+        hosts = [] if all_alone else joinable(draft, lent_s, self._book.most)
         joins = may_join(draft.state, queue.jobs, hosts, self._book)
         room = draft.idle_total + np.array([len(host.gpus) for host in hosts], dtype=int) @ joins
         able = np.flatnonzero([job.workers for job in queue.jobs] <= room)
@@ -134,7 +135,7 @@ class Dovetail:
         limit = None if math.isinf(self.time_limit_s) else self.time_limit_s
         limits = Limits.of(limit, gap=0.0, seed=0)
         problem = Problem(of_state.round, values, limits.deadline, at_paces=True)
-        choice = Auto().solve(problem, limits)
+        choice = Auto().solve(problem, limits).bounded(problem)
         of_state.carry_out(choice.groups_of(problem), choice, draft)
         gap = relative_gap(choice.bound, choice.value)
         return RoundProof(choice.value, choice.bound, gap, len(queue.jobs))

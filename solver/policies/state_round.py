@@ -23,17 +23,17 @@ Bools = NDArray[np.bool_]
 
 
 class Host(NamedTuple):
-    """A running job that others may join, and the GPUs that it has to itself."""
+    """Running jobs that others may join, and the GPUs that are theirs alone."""
 
-    job: Job
+    jobs: tuple[Job, ...]
     gpus: tuple[int, ...]
 
 
 class StateRound:
     """The round of some waiting jobs on idle GPUs and beside running jobs.
 
-    A running job takes part with the GPUs that it has to itself. On the others it is held to
-    its measured slowdown.
+    A running job takes part with the GPUs of its hosts. On the others it is held to its measured
+    slowdown.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class StateRound:
     jobs : sequence of Job
         The waiting jobs that take part.
     hosts : sequence of Host
-        The running jobs that others may join.
+        The running jobs that others may join, no two with the same GPU.
     book : BeliefBook
         What is believed of jobs that share a GPU.
     lent_s : mapping of int to float
@@ -60,9 +60,10 @@ class StateRound:
         state = draft.state
         idle = draft.idle_gpus()
         self._state = state
-        self._jobs = [*(host.job for host in hosts), *jobs]
+        held = _held(hosts)
+        self._jobs = [*(state.running[number] for number in held), *jobs]
         self.round = Round(
-            _columns(state, hosts, jobs),
+            _columns(state, held, jobs),
             state.machines,
             state.workloads,
             book,
@@ -93,22 +94,26 @@ class StateRound:
         draft.start(job, [gpu for gpu, _ in held], capped, modes.index(sub_batch))
 
 
-def joinable(draft: Draft, lent_s: Mapping[int, float]) -> list[Host]:
-    """Return the running jobs that others may join; none that holds a reserved GPU."""
+def joinable(draft: Draft, lent_s: Mapping[int, float], most: int) -> list[Host]:
+    """Return the running jobs that others may join: at most ``most`` on a GPU with them.
+
+    None that holds a reserved GPU takes part.
+    """
     state = draft.state
-    rules = state.machines.rules
-    if rules.max_jobs_per_gpu < 2:
-        return []
-    alone: dict[int, list[int]] = defaultdict(list)
-    for gpu, held in enumerate(state.residents):
-        if len(held) == 1:
-            alone[held[0].number].append(gpu)
-    partial, kept = rules.gang_sharing == "partial", lent_s.keys()
-    hosts = [Host(state.running[number], tuple(gpus)) for number, gpus in alone.items()]
+    on: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    for gpu, residents in enumerate(state.residents):
+        if 0 < len(residents) < most:
+            on[tuple([job.number for job in residents])].append(gpu)
+    partial, kept = state.machines.rules.gang_sharing == "partial", lent_s.keys()
+    hosts = [
+        Host(tuple([state.running[number] for number in jobs]), tuple(gpus))
+        for jobs, gpus in on.items()
+    ]
     return [
-        Host(job, gpus)
-        for job, gpus in hosts
-        if (partial or len(gpus) == job.workers) and kept.isdisjoint(job.gpus)
+        host
+        for host in hosts
+        if (partial or all(len(host.gpus) == job.workers for job in host.jobs))
+        and all(kept.isdisjoint(job.gpus) for job in host.jobs)
     ]
 
 
@@ -119,32 +124,48 @@ def may_join(state: State, jobs: Sequence[Job], hosts: Sequence[Host], book: Bel
     at every share and sub-batch.
     """
     machines = state.machines
+    first = np.cumsum([0, *(len(host.jobs) for host in hosts)])[:-1]
+    row = np.repeat(np.arange(len(hosts)), np.diff(first, append=sum(len(h.jobs) for h in hosts)))
+    residents = [job for host in hosts for job in host.jobs]
     seats: dict[tuple[int, int | None], list[int]] = defaultdict(list)
-    for k, (job, gpus) in enumerate(hosts):
+    for k, job in enumerate(residents):
+        gpus = hosts[row[k]].gpus
         for share in {None} if job.shares is None else {job.share_on(gpu) for gpu in gpus}:
             seats[machines.model[gpus[0]], share].append(k)
-    mode = [state.modes[job.workload][job.mode] for job, _ in hosts]
+    mode = [state.modes[job.workload][job.mode] for job in residents]
     stretch = np.array([each.stretch for each in mode])
-    need = np.array([each.memory_mib for each in mode])
-    accepted = most_bound(np.array([job.gsla for job, _ in hosts]))
+    need = np.bincount(row, [each.memory_mib for each in mode], len(hosts))
+    accepted = most_bound(np.array([job.gsla for job in residents]))
     asked = most_bound(np.array([job.gsla for job in jobs]))
-    of_host = np.array([job.workload for job, _ in hosts], dtype=np.int64)
+    there = np.array([job.workload for job in residents], dtype=np.int64)
     of_job = np.array([job.workload for job in jobs], dtype=np.int64)
     least_need, least_stretch = book.least_modes[of_job].T
-    found = np.zeros((len(hosts), len(jobs)), dtype=bool)
-    for (model, share), rows in seats.items():
-        there, joining = book.least_bounds(machines.models[model], share)
-        cells = np.ix_(of_host[rows], of_job)
-        found[rows] |= (
-            (there[cells] * stretch[rows, None] <= accepted[rows, None])
-            & (joining[cells] * least_stretch <= asked)
-            & (need[rows, None] + least_need <= machines.memory_by_model[model][1])
+    beside = np.zeros((len(residents), len(jobs)), dtype=bool)
+    for (model, share), which in seats.items():
+        staying, joining = book.least_bounds(machines.models[model], share)
+        cells = np.ix_(there[which], of_job)
+        beside[which] |= (staying[cells] * stretch[which, None] <= accepted[which, None]) & (
+            joining[cells] * least_stretch <= asked
         )
-    return found
+    room = np.array([machines.memory_by_model[machines.model[host.gpus[0]]][1] for host in hosts])
+    # Nobody is slowed less by several than by one of them.
+    fits = need[:, None] + least_need <= room[:, None]
+    return np.asarray(fits & np.logical_and.reduceat(beside, first))
 
 
-def _columns(state: State, hosts: Sequence[Host], waiting: Sequence[Job]) -> Jobs:
-    jobs = [*(host.job for host in hosts), *waiting]
+def _held(hosts: Sequence[Host]) -> dict[int, list[int]]:
+    """Return the GPUs of each running job, by its number."""
+    held: dict[int, list[int]] = defaultdict(list)
+    for jobs, gpus in hosts:
+        for job in jobs:
+            held[job.number] += gpus
+    return held
+
+
+def _columns(state: State, held: Mapping[int, Sequence[int]], waiting: Sequence[Job]) -> Jobs:
+    """Return the jobs of a round: running ones with these of their GPUs, then waiting ones."""
+    hosts = [(state.running[number], tuple(gpus)) for number, gpus in held.items()]
+    jobs = [*(job for job, _ in hosts), *waiting]
     slowdown = np.full(len(jobs), np.nan)
     holds = np.zeros(len(jobs), dtype=np.int64)
     workers = np.array([job.workers for job in jobs], dtype=np.int64)

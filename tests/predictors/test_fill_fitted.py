@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.instances.instance import Instance
+from dovetail.instances.sets import set_slowdown
 from dovetail.instances.slowdown_table import SlowdownTable
 from dovetail.predictors import missing, predict, unsupported
-from dovetail.predictors.sets import set_slowdown
 from dovetail.predictors.trained import TrainedPredictor
 from tests.predictors.fitted import Margin, Spy, fit, linear, member, simple
 

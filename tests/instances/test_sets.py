@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from dovetail.instances.errors import InputError
-from dovetail.predictors.sets import LARGEST, set_slowdown
+from dovetail.instances.sets import LARGEST, set_slowdown
 
 
 def equal(slowdown, count):

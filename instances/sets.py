@@ -6,16 +6,15 @@ from itertools import combinations
 from typing import Final
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from dovetail.instances.errors import InputError
-from dovetail.predictors.predictor import FloatArray
 
 LARGEST: Final = 10
 """The most jobs of a set: the work doubles with each."""
 
 
-def set_slowdown(pair_slowdowns: ArrayLike) -> FloatArray:
+def set_slowdown(pair_slowdowns: ArrayLike) -> NDArray[np.float64]:
     """Return the slowdown of each job of a set from those of its pairs.
 
     What two co-runners cost a job is more than what each costs it: they also slow each other,
