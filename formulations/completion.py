@@ -12,10 +12,17 @@ what waiting would cost less its own completion; a running one loses what its sl
     w s r + p P(s r).
 
 Of two that share, s r is the end in two phases: until the first of them ends, and after it
-(Castor, 2025, equations 16 to 19). In groups of three and more nobody is taken to speed up. A
-group costs the price of its GPU from when that would be idle until its last job ends. A gang
-ends with its slowest worker: the least of its gains counts. A running job that nobody joins gains
-0. Nobody shares beyond the end of the last job of the forecast.
+(Castor, 2025, equations 16 to 19). In groups of three and more nobody is taken to speed up but
+running jobs, which go on as before once all who joined them have ended. A group costs the price
+of its GPU from when that would be idle until its last job ends. A gang ends with its slowest
+worker: the least of its gains counts. A running job that nobody joins gains 0. Nobody shares
+beyond the end of the last job of the forecast.
+
+Where a joule has a price, a pending job gains that of the energy it takes alone, and a group costs
+that of the energy its GPU takes beyond what those that run there take anyway: the power of all
+until the first ends, then that of each of the others alone. Where the power of a group is
+unknown it is the sum of what each takes alone; where that is unknown, the group takes as much as
+each of its members alone.
 
 Value and optimum are exact for this definition; three things in it are estimates. The forecast
 knows neither sharing nor arrivals, and each job's best GPU model only. A group knows nothing of a
@@ -45,6 +52,7 @@ CRITICAL = 2 / 3
 """Part of the least time to the end of all work from which on a job is critical for it."""
 
 _LEAST_WEIGHT = 1e-9
+_JOULES_PER_KWH = 3.6e6
 _FAR_S = 3600.0
 """How far off the next chance of a job is taken to be where no running job's end brings one."""
 
@@ -157,16 +165,24 @@ class Completion(JobValues):
         longer. Without one, of the round's own queue.
     gpu_price : float
         Seconds of completion time that a GPU second is worth where nobody waits for it. Where it
-        is 0, no sharing is begun that ends later than the last job would without it.
+        and ``energy_price`` are 0, no sharing is begun that ends later than the last job would
+        without it.
+    energy_price : float
+        Seconds of completion time that a kilowatt-hour is worth.
     """
 
     grouped = True
 
     def __init__(
-        self, compiled: Round, queue: Forecast | None = None, gpu_price: float = 0.0
+        self,
+        compiled: Round,
+        queue: Forecast | None = None,
+        gpu_price: float = 0.0,
+        energy_price: float = 0.0,
     ) -> None:
         super().__init__(compiled, "completion")
         self._gpu_price = gpu_price
+        self._joule_price = energy_price / _JOULES_PER_KWH
         self._forecast = queue or forecast(compiled, gpu_price)
         self._base = sum(map(len, compiled.variants))
         jobs = compiled.jobs
@@ -182,7 +198,10 @@ class Completion(JobValues):
             model = compiled.models[compiled.machines.model[gpus[0]]]
             self._due[job] = compiled.slowdown_now[job] * self._left[model][job]
         last = self._forecast.last_s * (1 + ROUNDING)
-        self._last_s = last if gpu_price == 0 else math.inf
+        self._last_s = last if gpu_price == energy_price == 0 else math.inf
+        self._power_w = _power_alone(compiled)
+        # Of one worker; running jobs take theirs in any case.
+        self._energy_j = np.where(jobs.running, 0.0, np.nan_to_num(self._power_w * fastest))
         self._latest: tuple[Rows, Floats] | None = None
 
     def gain(self, job: Ints, slowdown: Floats, model: str) -> Floats:
@@ -204,6 +223,8 @@ class Completion(JobValues):
             until(last) - until(free),
             self._forecast.from_idle(last, self._gpu_price),
         )
+        if self._joule_price:
+            price += self._joule_price * self._added_energy(rows, job, end)
         late = last > compiled.class_until[rows.gpu_class]
         if job.shape[1] > 1:
             late |= last > self._last_s
@@ -215,7 +236,27 @@ class Completion(JobValues):
         gain = self.weight[job] * (due - end) + self._rent[job]
         if self._hold[job].any():
             gain += self._hold[job] * (until(due) - until(end))
+        if self._joule_price:
+            gain += self._joule_price * self._energy_j[job] * self._round.jobs.workers[job]
         return np.asarray(gain)
+
+    def _added_energy(self, rows: Rows, job: Ints, end: Floats) -> Floats:
+        """Return the joules that each group takes beyond those of its running jobs as they are."""
+        compiled = self._round
+        running = compiled.jobs.running[job]
+        own = self._power_w[job]
+        held = np.array(
+            [
+                _or_nan(compiled.resident_power(c.gpus[0])) if c.residents else 0.0
+                for c in compiled.classes
+            ]
+        )[rows.gpu_class]
+        due = np.where(running, self._due[job], np.inf)
+        before = _energy(np.where(running, own, 0.0), held, due)
+        added = np.maximum(0.0, _energy(own, rows.power_w, end) - before)
+        as_alone = self._energy_j[job].sum(axis=1)
+        added = np.where(np.isnan(added), as_alone, added)
+        return np.where(running.all(axis=1), 0.0, added)
 
     def _ends(self, rows: Rows, job: Ints) -> Floats:
         """Return when each job of a group ends, seconds from now.
@@ -232,10 +273,12 @@ class Completion(JobValues):
         for k, name in enumerate(self._round.models):
             left[model == k] = self._left[name][job[model == k]]
         whole = rows.slowdown * left
-        if job.shape[1] != 2:
-            return whole
         jobs = self._round.jobs
         running = jobs.running[job]
+        if job.shape[1] != 2:
+            joined = np.where(running, 0.0, whole).max(axis=1, keepdims=True)
+            as_before = joined + (left - joined / rows.slowdown) * jobs.slowdown[job]
+            return np.where(running & (joined < whole), np.fmin(whole, as_before), whole)
         first = whole.min(axis=1, keepdims=True)
         rest = np.maximum(0.0, left - first / rows.slowdown)
         # A running job goes on as it is measured to run.
@@ -276,6 +319,35 @@ def forecast(compiled: Round, gpu_price: float = 0.0) -> Forecast:
     idle = len(machines) - len(busy)
     found = Forecast.of(asks, idle, np.sort(np.array(list(busy.values()))), gpu_price)
     return found.take(np.argsort(order))
+
+
+def _power_alone(compiled: Round) -> Floats:
+    """Return the watts that a worker of each job takes alone, NaN where unknown, (n,)."""
+    known = [_or_nan(workload.power_w) for workload in compiled.workloads]
+    return np.array(known, dtype=np.float64)[compiled.jobs.workload]
+
+
+def _energy(own: Floats, together: Floats, end: Floats) -> Floats:
+    """Return the joules of groups until their last end, NaN where unknown, (n,).
+
+    Parameters
+    ----------
+    own : (n, size) float
+        Watts of each member alone; 0 where a place does not count.
+    together : (n,) float
+        Watts of all; where unknown their sum.
+    end : (n, size) float
+        When each ends, in seconds; inf where a place does not count.
+    """
+    first = end.min(axis=1)
+    first = np.where(np.isinf(first), 0.0, first)
+    rest = np.where(np.isinf(end), 0.0, end - first[:, None])
+    whole = np.where(np.isnan(together), own.sum(axis=1), together)
+    return np.asarray(whole * first + (own * rest).sum(axis=1))
+
+
+def _or_nan(power_w: float | None) -> float:
+    return math.nan if power_w is None else power_w
 
 
 def _fastest(compiled: Round) -> Floats:

@@ -115,6 +115,12 @@ def _serve(serve: argparse.ArgumentParser) -> None:
         help="how many jobs of a user may wait, administrators' not counted (default: 10000)",
     )
     serve.add_argument(
+        "--max-jobs-per-gpu",
+        metavar="N",
+        type=_number(1),
+        help="how many jobs may share a device (default: as the pool says, 2 for real devices)",
+    )
+    serve.add_argument(
         "--dry-run", action="store_true", help="start nothing; plan --from-live tells what would be"
     )
 

@@ -60,6 +60,7 @@ def serve(options: Namespace) -> int:
             most_grace_s=options.max_grace,
             most_waiting=options.user_jobs,
             keep_s=options.keep,
+            max_jobs_per_gpu=options.max_jobs_per_gpu,
         )
         with (
             _ended_by_signals(service.stop),

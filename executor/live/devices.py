@@ -22,6 +22,8 @@ class Devices:
     ----------
     pool : NodePool
         Whose devices they are.
+    max_jobs_per_gpu : int, optional
+        How many jobs may share a device; by default as many as the pool says.
 
     Attributes
     ----------
@@ -31,18 +33,23 @@ class Devices:
         The model of each, by its id.
     """
 
-    def __init__(self, pool: NodePool) -> None:
+    def __init__(self, pool: NodePool, max_jobs_per_gpu: int | None = None) -> None:
         self._pool = pool
-        self._told = pool.cluster()
+        self._most = max_jobs_per_gpu
+        self._told = self._offered()
         self.take_up()
 
     def news(self, at_s: float) -> list[AnyEvent]:
         """Return that the pool has other devices than were told last, if so."""
-        cluster = self._pool.cluster()
+        cluster = self._offered()
         if cluster == self._told:
             return []
         self._told = cluster
         return [events.DevicesChanged(at_s=at_s, gpus=tuple(_models(cluster)))]
+
+    def _offered(self) -> Cluster:
+        cluster = self._pool.cluster()
+        return cluster if self._most is None else cluster.model_copy(update={"max_jobs_per_gpu": self._most})
 
     def take_up(self) -> None:
         """Know what was told last."""

@@ -146,6 +146,8 @@ class Service:
         How many jobs of a user who is no administrator may wait.
     keep_s : float
         Seconds for which events and logs of ended jobs are kept.
+    max_jobs_per_gpu : int, optional
+        How many jobs may share a device; by default as many as the pool says.
 
     Attributes
     ----------
@@ -178,6 +180,7 @@ class Service:
         most_grace_s: float = MOST_GRACE_S,
         most_waiting: int = MOST_WAITING,
         keep_s: float = KEEP_S,
+        max_jobs_per_gpu: int | None = None,
     ) -> None:
         self.ready = threading.Event()
         self._journal = journal
@@ -197,7 +200,7 @@ class Service:
         self._clock = ServiceClock(self._brain.now_s)
         self._started_s = self._clock.now_s()
         self._prune_s = math.inf if dry_run else self._started_s + PRUNE_FIRST_S
-        self._devices = Devices(pool)
+        self._devices = Devices(pool, max_jobs_per_gpu)
         self._recorder = Recorder(repository, self._mailbox.ring)
         into = Path(directory) / _MODEL if directory and not dry_run else None
         models = self._devices.models

@@ -54,6 +54,9 @@ class Dovetail:
         Seconds of completion time that a GPU second is worth where nobody waits for it. 0:
         jobs run alone while GPUs are idle. Higher: they share where that saves enough GPU time,
         and more of them may end later than the last would have.
+    energy_price : float
+        Seconds of completion time that a kilowatt-hour is worth. 0: energy does not count. Higher:
+        jobs share where that takes less energy than each alone, though they may end later.
     margin : float
         What the excess over 1 of predicted upper bounds is multiplied by where gSLAs are checked,
         until ten pairs have been measured. From then on it is what 9 in 10 of the measured pairs
@@ -78,6 +81,7 @@ class Dovetail:
     objective: ClassVar[ObjectiveName] = "completion"
 
     gpu_price: float = 0.0
+    energy_price: float = 0.0
     margin: float = 1.5
     patience_s: float = 86400.0
     patience_stretch: float = 10.0
@@ -89,6 +93,7 @@ class Dovetail:
     def __post_init__(self) -> None:
         least_of = {
             "gpu_price": 0,
+            "energy_price": 0,
             "margin": 0,
             "patience_s": 0,
             "patience_stretch": 0,
@@ -97,7 +102,8 @@ class Dovetail:
         }
         for name, least in least_of.items():
             value = getattr(self, name)
-            if not value >= least or (name in ("gpu_price", "margin") and math.isinf(value)):
+            finite = name in ("gpu_price", "energy_price", "margin")
+            if not value >= least or (finite and math.isinf(value)):
                 raise ValueError(f"{name} must be >= {least}, got {value}")
         self._patience = Patience(self.patience_s, self.patience_stretch)
 
@@ -131,7 +137,7 @@ class Dovetail:
         jobs = [queue.jobs[k] for k in able.tolist()]
         of_state = StateRound(draft, jobs, hosts, self._book, lent_s)
         forecast = queue.forecast.take(able)
-        values = Completion(of_state.round, forecast, self.gpu_price)
+        values = Completion(of_state.round, forecast, self.gpu_price, self.energy_price)
         limit = None if math.isinf(self.time_limit_s) else self.time_limit_s
         limits = Limits.of(limit, gap=0.0, seed=0)
         problem = Problem(of_state.round, values, limits.deadline, at_paces=True)
@@ -147,7 +153,7 @@ class Dovetail:
         """
         return (
             not lent_s
-            and self.gpu_price == 0
+            and self.gpu_price == self.energy_price == 0
             and len(draft.state.machines.kinds) == 1
             and sum(job.workers for job in jobs) <= draft.idle_total
         )

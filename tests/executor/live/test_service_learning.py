@@ -132,3 +132,25 @@ def test_a_repository_that_cannot_be_read_holds_up_no_job_and_loses_nothing(tmp_
         wait_until(lambda: "recorded" in kinds(tmp_path))
         wait_until(lambda: not service.service().trouble)
     assert [found.workload for found in Repository(path).data_set().profiles] == ["me/A"]
+
+
+def test_three_share_a_device_where_the_administrator_lets_them(tmp_path):
+    workloads = {name: TRUTH.workloads["A"] for name in "ABC"}
+    entries = [{"pair": list(pair), "slowdown": [1.05, 1.05]} for pair in ("AB", "AC", "BC")]
+    truth = Instance.from_data(
+        {**TRUTH.replace(workloads=workloads).to_data(), "slowdowns": entries}
+    )
+    pool = SimulatedNode(tmp_path, truth, 1.0)
+    options = {"watching": QUICK, "sample_s": 0.05, "max_jobs_per_gpu": 3}
+    with service_in(tmp_path, pool=pool, **options) as service:
+        for count, name in enumerate("ABC", start=1):
+            (job,) = service.submit([spec(600, workload=name)], ME)
+            wait_until(lambda count=count: kinds(tmp_path).count("recorded") == count)
+            service.cancel(job, ME)
+        jobs = service.submit([spec(600, workload=name) for name in "ABC"], ME)
+        for job in jobs:
+            wait_until(is_in(service, job, JobState.RUNNING))
+        assert service.job(jobs[0]).co_runners == (jobs[1:],)
+        repository = Repository(tmp_path / "repository.db")
+        wait_until(lambda: any(len(m.workloads) == 3 for m in repository.data_set().measurements))
+        assert check(service.instance(), service.plan()).valid

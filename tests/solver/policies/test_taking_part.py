@@ -17,11 +17,15 @@ from dovetail.solver.policies import dovetail, policy_named
         {},
         {"gang_sharing": "whole", "shares": (30, 70)},
         {"gpu_models": ("V100", "A100"), "shares": (), "margin": 0.1},
+        {"max_jobs_per_gpu": 3, "shares": ()},
+        {"max_jobs_per_gpu": 3, "shares": (), "gang_sharing": "whole"},
     ],
-    ids=["partial", "whole", "models"],
+    ids=["partial", "whole", "models", "sets", "whole-sets"],
 )
 def test_every_round_is_worth_the_same_with_all_jobs(monkeypatch, world):
+    most = world.pop("max_jobs_per_gpu", 2)
     instance = generate(1, seed=5, gpus=12, workloads=8, **world)
+    instance = instance.replace(cluster=instance.cluster.replace(max_jobs_per_gpu=most))
     draw = random.Random(7)
     names = list(instance.workloads)
     jobs = [
