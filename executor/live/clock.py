@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 
@@ -26,14 +27,17 @@ class ServiceClock:
     ----------
     least_s : float
         Where the journal ended; the clock begins no earlier.
+    boot_s : callable
+        Returns seconds since the machine booted.
     """
 
-    def __init__(self, least_s: float = 0.0) -> None:
+    def __init__(self, least_s: float = 0.0, boot_s: Callable[[], float] = boot_s) -> None:
+        self.boot_s = boot_s
         self._offset_s = max(time.time(), least_s) - boot_s()
 
     def now_s(self) -> float:
         """Return the present moment."""
-        return self.at(boot_s())
+        return self.at(self.boot_s())
 
     def at(self, since_boot_s: float) -> float:
         """Return a moment that is given in seconds since the machine booted."""

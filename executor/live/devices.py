@@ -49,7 +49,11 @@ class Devices:
 
     def _offered(self) -> Cluster:
         cluster = self._pool.cluster()
-        return cluster if self._most is None else cluster.model_copy(update={"max_jobs_per_gpu": self._most})
+        return (
+            cluster
+            if self._most is None
+            else cluster.model_copy(update={"max_jobs_per_gpu": self._most})
+        )
 
     def take_up(self) -> None:
         """Know what was told last."""

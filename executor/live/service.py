@@ -85,8 +85,8 @@ _LONGEST_IDLE_S: Final = 3600.0
 _COSTLY_S: Final = 0.1
 _MODEL: Final = "fitted.dovetail"
 _ENDS: Final = frozenset({"rank_ended", "rank_gone", "rank_refused"})
-_QUIET: Final = frozenset({"recorded", "rank_started", "placed", "reserved"})
-_PATIENT: Final = _QUIET | {"submitted", "rank_ready"}
+_QUIET: Final = frozenset({"recorded", "rank_started", "rank_ready", "placed", "reserved"})
+_PATIENT: Final = _QUIET | {"submitted"}
 
 TRACE_S: Final = 60.0
 """Seconds that a pool has at the start to tell of a run that should be there."""
@@ -148,6 +148,8 @@ class Service:
         Seconds for which events and logs of ended jobs are kept.
     max_jobs_per_gpu : int, optional
         How many jobs may share a device; by default as many as the pool says.
+    boot_s : callable
+        Returns seconds since the machine booted, also to the pool.
 
     Attributes
     ----------
@@ -181,6 +183,7 @@ class Service:
         most_waiting: int = MOST_WAITING,
         keep_s: float = KEEP_S,
         max_jobs_per_gpu: int | None = None,
+        boot_s: Callable[[], float] = boot_s,
     ) -> None:
         self.ready = threading.Event()
         self._journal = journal
@@ -197,7 +200,7 @@ class Service:
         self._troubles: dict[str, str] = {}
         self._policy = UnfailingPolicy(policy, self._troubles)
         self._brain = journal.replay()
-        self._clock = ServiceClock(self._brain.now_s)
+        self._clock = ServiceClock(self._brain.now_s, boot_s)
         self._started_s = self._clock.now_s()
         self._prune_s = math.inf if dry_run else self._started_s + PRUNE_FIRST_S
         self._devices = Devices(pool, max_jobs_per_gpu)
@@ -590,7 +593,7 @@ class Service:
             before, self._usage = self._usage, self._pool.usage()
             self._power_w = powers(before, self._usage)
             found: Sequence[AnyEvent] = self._watch.observe(
-                self._brain, progress, self._usage, now_s, boot_s()
+                self._brain, progress, self._usage, now_s, self._clock.boot_s()
             )
             found = (*found, *self._loaded.news(runs, now_s))
         except Exception as error:
@@ -609,7 +612,7 @@ class Service:
             self._last_seen.note(run, reading, run in shared)
             if reading.iterations is not None:
                 job = run.rpartition(".")[0]
-                self._world.note_progress(job, reading.iterations, reading.total)
+                self._world.note_progress(job, reading.iterations, reading.total, now_s)
         return list(found)
 
     def _record_what_was_measured(self) -> None:

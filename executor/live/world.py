@@ -166,8 +166,8 @@ class World:
         self._profiles = {}
         self._stale = True
 
-    def note_progress(self, job: str, iterations: float, total: float | None = None) -> None:
-        """Note how many iterations the present run of a job has done, and of how many.
+    def note_progress(self, job: str, iterations: float, total: float | None, now_s: float) -> None:
+        """Note how many iterations the present run of a job has done by now, and of how many.
 
         Nothing is learned from it where the job does not run, or its rate alone is not known.
         """
@@ -177,8 +177,9 @@ class World:
         if track is None or rate is None or track.job.phase != "running":
             return
         seen = track.job
+        self._read_history(track)
         seen.done_s = track.past.done_s + iterations / rate
-        seen.since_s = max(seen.since_s, self.state.now)
+        seen.since_s = max(seen.since_s, now_s)
         if total is not None:
             seen.work_s = track.past.done_s + total / rate
 
@@ -198,6 +199,10 @@ class World:
         bool
             Whether ``state`` is another object now: devices, workloads or beliefs have changed.
         """
+        # Up to now at the rates they have had, whatever they are from now on.
+        for job in [track.job for track in self._tracks.values()]:
+            if job.phase == "running":
+                job.done_s, job.since_s = job.done(now_s), max(job.since_s, now_s)
         finished = self._follow()
         layout = Layout.of(self.brain, self._gpus, self.brain.holding.values())
         self._note_basis(layout)
@@ -490,8 +495,6 @@ class World:
     def _fill(self, changed: Sequence[_Track], layout: Layout) -> None:
         """Put the jobs that have changed, all that hold devices among them, where they are."""
         state = self.state
-        for job in state.running.values():
-            job.done_s, job.since_s = job.done(state.now), max(job.since_s, state.now)
         shown = [track for track in changed if track.live.id not in layout.hidden]
         for track in changed:
             state.pending.pop(track.job.number, None)
@@ -540,8 +543,7 @@ class World:
     def _read_job(self, track: _Track) -> None:
         live, job, now = track.live, track.job, self.state.now
         job.workload, track.alone_only = self._place[track.kind], live.alone_only
-        if track.steps != len(live.history):
-            self._read_history(track, live)
+        self._read_history(track)
         if live.state not in HOLDING or live.run is None:
             job.phase, job.gpus, job.shares, job.rate = "pending", (), None, 0.0
             job.work_s = self._work_s(live)
@@ -554,8 +556,11 @@ class World:
         if live.state is JobState.STARTING:
             job.since_s = now
 
-    def _read_history(self, track: _Track, live: LiveJob) -> None:
-        past, job = Past.of(live), track.job
+    def _read_history(self, track: _Track) -> None:
+        live, job = track.live, track.job
+        if track.steps == len(live.history):
+            return
+        past = Past.of(live)
         began = live.state in HOLDING and past.ran_from_s != track.past.ran_from_s
         track.steps, track.past = len(live.history), past
         job.started_s, job.held_s, job.starts = past.started_s, past.held_s, live.runs

@@ -62,6 +62,8 @@ class SimulatedNode:
         rates are multiplied.
     start_s : float
         Seconds from the start of a rank until it is ready.
+    boot_s : callable
+        Returns seconds since the machine booted.
 
     Raises
     ------
@@ -74,16 +76,22 @@ class SimulatedNode:
     trouble = ""
 
     def __init__(
-        self, directory: str | Path, truth: Instance, speed: float = 1.0, start_s: float = 0.0
+        self,
+        directory: str | Path,
+        truth: Instance,
+        speed: float = 1.0,
+        start_s: float = 0.0,
+        boot_s: Callable[[], float] = boot_s,
     ) -> None:
         self.notice = f"simulated from the instance {truth.name}: no process runs"
         self._directory = Path(directory)
         self._truth = truth
         self._start_s = start_s
+        self._boot_s = boot_s
         self._simulation = Simulation(truth, speed)
         self._news: list[AnyEvent] = []
         self._awaited: dict[str, Run] = {}
-        self._alarm = _Alarm()
+        self._alarm = _Alarm(boot_s)
 
     def lack(self, devices: int) -> None:
         """Do nothing: there are no more devices."""
@@ -119,7 +127,7 @@ class SimulatedNode:
         for simulated in saved.runs:
             self._simulation.add(simulated)
             self._note_start(simulated.run)
-        self._log(self._simulation.advance(boot_s()))
+        self._log(self._simulation.advance(self._boot_s()))
         for simulated in self._simulation.runs.values():
             self._news += simulated.told()
         for run in runs:
@@ -144,7 +152,7 @@ class SimulatedNode:
     def stop(self, run: str, grace_s: float) -> None:
         """Ask a run to end; one that was never started is told as refused."""
         if run in self._simulation.runs:
-            now_s = boot_s()
+            now_s = self._boot_s()
             happened = self._simulation.advance(now_s)
             self._tell(happened + self._simulation.stop(run, now_s, grace_s))
             self._save()
@@ -162,7 +170,7 @@ class SimulatedNode:
 
     def poll(self) -> Sequence[AnyEvent]:
         """Return what has happened since the last call."""
-        happened = self._simulation.advance(boot_s())
+        happened = self._simulation.advance(self._boot_s())
         if happened:
             self._tell(happened)
             self._save()
@@ -172,7 +180,7 @@ class SimulatedNode:
 
     def progress(self, run: str) -> Sequence[Progress | None]:
         """Return how far each rank is: the same for all, as they wait for each other."""
-        self._tell(self._simulation.advance(boot_s()))
+        self._tell(self._simulation.advance(self._boot_s()))
         self._changed()
         simulated = self._simulation.runs.get(run)
         if simulated is None:
@@ -185,7 +193,7 @@ class SimulatedNode:
 
     def usage(self) -> Mapping[str, Usage]:
         """Return memory, energy and the metrics of a device's only resident, as the truth says."""
-        at_s = boot_s()
+        at_s = self._boot_s()
         self._tell(self._simulation.advance(at_s))
         self._changed()
         return {gpu: self._used(k, gpu, at_s) for k, gpu in enumerate(self._truth.places)}
@@ -210,7 +218,7 @@ class SimulatedNode:
 
     def _start(self, run: Run) -> str:
         """Start a run; return why it could not be made to last, empty where it was."""
-        now_s = boot_s()
+        now_s = self._boot_s()
         self._tell(self._simulation.advance(now_s))
         statuses: list[int | None] = [None] * len(run.seats)
         begins_s = now_s + self._start_s
@@ -299,7 +307,8 @@ class SimulatedNode:
 class _Alarm:
     """Calls ``wake`` at the moment that was set last, from a thread of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, boot_s: Callable[[], float]) -> None:
+        self._boot_s = boot_s
         self.wake: Callable[[], None] | None = None
         self._timer: threading.Timer | None = None
 
@@ -310,7 +319,7 @@ class _Alarm:
             self._timer = None
         if self.wake is None or (math.isinf(at_s) and at_s > 0):
             return
-        wait_s = min(max(0.0, at_s - boot_s()), _LONGEST_WAIT_S)
+        wait_s = min(max(0.0, at_s - self._boot_s()), _LONGEST_WAIT_S)
         self._timer = threading.Timer(wait_s, self.wake)
         self._timer.daemon = True
         self._timer.start()
