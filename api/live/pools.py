@@ -74,12 +74,18 @@ def _ray(rest: str, directory: Path, sample_s: float) -> NodePool:
 
 def _slurm(rest: str, directory: Path, sample_s: float) -> NodePool:
     from dovetail.executor.live.nodes.slurm_finder import SlurmFinder, asked_for
-    from dovetail.executor.live.pools.nodes import NodesPool
+    from dovetail.executor.live.pools.nodes import OTHERS_S, NodesPool
 
     asked = asked_for(rest, os.environ)
     finder = SlurmFinder(directory, asked)
     return NodesPool(
-        directory, finder, asked.lease_s, sample_s=sample_s, taken_back=finder.taken_back
+        directory,
+        finder,
+        asked.lease_s,
+        # The finder has waited for agents; where there are none, pilots wait in Slurm's queue.
+        find_s=OTHERS_S,
+        sample_s=sample_s,
+        taken_back=finder.taken_back,
     )
 
 

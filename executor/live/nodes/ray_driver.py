@@ -17,7 +17,6 @@ import importlib
 import json
 import logging
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -28,7 +27,7 @@ from typing import IO, Any, Final, NamedTuple
 
 from dovetail.executor.live.clock import boot_s
 from dovetail.executor.live.nodes.ray_agent import AgentPlan, AgentReply, RayAgent
-from dovetail.executor.live.nodes.ray_finding import RayPlan, Seen, Sighting, host_and_port
+from dovetail.executor.live.nodes.ray_finding import RayPlan, Seen, Sighting
 from dovetail.instances._version import VERSION
 
 NAMESPACE: Final = "dovetail"
@@ -64,7 +63,6 @@ except AuthenticationError:
 """
 _REFUSED: Final = 3
 _KNOCK_S: Final = 30.0
-_CONNECT_S: Final = 5.0
 
 
 class RayNode(NamedTuple):
@@ -74,6 +72,7 @@ class RayNode(NamedTuple):
     name: str
     address: str
     rack: str | None
+    pilot: str | None
 
 
 def wanted_nodes(table: Sequence[Mapping[str, Any]], plan: RayPlan) -> list[RayNode]:
@@ -87,6 +86,7 @@ def wanted_nodes(table: Sequence[Mapping[str, Any]], plan: RayPlan) -> list[RayN
             entry["Labels"].get("node") or entry["NodeManagerHostname"],
             entry["NodeManagerAddress"],
             entry["Labels"].get("rack"),
+            entry["Labels"].get("pilot"),
         )
         for entry in table
         if entry["Alive"] and _is_wanted(entry, plan)
@@ -262,7 +262,7 @@ class Driver:
 
 
 def _seen(node: RayNode) -> Seen:
-    return Seen(address=node.address, rack=node.rack)
+    return Seen(rack=node.rack, pilot=node.pilot)
 
 
 def _twins(told: Sequence[_Kept]) -> list[str]:
@@ -281,12 +281,9 @@ def connected(address: str) -> Any:  # noqa: ANN401 (a module)
 
     Raises
     ------
-    OSError, Exception
-        When nothing answers there, or Ray refuses.
+    PermissionError, Exception
+        When Ray refuses.
     """
-    # Ray itself waits for ever where nothing answers.
-    with socket.create_connection(host_and_port(address), timeout=_CONNECT_S):
-        pass
     import ray
 
     # Refused, it tries again for long.

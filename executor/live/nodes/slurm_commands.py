@@ -115,6 +115,21 @@ def seconds(text: str) -> float | None:
     return float(((days * 24 + hours) * 60 + minutes) * 60 + rest)
 
 
+def controller() -> str:
+    """Return where ``slurmctld`` is reached.
+
+    Raises
+    ------
+    SlurmError
+        When Slurm does not say.
+    """
+    told = slurm("scontrol", "show", "config")
+    found = re.search(r"^SlurmctldHost\S* *= *(\S+?)(?:\((\S+)\))?$", told, re.MULTILINE)
+    if found is None:
+        raise SlurmError("scontrol show config names no SlurmctldHost")
+    return found[2] or found[1]
+
+
 def addresses(nodes: Sequence[str]) -> dict[str, str]:
     """Return where Slurm reaches each node (``NodeAddr``).
 

@@ -1,10 +1,10 @@
-"""Finds nodes in pilots: allocations of Slurm in which agents are kept.
+"""Finds nodes in pilots: allocations of Slurm in which Ray is started.
 
-Slurm only hands out nodes and starts agents there. Everything else goes from the service to the
-agents, so that neither ``slurmctld`` nor a ``slurmd`` that dies disturbs what runs.
+Slurm only hands out nodes and starts Ray there, which joins a head beside the service. Everything
+else goes through Ray, so that neither ``slurmctld`` nor a ``slurmd`` that dies disturbs what runs.
 
-Agents announce themselves in files of the service's directory, which all nodes therefore have to
-see (a shared file system, as clusters under Slurm have).
+Where the head is, and what it wants to be shown, are files of the service's directory, which all
+nodes therefore have to see (a shared file system, as clusters under Slurm have).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import math
 import os
 import secrets
 import shlex
+import socket
 import subprocess
 import threading
 import time
@@ -22,21 +23,26 @@ from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Final, NamedTuple
-
-from pydantic import Field, StrictInt
+from typing import Final, NamedTuple
 
 from dovetail.executor.live.clock import boot_s
 from dovetail.executor.live.nodes.calls import no_answer
 from dovetail.executor.live.nodes.finding import Sighted
 from dovetail.executor.live.nodes.hosting import opener
-from dovetail.executor.live.nodes.http_calls import HttpCalls, NodeAddress
 from dovetail.executor.live.nodes.lease import LEASE_S, LEAST_S
+from dovetail.executor.live.nodes.ray_finding import RayFinder, RayPlan, Seen, host_and_port
 from dovetail.executor.live.nodes.slurm_commands import (
     Allocation,
     SlurmError,
     allocation,
+    controller,
     slurm,
+)
+from dovetail.executor.live.nodes.slurm_ray import (
+    RESOURCE,
+    address_towards,
+    environment,
+    make_secrets,
 )
 from dovetail.instances._children import module_command
 from dovetail.instances._record import Name, Record
@@ -57,7 +63,7 @@ QUEUE_S: Final = 10.0
 """Seconds that a pilot has to begin before the service goes on without its nodes."""
 
 BEGIN_S: Final = 60.0
-"""Seconds that the agents of a pilot have to announce themselves; who comes later joins."""
+"""Seconds that the agents of a pilot have to answer; who comes later joins."""
 
 IDLE_S: Final = 600.0
 """Seconds without a job after which a pilot that is not needed is given back."""
@@ -68,6 +74,9 @@ _HURRY_S: Final = 3.0
 _MOST_AGAIN_S: Final = 600.0
 _STEADY_S: Final = 300.0
 _PILOT: Final = "dovetail.executor.live.nodes.slurm_pilot"
+_HEAD: Final = "dovetail.executor.live.nodes.slurm_head"
+_PORTS: Final = range(20_000, 32_000)
+_TRIES: Final = 20
 _FLAG: Final = "--pool"
 _UNKNOWN: Final = "nobody knows where its agent is"
 
@@ -93,6 +102,9 @@ class Asked(NamedTuple):
         How many pilots there are at least, and at most while jobs lack devices.
     idle_s : float
         Seconds without a job after which a pilot beyond the least is given back.
+    head : str or None
+        The address of this machine at which nodes reach Ray's head; None: the one that
+        ``slurmctld`` sees.
     """
 
     job: str | None
@@ -102,14 +114,15 @@ class Asked(NamedTuple):
     lease_s: float = LEASE_S
     pilots: tuple[int, int] = (1, 1)
     idle_s: float = IDLE_S
+    head: str | None = None
 
 
 def asked_for(text: str, environment: Mapping[str, str]) -> Asked:
     """Return what the options of a Slurm pool ask for.
 
-    ``NAME=VALUE`` separated by commas: ``job``, ``scratch``, ``lease``, ``pilots``, ``idle``, and
-    ``pool``, which comes last as its own options have commas, too; any other is an option
-    of ``sbatch``. A part without ``=`` belongs to the value before it; ``NAME=`` is an option
+    ``NAME=VALUE`` separated by commas: ``job``, ``scratch``, ``lease``, ``head``, ``pilots``,
+    ``idle``, and ``pool``, which comes last as its own options have commas, too; any other is an
+    option of ``sbatch``. A part without ``=`` belongs to the value before it; ``NAME=`` is an option
     without value.
 
     Raises
@@ -130,6 +143,7 @@ def asked_for(text: str, environment: Mapping[str, str]) -> Asked:
     given = dict(parts)
     scratch = given.pop("scratch", None)
     lease_s = _lease_s(given.pop("lease", f"{LEASE_S:g}"))
+    head = given.pop("head", None)
     job = given.pop("job", None)
     if job is None and not given:
         job = environment.get("SLURM_JOB_ID")
@@ -146,7 +160,8 @@ def asked_for(text: str, environment: Mapping[str, str]) -> Asked:
     options = tuple(f"--{name}={value}" if value else f"--{name}" for name, value in given.items())
     if has_pool:
         opener(pool, Path())
-    return Asked(job, options, pool if has_pool else "gpu", scratch, lease_s, pilots, idle_s)
+    pool = pool if has_pool else "gpu"
+    return Asked(job, options, pool, scratch, lease_s, pilots, idle_s, head)
 
 
 def _new_name(name: str, parts: Sequence[tuple[str, str]], piece: str) -> str:
@@ -185,14 +200,6 @@ class _Kept(Record):
     pilots: tuple[Name, ...] = ()
 
 
-class _Announced(Record):
-    """The file of an agent."""
-
-    address: Name
-    port: Annotated[StrictInt, Field(ge=1, le=65_535)]
-    pid: StrictInt
-
-
 class _Pilot:
     """One allocation, and what is known of it.
 
@@ -200,16 +207,16 @@ class _Pilot:
     ----------
     known : Allocation or None
         As Slurm told last.
+    leaving : str
+        Why it takes no new jobs; empty: it does.
     """
 
-    def __init__(self, job: str, files: Path) -> None:
-        self.job, self._files = job, files
+    def __init__(self, job: str) -> None:
+        self.job = job
         self.known: Allocation | None = None
         self._ends_s: float | None = None
-        self._leaving = ""
+        self.leaving = ""
         self._busy_s, self._retired_s = boot_s(), math.inf
-        self._read: dict[str, tuple[int, _Announced]] = {}
-        self._read_announcements()
 
     def look(self) -> bool:
         """Ask Slurm how it is, and return whether it is over; no answer changes nothing."""
@@ -219,9 +226,9 @@ class _Pilot:
         left = found.left_s if found.running else None
         self._note(found)
         self._ends_s = None if left is None else boot_s() + left
-        if self.drained and not self._leaving:
+        if self.drained and not self.leaving:
             at = time.strftime("%H:%M", time.localtime(time.time() + (left or 0)))
-            self._leaving = f"its pilot {self.job} ends at {at}"
+            self.leaving = f"its pilot {self.job} ends at {at}"
         return False
 
     def weigh(self, needed: bool) -> None:
@@ -239,7 +246,7 @@ class _Pilot:
     def retire(self) -> None:
         """Let it take no new jobs, to be given back once nothing is left on it."""
         self._retired_s = boot_s()
-        self._leaving = self._leaving or f"its pilot {self.job} was idle"
+        self.leaving = self.leaving or f"its pilot {self.job} was idle"
 
     @property
     def retired(self) -> bool:
@@ -257,8 +264,8 @@ class _Pilot:
 
     def _note(self, found: Allocation | None) -> None:
         self.known = found or self.known
-        if (found is None or found.ending) and not self._leaving:
-            self._leaving = f"its pilot {self.job} was taken back"
+        if (found is None or found.ending) and not self.leaving:
+            self.leaving = f"its pilot {self.job} was taken back"
 
     @property
     def left(self) -> bool:
@@ -276,37 +283,13 @@ class _Pilot:
         self._note(found)
         return found is None or not found.running or node not in found.nodes
 
-    def nodes(self, token: str) -> dict[str, NodeAddress]:
-        """Return where its agents are."""
-        self._read_announcements()
-        if self.left:
-            return {}
-        return {
-            node: NodeAddress(told.address, told.port, token, leaving=self._leaving)
-            for node, (_, told) in self._read.items()
-        }
-
-    def awaited(self) -> Sequence[str]:
-        """Return what of it has no agent yet, each in a few words."""
+    def awaited(self, seen: Collection[str]) -> Sequence[str]:
+        """Return what of it has no agent yet but for the nodes seen, each in a few words."""
         if self.known is None:
             return [f"pilot {self.job}"]
         if not self.known.running:
             return [f"pilot {self.job} ({self.known.state}: {self.known.reason})"]
-        return [] if self.left else [n for n in self.known.nodes if n not in self._read]
-
-    @property
-    def announced(self) -> Collection[str]:
-        """The nodes that have had an agent."""
-        return self._read.keys()
-
-    def _read_announcements(self) -> None:
-        for path in self._files.glob("*.json"):
-            with suppress(OSError, InputError):
-                changed = path.stat().st_mtime_ns
-                if self._read.get(path.stem, (0, None))[0] != changed:
-                    told = _Announced.from_data(read_data(path), str(path))
-                    # Another one: several threads may be going through the one before.
-                    self._read = {**self._read, path.stem: (changed, told)}
+        return [] if self.left else [node for node in self.known.nodes if node not in seen]
 
 
 class SlurmFinder:
@@ -329,18 +312,22 @@ class SlurmFinder:
         self._files = directory / "slurm"
         self._files.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._asked = asked
-        self._token = self._own_token()
         self._kept = self._read()
-        self._pilots = [self._pilot(job) for job in self._kept.pilots]
+        self._pilots = [_Pilot(job) for job in self._kept.pilots]
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._lacking, self._busy = 0, frozenset[str]()
         self._over: dict[str, tuple[float, str]] = {}
         self._again_s, self._submitted_s = 0.0, 0.0
-        self._calls = HttpCalls()
+        self._head = self._place_of_head()
+        make_secrets(self._files)
+        # The head lets nobody in without the token that was made for it.
+        plan = RayPlan(address=self._head, pool=asked.pool, resource=RESOURCE, open=True)
+        env = environment(self._files, self._files, host_and_port(self._head)[0])
+        self._ray = RayFinder(directory / "nodes", plan, env)
 
     def start(self) -> None:
-        """Have a pilot, and wait a while until it runs and its agents have announced themselves.
+        """Have a head and a pilot, and wait a while until that runs and its agents answer.
 
         Where agents are known, nothing waits for Slurm: their leases would lapse meanwhile. A pilot
         that waits for long in Slurm's queue is not waited for: its nodes join when it runs.
@@ -350,9 +337,12 @@ class SlurmFinder:
         SlurmError
             When Slurm refuses, or does not answer.
         UnsupportedError
-            When the allocation is over.
+            When the allocation is over, or Ray is not installed.
         """
-        if self._asked.job in (None, *self._kept.pilots) and self.nodes():
+        self._ray.begin()
+        self._keep_head()
+        known = self._kept.pilots and self._ray.had_nodes()
+        if known and self._asked.job in (None, *self._kept.pilots):
             self._keep_agents_from_here()
         else:
             self._begin()
@@ -362,22 +352,23 @@ class SlurmFinder:
 
     def call(self, node: str, method: str, body: str) -> Future[str]:
         """Have the agent of a node answer a call."""
-        where = self._addresses().get(node)
-        return self._calls.call(where, method, body) if where else no_answer(_UNKNOWN)
+        seen = self._ray.seen.get(node)
+        if seen is None or self._pilot_of(seen) is None:
+            return no_answer(_UNKNOWN)
+        return self._ray.call(node, method, body)
 
     def nodes(self) -> Mapping[str, Sighted]:
-        """Return the nodes that have announced themselves."""
-        known = self._addresses().items()
-        return {node: Sighted(where.rack, where.leaving) for node, where in known}
+        """Return the nodes of pilots that are not let go, as far as Ray has told of them."""
+        found = ((node, self._pilot_of(seen)) for node, seen in self._ray.seen.items())
+        return {node: Sighted(leaving=pilot.leaving) for node, pilot in found if pilot}
 
-    def _addresses(self) -> Mapping[str, NodeAddress]:
-        """Return where agents are; in a newer pilot before an older."""
+    def _pilot_of(self, seen: Seen) -> _Pilot | None:
         with self._lock:
-            pilots = [*self._pilots]
-        found: dict[str, NodeAddress] = {}
-        for pilot in pilots:
-            found |= pilot.nodes(self._token)
-        return found
+            found = (pilot for pilot in self._pilots if pilot.job == seen.pilot)
+            return next((pilot for pilot in found if not pilot.left), None)
+
+    def _nodes_of(self, pilot: _Pilot) -> set[str]:
+        return {node for node, seen in self._ray.seen.items() if seen.pilot == pilot.job}
 
     def taken_back(self, node: str) -> str:
         """Tell why a job that failed on a node just now was most likely ended by Slurm.
@@ -386,7 +377,7 @@ class SlurmFinder:
         """
         with self._lock:
             over_s, job = self._over.get(node, (-LEAVE_S, ""))
-            pilots = [pilot for pilot in self._pilots if node in pilot.announced]
+            pilots = [pilot for pilot in self._pilots if node in self._nodes_of(pilot)]
         if boot_s() < over_s + LEAVE_S:
             return f"its pilot {job} was taken back"
         if pilots and all(pilot.ends(node) for pilot in pilots):
@@ -397,7 +388,7 @@ class SlurmFinder:
         """Return the pilots that have not begun, and the nodes of others without an agent yet."""
         with self._lock:
             pilots = [*self._pilots]
-        told = [what for pilot in pilots for what in pilot.awaited()]
+        told = [what for pilot in pilots for what in pilot.awaited(self._nodes_of(pilot))]
         more = self._asked.pilots[1] - max(self._asked.pilots[0], len(pilots))
         if more > 0:
             told.append(f"{more} more pilot{'' if more == 1 else 's'}, when jobs lack devices")
@@ -408,9 +399,31 @@ class SlurmFinder:
         self._lacking, self._busy = lacking, frozenset(busy)
 
     def close(self) -> None:
-        """Look no more; pilots, agents and their jobs run on."""
+        """Look no more; pilots, agents and their jobs run on, and the head for a while."""
         self._closing.set()
-        self._calls.close()
+        self._ray.close()
+
+    # The head.
+
+    def _place_of_head(self) -> str:
+        """Return where the head is: where it was, unless this is another machine."""
+        path, host = self._files / "head", self._asked.head
+        with suppress(OSError, ValueError):
+            known = path.read_text().strip()
+            if host in (None, host_and_port(known)[0]) and _is_ours(host_and_port(known)[0]):
+                return known
+        host = host or address_towards(controller())
+        ports = (secrets.choice(_PORTS) for _ in range(_TRIES))
+        port = next((port for port in ports if _is_ours(host, port)), None)
+        if port is None:
+            raise InputError("head must be an address of this machine", _FLAG, host)
+        write_text(path, f"{host}:{port}\n")
+        return f"{host}:{port}"
+
+    def _keep_head(self) -> None:
+        """Start the program of the head, unless it runs."""
+        command = (*module_command(_HEAD), "--files", str(self._files), "--name", self._kept.name)
+        self._start_beside("head", (*command, "--address", self._head))
 
     # The start.
 
@@ -426,7 +439,9 @@ class SlurmFinder:
 
     def _await_agents(self) -> None:
         until_s = boot_s() + BEGIN_S
-        while any(pilot.awaited() for pilot in self._pilots) and boot_s() < until_s:
+        while boot_s() < until_s:
+            if not any(pilot.awaited(self._nodes_of(pilot)) for pilot in self._pilots):
+                return
             time.sleep(0.1)
 
     # Pilots.
@@ -443,6 +458,7 @@ class SlurmFinder:
     def _follow(self) -> None:
         while not self._closing.wait(_LOOK_S):
             try:
+                self._keep_head()
                 self._look()
             except SlurmError as error:
                 _log.warning("pilots: %s", error)
@@ -463,11 +479,13 @@ class SlurmFinder:
     def _grow_or_shrink(self) -> None:
         """Have as many pilots as jobs need, one more at a time, between the least and the most."""
         for pilot in self._pilots:
-            runs = not self._busy.isdisjoint(pilot.announced)
+            runs = not self._busy.isdisjoint(self._nodes_of(pilot))
             pilot.weigh(runs or (bool(self._lacking) and not pilot.drained))
         taking = [pilot for pilot in self._pilots if not pilot.drained]
         least, most = self._asked.pilots
-        short = self._lacking > 0 and not any(pilot.awaited() for pilot in taking)
+        short = self._lacking > 0 and not any(
+            pilot.awaited(self._nodes_of(pilot)) for pilot in taking
+        )
         if len(taking) < least or (short and len(taking) < most):
             self._submit()
         for pilot in taking[least:]:
@@ -504,22 +522,23 @@ class SlurmFinder:
         scratch = ("--scratch", self._asked.scratch) if self._asked.scratch else ()
         return (
             *(*module_command(_PILOT), "--files", str(self._files)),
-            *("--token-file", str(self._files / "token"), "--name", self._kept.name),
-            *("--pool", self._asked.pool, *scratch),
+            *("--name", self._kept.name, "--pool", self._asked.pool, *scratch),
         )
 
     def _keep_agents_from_here(self) -> None:
         """Start the program of a pilot that is not our own, unless an earlier service has."""
         job = self._asked.job
-        if job is None:
-            return
-        lock = os.open(self._files / f"pilot-{job}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        if job is not None:
+            self._start_beside(f"pilot-{job}", [*self._command(), "--job", job])
+
+    def _start_beside(self, name: str, command: Sequence[str]) -> None:
+        """Start a program that outlives the service, unless it runs: it keeps a lock."""
+        lock = os.open(self._files / f"{name}.lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            with (self._files / f"pilot-{job}.log").open("ab") as log:
-                # It has the lock as long as it runs.
+            with (self._files / f"{name}.log").open("ab") as log:
                 subprocess.Popen(
-                    [*self._command(), "--job", job],
+                    command,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
@@ -527,7 +546,7 @@ class SlurmFinder:
                     pass_fds=[lock],
                 )
         except BlockingIOError:
-            pass  # an earlier service has started it, and it still runs
+            pass
         finally:
             os.close(lock)
 
@@ -538,18 +557,15 @@ class SlurmFinder:
 
     # What is kept over restarts.
 
-    def _pilot(self, job: str) -> _Pilot:
-        return _Pilot(job, self._files / job)
-
     def _add(self, job: str) -> None:
         with self._lock:
-            self._pilots.append(self._pilot(job))
+            self._pilots.append(_Pilot(job))
         self._keep()
 
     def _drop(self, pilot: _Pilot) -> None:
         with self._lock:
             self._pilots.remove(pilot)
-            for node in pilot.announced:
+            for node in self._nodes_of(pilot):
                 self._over[node] = (boot_s(), pilot.job)
         self._keep()
 
@@ -565,10 +581,10 @@ class SlurmFinder:
         write_data(kept.to_data(), path)
         return kept
 
-    def _own_token(self) -> str:
-        path = self._files / "token"
-        with suppress(FileExistsError):
-            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(file, "w") as stream:
-                stream.write(secrets.token_hex(16))
-        return path.read_text(encoding="ascii").strip()
+
+def _is_ours(host: str, port: int = 0) -> bool:
+    """Tell whether an address is one of this machine's, and a port there is free."""
+    with suppress(OSError), socket.socket() as one:
+        one.bind((host, port))
+        return True
+    return False

@@ -39,7 +39,7 @@ def keep_agents(job: str, files: Path, node_options: Sequence[str]) -> None:
     job : str
         The allocation.
     files : path
-        Where nodes announce their agents.
+        The service's, which all nodes see.
     node_options : sequence of str
         For the program on each node.
     """
@@ -76,8 +76,8 @@ def _step(
         *("srun", f"--jobid={job}", f"--job-name={STEP}", "--overlap"),
         *("--nodes=1", "--ntasks=1", "--ntasks-per-node=1", f"--nodelist={node}"),
         *("--no-kill", "--kill-on-bad-exit=0", "--cpu-bind=none", "--input=none", "--quiet"),
-        *(f"--output={files / node}.log", "--open-mode=append"),
-        *(*module_command(_NODE), "--node", node, "--address", address),
+        *(f"--output={files / job / node}.log", "--open-mode=append"),
+        *(*module_command(_NODE), "--node", node, "--pilot", job, "--address", address),
         *("--files", str(files), *node_options),
     )
 
@@ -88,9 +88,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--job", default=os.environ.get("SLURM_JOB_ID"))
     parser.add_argument("--files", type=Path, required=True)
     options, node_options = parser.parse_known_args(arguments)
-    files = options.files / options.job
-    files.mkdir(parents=True, exist_ok=True)
-    keep_agents(options.job, files, node_options)
+    (options.files / options.job).mkdir(parents=True, exist_ok=True)
+    keep_agents(options.job, options.files, node_options)
     return 0
 
 

@@ -9,7 +9,7 @@ import pytest
 from dovetail.executor.live.nodes.slurm_commands import SlurmError, seconds, slurm
 from dovetail.executor.live.nodes.slurm_finder import Asked, asked_for
 from dovetail.executor.live.nodes.slurm_gpus import within_allocation
-from dovetail.executor.live.nodes.slurm_node import listens_at, own_directory
+from dovetail.executor.live.nodes.slurm_ray import address_towards, own_directory
 from dovetail.instances.errors import InputError, UnsupportedError
 from tests.executor.live.injected_nvml import injected
 from tests.executor.live.waiting import LIMIT_S
@@ -20,7 +20,7 @@ from tests.executor.live.waiting import LIMIT_S
     [
         ("12", Asked("12")),
         ("", Asked("99")),
-        ("12,lease=5", Asked("12", lease_s=5.0)),
+        ("12,lease=5,head=10.0.0.1", Asked("12", lease_s=5.0, head="10.0.0.1")),
         ("12,pool=cpu:devices=1,shares=none", Asked("12", (), "cpu:devices=1,shares=none")),
         (
             "nodes=1,pilots=0..3,idle=60",
@@ -94,9 +94,11 @@ def test_only_gpus_of_the_step_are_used():
     assert within_allocation("cpu:devices=1", {}) == "cpu:devices=1"
 
 
-def test_an_agent_listens_where_others_reach_it():
-    assert listens_at("127.0.0.1") == "127.0.0.1"
-    assert listens_at("node7") == "0.0.0.0"
+def test_a_machine_is_known_by_the_address_that_others_see():
+    assert address_towards("127.0.0.9", "127.0.0.3") == "127.0.0.3"
+    assert address_towards("127.0.0.9", "node7") == "127.0.0.2", "not what Ray would replace"
+    with pytest.raises(UnsupportedError, match=r"no-such-host\.invalid cannot be reached: "):
+        address_towards("no-such-host.invalid")
 
 
 def test_a_directory_that_others_own_is_refused(tmp_path):
@@ -120,4 +122,4 @@ def test_serve_tells_in_a_line_that_there_is_no_slurm(tmp_path):
         timeout=LIMIT_S,
     )
     assert done.returncode == 2
-    assert done.stderr == "dovetail: sbatch cannot be run: No such file or directory\n"
+    assert done.stderr == "dovetail: scontrol cannot be run: No such file or directory\n"
