@@ -74,7 +74,7 @@ def _ray(rest: str, directory: Path, sample_s: float) -> NodePool:
 
 def _slurm(rest: str, directory: Path, sample_s: float) -> NodePool:
     from dovetail.executor.live.nodes.slurm_finder import SlurmFinder, asked_for
-    from dovetail.executor.live.pools.nodes import OTHERS_S, NodesPool
+    from dovetail.executor.live.pools.nodes import NodesPool
 
     asked = asked_for(rest, os.environ)
     finder = SlurmFinder(directory, asked)
@@ -82,8 +82,7 @@ def _slurm(rest: str, directory: Path, sample_s: float) -> NodePool:
         directory,
         finder,
         asked.lease_s,
-        # The finder has waited for agents; where there are none, pilots wait in Slurm's queue.
-        find_s=OTHERS_S,
+        find_s=0.0,  # pilots come when Slurm lets them
         sample_s=sample_s,
         taken_back=finder.taken_back,
     )

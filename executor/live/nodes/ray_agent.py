@@ -23,8 +23,9 @@ from dovetail.instances.errors import DovetailError
 KILLS: Final = "RAY_kill_child_processes_on_worker_exit"
 """What Ray must not do on a node: kill what watches over the jobs when the agent ends."""
 
-OWN: Final = "DOVETAIL_OWN_PLAN"
-"""The variable in which a node has an ``OwnPlan`` for its agent, as JSON."""
+OWN_DIRECTORY: Final = "DOVETAIL_AGENT_DIRECTORY"
+OWN_POOL: Final = "DOVETAIL_AGENT_POOL"
+"""What only a node knows of its agent, in place of what is planned: Slurm tells it its GPUs."""
 
 _LEAKED: Final = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
 """What Ray sets for its own workers, and what a job or an MPS daemon must not inherit."""
@@ -53,21 +54,6 @@ class AgentPlan(Record):
     pool: Name
     directory: Name | None = None
     version: Name = VERSION
-
-
-class OwnPlan(Record):
-    """What only the node itself can say of its agent: Slurm tells it there which GPUs it has.
-
-    Attributes
-    ----------
-    directory : str
-        Where the agent keeps its state.
-    pool : str
-        As ``hosting.opener`` has it.
-    """
-
-    directory: Name
-    pool: Name
 
 
 class AgentReply(Record):
@@ -135,12 +121,10 @@ class RayAgent:
 
     def _start(self) -> str:
         """Start the agent, and return why that is impossible; empty: it runs."""
-        directory, pool = agents_directory(self._plan.directory) / self._plan.node, self._plan.pool
-        if OWN in os.environ:
-            own = OwnPlan.model_validate_json(os.environ[OWN])
-            directory, pool = Path(own.directory), own.pool
+        directory = agents_directory(self._plan.directory) / self._plan.node
+        own, pool = os.environ.get(OWN_DIRECTORY), os.environ.get(OWN_POOL, self._plan.pool)
         try:
-            agent = hosted(directory, pool, self._plan.address)
+            agent = hosted(Path(own or directory), pool, self._plan.address)
             self._agent = self._stack.enter_context(agent)
         except (DovetailError, OSError) as error:
             return " ".join(str(error).split())

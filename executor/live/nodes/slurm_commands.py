@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from dovetail.instances.errors import DovetailError
@@ -128,18 +127,3 @@ def controller() -> str:
     if found is None:
         raise SlurmError("scontrol show config names no SlurmctldHost")
     return found[2] or found[1]
-
-
-def addresses(nodes: Sequence[str]) -> dict[str, str]:
-    """Return where Slurm reaches each node (``NodeAddr``).
-
-    Raises
-    ------
-    SlurmError
-        When Slurm does not say.
-    """
-    told = slurm("scontrol", "show", "node", "-o", ",".join(nodes))
-    lines: list[dict[str, str]] = [
-        dict(re.findall(r"(\w+)=(\S*)", line)) for line in told.splitlines()
-    ]
-    return {line["NodeName"]: line.get("NodeAddr") or line["NodeName"] for line in lines}

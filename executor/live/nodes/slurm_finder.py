@@ -59,12 +59,6 @@ LEAVE_S: Final = 45.0
 MOST_LEASE_S: Final = 30
 """What runs under a longer one might not be over when a pilot ends that was let go."""
 
-QUEUE_S: Final = 10.0
-"""Seconds that a pilot has to begin before the service goes on without its nodes."""
-
-BEGIN_S: Final = 60.0
-"""Seconds that the agents of a pilot have to answer; who comes later joins."""
-
 IDLE_S: Final = 600.0
 """Seconds without a job after which a pilot that is not needed is given back."""
 
@@ -78,7 +72,7 @@ _HEAD: Final = "dovetail.executor.live.nodes.slurm_head"
 _PORTS: Final = range(20_000, 32_000)
 _TRIES: Final = 20
 _FLAG: Final = "--pool"
-_UNKNOWN: Final = "nobody knows where its agent is"
+_LET_GO: Final = "its pilot is over, or is let go"
 
 _log = logging.getLogger(__name__)
 
@@ -122,8 +116,8 @@ def asked_for(text: str, environment: Mapping[str, str]) -> Asked:
 
     ``NAME=VALUE`` separated by commas: ``job``, ``scratch``, ``lease``, ``head``, ``pilots``,
     ``idle``, and ``pool``, which comes last as its own options have commas, too; any other is an
-    option of ``sbatch``. A part without ``=`` belongs to the value before it; ``NAME=`` is an option
-    without value.
+    option of ``sbatch``. A part without ``=`` belongs to the value before it; ``NAME=`` is an
+    option without value.
 
     Raises
     ------
@@ -327,10 +321,9 @@ class SlurmFinder:
         self._ray = RayFinder(directory / "nodes", plan, env)
 
     def start(self) -> None:
-        """Have a head and a pilot, and wait a while until that runs and its agents answer.
+        """Have a head and a pilot, and wait for neither: nodes join when Ray tells of them.
 
-        Where agents are known, nothing waits for Slurm: their leases would lapse meanwhile. A pilot
-        that waits for long in Slurm's queue is not waited for: its nodes join when it runs.
+        Where agents are known, nothing waits for Slurm: their leases would lapse meanwhile.
 
         Raises
         ------
@@ -341,20 +334,23 @@ class SlurmFinder:
         """
         self._ray.begin()
         self._keep_head()
+        job = self._asked.job
         known = self._kept.pilots and self._ray.had_nodes()
-        if known and self._asked.job in (None, *self._kept.pilots):
-            self._keep_agents_from_here()
-        else:
-            self._begin()
-            if self._has_begun():
-                self._await_agents()
+        if not known or job not in (None, *self._kept.pilots):
+            if job is not None and allocation(job) is None:
+                raise UnsupportedError(f"there is no allocation {job} in Slurm (any more)")
+            if job is not None and job not in self._kept.pilots:
+                self._add(job)
+            self._look()
+        if job is not None:
+            self._start_beside(f"pilot-{job}", [*self._command(), "--job", job])
         threading.Thread(target=self._follow, name="watches pilots", daemon=True).start()
 
     def call(self, node: str, method: str, body: str) -> Future[str]:
         """Have the agent of a node answer a call."""
         seen = self._ray.seen.get(node)
-        if seen is None or self._pilot_of(seen) is None:
-            return no_answer(_UNKNOWN)
+        if seen is not None and self._pilot_of(seen) is None:
+            return no_answer(_LET_GO)
         return self._ray.call(node, method, body)
 
     def nodes(self) -> Mapping[str, Sighted]:
@@ -422,38 +418,10 @@ class SlurmFinder:
 
     def _keep_head(self) -> None:
         """Start the program of the head, unless it runs."""
-        command = (*module_command(_HEAD), "--files", str(self._files), "--name", self._kept.name)
-        self._start_beside("head", (*command, "--address", self._head))
-
-    # The start.
-
-    def _has_begun(self) -> bool:
-        """Wait until the newest pilot runs, but not for long."""
-        until_s = boot_s() + QUEUE_S
-        while boot_s() < until_s and (self._pilots or self._asked.pilots[0]):
-            if (pilot := self._newest()).known and pilot.known.running:
-                return True
-            time.sleep(_LOOK_S / 4)
-            self._look()
-        return False
-
-    def _await_agents(self) -> None:
-        until_s = boot_s() + BEGIN_S
-        while boot_s() < until_s:
-            if not any(pilot.awaited(self._nodes_of(pilot)) for pilot in self._pilots):
-                return
-            time.sleep(0.1)
+        command = (*module_command(_HEAD), "--files", str(self._files), "--address", self._head)
+        self._start_beside("head", command)
 
     # Pilots.
-
-    def _begin(self) -> None:
-        job = self._asked.job
-        if job is not None and allocation(job) is None:
-            raise UnsupportedError(f"there is no allocation {job} in Slurm (any more)")
-        if job is not None and job not in self._kept.pilots:
-            self._add(job)
-        self._look()
-        self._keep_agents_from_here()
 
     def _follow(self) -> None:
         while not self._closing.wait(_LOOK_S):
@@ -511,7 +479,7 @@ class SlurmFinder:
             within_s=60.0,
         )
         self._add(job.strip().partition(";")[0])
-        self._newest().look()
+        self._pilots[-1].look()
 
     def _script(self) -> Path:
         path = self._files / "pilot.sh"
@@ -524,12 +492,6 @@ class SlurmFinder:
             *(*module_command(_PILOT), "--files", str(self._files)),
             *("--name", self._kept.name, "--pool", self._asked.pool, *scratch),
         )
-
-    def _keep_agents_from_here(self) -> None:
-        """Start the program of a pilot that is not our own, unless an earlier service has."""
-        job = self._asked.job
-        if job is not None:
-            self._start_beside(f"pilot-{job}", [*self._command(), "--job", job])
 
     def _start_beside(self, name: str, command: Sequence[str]) -> None:
         """Start a program that outlives the service, unless it runs: it keeps a lock."""
@@ -549,11 +511,6 @@ class SlurmFinder:
             pass
         finally:
             os.close(lock)
-
-    def _newest(self) -> _Pilot:
-        if not self._pilots:
-            raise UnsupportedError("the pilot has ended before it began (see its log)")
-        return self._pilots[-1]
 
     # What is kept over restarts.
 

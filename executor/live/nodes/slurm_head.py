@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import signal
-import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -24,10 +23,8 @@ from dovetail.executor.live.clock import boot_s
 from dovetail.executor.live.directories import LOCK
 from dovetail.executor.live.nodes.ray_finding import host_and_port
 from dovetail.executor.live.nodes.slurm_ray import (
-    die_with_parent,
     environment,
     keep,
-    own_directory,
     ray_start,
 )
 
@@ -35,28 +32,15 @@ STAY_S: Final = 60.0
 """Seconds for which the head stays after its service: longer than any lease."""
 
 
-def keep_head(files: Path, name: str, address: str, port: int) -> None:
+def keep_head(files: Path, address: str, port: int) -> None:
     """Keep the head of a pool at an address until it has no service any more."""
-    folder = own_directory(Path("/tmp"), name)
     env = {
         **environment(files, files, address),
         "RAY_gcs_storage": "rocksdb",
         "RAY_gcs_storage_path": str(files / "gcs"),
     }
-    command = ray_start(
-        address,
-        folder,
-        *("--head", f"--port={port}", "--no-monitor", "--include-dashboard=false"),
-    )
-
-    def start() -> subprocess.Popen[bytes]:
-        # With it, Ray would take raylets of pilots on this machine for a head that still runs.
-        (folder / "ray_current_cluster").unlink(missing_ok=True)
-        return subprocess.Popen(
-            command, env=env, stdin=subprocess.DEVNULL, preexec_fn=die_with_parent
-        )
-
-    keep(start, _Wanted(files.parent / LOCK))
+    head = ("--head", f"--port={port}", "--no-monitor", "--include-dashboard=false")
+    keep(lambda folder: (ray_start(address, folder, *head), env), _Wanted(files.parent / LOCK))
 
 
 class _Wanted:
@@ -76,11 +60,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Keep the head of a pool."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--files", type=Path, required=True)
-    parser.add_argument("--name", required=True)
     parser.add_argument("--address", type=host_and_port, required=True)
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    keep_head(options.files, options.name, *options.address)
+    keep_head(options.files, *options.address)
     return 0
 
 

@@ -10,61 +10,65 @@ import argparse
 import json
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from dovetail.executor.live.nodes.ray_agent import OWN, OwnPlan
+from dovetail.executor.live.nodes.ray_agent import OWN_DIRECTORY, OWN_POOL
 from dovetail.executor.live.nodes.ray_finding import host_and_port, unreachable
 from dovetail.executor.live.nodes.slurm_gpus import within_allocation
 from dovetail.executor.live.nodes.slurm_ray import (
     RESOURCE,
     address_towards,
-    die_with_parent,
     environment,
     keep,
-    own_directory,
     ray_start,
 )
-from dovetail.instances.errors import DovetailError
+from dovetail.executor.live.pools.run_files import PASS_THROUGH
+from dovetail.instances.errors import DovetailError, InputError
 
 
-def keep_node(
-    files: Path, address: str, labels: Mapping[str, str], own: OwnPlan, folder: Path
-) -> None:
+def own_directory(root: Path, name: str) -> Path:
+    """Return a directory of this user's own below one that others may write to.
+
+    Raises
+    ------
+    InputError
+        When somebody else has it.
+    """
+    directory = root / f"dovetail-{os.geteuid()}-{name}"
+    directory.mkdir(parents=True, exist_ok=True, mode=PASS_THROUGH)
+    found = directory.lstat()
+    if directory.is_symlink() or found.st_uid != os.geteuid():
+        raise InputError("belongs to somebody else", "scratch", str(directory))
+    return directory
+
+
+def keep_node(files: Path, node: str, pilot: str, own: Mapping[str, str]) -> None:
     """Have this node in the cluster of a service; it never returns.
 
     Parameters
     ----------
     files : path
         The service's, which all nodes see.
-    address : str
-        Where Slurm reaches this node.
-    labels : mapping of str to str
-        Of the node in Ray.
-    own : OwnPlan
-        What its agent cannot know from the service.
-    folder : path
-        For Ray's files.
+    node, pilot : str
+        What Slurm calls them.
+    own : mapping of str to str
+        Variables for its agent.
     """
-    marks = ",".join(f"{name}={value}" for name, value in labels.items())
 
-    def start() -> subprocess.Popen[bytes] | None:
-        # Another service of the same directory may have its head elsewhere.
+    def start(folder: Path) -> tuple[Sequence[str], Mapping[str, str]] | None:
+        # A service that was started on another machine has its head there.
         head = (files / "head").read_text().strip()
         if unreachable(head):
             return None
-        ours = address_towards(host_and_port(head)[0], address)
-        return subprocess.Popen(
-            ray_start(
-                *(ours, folder, f"--address={head}", f"--labels={marks}"),
-                f"--resources={json.dumps({RESOURCE: 1})}",
-            ),
-            env={**environment(files, folder, ours), OWN: own.model_dump_json()},
-            stdin=subprocess.DEVNULL,
-            preexec_fn=die_with_parent,
+        address = address_towards(host_and_port(head)[0])
+        labels = f"--labels=node={node},pilot={pilot}"
+        resources = f"--resources={json.dumps({RESOURCE: 1})}"
+        return (
+            ray_start(address, folder, f"--address={head}", labels, resources),
+            {**environment(files, folder, address), **own},
         )
 
     keep(start, lambda: True)
@@ -73,9 +77,6 @@ def keep_node(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Keep the Ray of a node."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--node", required=True)
-    parser.add_argument("--pilot", required=True)
-    parser.add_argument("--address", required=True)
     parser.add_argument("--files", type=Path, required=True)
     parser.add_argument("--name", required=True)
     parser.add_argument("--pool", required=True)
@@ -83,16 +84,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     root = Path(os.path.expandvars(options.scratch or tempfile.gettempdir()))
-    labels = {"node": options.node, "pilot": options.pilot}
+    node, pilot = os.environ["SLURMD_NODENAME"], os.environ["SLURM_JOB_ID"]
     try:
-        own = OwnPlan(
-            directory=str(own_directory(root, options.name) / options.node),
-            pool=within_allocation(options.pool, os.environ),
-        )
-        with tempfile.TemporaryDirectory(
-            prefix="dove-", dir="/tmp", ignore_cleanup_errors=True
-        ) as folder:
-            keep_node(options.files, options.address, labels, own, Path(folder))
+        own = {
+            OWN_DIRECTORY: str(own_directory(root, options.name) / node),
+            OWN_POOL: within_allocation(options.pool, os.environ),
+        }
+        keep_node(options.files, node, pilot, own)
     except DovetailError as error:
         print(f"dovetail: {error}", file=sys.stderr)
         return 2

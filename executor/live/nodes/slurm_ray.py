@@ -13,6 +13,7 @@ import secrets
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -21,10 +22,9 @@ from typing import Final
 
 from dovetail.executor.live.clock import boot_s
 from dovetail.executor.live.nodes.ray_agent import KILLS
-from dovetail.executor.live.pools.run_files import PASS_THROUGH
 from dovetail.executor.live.pools.shim import PR_SET_PDEATHSIG
 from dovetail.instances._children import module_command
-from dovetail.instances.errors import InputError, UnsupportedError
+from dovetail.instances.errors import UnsupportedError
 
 RESOURCE: Final = "dovetail"
 """Of Ray: what the nodes of pilots have, and the head has not."""
@@ -43,55 +43,28 @@ _SETTINGS: Final = {
 _PAUSE_S: Final = 0.2
 _MOST_PAUSE_S: Final = 5.0
 _STEADY_S: Final = 60.0
-_LAST_WORDS_S: Final = 5.0
-_LOOK_S: Final = 1.0
+_LOOK_S: Final = 0.5
 _OPENSSL_S: Final = 60.0
+_MOST_ROOT: Final = 25
+"""Letters: below it Ray has sockets, whose paths have 107 at most."""
+
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-def own_directory(root: Path, name: str) -> Path:
-    """Return a directory of this user's own below one that others may write to.
-
-    Raises
-    ------
-    InputError
-        When somebody else has it.
-    """
-    directory = root / f"dovetail-{os.geteuid()}-{name}"
-    directory.mkdir(parents=True, exist_ok=True, mode=PASS_THROUGH)
-    found = directory.lstat()
-    if directory.is_symlink() or found.st_uid != os.geteuid():
-        raise InputError("belongs to somebody else", "scratch", str(directory))
-    return directory
-
-
-def address_towards(host: str, other: str = "") -> str:
+def address_towards(host: str) -> str:
     """Return the address of this machine that those see whom it reaches at ``host``.
-
-    Parameters
-    ----------
-    host : str
-        Name or address.
-    other : str
-        What is taken in its place where it is an address, as is known already.
 
     Raises
     ------
     UnsupportedError
         When there is no way there.
     """
-    with suppress(OSError):
-        socket.inet_aton(other)
-        return _for_ray(other)
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
             one.connect((host, 9))
-            return _for_ray(str(one.getsockname()[0]))
+            address = str(one.getsockname()[0])
     except OSError as error:
         raise UnsupportedError(f"{host} cannot be reached: {error.strerror}") from None
-
-
-def _for_ray(address: str) -> str:
     # Ray takes the first one for the machine's address in its network, which others might reach.
     return "127.0.0.2" if address == "127.0.0.1" else address
 
@@ -183,7 +156,7 @@ def ray_start(address: str, folder: Path, *arguments: str) -> Sequence[str]:
     address : str
         The machine's own.
     folder : path
-        For Ray's files; with a short name, since the paths of sockets may not be long.
+        For Ray's files.
     arguments : str
         What else it is told.
     """
@@ -196,49 +169,51 @@ def ray_start(address: str, folder: Path, *arguments: str) -> Sequence[str]:
     )
 
 
-def keep(start: Callable[[], subprocess.Popen[bytes] | None], wanted: Callable[[], bool]) -> None:
+def keep(
+    start: Callable[[Path], tuple[Sequence[str], Mapping[str, str]] | None],
+    wanted: Callable[[], bool],
+) -> None:
     """Have Ray run, started again whenever it has ended, until it is not wanted any more.
 
     Parameters
     ----------
     start : callable
-        Starts it; it ends with this process (``die_with_parent``). None: it cannot be, now.
+        Returns the command that runs it with files in a folder, and its environment; None: it
+        cannot be, now.
     wanted : callable
-        Asked once a second.
+        Asked again and again.
     """
     pause_s = _PAUSE_S
     while wanted():
         begun_s = boot_s()
-        ray = start()
-        if ray is None:
-            time.sleep(_LOOK_S)
-            continue
-        try:
-            while wanted() and not _has_ended(ray):
-                pass
-        finally:
-            _end(ray)
+        with tempfile.TemporaryDirectory(
+            prefix="dove-", dir=_short_root(), ignore_cleanup_errors=True
+        ) as folder:
+            if (started := start(Path(folder))) is None:
+                time.sleep(_LOOK_S)
+                continue
+            _run(*started, wanted)
         steady = boot_s() - begun_s > _STEADY_S
         pause_s = _PAUSE_S if steady else min(2 * pause_s, _MOST_PAUSE_S)
         time.sleep(pause_s)
 
 
-def _has_ended(ray: subprocess.Popen[bytes]) -> bool:
-    with suppress(subprocess.TimeoutExpired):
-        ray.wait(_LOOK_S)
-        return True
-    return False
+def _short_root() -> str:
+    root = tempfile.gettempdir()
+    return root if len(root) <= _MOST_ROOT else "/tmp"
 
 
-def _end(ray: subprocess.Popen[bytes]) -> None:
-    ray.terminate()
-    try:
-        ray.wait(_LAST_WORDS_S)
-    except subprocess.TimeoutExpired:
-        ray.kill()
-        ray.wait()
+def _run(command: Sequence[str], env: Mapping[str, str], wanted: Callable[[], bool]) -> None:
+    """Run Ray until it ends or is not wanted; should this process end, Ray does so with it."""
+    with subprocess.Popen(
+        command, env=env, stdin=subprocess.DEVNULL, preexec_fn=_die_with_parent
+    ) as ray:
+        try:
+            while wanted() and ray.poll() is None:
+                time.sleep(_LOOK_S)
+        finally:
+            ray.kill()  # what it has started ends with it
 
 
-def die_with_parent() -> None:
-    """Let this process end with the one that has started it (for ``preexec_fn``)."""
+def _die_with_parent() -> None:
     _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

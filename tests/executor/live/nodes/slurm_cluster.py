@@ -208,6 +208,16 @@ def agents_on(node: str, home: Path) -> list[psutil.Process]:
     return found
 
 
+def head_beside(home: Path) -> psutil.Process | None:
+    """Return the program of the head that a service of a folder has; Ray ends with it."""
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            words = process.cmdline()
+            if "dovetail.executor.live.nodes.slurm_head" in words and f"{home}/slurm" in words:
+                return process
+    return None
+
+
 def processes_on(slurm: SlurmCluster, node: str, home: Path) -> list[psutil.Process]:
     """Return all processes of a node: daemons of Slurm, agent, and jobs below a folder."""
     roots = [psutil.Process(slurm.processes[node].pid), *slurm.step_daemons(node)]
