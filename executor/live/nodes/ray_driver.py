@@ -133,7 +133,14 @@ class Driver:
     _named: dict[str, _Kept] = field(default_factory=dict)
 
     async def run(self) -> None:
-        """Keep agents and carry calls until the input ends."""
+        """Keep agents and carry calls until the input ends.
+
+        Raises
+        ------
+        ConnectionError
+            When the Ray of this machine has ended.
+        """
+        ours = self.ray.get_runtime_context().get_node_id()
         loop, calling = asyncio.get_running_loop(), set[asyncio.Task[None]]()
 
         def begin(line: bytes) -> None:
@@ -150,7 +157,11 @@ class Driver:
         threading.Thread(target=read, daemon=True).start()
         first_s = boot_s() + FIRST_S
         while True:
-            nodes = wanted_nodes(await asyncio.to_thread(self.ray.nodes), self.plan)
+            table = await asyncio.to_thread(self.ray.nodes)
+            if not any(entry["NodeID"] == ours and entry["Alive"] for entry in table):
+                # Without it, it would reach no actor that is started from now on.
+                raise ConnectionError("the Ray of its own machine has ended")
+            nodes = wanted_nodes(table, self.plan)
             sighting = self._look(nodes)
             if boot_s() > first_s or len(sighting.nodes) == len(nodes):
                 first_s = 0.0

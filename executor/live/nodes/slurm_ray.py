@@ -13,6 +13,7 @@ import secrets
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +25,7 @@ from dovetail.executor.live.clock import boot_s
 from dovetail.executor.live.nodes.ray_agent import KILLS
 from dovetail.executor.live.pools.shim import PR_SET_PDEATHSIG
 from dovetail.instances._children import module_command
-from dovetail.instances.errors import UnsupportedError
+from dovetail.instances.errors import DovetailError, UnsupportedError
 
 RESOURCE: Final = "dovetail"
 """Of Ray: what the nodes of pilots have, and the head has not."""
@@ -44,6 +45,7 @@ _PAUSE_S: Final = 0.2
 _MOST_PAUSE_S: Final = 5.0
 _STEADY_S: Final = 60.0
 _LOOK_S: Final = 0.5
+_LAST_WORDS_S: Final = 5.0
 _OPENSSL_S: Final = 60.0
 _MOST_ROOT: Final = 25
 """Letters: below it Ray has sockets, whose paths have 107 at most."""
@@ -186,13 +188,16 @@ def keep(
     pause_s = _PAUSE_S
     while wanted():
         begun_s = boot_s()
-        with tempfile.TemporaryDirectory(
-            prefix="dove-", dir=_short_root(), ignore_cleanup_errors=True
-        ) as folder:
-            if (started := start(Path(folder))) is None:
-                time.sleep(_LOOK_S)
-                continue
-            _run(*started, wanted)
+        try:
+            with tempfile.TemporaryDirectory(
+                prefix="dove-", dir=_short_root(), ignore_cleanup_errors=True
+            ) as folder:
+                if (started := start(Path(folder))) is None:
+                    time.sleep(_LOOK_S)
+                    continue
+                _run(*started, wanted)
+        except (DovetailError, OSError) as error:  # a disk may be full for a while
+            print(f"dovetail: {error}", file=sys.stderr, flush=True)
         steady = boot_s() - begun_s > _STEADY_S
         pause_s = _PAUSE_S if steady else min(2 * pause_s, _MOST_PAUSE_S)
         time.sleep(pause_s)
@@ -205,14 +210,17 @@ def _short_root() -> str:
 
 def _run(command: Sequence[str], env: Mapping[str, str], wanted: Callable[[], bool]) -> None:
     """Run Ray until it ends or is not wanted; should this process end, Ray does so with it."""
-    with subprocess.Popen(
-        command, env=env, stdin=subprocess.DEVNULL, preexec_fn=_die_with_parent
-    ) as ray:
+    ray = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, preexec_fn=_die_with_parent)
+    try:
+        while wanted() and ray.poll() is None:
+            time.sleep(_LOOK_S)
+    finally:
+        ray.terminate()
         try:
-            while wanted() and ray.poll() is None:
-                time.sleep(_LOOK_S)
-        finally:
-            ray.kill()  # what it has started ends with it
+            ray.wait(_LAST_WORDS_S)
+        except subprocess.TimeoutExpired:
+            ray.kill()
+            ray.wait()
 
 
 def _die_with_parent() -> None:

@@ -126,6 +126,8 @@ def test_what_may_die_while_jobs_run_on(bench):
     agent.kill()
     wait_until(lambda: [p for p in agents_on("n2", bench.home) if p != agent], "an agent")
     report("head killed, then an agent: the next head has started another", begun_s)
+    wait_until(lambda: not any(sick(bench, node) for node in NODES), "all nodes")
+    report("and the controller has reached it", begun_s)
     assert alive(bench, load) == before
 
     bench.slurm.kill("n2")
