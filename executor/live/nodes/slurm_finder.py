@@ -280,7 +280,7 @@ class _Pilot:
     def awaited(self, seen: Collection[str]) -> Sequence[str]:
         """Return what of it has no agent yet but for the nodes seen, each in a few words."""
         if self.known is None:
-            return [f"pilot {self.job}"]
+            return [] if seen else [f"pilot {self.job}"]
         if not self.known.running:
             return [f"pilot {self.job} ({self.known.state}: {self.known.reason})"]
         return [] if self.left else [node for node in self.known.nodes if node not in seen]
