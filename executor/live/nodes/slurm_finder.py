@@ -203,6 +203,8 @@ class _Pilot:
         As Slurm told last.
     leaving : str
         Why it takes no new jobs; empty: it does.
+    requeued : bool
+        Whether it is over because it waits, or runs, once more.
     """
 
     def __init__(self, job: str) -> None:
@@ -210,15 +212,20 @@ class _Pilot:
         self.known: Allocation | None = None
         self._ends_s: float | None = None
         self.leaving = ""
+        self.requeued = self._taken = False
         self._busy_s, self._retired_s = boot_s(), math.inf
 
     def look(self) -> bool:
-        """Ask Slurm how it is, and return whether it is over; no answer changes nothing."""
+        """Ask Slurm how it is, and return whether it is over; no answer changes nothing.
+
+        One that Slurm has requeued is over; what runs under its name then is another.
+        """
         found = allocation(self.job)
-        if found is None:
+        self._note(found)
+        self.requeued = found is not None and self._taken and not found.ending
+        if found is None or self.requeued:
             return True
         left = found.left_s if found.running else None
-        self._note(found)
         self._ends_s = None if left is None else boot_s() + left
         if self.drained and not self.leaving:
             at = time.strftime("%H:%M", time.localtime(time.time() + (left or 0)))
@@ -257,9 +264,11 @@ class _Pilot:
         return self._ends_s is not None and boot_s() > self._ends_s - drain_s
 
     def _note(self, found: Allocation | None) -> None:
+        had_nodes = self.known is not None and self.known.running
         self.known = found or self.known
-        if (found is None or found.ending) and not self.leaving:
-            self.leaving = f"its pilot {self.job} was taken back"
+        if found is None or found.ending or (had_nodes and not found.running):
+            self._taken = True
+            self.leaving = self.leaving or f"its pilot {self.job} was taken back"
 
     @property
     def left(self) -> bool:
@@ -439,6 +448,8 @@ class SlurmFinder:
             if pilot.look():
                 _log.warning("pilot %s is over", pilot.job)
                 self._drop(pilot)
+                if pilot.requeued:
+                    self._add(pilot.job)
         if self._asked.job is None:
             self._grow_or_shrink()
         elif not self._pilots:
