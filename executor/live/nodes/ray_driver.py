@@ -26,8 +26,9 @@ from dataclasses import dataclass, field
 from typing import IO, Any, Final, NamedTuple
 
 from dovetail.executor.live.clock import boot_s
+from dovetail.executor.live.nodes.finding import Sighted
 from dovetail.executor.live.nodes.ray_agent import AgentPlan, AgentReply, RayAgent
-from dovetail.executor.live.nodes.ray_finding import RayPlan, Seen, Sighting
+from dovetail.executor.live.nodes.ray_finding import RayPlan, Sighting
 from dovetail.instances._version import VERSION
 
 NAMESPACE: Final = "dovetail"
@@ -186,7 +187,10 @@ class Driver:
         answering = [kept for kept in self._kept.values() if kept.reply and kept.reply.answers]
         self._named = {kept.node.name: kept for kept in reversed(answering)}
         return Sighting(
-            nodes={name: _seen(kept.node) for name, kept in self._named.items()},
+            nodes={
+                name: Sighted(rack=kept.node.rack, pilot=kept.node.pilot)
+                for name, kept in self._named.items()
+            },
             notes=(*self._notes(), *_twins([kept for kept in self._kept.values() if kept.reply])),
         )
 
@@ -270,10 +274,6 @@ class Driver:
             finally:
                 kept.calls -= 1
         self._say({"id": call["id"], **answer})
-
-
-def _seen(node: RayNode) -> Seen:
-    return Seen(rack=node.rack, pilot=node.pilot)
 
 
 def _twins(told: Sequence[_Kept]) -> list[str]:

@@ -149,19 +149,12 @@ def unreachable(address: str) -> str:
         return str(error)
 
 
-class Seen(Record):
-    """A node whose agent answers; in Slurm, of which pilot."""
-
-    rack: Name | None = None
-    pilot: Name | None = None
-
-
 class Sighting(Record):
     """What the driver tells every second.
 
     Attributes
     ----------
-    nodes : mapping of str to Seen
+    nodes : mapping of str to Sighted
         The agents that answer Ray now, by node.
     notes : tuple of str
         What people should know, a line each.
@@ -169,7 +162,7 @@ class Sighting(Record):
         Why the driver ends.
     """
 
-    nodes: Mapping[str, Seen] = {}
+    nodes: Mapping[str, Sighted] = {}
     notes: tuple[str, ...] = ()
     trouble: str = ""
 
@@ -185,11 +178,6 @@ class RayFinder:
         What is wanted.
     env : mapping of str to str, optional
         The driver's environment; by default this process's.
-
-    Attributes
-    ----------
-    seen : mapping of str to Seen
-        The nodes that Ray has told of.
     """
 
     name = "ray"
@@ -198,7 +186,7 @@ class RayFinder:
         self, directory: Path, plan: RayPlan, env: Mapping[str, str] | None = None
     ) -> None:
         self._plan, self._directory, self._env = plan, directory, env
-        self.seen: Mapping[str, Seen] = {}
+        self._known: Mapping[str, Sighted] = {}
         self._caller: Caller | None = None
         self._notes: frozenset[str] = frozenset()
         self._trouble = self._told = ""
@@ -219,7 +207,7 @@ class RayFinder:
         self.begin()
         had_nodes = self.had_nodes()
         self._first.wait(0.0 if had_nodes else START_S)
-        if not self.seen and not had_nodes:
+        if not self._known and not had_nodes:
             self.close()
             told = [self._trouble, *sorted(self._notes)]
             reason = "; ".join(filter(None, told)) or f"it has told of no node in {START_S:g} s"
@@ -245,7 +233,7 @@ class RayFinder:
 
     def nodes(self) -> Mapping[str, Sighted]:
         """Return the nodes that Ray has told of."""
-        return {node: Sighted(seen.rack) for node, seen in self.seen.items()}
+        return self._known
 
     def call(self, node: str, method: str, body: str) -> Future[str]:
         """Have the agent of a node answer a call."""
@@ -344,10 +332,10 @@ class RayFinder:
         for note in sorted(set(sighting.notes) - self._notes):
             _log.warning("%s", note)
         self._notes = frozenset(sighting.notes)
-        self.seen = {**self.seen, **sighting.nodes}
+        self._known = {**self._known, **sighting.nodes}
         if not sighting.trouble:
             self._told = ""
-        if self.seen:  # agents that are still being started are told of later
+        if self._known:  # agents that are still being started are told of later
             self._first.set()
         return bool(sighting.nodes)
 

@@ -30,7 +30,7 @@ from dovetail.executor.live.nodes.calls import no_answer
 from dovetail.executor.live.nodes.finding import Sighted
 from dovetail.executor.live.nodes.hosting import opener
 from dovetail.executor.live.nodes.lease import LEASE_S, LEAST_S
-from dovetail.executor.live.nodes.ray_finding import RayFinder, RayPlan, Seen, host_and_port
+from dovetail.executor.live.nodes.ray_finding import RayFinder, RayPlan, host_and_port
 from dovetail.executor.live.nodes.slurm_commands import (
     Allocation,
     SlurmError,
@@ -357,23 +357,23 @@ class SlurmFinder:
 
     def call(self, node: str, method: str, body: str) -> Future[str]:
         """Have the agent of a node answer a call."""
-        seen = self._ray.seen.get(node)
+        seen = self._ray.nodes().get(node)
         if seen is not None and self._pilot_of(seen) is None:
             return no_answer(_LET_GO)
         return self._ray.call(node, method, body)
 
     def nodes(self) -> Mapping[str, Sighted]:
         """Return the nodes of pilots that are not let go, as far as Ray has told of them."""
-        found = ((node, self._pilot_of(seen)) for node, seen in self._ray.seen.items())
+        found = ((node, self._pilot_of(seen)) for node, seen in self._ray.nodes().items())
         return {node: Sighted(leaving=pilot.leaving) for node, pilot in found if pilot}
 
-    def _pilot_of(self, seen: Seen) -> _Pilot | None:
+    def _pilot_of(self, seen: Sighted) -> _Pilot | None:
         with self._lock:
             found = (pilot for pilot in self._pilots if pilot.job == seen.pilot)
             return next((pilot for pilot in found if not pilot.left), None)
 
     def _nodes_of(self, pilot: _Pilot) -> set[str]:
-        return {node for node, seen in self._ray.seen.items() if seen.pilot == pilot.job}
+        return {node for node, seen in self._ray.nodes().items() if seen.pilot == pilot.job}
 
     def taken_back(self, node: str) -> str:
         """Tell why a job that failed on a node just now was most likely ended by Slurm.
