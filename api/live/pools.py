@@ -79,7 +79,12 @@ def _slurm(rest: str, directory: Path, sample_s: float) -> NodePool:
     asked = asked_for(rest, os.environ)
     finder = SlurmFinder(directory, asked)
     return NodesPool(
-        directory, finder, asked.lease_s, sample_s=sample_s, taken_back=finder.taken_back
+        directory,
+        finder,
+        asked.lease_s,
+        find_s=0.0,  # pilots come when Slurm lets them
+        sample_s=sample_s,
+        taken_back=finder.taken_back,
     )
 
 

@@ -93,7 +93,7 @@ class SocketNodes:
 
     def nodes(self) -> Mapping[str, Sighted]:
         """Return the nodes."""
-        return {node: Sighted(self.racks.get(node)) for node in self.known}
+        return {node: Sighted(rack=self.racks.get(node)) for node in self.known}
 
     def weigh(self, lacking: int, busy: Collection[str]) -> None:
         """Do nothing."""

@@ -1,6 +1,6 @@
 """The agent of one node: it keeps the node's jobs for a controller elsewhere.
 
-It has no transport (``serving`` has): it carries out orders on a pool of this machine, keeps what
+It has no transport (``ray_agent`` has): it carries out orders on a pool of this machine, keeps what
 happened until the controller has seen it, and lets nothing run longer than its lease.
 """
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
-from typing import NamedTuple, Protocol
+from typing import Protocol
+
+from dovetail.instances._record import Name, Record
 
 
-class Sighted(NamedTuple):
+class Sighted(Record):
     """What an engine says of a node.
 
     Attributes
@@ -16,10 +18,13 @@ class Sighted(NamedTuple):
         Where the node stands.
     leaving : str
         Why no new jobs are to be started there; empty: they are.
+    pilot : str or None
+        The job of Slurm that lends it.
     """
 
-    rack: str | None = None
+    rack: Name | None = None
     leaving: str = ""
+    pilot: Name | None = None
 
 
 class NodeFinder(Protocol):

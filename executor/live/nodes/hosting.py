@@ -46,7 +46,7 @@ def opener(text: str, directory: Path) -> Callable[[Path], Host]:
 
 
 @contextmanager
-def hosted(directory: Path, pool: str, address: str, keep_s: float = KEEP_S) -> Iterator[Agent]:
+def hosted(directory: Path, pool: str, address: str) -> Iterator[Agent]:
     """Have an agent that keeps the jobs of this node; they run on after it.
 
     Parameters
@@ -57,8 +57,6 @@ def hosted(directory: Path, pool: str, address: str, keep_s: float = KEEP_S) -> 
         As ``opener`` has it.
     address : str
         Where other nodes reach this one.
-    keep_s : float
-        Seconds for which logs of ended runs are kept.
 
     Raises
     ------
@@ -74,7 +72,7 @@ def hosted(directory: Path, pool: str, address: str, keep_s: float = KEEP_S) -> 
     with _only_one(directory):
         agent = Agent(directory, opener(pool, directory), address)
         over = threading.Event()
-        threading.Thread(target=_prune, args=(agent, keep_s, over), daemon=True).start()
+        threading.Thread(target=_prune, args=(agent, over), daemon=True).start()
         try:
             yield agent
         finally:
@@ -82,9 +80,9 @@ def hosted(directory: Path, pool: str, address: str, keep_s: float = KEEP_S) -> 
             agent.close()
 
 
-def _prune(agent: Agent, keep_s: float, over: threading.Event) -> None:
+def _prune(agent: Agent, over: threading.Event) -> None:
     while not over.wait(PRUNE_S):
-        agent.prune(keep_s)
+        agent.prune(KEEP_S)
 
 
 @contextmanager

@@ -23,6 +23,10 @@ from dovetail.instances.errors import DovetailError
 KILLS: Final = "RAY_kill_child_processes_on_worker_exit"
 """What Ray must not do on a node: kill what watches over the jobs when the agent ends."""
 
+OWN_DIRECTORY: Final = "DOVETAIL_AGENT_DIRECTORY"
+OWN_POOL: Final = "DOVETAIL_AGENT_POOL"
+"""What only a node knows of its agent, in place of what is planned: Slurm tells it its GPUs."""
+
 _LEAKED: Final = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
 """What Ray sets for its own workers, and what a job or an MPS daemon must not inherit."""
 
@@ -118,8 +122,9 @@ class RayAgent:
     def _start(self) -> str:
         """Start the agent, and return why that is impossible; empty: it runs."""
         directory = agents_directory(self._plan.directory) / self._plan.node
+        own, pool = os.environ.get(OWN_DIRECTORY), os.environ.get(OWN_POOL, self._plan.pool)
         try:
-            agent = hosted(directory, self._plan.pool, self._plan.address)
+            agent = hosted(Path(own or directory), pool, self._plan.address)
             self._agent = self._stack.enter_context(agent)
         except (DovetailError, OSError) as error:
             return " ".join(str(error).split())

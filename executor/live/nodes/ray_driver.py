@@ -17,7 +17,6 @@ import importlib
 import json
 import logging
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -27,8 +26,9 @@ from dataclasses import dataclass, field
 from typing import IO, Any, Final, NamedTuple
 
 from dovetail.executor.live.clock import boot_s
+from dovetail.executor.live.nodes.finding import Sighted
 from dovetail.executor.live.nodes.ray_agent import AgentPlan, AgentReply, RayAgent
-from dovetail.executor.live.nodes.ray_finding import RayPlan, Seen, Sighting, host_and_port
+from dovetail.executor.live.nodes.ray_finding import RayPlan, Sighting
 from dovetail.instances._version import VERSION
 
 NAMESPACE: Final = "dovetail"
@@ -64,7 +64,6 @@ except AuthenticationError:
 """
 _REFUSED: Final = 3
 _KNOCK_S: Final = 30.0
-_CONNECT_S: Final = 5.0
 
 
 class RayNode(NamedTuple):
@@ -74,6 +73,7 @@ class RayNode(NamedTuple):
     name: str
     address: str
     rack: str | None
+    pilot: str | None
 
 
 def wanted_nodes(table: Sequence[Mapping[str, Any]], plan: RayPlan) -> list[RayNode]:
@@ -87,6 +87,7 @@ def wanted_nodes(table: Sequence[Mapping[str, Any]], plan: RayPlan) -> list[RayN
             entry["Labels"].get("node") or entry["NodeManagerHostname"],
             entry["NodeManagerAddress"],
             entry["Labels"].get("rack"),
+            entry["Labels"].get("pilot"),
         )
         for entry in table
         if entry["Alive"] and _is_wanted(entry, plan)
@@ -133,7 +134,14 @@ class Driver:
     _named: dict[str, _Kept] = field(default_factory=dict)
 
     async def run(self) -> None:
-        """Keep agents and carry calls until the input ends."""
+        """Keep agents and carry calls until the input ends.
+
+        Raises
+        ------
+        ConnectionError
+            When the Ray of this machine has ended.
+        """
+        ours = self.ray.get_runtime_context().get_node_id()
         loop, calling = asyncio.get_running_loop(), set[asyncio.Task[None]]()
 
         def begin(line: bytes) -> None:
@@ -150,7 +158,11 @@ class Driver:
         threading.Thread(target=read, daemon=True).start()
         first_s = boot_s() + FIRST_S
         while True:
-            nodes = wanted_nodes(await asyncio.to_thread(self.ray.nodes), self.plan)
+            table = await asyncio.to_thread(self.ray.nodes)
+            if not any(entry["NodeID"] == ours and entry["Alive"] for entry in table):
+                # Without it, it would reach no actor that is started from now on.
+                raise ConnectionError("the Ray of its own machine has ended")
+            nodes = wanted_nodes(table, self.plan)
             sighting = self._look(nodes)
             if boot_s() > first_s or len(sighting.nodes) == len(nodes):
                 first_s = 0.0
@@ -175,7 +187,10 @@ class Driver:
         answering = [kept for kept in self._kept.values() if kept.reply and kept.reply.answers]
         self._named = {kept.node.name: kept for kept in reversed(answering)}
         return Sighting(
-            nodes={name: _seen(kept.node) for name, kept in self._named.items()},
+            nodes={
+                name: Sighted(rack=kept.node.rack, pilot=kept.node.pilot)
+                for name, kept in self._named.items()
+            },
             notes=(*self._notes(), *_twins([kept for kept in self._kept.values() if kept.reply])),
         )
 
@@ -261,10 +276,6 @@ class Driver:
         self._say({"id": call["id"], **answer})
 
 
-def _seen(node: RayNode) -> Seen:
-    return Seen(address=node.address, rack=node.rack)
-
-
 def _twins(told: Sequence[_Kept]) -> list[str]:
     """Return what people should know of names that several nodes have whose actors have told."""
     counted = Counter(kept.node.name for kept in told)
@@ -281,12 +292,9 @@ def connected(address: str) -> Any:  # noqa: ANN401 (a module)
 
     Raises
     ------
-    OSError, Exception
-        When nothing answers there, or Ray refuses.
+    PermissionError, Exception
+        When Ray refuses.
     """
-    # Ray itself waits for ever where nothing answers.
-    with socket.create_connection(host_and_port(address), timeout=_CONNECT_S):
-        pass
     import ray
 
     # Refused, it tries again for long.

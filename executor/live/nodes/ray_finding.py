@@ -9,6 +9,7 @@ import importlib.util
 import json
 import logging
 import re
+import socket
 import subprocess
 import threading
 from collections.abc import Collection, Mapping, Sequence
@@ -34,6 +35,7 @@ MUTE_S: Final = 90.0
 
 _PAUSE_S: Final = 1.0
 _MOST_PAUSE_S: Final = 15.0
+_CONNECT_S: Final = 5.0
 _FLAG: Final = "--pool"
 _OPTIONS: Final = ("label", "resource", "directory", "lease", "open", "pool")
 
@@ -135,11 +137,16 @@ def host_and_port(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-class Seen(Record):
-    """A node whose agent answers."""
+def unreachable(address: str) -> str:
+    """Return why nothing answers at ``HOST:PORT``; empty: something does.
 
-    address: Name
-    rack: Name | None = None
+    Ray itself would wait for ever.
+    """
+    try:
+        with socket.create_connection(host_and_port(address), timeout=_CONNECT_S):
+            return ""
+    except OSError as error:
+        return str(error)
 
 
 class Sighting(Record):
@@ -155,7 +162,7 @@ class Sighting(Record):
         Why the driver ends.
     """
 
-    nodes: Mapping[str, Seen] = {}
+    nodes: Mapping[str, Sighted] = {}
     notes: tuple[str, ...] = ()
     trouble: str = ""
 
@@ -169,13 +176,17 @@ class RayFinder:
         Where the service keeps what it knows of nodes.
     plan : RayPlan
         What is wanted.
+    env : mapping of str to str, optional
+        The driver's environment; by default this process's.
     """
 
     name = "ray"
 
-    def __init__(self, directory: Path, plan: RayPlan) -> None:
-        self._plan, self._directory = plan, directory
-        self._known: dict[str, Sighted] = {}
+    def __init__(
+        self, directory: Path, plan: RayPlan, env: Mapping[str, str] | None = None
+    ) -> None:
+        self._plan, self._directory, self._env = plan, directory, env
+        self._known: Mapping[str, Sighted] = {}
         self._caller: Caller | None = None
         self._notes: frozenset[str] = frozenset()
         self._trouble = self._told = ""
@@ -193,11 +204,8 @@ class RayFinder:
         UnsupportedError
             When Ray is not installed, or tells of no node, and the service has had none before.
         """
-        if importlib.util.find_spec("ray") is None:
-            raise UnsupportedError("Ray is not installed: pip install './dovetail[ray]'")
-        self._directory.mkdir(parents=True, exist_ok=True)
-        threading.Thread(target=self._drive, name="drives Ray", daemon=True).start()
-        had_nodes = any((self._directory / "known").glob("*.json"))
+        self.begin()
+        had_nodes = self.had_nodes()
         self._first.wait(0.0 if had_nodes else START_S)
         if not self._known and not had_nodes:
             self.close()
@@ -205,6 +213,23 @@ class RayFinder:
             reason = "; ".join(filter(None, told)) or f"it has told of no node in {START_S:g} s"
             raise UnsupportedError(f"Ray at {self._plan.address}: {reason}")
         self._started = True
+
+    def begin(self) -> None:
+        """Begin to find nodes, and wait for none.
+
+        Raises
+        ------
+        UnsupportedError
+            When Ray is not installed.
+        """
+        if importlib.util.find_spec("ray") is None:
+            raise UnsupportedError("Ray is not installed: pip install './dovetail[ray]'")
+        self._directory.mkdir(parents=True, exist_ok=True)
+        threading.Thread(target=self._drive, name="drives Ray", daemon=True).start()
+
+    def had_nodes(self) -> bool:
+        """Tell whether a service of this directory has had nodes."""
+        return any((self._directory / "known").glob("*.json"))
 
     def nodes(self) -> Mapping[str, Sighted]:
         """Return the nodes that Ray has told of."""
@@ -236,12 +261,14 @@ class RayFinder:
         pause_s = _PAUSE_S
         while not self._closing.is_set():
             try:
-                told = self._run_driver()
+                # A head that is away is looked for at little cost, and so as soon as it is back.
+                self._trouble = away = unreachable(self._plan.address)
+                told = not away and self._run_driver()
             except Exception as error:  # a finder that ends would see no node any more
                 _log.exception("Ray cannot be driven")
-                self._trouble, told = str(error), False
+                self._trouble, away, told = str(error), "", False
             self._first.set()
-            pause_s = _PAUSE_S if told else min(2 * pause_s, _MOST_PAUSE_S)
+            pause_s = _PAUSE_S if told or away else min(2 * pause_s, _MOST_PAUSE_S)
             # Who has not started yet is told by an error, once.
             if self._started:
                 self._tell_trouble(self._trouble or "its driver has ended")
@@ -265,6 +292,7 @@ class RayFinder:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
+                env=self._env,
                 start_new_session=True,
             )
             self._driver = driver
@@ -304,13 +332,12 @@ class RayFinder:
         for note in sorted(set(sighting.notes) - self._notes):
             _log.warning("%s", note)
         self._notes = frozenset(sighting.notes)
-        racks = {node: Sighted(seen.rack) for node, seen in sighting.nodes.items()}
-        self._known = {**self._known, **racks}
+        self._known = {**self._known, **sighting.nodes}
         if not sighting.trouble:
             self._told = ""
         if self._known:  # agents that are still being started are told of later
             self._first.set()
-        return bool(racks)
+        return bool(sighting.nodes)
 
 
 class _Watch:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from dovetail.instances.errors import DovetailError
@@ -115,16 +114,16 @@ def seconds(text: str) -> float | None:
     return float(((days * 24 + hours) * 60 + minutes) * 60 + rest)
 
 
-def addresses(nodes: Sequence[str]) -> dict[str, str]:
-    """Return where Slurm reaches each node (``NodeAddr``).
+def controller() -> str:
+    """Return where ``slurmctld`` is reached.
 
     Raises
     ------
     SlurmError
         When Slurm does not say.
     """
-    told = slurm("scontrol", "show", "node", "-o", ",".join(nodes))
-    lines: list[dict[str, str]] = [
-        dict(re.findall(r"(\w+)=(\S*)", line)) for line in told.splitlines()
-    ]
-    return {line["NodeName"]: line.get("NodeAddr") or line["NodeName"] for line in lines}
+    told = slurm("scontrol", "show", "config")
+    found = re.search(r"^SlurmctldHost\S* *= *(\S+?)(?:\((\S+)\))?$", told, re.MULTILINE)
+    if found is None:
+        raise SlurmError("scontrol show config names no SlurmctldHost")
+    return found[2] or found[1]

@@ -1,10 +1,10 @@
-"""Finds nodes in pilots: allocations of Slurm in which agents are kept.
+"""Finds nodes in pilots: allocations of Slurm in which Ray is started.
 
-Slurm only hands out nodes and starts agents there. Everything else goes from the service to the
-agents, so that neither ``slurmctld`` nor a ``slurmd`` that dies disturbs what runs.
+Slurm only hands out nodes and starts Ray there, which joins a head beside the service. Everything
+else goes through Ray, so that neither ``slurmctld`` nor a ``slurmd`` that dies disturbs what runs.
 
-Agents announce themselves in files of the service's directory, which all nodes therefore have to
-see (a shared file system, as clusters under Slurm have).
+Where the head is, and what it wants to be shown, are files of the service's directory, which all
+nodes therefore have to see (a shared file system, as clusters under Slurm have).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import math
 import os
 import secrets
 import shlex
+import socket
 import subprocess
 import threading
 import time
@@ -22,21 +23,26 @@ from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Final, NamedTuple
-
-from pydantic import Field, StrictInt
+from typing import Final, NamedTuple
 
 from dovetail.executor.live.clock import boot_s
 from dovetail.executor.live.nodes.calls import no_answer
 from dovetail.executor.live.nodes.finding import Sighted
 from dovetail.executor.live.nodes.hosting import opener
-from dovetail.executor.live.nodes.http_calls import HttpCalls, NodeAddress
 from dovetail.executor.live.nodes.lease import LEASE_S, LEAST_S
+from dovetail.executor.live.nodes.ray_finding import RayFinder, RayPlan, host_and_port
 from dovetail.executor.live.nodes.slurm_commands import (
     Allocation,
     SlurmError,
     allocation,
+    controller,
     slurm,
+)
+from dovetail.executor.live.nodes.slurm_ray import (
+    RESOURCE,
+    address_towards,
+    environment,
+    make_secrets,
 )
 from dovetail.instances._children import module_command
 from dovetail.instances._record import Name, Record
@@ -53,12 +59,6 @@ LEAVE_S: Final = 45.0
 MOST_LEASE_S: Final = 30
 """What runs under a longer one might not be over when a pilot ends that was let go."""
 
-QUEUE_S: Final = 10.0
-"""Seconds that a pilot has to begin before the service goes on without its nodes."""
-
-BEGIN_S: Final = 60.0
-"""Seconds that the agents of a pilot have to announce themselves; who comes later joins."""
-
 IDLE_S: Final = 600.0
 """Seconds without a job after which a pilot that is not needed is given back."""
 
@@ -68,8 +68,11 @@ _HURRY_S: Final = 3.0
 _MOST_AGAIN_S: Final = 600.0
 _STEADY_S: Final = 300.0
 _PILOT: Final = "dovetail.executor.live.nodes.slurm_pilot"
+_HEAD: Final = "dovetail.executor.live.nodes.slurm_head"
+_PORTS: Final = range(20_000, 32_000)
+_TRIES: Final = 20
 _FLAG: Final = "--pool"
-_UNKNOWN: Final = "nobody knows where its agent is"
+_LET_GO: Final = "its pilot is over, or is let go"
 
 _log = logging.getLogger(__name__)
 
@@ -93,6 +96,9 @@ class Asked(NamedTuple):
         How many pilots there are at least, and at most while jobs lack devices.
     idle_s : float
         Seconds without a job after which a pilot beyond the least is given back.
+    head : str or None
+        The address of this machine at which nodes reach Ray's head; None: the one that
+        ``slurmctld`` sees.
     """
 
     job: str | None
@@ -102,15 +108,16 @@ class Asked(NamedTuple):
     lease_s: float = LEASE_S
     pilots: tuple[int, int] = (1, 1)
     idle_s: float = IDLE_S
+    head: str | None = None
 
 
 def asked_for(text: str, environment: Mapping[str, str]) -> Asked:
     """Return what the options of a Slurm pool ask for.
 
-    ``NAME=VALUE`` separated by commas: ``job``, ``scratch``, ``lease``, ``pilots``, ``idle``, and
-    ``pool``, which comes last as its own options have commas, too; any other is an option
-    of ``sbatch``. A part without ``=`` belongs to the value before it; ``NAME=`` is an option
-    without value.
+    ``NAME=VALUE`` separated by commas: ``job``, ``scratch``, ``lease``, ``head``, ``pilots``,
+    ``idle``, and ``pool``, which comes last as its own options have commas, too; any other is an
+    option of ``sbatch``. A part without ``=`` belongs to the value before it; ``NAME=`` is an
+    option without value.
 
     Raises
     ------
@@ -130,6 +137,7 @@ def asked_for(text: str, environment: Mapping[str, str]) -> Asked:
     given = dict(parts)
     scratch = given.pop("scratch", None)
     lease_s = _lease_s(given.pop("lease", f"{LEASE_S:g}"))
+    head = given.pop("head", None)
     job = given.pop("job", None)
     if job is None and not given:
         job = environment.get("SLURM_JOB_ID")
@@ -146,7 +154,8 @@ def asked_for(text: str, environment: Mapping[str, str]) -> Asked:
     options = tuple(f"--{name}={value}" if value else f"--{name}" for name, value in given.items())
     if has_pool:
         opener(pool, Path())
-    return Asked(job, options, pool if has_pool else "gpu", scratch, lease_s, pilots, idle_s)
+    pool = pool if has_pool else "gpu"
+    return Asked(job, options, pool, scratch, lease_s, pilots, idle_s, head)
 
 
 def _new_name(name: str, parts: Sequence[tuple[str, str]], piece: str) -> str:
@@ -185,14 +194,6 @@ class _Kept(Record):
     pilots: tuple[Name, ...] = ()
 
 
-class _Announced(Record):
-    """The file of an agent."""
-
-    address: Name
-    port: Annotated[StrictInt, Field(ge=1, le=65_535)]
-    pid: StrictInt
-
-
 class _Pilot:
     """One allocation, and what is known of it.
 
@@ -200,28 +201,35 @@ class _Pilot:
     ----------
     known : Allocation or None
         As Slurm told last.
+    leaving : str
+        Why it takes no new jobs; empty: it does.
+    requeued : bool
+        Whether it is over because it waits, or runs, once more.
     """
 
-    def __init__(self, job: str, files: Path) -> None:
-        self.job, self._files = job, files
+    def __init__(self, job: str) -> None:
+        self.job = job
         self.known: Allocation | None = None
         self._ends_s: float | None = None
-        self._leaving = ""
+        self.leaving = ""
+        self.requeued = self._taken = False
         self._busy_s, self._retired_s = boot_s(), math.inf
-        self._read: dict[str, tuple[int, _Announced]] = {}
-        self._read_announcements()
 
     def look(self) -> bool:
-        """Ask Slurm how it is, and return whether it is over; no answer changes nothing."""
+        """Ask Slurm how it is, and return whether it is over; no answer changes nothing.
+
+        One that Slurm has requeued is over; what runs under its name then is another.
+        """
         found = allocation(self.job)
-        if found is None:
+        self._note(found)
+        self.requeued = found is not None and self._taken and not found.ending
+        if found is None or self.requeued:
             return True
         left = found.left_s if found.running else None
-        self._note(found)
         self._ends_s = None if left is None else boot_s() + left
-        if self.drained and not self._leaving:
+        if self.drained and not self.leaving:
             at = time.strftime("%H:%M", time.localtime(time.time() + (left or 0)))
-            self._leaving = f"its pilot {self.job} ends at {at}"
+            self.leaving = f"its pilot {self.job} ends at {at}"
         return False
 
     def weigh(self, needed: bool) -> None:
@@ -239,7 +247,7 @@ class _Pilot:
     def retire(self) -> None:
         """Let it take no new jobs, to be given back once nothing is left on it."""
         self._retired_s = boot_s()
-        self._leaving = self._leaving or f"its pilot {self.job} was idle"
+        self.leaving = self.leaving or f"its pilot {self.job} was idle"
 
     @property
     def retired(self) -> bool:
@@ -256,9 +264,11 @@ class _Pilot:
         return self._ends_s is not None and boot_s() > self._ends_s - drain_s
 
     def _note(self, found: Allocation | None) -> None:
+        had_nodes = self.known is not None and self.known.running
         self.known = found or self.known
-        if (found is None or found.ending) and not self._leaving:
-            self._leaving = f"its pilot {self.job} was taken back"
+        if found is None or found.ending or (had_nodes and not found.running):
+            self._taken = True
+            self.leaving = self.leaving or f"its pilot {self.job} was taken back"
 
     @property
     def left(self) -> bool:
@@ -276,37 +286,13 @@ class _Pilot:
         self._note(found)
         return found is None or not found.running or node not in found.nodes
 
-    def nodes(self, token: str) -> dict[str, NodeAddress]:
-        """Return where its agents are."""
-        self._read_announcements()
-        if self.left:
-            return {}
-        return {
-            node: NodeAddress(told.address, told.port, token, leaving=self._leaving)
-            for node, (_, told) in self._read.items()
-        }
-
-    def awaited(self) -> Sequence[str]:
-        """Return what of it has no agent yet, each in a few words."""
+    def awaited(self, seen: Collection[str]) -> Sequence[str]:
+        """Return what of it has no agent yet but for the nodes seen, each in a few words."""
         if self.known is None:
-            return [f"pilot {self.job}"]
+            return [] if seen else [f"pilot {self.job}"]
         if not self.known.running:
             return [f"pilot {self.job} ({self.known.state}: {self.known.reason})"]
-        return [] if self.left else [n for n in self.known.nodes if n not in self._read]
-
-    @property
-    def announced(self) -> Collection[str]:
-        """The nodes that have had an agent."""
-        return self._read.keys()
-
-    def _read_announcements(self) -> None:
-        for path in self._files.glob("*.json"):
-            with suppress(OSError, InputError):
-                changed = path.stat().st_mtime_ns
-                if self._read.get(path.stem, (0, None))[0] != changed:
-                    told = _Announced.from_data(read_data(path), str(path))
-                    # Another one: several threads may be going through the one before.
-                    self._read = {**self._read, path.stem: (changed, told)}
+        return [] if self.left else [node for node in self.known.nodes if node not in seen]
 
 
 class SlurmFinder:
@@ -329,55 +315,65 @@ class SlurmFinder:
         self._files = directory / "slurm"
         self._files.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._asked = asked
-        self._token = self._own_token()
         self._kept = self._read()
-        self._pilots = [self._pilot(job) for job in self._kept.pilots]
+        self._pilots = [_Pilot(job) for job in self._kept.pilots]
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._lacking, self._busy = 0, frozenset[str]()
         self._over: dict[str, tuple[float, str]] = {}
         self._again_s, self._submitted_s = 0.0, 0.0
-        self._calls = HttpCalls()
+        self._head = self._place_of_head()
+        make_secrets(self._files)
+        # The head lets nobody in without the token that was made for it.
+        plan = RayPlan(address=self._head, pool=asked.pool, resource=RESOURCE, open=True)
+        env = environment(self._files, self._files, host_and_port(self._head)[0])
+        self._ray = RayFinder(directory / "nodes", plan, env)
 
     def start(self) -> None:
-        """Have a pilot, and wait a while until it runs and its agents have announced themselves.
+        """Have a head and a pilot, and wait for neither: nodes join when Ray tells of them.
 
-        Where agents are known, nothing waits for Slurm: their leases would lapse meanwhile. A pilot
-        that waits for long in Slurm's queue is not waited for: its nodes join when it runs.
+        Where agents are known, nothing waits for Slurm: their leases would lapse meanwhile.
 
         Raises
         ------
         SlurmError
             When Slurm refuses, or does not answer.
         UnsupportedError
-            When the allocation is over.
+            When the allocation is over, or Ray is not installed.
         """
-        if self._asked.job in (None, *self._kept.pilots) and self.nodes():
-            self._keep_agents_from_here()
-        else:
-            self._begin()
-            if self._has_begun():
-                self._await_agents()
+        self._ray.begin()
+        self._keep_head()
+        job = self._asked.job
+        known = self._kept.pilots and self._ray.had_nodes()
+        if not known or job not in (None, *self._kept.pilots):
+            if job is not None and allocation(job) is None:
+                raise UnsupportedError(f"there is no allocation {job} in Slurm (any more)")
+            if job is not None and job not in self._kept.pilots:
+                self._add(job)
+            self._look()
+        if job is not None:
+            self._start_beside(f"pilot-{job}", [*self._command(), "--job", job])
         threading.Thread(target=self._follow, name="watches pilots", daemon=True).start()
 
     def call(self, node: str, method: str, body: str) -> Future[str]:
         """Have the agent of a node answer a call."""
-        where = self._addresses().get(node)
-        return self._calls.call(where, method, body) if where else no_answer(_UNKNOWN)
+        seen = self._ray.nodes().get(node)
+        if seen is not None and self._pilot_of(seen) is None:
+            return no_answer(_LET_GO)
+        return self._ray.call(node, method, body)
 
     def nodes(self) -> Mapping[str, Sighted]:
-        """Return the nodes that have announced themselves."""
-        known = self._addresses().items()
-        return {node: Sighted(where.rack, where.leaving) for node, where in known}
+        """Return the nodes of pilots that are not let go, as far as Ray has told of them."""
+        found = ((node, self._pilot_of(seen)) for node, seen in self._ray.nodes().items())
+        return {node: Sighted(leaving=pilot.leaving) for node, pilot in found if pilot}
 
-    def _addresses(self) -> Mapping[str, NodeAddress]:
-        """Return where agents are; in a newer pilot before an older."""
+    def _pilot_of(self, seen: Sighted) -> _Pilot | None:
         with self._lock:
-            pilots = [*self._pilots]
-        found: dict[str, NodeAddress] = {}
-        for pilot in pilots:
-            found |= pilot.nodes(self._token)
-        return found
+            found = (pilot for pilot in self._pilots if pilot.job == seen.pilot)
+            return next((pilot for pilot in found if not pilot.left), None)
+
+    def _nodes_of(self, pilot: _Pilot) -> set[str]:
+        return {node for node, seen in self._ray.nodes().items() if seen.pilot == pilot.job}
 
     def taken_back(self, node: str) -> str:
         """Tell why a job that failed on a node just now was most likely ended by Slurm.
@@ -386,7 +382,7 @@ class SlurmFinder:
         """
         with self._lock:
             over_s, job = self._over.get(node, (-LEAVE_S, ""))
-            pilots = [pilot for pilot in self._pilots if node in pilot.announced]
+            pilots = [pilot for pilot in self._pilots if node in self._nodes_of(pilot)]
         if boot_s() < over_s + LEAVE_S:
             return f"its pilot {job} was taken back"
         if pilots and all(pilot.ends(node) for pilot in pilots):
@@ -397,7 +393,7 @@ class SlurmFinder:
         """Return the pilots that have not begun, and the nodes of others without an agent yet."""
         with self._lock:
             pilots = [*self._pilots]
-        told = [what for pilot in pilots for what in pilot.awaited()]
+        told = [what for pilot in pilots for what in pilot.awaited(self._nodes_of(pilot))]
         more = self._asked.pilots[1] - max(self._asked.pilots[0], len(pilots))
         if more > 0:
             told.append(f"{more} more pilot{'' if more == 1 else 's'}, when jobs lack devices")
@@ -408,41 +404,38 @@ class SlurmFinder:
         self._lacking, self._busy = lacking, frozenset(busy)
 
     def close(self) -> None:
-        """Look no more; pilots, agents and their jobs run on."""
+        """Look no more; pilots, agents and their jobs run on, and the head for a while."""
         self._closing.set()
-        self._calls.close()
+        self._ray.close()
 
-    # The start.
+    # The head.
 
-    def _has_begun(self) -> bool:
-        """Wait until the newest pilot runs, but not for long."""
-        until_s = boot_s() + QUEUE_S
-        while boot_s() < until_s and (self._pilots or self._asked.pilots[0]):
-            if (pilot := self._newest()).known and pilot.known.running:
-                return True
-            time.sleep(_LOOK_S / 4)
-            self._look()
-        return False
+    def _place_of_head(self) -> str:
+        """Return where the head is: where it was, unless this is another machine."""
+        path, host = self._files / "head", self._asked.head
+        with suppress(OSError, ValueError):
+            known = path.read_text().strip()
+            if host in (None, host_and_port(known)[0]) and _is_ours(host_and_port(known)[0]):
+                return known
+        host = host or address_towards(controller())
+        ports = (secrets.choice(_PORTS) for _ in range(_TRIES))
+        port = next((port for port in ports if _is_ours(host, port)), None)
+        if port is None:
+            raise InputError("head must be an address of this machine", _FLAG, host)
+        write_text(path, f"{host}:{port}\n")
+        return f"{host}:{port}"
 
-    def _await_agents(self) -> None:
-        until_s = boot_s() + BEGIN_S
-        while any(pilot.awaited() for pilot in self._pilots) and boot_s() < until_s:
-            time.sleep(0.1)
+    def _keep_head(self) -> None:
+        """Start the program of the head, unless it runs."""
+        command = (*module_command(_HEAD), "--files", str(self._files), "--address", self._head)
+        self._start_beside("head", command)
 
     # Pilots.
-
-    def _begin(self) -> None:
-        job = self._asked.job
-        if job is not None and allocation(job) is None:
-            raise UnsupportedError(f"there is no allocation {job} in Slurm (any more)")
-        if job is not None and job not in self._kept.pilots:
-            self._add(job)
-        self._look()
-        self._keep_agents_from_here()
 
     def _follow(self) -> None:
         while not self._closing.wait(_LOOK_S):
             try:
+                self._keep_head()
                 self._look()
             except SlurmError as error:
                 _log.warning("pilots: %s", error)
@@ -455,6 +448,8 @@ class SlurmFinder:
             if pilot.look():
                 _log.warning("pilot %s is over", pilot.job)
                 self._drop(pilot)
+                if pilot.requeued:
+                    self._add(pilot.job)
         if self._asked.job is None:
             self._grow_or_shrink()
         elif not self._pilots:
@@ -463,11 +458,13 @@ class SlurmFinder:
     def _grow_or_shrink(self) -> None:
         """Have as many pilots as jobs need, one more at a time, between the least and the most."""
         for pilot in self._pilots:
-            runs = not self._busy.isdisjoint(pilot.announced)
+            runs = not self._busy.isdisjoint(self._nodes_of(pilot))
             pilot.weigh(runs or (bool(self._lacking) and not pilot.drained))
         taking = [pilot for pilot in self._pilots if not pilot.drained]
         least, most = self._asked.pilots
-        short = self._lacking > 0 and not any(pilot.awaited() for pilot in taking)
+        short = self._lacking > 0 and not any(
+            pilot.awaited(self._nodes_of(pilot)) for pilot in taking
+        )
         if len(taking) < least or (short and len(taking) < most):
             self._submit()
         for pilot in taking[least:]:
@@ -493,7 +490,7 @@ class SlurmFinder:
             within_s=60.0,
         )
         self._add(job.strip().partition(";")[0])
-        self._newest().look()
+        self._pilots[-1].look()
 
     def _script(self) -> Path:
         path = self._files / "pilot.sh"
@@ -504,22 +501,17 @@ class SlurmFinder:
         scratch = ("--scratch", self._asked.scratch) if self._asked.scratch else ()
         return (
             *(*module_command(_PILOT), "--files", str(self._files)),
-            *("--token-file", str(self._files / "token"), "--name", self._kept.name),
-            *("--pool", self._asked.pool, *scratch),
+            *("--name", self._kept.name, "--pool", self._asked.pool, *scratch),
         )
 
-    def _keep_agents_from_here(self) -> None:
-        """Start the program of a pilot that is not our own, unless an earlier service has."""
-        job = self._asked.job
-        if job is None:
-            return
-        lock = os.open(self._files / f"pilot-{job}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    def _start_beside(self, name: str, command: Sequence[str]) -> None:
+        """Start a program that outlives the service, unless it runs: it keeps a lock."""
+        lock = os.open(self._files / f"{name}.lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            with (self._files / f"pilot-{job}.log").open("ab") as log:
-                # It has the lock as long as it runs.
+            with (self._files / f"{name}.log").open("ab") as log:
                 subprocess.Popen(
-                    [*self._command(), "--job", job],
+                    command,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
@@ -527,29 +519,21 @@ class SlurmFinder:
                     pass_fds=[lock],
                 )
         except BlockingIOError:
-            pass  # an earlier service has started it, and it still runs
+            pass
         finally:
             os.close(lock)
 
-    def _newest(self) -> _Pilot:
-        if not self._pilots:
-            raise UnsupportedError("the pilot has ended before it began (see its log)")
-        return self._pilots[-1]
-
     # What is kept over restarts.
-
-    def _pilot(self, job: str) -> _Pilot:
-        return _Pilot(job, self._files / job)
 
     def _add(self, job: str) -> None:
         with self._lock:
-            self._pilots.append(self._pilot(job))
+            self._pilots.append(_Pilot(job))
         self._keep()
 
     def _drop(self, pilot: _Pilot) -> None:
         with self._lock:
             self._pilots.remove(pilot)
-            for node in pilot.announced:
+            for node in self._nodes_of(pilot):
                 self._over[node] = (boot_s(), pilot.job)
         self._keep()
 
@@ -565,10 +549,10 @@ class SlurmFinder:
         write_data(kept.to_data(), path)
         return kept
 
-    def _own_token(self) -> str:
-        path = self._files / "token"
-        with suppress(FileExistsError):
-            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(file, "w") as stream:
-                stream.write(secrets.token_hex(16))
-        return path.read_text(encoding="ascii").strip()
+
+def _is_ours(host: str, port: int = 0) -> bool:
+    """Tell whether an address is one of this machine's, and a port there is free."""
+    with suppress(OSError), socket.socket() as one:
+        one.bind((host, port))
+        return True
+    return False

@@ -1,39 +1,32 @@
-"""The program of a pilot's step on one node: an agent, started again whenever it dies.
+"""The program of a pilot's step on one node: Ray, which joins the head of the service.
 
-It says where its agent answers in a file of the service's directory. Should it die itself, its
-agent dies with it, and the step; jobs run on, as far as Slurm lets them, until their lease lapses.
+Should it die itself, Ray dies with it, and so does the agent; jobs run on, as far as Slurm lets
+them, until their lease lapses.
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
-import ipaddress
 import json
 import os
 import signal
-import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
 
-from dovetail.executor.live.clock import boot_s
+from dovetail.executor.live.nodes.ray_agent import OWN_DIRECTORY, OWN_POOL
+from dovetail.executor.live.nodes.ray_finding import host_and_port, unreachable
 from dovetail.executor.live.nodes.slurm_gpus import within_allocation
+from dovetail.executor.live.nodes.slurm_ray import (
+    RESOURCE,
+    address_towards,
+    environment,
+    keep,
+    ray_start,
+)
 from dovetail.executor.live.pools.run_files import PASS_THROUGH
-from dovetail.executor.live.pools.shim import PR_SET_PDEATHSIG
-from dovetail.instances._children import module_command
 from dovetail.instances.errors import DovetailError, InputError
-from dovetail.instances.files import write_data
-
-_AGENT: Final = "dovetail.executor.live.nodes.serving"
-_PAUSE_S: Final = 0.2
-_MOST_PAUSE_S: Final = 30.0
-_STEADY_S: Final = 60.0
-_LAST_WORDS_S: Final = 2.0
-_LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def own_directory(root: Path, name: str) -> Path:
@@ -52,87 +45,55 @@ def own_directory(root: Path, name: str) -> Path:
     return directory
 
 
-def keep_agent(command: Sequence[str], announcement: Path) -> None:
-    """Keep an agent, and say in a file where it answers; it never returns.
+def keep_node(files: Path, node: str, pilot: str, own: Mapping[str, str]) -> None:
+    """Have this node in the cluster of a service; it never returns.
 
     Parameters
     ----------
-    command : sequence of str
-        Starts the agent, which prints one JSON line when it answers.
-    announcement : path
-        The file.
+    files : path
+        The service's, which all nodes see.
+    node, pilot : str
+        What Slurm calls them.
+    own : mapping of str to str
+        Variables for its agent.
     """
-    pause_s = _PAUSE_S
-    while True:
-        begun_s = boot_s()
-        with subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, preexec_fn=_die_with_parent
-        ) as agent:
-            try:
-                _announce(agent, announcement)
-                agent.wait()
-            finally:
-                _end(agent)
-        steady = boot_s() - begun_s > _STEADY_S
-        pause_s = _PAUSE_S if steady else min(2 * pause_s, _MOST_PAUSE_S)
-        time.sleep(pause_s)
 
+    def start(folder: Path) -> tuple[Sequence[str], Mapping[str, str]] | None:
+        # A service that was started on another machine has its head there.
+        head = (files / "head").read_text().strip()
+        if unreachable(head):
+            return None
+        address = address_towards(host_and_port(head)[0])
+        labels = f"--labels=node={node},pilot={pilot}"
+        resources = f"--resources={json.dumps({RESOURCE: 1})}"
+        return (
+            ray_start(address, folder, f"--address={head}", labels, resources),
+            {**environment(files, folder, address), **own},
+        )
 
-def _announce(agent: subprocess.Popen[bytes], announcement: Path) -> None:
-    line = agent.stdout.readline() if agent.stdout else b""
-    if line:
-        write_data(json.loads(line), announcement)
-
-
-def _end(agent: subprocess.Popen[bytes]) -> None:
-    """End an agent; what it has not told in time, the next one tells."""
-    agent.terminate()
-    try:
-        agent.wait(_LAST_WORDS_S)
-    except subprocess.TimeoutExpired:
-        agent.kill()
-
-
-def _die_with_parent() -> None:
-    _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-
-
-def listens_at(address: str) -> str:
-    """Return where an agent listens that others reach at an address.
-
-    A name may mean the loopback on its own machine, so that every interface is listened at.
-    """
-    try:
-        return str(ipaddress.ip_address(address))
-    except ValueError:
-        return "0.0.0.0"
+    keep(start, lambda: True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Keep the agent of a node."""
+    """Keep the Ray of a node."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--node", required=True)
-    parser.add_argument("--address", required=True)
     parser.add_argument("--files", type=Path, required=True)
-    parser.add_argument("--token-file", required=True)
     parser.add_argument("--name", required=True)
     parser.add_argument("--pool", required=True)
     parser.add_argument("--scratch")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     root = Path(os.path.expandvars(options.scratch or tempfile.gettempdir()))
+    node, pilot = os.environ["SLURMD_NODENAME"], os.environ["SLURM_JOB_ID"]
     try:
-        command = (
-            *module_command(_AGENT),
-            *("--directory", str(own_directory(root, options.name) / options.node)),
-            *("--pool", within_allocation(options.pool, os.environ)),
-            *("--listen", f"{listens_at(options.address)}:0", "--address", options.address),
-            *("--token-file", options.token_file),
-        )
+        own = {
+            OWN_DIRECTORY: str(own_directory(root, options.name) / node),
+            OWN_POOL: within_allocation(options.pool, os.environ),
+        }
+        keep_node(options.files, node, pilot, own)
     except DovetailError as error:
         print(f"dovetail: {error}", file=sys.stderr)
         return 2
-    keep_agent(command, options.files / f"{options.node}.json")
     return 0
 
 

@@ -52,7 +52,8 @@ class Bench(NamedTuple):
                     *("--directory", str(self.home)),
                     *options,
                 ],
-                env=self.slurm.env,
+                # Ray's files are below its own folder, and go with it.
+                env={**self.slurm.env, "TMPDIR": str(self.home)},
                 stdout=log,
                 stderr=log,
             )
@@ -60,7 +61,14 @@ class Bench(NamedTuple):
             lambda: "serving the slurm pool" in path.read_text() or process.poll() is not None
         )
         assert process.poll() is None, path.read_text()
+        if "pilots=" not in pool and "hold=" not in pool:
+            wait_until(lambda: not self.awaited(), "all nodes")
         return process
+
+    def awaited(self):
+        """Tell whether any node has not answered yet."""
+        with self.client() as client:
+            return "awaited" in client.service().notice
 
     @contextmanager
     def serving(self, pool=PILOT, *options):
@@ -124,7 +132,11 @@ class Bench(NamedTuple):
         """Print what happened, for a test that fails."""
         for entry in read_events(self.home):
             print(str(entry.event)[:200])
-        for log in [*self.home.glob("*.log"), *self.home.glob("slurm/**/*.log")]:
+        for log in [
+            *self.home.glob("*.log"),
+            *self.home.glob("slurm/*.log"),
+            *self.home.glob("slurm/[0-9]*/*.log"),
+        ]:
             print(log.name, log.read_text())
 
     def pilot(self):

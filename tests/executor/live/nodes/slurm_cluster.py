@@ -197,17 +197,25 @@ class _free_ports(ExitStack):  # noqa: N801 - used as a function
 
 
 def agents_on(node: str, home: Path) -> list[psutil.Process]:
-    """Return the agents that keep the jobs of a node below a folder."""
-    return [p for p in psutil.process_iter() if _is_agent(p, node, home)]
+    """Return the agents that keep the jobs of a node below a folder: they lock its directory."""
+    locks = [path.stat().st_ino for path in home.glob(f"scratch/*/{node}/lock")]
+    found = []
+    for line in Path("/proc/locks").read_text().splitlines():
+        fields = line.split()
+        if fields[1] == "FLOCK" and any(fields[5].endswith(f":{inode}") for inode in locks):
+            with suppress(psutil.Error):
+                found.append(psutil.Process(int(fields[4])))
+    return found
 
 
-def _is_agent(process: psutil.Process, node: str, home: Path) -> bool:
-    with suppress(psutil.Error):
-        words = process.cmdline()
-        return "dovetail.executor.live.nodes.serving" in words and any(
-            word.startswith(str(home)) and word.endswith(f"/{node}") for word in words
-        )
-    return False
+def head_beside(home: Path) -> psutil.Process | None:
+    """Return the program of the head that a service of a folder has; Ray ends with it."""
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            words = process.cmdline()
+            if "dovetail.executor.live.nodes.slurm_head" in words and f"{home}/slurm" in words:
+                return process
+    return None
 
 
 def processes_on(slurm: SlurmCluster, node: str, home: Path) -> list[psutil.Process]:

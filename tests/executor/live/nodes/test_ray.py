@@ -190,9 +190,13 @@ def test_a_head_with_storage_may_die_and_come_back(ray):
     pids = gang.view.pids
     ray.cluster.kill_head()
     assert Gang(ray, "meanwhile", 1).wait_for_start().finish().runs == 1
-    ray.cluster.start_head()
+    # A service that starts meanwhile has its agents as soon as the head is back.
     ray.restart()
-    wait_until(lambda: gang.view.pids == pids and len(ray.usable()) == 3, ray.log())
+    ray.cluster.start_head()
+    timed(
+        "head started until a service from before has its jobs",
+        lambda: gang.view.pids == pids and len(ray.usable()) == 3,
+    )
     old = ray.cluster.agent(1)
     ray.cluster.kill_agent(1)
     timed(

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import re
+import socket
+import subprocess
+from contextlib import suppress
+
+import psutil
 import pytest
 
 from dovetail.executor.live.journal import read_events
-from tests.executor.live.waiting import wait_until
+from dovetail.executor.live.nodes.ray_finding import RayPlan
+from dovetail.executor.live.nodes.slurm_ray import environment, ray_start
+from dovetail.instances._children import module_command
+from tests.executor.live.waiting import LIMIT_S, wait_until
 
 from .slurm_bench import PATIENT_POOL, PILOT
 from .slurm_bench import bench as bench
@@ -82,14 +92,75 @@ def test_an_allocation_that_exists_is_used_by_one_service_after_the_other(bench)
         (bench.home / "go").touch()
         bench.wait_for([name], "finished")
         steps = bench.slurm.ask("squeue", "-h", "-s", "-j", job, "-o", "%j %N").splitlines()
-    assert sorted(line for line in steps if "agent" in line) == [
-        "dovetail-agent n1",
-        "dovetail-agent n2",
-    ]
+    assert "dovetail-nodes n[1-2]" in steps
     assert set(bench.starts().values()) == {1}
-    told = bench.slurm.ask("scontrol", "show", "job", job)
-    assert (bench.home / "slurm" / "token").read_text() not in told
-    assert (bench.home / "slurm" / "token").stat().st_mode & 0o077 == 0
+
+
+def test_who_has_not_the_token_gets_nothing_from_head_or_nodes(bench):
+    """The last of them has all but the token, which lies where nobody else can read it."""
+    files = bench.home / "slurm"
+    with bench.serving(PILOT.replace("nodes=3", "nodes=1")):
+        told = bench.slurm.ask("scontrol", "show", "job", bench.pilot())
+        shown = "".join(" ".join(process.cmdline()) for process in rays(bench.home))
+        ports = {port for process in rays(bench.home) for port in listening(process)}
+        assert len(ports) > 5
+        for port in ports:
+            for said in (b"POST /exchange HTTP/1.1\r\n\r\n", b'{"id": 1}\n' + bytes(1000)):
+                assert b"dovetail" not in answered(port, said)
+        token = (files / "token").read_text()
+        assert token not in told + shown
+        assert files.stat().st_mode & 0o077 == 0
+        assert {(files / name).stat().st_mode & 0o077 for name in ("token", "ca.key")} == {0}
+        head = (files / "head").read_text().strip()
+        env = environment(files, files, head.partition(":")[0])
+        for lacking in (
+            {"RAY_AUTH_MODE": "disabled"},
+            {"RAY_AUTH_TOKEN_PATH": "/dev/null", "RAY_AUTH_TOKEN": "0" * 64},
+        ):
+            plan = RayPlan(address=head, open=True).model_dump_json()
+            driver = subprocess.run(
+                module_command("dovetail.executor.live.nodes.ray_driver"),
+                input=f"{plan}\n",
+                env={**env, **lacking},
+                capture_output=True,
+                text=True,
+                timeout=LIMIT_S,
+            )
+            assert json.loads(driver.stdout)["trouble"].startswith("the cluster wants its token")
+            joins = subprocess.run(
+                ray_start("127.0.0.2", bench.home / "r", f"--address={head}"),
+                env={**env, **lacking},
+                capture_output=True,
+                timeout=LIMIT_S,
+            )
+            assert joins.returncode != 0
+        bench.wait_for(bench.submit("true"), "finished")
+
+
+def rays(home):
+    """Return the processes of Ray, on the head and on nodes."""
+    return [
+        process
+        for process in psutil.process_iter()
+        if re.search(r"/ray/core/|ray::|dashboard", " ".join(process.cmdline()))
+        and str(home) in process.environ().get("RAY_AUTH_TOKEN_PATH", "")
+    ]
+
+
+def listening(process):
+    found = process.net_connections("tcp")
+    return [(one.laddr.ip, one.laddr.port) for one in found if one.status == "LISTEN"]
+
+
+def answered(where, said):
+    """Return what something answers a stranger."""
+    with socket.create_connection(where, 5) as stranger:
+        stranger.settimeout(2)
+        with suppress(OSError):
+            stranger.sendall(said)
+            stranger.shutdown(socket.SHUT_WR)
+            return stranger.recv(4096)
+    return b""
 
 
 @pytest.mark.long

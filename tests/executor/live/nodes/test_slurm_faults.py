@@ -6,7 +6,6 @@ the third, while brief ones wait. Times are printed (``pytest -s``), and in docs
 
 from __future__ import annotations
 
-import json
 import time
 from typing import NamedTuple
 
@@ -14,15 +13,13 @@ import psutil
 import pytest
 
 from dovetail.executor.live.clock import boot_s
-from dovetail.instances.files import write_data
 from tests.executor.live.waiting import LIMIT_S, wait_until
 
-from .proxy import Proxy
 from .slurm_bench import PATIENT_POOL, PILOT, POOL, report
 from .slurm_bench import bench as bench
 from .slurm_bench import running_slurm as running_slurm
 from .slurm_bench import slurm as slurm
-from .slurm_cluster import NODES, agents_on, freeze, go_on, stand_still
+from .slurm_cluster import NODES, agents_on, freeze, go_on, head_beside, stand_still
 from .witness import assert_one_after_the_other, copies, left_running, runs_of, witness
 
 LEASES = [pytest.param(5, id="short"), pytest.param(15, marks=pytest.mark.long, id="usual")]
@@ -99,7 +96,7 @@ def finish(bench, load, frozen=False):
 
 
 def test_what_may_die_while_jobs_run_on(bench):
-    """A controller, an agent, a slurmd and slurmctld, one after the other; all processes go on."""
+    """Controller, agent, head, slurmd and slurmctld, one after the other; all processes go on."""
     service = bench.start(PATIENT)
     load = submitted(bench)
     before = alive(bench, load)
@@ -120,6 +117,19 @@ def test_what_may_die_while_jobs_run_on(bench):
     report("agent killed: another has its jobs", begun_s)
     assert alive(bench, load) == before
 
+    begun_s = time.monotonic()
+    head = head_beside(bench.home)
+    head.kill()
+    wait_until(lambda: head_beside(bench.home) not in (head, None), "another head")
+    assert alive(bench, load) == before
+    (agent,) = agents_on("n2", bench.home)
+    agent.kill()
+    wait_until(lambda: [p for p in agents_on("n2", bench.home) if p != agent], "an agent")
+    report("head killed, then an agent: the next head has started another", begun_s)
+    wait_until(lambda: not any(sick(bench, node) for node in NODES), "all nodes")
+    report("and the controller has reached it", begun_s)
+    assert alive(bench, load) == before
+
     bench.slurm.kill("n2")
     assert alive(bench, load) == before
     bench.slurm.kill("slurmctld")
@@ -134,6 +144,42 @@ def test_what_may_die_while_jobs_run_on(bench):
     assert {bench.job(job).runs for job in load.held} == {1}
     service.terminate()
     service.wait(LIMIT_S)
+
+
+def test_a_head_that_is_killed_with_its_controller(bench):
+    first = bench.start(PATIENT)
+    load = submitted(bench)
+    before = alive(bench, load)
+    begun_s = time.monotonic()
+    first.kill()
+    head_beside(bench.home).kill()
+    first.wait()
+    with bench.serving(PATIENT):
+        wait_until(lambda: {*bench.job(load.gang).pids} == before[load.gang], "the gang")
+        wait_until(lambda: not any(sick(bench, node) for node in NODES), "all nodes")
+        report("head and controller killed: the same processes", begun_s)
+        assert alive(bench, load) == before
+        finish(bench, load)
+        assert {bench.job(job).runs for job in load.held} == {1}
+    assert len(bench.slurm.ask("squeue", "-h").splitlines()) == 1
+
+
+@pytest.mark.long
+def test_a_raylet_that_is_killed_is_started_again_within_the_lease(bench):
+    with bench.serving():
+        load = submitted(bench)
+        before = alive(bench, load)
+        (agent,) = agents_on("n2", bench.home)
+        begun_s = time.monotonic()
+        raylet = agent.parent()
+        assert "raylet/raylet" in raylet.cmdline()[0]
+        raylet.kill()
+        wait_until(lambda: [p for p in agents_on("n2", bench.home) if p != agent], "an agent")
+        report("raylet killed: another has an agent", begun_s)
+        wait_until(lambda: not any(sick(bench, node) for node in NODES), "all nodes")
+        assert alive(bench, load) == before
+        finish(bench, load)
+        assert {bench.job(job).runs for job in load.held} == {1}
 
 
 @pytest.mark.long
@@ -211,6 +257,21 @@ def test_a_pilot_that_is_cancelled_is_asked_for_again_and_its_jobs_go_on_there(b
 
 
 @pytest.mark.long
+def test_a_pilot_that_slurm_requeues_takes_its_jobs_again(bench):
+    with bench.serving():
+        load = submitted(bench, stubborn=False, retries=0)
+        pilot = bench.pilot()
+        bench.slurm.ask("scontrol", "requeue", pilot)
+        wait_until(lambda: any(sick(bench, node) for node in NODES), "nodes are missed")
+        bench.slurm.ask("scontrol", "update", f"JobId={pilot}", "StartTime=now")
+        wait_until(lambda: not any(sick(bench, node) for node in NODES), "it runs again")
+        assert bench.pilot() == pilot
+        alive(bench, load)
+        assert {bench.job(job).runs for job in load.held} <= {1, 2}
+        finish(bench, load)
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("lease_s", LEASES)
 def test_a_node_that_stands_still_comes_too_late(bench, lease_s):
     """All processes of a node are stopped, and go on when its jobs run elsewhere."""
@@ -261,28 +322,6 @@ def test_a_node_whose_processes_are_all_killed(bench):
         finish(bench, load)
 
 
-@pytest.mark.parametrize("lease_s", LEASES)
-@pytest.mark.long
-def test_a_link_that_is_cut_ends_its_jobs_before_they_run_elsewhere(bench, lease_s):
-    """What controller and agent send each other is lost; all else goes on as it was."""
-    with bench.serving(with_lease(lease_s)):
-        load = submitted(bench)
-        node = other_node(bench, load)
-        proxy = between(bench, node)
-        time.sleep(3)
-        proxy.cut = True
-        begun_s = boot_s()
-        lost_and_again(bench, load, node, f"link cut (lease {lease_s} s)", begun_s)
-        proxy.cut = False
-        healed_s = boot_s()
-        wait_until(lambda: not sick(bench, node), "it takes jobs again")
-        print(f"link mended: its node takes jobs after {boot_s() - healed_s:.1f} s")
-        finish(bench, load)
-        (later,) = bench.submit_program(witness(bench.home), 3)
-        bench.wait_for([later], "finished")
-        proxy.close()
-
-
 @pytest.mark.long
 def test_an_agent_that_hangs_loses_its_node(bench):
     with bench.serving():
@@ -298,15 +337,6 @@ def test_an_agent_that_hangs_loses_its_node(bench):
 def other_node(bench, load):
     """Return a node of the gang on which the script of the pilot does not run."""
     return max(copy.node for copy in copies(bench.home, load.gang))
-
-
-def between(bench, node):
-    """Return a link between the controller and an agent: announced is that."""
-    path = bench.home / "slurm" / bench.pilot() / f"{node}.json"
-    announced = json.loads(path.read_text())
-    proxy = Proxy((announced["address"], announced["port"]))
-    write_data(announced | {"address": "127.0.0.1", "port": proxy.port}, path)
-    return proxy
 
 
 def lost_and_again(bench, load, node, fault, begun_s):

@@ -1,18 +1,22 @@
 """What a Slurm pool is asked for, and which GPUs of a node it may use; no Slurm is needed."""
 
 import os
+import socket
 import subprocess
 import sys
+import time
 
 import pytest
 
+from dovetail.executor.live.nodes.ray_finding import unreachable
 from dovetail.executor.live.nodes.slurm_commands import SlurmError, seconds, slurm
 from dovetail.executor.live.nodes.slurm_finder import Asked, asked_for
 from dovetail.executor.live.nodes.slurm_gpus import within_allocation
-from dovetail.executor.live.nodes.slurm_node import listens_at, own_directory
+from dovetail.executor.live.nodes.slurm_node import own_directory
+from dovetail.executor.live.nodes.slurm_ray import address_towards, make_secrets
 from dovetail.instances.errors import InputError, UnsupportedError
 from tests.executor.live.injected_nvml import injected
-from tests.executor.live.waiting import LIMIT_S
+from tests.executor.live.waiting import LIMIT_S, wait_until
 
 
 @pytest.mark.parametrize(
@@ -20,7 +24,7 @@ from tests.executor.live.waiting import LIMIT_S
     [
         ("12", Asked("12")),
         ("", Asked("99")),
-        ("12,lease=5", Asked("12", lease_s=5.0)),
+        ("12,lease=5,head=10.0.0.1", Asked("12", lease_s=5.0, head="10.0.0.1")),
         ("12,pool=cpu:devices=1,shares=none", Asked("12", (), "cpu:devices=1,shares=none")),
         (
             "nodes=1,pilots=0..3,idle=60",
@@ -94,9 +98,10 @@ def test_only_gpus_of_the_step_are_used():
     assert within_allocation("cpu:devices=1", {}) == "cpu:devices=1"
 
 
-def test_an_agent_listens_where_others_reach_it():
-    assert listens_at("127.0.0.1") == "127.0.0.1"
-    assert listens_at("node7") == "0.0.0.0"
+def test_a_machine_is_known_by_the_address_that_others_see():
+    assert address_towards("127.0.0.9") == "127.0.0.2", "not what Ray would replace"
+    with pytest.raises(UnsupportedError, match=r"no-such-host\.invalid cannot be reached: "):
+        address_towards("no-such-host.invalid")
 
 
 def test_a_directory_that_others_own_is_refused(tmp_path):
@@ -106,6 +111,37 @@ def test_a_directory_that_others_own_is_refused(tmp_path):
     (tmp_path / "other" / name).symlink_to(tmp_path / "target")
     with pytest.raises(InputError, match="belongs to somebody else"):
         own_directory(tmp_path / "other", "x")
+
+
+_HEAD = """
+import sys
+from dovetail.executor.live.nodes import slurm_head
+slurm_head.STAY_S = 2.0
+sys.exit(slurm_head.main())
+"""
+
+
+def test_a_head_ends_some_time_after_its_service(tmp_path):
+    pytest.importorskip("ray", reason="needs the extra: pip install './dovetail[ray]'")
+    files = tmp_path / "slurm"
+    files.mkdir()
+    make_secrets(files)
+    service = subprocess.Popen(["sleep", "600"])
+    (tmp_path / "lock").write_text(str(service.pid))
+    with socket.socket() as free:
+        free.bind(("127.0.0.2", 0))
+        head = f"127.0.0.2:{free.getsockname()[1]}"
+    kept = subprocess.Popen(
+        [sys.executable, "-c", _HEAD, "--files", str(files), "--address", head],
+        stdout=subprocess.DEVNULL,
+    )
+    wait_until(lambda: not unreachable(head), "the head")
+    time.sleep(3)
+    assert kept.poll() is None, "as long as its service runs"
+    service.kill()
+    service.wait()
+    assert kept.wait(LIMIT_S) == 0
+    assert unreachable(head) == "[Errno 111] Connection refused"
 
 
 def test_serve_tells_in_a_line_that_there_is_no_slurm(tmp_path):
@@ -120,4 +156,4 @@ def test_serve_tells_in_a_line_that_there_is_no_slurm(tmp_path):
         timeout=LIMIT_S,
     )
     assert done.returncode == 2
-    assert done.stderr == "dovetail: sbatch cannot be run: No such file or directory\n"
+    assert done.stderr == "dovetail: scontrol cannot be run: No such file or directory\n"
