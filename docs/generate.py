@@ -219,6 +219,7 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "workload": "Jobs of one user and one workload are alike to predictors.",
         "workers": "Processes, one device each.",
         "priority": "`batch` or `latency`.",
+        "nice": "Its place among its owner's jobs: those of a lower one start first.",
         "gsla": "The largest slowdown that its owner accepts.",
         "state": "Where it stands.",
         "why": "Why it came there.",

@@ -19,6 +19,8 @@ _MEASURE = (
 MOST_ARRAY: Final = 10_000
 """Jobs of one array, as of any request."""
 
+MOST_NICE: Final = 20
+
 _DOCTOR = (
     "Tell what this machine has for live mode and what it lacks; exit status 0: jobs can share "
     "GPUs with SM shares, 3: without, 1: not at all."
@@ -264,6 +266,13 @@ def _submit(submit: argparse.ArgumentParser) -> None:
     )
     submit.add_argument("--priority", choices=("batch", "latency"), default="batch")
     submit.add_argument(
+        "--nice",
+        metavar="N",
+        type=_nice,
+        default=0,
+        help="your jobs of a lower N start first: -20 to 20 (default: 0)",
+    )
+    submit.add_argument(
         "--memory-mib", metavar="MIB", type=_finite, help="of a worker; becomes its limit"
     )
     submit.add_argument(
@@ -354,6 +363,13 @@ def _finite(text: str) -> float:
     if not math.isfinite(number):
         raise argparse.ArgumentTypeError(f"must be a finite number, got {text!r}")
     return number
+
+
+def _nice(text: str) -> int:
+    if not re.fullmatch(r"[+-]?\d{1,2}", text, re.ASCII) or abs(int(text)) > MOST_NICE:
+        rule = f"must be a whole number from -{MOST_NICE} to {MOST_NICE}, got {text!r}"
+        raise argparse.ArgumentTypeError(rule)
+    return int(text)
 
 
 def _changes(text: str) -> tuple[tuple[str, float], ...]:

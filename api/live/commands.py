@@ -302,6 +302,7 @@ def _job(options: Namespace) -> dict[str, Any]:
         "workers": options.workers,
         "weight": options.weight,
         "priority": options.priority,
+        "nice": options.nice,
         "retries": options.retries,
         "requeue": not options.no_requeue,
         "grace_s": options.grace,

@@ -274,7 +274,7 @@ def _facts(job: JobView, now_s: float, log: str) -> Iterator[tuple[str, str]]:
     if job.cwd:
         yield "folder", printable(job.cwd)
     yield "workload", job.workload
-    yield "workers", f"{job.workers}, {job.priority}"
+    yield "workers", f"{job.workers}, {job.priority}" + (f", nice {job.nice}" if job.nice else "")
     yield "gSLA", gsla(job.gsla, job.priority)
     yield "limits", _limits(job)
     yield "submitted", clock_time(job.submitted_s)

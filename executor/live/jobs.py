@@ -23,6 +23,9 @@ from dovetail.instances._record import (
 MOST_AFTER: Final = 1000
 """Jobs that one job may wait for the end of."""
 
+MOST_NICE: Final = 20
+"""Each of a user's levels costs a decision in every round, so they are few."""
+
 Index = Annotated[StrictInt, Field(ge=0, le=10**9)]
 
 UserId = Annotated[StrictInt, Field(ge=0, le=2**32 - 2)]
@@ -58,6 +61,9 @@ class JobSpec(Record):
         Ranks, one GPU each, started all or none.
     gsla, weight, priority
         As in an instance.
+    nice : int
+        Its place among its owner's jobs, as of processes under nice(1): those of a lower one
+        start first. Between users it says nothing.
     memory_mib : float, optional
         Memory of one rank's device, which becomes its limit. Where it is not given, the job runs
         alone until the profile of its workload tells it.
@@ -98,6 +104,7 @@ class JobSpec(Record):
     gsla: Annotated[float, Field(strict=True, ge=1, allow_inf_nan=False)] | None = None
     weight: Positive = 1.0
     priority: Literal["batch", "latency"] = "batch"
+    nice: Annotated[StrictInt, Field(ge=-MOST_NICE, le=MOST_NICE)] = 0
     memory_mib: Positive | None = None
     estimate_s: Positive | None = None
     walltime_s: Positive | None = None

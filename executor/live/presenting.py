@@ -61,6 +61,7 @@ def _job_view(
         workload=spec.workload,
         workers=spec.workers,
         priority=spec.priority,
+        nice=spec.nice,
         gsla=spec.gsla,
         state=job.state,
         why=job.why,

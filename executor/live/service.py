@@ -38,7 +38,7 @@ from dovetail.executor.live.commands import Command, Launch, Release, Stop
 from dovetail.executor.live.desk import BusyError, RefusedError, UnknownJobError
 from dovetail.executor.live.devices import Devices
 from dovetail.executor.live.events import AnyEvent
-from dovetail.executor.live.fair_share import turns, whom_they_wait_for, without_unfair_stops
+from dovetail.executor.live.fair_share import Precedence, turns, without_unfair_stops
 from dovetail.executor.live.first_looks import FirstLooks
 from dovetail.executor.live.jobs import JobSpec, Owner, Run
 from dovetail.executor.live.journal import JournalError
@@ -954,7 +954,7 @@ class Service:
             # What would let it start beside others or later is of no use while nobody may.
             waits = live.state in QUEUED
             lacks = self._lacks()
-            closed, before = waits and lacks.closed, lacks.before.get(live.spec.owner.uid, "")
+            closed, before = waits and lacks.closed, lacks.before.told(live)
         if waits and not live.barred:
             told = "\n".join(filter(None, [told, told_awaited(self._pool)]))
         if over or closed or live.barred:
@@ -986,7 +986,7 @@ class Service:
             if recent is not None:
                 return recent
             began = time.thread_time()
-            instance, before = self._round(), whom_they_wait_for(self._brain)
+            instance, before = self._round(), Precedence.of(self._brain)
             first = [start for starts, _ in self._first() for start in self._entered(starts)]
             policy = policy_named(self._policy.name)
             decision = asked(policy, self.state)
@@ -1000,7 +1000,7 @@ class Service:
                 self._policy.name,
                 objective_of(policy),
                 self._alone,
-                lambda job: before.get(self._brain.jobs[job].spec.owner.uid, ""),
+                lambda job: before.told(self._brain.jobs[job]),
                 self._pool.notice,
             )
             took_s = time.thread_time() - began

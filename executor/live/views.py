@@ -42,6 +42,7 @@ class JobView:
     workload: str
     workers: int
     priority: str
+    nice: int = 0
     gsla: float | None = None
     state: JobState
     why: str

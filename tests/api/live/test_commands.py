@@ -357,6 +357,7 @@ def test_a_plan_from_live(simulated, run, short_path):
         (("submit", "--walltime", "soon", "--", "x"), "must be a time like 90, 15m, 2h or 1d"),
         (("submit", "--gsla", "nan", "--", "x"), "--gsla: must be a finite number, got 'nan'"),
         (("submit", "--weight", "inf", "--", "x"), "--weight: must be a finite number"),
+        (("submit", "--nice", "21", "--", "x"), "--nice: must be a whole number from -20 to 20"),
         (("serve", "--watch", "warm_up_s=-3"), "with finite values >= 0, got 'warm_up_s=-3'"),
         (("submit", "--workers", "0", "--", "x"), "must be a whole number >= 1, got '0'"),
         (("submit",), "the following arguments are required: COMMAND"),

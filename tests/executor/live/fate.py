@@ -18,6 +18,7 @@ def _submitted(brain, rng):
         workload=rng.choice(["vision", "text"]),
         owner=rng.choice([ANN, BOB]),
         workers=rng.choice([1, 1, 2]),
+        nice=rng.choice([-1, 0, 0]),
         retries=rng.choice([0, 1, 2]),
         requeue=rng.random() < 0.8,
         after=_some_of(brain, rng),
