@@ -225,8 +225,13 @@ def _ids(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
 
 
+def _array(text: str) -> tuple[tuple[int, ...], int | None]:
+    """Return the indices of ``0-9,12,20-30:5%4``, each once, and how many may run at once."""
+    numbers, percent, most = text.partition("%")
+    return _indices(numbers), _number(1)(most) if percent else None
+
+
 def _indices(text: str) -> tuple[int, ...]:
-    """Return the numbers of ``0-9,12,20-30:5``, each once, in their order."""
     found: dict[int, None] = {}
     for part in text.split(","):
         said = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9})(?::([1-9]\d{0,8}))?)?", part.strip(), re.ASCII)
@@ -305,9 +310,10 @@ def _submit(submit: argparse.ArgumentParser) -> None:
     submit.add_argument(
         "--array",
         metavar="0-9,...",
-        type=_indices,
-        default=(),
-        help="a job for each number, which it finds in DOVETAIL_ARRAY_INDEX; 0-30:5: every fifth",
+        type=_array,
+        default=((), None),
+        help="a job for each number, which it finds in DOVETAIL_ARRAY_INDEX; 0-30:5: every fifth; "
+        "0-99%%4: four of them run at once, at most",
     )
     submit.add_argument(
         "--after",

@@ -46,7 +46,7 @@ def submit(options: Namespace) -> int:
         names = client.submit([job], options.key)
         told = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
         if not options.wait:
-            _tell({"ids": names} if options.array else {"id": names[0]}, told, options.json)
+            _tell({"ids": names} if options.array[0] else {"id": names[0]}, told, options.json)
             return 0
         print(f"dovetail: submitted {told}", file=sys.stderr)
         return max(_ended(_waited(client, name), options.json) for name in names)
@@ -286,8 +286,10 @@ def _job(options: Namespace) -> dict[str, Any]:
     """Return the job that the options describe, as ``JobSpec`` without its owner."""
     command = _utf8(options.job_command, "COMMAND")
     cwd = _utf8([os.path.abspath(options.cwd or os.getcwd())], "--cwd")[0]
+    indices, most_running = options.array
     given = {
         "name": options.name,
+        "most_running": most_running,
         "gsla": options.gsla,
         "memory_mib": options.memory_mib,
         "estimate_s": options.estimate,
@@ -307,7 +309,7 @@ def _job(options: Namespace) -> dict[str, Any]:
         "requeue": not options.no_requeue,
         "grace_s": options.grace,
         "public_log": options.public_log,
-        "array": options.array,
+        "array": indices,
         "after": options.after,
         "after_any": options.after_any,
         "held": options.hold,

@@ -34,7 +34,7 @@ _SAID: Final[Mapping[str, Any]] = MappingProxyType(
     {
         name: (field.annotation, field)
         for name, field in JobSpec.model_fields.items()
-        if name not in ("owner", "index")
+        if name not in ("owner", "index", "place")
     }
 )
 
@@ -68,7 +68,12 @@ class Submissions(Record):
         for k, job in enumerate(self.jobs):
             spec = _spec(job, owner, f"jobs[{k}]")
             indices: tuple[int, ...] = getattr(job, "array")  # noqa: B009 (made by create_model)
-            found += [spec.model_copy(update={"index": index}) for index in indices] or [spec]
+            if spec.most_running is not None and not indices:
+                raise InputError("needs array", f"jobs[{k}].most_running")
+            found += [
+                spec.model_copy(update={"index": index, "place": place})
+                for place, index in enumerate(indices)
+            ] or [spec]
         if len(found) > MOST_JOBS:
             rule = f"must be at most {MOST_JOBS} in one request, got {len(found)}"
             raise InputError(rule, "jobs")

@@ -128,6 +128,10 @@ class LiveJob:
         Who holds it, empty where it is not held.
     awaits : list of str
         The jobs that have to be over before it may start, and are not.
+    crowded : bool
+        Whether it waits as its array has as many jobs that hold devices or compete as it may.
+    competes_since_s : float
+        When it last began to compete for devices.
     """
 
     id: str
@@ -150,11 +154,18 @@ class LiveJob:
     stop_grace_s: float | None = None
     held: str = ""
     awaits: list[str] = field(default_factory=list)
+    crowded: bool = False
+    competes_since_s: float = 0.0
 
     @property
     def barred(self) -> bool:
         """Whether it waits for something else than devices."""
-        return bool(self.held or self.awaits)
+        return bool(self.held or self.awaits or self.crowded)
+
+    @property
+    def array(self) -> str:
+        """The id of the first job of its array, its own where it is of none."""
+        return f"j{int(self.id[1:]) - (self.spec.place or 0)}"
 
     @property
     def submitted_s(self) -> float:
@@ -264,6 +275,8 @@ class Brain:
         have who wait already: nobody saves up turns, nor pays for a time when nobody else waited.
     waiting : Counter of int
         How many of ``queued`` are each user's.
+    active : Counter of str
+        How many of ``queued`` and ``holding`` are of each array that has a limit.
     """
 
     jobs: dict[str, LiveJob] = field(default_factory=dict)
@@ -284,6 +297,7 @@ class Brain:
     requests: dict[str, list[str]] = field(default_factory=dict)
     used: dict[int, float] = field(default_factory=dict)
     waiting: Counter[int] = field(default_factory=Counter)
+    active: Counter[str] = field(default_factory=Counter)
 
     def apply(self, event: AnyEvent) -> tuple[Command, ...]:
         """Take in an event and return what is to be done for it.
@@ -361,8 +375,9 @@ class Brain:
         first = dict.fromkeys((*event.spec.after, *event.spec.after_any))
         job.awaits = [name for name in first if self._job(name).state not in OVER]
         self.submitted += 1
+        job.crowded = self._is_crowded(job)
         if not job.barred:
-            self._begin_to_wait(job)
+            self._begin_to_wait(job, event.at_s)
         self.add(job)
         return []
 
@@ -383,7 +398,8 @@ class Brain:
         job = self._job(event.job)
         self._require(job.state in QUEUED, f"{job.id} is {job.state}, and does not wait", job)
         job.held = event.by if event.on else ""
-        self._unbar(job)
+        self._unbar(job, event.at_s)
+        self._admit_next(job, event.at_s)
         return []
 
     def _drain(self, event: events.DrainChanged) -> list[Command]:
@@ -652,13 +668,32 @@ class Brain:
                     ended.append(other)
                 else:
                     other.awaits.remove(first.id)
-                    self._unbar(other)
+                    self._unbar(other, at_s)
 
-    def _unbar(self, job: LiveJob) -> None:
+    def _unbar(self, job: LiveJob, at_s: float) -> None:
         """Let a job compete for devices, unless something else keeps it from that."""
+        job.crowded = job.id not in self.queued and self._is_crowded(job)
         if not job.barred and job.id not in self.queued:
-            self._begin_to_wait(job)
+            self._begin_to_wait(job, at_s)
         self._file(job)
+
+    def _is_crowded(self, job: LiveJob) -> bool:
+        """Tell whether a job that does not compete yet has to wait for others of its array."""
+        most = job.spec.most_running
+        return most is not None and self.active[job.array] >= most
+
+    def _admit_next(self, left: LiveJob, at_s: float) -> None:
+        """Let the next of an array compete where one of it no longer does."""
+        if left.spec.most_running is None or self._is_crowded(left):
+            return
+        waits = (
+            job
+            for job in self.barred.values()
+            if job.array == left.array and job.crowded and not (job.held or job.awaits)
+        )
+        job = min(waits, key=_submission, default=None)
+        if job is not None:
+            self._unbar(job, at_s)
 
     def _enter(self, job: LiveJob, state: JobState, at_s: float, why: str) -> None:
         rule = f"{job.id} cannot go from {job.state} to {state}"
@@ -668,15 +703,17 @@ class Brain:
             held_s = job.spec.workers * job.held_s(at_s)
             self.used[uid] = self.used.get(uid, 0.0) + held_s
         if state in QUEUED and job.state not in QUEUED:
-            self._begin_to_wait(job)
+            self._begin_to_wait(job, at_s)
         job.state = state
         job.history.append(Step(at_s, state, why))
         if state in OVER:
             job.forget_environment()
         self._file(job)
+        self._admit_next(job, at_s)
 
-    def _begin_to_wait(self, job: LiveJob) -> None:
+    def _begin_to_wait(self, job: LiveJob, at_s: float) -> None:
         """Let a user of whom no job waited compete with those who wait, and be no worse off."""
+        job.competes_since_s = at_s
         uid = job.spec.owner.uid
         if not self.waiting[uid]:
             others = [self.used.get(other, 0.0) for other in self.waiting]
@@ -686,6 +723,7 @@ class Brain:
     def _file(self, job: LiveJob) -> None:
         self._count(job)
         waits = job.state in QUEUED
+        was_active = job.id in self.queued or job.id in self.holding
         for kept, belongs in (
             (self.queued, waits and not job.barred),
             (self.barred, waits and job.barred),
@@ -695,6 +733,9 @@ class Brain:
                 kept[job.id] = job
             else:
                 kept.pop(job.id, None)
+        if job.spec.most_running is not None:
+            active = job.id in self.queued or job.id in self.holding
+            self.active[job.array] += active - was_active
         if job.id not in self.queued:
             self.reserved.pop(job.id, None)
         if job.state in OVER:

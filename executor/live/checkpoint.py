@@ -33,7 +33,8 @@ class StoredJob(NamedTuple):
 def brain_text(brain: Brain) -> str:
     """Return all that a brain knows but its jobs."""
     return _BRAIN.dump_json(
-        brain, exclude={"jobs", "queued", "barred", "holding", "over", "requests", "waiting"}
+        brain,
+        exclude={"jobs", "queued", "barred", "holding", "over", "requests", "waiting", "active"},
     ).decode()
 
 

@@ -47,6 +47,19 @@ def _of_all(brain: Brain) -> Iterator[str]:
     over = {name for name, job in brain.jobs.items() if job.state in _ENDED}
     if any(over & {*job.awaits} for job in waits.values()):
         yield "a job waits for the end of one that is over"
+    of_array = Counter(
+        job.array
+        for job in brain.jobs.values()
+        if job.spec.most_running is not None
+        and (job.state in _HOLDS or (job.state in _WAITS and not job.barred))
+    )
+    if brain.active != of_array:
+        yield "the count of each array's active jobs is not what the jobs are"
+    for job in brain.jobs.values():
+        most, active = job.spec.most_running, of_array[job.array]
+        alone = job.state in _WAITS and job.crowded and not (job.held or job.awaits)
+        if most is not None and (active > most or (alone and active < most)):
+            yield f"{job.id}: {active} of its array run or compete, {most} may"
     waiting = [job.spec.owner.uid for job in brain.queued.values()]
     if brain.waiting != Counter(waiting):
         yield "the count of each user's waiting jobs is not what the jobs are"

@@ -92,6 +92,10 @@ class JobSpec(Record):
         Whether it is submitted held: it does not start before it is released.
     index : int, optional
         Which one of an array it is: ``DOVETAIL_ARRAY_INDEX`` of its processes.
+    place : int, optional
+        How many jobs of its array were submitted before it.
+    most_running : int, optional
+        How many jobs of its array may hold devices at once.
     """
 
     command: Annotated[tuple[Text, ...], FailFast(), Field(min_length=1, max_length=10_000)]
@@ -117,6 +121,8 @@ class JobSpec(Record):
     after_any: Annotated[tuple[Name, ...], FailFast(), Field(max_length=MOST_AFTER)] = ()
     held: StrictBool = False
     index: Index | None = None
+    place: Index | None = None
+    most_running: Count | None = None
 
     @field_validator("progress_pattern")
     @classmethod

@@ -174,6 +174,9 @@ def _barred(job: LiveJob) -> str:
                 f"its release (held by {job.held}: dovetail release {job.id})" if job.held else "",
                 f"{_few(need)} to finish" if need else "",
                 f"{_few(ends)} to end" if ends else "",
+                f"others of its array, of which {job.spec.most_running} may run at once"
+                if job.crowded
+                else "",
             ],
         )
     )

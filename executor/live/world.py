@@ -564,7 +564,7 @@ class World:
         began = live.state in HOLDING and past.ran_from_s != track.past.ran_from_s
         track.steps, track.past = len(live.history), past
         job.started_s, job.held_s, job.starts = past.started_s, past.held_s, live.runs
-        job.waiting_since_s = past.waiting_since_s
+        job.waiting_since_s = max(past.waiting_since_s, live.competes_since_s)
         if live.state not in HOLDING or began:
             job.done_s = past.done_s
             job.since_s = self.state.now if math.isnan(past.ran_from_s) else past.ran_from_s

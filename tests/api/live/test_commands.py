@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import termios
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -197,8 +198,19 @@ def test_an_array_is_one_request(simulated, run):
         status, out, err = run("submit", "--array", wrong, "--", "train")
         assert (status, out) == (2, "")
         assert f"must be numbers like 0-9,12,20-30:5, at most 10,000, got {wrong!r}" in err
+    assert run("submit", "--array", "0-2%0", "--", "x")[0] == 2
     assert run("cancel", "--name", "many", "--state", "submitted")[0] == 0
     assert {view(run, job)["state"] for job in ids[3:]} == {"cancelled"}
+
+
+def test_so_many_of_an_array_run_at_once(simulated, run):
+    words = ("--workload", "resnet", "--array", "0-3%1", "--json", "--", "train", "work_s=0.1")
+    ids = json.loads(run("submit", *words)[1])["ids"]
+    told = "waits for others of its array, of which 1 may run at once"
+    assert told in run("show", ids[3])[1]
+    assert run("wait", *ids)[0] == 0
+    spans = [(view(run, job)["started_s"], view(run, job)["ended_s"]) for job in ids]
+    assert all(before[1] <= after[0] for before, after in pairwise(spans))
 
 
 def test_jobs_are_chosen_by_what_they_are(simulated, run):

@@ -26,6 +26,8 @@ def _submitted(brain, rng):
         held=rng.random() < 0.05,
     )
     job = rng.choice([brain.next_job_id()] * 19 + ["j1"])
+    if rng.random() < 0.1:
+        chosen = chosen.replace(place=brain.submitted % 4, most_running=2)
     request = rng.choice(["", "", "1000 k", "1000 l"])
     return events.Submitted, {"job": job, "spec": chosen, "request": request}
 
@@ -166,6 +168,7 @@ _RANK_NEWS = (
     (events.RankStarted, {"pid": 7, "pid_started": 8}),
     (events.RankStarted, {}),
     (events.RankReady, {}),
+    (events.RankEnded, {"status": 0}),
     (events.RankEnded, {"status": 0}),
     (events.RankEnded, {"status": 1}),
     (events.RankEnded, {"status": -9}),

@@ -146,6 +146,47 @@ class TestGangs:
         assert job.state is JobState.RUNNING
 
 
+class TestArrays:
+    def array(self, story, most=2, jobs=5):
+        story.know()
+        return [story.submit(index=k, place=k, most_running=most) for k in range(jobs)]
+
+    def test_so_many_compete_and_the_next_follows_each_that_ends(self, story):
+        jobs = self.array(story)
+        assert [*story.brain.queued] == ["j1", "j2"]
+        story.place(jobs[1])
+        assert [*story.brain.queued] == ["j1"]
+        story.bring_up(jobs[1])
+        story.ended(jobs[1])
+        assert [*story.brain.queued] == ["j1", "j3"]
+        story.cancel(jobs[0])
+        assert [*story.brain.queued] == ["j3", "j4"]
+        assert jobs[3].competes_since_s == story.at_s
+
+    def test_one_that_is_started_again_keeps_its_place(self, story):
+        jobs = self.array(story)
+        story.place(jobs[0])
+        story.bring_up(jobs[0])
+        story.stop(jobs[0])
+        story.ended(jobs[0])
+        assert {*story.brain.queued} == {"j1", "j2"}
+
+    def test_one_that_is_held_makes_room_and_queues_up_again(self, story):
+        jobs = self.array(story)
+        story.tell(events.HoldChanged, job="j1", on=True, by="ann")
+        assert {*story.brain.queued} == {"j2", "j3"}
+        story.tell(events.HoldChanged, job="j1", on=False, by="ann")
+        assert jobs[0].crowded
+        story.cancel(jobs[1])
+        assert {*story.brain.queued} == {"j1", "j3"}
+
+    def test_others_are_nothing_to_it(self, story):
+        self.array(story, jobs=2)
+        story.submit()
+        self.array(story, most=1, jobs=2)
+        assert {*story.brain.queued} == {"j1", "j2", "j3", "j4"}
+
+
 class TestStops:
     def test_stopped_for_another_it_waits_though_it_exited_with_0(self, story):
         job = story.running()
