@@ -248,6 +248,8 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "retries": "How often it is started again after it failed.",
         "grace_s": "From being asked to end to being killed, s.",
         "public_log": "Whether other users may read its output.",
+        "output": "The file that gets its output, too, with `%j` and the like as submitted.",
+        "error": "The one for its standard error, where that is apart.",
         "log": "The file with the output of the first rank of its last run, where the service's "
         "machine has it; empty in lists of jobs.",
         "held": "Who holds it; empty where it is not held.",

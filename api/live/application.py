@@ -267,7 +267,7 @@ def _shown(request: Request, job: JobView) -> JobView:
     by = _asker(request)
     if not request.app.state.private or by.uid == job.uid or is_administrator(by):
         return job
-    return replace(job, command=(), cwd="")
+    return replace(job, command=(), cwd="", output=None, error=None)
 
 
 def _ends(request: Request) -> _Ends:

@@ -306,6 +306,15 @@ def _submit(submit: argparse.ArgumentParser) -> None:
         help="its first group is the number of iterations done, in a line that the job writes",
     )
     submit.add_argument("--cwd", metavar="DIR", help="working directory (default: this one)")
+    submit.add_argument(
+        "--output",
+        metavar="FILE",
+        help="append its output to this file, too; %%j: job, %%a: number in the array, %%t or %%r: "
+        "rank, %%u: user, %%x: name",
+    )
+    submit.add_argument(
+        "--error", metavar="FILE", help="append its standard error to this file, not to --output"
+    )
     submit.add_argument("--public-log", action="store_true", help="let others read its output")
     submit.add_argument(
         "--array",

@@ -295,6 +295,8 @@ def _job(options: Namespace) -> dict[str, Any]:
         "estimate_s": options.estimate,
         "walltime_s": options.walltime,
         "progress_pattern": options.progress,
+        "output": options.output,
+        "error": options.error,
     }
     return {
         "command": command,

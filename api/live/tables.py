@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -293,6 +294,9 @@ def _facts(job: JobView, now_s: float, log: str) -> Iterator[tuple[str, str]]:
         yield "slowdown", ", ".join(known)
     readers = "everybody" if job.public_log else f"{job.owner} and administrators"
     yield "log", f"dovetail logs {job.id}, by {readers}"
+    for name, pattern in (("output", job.output), ("errors", job.error)):
+        if pattern is not None:
+            yield name, printable(os.path.join(job.cwd, pattern))
     if log:
         more = f" (of rank 0; {job.workers} ranks)" if job.workers > 1 else ""
         yield "log file", log + more

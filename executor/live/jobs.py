@@ -31,6 +31,9 @@ Index = Annotated[StrictInt, Field(ge=0, le=10**9)]
 UserId = Annotated[StrictInt, Field(ge=0, le=2**32 - 2)]
 
 
+_OUTPUT_PATTERN: Final = re.compile(r"(?:[^%\0]|%[jatrux%])*(?:[^%/\0]|%[jatrux%])")
+
+
 class Owner(Record):
     """The user a job belongs to and runs as, known from the connection that submitted it."""
 
@@ -83,6 +86,10 @@ class JobSpec(Record):
         output that match report progress.
     public_log : bool
         Whether other users may read its output.
+    output, error : str, optional
+        Files that get its output, too, and its standard error apart: below ``cwd`` unless
+        absolute, with sbatch(1)'s ``%j`` (job), ``%a`` (index), ``%t`` or ``%r`` (rank), ``%u``
+        (user), ``%x`` (name) and ``%%``.
     after : tuple of str
         Ids of jobs that have to finish before it may start; it is cancelled when one of them
         fails or is cancelled (as Slurm's ``afterok``).
@@ -117,12 +124,22 @@ class JobSpec(Record):
     grace_s: NonNegative = 30.0
     progress_pattern: Annotated[Text, Field(max_length=1000)] | None = None
     public_log: StrictBool = False
+    output: Annotated[Text, Field(max_length=4000)] | None = None
+    error: Annotated[Text, Field(max_length=4000)] | None = None
     after: Annotated[tuple[Name, ...], FailFast(), Field(max_length=MOST_AFTER)] = ()
     after_any: Annotated[tuple[Name, ...], FailFast(), Field(max_length=MOST_AFTER)] = ()
     held: StrictBool = False
     index: Index | None = None
     place: Index | None = None
     most_running: Count | None = None
+
+    @field_validator("output", "error")
+    @classmethod
+    def _names_a_file(cls, pattern: str | None) -> str | None:
+        if pattern is not None and not _OUTPUT_PATTERN.fullmatch(pattern):
+            rule = "must be a file with %j, %a, %t, %r, %u, %x and %% only"
+            raise rule_broken("", f"{rule}, got {shown(pattern)}")
+        return pattern
 
     @field_validator("progress_pattern")
     @classmethod

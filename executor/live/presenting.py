@@ -89,6 +89,8 @@ def _job_view(
         retries=spec.retries,
         grace_s=spec.grace_s,
         public_log=spec.public_log,
+        output=spec.output,
+        error=spec.error,
         held=job.held,
         awaits=tuple(job.awaits),
         index=spec.index,

@@ -70,6 +70,8 @@ class JobView:
     retries: int = 0
     grace_s: float = 0.0
     public_log: bool = False
+    output: str | None = None
+    error: str | None = None
     log: str = ""
     held: str = ""
     awaits: tuple[str, ...] = ()

@@ -199,6 +199,7 @@ def test_an_array_is_one_request(simulated, run):
         assert (status, out) == (2, "")
         assert f"must be numbers like 0-9,12,20-30:5, at most 10,000, got {wrong!r}" in err
     assert run("submit", "--array", "0-2%0", "--", "x")[0] == 2
+    assert "output: must be a file with %j, %a" in run("submit", "--output", "x/%q", "--", "x")[2]
     assert run("cancel", "--name", "many", "--state", "submitted")[0] == 0
     assert {view(run, job)["state"] for job in ids[3:]} == {"cancelled"}
 
