@@ -21,11 +21,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dovetail import __version__
 from dovetail.executor.live.admission import is_administrator
-from dovetail.executor.live.desk import Desk, UnknownJobError
+from dovetail.executor.live.desk import Chosen, Desk, UnknownJobError
 from dovetail.executor.live.jobs import Owner
 from dovetail.executor.live.views import JobView, ServiceView
 from dovetail.instances._record import Record, input_error
-from dovetail.instances.errors import DovetailError
+from dovetail.instances.errors import DovetailError, InputError
 from dovetail.live.faults import KEY_HEADER, Fault, fault_of
 from dovetail.live.logs import Log, followed, last_lines, require_own, written
 from dovetail.live.peers import Tokens
@@ -131,9 +131,23 @@ def service(request: Request) -> ServiceView:
 
 
 @_router.get("/jobs")
-def jobs(request: Request, over: bool = False) -> Sequence[JobView]:
-    """Return the jobs that are not over, or all, in the order of submission; without history."""
-    return [_shown(request, found) for found in _desk(request).jobs(over)]
+def jobs(
+    request: Request,
+    over: bool = False,
+    user: str | None = None,
+    name: str | None = None,
+    state: str | None = None,
+    within_s: Annotated[float | None, Query(ge=0)] = None,
+    before: str | None = None,
+    limit: Annotated[int | None, Query(ge=0)] = None,
+) -> Sequence[JobView]:
+    """Return the jobs that are not over, or all, in the order of submission; without history.
+
+    Those of a `user`, a `name`, a `state`; those that were over `within_s` seconds; of all these
+    the last `limit` that were submitted `before` a job, to read them page by page.
+    """
+    chosen = Chosen(user, name, state, within_s, before, limit)
+    return [_shown(request, found) for found in _desk(request).jobs(over, chosen)]
 
 
 @_router.post("/jobs", status_code=201, openapi_extra=_holds(Submissions))
@@ -214,10 +228,16 @@ async def log(
     rank: Annotated[int, Query(ge=0)] = 0,
     lines: Annotated[int | None, Query(ge=0)] = None,
     follow: bool = False,
+    run: Annotated[int | None, Query(ge=1)] = None,
 ) -> Response:
-    """Return the output of a rank: all, or the last lines; or follow it until the job is over."""
+    """Return the output of a rank: all, or the last lines; or follow it until the job is over.
+
+    Of the present or last `run` unless another is named by its number.
+    """
+    if follow and run is not None:
+        raise InputError("cannot be had with follow, which goes on from run to run", "run")
     desk, by = _desk(request), _asker(request)
-    newest = await run_in_threadpool(desk.log_path, job, rank, by)
+    newest = await run_in_threadpool(desk.log_path, job, rank, by, run)
     uid = (await run_in_threadpool(desk.job, job)).uid
     if newest is not None:
         await run_in_threadpool(require_own, newest, uid)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from dovetail.live.durations import parsed_duration
@@ -359,6 +359,12 @@ def _logs(logs: argparse.ArgumentParser) -> None:
         "--raw", action="store_true", help="give a terminal what would command it, too"
     )
     logs.add_argument(
+        "--run",
+        metavar="K",
+        type=_number(1),
+        help="of its first start, or its K-th (default: last)",
+    )
+    logs.add_argument(
         "--rank", metavar="K", type=_number(0), default=0, help="of this process (default: 0)"
     )
 
@@ -454,6 +460,20 @@ def _address(text: str) -> tuple[str, int]:
 def _queue(queue: argparse.ArgumentParser) -> None:
     queue.add_argument("--all", action="store_true", help="those that are over, too")
     queue.add_argument("--user", metavar="NAME", help="this user's only")
+    queue.add_argument("--name", metavar="NAME", help="those of this name")
+    queue.add_argument(
+        "--state", metavar="STATE", type=_any_state, help="those in this state: failed, waiting ..."
+    )
+    queue.add_argument(
+        "--since",
+        metavar="TIME",
+        type=_duration,
+        help="those that were over in the last 90, 2h, 1d",
+    )
+    queue.add_argument("--limit", metavar="N", type=_number(0), help="the last N of them")
+    queue.add_argument(
+        "--before", metavar="JOB", help="of those submitted before this: the page before"
+    )
 
 
 def _show(show: argparse.ArgumentParser) -> None:
@@ -469,10 +489,19 @@ def _chosen(command: argparse.ArgumentParser) -> None:
     command.add_argument("--state", metavar="STATE", type=_state, help="those in this state")
 
 
+def _any_state(text: str) -> str:
+    from dovetail.executor.live.states import JobState
+
+    return _one_of([state.value for state in JobState], text)
+
+
 def _state(text: str) -> str:
     from dovetail.executor.live.states import OVER, JobState
 
-    known = [state.value for state in JobState if state not in OVER]
+    return _one_of([state.value for state in JobState if state not in OVER], text)
+
+
+def _one_of(known: Sequence[str], text: str) -> str:
     if text not in known:
         raise argparse.ArgumentTypeError(f"must be one of {', '.join(known)}, got {text!r}")
     return text

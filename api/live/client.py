@@ -18,6 +18,7 @@ from socket import AF_UNIX, socket
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
+from dovetail.executor.live.desk import EVERY, Chosen
 from dovetail.executor.live.states import OVER, JobState
 from dovetail.executor.live.views import DeviceView, JobView, ServiceView, StepView
 from dovetail.instances.errors import DovetailError, InputError
@@ -146,9 +147,10 @@ class Client:
         """Let devices (none named: all) take no new jobs, or take them again."""
         return self._data("POST", "drain", _service, {"gpus": list(gpus), "on": on})
 
-    def jobs(self, over: bool = False) -> list[JobView]:
-        """Return the jobs that are not over, or all."""
-        path = _path("jobs", over=str(over).lower())
+    def jobs(self, over: bool = False, chosen: Chosen = EVERY) -> list[JobView]:
+        """Return the jobs that are not over, or all, as far as they are chosen."""
+        said = {name: value for name, value in chosen._asdict().items() if value is not None}
+        path = _path("jobs", over=str(over).lower(), **said)
         return self._data("GET", path, lambda told: [_job(each) for each in told])
 
     def job(self, job: str, wait_s: float = 0.0) -> JobView:
@@ -167,9 +169,16 @@ class Client:
         return self._data("GET", "service", _service)
 
     def log(
-        self, job: str, rank: int = 0, lines: int | None = None, follow: bool = False
+        self,
+        job: str,
+        rank: int = 0,
+        lines: int | None = None,
+        follow: bool = False,
+        run: int | None = None,
     ) -> Iterator[bytes]:
         """Yield what a rank has written, all or the last lines; ``follow``: to the job's end.
+
+        In its present or last run, or in the one of that number.
 
         Raises
         ------
@@ -179,6 +188,8 @@ class Client:
         asked: dict[str, Any] = {"rank": rank, "follow": str(follow).lower()}
         if lines is not None:
             asked["lines"] = lines
+        if run is not None:
+            asked["run"] = run
         connection = self._connection()
         try:
             with self._answered():

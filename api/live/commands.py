@@ -14,7 +14,7 @@ from functools import partial
 from itertools import takewhile
 from typing import Any, Final
 
-from dovetail.executor.live.desk import RefusedError, UnknownJobError
+from dovetail.executor.live.desk import Chosen, RefusedError, UnknownJobError
 from dovetail.executor.live.states import OVER, QUEUED, JobState
 from dovetail.executor.live.views import JobView, ServiceView
 from dovetail.instances._json import json_text
@@ -53,12 +53,18 @@ def submit(options: Namespace) -> int:
 
 
 def queue(options: Namespace) -> int:
-    """List the jobs that are not over, or all."""
+    """List the jobs that are not over, or all, or those that options choose."""
+    chosen = Chosen(
+        user=options.user,
+        name=options.name,
+        state=options.state,
+        within_s=options.since,
+        before=options.before,
+        limit=options.limit,
+    )
     with Client() as client:
-        found = client.jobs(options.all)
+        found = client.jobs(options.all, chosen)
         now_s = client.service().now_s
-    if options.user:
-        found = [job for job in found if job.owner == options.user]
     if options.json:
         _write(found)
         return 0
@@ -104,7 +110,7 @@ def wait(options: Namespace) -> int:
 def logs(options: Namespace) -> int:
     """Print what a rank of a job has written."""
     with Client() as client:
-        chunks = client.log(options.job, options.rank, options.lines, options.follow)
+        chunks = client.log(options.job, options.rank, options.lines, options.follow, options.run)
         if options.json:
             text = b"".join(chunks).decode(errors="replace")
             _write({"job": options.job, "rank": options.rank, "text": text})
@@ -208,11 +214,8 @@ def _chosen(client: Client, options: Namespace, fits: Callable[[JobView], bool])
         raise InputError("must name jobs, or say which: --all, --name, --user, --state", "JOB")
     found = [
         job.id
-        for job in client.jobs()
-        if (job.owner == options.user if options.user else job.uid == os.getuid())
-        and options.name in (None, job.name)
-        and options.state in (None, job.state.value)
-        and fits(job)
+        for job in client.jobs(chosen=Chosen(options.user, options.name, options.state))
+        if (options.user or job.uid == os.getuid()) and fits(job)
     ]
     if not found:
         print("dovetail: no job fits", file=sys.stderr)

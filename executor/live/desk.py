@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from dovetail.instances.errors import DovetailError
 
@@ -24,6 +24,32 @@ class UnknownJobError(DovetailError):
 
 class BusyError(DovetailError):
     """The service cannot make a request durable now (its disk is full, say): nothing was done."""
+
+
+class Chosen(NamedTuple):
+    """Which jobs a list is to have: all where nothing is said.
+
+    Attributes
+    ----------
+    user, name, state : str or None
+        Of this user, of this name, in this state.
+    within_s : float or None
+        Over, and since no more than so many seconds.
+    before : str or None
+        Submitted before this job.
+    limit : int or None
+        So many at most, the last ones that were submitted.
+    """
+
+    user: str | None = None
+    name: str | None = None
+    state: str | None = None
+    within_s: float | None = None
+    before: str | None = None
+    limit: int | None = None
+
+
+EVERY: Final = Chosen()
 
 
 class Desk(Protocol):
@@ -88,10 +114,16 @@ class Desk(Protocol):
         """
         ...
 
-    def jobs(self, over: bool = False) -> Sequence[JobView]:
+    def jobs(self, over: bool = False, chosen: Chosen = EVERY) -> Sequence[JobView]:
         """Return the jobs that are not over, or all, in the order of submission.
 
-        Views of many jobs have no history.
+        Those that are over are among them, too, where they are asked for by state or end. Views
+        of many jobs have no history.
+
+        Raises
+        ------
+        InputError
+            When a job is named that never was.
         """
         ...
 
@@ -117,8 +149,10 @@ class Desk(Protocol):
         """Return the service and its devices."""
         ...
 
-    def log_path(self, job: str, rank: int, by: Owner) -> str | None:
-        """Return the newest log file of a rank of its present or last run, None before it has one.
+    def log_path(self, job: str, rank: int, by: Owner, run: int | None = None) -> str | None:
+        """Return the newest log file of a rank, None before it has one.
+
+        Of its present or last run, or of an earlier one by its number.
 
         Raises
         ------

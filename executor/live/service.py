@@ -35,7 +35,7 @@ from dovetail.executor.live.admission import (
 from dovetail.executor.live.brain import Brain, LiveJob, TransitionError, WorkloadKey
 from dovetail.executor.live.clock import ServiceClock, boot_id, boot_s
 from dovetail.executor.live.commands import Command, Launch, Release, Stop
-from dovetail.executor.live.desk import BusyError, RefusedError, UnknownJobError
+from dovetail.executor.live.desk import EVERY, BusyError, Chosen, RefusedError, UnknownJobError
 from dovetail.executor.live.devices import Devices
 from dovetail.executor.live.events import AnyEvent
 from dovetail.executor.live.fair_share import Precedence, turns, without_unfair_stops
@@ -50,7 +50,7 @@ from dovetail.executor.live.mailbox import Mailbox, Request
 from dovetail.executor.live.planning import Lacks, of_job, of_round, plan_of
 from dovetail.executor.live.pools.pool import SAMPLE_S, NodePool, Usage, told_awaited
 from dovetail.executor.live.pools.run_files import KEEP_S, PRUNE_S, RunFiles
-from dovetail.executor.live.presenting import device_views, job_views, powers
+from dovetail.executor.live.presenting import device_views, job_views, listed, powers
 from dovetail.executor.live.recorder import Recorder
 from dovetail.executor.live.room import DiskFullError, require_room
 from dovetail.executor.live.states import HOLDING, OVER, QUEUED, JobState
@@ -862,12 +862,12 @@ class Service:
         self._mailbox.ask(Request(drained, _nothing))
         return self.service()
 
-    def jobs(self, over: bool = False) -> Sequence[JobView]:
+    def jobs(self, over: bool = False, chosen: Chosen = EVERY) -> Sequence[JobView]:
         """Return the jobs that are not over, or all, in the order of submission."""
         with self._lock:
-            chosen = [j for j in self._brain.jobs.values() if over or j.state not in OVER]
+            found = listed(self._brain, over, chosen, self._clock.now_s())
             return job_views(
-                self._lacks(), chosen, self._readings, self._uppers, self._last_seen.readings
+                self._lacks(), found, self._readings, self._uppers, self._last_seen.readings
             )
 
     def job(self, job: str) -> JobView:
@@ -922,16 +922,19 @@ class Service:
         own = self._troubles.copy().values()
         return [*own, self._pool.trouble, self._recorder.trouble, self._learner.trouble]
 
-    def log_path(self, job: str, rank: int, by: Owner) -> str | None:
-        """Return the newest log file of a rank of its present or last run."""
+    def log_path(self, job: str, rank: int, by: Owner, run: int | None = None) -> str | None:
+        """Return the newest log file of a rank of its present or last run, or of another."""
         with self._lock:
             live = self._job(job)
             if not live.spec.public_log:
                 refuse_others(live, by, "read the log of")
             if not 0 <= rank < live.spec.workers:
                 raise InputError(f"must be < {live.spec.workers}, got {rank}", "rank")
-            run = live.run
-        return None if run is None else self._pool.log_path(run.id, rank)
+            if run is not None and not 1 <= run <= live.runs:
+                rule = f"must be from 1 to {live.runs}" if live.runs else "must wait for the first"
+                raise InputError(f"{rule}, got {run}", "run")
+            number = run or live.runs
+        return self._pool.log_path(f"{job}.{number}", rank) if number else None
 
     def instance(self) -> Instance:
         """Return the round that the service would solve now."""

@@ -204,6 +204,33 @@ def test_an_array_is_one_request(simulated, run):
     assert {view(run, job)["state"] for job in ids[3:]} == {"cancelled"}
 
 
+def test_history_is_read_page_by_page(simulated, run):
+    words = ("--name", "n", "--workload", "resnet", "--json", "--", "train", "work_s=0.1")
+    ids = json.loads(run("submit", "--array", "0-4", *words)[1])["ids"]
+    bad = submitted(run, "--retries", "1", command=("train", "work_s=0.1", "status=3"))
+    running = submitted(run)
+    assert run("wait", *ids, bad)[0] == 1
+
+    def listed(*options):
+        return [job["id"] for job in json.loads(run("queue", "--json", *options)[1])]
+
+    assert listed() == [running]
+    assert listed("--since", "1h") == [*ids, bad]
+    assert listed("--since", "0") == []
+    assert listed("--state", "failed") == [bad]
+    assert listed("--all", "--limit", "2") == [bad, running]
+    assert listed("--all", "--limit", "3", "--before", bad) == ids[2:]
+    assert listed("--since", "1h", "--name", "n", "--limit", "2", "--before", ids[2]) == ids[:2]
+    assert listed("--all", "--user", "nobody-like-this") == []
+    assert run("queue", "--before", "j99")[::2] == (
+        2,
+        "dovetail: before: must be the id of a job, got 'j99'\n",
+    )
+    assert run("logs", bad, "--run", "1")[1].endswith("simulated: ended with status 3\n")
+    assert run("logs", bad, "--run", "3")[2] == "dovetail: run: must be from 1 to 2, got 3\n"
+    assert run("logs", bad, "--run", "1", "-f")[2].startswith("dovetail: run: cannot be had with")
+
+
 def test_so_many_of_an_array_run_at_once(simulated, run):
     words = ("--workload", "resnet", "--array", "0-3%1", "--json", "--", "train", "work_s=0.1")
     ids = json.loads(run("submit", *words)[1])["ids"]

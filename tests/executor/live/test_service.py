@@ -313,6 +313,9 @@ def test_others_may_not_cancel_or_read(tmp_path):
         with pytest.raises(RefusedError, match="administrator"):
             service.drain([], True, OTHER)
         assert service.log_path("j2", 0, OTHER).endswith("j2.1/rank0/log")
+        assert service.log_path("j2", 0, OTHER, 1).endswith("j2.1/rank0/log")
+        with pytest.raises(InputError, match="^run: must be from 1 to 1, got 2$"):
+            service.log_path("j2", 0, OTHER, 2)
         with pytest.raises(UnknownJobError, match="no job 'j7'"):
             service.cancel("j7", ME)
 
