@@ -31,6 +31,7 @@ from dovetail.live.logs import Log, followed, last_lines, require_own, written
 from dovetail.live.peers import Tokens
 from dovetail.live.prometheus import exposition
 from dovetail.live.requests import (
+    CHANGES,
     MOST_BODY_BYTES,
     Accepted,
     DrainRequest,
@@ -96,7 +97,7 @@ class _Described(FastAPI):
     def openapi(self) -> dict[str, Any]:
         """Return the description of the API."""
         if self.openapi_schema is None:
-            named = [(record, "validation") for record in (Submissions, DrainRequest)]
+            named = [(record, "validation") for record in (Submissions, CHANGES, DrainRequest)]
             _, records = models_json_schema(named, ref_template=_SCHEMA)  # type: ignore[arg-type]
             super().openapi()["components"]["schemas"].update(records["$defs"])
         assert self.openapi_schema is not None
@@ -207,6 +208,14 @@ def hold(request: Request, job: str) -> JobView:
 def release(request: Request, job: str) -> JobView:
     """Let a job that is held start."""
     return _desk(request).hold(job, False, _asker(request))
+
+
+@_router.patch("/jobs/{job}", openapi_extra=_holds(CHANGES))
+async def edit(request: Request, job: str) -> JobView:
+    """Change fields of a job that waits; its owner alone may, and of `nice` an administrator."""
+    asked = await _bodies(request).read(request, lambda body: parsed(CHANGES, body))
+    changes = {name: getattr(asked, name) for name in asked.model_fields_set}
+    return await run_in_threadpool(_desk(request).edit, job, changes, _asker(request))
 
 
 @_router.post("/jobs/{job}/requeue")

@@ -251,71 +251,76 @@ def _shares(text: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(map(int, parts)))
 
 
-def _submit(submit: argparse.ArgumentParser) -> None:
-    submit.usage = "dovetail submit [OPTION ...] -- COMMAND [ARGUMENT ...]"
-    submit.add_argument(
-        "job_command", metavar="COMMAND", nargs="+", help="program and arguments, after --"
-    )
-    submit.add_argument("--name", metavar="NAME", help="what people call it")
-    submit.add_argument(
+def _describing(command: argparse.ArgumentParser) -> None:
+    """Add what describes a job, but its program."""
+    command.add_argument("--name", metavar="NAME", help="what people call it")
+    command.add_argument(
         "--workload",
         metavar="NAME",
         help="jobs of one name behave alike (default: one of its own for each command and folder)",
     )
-    submit.add_argument(
+    command.add_argument(
         "--workers", metavar="N", type=_number(1), default=1, help="processes, a GPU each"
     )
-    submit.add_argument("--gsla", metavar="X", type=_finite, help="the largest slowdown accepted")
-    submit.add_argument(
+    command.add_argument("--gsla", metavar="X", type=_finite, help="the largest slowdown accepted")
+    command.add_argument(
         "--weight", metavar="W", type=_finite, default=1.0, help="how much it counts"
     )
-    submit.add_argument("--priority", choices=("batch", "latency"), default="batch")
-    submit.add_argument(
+    command.add_argument("--priority", choices=("batch", "latency"), default="batch")
+    command.add_argument(
         "--nice",
         metavar="N",
         type=_nice,
         default=0,
         help="your jobs of a lower N start first: -20 to 20 (default: 0)",
     )
-    submit.add_argument(
+    command.add_argument(
         "--memory-mib", metavar="MIB", type=_finite, help="of a worker; becomes its limit"
     )
-    submit.add_argument(
+    command.add_argument(
         "--estimate", metavar="TIME", type=_duration, help="how long it runs alone: 90, 15m, 2h, 1d"
     )
-    submit.add_argument("--walltime", metavar="TIME", type=_duration, help="end it after that")
-    submit.add_argument(
+    command.add_argument("--walltime", metavar="TIME", type=_duration, help="end it after that")
+    command.add_argument(
         "--retries", metavar="N", type=_number(0), default=0, help="start it again so often"
     )
-    submit.add_argument(
+    command.add_argument(
         "--no-requeue",
         action="store_true",
         help="never stop it for another's sake to start it again later",
     )
-    submit.add_argument(
+    command.add_argument(
         "--grace",
         metavar="TIME",
         type=_duration,
         default=30.0,
         help="from being asked to end to being killed (default: 30 s)",
     )
-    submit.add_argument(
+    command.add_argument(
         "--progress",
         metavar="REGEX",
         type=_pattern,
         help="its first group is the number of iterations done, in a line that the job writes",
     )
-    submit.add_argument("--cwd", metavar="DIR", help="working directory (default: this one)")
-    submit.add_argument(
+    command.add_argument("--cwd", metavar="DIR", help="working directory (default: this one)")
+    command.add_argument(
         "--output",
         metavar="FILE",
         help="append its output to this file, too; %%j: job, %%a: number in the array, %%t or %%r: "
         "rank, %%u: user, %%x: name",
     )
-    submit.add_argument(
+    command.add_argument(
         "--error", metavar="FILE", help="append its standard error to this file, not to --output"
     )
-    submit.add_argument("--public-log", action="store_true", help="let others read its output")
+    command.add_argument("--public-log", action="store_true", help="let others read its output")
+
+
+def _submit(submit: argparse.ArgumentParser) -> None:
+    submit.usage = "dovetail submit [OPTION ...] -- COMMAND [ARGUMENT ...]"
+    submit.add_argument(
+        "job_command", metavar="COMMAND", nargs="+", help="program and arguments, after --"
+    )
+    _describing(submit)
     submit.add_argument(
         "--array",
         metavar="0-9,...",
@@ -347,6 +352,18 @@ def _submit(submit: argparse.ArgumentParser) -> None:
     submit.add_argument(
         "--key", metavar="KEY", help="submit once, however often this is asked under one key"
     )
+
+
+def _edit(edit: argparse.ArgumentParser) -> None:
+    edit.usage = "dovetail edit [OPTION ...] JOB [-- COMMAND [ARGUMENT ...]]"
+    edit.add_argument("job", metavar="JOB", help=_JOB_HELP)
+    edit.add_argument(
+        "job_command", metavar="COMMAND", nargs="*", help="program and arguments, after --"
+    )
+    _describing(edit)
+    # What is not said stays as it is.
+    said = ("workers", "weight", "priority", "nice", "retries", "grace", "public_log")
+    edit.set_defaults(**dict.fromkeys(said))
 
 
 def _logs(logs: argparse.ArgumentParser) -> None:
@@ -545,6 +562,7 @@ LIVE: Final[Mapping[str, tuple[str, str, Callable[[argparse.ArgumentParser], Non
     "cancel": ("End jobs: asked first, killed when their grace is over.", _ASKING, _cancel),
     "hold": ("Let jobs that wait not start before they are released.", _ASKING, _chosen),
     "release": ("Let jobs that are held start.", _ASKING, _chosen),
+    "edit": ("Change a job that waits.", _ASKING, _edit),
     "requeue": ("Stop the runs of jobs, so that they wait for devices again.", _ASKING, _chosen),
     "drain": ("Let devices take no new jobs; those that run go on.", _ASKING, _drain),
     "doctor": (_DOCTOR, "live.doctoring", _doctor),

@@ -139,6 +139,10 @@ class Client:
         """Let a job that is held start."""
         return self._data("POST", _path("jobs", job, "release"), _job)
 
+    def edit(self, job: str, changes: Mapping[str, Any]) -> JobView:
+        """Change fields of a job that waits."""
+        return self._data("PATCH", _path("jobs", job), _job, changes)
+
     def requeue(self, job: str) -> JobView:
         """Stop a job's run, so that it waits for devices again."""
         return self._data("POST", _path("jobs", job, "requeue"), _job)

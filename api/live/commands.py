@@ -32,6 +32,16 @@ _COMMANDING: Final = re.compile(
 )
 """Control characters but tab and the ends of lines; what has no width or changes the direction."""
 
+_FIELDS: Final = {
+    **{name: name for name in ("name", "workload", "workers", "gsla", "weight", "priority")},
+    **{name: name for name in ("nice", "memory_mib", "retries", "public_log", "output", "error")},
+    "estimate": "estimate_s",
+    "walltime": "walltime_s",
+    "grace": "grace_s",
+    "progress": "progress_pattern",
+}
+"""The fields of ``JobSpec`` that options are named after."""
+
 _AGAIN_S: Final = 1.0
 _PATIENCE_S: Final = 300.0
 """How long a service that is being restarted is waited for."""
@@ -155,6 +165,25 @@ def hold(options: Namespace) -> int:
 def release(options: Namespace) -> int:
     """Let jobs that are held start."""
     return _order(options, Client.release, lambda job: bool(job.held))
+
+
+def edit(options: Namespace) -> int:
+    """Change a job that waits."""
+    changes = _described(options)
+    if options.cwd is not None:
+        changes["cwd"] = _utf8([os.path.abspath(options.cwd)], "--cwd")[0]
+    if options.job_command:
+        changes["command"] = _utf8(options.job_command, "COMMAND")
+    if not changes:
+        raise InputError("must say what is to be changed", "JOB")
+    with Client() as client:
+        job = client.job(options.job)
+        if job.workload == default_workload(job.command, job.cwd):
+            program = changes.get("command", job.command), changes.get("cwd", job.cwd)
+            changes.setdefault("workload", default_workload(*program))
+        found = client.edit(job.id, changes)
+    _tell_states([found], options.json)
+    return 0
 
 
 def requeue(options: Namespace) -> int:
@@ -290,36 +319,26 @@ def _job(options: Namespace) -> dict[str, Any]:
     command = _utf8(options.job_command, "COMMAND")
     cwd = _utf8([os.path.abspath(options.cwd or os.getcwd())], "--cwd")[0]
     indices, most_running = options.array
-    given = {
-        "name": options.name,
-        "most_running": most_running,
-        "gsla": options.gsla,
-        "memory_mib": options.memory_mib,
-        "estimate_s": options.estimate,
-        "walltime_s": options.walltime,
-        "progress_pattern": options.progress,
-        "output": options.output,
-        "error": options.error,
-    }
     return {
         "command": command,
-        "workload": options.workload or default_workload(command, cwd),
+        "workload": default_workload(command, cwd),
         "cwd": cwd,
         "env": _environment(os.environ),
-        "workers": options.workers,
-        "weight": options.weight,
-        "priority": options.priority,
-        "nice": options.nice,
-        "retries": options.retries,
-        "requeue": not options.no_requeue,
-        "grace_s": options.grace,
-        "public_log": options.public_log,
+        **_described(options),
         "array": indices,
         "after": options.after,
         "after_any": options.after_any,
         "held": options.hold,
-        **{name: value for name, value in given.items() if value is not None},
+        **({} if most_running is None else {"most_running": most_running}),
     }
+
+
+def _described(options: Namespace) -> dict[str, Any]:
+    """Return what options say of a job but its program, by the fields of ``JobSpec``."""
+    said = {field: getattr(options, name) for name, field in _FIELDS.items()}
+    if options.no_requeue:
+        said["requeue"] = False
+    return {field: value for field, value in said.items() if value is not None}
 
 
 def _require_folder(cwd: str) -> None:

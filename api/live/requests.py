@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
 from pydantic import FailFast, Field, StrictBool, ValidationError, create_model
 
-from dovetail.executor.live.jobs import Index, JobSpec, Owner
+from dovetail.executor.live.jobs import FIXED, Index, JobSpec, Owner
 from dovetail.instances._record import Name, Record, input_error
 from dovetail.instances.errors import InputError
 from dovetail.live.faults import TOKEN_VARIABLE
@@ -48,6 +48,22 @@ SUBMISSION: Final[type[Record]] = create_model(
     "`array` it is one job for each index, which is `DOVETAIL_ARRAY_INDEX` of its processes.",
     array=(Annotated[tuple[Index, ...], FailFast(), Field(max_length=MOST_JOBS)], ()),
     **_SAID,
+)
+
+
+_CHANGED: Final[Mapping[str, Any]] = MappingProxyType(
+    {
+        name: (annotation | None, None)
+        for name, (annotation, _) in _SAID.items()
+        if name not in ("env", *FIXED)
+    }
+)
+
+CHANGES: Final[type[Record]] = create_model(
+    "Changes",
+    __base__=Record,
+    __doc__="What is to be another of a job that waits; the fields are those of `JobSpec`.",
+    **_CHANGED,
 )
 
 

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from dovetail.executor.live import events
 from dovetail.executor.live.commands import Command, Launch, Release, Stop
 from dovetail.executor.live.events import AnyEvent
-from dovetail.executor.live.jobs import JobSpec, Run
+from dovetail.executor.live.jobs import FIXED, JobSpec, Run
 from dovetail.executor.live.states import HOLDING, OVER, QUEUED, TRANSITIONS, JobState
 from dovetail.instances.datasets import Measurement
 from dovetail.instances.errors import DovetailError
@@ -400,6 +400,27 @@ class Brain:
         job.held = event.by if event.on else ""
         self._unbar(job, event.at_s)
         self._admit_next(job, event.at_s)
+        return []
+
+    def _edited(self, event: events.Edited) -> list[Command]:
+        job = self._job(event.job)
+        spec = event.spec.model_copy(update={"env": job.spec.env})
+        self._require(job.state in QUEUED, f"{job.id} is {job.state}, and does not wait", job)
+        for name in (*FIXED, *(["workers"] if job.runs else ())):
+            same = getattr(spec, name) == getattr(job.spec, name)
+            self._require(same, f"the {name} of {job.id} cannot be edited", job)
+        self._require(job.failures <= spec.retries, f"{job.id} has failed more often", job)
+        other = spec.workload != job.spec.workload
+        job.spec = spec
+        if job.run is not None:
+            job.run = job.run.model_copy(update={"spec": spec})
+        # Of other devices, perhaps.
+        self.reserved.pop(job.id, None)
+        if other:
+            job.alone_only = ""
+            state = JobState.WAITING if _key(job) in self.profiled else JobState.SUBMITTED
+            if state is not job.state:
+                self._move(job, state, event.at_s, f"edited by {event.by}")
         return []
 
     def _drain(self, event: events.DrainChanged) -> list[Command]:
@@ -878,6 +899,7 @@ _REACTIONS: Final[Mapping[type, Callable[..., list[Command]]]] = MappingProxyTyp
         events.Submitted: Brain._submitted,
         events.CancelRequested: Brain._cancel,
         events.HoldChanged: Brain._hold,
+        events.Edited: Brain._edited,
         events.DrainChanged: Brain._drain,
         events.Placed: Brain._placed,
         events.Reserved: Brain._reserved,

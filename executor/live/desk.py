@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from dovetail.instances.errors import DovetailError
 
@@ -92,6 +92,19 @@ class Desk(Protocol):
 
         Raises
         ------
+        UnknownJobError, RefusedError, BusyError
+        """
+        ...
+
+    def edit(self, job: str, changes: Mapping[str, Any], by: Owner) -> JobView:
+        """Change fields of the ``JobSpec`` of a job that waits.
+
+        Its owner alone may, as it runs with his rights; an administrator may change its ``nice``.
+
+        Raises
+        ------
+        InputError
+            When a field breaks a rule, or cannot be changed (any more).
         UnknownJobError, RefusedError, BusyError
         """
         ...

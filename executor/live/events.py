@@ -61,6 +61,15 @@ class HoldChanged(Event):
     by: Name
 
 
+class Edited(Event):
+    """A job that waits is submitted otherwise from now on; its environment stays as it is."""
+
+    kind: Literal["edited"] = "edited"
+    job: Name
+    spec: JobSpec
+    by: Name
+
+
 class DrainChanged(Event):
     """Devices (all where none is named) are to take no new jobs, or may again."""
 
@@ -291,6 +300,7 @@ AnyEvent = Annotated[
     Submitted
     | CancelRequested
     | HoldChanged
+    | Edited
     | DrainChanged
     | Placed
     | Reserved

@@ -43,7 +43,7 @@ class Owner(Record):
 
 
 class JobSpec(Record):
-    """A job as its owner submitted it; nothing in it changes afterwards.
+    """A job as its owner submitted it, or edited it while it waits.
 
     Parameters
     ----------
@@ -151,6 +151,18 @@ class JobSpec(Record):
         if not groups:
             raise rule_broken("", f"must have a group, the iterations done, got {shown(pattern)}")
         return pattern
+
+
+FIXED: Final = (
+    "owner",
+    "after",
+    "after_any",
+    "held",
+    "index",
+    "place",
+    "most_running",
+)
+"""The fields of a job that nobody edits, its environment aside."""
 
 
 class Seat(Record):

@@ -19,7 +19,7 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from dovetail.executor.live import events
 from dovetail.executor.live.admission import (
@@ -27,6 +27,7 @@ from dovetail.executor.live.admission import (
     is_administrator,
     refuse_after,
     refuse_another,
+    refuse_edit,
     refuse_hopeless,
     refuse_long_grace,
     refuse_others,
@@ -830,6 +831,26 @@ class Service:
             return [events.HoldChanged(at_s=self._clock.now_s(), job=job, on=on, by=by.name)]
 
         self._mailbox.ask(Request(changed, _nothing))
+        return self.job(job)
+
+    def edit(self, job: str, changes: Mapping[str, Any], by: Owner) -> JobView:
+        """Change fields of the specification of a job that waits."""
+
+        def edited(_: int) -> list[AnyEvent]:
+            live = self._job(job)
+            refuse_edit(live, changes, by)
+            fields = {name: getattr(live.spec, name) for name in JobSpec.model_fields}
+            spec = JobSpec.from_data({**fields, **changes})
+            cluster = None if self._pool.awaited else self._devices.cluster
+            refuse_hopeless(spec, by, cluster, self._any_user, "")
+            refuse_long_grace(spec, self._most_grace_s, "")
+            if spec == live.spec:
+                return []
+            at_s = self._clock.now_s()
+            change = events.Edited(at_s=at_s, job=job, spec=spec, by=by.name)
+            return [change, *self._known_of([spec])]
+
+        self._mailbox.ask(Request(edited, _nothing))
         return self.job(job)
 
     def requeue(self, job: str, by: Owner) -> JobView:

@@ -62,7 +62,7 @@ _S = JobState
 TRANSITIONS: Final[Mapping[JobState, frozenset[JobState]]] = MappingProxyType(
     {
         _S.SUBMITTED: frozenset({_S.WAITING, _S.STARTING, _S.CANCELLED}),
-        _S.WAITING: frozenset({_S.STARTING, _S.CANCELLED}),
+        _S.WAITING: frozenset({_S.SUBMITTED, _S.STARTING, _S.CANCELLED}),
         _S.STARTING: frozenset(
             {_S.PROFILING, _S.RUNNING, _S.STOPPING, _S.LOST}
             | {_S.FINISHED, _S.FAILED, _S.WAITING, _S.SUBMITTED}

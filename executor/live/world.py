@@ -66,6 +66,7 @@ class _Track:
     """
 
     live: LiveJob
+    spec: JobSpec
     job: Job
     key: WorkloadKey
     name: str
@@ -77,7 +78,8 @@ class _Track:
     @classmethod
     def of(cls, live: LiveJob) -> Self:
         """Begin with a job of which nothing has been read."""
-        return cls(live, _seen_as(live), _key(live), workload_name(live.spec), _UNREAD)
+        name = workload_name(live.spec)
+        return cls(live, live.spec, _seen_as(live), _key(live), name, _UNREAD)
 
     @property
     def changed(self) -> bool:
@@ -358,7 +360,11 @@ class World:
     def _follow(self) -> set[WorkloadKey]:
         """Take up new jobs and let go of ended ones; return the workloads of which one finished."""
         finished: set[WorkloadKey] = set()
-        left = (t for t in self._tracks.values() if t.live.state in OVER or t.live.barred)
+        left = (
+            t
+            for t in self._tracks.values()
+            if t.live.state in OVER or t.live.barred or t.spec is not t.live.spec
+        )
         for track in [*left]:
             del self._tracks[track.live.id]
             track.job.phase = "finished"

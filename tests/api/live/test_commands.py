@@ -204,6 +204,25 @@ def test_an_array_is_one_request(simulated, run):
     assert {view(run, job)["state"] for job in ids[3:]} == {"cancelled"}
 
 
+def test_a_job_that_waits_is_edited(simulated, run):
+    job = submitted(run, "--hold", "--gsla", "2", command=("train", "status=3"))
+    before = view(run, job)
+    words = ("--name", "n", "--nice", "-5", "--workers", "2", "--walltime", "1h", "--cwd", "/tmp")
+    assert run("edit", *words, job, "--", "train", "work_s=0.1")[0] == 0
+    after = view(run, job)
+    changed = {name for name in before if before[name] != after[name]}
+    told = {"name", "nice", "workers", "walltime_s", "cwd", "command"}
+    assert told <= changed <= told | {"workload", "memory_mib", "waiting_for", "since_s"}
+    assert (after["command"], after["cwd"]) == (["train", "work_s=0.1"], "/tmp")
+    assert run("edit", job)[2] == "dovetail: JOB: must say what is to be changed\n"
+    assert "workers: must be <= 2" in run("edit", job, "--workers", "9")[2]
+    assert "gsla: must be" in run("edit", job, "--gsla", "0.5")[2]
+    assert run("release", job)[0] == 0
+    assert run("wait", job)[0] == 0
+    told = f"{job} is finished: a job may be edited while it waits"
+    assert run("edit", job, "--nice", "1")[::2] == (2, f"dovetail: {told}\n")
+
+
 def test_history_is_read_page_by_page(simulated, run):
     words = ("--name", "n", "--workload", "resnet", "--json", "--", "train", "work_s=0.1")
     ids = json.loads(run("submit", "--array", "0-4", *words)[1])["ids"]

@@ -46,6 +46,15 @@ def _held(brain, rng):
     return events.HoldChanged, {"job": job, "on": on, "by": "ann"}
 
 
+def _edited(brain, rng):
+    job = rng.choice([*brain.queued, *brain.barred, "j1"])
+    old = brain.jobs[job].spec if job in brain.jobs else spec()
+    changes = {"workload": rng.choice(["vision", "text"]), "retries": rng.choice([0, 1, 2])}
+    if rng.random() < 0.2:
+        changes |= rng.choice([{"workers": 2}, {"nice": 3}, {"held": True}, {"owner": BOB}])
+    return events.Edited, {"job": job, "spec": old.replace(**changes, env={}), "by": "ann"}
+
+
 def _placed(brain, rng):
     # Mostly one that waits, rarely any job.
     jobs = brain.queue() if rng.random() < 0.9 else list(brain.jobs.values())
@@ -186,6 +195,7 @@ _FATES = (
     (_stopped, 1),
     (_cancelled, 1),
     (_held, 1),
+    (_edited, 1),
     (_known, 0.2),
     (_profiled, 0.5),
     (_not_profiled, 0.5),

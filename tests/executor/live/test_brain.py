@@ -146,6 +146,50 @@ class TestGangs:
         assert job.state is JobState.RUNNING
 
 
+class TestEdits:
+    def edit(self, story, job, **changes):
+        spec = job.spec.replace(**changes)
+        return story.tell(events.Edited, job=job.id, spec=spec.replace(env={}), by="ann")
+
+    def test_it_starts_as_it_is_then_with_its_own_environment(self, story):
+        job = story.submit(env={"A": "b"})
+        self.edit(story, job, command=("other",), workers=2, nice=4)
+        assert (job.spec.command, job.spec.workers, job.spec.env) == (("other",), 2, {"A": "b"})
+        story.place(job)
+        assert (job.run.spec, len(job.ranks)) == (job.spec, 2)
+
+    def test_another_workload_has_another_profile(self, story):
+        job = story.submit()
+        story.know()
+        assert job.state is JobState.WAITING
+        self.edit(story, job, workload="text")
+        assert (job.state, job.why) == (JobState.SUBMITTED, "edited by ann")
+        self.edit(story, job, workload="vision")
+        assert job.state is JobState.WAITING
+
+    def test_what_is_reserved_for_it_is_no_longer(self, story):
+        job = story.submit()
+        story.tell(events.Reserved, job=job.id, gpus=("g0",), until_s=9.0)
+        self.edit(story, job, workers=2)
+        assert story.brain.reserved == {}
+
+    def test_what_runs_and_what_is_fixed_stays(self, story):
+        job = story.submit()
+        for changes in ({"owner": BOB}, {"after": ("j1",)}, {"held": True}, {"index": 3}):
+            with pytest.raises(TransitionError, match="cannot be edited"):
+                self.edit(story, job, **changes)
+        story.place(job)
+        with pytest.raises(TransitionError, match="does not wait"):
+            self.edit(story, job, nice=1)
+        story.bring_up(job)
+        story.stop(job)
+        story.ended(job)
+        with pytest.raises(TransitionError, match="the workers of j1 cannot be edited"):
+            self.edit(story, job, workers=2)
+        self.edit(story, job, nice=1)
+        assert job.run.spec.nice == 1
+
+
 class TestArrays:
     def array(self, story, most=2, jobs=5):
         story.know()
