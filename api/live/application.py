@@ -218,10 +218,25 @@ async def edit(request: Request, job: str) -> JobView:
     return await run_in_threadpool(_desk(request).edit, job, changes, _asker(request))
 
 
+@_router.post("/jobs/{job}/pause")
+def pause(request: Request, job: str) -> JobView:
+    """Let the processes of a job that runs stand still where they are."""
+    return _desk(request).pause(job, True, _asker(request))
+
+
+@_router.post("/jobs/{job}/resume")
+def resume(request: Request, job: str) -> JobView:
+    """Let the processes of a job that is paused go on."""
+    return _desk(request).pause(job, False, _asker(request))
+
+
 @_router.post("/jobs/{job}/requeue")
-def requeue(request: Request, job: str) -> JobView:
-    """Stop a job's run, so that it waits for devices again; one that waits stays as it is."""
-    return _desk(request).requeue(job, _asker(request))
+def requeue(request: Request, job: str, hold: bool = False) -> JobView:
+    """Stop a job's run, so that it waits for devices again; one that waits stays as it is.
+
+    With `hold` it is held, too.
+    """
+    return _desk(request).requeue(job, _asker(request), hold)
 
 
 @_router.get("/jobs/{job}/explanation")

@@ -512,6 +512,13 @@ def _any_state(text: str) -> str:
     return _one_of([state.value for state in JobState], text)
 
 
+def _requeue(requeue: argparse.ArgumentParser) -> None:
+    _chosen(requeue)
+    requeue.add_argument(
+        "--hold", action="store_true", help="hold them, so that they wait for dovetail release"
+    )
+
+
 def _state(text: str) -> str:
     from dovetail.executor.live.states import OVER, JobState
 
@@ -562,8 +569,10 @@ LIVE: Final[Mapping[str, tuple[str, str, Callable[[argparse.ArgumentParser], Non
     "cancel": ("End jobs: asked first, killed when their grace is over.", _ASKING, _cancel),
     "hold": ("Let jobs that wait not start before they are released.", _ASKING, _chosen),
     "release": ("Let jobs that are held start.", _ASKING, _chosen),
+    "pause": ("Stop the processes of jobs where they are.", _ASKING, _chosen),
+    "resume": ("Let jobs go on that are paused.", _ASKING, _chosen),
     "edit": ("Change a job that waits.", _ASKING, _edit),
-    "requeue": ("Stop the runs of jobs, so that they wait for devices again.", _ASKING, _chosen),
+    "requeue": ("Stop the runs of jobs, so that they wait for devices again.", _ASKING, _requeue),
     "drain": ("Let devices take no new jobs; those that run go on.", _ASKING, _drain),
     "doctor": (_DOCTOR, "live.doctoring", _doctor),
     "measure": (_MEASURE, "live.measuring", _measure),

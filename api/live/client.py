@@ -143,9 +143,18 @@ class Client:
         """Change fields of a job that waits."""
         return self._data("PATCH", _path("jobs", job), _job, changes)
 
-    def requeue(self, job: str) -> JobView:
-        """Stop a job's run, so that it waits for devices again."""
-        return self._data("POST", _path("jobs", job, "requeue"), _job)
+    def pause(self, job: str) -> JobView:
+        """Let the processes of a job that runs stand still where they are."""
+        return self._data("POST", _path("jobs", job, "pause"), _job)
+
+    def resume(self, job: str) -> JobView:
+        """Let the processes of a job that is paused go on."""
+        return self._data("POST", _path("jobs", job, "resume"), _job)
+
+    def requeue(self, job: str, hold: bool = False) -> JobView:
+        """Stop a job's run, so that it waits for devices again, or for its release."""
+        path = _path("jobs", job, "requeue", hold=str(hold).lower())
+        return self._data("POST", path, _job)
 
     def drain(self, gpus: Sequence[str], on: bool = True) -> ServiceView:
         """Let devices (none named: all) take no new jobs, or take them again."""

@@ -167,6 +167,17 @@ def release(options: Namespace) -> int:
     return _order(options, Client.release, lambda job: bool(job.held))
 
 
+def pause(options: Namespace) -> int:
+    """Let the processes of jobs that run stand still where they are."""
+    runs = (JobState.PROFILING, JobState.RUNNING)
+    return _order(options, Client.pause, lambda job: job.state in runs)
+
+
+def resume(options: Namespace) -> int:
+    """Let the processes of jobs that are paused go on."""
+    return _order(options, Client.resume, lambda job: job.state is JobState.PAUSED)
+
+
 def edit(options: Namespace) -> int:
     """Change a job that waits."""
     changes = _described(options)
@@ -188,7 +199,8 @@ def edit(options: Namespace) -> int:
 
 def requeue(options: Namespace) -> int:
     """Stop the runs of jobs, so that they wait for devices again."""
-    return _order(options, Client.requeue, lambda job: job.state not in QUEUED)
+    stop = partial(Client.requeue, hold=options.hold)
+    return _order(options, stop, lambda job: job.state not in QUEUED)
 
 
 def _order(

@@ -117,7 +117,7 @@ def _name(job: JobView) -> str:
 
 def _state(job: JobView) -> str:
     """Return the state of a job; of one that is held, that."""
-    return "held" if job.held else job.state.value
+    return "held" if job.held and job.state in QUEUED else job.state.value
 
 
 def job_view(job: JobView, now_s: float, explanation: str, log: str = "") -> RenderableType:

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from dovetail.executor.live import events
-from dovetail.executor.live.commands import Command, Launch, Release, Stop
+from dovetail.executor.live.commands import Command, Launch, Pause, Release, Stop
 from dovetail.executor.live.events import AnyEvent
 from dovetail.executor.live.jobs import FIXED, JobSpec, Run
 from dovetail.executor.live.states import HOLDING, OVER, QUEUED, TRANSITIONS, JobState
@@ -132,6 +132,8 @@ class LiveJob:
         Whether it waits as its array has as many jobs that hold devices or compete as it may.
     competes_since_s : float
         When it last began to compete for devices.
+    paused : bool or None
+        Whether its run is to stand still; None: nobody ever asked for that.
     """
 
     id: str
@@ -156,6 +158,7 @@ class LiveJob:
     awaits: list[str] = field(default_factory=list)
     crowded: bool = False
     competes_since_s: float = 0.0
+    paused: bool | None = None
 
     @property
     def barred(self) -> bool:
@@ -345,8 +348,11 @@ class Brain:
                 continue
             if job.state is JobState.STOPPING:
                 found.append(Stop(job.run.id, job.grace_s))
-            elif any(rank.state is RankState.ASKED for rank in job.ranks):
+                continue
+            if any(rank.state is RankState.ASKED for rank in job.ranks):
                 found.append(Launch(job.run))
+            if job.paused is not None:
+                found.append(Pause(job.run.id, job.paused))
         return tuple(found)
 
     def next_job_id(self) -> str:
@@ -396,11 +402,23 @@ class Brain:
 
     def _hold(self, event: events.HoldChanged) -> list[Command]:
         job = self._job(event.job)
-        self._require(job.state in QUEUED, f"{job.id} is {job.state}, and does not wait", job)
+        self._require(job.state not in OVER, f"{job.id} is {job.state}, and waits no more", job)
         job.held = event.by if event.on else ""
-        self._unbar(job, event.at_s)
-        self._admit_next(job, event.at_s)
+        if job.state in QUEUED:
+            self._unbar(job, event.at_s)
+            self._admit_next(job, event.at_s)
         return []
+
+    def _pause(self, event: events.PauseChanged) -> list[Command]:
+        job = self._job(event.job)
+        runs = (JobState.PROFILING, JobState.RUNNING, JobState.PAUSED)
+        self._require(job.state in runs, f"{job.id} is {job.state}, and does not run", job)
+        assert job.run is not None
+        if event.on is not (job.state is JobState.PAUSED):
+            job.paused = event.on
+            done = "paused" if event.on else "resumed"
+            self._move(job, self._under_way(job), event.at_s, f"{done} by {event.by}")
+        return [Pause(job.run.id, event.on)]
 
     def _edited(self, event: events.Edited) -> list[Command]:
         job = self._job(event.job)
@@ -439,7 +457,7 @@ class Brain:
         job.runs, job.profiling = job.runs + 1, event.profiling
         job.ranks = [RankView() for _ in event.run.seats]
         job.trouble = job.stop_reason = job.stop_then = ""
-        job.unseen, job.stop_grace_s = False, None
+        job.unseen, job.stop_grace_s, job.paused = False, None, None
         self._move(job, JobState.STARTING, event.at_s, f"placed on {_places(event.run)}")
         return [Launch(job.run)]
 
@@ -634,12 +652,17 @@ class Brain:
             return []
         states = {rank.state for rank in job.ranks}
         if states <= {RankState.READY, RankState.OVER}:
-            profile = job.profiling and _key(job) not in self.profiled and not job.alone_only
-            state = JobState.PROFILING if profile else JobState.RUNNING
-            self._move(job, state, at_s, "every rank runs")
+            self._move(job, self._under_way(job), at_s, "every rank runs")
         elif job.state is JobState.LOST and RankState.LOST not in states:
             self._move(job, JobState.STARTING, at_s, "every rank was found again")
         return []
+
+    def _under_way(self, job: LiveJob) -> JobState:
+        """Return the state of a job every rank of which runs."""
+        if job.paused:
+            return JobState.PAUSED
+        profile = job.profiling and _key(job) not in self.profiled and not job.alone_only
+        return JobState.PROFILING if profile else JobState.RUNNING
 
     def _conclude(self, job: LiveJob, at_s: float) -> list[Command]:
         """Say what becomes of a job none of whose ranks runs any more."""
@@ -728,6 +751,7 @@ class Brain:
         job.state = state
         job.history.append(Step(at_s, state, why))
         if state in OVER:
+            job.held = ""
             job.forget_environment()
         self._file(job)
         self._admit_next(job, at_s)
@@ -899,6 +923,7 @@ _REACTIONS: Final[Mapping[type, Callable[..., list[Command]]]] = MappingProxyTyp
         events.Submitted: Brain._submitted,
         events.CancelRequested: Brain._cancel,
         events.HoldChanged: Brain._hold,
+        events.PauseChanged: Brain._pause,
         events.Edited: Brain._edited,
         events.DrainChanged: Brain._drain,
         events.Placed: Brain._placed,

@@ -109,8 +109,19 @@ class Desk(Protocol):
         """
         ...
 
-    def requeue(self, job: str, by: Owner) -> JobView:
+    def pause(self, job: str, on: bool, by: Owner) -> JobView:
+        """Let the processes of a job that runs stand still where they are, or go on.
+
+        Raises
+        ------
+        UnknownJobError, RefusedError, BusyError
+        """
+        ...
+
+    def requeue(self, job: str, by: Owner, hold: bool = False) -> JobView:
         """Stop a job's run, so that it waits for devices again; one that waits stays as it is.
+
+        With ``hold`` it is held, too.
 
         Raises
         ------

@@ -61,6 +61,15 @@ class HoldChanged(Event):
     by: Name
 
 
+class PauseChanged(Event):
+    """The processes of a job that runs are to be stopped where they are, or to go on."""
+
+    kind: Literal["pause_changed"] = "pause_changed"
+    job: Name
+    on: StrictBool
+    by: Name
+
+
 class Edited(Event):
     """A job that waits is submitted otherwise from now on; its environment stays as it is."""
 
@@ -300,6 +309,7 @@ AnyEvent = Annotated[
     Submitted
     | CancelRequested
     | HoldChanged
+    | PauseChanged
     | Edited
     | DrainChanged
     | Placed

@@ -12,7 +12,8 @@ from itertools import pairwise
 from dovetail.executor.live.brain import Brain, LiveJob
 
 _WAITS = {"submitted", "waiting"}
-_HOLDS = {"starting", "profiling", "running", "stopping", "lost"}
+_HOLDS = {"starting", "profiling", "running", "paused", "stopping", "lost"}
+_RUNS = {"profiling", "running", "paused"}
 _ENDED = {"finished", "failed", "cancelled"}
 
 
@@ -106,7 +107,7 @@ def _of_ranks(job: LiveJob) -> Iterator[str]:
     ranks = Counter(str(rank.state) for rank in job.ranks)
     if (job.state in _HOLDS) != (ranks["over"] < len(job.ranks)):
         yield f"it is {job.state} with {ranks['over']} of {len(job.ranks)} ranks over"
-    if job.state in {"profiling", "running"} and ranks["ready"] + ranks["over"] < len(job.ranks):
+    if job.state in _RUNS and ranks["ready"] + ranks["over"] < len(job.ranks):
         yield f"it is {job.state} with ranks that are {', '.join(sorted(ranks))}"
     if (job.state == "lost") != (ranks["lost"] > 0) and job.state != "stopping":
         yield f"it is {job.state} with {ranks['lost']} ranks lost"
@@ -125,7 +126,9 @@ def _of_profile(brain: Brain, job: LiveJob) -> Iterator[str]:
 
 
 def _of_stop(job: LiveJob) -> Iterator[str]:
-    if job.stop_then and job.state in {"starting", "profiling", "running", "lost"}:
+    if job.state in _RUNS and (job.state == "paused") != bool(job.paused):
+        yield f"it is {job.state}, and it is {job.paused} that it is to stand still"
+    if job.stop_then and job.state in {"starting", "profiling", "running", "paused", "lost"}:
         yield f"it is {job.state} although it is to {job.stop_then}"
     if job.failures > job.spec.retries and job.state not in _ENDED:
         yield f"it lives after {job.failures} failures, {job.spec.retries} retries"

@@ -35,7 +35,7 @@ from dovetail.executor.live.admission import (
 )
 from dovetail.executor.live.brain import Brain, LiveJob, TransitionError, WorkloadKey
 from dovetail.executor.live.clock import ServiceClock, boot_id, boot_s
-from dovetail.executor.live.commands import Command, Launch, Release, Stop
+from dovetail.executor.live.commands import Command, Launch, Pause, Release, Stop
 from dovetail.executor.live.desk import EVERY, BusyError, Chosen, RefusedError, UnknownJobError
 from dovetail.executor.live.devices import Devices
 from dovetail.executor.live.events import AnyEvent
@@ -88,6 +88,8 @@ _MODEL: Final = "fitted.dovetail"
 _ENDS: Final = frozenset({"rank_ended", "rank_gone", "rank_refused"})
 _QUIET: Final = frozenset({"recorded", "rank_started", "rank_ready", "placed", "reserved"})
 _PATIENT: Final = _QUIET | {"submitted"}
+
+_UNDER_WAY: Final = WATCHED | {JobState.PAUSED}
 
 TRACE_S: Final = 60.0
 """Seconds that a pool has at the start to tell of a run that should be there."""
@@ -273,7 +275,7 @@ class Service:
         self._unseen = {
             (job.run.id, rank)
             for job in held
-            if job.run is not None and job.state in WATCHED
+            if job.run is not None and job.state in _UNDER_WAY
             for rank in range(len(job.ranks))
         }
         told = self._of_jobs(self._stamped(self._pool.poll()))
@@ -327,7 +329,7 @@ class Service:
         return [
             events.RankLost(at_s=at_s, run=run, rank=rank, reason="the pool has no trace of it")
             for run, rank in unseen
-            if (job := self._brain.jobs[run.rpartition(".")[0]]).state in WATCHED
+            if (job := self._brain.jobs[run.rpartition(".")[0]]).state in _UNDER_WAY
             and job.run is not None
             and job.run.id == run
         ]
@@ -755,6 +757,8 @@ class Service:
                     self._pool.launch(run)
             case Stop(run, grace_s):
                 self._pool.stop(run, grace_s)
+            case Pause(run, on):
+                self._pool.pause(run, on)
             case Release(run):
                 self._pool.release(run)
 
@@ -853,19 +857,38 @@ class Service:
         self._mailbox.ask(Request(edited, _nothing))
         return self.job(job)
 
-    def requeue(self, job: str, by: Owner) -> JobView:
-        """Stop a job's run, so that it waits for devices again."""
+    def pause(self, job: str, on: bool, by: Owner) -> JobView:
+        """Let the processes of a job that runs stand still, or go on."""
+
+        def changed(_: int) -> list[AnyEvent]:
+            live = self._job(job)
+            refuse_others(live, by, "pause" if on else "resume")
+            if live.state not in _UNDER_WAY:
+                what = "be paused while it runs" if on else "be resumed while it is paused"
+                raise RefusedError(f"{job} is {live.state}: a job may {what}")
+            if on is (live.state is JobState.PAUSED):
+                return []
+            return [events.PauseChanged(at_s=self._clock.now_s(), job=job, on=on, by=by.name)]
+
+        self._mailbox.ask(Request(changed, _nothing))
+        return self.job(job)
+
+    def requeue(self, job: str, by: Owner, hold: bool = False) -> JobView:
+        """Stop a job's run, so that it waits for devices again, or for its release."""
 
         def stopped(_: int) -> list[AnyEvent]:
             live = self._job(job)
             refuse_others(live, by, "requeue")
             if live.state in OVER:
                 raise RefusedError(f"{job} is {live.state}: submit it anew")
+            at_s, held = self._clock.now_s(), hold and not live.held
+            holds = events.HoldChanged(at_s=at_s, job=job, on=True, by=by.name)
+            found: list[AnyEvent] = [holds] if held else []
             if live.run is None or live.state in QUEUED or live.state is JobState.STOPPING:
-                return []
+                return found
             if not live.spec.requeue:
                 raise RefusedError(f"{job} was submitted with --no-requeue")
-            return [self._stop_decided(live.run, f"requeued by {by.name}")]
+            return [*found, self._stop_decided(live.run, f"requeued by {by.name}")]
 
         self._mailbox.ask(Request(stopped, _nothing))
         return self.job(job)

@@ -47,7 +47,9 @@ MEMORY_STEP_MIB: Final = 64.0
 """To a multiple of which the memory that owners name is rounded up, so that kinds are few."""
 
 _UNREAD: Final = Kind(-1, "", 0.0)
-_KEPT_ALONE: Final = frozenset({JobState.PROFILING, JobState.STOPPING, JobState.LOST})
+_KEPT_ALONE: Final = frozenset(
+    {JobState.PROFILING, JobState.PAUSED, JobState.STOPPING, JobState.LOST}
+)
 
 
 class CannotStartError(DovetailError):

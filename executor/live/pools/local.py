@@ -166,6 +166,11 @@ class LocalPool:
         if run in self._keepers:
             self._keepers[run].order_stop(grace_s)
 
+    def pause(self, run: str, on: bool) -> None:
+        """Stop every process of a run where it is, or let it go on; again harmless."""
+        if run in self._keepers:
+            self._keepers[run].order_pause(on)
+
     def release(self, run: str) -> None:
         """Give back what an ended run held. Logs stay."""
         keeper = self._keepers.pop(run, None)

@@ -708,10 +708,10 @@ class Guard:
             self._clear_up()
 
     def _ask(self) -> None:
-        # SIGCONT, since a stopped process takes no notice of SIGTERM.
-        for number in (signal.SIGTERM, signal.SIGCONT):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._pid, number)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._pid, signal.SIGTERM)
+        # A stopped process takes no notice of that, and all of a paused job are stopped.
+        self._signal_all(signal.SIGCONT)
 
     def _clear_up(self) -> None:
         """End what outlives the rank's own process."""

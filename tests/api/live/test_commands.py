@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import termios
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -202,6 +203,28 @@ def test_an_array_is_one_request(simulated, run):
     assert "output: must be a file with %j, %a" in run("submit", "--output", "x/%q", "--", "x")[2]
     assert run("cancel", "--name", "many", "--state", "submitted")[0] == 0
     assert {view(run, job)["state"] for job in ids[3:]} == {"cancelled"}
+
+
+def test_a_job_is_paused_and_goes_on_or_gives_its_device_up(simulated, run):
+    job = submitted(run, "--workload", "resnet", command=("train", "work_s=1"))
+    wait_until(lambda: view(run, job)["state"] == "profiling")
+    assert run("pause", job)[1] == f"{job}: paused: paused by {ME}\n"
+    assert run("pause", job)[0] == 0
+    assert len(view(run, job)["gpus"]) == 1
+    assert run("queue", "--state", "paused")[1].count(job) == 1
+    time.sleep(1.5)
+    assert view(run, job)["state"] == "paused"
+    assert run("resume", "--all")[1] == f"{job}: profiling: resumed by {ME}\n"
+    assert run("wait", job)[0] == 0
+    told = f"{job} is finished: a job may be paused while it runs"
+    assert run("pause", job)[::2] == (2, f"dovetail: {told}\n")
+    other = submitted(run, "--workload", "resnet")
+    wait_until(lambda: view(run, other)["state"] in ("profiling", "running"))
+    run("pause", other)
+    assert run("requeue", "--hold", other)[0] == 0
+    wait_until(lambda: view(run, other)["state"] in ("submitted", "waiting"))
+    assert (view(run, other)["held"], view(run, other)["runs"]) == (ME, 1)
+    assert run("cancel", other)[0] == 0
 
 
 def test_a_job_that_waits_is_edited(simulated, run):

@@ -42,8 +42,13 @@ def _some_of(brain, rng):
 def _held(brain, rng):
     # Mostly released again, or nothing would ever start.
     on = rng.random() < 0.4
-    job = rng.choice([*(brain.queued if on else brain.barred), "j1"])
+    job = rng.choice([*(brain.queued if on else brain.barred), *[*brain.holding][:1], "j1"])
     return events.HoldChanged, {"job": job, "on": on, "by": "ann"}
+
+
+def _paused(brain, rng):
+    job = rng.choice([*brain.holding, "j1"])
+    return events.PauseChanged, {"job": job, "on": rng.random() < 0.6, "by": "ann"}
 
 
 def _edited(brain, rng):
@@ -195,6 +200,7 @@ _FATES = (
     (_stopped, 1),
     (_cancelled, 1),
     (_held, 1),
+    (_paused, 1),
     (_edited, 1),
     (_known, 0.2),
     (_profiled, 0.5),

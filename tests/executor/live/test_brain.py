@@ -7,7 +7,7 @@ import pytest
 from dovetail.executor.live import brain as rules
 from dovetail.executor.live import events
 from dovetail.executor.live.brain import MOST_LOSSES, RankState, TransitionError
-from dovetail.executor.live.commands import Launch, Release, Stop
+from dovetail.executor.live.commands import Launch, Pause, Release, Stop
 from dovetail.executor.live.jobs import Seat
 from dovetail.executor.live.states import HOLDING, OVER, QUEUED, TRANSITIONS, JobState
 from tests.executor.live.telling import BOB, Story, run_of, spec
@@ -144,6 +144,61 @@ class TestGangs:
         with pytest.raises(TransitionError, match=r"rank 0 of j1\.1 has run"):
             story.refused(job)
         assert job.state is JobState.RUNNING
+
+
+class TestPauses:
+    def pause(self, story, job, on=True):
+        return story.tell(events.PauseChanged, job=job.id, on=on, by="ann")
+
+    def test_it_keeps_its_device_and_goes_on(self, story):
+        job = story.running()
+        assert self.pause(story, job) == (Pause("j1.1", True),)
+        assert (job.state, job.why) == (JobState.PAUSED, "paused by ann")
+        assert story.brain.residents()["g0"] == [job]
+        assert story.brain.outstanding() == (Pause("j1.1", True),)
+        assert self.pause(story, job, False) == (Pause("j1.1", False),)
+        assert job.state is JobState.RUNNING
+        # The service may have been killed before it could say so.
+        assert story.brain.outstanding() == (Pause("j1.1", False),)
+
+    def test_one_that_is_measured_is_measured_again(self, story):
+        job = story.submit()
+        story.place(job, profiling=True)
+        story.bring_up(job)
+        self.pause(story, job)
+        self.pause(story, job, False)
+        assert job.state is JobState.PROFILING
+
+    def test_it_is_found_again_as_it_was(self, story):
+        job = story.running()
+        self.pause(story, job)
+        story.lost(job)
+        story.started(job)
+        assert job.state is JobState.PAUSED
+        story.ended(job, status=-9)
+        assert job.state is JobState.FAILED
+
+    def test_its_next_run_runs(self, story):
+        job = story.running()
+        self.pause(story, job)
+        assert story.stop(job) == (Stop("j1.1", 30.0),)
+        story.ended(job, status=-15)
+        story.place(job)
+        story.bring_up(job)
+        assert job.state is JobState.RUNNING
+
+    def test_what_does_not_run_is_not_paused(self, story):
+        job = story.submit()
+        with pytest.raises(TransitionError, match="does not run"):
+            self.pause(story, job)
+
+    def test_one_that_is_held_while_it_runs_waits_for_its_release(self, story):
+        job = story.running()
+        story.tell(events.HoldChanged, job=job.id, on=True, by="ann")
+        assert job.state is JobState.RUNNING
+        story.stop(job)
+        story.ended(job, status=-15)
+        assert (job.state, [*story.brain.barred]) == (JobState.WAITING, ["j1"])
 
 
 class TestEdits:
@@ -793,7 +848,8 @@ class TestWhatAJobWaitsFor:
         story.cancel(job)
         assert story.brain.barred == {}
 
-    def test_a_job_that_runs_is_not_held(self, story):
+    def test_a_job_that_is_over_is_not_held(self, story):
         job = story.running("g0")
-        with pytest.raises(TransitionError, match="does not wait"):
+        story.ended(job)
+        with pytest.raises(TransitionError, match="waits no more"):
             story.tell(events.HoldChanged, job=job.id, on=True, by="ann")
