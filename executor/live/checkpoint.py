@@ -15,7 +15,7 @@ from pydantic_core import from_json
 from dovetail.executor.live.brain import Brain, LiveJob
 from dovetail.executor.live.jobs import JobSpec
 
-VERSION: Final = 2
+VERSION: Final = 1
 """Of the texts below. Checkpoints of another version are passed over: the events tell it all."""
 
 _BRAIN: Final = TypeAdapter(Brain)
@@ -59,9 +59,14 @@ def restored(text: str, jobs: Iterable[StoredJob]) -> Brain:
 
 def _job(stored: StoredJob) -> LiveJob:
     data: dict[str, Any] = from_json(stored.text)
+    submitted = stored.spec
+    if "spec" not in data:
+        # A checkpoint of before jobs could be edited.
+        assert submitted is not None
+        data["spec"] = submitted
     spec = JobSpec.model_validate(data["spec"])
-    if stored.spec is not None:
-        spec = spec.model_copy(update={"env": stored.spec.env})
+    if submitted is not None:
+        spec = spec.model_copy(update={"env": submitted.env})
     data["spec"] = spec
     if data["run"] is not None:
         data["run"]["spec"] = spec

@@ -1,11 +1,12 @@
 """What becomes of a job, told event by event."""
 
+import json
 from copy import deepcopy
 
 import pytest
 
 from dovetail.executor.live import brain as rules
-from dovetail.executor.live import events
+from dovetail.executor.live import checkpoint, events
 from dovetail.executor.live.brain import MOST_LOSSES, RankState, TransitionError
 from dovetail.executor.live.commands import Launch, Pause, Release, Stop
 from dovetail.executor.live.jobs import Seat
@@ -221,6 +222,22 @@ class TestEdits:
         assert (job.state, job.why) == (JobState.SUBMITTED, "edited by ann")
         self.edit(story, job, workload="vision")
         assert job.state is JobState.WAITING
+
+    def test_a_checkpoint_has_it_and_one_of_before_has_what_was_submitted(self, story):
+        job = story.submit(env={"A": "b"})
+        submitted = job.spec
+        self.edit(story, job, nice=4)
+        text = checkpoint.job_text(job)
+        whole = checkpoint.brain_text(story.brain)
+
+        def of(text):
+            brain = checkpoint.restored(whole, [checkpoint.StoredJob(text, submitted)])
+            return brain.jobs["j1"].spec
+
+        assert of(text) == job.spec
+        assert (
+            of(json.dumps({k: v for k, v in json.loads(text).items() if k != "spec"})) == submitted
+        )
 
     def test_what_is_reserved_for_it_is_no_longer(self, story):
         job = story.submit()
