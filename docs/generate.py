@@ -672,7 +672,13 @@ def api_page() -> str:
     for path, methods in described["paths"].items():
         if path.startswith("/v1/"):
             parts += [_request(method.upper(), path, told) for method, told in methods.items()]
-    parts += ["## Records\n", _submission(), *map(_record, (*REQUESTS, *VIEWS)), _states()]
+    parts += [
+        "## Records\n",
+        _submission(),
+        _changes(),
+        *map(_record, (*REQUESTS, *VIEWS)),
+        _states(),
+    ]
     return "\n".join(parts)
 
 
@@ -721,6 +727,13 @@ def _submission() -> str:
     ]
     table = ["| field | type | default | meaning |", "|---|---|---|---|", *rows]
     return "\n".join(["### Submission\n", getdoc(requests.SUBMISSION) or "", "", *table, ""])
+
+
+def _changes() -> str:
+    """Return the fields of a job that waits that can be changed."""
+    listed = ", ".join(f"`{name}`" for name in requests.CHANGES.model_fields)
+    meaning = getdoc(requests.CHANGES) or ""
+    return f"### Changes\n\n{meaning} As in a [submission](#submission): {listed}.\n"
 
 
 def _states() -> str:

@@ -105,6 +105,12 @@ def _serve(serve: argparse.ArgumentParser) -> None:
     )
     _keep(serve)
     serve.add_argument(
+        "--notify",
+        metavar="COMMAND",
+        type=_words,
+        help="run this for each job that is over, with DOVETAIL_JOB, DOVETAIL_STATE ... set",
+    )
+    serve.add_argument(
         "--private",
         action="store_true",
         help="show the command and folder of a job to its user and to administrators only",
@@ -242,6 +248,18 @@ def _indices(text: str) -> tuple[int, ...]:
             raise argparse.ArgumentTypeError(rule)
         found |= dict.fromkeys(numbers)
     return tuple(found)
+
+
+def _words(text: str) -> list[str]:
+    import shlex
+
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"must be a command, got {text!r} ({error})") from None
+    if not words:
+        raise argparse.ArgumentTypeError(f"must name a program, got {text!r}")
+    return words
 
 
 def _shares(text: str) -> tuple[int, ...]:

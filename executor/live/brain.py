@@ -7,10 +7,11 @@ state, and the commands that are still to be carried out: ``Brain.outstanding``.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from heapq import heappop, heappush
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -280,6 +281,8 @@ class Brain:
         How many of ``queued`` are each user's.
     active : Counter of str
         How many of ``queued`` and ``holding`` are of each array that has a limit.
+    ended : deque of LiveJob
+        Those that are over lately, for whoever tells of them and takes them out.
     """
 
     jobs: dict[str, LiveJob] = field(default_factory=dict)
@@ -301,6 +304,7 @@ class Brain:
     used: dict[int, float] = field(default_factory=dict)
     waiting: Counter[int] = field(default_factory=Counter)
     active: Counter[str] = field(default_factory=Counter)
+    ended: deque[LiveJob] = field(default_factory=partial(deque, maxlen=KEPT_OVER), compare=False)
 
     def apply(self, event: AnyEvent) -> tuple[Command, ...]:
         """Take in an event and return what is to be done for it.
@@ -753,6 +757,7 @@ class Brain:
         if state in OVER:
             job.held = ""
             job.forget_environment()
+            self.ended.append(job)
         self._file(job)
         self._admit_next(job, at_s)
 

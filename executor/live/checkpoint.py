@@ -18,6 +18,10 @@ from dovetail.executor.live.jobs import JobSpec
 VERSION: Final = 1
 """Of the texts below. Checkpoints of another version are passed over: the events tell it all."""
 
+_MADE_OF_JOBS: Final = {
+    *("jobs", "queued", "barred", "holding", "over", "requests", "waiting", "active", "ended")
+}
+
 _BRAIN: Final = TypeAdapter(Brain)
 _JOB: Final = TypeAdapter(LiveJob)
 
@@ -31,10 +35,7 @@ class StoredJob(NamedTuple):
 
 def brain_text(brain: Brain) -> str:
     """Return all that a brain knows but its jobs."""
-    return _BRAIN.dump_json(
-        brain,
-        exclude={"jobs", "queued", "barred", "holding", "over", "requests", "waiting", "active"},
-    ).decode()
+    return _BRAIN.dump_json(brain, exclude=_MADE_OF_JOBS).decode()
 
 
 def job_text(job: LiveJob) -> str:

@@ -48,6 +48,7 @@ from dovetail.executor.live.learning import Learner
 from dovetail.executor.live.library import Library
 from dovetail.executor.live.loaded import LoadedLibraries
 from dovetail.executor.live.mailbox import Mailbox, Request
+from dovetail.executor.live.notifying import Notifier
 from dovetail.executor.live.planning import Lacks, of_job, of_round, plan_of
 from dovetail.executor.live.pools.pool import SAMPLE_S, NodePool, Usage, told_awaited
 from dovetail.executor.live.pools.run_files import KEEP_S, PRUNE_S, RunFiles
@@ -153,6 +154,8 @@ class Service:
         How many jobs may share a device; by default as many as the pool says.
     boot_s : callable
         Returns seconds since the machine booted, also to the pool.
+    notify : sequence of str, optional
+        What is run for each job that is over (``Notifier``).
 
     Attributes
     ----------
@@ -187,6 +190,7 @@ class Service:
         keep_s: float = KEEP_S,
         max_jobs_per_gpu: int | None = None,
         boot_s: Callable[[], float] = boot_s,
+        notify: Sequence[str] | None = None,
     ) -> None:
         self.ready = threading.Event()
         self._journal = journal
@@ -203,6 +207,9 @@ class Service:
         self._troubles: dict[str, str] = {}
         self._policy = UnfailingPolicy(policy, self._troubles)
         self._brain = journal.replay()
+        # Of what was over before, somebody has been told.
+        self._brain.ended.clear()
+        self._notifier = None if notify is None or dry_run else Notifier(notify)
         self._clock = ServiceClock(self._brain.now_s, boot_s)
         self._started_s = self._clock.now_s()
         self._prune_s = math.inf if dry_run else self._started_s + PRUNE_FIRST_S
@@ -257,6 +264,8 @@ class Service:
         finally:
             self._mailbox.abandon()
             self._pool.close()
+            if self._notifier is not None:
+                self._notifier.close()
             self._recorder.close()
             self._learner.close()
 
@@ -708,6 +717,10 @@ class Service:
                     self._commands += self._brain.apply(event)
             except TransitionError as error:
                 _LOG.warning("%s is passed over: %s", event.kind, error)
+        while self._brain.ended:
+            job = self._brain.ended.popleft()
+            if self._notifier is not None:
+                self._notifier.tell(job)
         if any(isinstance(event, events.DevicesChanged) for event in happened):
             self._take_up_devices()
         self._changed |= any(event.kind not in _QUIET for event in happened)
@@ -964,7 +977,8 @@ class Service:
 
     def _all_troubles(self) -> list[str]:
         own = self._troubles.copy().values()
-        return [*own, self._pool.trouble, self._recorder.trouble, self._learner.trouble]
+        notifier = self._notifier.trouble if self._notifier is not None else ""
+        return [*own, notifier, self._pool.trouble, self._recorder.trouble, self._learner.trouble]
 
     def log_path(self, job: str, rank: int, by: Owner, run: int | None = None) -> str | None:
         """Return the newest log file of a rank of its present or last run, or of another."""
