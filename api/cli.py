@@ -751,7 +751,9 @@ def _count(text: str) -> int:
 def _completion(commands: _Commands) -> None:
     text = "Print what completes commands in a shell."
     completion = _command(commands, "completion", text, module="completion")
-    completion.add_argument("shell", choices=("bash", "zsh", "fish"), help="which shell")
+    completion.add_argument(
+        "shell", choices=("bash", "zsh", "fish"), metavar="SHELL", help="bash, zsh or fish"
+    )
 
 
 _FROM_FILES: Final[Mapping[str, Callable[[_Commands], None]]] = {

@@ -163,7 +163,7 @@ class SimulatedNode:
     def pause(self, run: str, on: bool) -> None:
         """Let a run stand still, or go on; those beside it are slowed as before."""
         if run in self._simulation.runs:
-            self._tell(self._simulation.advance(boot_s()))
+            self._tell(self._simulation.advance(self._boot_s()))
             self._simulation.runs[run].paused = on
             self._save()
         self._changed()

@@ -135,7 +135,7 @@ def test_a_repository_that_cannot_be_read_holds_up_no_job_and_loses_nothing(tmp_
 
 
 def test_three_share_a_device_where_the_administrator_lets_them(tmp_path):
-    workloads = {name: TRUTH.workloads["A"] for name in "ABC"}
+    workloads = dict.fromkeys("ABC", TRUTH.workloads["A"])
     entries = [{"pair": list(pair), "slowdown": [1.05, 1.05]} for pair in ("AB", "AC", "BC")]
     truth = Instance.from_data(
         {**TRUTH.replace(workloads=workloads).to_data(), "slowdowns": entries}
