@@ -748,6 +748,14 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _completion(commands: _Commands) -> None:
+    text = "Print what completes commands in a shell."
+    completion = _command(commands, "completion", text, module="completion")
+    completion.add_argument(
+        "shell", choices=("bash", "zsh", "fish"), metavar="SHELL", help="bash, zsh or fish"
+    )
+
+
 _FROM_FILES: Final[Mapping[str, Callable[[_Commands], None]]] = {
     "plan": _plan,
     "check": _check,
@@ -760,6 +768,7 @@ _FROM_FILES: Final[Mapping[str, Callable[[_Commands], None]]] = {
     "library": _library,
     "simulate": _simulate,
     "compare": _compare,
+    "completion": _completion,
 }
 """What adds the parsers of commands that need no service."""
 

@@ -219,6 +219,7 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "workload": "Jobs of one user and one workload are alike to predictors.",
         "workers": "Processes, one device each.",
         "priority": "`batch` or `latency`.",
+        "nice": "Its place among its owner's jobs: those of a lower one start first.",
         "gsla": "The largest slowdown that its owner accepts.",
         "state": "Where it stands.",
         "why": "Why it came there.",
@@ -247,6 +248,8 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         "retries": "How often it is started again after it failed.",
         "grace_s": "From being asked to end to being killed, s.",
         "public_log": "Whether other users may read its output.",
+        "output": "The file that gets its output, too, with `%j` and the like as submitted.",
+        "error": "The one for its standard error, where that is apart.",
         "log": "The file with the output of the first rank of its last run, where the service's "
         "machine has it; empty in lists of jobs.",
         "held": "Who holds it; empty where it is not held.",
@@ -669,7 +672,13 @@ def api_page() -> str:
     for path, methods in described["paths"].items():
         if path.startswith("/v1/"):
             parts += [_request(method.upper(), path, told) for method, told in methods.items()]
-    parts += ["## Records\n", _submission(), *map(_record, (*REQUESTS, *VIEWS)), _states()]
+    parts += [
+        "## Records\n",
+        _submission(),
+        _changes(),
+        *map(_record, (*REQUESTS, *VIEWS)),
+        _states(),
+    ]
     return "\n".join(parts)
 
 
@@ -718,6 +727,13 @@ def _submission() -> str:
     ]
     table = ["| field | type | default | meaning |", "|---|---|---|---|", *rows]
     return "\n".join(["### Submission\n", getdoc(requests.SUBMISSION) or "", "", *table, ""])
+
+
+def _changes() -> str:
+    """Return the fields of a job that waits that can be changed."""
+    listed = ", ".join(f"`{name}`" for name in requests.CHANGES.model_fields)
+    meaning = getdoc(requests.CHANGES) or ""
+    return f"### Changes\n\n{meaning} As in a [submission](#submission): {listed}.\n"
 
 
 def _states() -> str:

@@ -21,16 +21,17 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dovetail import __version__
 from dovetail.executor.live.admission import is_administrator
-from dovetail.executor.live.desk import Desk, UnknownJobError
+from dovetail.executor.live.desk import Chosen, Desk, UnknownJobError
 from dovetail.executor.live.jobs import Owner
 from dovetail.executor.live.views import JobView, ServiceView
 from dovetail.instances._record import Record, input_error
-from dovetail.instances.errors import DovetailError
+from dovetail.instances.errors import DovetailError, InputError
 from dovetail.live.faults import KEY_HEADER, Fault, fault_of
 from dovetail.live.logs import Log, followed, last_lines, require_own, written
 from dovetail.live.peers import Tokens
 from dovetail.live.prometheus import exposition
 from dovetail.live.requests import (
+    CHANGES,
     MOST_BODY_BYTES,
     Accepted,
     DrainRequest,
@@ -96,7 +97,7 @@ class _Described(FastAPI):
     def openapi(self) -> dict[str, Any]:
         """Return the description of the API."""
         if self.openapi_schema is None:
-            named = [(record, "validation") for record in (Submissions, DrainRequest)]
+            named = [(record, "validation") for record in (Submissions, CHANGES, DrainRequest)]
             _, records = models_json_schema(named, ref_template=_SCHEMA)  # type: ignore[arg-type]
             super().openapi()["components"]["schemas"].update(records["$defs"])
         assert self.openapi_schema is not None
@@ -131,9 +132,23 @@ def service(request: Request) -> ServiceView:
 
 
 @_router.get("/jobs")
-def jobs(request: Request, over: bool = False) -> Sequence[JobView]:
-    """Return the jobs that are not over, or all, in the order of submission; without history."""
-    return [_shown(request, found) for found in _desk(request).jobs(over)]
+def jobs(
+    request: Request,
+    over: bool = False,
+    user: str | None = None,
+    name: str | None = None,
+    state: str | None = None,
+    within_s: Annotated[float | None, Query(ge=0)] = None,
+    before: str | None = None,
+    limit: Annotated[int | None, Query(ge=0)] = None,
+) -> Sequence[JobView]:
+    """Return the jobs that are not over, or all, in the order of submission; without history.
+
+    Those of a `user`, a `name`, a `state`; those that were over `within_s` seconds; of all these
+    the last `limit` that were submitted `before` a job, to read them page by page.
+    """
+    chosen = Chosen(user, name, state, within_s, before, limit)
+    return [_shown(request, found) for found in _desk(request).jobs(over, chosen)]
 
 
 @_router.post("/jobs", status_code=201, openapi_extra=_holds(Submissions))
@@ -195,10 +210,33 @@ def release(request: Request, job: str) -> JobView:
     return _desk(request).hold(job, False, _asker(request))
 
 
+@_router.patch("/jobs/{job}", openapi_extra=_holds(CHANGES))
+async def edit(request: Request, job: str) -> JobView:
+    """Change fields of a job that waits; its owner alone may, and of `nice` an administrator."""
+    asked = await _bodies(request).read(request, lambda body: parsed(CHANGES, body))
+    changes = {name: getattr(asked, name) for name in asked.model_fields_set}
+    return await run_in_threadpool(_desk(request).edit, job, changes, _asker(request))
+
+
+@_router.post("/jobs/{job}/pause")
+def pause(request: Request, job: str) -> JobView:
+    """Let the processes of a job that runs stand still where they are."""
+    return _desk(request).pause(job, True, _asker(request))
+
+
+@_router.post("/jobs/{job}/resume")
+def resume(request: Request, job: str) -> JobView:
+    """Let the processes of a job that is paused go on."""
+    return _desk(request).pause(job, False, _asker(request))
+
+
 @_router.post("/jobs/{job}/requeue")
-def requeue(request: Request, job: str) -> JobView:
-    """Stop a job's run, so that it waits for devices again; one that waits stays as it is."""
-    return _desk(request).requeue(job, _asker(request))
+def requeue(request: Request, job: str, hold: bool = False) -> JobView:
+    """Stop a job's run, so that it waits for devices again; one that waits stays as it is.
+
+    With `hold` it is held, too.
+    """
+    return _desk(request).requeue(job, _asker(request), hold)
 
 
 @_router.get("/jobs/{job}/explanation")
@@ -214,10 +252,16 @@ async def log(
     rank: Annotated[int, Query(ge=0)] = 0,
     lines: Annotated[int | None, Query(ge=0)] = None,
     follow: bool = False,
+    run: Annotated[int | None, Query(ge=1)] = None,
 ) -> Response:
-    """Return the output of a rank: all, or the last lines; or follow it until the job is over."""
+    """Return the output of a rank: all, or the last lines; or follow it until the job is over.
+
+    Of the present or last `run` unless another is named by its number.
+    """
+    if follow and run is not None:
+        raise InputError("cannot be had with follow, which goes on from run to run", "run")
     desk, by = _desk(request), _asker(request)
-    newest = await run_in_threadpool(desk.log_path, job, rank, by)
+    newest = await run_in_threadpool(desk.log_path, job, rank, by, run)
     uid = (await run_in_threadpool(desk.job, job)).uid
     if newest is not None:
         await run_in_threadpool(require_own, newest, uid)
@@ -267,7 +311,7 @@ def _shown(request: Request, job: JobView) -> JobView:
     by = _asker(request)
     if not request.app.state.private or by.uid == job.uid or is_administrator(by):
         return job
-    return replace(job, command=(), cwd="")
+    return replace(job, command=(), cwd="", output=None, error=None)
 
 
 def _ends(request: Request) -> _Ends:

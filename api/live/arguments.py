@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from dovetail.live.durations import parsed_duration
@@ -18,6 +18,8 @@ _MEASURE = (
 )
 MOST_ARRAY: Final = 10_000
 """Jobs of one array, as of any request."""
+
+MOST_NICE: Final = 20
 
 _DOCTOR = (
     "Tell what this machine has for live mode and what it lacks; exit status 0: jobs can share "
@@ -102,6 +104,12 @@ def _serve(serve: argparse.ArgumentParser) -> None:
         help="the longest --grace that jobs may have (default: 1 h)",
     )
     _keep(serve)
+    serve.add_argument(
+        "--notify",
+        metavar="COMMAND",
+        type=_words,
+        help="run this for each job that is over, with DOVETAIL_JOB, DOVETAIL_STATE ... set",
+    )
     serve.add_argument(
         "--private",
         action="store_true",
@@ -223,8 +231,13 @@ def _ids(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
 
 
+def _array(text: str) -> tuple[tuple[int, ...], int | None]:
+    """Return the indices of ``0-9,12,20-30:5%4``, each once, and how many may run at once."""
+    numbers, percent, most = text.partition("%")
+    return _indices(numbers), _number(1)(most) if percent else None
+
+
 def _indices(text: str) -> tuple[int, ...]:
-    """Return the numbers of ``0-9,12,20-30:5``, each once, in their order."""
     found: dict[int, None] = {}
     for part in text.split(","):
         said = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9})(?::([1-9]\d{0,8}))?)?", part.strip(), re.ASCII)
@@ -237,6 +250,18 @@ def _indices(text: str) -> tuple[int, ...]:
     return tuple(found)
 
 
+def _words(text: str) -> list[str]:
+    import shlex
+
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"must be a command, got {text!r} ({error})") from None
+    if not words:
+        raise argparse.ArgumentTypeError(f"must name a program, got {text!r}")
+    return words
+
+
 def _shares(text: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdecimal() and 1 <= int(part) <= 100 for part in parts):
@@ -244,61 +269,83 @@ def _shares(text: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(map(int, parts)))
 
 
-def _submit(submit: argparse.ArgumentParser) -> None:
-    submit.usage = "dovetail submit [OPTION ...] -- COMMAND [ARGUMENT ...]"
-    submit.add_argument(
-        "job_command", metavar="COMMAND", nargs="+", help="program and arguments, after --"
-    )
-    submit.add_argument("--name", metavar="NAME", help="what people call it")
-    submit.add_argument(
+def _describing(command: argparse.ArgumentParser) -> None:
+    """Add what describes a job, but its program."""
+    command.add_argument("--name", metavar="NAME", help="what people call it")
+    command.add_argument(
         "--workload",
         metavar="NAME",
         help="jobs of one name behave alike (default: one of its own for each command and folder)",
     )
-    submit.add_argument(
+    command.add_argument(
         "--workers", metavar="N", type=_number(1), default=1, help="processes, a GPU each"
     )
-    submit.add_argument("--gsla", metavar="X", type=_finite, help="the largest slowdown accepted")
-    submit.add_argument(
+    command.add_argument("--gsla", metavar="X", type=_finite, help="the largest slowdown accepted")
+    command.add_argument(
         "--weight", metavar="W", type=_finite, default=1.0, help="how much it counts"
     )
-    submit.add_argument("--priority", choices=("batch", "latency"), default="batch")
-    submit.add_argument(
+    command.add_argument("--priority", choices=("batch", "latency"), default="batch")
+    command.add_argument(
+        "--nice",
+        metavar="N",
+        type=_nice,
+        default=0,
+        help="your jobs of a lower N start first: -20 to 20 (default: 0)",
+    )
+    command.add_argument(
         "--memory-mib", metavar="MIB", type=_finite, help="of a worker; becomes its limit"
     )
-    submit.add_argument(
+    command.add_argument(
         "--estimate", metavar="TIME", type=_duration, help="how long it runs alone: 90, 15m, 2h, 1d"
     )
-    submit.add_argument("--walltime", metavar="TIME", type=_duration, help="end it after that")
-    submit.add_argument(
+    command.add_argument("--walltime", metavar="TIME", type=_duration, help="end it after that")
+    command.add_argument(
         "--retries", metavar="N", type=_number(0), default=0, help="start it again so often"
     )
-    submit.add_argument(
+    command.add_argument(
         "--no-requeue",
         action="store_true",
         help="never stop it for another's sake to start it again later",
     )
-    submit.add_argument(
+    command.add_argument(
         "--grace",
         metavar="TIME",
         type=_duration,
         default=30.0,
         help="from being asked to end to being killed (default: 30 s)",
     )
-    submit.add_argument(
+    command.add_argument(
         "--progress",
         metavar="REGEX",
         type=_pattern,
         help="its first group is the number of iterations done, in a line that the job writes",
     )
-    submit.add_argument("--cwd", metavar="DIR", help="working directory (default: this one)")
-    submit.add_argument("--public-log", action="store_true", help="let others read its output")
+    command.add_argument("--cwd", metavar="DIR", help="working directory (default: this one)")
+    command.add_argument(
+        "--output",
+        metavar="FILE",
+        help="append its output to this file, too; %%j: job, %%a: number in the array, %%t or %%r: "
+        "rank, %%u: user, %%x: name",
+    )
+    command.add_argument(
+        "--error", metavar="FILE", help="append its standard error to this file, not to --output"
+    )
+    command.add_argument("--public-log", action="store_true", help="let others read its output")
+
+
+def _submit(submit: argparse.ArgumentParser) -> None:
+    submit.usage = "dovetail submit [OPTION ...] -- COMMAND [ARGUMENT ...]"
+    submit.add_argument(
+        "job_command", metavar="COMMAND", nargs="+", help="program and arguments, after --"
+    )
+    _describing(submit)
     submit.add_argument(
         "--array",
         metavar="0-9,...",
-        type=_indices,
-        default=(),
-        help="a job for each number, which it finds in DOVETAIL_ARRAY_INDEX; 0-30:5: every fifth",
+        type=_array,
+        default=((), None),
+        help="a job for each number, which it finds in DOVETAIL_ARRAY_INDEX; 0-30:5: every fifth; "
+        "0-99%%4: four of them run at once, at most",
     )
     submit.add_argument(
         "--after",
@@ -325,6 +372,18 @@ def _submit(submit: argparse.ArgumentParser) -> None:
     )
 
 
+def _edit(edit: argparse.ArgumentParser) -> None:
+    edit.usage = "dovetail edit [OPTION ...] JOB [-- COMMAND [ARGUMENT ...]]"
+    edit.add_argument("job", metavar="JOB", help=_JOB_HELP)
+    edit.add_argument(
+        "job_command", metavar="COMMAND", nargs="*", help="program and arguments, after --"
+    )
+    _describing(edit)
+    # What is not said stays as it is.
+    said = ("workers", "weight", "priority", "nice", "retries", "grace", "public_log")
+    edit.set_defaults(**dict.fromkeys(said))
+
+
 def _logs(logs: argparse.ArgumentParser) -> None:
     logs.add_argument("job", metavar="JOB", help=_JOB_HELP)
     logs.add_argument("-f", "--follow", action="store_true", help="go on until the job is over")
@@ -333,6 +392,12 @@ def _logs(logs: argparse.ArgumentParser) -> None:
     )
     logs.add_argument(
         "--raw", action="store_true", help="give a terminal what would command it, too"
+    )
+    logs.add_argument(
+        "--run",
+        metavar="K",
+        type=_number(1),
+        help="of its first start, or its K-th (default: last)",
     )
     logs.add_argument(
         "--rank", metavar="K", type=_number(0), default=0, help="of this process (default: 0)"
@@ -354,6 +419,13 @@ def _finite(text: str) -> float:
     if not math.isfinite(number):
         raise argparse.ArgumentTypeError(f"must be a finite number, got {text!r}")
     return number
+
+
+def _nice(text: str) -> int:
+    if not re.fullmatch(r"[+-]?\d{1,2}", text, re.ASCII) or abs(int(text)) > MOST_NICE:
+        rule = f"must be a whole number from -{MOST_NICE} to {MOST_NICE}, got {text!r}"
+        raise argparse.ArgumentTypeError(rule)
+    return int(text)
 
 
 def _changes(text: str) -> tuple[tuple[str, float], ...]:
@@ -423,6 +495,20 @@ def _address(text: str) -> tuple[str, int]:
 def _queue(queue: argparse.ArgumentParser) -> None:
     queue.add_argument("--all", action="store_true", help="those that are over, too")
     queue.add_argument("--user", metavar="NAME", help="this user's only")
+    queue.add_argument("--name", metavar="NAME", help="those of this name")
+    queue.add_argument(
+        "--state", metavar="STATE", type=_any_state, help="those in this state: failed, waiting ..."
+    )
+    queue.add_argument(
+        "--since",
+        metavar="TIME",
+        type=_duration,
+        help="those that were over in the last 90, 2h, 1d",
+    )
+    queue.add_argument("--limit", metavar="N", type=_number(0), help="the last N of them")
+    queue.add_argument(
+        "--before", metavar="JOB", help="of those submitted before this: the page before"
+    )
 
 
 def _show(show: argparse.ArgumentParser) -> None:
@@ -438,10 +524,26 @@ def _chosen(command: argparse.ArgumentParser) -> None:
     command.add_argument("--state", metavar="STATE", type=_state, help="those in this state")
 
 
+def _any_state(text: str) -> str:
+    from dovetail.executor.live.states import JobState
+
+    return _one_of([state.value for state in JobState], text)
+
+
+def _requeue(requeue: argparse.ArgumentParser) -> None:
+    _chosen(requeue)
+    requeue.add_argument(
+        "--hold", action="store_true", help="hold them, so that they wait for dovetail release"
+    )
+
+
 def _state(text: str) -> str:
     from dovetail.executor.live.states import OVER, JobState
 
-    known = [state.value for state in JobState if state not in OVER]
+    return _one_of([state.value for state in JobState if state not in OVER], text)
+
+
+def _one_of(known: Sequence[str], text: str) -> str:
     if text not in known:
         raise argparse.ArgumentTypeError(f"must be one of {', '.join(known)}, got {text!r}")
     return text
@@ -485,7 +587,10 @@ LIVE: Final[Mapping[str, tuple[str, str, Callable[[argparse.ArgumentParser], Non
     "cancel": ("End jobs: asked first, killed when their grace is over.", _ASKING, _cancel),
     "hold": ("Let jobs that wait not start before they are released.", _ASKING, _chosen),
     "release": ("Let jobs that are held start.", _ASKING, _chosen),
-    "requeue": ("Stop the runs of jobs, so that they wait for devices again.", _ASKING, _chosen),
+    "pause": ("Stop the processes of jobs where they are.", _ASKING, _chosen),
+    "resume": ("Let jobs go on that are paused.", _ASKING, _chosen),
+    "edit": ("Change a job that waits.", _ASKING, _edit),
+    "requeue": ("Stop the runs of jobs, so that they wait for devices again.", _ASKING, _requeue),
     "drain": ("Let devices take no new jobs; those that run go on.", _ASKING, _drain),
     "doctor": (_DOCTOR, "live.doctoring", _doctor),
     "measure": (_MEASURE, "live.measuring", _measure),

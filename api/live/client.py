@@ -18,6 +18,7 @@ from socket import AF_UNIX, socket
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
+from dovetail.executor.live.desk import EVERY, Chosen
 from dovetail.executor.live.states import OVER, JobState
 from dovetail.executor.live.views import DeviceView, JobView, ServiceView, StepView
 from dovetail.instances.errors import DovetailError, InputError
@@ -138,17 +139,31 @@ class Client:
         """Let a job that is held start."""
         return self._data("POST", _path("jobs", job, "release"), _job)
 
-    def requeue(self, job: str) -> JobView:
-        """Stop a job's run, so that it waits for devices again."""
-        return self._data("POST", _path("jobs", job, "requeue"), _job)
+    def edit(self, job: str, changes: Mapping[str, Any]) -> JobView:
+        """Change fields of a job that waits."""
+        return self._data("PATCH", _path("jobs", job), _job, changes)
+
+    def pause(self, job: str) -> JobView:
+        """Let the processes of a job that runs stand still where they are."""
+        return self._data("POST", _path("jobs", job, "pause"), _job)
+
+    def resume(self, job: str) -> JobView:
+        """Let the processes of a job that is paused go on."""
+        return self._data("POST", _path("jobs", job, "resume"), _job)
+
+    def requeue(self, job: str, hold: bool = False) -> JobView:
+        """Stop a job's run, so that it waits for devices again, or for its release."""
+        path = _path("jobs", job, "requeue", hold=str(hold).lower())
+        return self._data("POST", path, _job)
 
     def drain(self, gpus: Sequence[str], on: bool = True) -> ServiceView:
         """Let devices (none named: all) take no new jobs, or take them again."""
         return self._data("POST", "drain", _service, {"gpus": list(gpus), "on": on})
 
-    def jobs(self, over: bool = False) -> list[JobView]:
-        """Return the jobs that are not over, or all."""
-        path = _path("jobs", over=str(over).lower())
+    def jobs(self, over: bool = False, chosen: Chosen = EVERY) -> list[JobView]:
+        """Return the jobs that are not over, or all, as far as they are chosen."""
+        said = {name: value for name, value in chosen._asdict().items() if value is not None}
+        path = _path("jobs", over=str(over).lower(), **said)
         return self._data("GET", path, lambda told: [_job(each) for each in told])
 
     def job(self, job: str, wait_s: float = 0.0) -> JobView:
@@ -167,9 +182,16 @@ class Client:
         return self._data("GET", "service", _service)
 
     def log(
-        self, job: str, rank: int = 0, lines: int | None = None, follow: bool = False
+        self,
+        job: str,
+        rank: int = 0,
+        lines: int | None = None,
+        follow: bool = False,
+        run: int | None = None,
     ) -> Iterator[bytes]:
         """Yield what a rank has written, all or the last lines; ``follow``: to the job's end.
+
+        In its present or last run, or in the one of that number.
 
         Raises
         ------
@@ -179,6 +201,8 @@ class Client:
         asked: dict[str, Any] = {"rank": rank, "follow": str(follow).lower()}
         if lines is not None:
             asked["lines"] = lines
+        if run is not None:
+            asked["run"] = run
         connection = self._connection()
         try:
             with self._answered():

@@ -14,7 +14,7 @@ from functools import partial
 from itertools import takewhile
 from typing import Any, Final
 
-from dovetail.executor.live.desk import RefusedError, UnknownJobError
+from dovetail.executor.live.desk import Chosen, RefusedError, UnknownJobError
 from dovetail.executor.live.states import OVER, QUEUED, JobState
 from dovetail.executor.live.views import JobView, ServiceView
 from dovetail.instances._json import json_text
@@ -32,6 +32,16 @@ _COMMANDING: Final = re.compile(
 )
 """Control characters but tab and the ends of lines; what has no width or changes the direction."""
 
+_FIELDS: Final = {
+    **{name: name for name in ("name", "workload", "workers", "gsla", "weight", "priority")},
+    **{name: name for name in ("nice", "memory_mib", "retries", "public_log", "output", "error")},
+    "estimate": "estimate_s",
+    "walltime": "walltime_s",
+    "grace": "grace_s",
+    "progress": "progress_pattern",
+}
+"""The fields of ``JobSpec`` that options are named after."""
+
 _AGAIN_S: Final = 1.0
 _PATIENCE_S: Final = 300.0
 """How long a service that is being restarted is waited for."""
@@ -46,19 +56,25 @@ def submit(options: Namespace) -> int:
         names = client.submit([job], options.key)
         told = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
         if not options.wait:
-            _tell({"ids": names} if options.array else {"id": names[0]}, told, options.json)
+            _tell({"ids": names} if options.array[0] else {"id": names[0]}, told, options.json)
             return 0
         print(f"dovetail: submitted {told}", file=sys.stderr)
         return max(_ended(_waited(client, name), options.json) for name in names)
 
 
 def queue(options: Namespace) -> int:
-    """List the jobs that are not over, or all."""
+    """List the jobs that are not over, or all, or those that options choose."""
+    chosen = Chosen(
+        user=options.user,
+        name=options.name,
+        state=options.state,
+        within_s=options.since,
+        before=options.before,
+        limit=options.limit,
+    )
     with Client() as client:
-        found = client.jobs(options.all)
+        found = client.jobs(options.all, chosen)
         now_s = client.service().now_s
-    if options.user:
-        found = [job for job in found if job.owner == options.user]
     if options.json:
         _write(found)
         return 0
@@ -104,7 +120,7 @@ def wait(options: Namespace) -> int:
 def logs(options: Namespace) -> int:
     """Print what a rank of a job has written."""
     with Client() as client:
-        chunks = client.log(options.job, options.rank, options.lines, options.follow)
+        chunks = client.log(options.job, options.rank, options.lines, options.follow, options.run)
         if options.json:
             text = b"".join(chunks).decode(errors="replace")
             _write({"job": options.job, "rank": options.rank, "text": text})
@@ -151,9 +167,40 @@ def release(options: Namespace) -> int:
     return _order(options, Client.release, lambda job: bool(job.held))
 
 
+def pause(options: Namespace) -> int:
+    """Let the processes of jobs that run stand still where they are."""
+    runs = (JobState.PROFILING, JobState.RUNNING)
+    return _order(options, Client.pause, lambda job: job.state in runs)
+
+
+def resume(options: Namespace) -> int:
+    """Let the processes of jobs that are paused go on."""
+    return _order(options, Client.resume, lambda job: job.state is JobState.PAUSED)
+
+
+def edit(options: Namespace) -> int:
+    """Change a job that waits."""
+    changes = _described(options)
+    if options.cwd is not None:
+        changes["cwd"] = _utf8([os.path.abspath(options.cwd)], "--cwd")[0]
+    if options.job_command:
+        changes["command"] = _utf8(options.job_command, "COMMAND")
+    if not changes:
+        raise InputError("must say what is to be changed", "JOB")
+    with Client() as client:
+        job = client.job(options.job)
+        if job.workload == default_workload(job.command, job.cwd):
+            program = changes.get("command", job.command), changes.get("cwd", job.cwd)
+            changes.setdefault("workload", default_workload(*program))
+        found = client.edit(job.id, changes)
+    _tell_states([found], options.json)
+    return 0
+
+
 def requeue(options: Namespace) -> int:
     """Stop the runs of jobs, so that they wait for devices again."""
-    return _order(options, Client.requeue, lambda job: job.state not in QUEUED)
+    stop = partial(Client.requeue, hold=options.hold)
+    return _order(options, stop, lambda job: job.state not in QUEUED)
 
 
 def _order(
@@ -208,11 +255,8 @@ def _chosen(client: Client, options: Namespace, fits: Callable[[JobView], bool])
         raise InputError("must name jobs, or say which: --all, --name, --user, --state", "JOB")
     found = [
         job.id
-        for job in client.jobs()
-        if (job.owner == options.user if options.user else job.uid == os.getuid())
-        and options.name in (None, job.name)
-        and options.state in (None, job.state.value)
-        and fits(job)
+        for job in client.jobs(chosen=Chosen(options.user, options.name, options.state))
+        if (options.user or job.uid == os.getuid()) and fits(job)
     ]
     if not found:
         print("dovetail: no job fits", file=sys.stderr)
@@ -286,32 +330,27 @@ def _job(options: Namespace) -> dict[str, Any]:
     """Return the job that the options describe, as ``JobSpec`` without its owner."""
     command = _utf8(options.job_command, "COMMAND")
     cwd = _utf8([os.path.abspath(options.cwd or os.getcwd())], "--cwd")[0]
-    given = {
-        "name": options.name,
-        "gsla": options.gsla,
-        "memory_mib": options.memory_mib,
-        "estimate_s": options.estimate,
-        "walltime_s": options.walltime,
-        "progress_pattern": options.progress,
-    }
+    indices, most_running = options.array
     return {
         "command": command,
-        "workload": options.workload or default_workload(command, cwd),
+        "workload": default_workload(command, cwd),
         "cwd": cwd,
         "env": _environment(os.environ),
-        "workers": options.workers,
-        "weight": options.weight,
-        "priority": options.priority,
-        "retries": options.retries,
-        "requeue": not options.no_requeue,
-        "grace_s": options.grace,
-        "public_log": options.public_log,
-        "array": options.array,
+        **_described(options),
+        "array": indices,
         "after": options.after,
         "after_any": options.after_any,
         "held": options.hold,
-        **{name: value for name, value in given.items() if value is not None},
+        **({} if most_running is None else {"most_running": most_running}),
     }
+
+
+def _described(options: Namespace) -> dict[str, Any]:
+    """Return what options say of a job but its program, by the fields of ``JobSpec``."""
+    said = {field: getattr(options, name) for name, field in _FIELDS.items()}
+    if options.no_requeue:
+        said["requeue"] = False
+    return {field: value for field, value in said.items() if value is not None}
 
 
 def _require_folder(cwd: str) -> None:

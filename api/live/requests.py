@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
 from pydantic import FailFast, Field, StrictBool, ValidationError, create_model
 
-from dovetail.executor.live.jobs import Index, JobSpec, Owner
+from dovetail.executor.live.jobs import FIXED, Index, JobSpec, Owner
 from dovetail.instances._record import Name, Record, input_error
 from dovetail.instances.errors import InputError
 from dovetail.live.faults import TOKEN_VARIABLE
@@ -34,7 +34,7 @@ _SAID: Final[Mapping[str, Any]] = MappingProxyType(
     {
         name: (field.annotation, field)
         for name, field in JobSpec.model_fields.items()
-        if name not in ("owner", "index")
+        if name not in ("owner", "index", "place")
     }
 )
 
@@ -48,6 +48,22 @@ SUBMISSION: Final[type[Record]] = create_model(
     "`array` it is one job for each index, which is `DOVETAIL_ARRAY_INDEX` of its processes.",
     array=(Annotated[tuple[Index, ...], FailFast(), Field(max_length=MOST_JOBS)], ()),
     **_SAID,
+)
+
+
+_CHANGED: Final[Mapping[str, Any]] = MappingProxyType(
+    {
+        name: (annotation | None, None)
+        for name, (annotation, _) in _SAID.items()
+        if name not in ("env", *FIXED)
+    }
+)
+
+CHANGES: Final[type[Record]] = create_model(
+    "Changes",
+    __base__=Record,
+    __doc__="What is to be another of a job that waits; the fields are those of `JobSpec`.",
+    **_CHANGED,
 )
 
 
@@ -68,7 +84,12 @@ class Submissions(Record):
         for k, job in enumerate(self.jobs):
             spec = _spec(job, owner, f"jobs[{k}]")
             indices: tuple[int, ...] = getattr(job, "array")  # noqa: B009 (made by create_model)
-            found += [spec.model_copy(update={"index": index}) for index in indices] or [spec]
+            if spec.most_running is not None and not indices:
+                raise InputError("needs array", f"jobs[{k}].most_running")
+            found += [
+                spec.model_copy(update={"index": index, "place": place})
+                for place, index in enumerate(indices)
+            ] or [spec]
         if len(found) > MOST_JOBS:
             rule = f"must be at most {MOST_JOBS} in one request, got {len(found)}"
             raise InputError(rule, "jobs")

@@ -61,6 +61,7 @@ def serve(options: Namespace) -> int:
             most_waiting=options.user_jobs,
             keep_s=options.keep,
             max_jobs_per_gpu=options.max_jobs_per_gpu,
+            notify=options.notify,
         )
         with (
             _ended_by_signals(service.stop),

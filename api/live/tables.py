@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -116,7 +117,7 @@ def _name(job: JobView) -> str:
 
 def _state(job: JobView) -> str:
     """Return the state of a job; of one that is held, that."""
-    return "held" if job.held else job.state.value
+    return "held" if job.held and job.state in QUEUED else job.state.value
 
 
 def job_view(job: JobView, now_s: float, explanation: str, log: str = "") -> RenderableType:
@@ -274,7 +275,7 @@ def _facts(job: JobView, now_s: float, log: str) -> Iterator[tuple[str, str]]:
     if job.cwd:
         yield "folder", printable(job.cwd)
     yield "workload", job.workload
-    yield "workers", f"{job.workers}, {job.priority}"
+    yield "workers", f"{job.workers}, {job.priority}" + (f", nice {job.nice}" if job.nice else "")
     yield "gSLA", gsla(job.gsla, job.priority)
     yield "limits", _limits(job)
     yield "submitted", clock_time(job.submitted_s)
@@ -293,6 +294,9 @@ def _facts(job: JobView, now_s: float, log: str) -> Iterator[tuple[str, str]]:
         yield "slowdown", ", ".join(known)
     readers = "everybody" if job.public_log else f"{job.owner} and administrators"
     yield "log", f"dovetail logs {job.id}, by {readers}"
+    for name, pattern in (("output", job.output), ("errors", job.error)):
+        if pattern is not None:
+            yield name, printable(os.path.join(job.cwd, pattern))
     if log:
         more = f" (of rank 0; {job.workers} ranks)" if job.workers > 1 else ""
         yield "log file", log + more

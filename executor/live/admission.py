@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from dovetail.executor.live.brain import Brain, LiveJob
 from dovetail.executor.live.desk import RefusedError
-from dovetail.executor.live.jobs import JobSpec, Owner
-from dovetail.executor.live.states import OVER, JobState
+from dovetail.executor.live.jobs import FIXED, JobSpec, Owner
+from dovetail.executor.live.states import OVER, QUEUED, JobState
 from dovetail.formulations.rules import largest_gang
 from dovetail.instances._record import field_path, shown
 from dovetail.instances.errors import InputError
@@ -47,6 +47,28 @@ def refuse_others(job: LiveJob, by: Owner, what: str) -> None:
     """
     if by.uid != job.spec.owner.uid and not is_administrator(by):
         raise RefusedError(f"{by.name} may not {what} {job.id} of {job.spec.owner.name}")
+
+
+def refuse_edit(job: LiveJob, changes: Mapping[str, Any], by: Owner) -> None:
+    """Refuse changes of a job: by others than its owner, too late, or of what has to stay.
+
+    Raises
+    ------
+    RefusedError, InputError
+        When they are refused.
+    """
+    own = by.uid == job.spec.owner.uid
+    if not own and not (is_administrator(by) and changes.keys() <= {"nice"}):
+        raise RefusedError(f"{by.name} may not edit {job.id} of {job.spec.owner.name}")
+    if job.state not in QUEUED:
+        raise RefusedError(f"{job.id} is {job.state}: a job may be edited while it waits")
+    for name in ("env", *FIXED):
+        if name in changes:
+            raise InputError("cannot be edited: submit the job anew", name)
+    if job.runs and changes.get("workers", job.spec.workers) != job.spec.workers:
+        raise InputError(f"must be {job.spec.workers}, as {job.id} has run", "workers")
+    if changes.get("retries", job.spec.retries) < job.failures:
+        raise InputError(f"must be >= {job.failures}, its failures", "retries")
 
 
 def refuse_another(specs: Sequence[JobSpec], jobs: Sequence[LiveJob]) -> None:

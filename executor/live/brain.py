@@ -7,18 +7,19 @@ state, and the commands that are still to be carried out: ``Brain.outstanding``.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from heapq import heappop, heappush
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from dovetail.executor.live import events
-from dovetail.executor.live.commands import Command, Launch, Release, Stop
+from dovetail.executor.live.commands import Command, Launch, Pause, Release, Stop
 from dovetail.executor.live.events import AnyEvent
-from dovetail.executor.live.jobs import JobSpec, Run
+from dovetail.executor.live.jobs import FIXED, JobSpec, Run
 from dovetail.executor.live.states import HOLDING, OVER, QUEUED, TRANSITIONS, JobState
 from dovetail.instances.datasets import Measurement
 from dovetail.instances.errors import DovetailError
@@ -128,6 +129,12 @@ class LiveJob:
         Who holds it, empty where it is not held.
     awaits : list of str
         The jobs that have to be over before it may start, and are not.
+    crowded : bool
+        Whether it waits as its array has as many jobs that hold devices or compete as it may.
+    competes_since_s : float
+        When it last began to compete for devices.
+    paused : bool or None
+        Whether its run is to stand still; None: nobody ever asked for that.
     """
 
     id: str
@@ -150,11 +157,19 @@ class LiveJob:
     stop_grace_s: float | None = None
     held: str = ""
     awaits: list[str] = field(default_factory=list)
+    crowded: bool = False
+    competes_since_s: float = 0.0
+    paused: bool | None = None
 
     @property
     def barred(self) -> bool:
         """Whether it waits for something else than devices."""
-        return bool(self.held or self.awaits)
+        return bool(self.held or self.awaits or self.crowded)
+
+    @property
+    def array(self) -> str:
+        """The id of the first job of its array, its own where it is of none."""
+        return f"j{int(self.id[1:]) - (self.spec.place or 0)}"
 
     @property
     def submitted_s(self) -> float:
@@ -264,6 +279,10 @@ class Brain:
         have who wait already: nobody saves up turns, nor pays for a time when nobody else waited.
     waiting : Counter of int
         How many of ``queued`` are each user's.
+    active : Counter of str
+        How many of ``queued`` and ``holding`` are of each array that has a limit.
+    ended : deque of LiveJob
+        Those that are over lately, for whoever tells of them and takes them out.
     """
 
     jobs: dict[str, LiveJob] = field(default_factory=dict)
@@ -284,6 +303,8 @@ class Brain:
     requests: dict[str, list[str]] = field(default_factory=dict)
     used: dict[int, float] = field(default_factory=dict)
     waiting: Counter[int] = field(default_factory=Counter)
+    active: Counter[str] = field(default_factory=Counter)
+    ended: deque[LiveJob] = field(default_factory=partial(deque, maxlen=KEPT_OVER), compare=False)
 
     def apply(self, event: AnyEvent) -> tuple[Command, ...]:
         """Take in an event and return what is to be done for it.
@@ -331,8 +352,11 @@ class Brain:
                 continue
             if job.state is JobState.STOPPING:
                 found.append(Stop(job.run.id, job.grace_s))
-            elif any(rank.state is RankState.ASKED for rank in job.ranks):
+                continue
+            if any(rank.state is RankState.ASKED for rank in job.ranks):
                 found.append(Launch(job.run))
+            if job.paused is not None:
+                found.append(Pause(job.run.id, job.paused))
         return tuple(found)
 
     def next_job_id(self) -> str:
@@ -361,8 +385,9 @@ class Brain:
         first = dict.fromkeys((*event.spec.after, *event.spec.after_any))
         job.awaits = [name for name in first if self._job(name).state not in OVER]
         self.submitted += 1
+        job.crowded = self._is_crowded(job)
         if not job.barred:
-            self._begin_to_wait(job)
+            self._begin_to_wait(job, event.at_s)
         self.add(job)
         return []
 
@@ -381,9 +406,43 @@ class Brain:
 
     def _hold(self, event: events.HoldChanged) -> list[Command]:
         job = self._job(event.job)
-        self._require(job.state in QUEUED, f"{job.id} is {job.state}, and does not wait", job)
+        self._require(job.state not in OVER, f"{job.id} is {job.state}, and waits no more", job)
         job.held = event.by if event.on else ""
-        self._unbar(job)
+        if job.state in QUEUED:
+            self._unbar(job, event.at_s)
+            self._admit_next(job, event.at_s)
+        return []
+
+    def _pause(self, event: events.PauseChanged) -> list[Command]:
+        job = self._job(event.job)
+        runs = (JobState.PROFILING, JobState.RUNNING, JobState.PAUSED)
+        self._require(job.state in runs, f"{job.id} is {job.state}, and does not run", job)
+        assert job.run is not None
+        if event.on is not (job.state is JobState.PAUSED):
+            job.paused = event.on
+            done = "paused" if event.on else "resumed"
+            self._move(job, self._under_way(job), event.at_s, f"{done} by {event.by}")
+        return [Pause(job.run.id, event.on)]
+
+    def _edited(self, event: events.Edited) -> list[Command]:
+        job = self._job(event.job)
+        spec = event.spec.model_copy(update={"env": job.spec.env})
+        self._require(job.state in QUEUED, f"{job.id} is {job.state}, and does not wait", job)
+        for name in (*FIXED, *(["workers"] if job.runs else ())):
+            same = getattr(spec, name) == getattr(job.spec, name)
+            self._require(same, f"the {name} of {job.id} cannot be edited", job)
+        self._require(job.failures <= spec.retries, f"{job.id} has failed more often", job)
+        other = spec.workload != job.spec.workload
+        job.spec = spec
+        if job.run is not None:
+            job.run = job.run.model_copy(update={"spec": spec})
+        # Of other devices, perhaps.
+        self.reserved.pop(job.id, None)
+        if other:
+            job.alone_only = ""
+            state = JobState.WAITING if _key(job) in self.profiled else JobState.SUBMITTED
+            if state is not job.state:
+                self._move(job, state, event.at_s, f"edited by {event.by}")
         return []
 
     def _drain(self, event: events.DrainChanged) -> list[Command]:
@@ -402,7 +461,7 @@ class Brain:
         job.runs, job.profiling = job.runs + 1, event.profiling
         job.ranks = [RankView() for _ in event.run.seats]
         job.trouble = job.stop_reason = job.stop_then = ""
-        job.unseen, job.stop_grace_s = False, None
+        job.unseen, job.stop_grace_s, job.paused = False, None, None
         self._move(job, JobState.STARTING, event.at_s, f"placed on {_places(event.run)}")
         return [Launch(job.run)]
 
@@ -597,12 +656,17 @@ class Brain:
             return []
         states = {rank.state for rank in job.ranks}
         if states <= {RankState.READY, RankState.OVER}:
-            profile = job.profiling and _key(job) not in self.profiled and not job.alone_only
-            state = JobState.PROFILING if profile else JobState.RUNNING
-            self._move(job, state, at_s, "every rank runs")
+            self._move(job, self._under_way(job), at_s, "every rank runs")
         elif job.state is JobState.LOST and RankState.LOST not in states:
             self._move(job, JobState.STARTING, at_s, "every rank was found again")
         return []
+
+    def _under_way(self, job: LiveJob) -> JobState:
+        """Return the state of a job every rank of which runs."""
+        if job.paused:
+            return JobState.PAUSED
+        profile = job.profiling and _key(job) not in self.profiled and not job.alone_only
+        return JobState.PROFILING if profile else JobState.RUNNING
 
     def _conclude(self, job: LiveJob, at_s: float) -> list[Command]:
         """Say what becomes of a job none of whose ranks runs any more."""
@@ -652,13 +716,32 @@ class Brain:
                     ended.append(other)
                 else:
                     other.awaits.remove(first.id)
-                    self._unbar(other)
+                    self._unbar(other, at_s)
 
-    def _unbar(self, job: LiveJob) -> None:
+    def _unbar(self, job: LiveJob, at_s: float) -> None:
         """Let a job compete for devices, unless something else keeps it from that."""
+        job.crowded = job.id not in self.queued and self._is_crowded(job)
         if not job.barred and job.id not in self.queued:
-            self._begin_to_wait(job)
+            self._begin_to_wait(job, at_s)
         self._file(job)
+
+    def _is_crowded(self, job: LiveJob) -> bool:
+        """Tell whether a job that does not compete yet has to wait for others of its array."""
+        most = job.spec.most_running
+        return most is not None and self.active[job.array] >= most
+
+    def _admit_next(self, left: LiveJob, at_s: float) -> None:
+        """Let the next of an array compete where one of it no longer does."""
+        if left.spec.most_running is None or self._is_crowded(left):
+            return
+        waits = (
+            job
+            for job in self.barred.values()
+            if job.array == left.array and job.crowded and not (job.held or job.awaits)
+        )
+        job = min(waits, key=_submission, default=None)
+        if job is not None:
+            self._unbar(job, at_s)
 
     def _enter(self, job: LiveJob, state: JobState, at_s: float, why: str) -> None:
         rule = f"{job.id} cannot go from {job.state} to {state}"
@@ -668,15 +751,19 @@ class Brain:
             held_s = job.spec.workers * job.held_s(at_s)
             self.used[uid] = self.used.get(uid, 0.0) + held_s
         if state in QUEUED and job.state not in QUEUED:
-            self._begin_to_wait(job)
+            self._begin_to_wait(job, at_s)
         job.state = state
         job.history.append(Step(at_s, state, why))
         if state in OVER:
+            job.held = ""
             job.forget_environment()
+            self.ended.append(job)
         self._file(job)
+        self._admit_next(job, at_s)
 
-    def _begin_to_wait(self, job: LiveJob) -> None:
+    def _begin_to_wait(self, job: LiveJob, at_s: float) -> None:
         """Let a user of whom no job waited compete with those who wait, and be no worse off."""
+        job.competes_since_s = at_s
         uid = job.spec.owner.uid
         if not self.waiting[uid]:
             others = [self.used.get(other, 0.0) for other in self.waiting]
@@ -686,6 +773,7 @@ class Brain:
     def _file(self, job: LiveJob) -> None:
         self._count(job)
         waits = job.state in QUEUED
+        was_active = job.id in self.queued or job.id in self.holding
         for kept, belongs in (
             (self.queued, waits and not job.barred),
             (self.barred, waits and job.barred),
@@ -695,6 +783,9 @@ class Brain:
                 kept[job.id] = job
             else:
                 kept.pop(job.id, None)
+        if job.spec.most_running is not None:
+            active = job.id in self.queued or job.id in self.holding
+            self.active[job.array] += active - was_active
         if job.id not in self.queued:
             self.reserved.pop(job.id, None)
         if job.state in OVER:
@@ -837,6 +928,8 @@ _REACTIONS: Final[Mapping[type, Callable[..., list[Command]]]] = MappingProxyTyp
         events.Submitted: Brain._submitted,
         events.CancelRequested: Brain._cancel,
         events.HoldChanged: Brain._hold,
+        events.PauseChanged: Brain._pause,
+        events.Edited: Brain._edited,
         events.DrainChanged: Brain._drain,
         events.Placed: Brain._placed,
         events.Reserved: Brain._reserved,

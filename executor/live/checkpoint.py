@@ -1,7 +1,7 @@
 """A brain as plain texts and back, so that a start need not read a journal from its beginning.
 
-What the owner of a job submitted stands in the journal already, and is not written out again
-before the job is over; from then on the brain keeps little of it.
+The environment of a job stands in the journal already, and is not written out again; once the
+job is over, nobody keeps it.
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ from pydantic_core import from_json
 
 from dovetail.executor.live.brain import Brain, LiveJob
 from dovetail.executor.live.jobs import JobSpec
-from dovetail.executor.live.states import OVER
 
 VERSION: Final = 1
 """Of the texts below. Checkpoints of another version are passed over: the events tell it all."""
+
+_MADE_OF_JOBS: Final = {
+    *("jobs", "queued", "barred", "holding", "over", "requests", "waiting", "active", "ended")
+}
 
 _BRAIN: Final = TypeAdapter(Brain)
 _JOB: Final = TypeAdapter(LiveJob)
@@ -32,16 +35,12 @@ class StoredJob(NamedTuple):
 
 def brain_text(brain: Brain) -> str:
     """Return all that a brain knows but its jobs."""
-    return _BRAIN.dump_json(
-        brain, exclude={"jobs", "queued", "barred", "holding", "over", "requests", "waiting"}
-    ).decode()
+    return _BRAIN.dump_json(brain, exclude=_MADE_OF_JOBS).decode()
 
 
 def job_text(job: LiveJob) -> str:
-    """Return all that is known of a job but what was submitted, unless it is over."""
-    elsewhere: dict[str, Any] = {"run": {"spec"}}
-    if job.state not in OVER:
-        elsewhere["spec"] = True
+    """Return all that is known of a job but its environment."""
+    elsewhere: dict[str, Any] = {"run": {"spec"}, "spec": {"env"}}
     return _JOB.dump_json(job, exclude=elsewhere).decode()
 
 
@@ -61,7 +60,14 @@ def restored(text: str, jobs: Iterable[StoredJob]) -> Brain:
 
 def _job(stored: StoredJob) -> LiveJob:
     data: dict[str, Any] = from_json(stored.text)
-    spec = stored.spec or JobSpec.model_validate(data.get("spec"))
+    submitted = stored.spec
+    if "spec" not in data:
+        # A checkpoint of before jobs could be edited.
+        assert submitted is not None
+        data["spec"] = submitted
+    spec = JobSpec.model_validate(data["spec"])
+    if submitted is not None:
+        spec = spec.model_copy(update={"env": submitted.env})
     data["spec"] = spec
     if data["run"] is not None:
         data["run"]["spec"] = spec

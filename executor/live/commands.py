@@ -20,10 +20,17 @@ class Stop(NamedTuple):
     grace_s: float
 
 
+class Pause(NamedTuple):
+    """Stop every process of a run where it is, or let it go on; neither ends it."""
+
+    run: str
+    on: bool
+
+
 class Release(NamedTuple):
     """A run is over: give back its ports, cgroups and daemons. Logs stay."""
 
     run: str
 
 
-Command = Launch | Stop | Release
+Command = Launch | Stop | Pause | Release

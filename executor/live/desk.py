@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from dovetail.instances.errors import DovetailError
 
@@ -24,6 +24,32 @@ class UnknownJobError(DovetailError):
 
 class BusyError(DovetailError):
     """The service cannot make a request durable now (its disk is full, say): nothing was done."""
+
+
+class Chosen(NamedTuple):
+    """Which jobs a list is to have: all where nothing is said.
+
+    Attributes
+    ----------
+    user, name, state : str or None
+        Of this user, of this name, in this state.
+    within_s : float or None
+        Over, and since no more than so many seconds.
+    before : str or None
+        Submitted before this job.
+    limit : int or None
+        So many at most, the last ones that were submitted.
+    """
+
+    user: str | None = None
+    name: str | None = None
+    state: str | None = None
+    within_s: float | None = None
+    before: str | None = None
+    limit: int | None = None
+
+
+EVERY: Final = Chosen()
 
 
 class Desk(Protocol):
@@ -70,8 +96,32 @@ class Desk(Protocol):
         """
         ...
 
-    def requeue(self, job: str, by: Owner) -> JobView:
+    def edit(self, job: str, changes: Mapping[str, Any], by: Owner) -> JobView:
+        """Change fields of the ``JobSpec`` of a job that waits.
+
+        Its owner alone may, as it runs with his rights; an administrator may change its ``nice``.
+
+        Raises
+        ------
+        InputError
+            When a field breaks a rule, or cannot be changed (any more).
+        UnknownJobError, RefusedError, BusyError
+        """
+        ...
+
+    def pause(self, job: str, on: bool, by: Owner) -> JobView:
+        """Let the processes of a job that runs stand still where they are, or go on.
+
+        Raises
+        ------
+        UnknownJobError, RefusedError, BusyError
+        """
+        ...
+
+    def requeue(self, job: str, by: Owner, hold: bool = False) -> JobView:
         """Stop a job's run, so that it waits for devices again; one that waits stays as it is.
+
+        With ``hold`` it is held, too.
 
         Raises
         ------
@@ -88,10 +138,16 @@ class Desk(Protocol):
         """
         ...
 
-    def jobs(self, over: bool = False) -> Sequence[JobView]:
+    def jobs(self, over: bool = False, chosen: Chosen = EVERY) -> Sequence[JobView]:
         """Return the jobs that are not over, or all, in the order of submission.
 
-        Views of many jobs have no history.
+        Those that are over are among them, too, where they are asked for by state or end. Views
+        of many jobs have no history.
+
+        Raises
+        ------
+        InputError
+            When a job is named that never was.
         """
         ...
 
@@ -117,8 +173,10 @@ class Desk(Protocol):
         """Return the service and its devices."""
         ...
 
-    def log_path(self, job: str, rank: int, by: Owner) -> str | None:
-        """Return the newest log file of a rank of its present or last run, None before it has one.
+    def log_path(self, job: str, rank: int, by: Owner, run: int | None = None) -> str | None:
+        """Return the newest log file of a rank, None before it has one.
+
+        Of its present or last run, or of an earlier one by its number.
 
         Raises
         ------

@@ -61,6 +61,24 @@ class HoldChanged(Event):
     by: Name
 
 
+class PauseChanged(Event):
+    """The processes of a job that runs are to be stopped where they are, or to go on."""
+
+    kind: Literal["pause_changed"] = "pause_changed"
+    job: Name
+    on: StrictBool
+    by: Name
+
+
+class Edited(Event):
+    """A job that waits is submitted otherwise from now on; its environment stays as it is."""
+
+    kind: Literal["edited"] = "edited"
+    job: Name
+    spec: JobSpec
+    by: Name
+
+
 class DrainChanged(Event):
     """Devices (all where none is named) are to take no new jobs, or may again."""
 
@@ -291,6 +309,8 @@ AnyEvent = Annotated[
     Submitted
     | CancelRequested
     | HoldChanged
+    | PauseChanged
+    | Edited
     | DrainChanged
     | Placed
     | Reserved

@@ -3,18 +3,19 @@
 Max-min fairness: while jobs of several users wait and not all of them can start, the next idle
 device is for the user who has the fewest devices now. Among equals it is for the one who has used
 the least since they compete (start-time fair queueing: Goyal, Vin and Cheng, SIGCOMM 1996;
-``Brain.used``). Which of a user's jobs starts there is up to the policy.
+``Brain.used``). Which of a user's jobs starts there is up to the policy, but for the order that
+the user gave them: the policy is asked of those with the lowest ``nice`` first.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from heapq import heapify, heappop, heappush
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
-from dovetail.executor.live.brain import Brain
+from dovetail.executor.live.brain import Brain, LiveJob
 from dovetail.solver.policies import Decision, Job, Start, State
 
 
@@ -50,18 +51,28 @@ def _devices_of(brain: Brain) -> dict[int, float]:
 
 
 def without_unfair_stops(decision: Decision, brain: Brain) -> Decision:
-    """Return a decision that takes devices from no user for another who would have more."""
+    """Return a decision that takes devices from no user for another who would have more.
+
+    Nor from a job for another of its user that comes after it.
+    """
     devices = _devices_of(brain)
     after = devices.copy()
     for start in decision.starts:
         after[_uid(start.job, brain)] += start.job.workers
     stay: set[int] = set()
     for job in decision.stops:
-        mine = _uid(job, brain)
-        others = {
-            _uid(start.job, brain) for start in decision.starts if {*start.gpus} & {*job.gpus}
-        }
-        if any(after[uid] > devices[mine] for uid in others - {mine}):
+        mine = brain.jobs[job.id].spec
+        others = [
+            brain.jobs[start.job.id].spec
+            for start in decision.starts
+            if {*start.gpus} & {*job.gpus}
+        ]
+        if any(
+            other.nice > mine.nice
+            if other.owner.uid == mine.owner.uid
+            else after[other.owner.uid] > devices[mine.owner.uid]
+            for other in others
+        ):
             stay.update(job.gpus)
     return decision._replace(
         stops=tuple(job for job in decision.stops if stay.isdisjoint(job.gpus)),
@@ -69,8 +80,40 @@ def without_unfair_stops(decision: Decision, brain: Brain) -> Decision:
     )
 
 
-def whom_they_wait_for(brain: Brain) -> dict[int, str]:
-    """Return whose jobs come before those of each user who waits, by uid; nothing of the first."""
+class Precedence(NamedTuple):
+    """Whose jobs come before others'.
+
+    Attributes
+    ----------
+    users : dict of int to str
+        The user whose jobs come before those of each user who waits, by uid; not of the first.
+    nice : dict of int to int
+        The lowest ``nice`` of each user's jobs that wait for devices, by uid.
+    """
+
+    users: Mapping[int, str]
+    nice: Mapping[int, int]
+
+    @classmethod
+    def of(cls, brain: Brain) -> Self:
+        """Look at the jobs that wait for devices."""
+        nice: dict[int, int] = {}
+        for job in brain.queued.values():
+            uid = job.spec.owner.uid
+            nice[uid] = min(job.spec.nice, nice.get(uid, job.spec.nice))
+        return cls(_users_before(brain), nice)
+
+    def told(self, job: LiveJob) -> tuple[str, str] | None:
+        """Return the rule by which others' jobs come before a job, and whose; None: none do."""
+        owner = job.spec.owner
+        if owner.uid in self.users:
+            return "fair share", self.users[owner.uid]
+        if job.spec.nice > self.nice.get(owner.uid, job.spec.nice):
+            return "order", f"{owner.name} with a lower nice"
+        return None
+
+
+def _users_before(brain: Brain) -> dict[int, str]:
     known = standings(brain)
     if len(known) < 2:
         return {}
@@ -91,7 +134,7 @@ def _told(standing: Standing) -> str:
 def turns(
     brain: Brain, state: State, decide: Callable[[State], Sequence[Start]]
 ) -> Iterator[Sequence[Start]]:
-    """Yield the starts of one user after another that come before the policy's own.
+    """Yield the starts that come before the policy's own: of one user after another, in order.
 
     Parameters
     ----------
@@ -99,13 +142,42 @@ def turns(
         Who has what.
     state : State
         Into it the starts are to be entered before the next are asked for. In a user's turn it
-        has no other's jobs that wait.
+        has no other's jobs that wait, and first only those with the lowest ``nice``.
     decide : callable
         What the policy would start in a state.
     """
+    place = _places(brain, state)
+    compete = False
     for uid, devices in _devices_for(brain, state).items():
-        with _only(uid, brain, state):
-            yield _within(devices, decide(state), state)
+        compete = True
+        own = [n for n, job in state.pending.items() if _uid(job, brain) == uid]
+        others = sum(state.idle_count) - devices
+        for numbers in _in_order(own, place):
+            with _only(numbers, state):
+                yield _within(sum(state.idle_count) - others, decide(state), state)
+    if not compete and any(place.values()):
+        for numbers in _in_order(place, place):
+            with _only(numbers, state):
+                yield decide(state)
+
+
+def _in_order(numbers: Collection[int], place: Mapping[int, int]) -> Iterator[set[int]]:
+    """Yield the jobs that come first, then these and the next ones, at last all."""
+    for last in sorted({place[number] for number in numbers}):
+        yield {number for number in numbers if place[number] <= last}
+
+
+def _places(brain: Brain, state: State) -> dict[int, int]:
+    """Return each waiting job's place in the order that its user gave: 0 for the lowest nice."""
+    of_user: dict[int, set[int]] = defaultdict(set)
+    nice = {job.number: brain.jobs[job.id].spec.nice for job in state.pending.values()}
+    for job in state.pending.values():
+        of_user[_uid(job, brain)].add(nice[job.number])
+    order = {uid: sorted(levels) for uid, levels in of_user.items()}
+    return {
+        job.number: order[_uid(job, brain)].index(nice[job.number])
+        for job in state.pending.values()
+    }
 
 
 def _devices_for(brain: Brain, state: State) -> dict[int, int]:
@@ -143,10 +215,10 @@ def _within(devices: int, starts: Sequence[Start], state: State) -> list[Start]:
 
 
 @contextmanager
-def _only(uid: int, brain: Brain, state: State) -> Iterator[None]:
-    """Leave out of a state the waiting jobs of other users."""
+def _only(numbers: Set[int], state: State) -> Iterator[None]:
+    """Leave out of a state the waiting jobs but these."""
     everybody = state.pending
-    state.pending = {n: job for n, job in everybody.items() if _uid(job, brain) == uid}
+    state.pending = {n: job for n, job in everybody.items() if n in numbers}
     try:
         yield
     finally:

@@ -12,7 +12,8 @@ from itertools import pairwise
 from dovetail.executor.live.brain import Brain, LiveJob
 
 _WAITS = {"submitted", "waiting"}
-_HOLDS = {"starting", "profiling", "running", "stopping", "lost"}
+_HOLDS = {"starting", "profiling", "running", "paused", "stopping", "lost"}
+_RUNS = {"profiling", "running", "paused"}
 _ENDED = {"finished", "failed", "cancelled"}
 
 
@@ -47,6 +48,19 @@ def _of_all(brain: Brain) -> Iterator[str]:
     over = {name for name, job in brain.jobs.items() if job.state in _ENDED}
     if any(over & {*job.awaits} for job in waits.values()):
         yield "a job waits for the end of one that is over"
+    of_array = Counter(
+        job.array
+        for job in brain.jobs.values()
+        if job.spec.most_running is not None
+        and (job.state in _HOLDS or (job.state in _WAITS and not job.barred))
+    )
+    if brain.active != of_array:
+        yield "the count of each array's active jobs is not what the jobs are"
+    for job in brain.jobs.values():
+        most, active = job.spec.most_running, of_array[job.array]
+        alone = job.state in _WAITS and job.crowded and not (job.held or job.awaits)
+        if most is not None and (active > most or (alone and active < most)):
+            yield f"{job.id}: {active} of its array run or compete, {most} may"
     waiting = [job.spec.owner.uid for job in brain.queued.values()]
     if brain.waiting != Counter(waiting):
         yield "the count of each user's waiting jobs is not what the jobs are"
@@ -93,7 +107,7 @@ def _of_ranks(job: LiveJob) -> Iterator[str]:
     ranks = Counter(str(rank.state) for rank in job.ranks)
     if (job.state in _HOLDS) != (ranks["over"] < len(job.ranks)):
         yield f"it is {job.state} with {ranks['over']} of {len(job.ranks)} ranks over"
-    if job.state in {"profiling", "running"} and ranks["ready"] + ranks["over"] < len(job.ranks):
+    if job.state in _RUNS and ranks["ready"] + ranks["over"] < len(job.ranks):
         yield f"it is {job.state} with ranks that are {', '.join(sorted(ranks))}"
     if (job.state == "lost") != (ranks["lost"] > 0) and job.state != "stopping":
         yield f"it is {job.state} with {ranks['lost']} ranks lost"
@@ -112,7 +126,9 @@ def _of_profile(brain: Brain, job: LiveJob) -> Iterator[str]:
 
 
 def _of_stop(job: LiveJob) -> Iterator[str]:
-    if job.stop_then and job.state in {"starting", "profiling", "running", "lost"}:
+    if job.state in _RUNS and (job.state == "paused") != bool(job.paused):
+        yield f"it is {job.state}, and it is {job.paused} that it is to stand still"
+    if job.stop_then and job.state in {"starting", "profiling", "running", "paused", "lost"}:
         yield f"it is {job.state} although it is to {job.stop_then}"
     if job.failures > job.spec.retries and job.state not in _ENDED:
         yield f"it lives after {job.failures} failures, {job.spec.retries} retries"

@@ -23,9 +23,15 @@ from dovetail.instances._record import (
 MOST_AFTER: Final = 1000
 """Jobs that one job may wait for the end of."""
 
+MOST_NICE: Final = 20
+"""Each of a user's levels costs a decision in every round, so they are few."""
+
 Index = Annotated[StrictInt, Field(ge=0, le=10**9)]
 
 UserId = Annotated[StrictInt, Field(ge=0, le=2**32 - 2)]
+
+
+_OUTPUT_PATTERN: Final = re.compile(r"(?:[^%\0]|%[jatrux%])*(?:[^%/\0]|%[jatrux%])")
 
 
 class Owner(Record):
@@ -37,7 +43,7 @@ class Owner(Record):
 
 
 class JobSpec(Record):
-    """A job as its owner submitted it; nothing in it changes afterwards.
+    """A job as its owner submitted it, or edited it while it waits.
 
     Parameters
     ----------
@@ -58,6 +64,9 @@ class JobSpec(Record):
         Ranks, one GPU each, started all or none.
     gsla, weight, priority
         As in an instance.
+    nice : int
+        Its place among its owner's jobs, as of processes under nice(1): those of a lower one
+        start first. Between users it says nothing.
     memory_mib : float, optional
         Memory of one rank's device, which becomes its limit. Where it is not given, the job runs
         alone until the profile of its workload tells it.
@@ -77,6 +86,10 @@ class JobSpec(Record):
         output that match report progress.
     public_log : bool
         Whether other users may read its output.
+    output, error : str, optional
+        Files that get its output, too, and its standard error apart: below ``cwd`` unless
+        absolute, with sbatch(1)'s ``%j`` (job), ``%a`` (index), ``%t`` or ``%r`` (rank), ``%u``
+        (user), ``%x`` (name) and ``%%``.
     after : tuple of str
         Ids of jobs that have to finish before it may start; it is cancelled when one of them
         fails or is cancelled (as Slurm's ``afterok``).
@@ -86,6 +99,10 @@ class JobSpec(Record):
         Whether it is submitted held: it does not start before it is released.
     index : int, optional
         Which one of an array it is: ``DOVETAIL_ARRAY_INDEX`` of its processes.
+    place : int, optional
+        How many jobs of its array were submitted before it.
+    most_running : int, optional
+        How many jobs of its array may hold devices at once.
     """
 
     command: Annotated[tuple[Text, ...], FailFast(), Field(min_length=1, max_length=10_000)]
@@ -98,6 +115,7 @@ class JobSpec(Record):
     gsla: Annotated[float, Field(strict=True, ge=1, allow_inf_nan=False)] | None = None
     weight: Positive = 1.0
     priority: Literal["batch", "latency"] = "batch"
+    nice: Annotated[StrictInt, Field(ge=-MOST_NICE, le=MOST_NICE)] = 0
     memory_mib: Positive | None = None
     estimate_s: Positive | None = None
     walltime_s: Positive | None = None
@@ -106,10 +124,22 @@ class JobSpec(Record):
     grace_s: NonNegative = 30.0
     progress_pattern: Annotated[Text, Field(max_length=1000)] | None = None
     public_log: StrictBool = False
+    output: Annotated[Text, Field(max_length=4000)] | None = None
+    error: Annotated[Text, Field(max_length=4000)] | None = None
     after: Annotated[tuple[Name, ...], FailFast(), Field(max_length=MOST_AFTER)] = ()
     after_any: Annotated[tuple[Name, ...], FailFast(), Field(max_length=MOST_AFTER)] = ()
     held: StrictBool = False
     index: Index | None = None
+    place: Index | None = None
+    most_running: Count | None = None
+
+    @field_validator("output", "error")
+    @classmethod
+    def _names_a_file(cls, pattern: str | None) -> str | None:
+        if pattern is not None and not _OUTPUT_PATTERN.fullmatch(pattern):
+            rule = "must be a file with %j, %a, %t, %r, %u, %x and %% only"
+            raise rule_broken("", f"{rule}, got {shown(pattern)}")
+        return pattern
 
     @field_validator("progress_pattern")
     @classmethod
@@ -121,6 +151,18 @@ class JobSpec(Record):
         if not groups:
             raise rule_broken("", f"must have a group, the iterations done, got {shown(pattern)}")
         return pattern
+
+
+FIXED: Final = (
+    "owner",
+    "after",
+    "after_any",
+    "held",
+    "index",
+    "place",
+    "most_running",
+)
+"""The fields of a job that nobody edits, its environment aside."""
 
 
 class Seat(Record):

@@ -19,12 +19,12 @@ import os
 import shutil
 import sqlite3
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Final, NamedTuple, Self
+from types import MappingProxyType, TracebackType
+from typing import Any, Final, NamedTuple, Self
 from urllib.parse import quote
 
 from pydantic_core import from_json
@@ -32,7 +32,7 @@ from pydantic_core import from_json
 from dovetail.executor.live import checkpoint
 from dovetail.executor.live.brain import Brain, LiveJob, TransitionError
 from dovetail.executor.live.directories import LOCK, require_own
-from dovetail.executor.live.events import ANY_EVENT, AnyEvent, Placed, Submitted
+from dovetail.executor.live.events import ANY_EVENT, AnyEvent, Edited, Placed, Submitted
 from dovetail.executor.live.states import OVER
 from dovetail.instances.errors import DovetailError, source_name
 from dovetail.instances.files import FilePath
@@ -60,6 +60,9 @@ _APPEND_ONLY = tuple(
     f"CREATE TRIGGER event_{change} BEFORE {change} ON event "
     "BEGIN SELECT RAISE(ABORT, 'a journal is only appended to'); END"
     for change in ("UPDATE", "DELETE")
+)
+_SAID_BEFORE: Final[Mapping[type, Any]] = MappingProxyType(
+    {Placed: {"run": {"spec": {"env"}}}, Edited: {"spec": {"env"}}}
 )
 _LIVING = "sequence IN (SELECT sequence FROM job WHERE NOT over)"
 
@@ -385,7 +388,7 @@ def _without_environment(sequence: int, text: str) -> tuple[int, str, int]:
 
 def _row(sequence: int, event: AnyEvent) -> tuple[int, str, int]:
     # The environment of a job stands in its submission already.
-    elsewhere = {"run": {"spec": {"env"}}} if isinstance(event, Placed) else None
+    elsewhere = _SAID_BEFORE.get(type(event))
     text = event.model_dump_json(exclude=elsewhere)
     return sequence, text, _sum(sequence, text)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, NamedTuple, Self
 
 from dovetail.executor.live.brain import Brain, LiveJob
-from dovetail.executor.live.fair_share import whom_they_wait_for
+from dovetail.executor.live.fair_share import Precedence
 from dovetail.executor.live.states import QUEUED, JobState
 from dovetail.executor.state_instance import starting, staying
 from dovetail.formulations.problems import Problem
@@ -32,7 +32,7 @@ def plan_of(
     policy: str,
     objective: ObjectiveName,
     alone: Callable[[str], bool],
-    before: Callable[[str], str],
+    before: Callable[[str], tuple[str, str] | None],
     notice: str,
 ) -> Plan:
     """Return what a decision comes to: who runs on, who starts, and why the others wait.
@@ -52,7 +52,7 @@ def plan_of(
     alone : callable
         Tells of a job's id whether it may start alone only.
     before : callable
-        Tells of a job's id whose jobs come first for fair shares, empty where none do.
+        Tells of a job's id by which rule whose jobs come first, None where none do.
     notice : str
         What a reader has to know of the pool's figures.
     """
@@ -103,7 +103,7 @@ def _reasons(
     problem: Problem,
     assigned: list[Assignment],
     alone: Callable[[str], bool],
-    before: Callable[[str], str],
+    before: Callable[[str], tuple[str, str] | None],
 ) -> tuple[Waiting, ...]:
     return tuple(
         each.replace(
@@ -115,17 +115,20 @@ def _reasons(
     )
 
 
-def _live_reason(reason: str, instance: Instance, job: str, alone: bool, before: str) -> str:
+def _live_reason(
+    reason: str, instance: Instance, job: str, alone: bool, before: tuple[str, str] | None
+) -> str:
     """Return a reason of ``dovetail explain`` as it is meant of a job that is live.
 
     Of a job that may start ``alone`` only, it is no news that nothing is known of it beside others.
     One that is too large for the whole pool waits for devices that are to join. Where devices are
-    short, those of a user with fewer come ``before`` it.
+    short, others come ``before`` it.
     """
     if reason.startswith("size: "):
         return "capacity: too few devices take jobs"
     if before and (alone or reason.startswith("capacity: ")):
-        return f"fair share: first come jobs of {before}"
+        rule, whom = before
+        return f"{rule}: first come jobs of {whom}"
     if alone and reason.startswith("unknown: "):
         gang = instance.jobs_by_id[job].workers > 1
         return f"capacity: {'too few devices are' if gang else 'no device is'} idle"
@@ -171,6 +174,9 @@ def _barred(job: LiveJob) -> str:
                 f"its release (held by {job.held}: dovetail release {job.id})" if job.held else "",
                 f"{_few(need)} to finish" if need else "",
                 f"{_few(ends)} to end" if ends else "",
+                f"others of its array, of which {job.spec.most_running} may run at once"
+                if job.crowded
+                else "",
             ],
         )
     )
@@ -190,7 +196,9 @@ def _taking_none(brain: Brain) -> dict[str, str]:
     }
 
 
-def of_round(job: str, alone: bool, before: str, instance: Instance, plan: Plan) -> str:
+def of_round(
+    job: str, alone: bool, before: tuple[str, str] | None, instance: Instance, plan: Plan
+) -> str:
     """Return why a job waits and what would let it start, or where it runs."""
     if job not in instance.jobs_by_id:
         return "it has no part in the round: it holds devices that the pool does not have"
@@ -214,8 +222,8 @@ class Lacks(NamedTuple):
         Whether no device takes jobs.
     dry_run : bool
         Whether nothing is started at all.
-    before : dict of int to str
-        Whose jobs come before each user's for fair shares, by uid.
+    before : Precedence
+        Whose jobs come before others'.
     unused : str
         Which devices have no job and take none, empty where all that have none take some.
     """
@@ -223,7 +231,7 @@ class Lacks(NamedTuple):
     brain: Brain
     closed: bool
     dry_run: bool
-    before: Mapping[int, str]
+    before: Precedence
     unused: str
 
     @classmethod
@@ -234,7 +242,7 @@ class Lacks(NamedTuple):
         lines = [line for name, line in _taking_none(brain).items() if not held[name]]
         more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
         unused = lines[0] + more if lines else ""
-        return cls(brain, closed, dry_run, whom_they_wait_for(brain), unused)
+        return cls(brain, closed, dry_run, Precedence.of(brain), unused)
 
     def of_job(self, job: LiveJob) -> str:
         """Return what a job lacks; empty unless it waits."""
@@ -256,5 +264,5 @@ class Lacks(NamedTuple):
         devices = "an idle device" if job.spec.workers == 1 else f"{job.spec.workers} idle devices"
         if self.brain.may_share(job):
             devices = f"{devices}, or room beside others"
-        before = self.before.get(job.spec.owner.uid)
-        return f"fair share: {devices}, after jobs of {before}" if before else devices
+        before = self.before.told(job)
+        return f"{before[0]}: {devices}, after jobs of {before[1]}" if before else devices

@@ -2,18 +2,55 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterable, Mapping
 
 from dovetail.executor.live.brain import Brain, LiveJob
+from dovetail.executor.live.desk import Chosen
 from dovetail.executor.live.planning import Lacks
 from dovetail.executor.live.pools.pool import Usage
 from dovetail.executor.live.states import HOLDING, OVER, QUEUED, JobState
 from dovetail.executor.live.views import DeviceView, JobView, StepView
 from dovetail.executor.live.watch import Reading
+from dovetail.instances._record import shown
+from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Cluster
 
 _UNSEEN = Reading()
 _RUNS = frozenset({JobState.PROFILING, JobState.RUNNING})
+
+
+def listed(brain: Brain, over: bool, chosen: Chosen, now_s: float) -> list[LiveJob]:
+    """Return the jobs that a list is to have: those not over, or all, of those chosen.
+
+    Raises
+    ------
+    InputError
+        When a job is named that never was.
+    """
+    before = math.inf
+    if chosen.before is not None:
+        said = re.fullmatch(r"j([1-9]\d{0,17})", chosen.before, re.ASCII)
+        if said is None or int(said[1]) > brain.submitted:
+            raise InputError(f"must be the id of a job, got {shown(chosen.before)}", "before")
+        before = int(said[1])
+
+    def fits(job: LiveJob) -> bool:
+        ended_s = job.since_s if job.state in OVER else -math.inf
+        ended = chosen.within_s is None or ended_s >= now_s - chosen.within_s
+        asked = over or chosen.within_s is not None or chosen.state is not None
+        return (
+            (asked or job.state not in OVER)
+            and ended
+            and chosen.user in (None, job.spec.owner.name)
+            and chosen.name in (None, job.spec.name)
+            and chosen.state in (None, job.state)
+            and int(job.id[1:]) < before
+        )
+
+    found = [job for job in brain.jobs.values() if fits(job)]
+    return found if chosen.limit is None else found[max(0, len(found) - chosen.limit) :]
 
 
 def job_views(
@@ -61,6 +98,7 @@ def _job_view(
         workload=spec.workload,
         workers=spec.workers,
         priority=spec.priority,
+        nice=spec.nice,
         gsla=spec.gsla,
         state=job.state,
         why=job.why,
@@ -88,6 +126,8 @@ def _job_view(
         retries=spec.retries,
         grace_s=spec.grace_s,
         public_log=spec.public_log,
+        output=spec.output,
+        error=spec.error,
         held=job.held,
         awaits=tuple(job.awaits),
         index=spec.index,

@@ -14,12 +14,12 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from dovetail.executor.live import events
 from dovetail.executor.live.admission import (
@@ -27,6 +27,7 @@ from dovetail.executor.live.admission import (
     is_administrator,
     refuse_after,
     refuse_another,
+    refuse_edit,
     refuse_hopeless,
     refuse_long_grace,
     refuse_others,
@@ -34,11 +35,11 @@ from dovetail.executor.live.admission import (
 )
 from dovetail.executor.live.brain import Brain, LiveJob, TransitionError, WorkloadKey
 from dovetail.executor.live.clock import ServiceClock, boot_id, boot_s
-from dovetail.executor.live.commands import Command, Launch, Release, Stop
-from dovetail.executor.live.desk import BusyError, RefusedError, UnknownJobError
+from dovetail.executor.live.commands import Command, Launch, Pause, Release, Stop
+from dovetail.executor.live.desk import EVERY, BusyError, Chosen, RefusedError, UnknownJobError
 from dovetail.executor.live.devices import Devices
 from dovetail.executor.live.events import AnyEvent
-from dovetail.executor.live.fair_share import turns, whom_they_wait_for, without_unfair_stops
+from dovetail.executor.live.fair_share import Precedence, turns, without_unfair_stops
 from dovetail.executor.live.first_looks import FirstLooks
 from dovetail.executor.live.jobs import JobSpec, Owner, Run
 from dovetail.executor.live.journal import JournalError
@@ -47,10 +48,11 @@ from dovetail.executor.live.learning import Learner
 from dovetail.executor.live.library import Library
 from dovetail.executor.live.loaded import LoadedLibraries
 from dovetail.executor.live.mailbox import Mailbox, Request
+from dovetail.executor.live.notifying import Notifier
 from dovetail.executor.live.planning import Lacks, of_job, of_round, plan_of
 from dovetail.executor.live.pools.pool import SAMPLE_S, NodePool, Usage, told_awaited
 from dovetail.executor.live.pools.run_files import KEEP_S, PRUNE_S, RunFiles
-from dovetail.executor.live.presenting import device_views, job_views, powers
+from dovetail.executor.live.presenting import device_views, job_views, listed, powers
 from dovetail.executor.live.recorder import Recorder
 from dovetail.executor.live.room import DiskFullError, require_room
 from dovetail.executor.live.states import HOLDING, OVER, QUEUED, JobState
@@ -87,6 +89,8 @@ _MODEL: Final = "fitted.dovetail"
 _ENDS: Final = frozenset({"rank_ended", "rank_gone", "rank_refused"})
 _QUIET: Final = frozenset({"recorded", "rank_started", "rank_ready", "placed", "reserved"})
 _PATIENT: Final = _QUIET | {"submitted"}
+
+_UNDER_WAY: Final = WATCHED | {JobState.PAUSED}
 
 TRACE_S: Final = 60.0
 """Seconds that a pool has at the start to tell of a run that should be there."""
@@ -150,6 +154,8 @@ class Service:
         How many jobs may share a device; by default as many as the pool says.
     boot_s : callable
         Returns seconds since the machine booted, also to the pool.
+    notify : sequence of str, optional
+        What is run for each job that is over (``Notifier``).
 
     Attributes
     ----------
@@ -184,6 +190,7 @@ class Service:
         keep_s: float = KEEP_S,
         max_jobs_per_gpu: int | None = None,
         boot_s: Callable[[], float] = boot_s,
+        notify: Sequence[str] | None = None,
     ) -> None:
         self.ready = threading.Event()
         self._journal = journal
@@ -200,6 +207,9 @@ class Service:
         self._troubles: dict[str, str] = {}
         self._policy = UnfailingPolicy(policy, self._troubles)
         self._brain = journal.replay()
+        # Of what was over before, somebody has been told.
+        self._brain.ended.clear()
+        self._notifier = None if notify is None or dry_run else Notifier(notify)
         self._clock = ServiceClock(self._brain.now_s, boot_s)
         self._started_s = self._clock.now_s()
         self._prune_s = math.inf if dry_run else self._started_s + PRUNE_FIRST_S
@@ -254,6 +264,8 @@ class Service:
         finally:
             self._mailbox.abandon()
             self._pool.close()
+            if self._notifier is not None:
+                self._notifier.close()
             self._recorder.close()
             self._learner.close()
 
@@ -272,7 +284,7 @@ class Service:
         self._unseen = {
             (job.run.id, rank)
             for job in held
-            if job.run is not None and job.state in WATCHED
+            if job.run is not None and job.state in _UNDER_WAY
             for rank in range(len(job.ranks))
         }
         told = self._of_jobs(self._stamped(self._pool.poll()))
@@ -326,7 +338,7 @@ class Service:
         return [
             events.RankLost(at_s=at_s, run=run, rank=rank, reason="the pool has no trace of it")
             for run, rank in unseen
-            if (job := self._brain.jobs[run.rpartition(".")[0]]).state in WATCHED
+            if (job := self._brain.jobs[run.rpartition(".")[0]]).state in _UNDER_WAY
             and job.run is not None
             and job.run.id == run
         ]
@@ -705,6 +717,10 @@ class Service:
                     self._commands += self._brain.apply(event)
             except TransitionError as error:
                 _LOG.warning("%s is passed over: %s", event.kind, error)
+        while self._brain.ended:
+            job = self._brain.ended.popleft()
+            if self._notifier is not None:
+                self._notifier.tell(job)
         if any(isinstance(event, events.DevicesChanged) for event in happened):
             self._take_up_devices()
         self._changed |= any(event.kind not in _QUIET for event in happened)
@@ -754,6 +770,8 @@ class Service:
                     self._pool.launch(run)
             case Stop(run, grace_s):
                 self._pool.stop(run, grace_s)
+            case Pause(run, on):
+                self._pool.pause(run, on)
             case Release(run):
                 self._pool.release(run)
 
@@ -832,19 +850,58 @@ class Service:
         self._mailbox.ask(Request(changed, _nothing))
         return self.job(job)
 
-    def requeue(self, job: str, by: Owner) -> JobView:
-        """Stop a job's run, so that it waits for devices again."""
+    def edit(self, job: str, changes: Mapping[str, Any], by: Owner) -> JobView:
+        """Change fields of the specification of a job that waits."""
+
+        def edited(_: int) -> list[AnyEvent]:
+            live = self._job(job)
+            refuse_edit(live, changes, by)
+            fields = {name: getattr(live.spec, name) for name in JobSpec.model_fields}
+            spec = JobSpec.from_data({**fields, **changes})
+            cluster = None if self._pool.awaited else self._devices.cluster
+            refuse_hopeless(spec, by, cluster, self._any_user, "")
+            refuse_long_grace(spec, self._most_grace_s, "")
+            if spec == live.spec:
+                return []
+            at_s = self._clock.now_s()
+            change = events.Edited(at_s=at_s, job=job, spec=spec, by=by.name)
+            return [change, *self._known_of([spec])]
+
+        self._mailbox.ask(Request(edited, _nothing))
+        return self.job(job)
+
+    def pause(self, job: str, on: bool, by: Owner) -> JobView:
+        """Let the processes of a job that runs stand still, or go on."""
+
+        def changed(_: int) -> list[AnyEvent]:
+            live = self._job(job)
+            refuse_others(live, by, "pause" if on else "resume")
+            if live.state not in _UNDER_WAY:
+                what = "be paused while it runs" if on else "be resumed while it is paused"
+                raise RefusedError(f"{job} is {live.state}: a job may {what}")
+            if on is (live.state is JobState.PAUSED):
+                return []
+            return [events.PauseChanged(at_s=self._clock.now_s(), job=job, on=on, by=by.name)]
+
+        self._mailbox.ask(Request(changed, _nothing))
+        return self.job(job)
+
+    def requeue(self, job: str, by: Owner, hold: bool = False) -> JobView:
+        """Stop a job's run, so that it waits for devices again, or for its release."""
 
         def stopped(_: int) -> list[AnyEvent]:
             live = self._job(job)
             refuse_others(live, by, "requeue")
             if live.state in OVER:
                 raise RefusedError(f"{job} is {live.state}: submit it anew")
+            at_s, held = self._clock.now_s(), hold and not live.held
+            holds = events.HoldChanged(at_s=at_s, job=job, on=True, by=by.name)
+            found: list[AnyEvent] = [holds] if held else []
             if live.run is None or live.state in QUEUED or live.state is JobState.STOPPING:
-                return []
+                return found
             if not live.spec.requeue:
                 raise RefusedError(f"{job} was submitted with --no-requeue")
-            return [self._stop_decided(live.run, f"requeued by {by.name}")]
+            return [*found, self._stop_decided(live.run, f"requeued by {by.name}")]
 
         self._mailbox.ask(Request(stopped, _nothing))
         return self.job(job)
@@ -862,12 +919,12 @@ class Service:
         self._mailbox.ask(Request(drained, _nothing))
         return self.service()
 
-    def jobs(self, over: bool = False) -> Sequence[JobView]:
+    def jobs(self, over: bool = False, chosen: Chosen = EVERY) -> Sequence[JobView]:
         """Return the jobs that are not over, or all, in the order of submission."""
         with self._lock:
-            chosen = [j for j in self._brain.jobs.values() if over or j.state not in OVER]
+            found = listed(self._brain, over, chosen, self._clock.now_s())
             return job_views(
-                self._lacks(), chosen, self._readings, self._uppers, self._last_seen.readings
+                self._lacks(), found, self._readings, self._uppers, self._last_seen.readings
             )
 
     def job(self, job: str) -> JobView:
@@ -920,18 +977,22 @@ class Service:
 
     def _all_troubles(self) -> list[str]:
         own = self._troubles.copy().values()
-        return [*own, self._pool.trouble, self._recorder.trouble, self._learner.trouble]
+        notifier = self._notifier.trouble if self._notifier is not None else ""
+        return [*own, notifier, self._pool.trouble, self._recorder.trouble, self._learner.trouble]
 
-    def log_path(self, job: str, rank: int, by: Owner) -> str | None:
-        """Return the newest log file of a rank of its present or last run."""
+    def log_path(self, job: str, rank: int, by: Owner, run: int | None = None) -> str | None:
+        """Return the newest log file of a rank of its present or last run, or of another."""
         with self._lock:
             live = self._job(job)
             if not live.spec.public_log:
                 refuse_others(live, by, "read the log of")
             if not 0 <= rank < live.spec.workers:
                 raise InputError(f"must be < {live.spec.workers}, got {rank}", "rank")
-            run = live.run
-        return None if run is None else self._pool.log_path(run.id, rank)
+            if run is not None and not 1 <= run <= live.runs:
+                rule = f"must be from 1 to {live.runs}" if live.runs else "must wait for the first"
+                raise InputError(f"{rule}, got {run}", "run")
+            number = run or live.runs
+        return self._pool.log_path(f"{job}.{number}", rank) if number else None
 
     def instance(self) -> Instance:
         """Return the round that the service would solve now."""
@@ -954,7 +1015,7 @@ class Service:
             # What would let it start beside others or later is of no use while nobody may.
             waits = live.state in QUEUED
             lacks = self._lacks()
-            closed, before = waits and lacks.closed, lacks.before.get(live.spec.owner.uid, "")
+            closed, before = waits and lacks.closed, lacks.before.told(live)
         if waits and not live.barred:
             told = "\n".join(filter(None, [told, told_awaited(self._pool)]))
         if over or closed or live.barred:
@@ -986,7 +1047,7 @@ class Service:
             if recent is not None:
                 return recent
             began = time.thread_time()
-            instance, before = self._round(), whom_they_wait_for(self._brain)
+            instance, before = self._round(), Precedence.of(self._brain)
             first = [start for starts, _ in self._first() for start in self._entered(starts)]
             policy = policy_named(self._policy.name)
             decision = asked(policy, self.state)
@@ -1000,7 +1061,7 @@ class Service:
                 self._policy.name,
                 objective_of(policy),
                 self._alone,
-                lambda job: before.get(self._brain.jobs[job].spec.owner.uid, ""),
+                lambda job: before.told(self._brain.jobs[job]),
                 self._pool.notice,
             )
             took_s = time.thread_time() - began

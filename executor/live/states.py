@@ -34,6 +34,7 @@ class JobState(StrEnum):
     STARTING = "starting", "Its ranks are being started, all or none."
     PROFILING = "profiling", "It runs alone and is being measured; nobody may join."
     RUNNING = "running", "Every rank is proven to run under its cap, or has ended well."
+    PAUSED = "paused", "Its processes are stopped, and keep their devices and their memory."
     STOPPING = "stopping", "It is being ended, until every rank is proven gone."
     LOST = "lost", "Nobody can say whether a rank still runs."
     FINISHED = "finished", "Every rank ended with status 0, and nobody had asked it to."
@@ -49,6 +50,7 @@ HOLDING: Final = frozenset(
         JobState.STARTING,
         JobState.PROFILING,
         JobState.RUNNING,
+        JobState.PAUSED,
         JobState.STOPPING,
         JobState.LOST,
     }
@@ -62,20 +64,24 @@ _S = JobState
 TRANSITIONS: Final[Mapping[JobState, frozenset[JobState]]] = MappingProxyType(
     {
         _S.SUBMITTED: frozenset({_S.WAITING, _S.STARTING, _S.CANCELLED}),
-        _S.WAITING: frozenset({_S.STARTING, _S.CANCELLED}),
+        _S.WAITING: frozenset({_S.SUBMITTED, _S.STARTING, _S.CANCELLED}),
         _S.STARTING: frozenset(
             {_S.PROFILING, _S.RUNNING, _S.STOPPING, _S.LOST}
             | {_S.FINISHED, _S.FAILED, _S.WAITING, _S.SUBMITTED}
         ),
         _S.PROFILING: frozenset(
-            {_S.RUNNING, _S.STOPPING, _S.LOST, _S.FINISHED, _S.FAILED, _S.SUBMITTED}
+            {_S.RUNNING, _S.PAUSED, _S.STOPPING, _S.LOST} | {_S.FINISHED, _S.FAILED, _S.SUBMITTED}
         ),
         _S.RUNNING: frozenset(
-            {_S.STOPPING, _S.LOST, _S.FINISHED, _S.FAILED, _S.WAITING, _S.SUBMITTED}
+            {_S.PAUSED, _S.STOPPING, _S.LOST} | {_S.FINISHED, _S.FAILED, _S.WAITING, _S.SUBMITTED}
+        ),
+        _S.PAUSED: frozenset(
+            {_S.PROFILING, _S.RUNNING, _S.STOPPING, _S.LOST}
+            | {_S.FINISHED, _S.FAILED, _S.WAITING, _S.SUBMITTED}
         ),
         _S.STOPPING: frozenset({_S.WAITING, _S.SUBMITTED, _S.FAILED, _S.CANCELLED}),
         _S.LOST: frozenset(
-            {_S.STARTING, _S.PROFILING, _S.RUNNING, _S.STOPPING}
+            {_S.STARTING, _S.PROFILING, _S.RUNNING, _S.PAUSED, _S.STOPPING}
             | {_S.FINISHED, _S.FAILED, _S.WAITING, _S.SUBMITTED}
         ),
         _S.FINISHED: frozenset(),

@@ -42,6 +42,7 @@ class JobView:
     workload: str
     workers: int
     priority: str
+    nice: int = 0
     gsla: float | None = None
     state: JobState
     why: str
@@ -69,6 +70,8 @@ class JobView:
     retries: int = 0
     grace_s: float = 0.0
     public_log: bool = False
+    output: str | None = None
+    error: str | None = None
     log: str = ""
     held: str = ""
     awaits: tuple[str, ...] = ()

@@ -47,7 +47,9 @@ MEMORY_STEP_MIB: Final = 64.0
 """To a multiple of which the memory that owners name is rounded up, so that kinds are few."""
 
 _UNREAD: Final = Kind(-1, "", 0.0)
-_KEPT_ALONE: Final = frozenset({JobState.PROFILING, JobState.STOPPING, JobState.LOST})
+_KEPT_ALONE: Final = frozenset(
+    {JobState.PROFILING, JobState.PAUSED, JobState.STOPPING, JobState.LOST}
+)
 
 
 class CannotStartError(DovetailError):
@@ -66,6 +68,7 @@ class _Track:
     """
 
     live: LiveJob
+    spec: JobSpec
     job: Job
     key: WorkloadKey
     name: str
@@ -77,7 +80,8 @@ class _Track:
     @classmethod
     def of(cls, live: LiveJob) -> Self:
         """Begin with a job of which nothing has been read."""
-        return cls(live, _seen_as(live), _key(live), workload_name(live.spec), _UNREAD)
+        name = workload_name(live.spec)
+        return cls(live, live.spec, _seen_as(live), _key(live), name, _UNREAD)
 
     @property
     def changed(self) -> bool:
@@ -358,7 +362,11 @@ class World:
     def _follow(self) -> set[WorkloadKey]:
         """Take up new jobs and let go of ended ones; return the workloads of which one finished."""
         finished: set[WorkloadKey] = set()
-        left = (t for t in self._tracks.values() if t.live.state in OVER or t.live.barred)
+        left = (
+            t
+            for t in self._tracks.values()
+            if t.live.state in OVER or t.live.barred or t.spec is not t.live.spec
+        )
         for track in [*left]:
             del self._tracks[track.live.id]
             track.job.phase = "finished"
@@ -564,7 +572,7 @@ class World:
         began = live.state in HOLDING and past.ran_from_s != track.past.ran_from_s
         track.steps, track.past = len(live.history), past
         job.started_s, job.held_s, job.starts = past.started_s, past.held_s, live.runs
-        job.waiting_since_s = past.waiting_since_s
+        job.waiting_since_s = max(past.waiting_since_s, live.competes_since_s)
         if live.state not in HOLDING or began:
             job.done_s = past.done_s
             job.since_s = self.state.now if math.isnan(past.ran_from_s) else past.ran_from_s

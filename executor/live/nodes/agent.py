@@ -33,6 +33,7 @@ from dovetail.executor.live.nodes.messages import (
     Facts,
     Launch,
     News,
+    Pause,
     Prepare,
     Release,
     Stop,
@@ -278,6 +279,8 @@ class Agent:
             case Stop(part=part, grace_s=grace_s):
                 pool.keep(part)
                 pool.stop(part.run.id, grace_s)
+            case Pause(run=run, on=on):
+                pool.pause(run, on)
             case Release(run=run):
                 self._release(run, pool)
 

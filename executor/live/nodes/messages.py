@@ -108,6 +108,14 @@ class Stop(Order):
     grace_s: NonNegative
 
 
+class Pause(Order):
+    """Stop every process of a run where it is, or let it go on."""
+
+    kind: Literal["pause"] = "pause"
+    run: Name
+    on: StrictBool
+
+
 class Release(Order):
     """Give back what a part held; one that is not over is ended first."""
 
@@ -116,7 +124,7 @@ class Release(Order):
 
 
 AnyOrder = Annotated[
-    Attach | Launch | Prepare | Commit | Abort | Stop | Release, Field(discriminator="kind")
+    Attach | Launch | Prepare | Commit | Abort | Stop | Pause | Release, Field(discriminator="kind")
 ]
 
 

@@ -16,6 +16,7 @@ from dovetail.executor.live.nodes.messages import (
     Exchange,
     Facts,
     Launch,
+    Pause,
     Prepare,
     Release,
     Stop,
@@ -258,7 +259,7 @@ def run_of(order: AnyOrder) -> str:
             return ""
         case Launch(run=run):
             return run.id
-        case Release(run=run):
+        case Release(run=run) | Pause(run=run):
             return run
     return order.part.run.id
 

@@ -78,6 +78,8 @@ class SimulatedRun:
         When it is to be killed.
     began : bool
         Whether its ranks are ready.
+    paused : bool
+        Whether it stands still.
     statuses : list of (int or None)
         Of each rank; None while it runs.
     """
@@ -88,6 +90,7 @@ class SimulatedRun:
     as_of_s: float
     kill_s: float | None = None
     began: bool = False
+    paused: bool = False
     statuses: list[int | None] = field(default_factory=list)
 
     @property
@@ -275,7 +278,7 @@ class Simulation:
     def _rate(self, run: str) -> float:
         """Return the seconds of work that a run does in a second."""
         simulated, job = self.runs[run], self._jobs[run]
-        if not (simulated.began and simulated.whole):
+        if simulated.paused or not (simulated.began and simulated.whole):
             return 0.0
         alone = self._state.speed[self._state.machines.model[job.gpus[0]]][job.workload]
         return self._speed * alone / self._physics.slowdown(job)

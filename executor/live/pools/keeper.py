@@ -13,6 +13,7 @@ import os
 import select
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -32,7 +33,7 @@ from dovetail.executor.live.pools.lease import Lease
 from dovetail.executor.live.pools.parts import Meeting, Part, Prepared
 from dovetail.executor.live.pools.processes import Process, boot_id, holders, session
 from dovetail.executor.live.pools.run_files import DamagedError, RankFiles, RunFiles, StopOrder
-from dovetail.executor.live.pools.shim import LAPSED
+from dovetail.executor.live.pools.shim import LAPSED, descendants, send
 
 PREPARE_S: Final = 60.0
 """Seconds that the shims of a run have to bring their processes to the gate."""
@@ -53,6 +54,9 @@ _TROUBLE_S: Final = 2.0
 _OVERDUE_S: Final = 2.0
 _LOOK_S: Final = 15.0
 _UNTOLD_S: Final = 20.0
+
+_SIGNALLED_S: Final = 0.01
+_SIGNALLED_AT_MOST: Final = 100
 
 _LONGEST_SLEEP_S: Final = 3600.0
 """Of ``poll``, which takes no more than 24.8 days."""
@@ -146,6 +150,7 @@ class _Orders:
     commit: bool = False
     abort: str = ""
     stop_s: float | None = None
+    pause: bool | None = None
 
 
 class Keeper:
@@ -218,6 +223,11 @@ class Keeper:
         with self._ordered() as orders:
             known = orders.stop_s
             orders.stop_s = grace_s if known is None else min(grace_s, known)
+
+    def order_pause(self, on: bool) -> None:
+        """Stop the processes of every rank where they are, or let them go on."""
+        with self._ordered() as orders:
+            orders.pause = on
 
     def begin_leave(self) -> None:
         """Let this thread end soon, and the ranks run on."""
@@ -315,6 +325,25 @@ class Keeper:
             self._give_up(orders.abort, later=True)
         else:
             self._bring_about(orders)
+            if orders.pause is not None:
+                self._pause(orders.pause)
+
+    def _pause(self, on: bool) -> None:
+        """Signal what runs and is not as it is to be, until nothing is left that is not.
+
+        A process may start another while the list of all is read. What a job itself has stopped
+        goes on with the others: nobody knows who stopped it.
+        """
+        number = signal.SIGSTOP if on else signal.SIGCONT
+        shims = [rank.shim for rank in self._those(_Phase.ALIVE) if rank.shim is not None]
+        for _ in range(_SIGNALLED_AT_MOST):
+            below = [stat for shim in shims for stat in descendants(shim.pid)]
+            other = [s for s in below if s.state not in "ZX" and (s.state in "Tt") is not on]
+            if not other:
+                return
+            for stat in other:
+                send(stat.pid, stat.started, number)
+            time.sleep(_SIGNALLED_S)
 
     def _bring_about(self, orders: _Orders) -> None:
         if orders.launch or orders.prepare:

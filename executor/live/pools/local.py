@@ -6,6 +6,7 @@ import logging
 import os
 import pwd
 import queue
+import re
 import socket
 import threading
 import zlib
@@ -165,6 +166,11 @@ class LocalPool:
         if run in self._keepers:
             self._keepers[run].order_stop(grace_s)
 
+    def pause(self, run: str, on: bool) -> None:
+        """Stop every process of a run where it is, or let it go on; again harmless."""
+        if run in self._keepers:
+            self._keepers[run].order_pause(on)
+
     def release(self, run: str) -> None:
         """Give back what an ended run held. Logs stay."""
         keeper = self._keepers.pop(run, None)
@@ -321,6 +327,7 @@ class LocalPool:
                 "files": self._log_files,
                 "mode": 0o644 if run.spec.public_log else 0o600,
             },
+            "copies": _copies(run, rank),
             "lines": _lines(run, own.progress),
             **self._leased(),
         }
@@ -404,6 +411,21 @@ def _make_progress_file(path: Path, user: Mapping[str, object] | None) -> None:
             os.fchown(file, int(str(user["uid"])), int(str(user["gid"])))
     finally:
         os.close(file)
+
+
+def _copies(run: Run, rank: int) -> list[str | None]:
+    """Return the files of the user's choice for output and, where that is apart, for errors."""
+    spec = run.spec
+    told = {"j": run.job, "a": str(spec.index or 0), "t": str(rank), "r": str(rank), "%": "%"}
+    told["u"] = spec.owner.name
+    told["x"] = (spec.name or spec.workload).replace("/", "_")
+
+    def path(pattern: str | None) -> str | None:
+        if pattern is None:
+            return None
+        return os.path.join(spec.cwd, re.sub("%(.)", lambda code: told[code[1]], pattern))
+
+    return [path(spec.output)] if spec.error is None else [path(spec.output), path(spec.error)]
 
 
 def _lines(run: Run, progress: Path) -> dict[str, str] | None:

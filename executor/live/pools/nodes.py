@@ -54,6 +54,7 @@ from dovetail.executor.live.nodes.messages import (
     Commit,
     Exchange,
     Launch,
+    Pause,
     Release,
     Stop,
     read_message,
@@ -392,6 +393,14 @@ class NodesPool:
                 self._give_up(run, "it was stopped before it was started")
             for node, part in self._parts(known).items():
                 self._order(node, Stop(part=part, grace_s=grace_s))
+        self._ring_all()
+
+    def pause(self, run: str, on: bool) -> None:
+        """Stop every process of a run where it is, or let it go on; again harmless."""
+        with self._lock:
+            known = self._runs.get(run)
+            for node in self._parts(known) if known is not None else ():
+                self._order(node, Pause(run=run, on=on))
         self._ring_all()
 
     def release(self, run: str) -> None:

@@ -144,6 +144,10 @@ class NodePool(Protocol):
         """
         ...
 
+    def pause(self, run: str, on: bool) -> None:
+        """Stop every process of a run where it is, or let it go on; again harmless."""
+        ...
+
     def release(self, run: str) -> None:
         """Give back what an ended run held. Logs stay."""
         ...

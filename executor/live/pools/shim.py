@@ -28,6 +28,7 @@ import resource
 import select
 import shutil
 import signal
+import stat as stat_module
 import sys
 import threading
 import time
@@ -37,7 +38,9 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+
+    Readers = list[Callable[[bytes], object]]
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -450,22 +453,51 @@ class Log:
         self._size = os.fstat(self._file).st_size
 
 
+class Copy(Log):
+    """A file of the user's choice that gets output, too: appended to, and never rotated."""
+
+    def __init__(self, path: str, mode: int) -> None:
+        super().__init__(path, sys.maxsize, 1, mode=mode)
+
+    def _open(self) -> None:
+        os.makedirs(os.path.dirname(self._path), exist_ok=True)
+        # Nothing that could hang, or that somebody else put there to be written to.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        flags |= os.O_NONBLOCK | os.O_NOCTTY
+        self._file = os.open(self._path, flags, self._mode)
+        found = os.fstat(self._file)
+        null = stat_module.S_ISCHR(found.st_mode) and found.st_rdev == os.makedev(1, 3)
+        if not null and not stat_module.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "must be a regular file", self._path)
+        self._size = 0
+
+
 class Child:
-    """The rank's own process, held at a gate until it is released."""
+    """The rank's own process, held at a gate until it is released.
+
+    Attributes
+    ----------
+    pid : int
+        Of the process.
+    outputs : list of int
+        Where its output is read; its standard error apart where that has a file of its own.
+    """
 
     def __init__(self, spec: dict[str, Any]) -> None:
         gate_out, self._gate = os.pipe()
         self._report, report_in = os.pipe()
-        self.output, output_in = os.pipe()
+        pipes = [os.pipe() for _ in spec["copies"]]
+        self.outputs, outputs_in = [out for out, _ in pipes], [end for _, end in pipes]
         shim = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
             # Without this the gate would never see the shim's end of it close.
             os.close(self._gate)
-            _become(spec, shim, gate_out, report_in, output_in)
-        for end in (gate_out, report_in, output_in):
+            _become(spec, shim, gate_out, report_in, outputs_in)
+        for end in (gate_out, report_in, *outputs_in):
             os.close(end)
-        os.set_blocking(self.output, False)
+        for output in self.outputs:
+            os.set_blocking(output, False)
 
     def prepared(self) -> str:
         """Wait until it stands at the gate, and return why it cannot."""
@@ -485,13 +517,15 @@ class Child:
         os.waitpid(self.pid, 0)
 
 
-def _become(spec: dict[str, Any], shim: int, gate: int, report: int, output: int) -> NoReturn:
+def _become(
+    spec: dict[str, Any], shim: int, gate: int, report: int, outputs: list[int]
+) -> NoReturn:
     """Turn the forked child into the rank: everything up to its program, then the gate."""
     try:
         os.setsid()
         _refuse_unspeakable(spec)
         _take_seat(spec)
-        _take_streams(output)
+        _take_streams(outputs)
         _take_user(spec)
         # Only now: a change of user would clear it.
         _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -527,11 +561,11 @@ def _take_seat(spec: dict[str, Any]) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(spec["descriptors"], most), most))
 
 
-def _take_streams(output: int) -> None:
+def _take_streams(outputs: list[int]) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
+    os.dup2(outputs[0], 1)
+    os.dup2(outputs[-1], 2)
 
 
 def _take_user(spec: dict[str, Any]) -> None:
@@ -588,8 +622,9 @@ class Guard:
         Whether the rank was ended for its lease's sake.
     """
 
-    def __init__(self, child: Child, readers: list[Callable[[bytes], object]]) -> None:
-        self._pid, self._output, self._readers = child.pid, child.output, readers
+    def __init__(self, child: Child, readers: list[Readers]) -> None:
+        self._pid = child.pid
+        self._outputs = list(zip(child.outputs, readers, strict=True))
         self._status: int | None = None
         self._alone = False
         self._asked = self._killing = False
@@ -598,7 +633,8 @@ class Guard:
         self._woken = _wake_on_signals(self._on_signal)
         self._poll = select.poll()
         self._poll.register(self._woken, select.POLLIN)
-        self._poll.register(self._output, select.POLLIN)
+        for output in child.outputs:
+            self._poll.register(output, select.POLLIN)
 
     def wait(self) -> int:
         """Return the exit status, negative for a signal, once nothing of the rank is left."""
@@ -648,26 +684,19 @@ class Guard:
             os.read(self._woken, _CHUNK)
 
     def _copy_output(self) -> None:
-        # Bounded, so that a job that prints without end can still be stopped.
-        for _ in range(64):
-            try:
-                data = os.read(self._output, _CHUNK)
-            except BlockingIOError:
-                return
-            if not data:
-                with contextlib.suppress(KeyError):
-                    self._poll.unregister(self._output)
-                return
-            for read in list(self._readers):
-                self._hand(read, data)
-
-    def _hand(self, read: Callable[[bytes], object], data: bytes) -> None:
-        """Give output to a reader; one that fails gets no more, and the job goes on."""
-        try:
-            read(data)
-        except Exception:
-            self._readers.remove(read)
-            traceback.print_exc()
+        for output, readers in self._outputs:
+            # Bounded, so that a job that prints without end can still be stopped.
+            for _ in range(64):
+                try:
+                    data = os.read(output, _CHUNK)
+                except BlockingIOError:
+                    break
+                if not data:
+                    with contextlib.suppress(KeyError):
+                        self._poll.unregister(output)
+                    break
+                for read in list(readers):
+                    _hand(read, data, readers)
 
     def _obey(self) -> None:
         if self._asked and self._status is None:
@@ -679,10 +708,10 @@ class Guard:
             self._clear_up()
 
     def _ask(self) -> None:
-        # SIGCONT, since a stopped process takes no notice of SIGTERM.
-        for number in (signal.SIGTERM, signal.SIGCONT):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._pid, number)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._pid, signal.SIGTERM)
+        # A stopped process takes no notice of that, and all of a paused job are stopped.
+        self._signal_all(signal.SIGCONT)
 
     def _clear_up(self) -> None:
         """End what outlives the rank's own process."""
@@ -707,6 +736,15 @@ class Guard:
                     self._status = os.waitstatus_to_exitcode(ended[1])
         except ChildProcessError:
             self._alone = True
+
+
+def _hand(read: Callable[[bytes], object], data: bytes, readers: Readers) -> None:
+    """Give output to a reader; one that fails gets no more, and the job goes on."""
+    try:
+        read(data)
+    except Exception:
+        readers.remove(read)
+        traceback.print_exc()
 
 
 def _wake_on_signals(react: Callable[[int, FrameType | None], None]) -> int:
@@ -754,18 +792,53 @@ def _started(child: Child) -> dict[str, object]:
     }
 
 
-def _readers(directory: str, spec: dict[str, Any]) -> list[Callable[[bytes], object]]:
-    """Return what takes the rank's output."""
+@contextlib.contextmanager
+def _rights_of(user: dict[str, Any] | None) -> Iterator[None]:
+    """Open files as a user while the block runs; ourselves for None."""
+    if user is None:
+        yield
+        return
+    groups, gid, uid = os.getgroups(), os.getegid(), os.geteuid()
+    os.setgroups(user["groups"])
+    os.setegid(user["gid"])
+    os.seteuid(user["uid"])
+    try:
+        yield
+    finally:
+        os.seteuid(uid)
+        os.setegid(gid)
+        os.setgroups(groups)
+
+
+def _copies(spec: dict[str, Any]) -> list[Readers]:
+    """Return what takes a copy of each of the rank's outputs, with the rights of its user."""
+    os.umask(0o022)
+    try:
+        with _rights_of(spec["user"]):
+            mode = spec["log"]["mode"]
+            return [[Copy(path, mode).write] if path else [] for path in spec["copies"]]
+    except OSError as error:
+        # Of a place that its user chose: no fault of the service's, unlike others.
+        raise ValueError(f"its output: {_told(error)}") from None
+
+
+def _readers(directory: str, spec: dict[str, Any]) -> list[Readers]:
+    """Return what takes each of the rank's outputs."""
     user, settings = spec["user"], spec["log"]
     owner = (user["uid"], user["gid"]) if user else None
     path = os.path.join(directory, "log")
     log = Log(path, settings["most_bytes"], settings["files"], owner, settings["mode"])
-    lines = spec["lines"]
+    return [[log.write, *_counters(spec["lines"]), *copies] for copies in _copies(spec)]
+
+
+def _counters(lines: dict[str, str] | None) -> Readers:
+    """Return what looks for progress in an output."""
     if lines is None:
-        return [log.write]
-    sys.path.insert(0, lines["modules"])
+        return []
+    if lines["modules"] not in sys.path:
+        sys.path.insert(0, lines["modules"])
     found = importlib.import_module("dovetail_progress_lines").Lines
-    return [log.write, found(lines["pattern"], lines["path"]).feed]
+    return [found(lines["pattern"], lines["path"]).feed]
 
 
 def main(directory: str) -> None:
@@ -805,7 +878,7 @@ def main(directory: str) -> None:
 def _guard(
     child: Child,
     lease: Lease | None,
-    readers: list[Callable[[bytes], object]],
+    readers: list[Readers],
     ending: ExitFile,
 ) -> None:
     lapsed = _lapsed(lease)

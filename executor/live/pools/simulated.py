@@ -160,6 +160,14 @@ class SimulatedNode:
             self._news += _refused(self._awaited[run], "stopped before it was started")
         self._changed()
 
+    def pause(self, run: str, on: bool) -> None:
+        """Let a run stand still, or go on; those beside it are slowed as before."""
+        if run in self._simulation.runs:
+            self._tell(self._simulation.advance(self._boot_s()))
+            self._simulation.runs[run].paused = on
+            self._save()
+        self._changed()
+
     def release(self, run: str) -> None:
         """Forget a run that is over; its logs stay."""
         self._awaited.pop(run, None)

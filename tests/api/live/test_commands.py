@@ -15,6 +15,8 @@ import subprocess
 import sys
 import tempfile
 import termios
+import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -197,8 +199,89 @@ def test_an_array_is_one_request(simulated, run):
         status, out, err = run("submit", "--array", wrong, "--", "train")
         assert (status, out) == (2, "")
         assert f"must be numbers like 0-9,12,20-30:5, at most 10,000, got {wrong!r}" in err
+    assert run("submit", "--array", "0-2%0", "--", "x")[0] == 2
+    assert "output: must be a file with %j, %a" in run("submit", "--output", "x/%q", "--", "x")[2]
     assert run("cancel", "--name", "many", "--state", "submitted")[0] == 0
     assert {view(run, job)["state"] for job in ids[3:]} == {"cancelled"}
+
+
+def test_a_job_is_paused_and_goes_on_or_gives_its_device_up(simulated, run):
+    job = submitted(run, "--workload", "resnet", command=("train", "work_s=1"))
+    wait_until(lambda: view(run, job)["state"] == "profiling")
+    assert run("pause", job)[1] == f"{job}: paused: paused by {ME}\n"
+    assert run("pause", job)[0] == 0
+    assert len(view(run, job)["gpus"]) == 1
+    assert run("queue", "--state", "paused")[1].count(job) == 1
+    time.sleep(1.5)
+    assert view(run, job)["state"] == "paused"
+    assert run("resume", "--all")[1] == f"{job}: profiling: resumed by {ME}\n"
+    assert run("wait", job)[0] == 0
+    told = f"{job} is finished: a job may be paused while it runs"
+    assert run("pause", job)[::2] == (2, f"dovetail: {told}\n")
+    other = submitted(run, "--workload", "resnet")
+    wait_until(lambda: view(run, other)["state"] in ("profiling", "running"))
+    run("pause", other)
+    assert run("requeue", "--hold", other)[0] == 0
+    wait_until(lambda: view(run, other)["state"] in ("submitted", "waiting"))
+    assert (view(run, other)["held"], view(run, other)["runs"]) == (ME, 1)
+    assert run("cancel", other)[0] == 0
+
+
+def test_a_job_that_waits_is_edited(simulated, run):
+    job = submitted(run, "--hold", "--gsla", "2", command=("train", "status=3"))
+    before = view(run, job)
+    words = ("--name", "n", "--nice", "-5", "--workers", "2", "--walltime", "1h", "--cwd", "/tmp")
+    assert run("edit", *words, job, "--", "train", "work_s=0.1")[0] == 0
+    after = view(run, job)
+    changed = {name for name in before if before[name] != after[name]}
+    told = {"name", "nice", "workers", "walltime_s", "cwd", "command"}
+    assert told <= changed <= told | {"workload", "memory_mib", "waiting_for", "since_s"}
+    assert (after["command"], after["cwd"]) == (["train", "work_s=0.1"], "/tmp")
+    assert run("edit", job)[2] == "dovetail: JOB: must say what is to be changed\n"
+    assert "workers: must be <= 2" in run("edit", job, "--workers", "9")[2]
+    assert "gsla: must be" in run("edit", job, "--gsla", "0.5")[2]
+    assert run("release", job)[0] == 0
+    assert run("wait", job)[0] == 0
+    told = f"{job} is finished: a job may be edited while it waits"
+    assert run("edit", job, "--nice", "1")[::2] == (2, f"dovetail: {told}\n")
+
+
+def test_history_is_read_page_by_page(simulated, run):
+    words = ("--name", "n", "--workload", "resnet", "--json", "--", "train", "work_s=0.1")
+    ids = json.loads(run("submit", "--array", "0-4", *words)[1])["ids"]
+    bad = submitted(run, "--retries", "1", command=("train", "work_s=0.1", "status=3"))
+    running = submitted(run)
+    assert run("wait", *ids, bad)[0] == 1
+
+    def listed(*options):
+        found = [job["id"] for job in json.loads(run("queue", "--json", *options)[1])]
+        return [job for job in found if job in {*ids, bad, running}]
+
+    assert listed() == [running]
+    assert listed("--since", "1h") == [*ids, bad]
+    assert listed("--since", "0") == []
+    assert listed("--state", "failed") == [bad]
+    assert listed("--all", "--limit", "2") == [bad, running]
+    assert listed("--all", "--limit", "3", "--before", bad) == ids[2:]
+    assert listed("--since", "1h", "--name", "n", "--limit", "2", "--before", ids[2]) == ids[:2]
+    assert listed("--all", "--user", "nobody-like-this") == []
+    assert run("queue", "--before", "j999")[::2] == (
+        2,
+        "dovetail: before: must be the id of a job, got 'j999'\n",
+    )
+    assert run("logs", bad, "--run", "1")[1].endswith("simulated: ended with status 3\n")
+    assert run("logs", bad, "--run", "3")[2] == "dovetail: run: must be from 1 to 2, got 3\n"
+    assert run("logs", bad, "--run", "1", "-f")[2].startswith("dovetail: run: cannot be had with")
+
+
+def test_so_many_of_an_array_run_at_once(simulated, run):
+    words = ("--workload", "resnet", "--array", "0-3%1", "--json", "--", "train", "work_s=0.1")
+    ids = json.loads(run("submit", *words)[1])["ids"]
+    told = "waits for others of its array, of which 1 may run at once"
+    assert told in run("show", ids[3])[1]
+    assert run("wait", *ids)[0] == 0
+    spans = [(view(run, job)["started_s"], view(run, job)["ended_s"]) for job in ids]
+    assert all(before[1] <= after[0] for before, after in pairwise(spans))
 
 
 def test_jobs_are_chosen_by_what_they_are(simulated, run):
@@ -357,6 +440,7 @@ def test_a_plan_from_live(simulated, run, short_path):
         (("submit", "--walltime", "soon", "--", "x"), "must be a time like 90, 15m, 2h or 1d"),
         (("submit", "--gsla", "nan", "--", "x"), "--gsla: must be a finite number, got 'nan'"),
         (("submit", "--weight", "inf", "--", "x"), "--weight: must be a finite number"),
+        (("submit", "--nice", "21", "--", "x"), "--nice: must be a whole number from -20 to 20"),
         (("serve", "--watch", "warm_up_s=-3"), "with finite values >= 0, got 'warm_up_s=-3'"),
         (("submit", "--workers", "0", "--", "x"), "must be a whole number >= 1, got '0'"),
         (("submit",), "the following arguments are required: COMMAND"),

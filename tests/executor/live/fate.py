@@ -18,6 +18,7 @@ def _submitted(brain, rng):
         workload=rng.choice(["vision", "text"]),
         owner=rng.choice([ANN, BOB]),
         workers=rng.choice([1, 1, 2]),
+        nice=rng.choice([-1, 0, 0]),
         retries=rng.choice([0, 1, 2]),
         requeue=rng.random() < 0.8,
         after=_some_of(brain, rng),
@@ -25,6 +26,8 @@ def _submitted(brain, rng):
         held=rng.random() < 0.05,
     )
     job = rng.choice([brain.next_job_id()] * 19 + ["j1"])
+    if rng.random() < 0.1:
+        chosen = chosen.replace(place=brain.submitted % 4, most_running=2)
     request = rng.choice(["", "", "1000 k", "1000 l"])
     return events.Submitted, {"job": job, "spec": chosen, "request": request}
 
@@ -39,8 +42,22 @@ def _some_of(brain, rng):
 def _held(brain, rng):
     # Mostly released again, or nothing would ever start.
     on = rng.random() < 0.4
-    job = rng.choice([*(brain.queued if on else brain.barred), "j1"])
+    job = rng.choice([*(brain.queued if on else brain.barred), *[*brain.holding][:1], "j1"])
     return events.HoldChanged, {"job": job, "on": on, "by": "ann"}
+
+
+def _paused(brain, rng):
+    job = rng.choice([*brain.holding, "j1"])
+    return events.PauseChanged, {"job": job, "on": rng.random() < 0.6, "by": "ann"}
+
+
+def _edited(brain, rng):
+    job = rng.choice([*brain.queued, *brain.barred, "j1"])
+    old = brain.jobs[job].spec if job in brain.jobs else spec()
+    changes = {"workload": rng.choice(["vision", "text"]), "retries": rng.choice([0, 1, 2])}
+    if rng.random() < 0.2:
+        changes |= rng.choice([{"workers": 2}, {"nice": 3}, {"held": True}, {"owner": BOB}])
+    return events.Edited, {"job": job, "spec": old.replace(**changes, env={}), "by": "ann"}
 
 
 def _placed(brain, rng):
@@ -166,6 +183,7 @@ _RANK_NEWS = (
     (events.RankStarted, {}),
     (events.RankReady, {}),
     (events.RankEnded, {"status": 0}),
+    (events.RankEnded, {"status": 0}),
     (events.RankEnded, {"status": 1}),
     (events.RankEnded, {"status": -9}),
     (events.RankRefused, {"reason": "no port"}),
@@ -182,6 +200,8 @@ _FATES = (
     (_stopped, 1),
     (_cancelled, 1),
     (_held, 1),
+    (_paused, 1),
+    (_edited, 1),
     (_known, 0.2),
     (_profiled, 0.5),
     (_not_profiled, 0.5),

@@ -41,6 +41,7 @@ def write_shim_spec(rank, command, **more):
         "cpus": [],
         "cgroups": [],
         "log": {"most_bytes": 100, "files": 1, "mode": 0o600},
+        "copies": [None],
         "lines": None,
         **more,
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -241,6 +242,27 @@ class PoolContract:
         told.pool.launch(run)
         told.wait(run, RankReady)
         told.pool.stop(run.id, 20.0)
+        told.pool.stop(run.id, 20.0)
+        assert told.wait(run, RankEnded)[0].status == -15
+
+    def test_a_run_that_is_paused_goes_on_later(self, open_pool):
+        told = open_pool()
+        run = self.run_of(told.pool, self.commands.brief)
+        told.pool.launch(run)
+        told.wait(run, RankReady)
+        told.pool.pause(run.id, True)
+        told.pool.pause(run.id, True)
+        time.sleep(4)
+        assert not [event for event in told.poll() if isinstance(event, RankEnded)]
+        told.pool.pause(run.id, False)
+        assert told.wait(run, RankEnded)[0].status == 0
+
+    def test_a_run_that_is_paused_hears_that_it_is_to_end(self, open_pool):
+        told = open_pool()
+        run = self.run_of(told.pool, self.commands.endless)
+        told.pool.launch(run)
+        told.wait(run, RankReady)
+        told.pool.pause(run.id, True)
         told.pool.stop(run.id, 20.0)
         assert told.wait(run, RankEnded)[0].status == -15
 

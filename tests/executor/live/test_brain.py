@@ -1,13 +1,14 @@
 """What becomes of a job, told event by event."""
 
+import json
 from copy import deepcopy
 
 import pytest
 
 from dovetail.executor.live import brain as rules
-from dovetail.executor.live import events
+from dovetail.executor.live import checkpoint, events
 from dovetail.executor.live.brain import MOST_LOSSES, RankState, TransitionError
-from dovetail.executor.live.commands import Launch, Release, Stop
+from dovetail.executor.live.commands import Launch, Pause, Release, Stop
 from dovetail.executor.live.jobs import Seat
 from dovetail.executor.live.states import HOLDING, OVER, QUEUED, TRANSITIONS, JobState
 from tests.executor.live.telling import BOB, Story, run_of, spec
@@ -144,6 +145,162 @@ class TestGangs:
         with pytest.raises(TransitionError, match=r"rank 0 of j1\.1 has run"):
             story.refused(job)
         assert job.state is JobState.RUNNING
+
+
+class TestPauses:
+    def pause(self, story, job, on=True):
+        return story.tell(events.PauseChanged, job=job.id, on=on, by="ann")
+
+    def test_it_keeps_its_device_and_goes_on(self, story):
+        job = story.running()
+        assert self.pause(story, job) == (Pause("j1.1", True),)
+        assert (job.state, job.why) == (JobState.PAUSED, "paused by ann")
+        assert story.brain.residents()["g0"] == [job]
+        assert story.brain.outstanding() == (Pause("j1.1", True),)
+        assert self.pause(story, job, False) == (Pause("j1.1", False),)
+        assert job.state is JobState.RUNNING
+        # The service may have been killed before it could say so.
+        assert story.brain.outstanding() == (Pause("j1.1", False),)
+
+    def test_one_that_is_measured_is_measured_again(self, story):
+        job = story.submit()
+        story.place(job, profiling=True)
+        story.bring_up(job)
+        self.pause(story, job)
+        self.pause(story, job, False)
+        assert job.state is JobState.PROFILING
+
+    def test_it_is_found_again_as_it_was(self, story):
+        job = story.running()
+        self.pause(story, job)
+        story.lost(job)
+        story.started(job)
+        assert job.state is JobState.PAUSED
+        story.ended(job, status=-9)
+        assert job.state is JobState.FAILED
+
+    def test_its_next_run_runs(self, story):
+        job = story.running()
+        self.pause(story, job)
+        assert story.stop(job) == (Stop("j1.1", 30.0),)
+        story.ended(job, status=-15)
+        story.place(job)
+        story.bring_up(job)
+        assert job.state is JobState.RUNNING
+
+    def test_what_does_not_run_is_not_paused(self, story):
+        job = story.submit()
+        with pytest.raises(TransitionError, match="does not run"):
+            self.pause(story, job)
+
+    def test_one_that_is_held_while_it_runs_waits_for_its_release(self, story):
+        job = story.running()
+        story.tell(events.HoldChanged, job=job.id, on=True, by="ann")
+        assert job.state is JobState.RUNNING
+        story.stop(job)
+        story.ended(job, status=-15)
+        assert (job.state, [*story.brain.barred]) == (JobState.WAITING, ["j1"])
+
+
+class TestEdits:
+    def edit(self, story, job, **changes):
+        spec = job.spec.replace(**changes)
+        return story.tell(events.Edited, job=job.id, spec=spec.replace(env={}), by="ann")
+
+    def test_it_starts_as_it_is_then_with_its_own_environment(self, story):
+        job = story.submit(env={"A": "b"})
+        self.edit(story, job, command=("other",), workers=2, nice=4)
+        assert (job.spec.command, job.spec.workers, job.spec.env) == (("other",), 2, {"A": "b"})
+        story.place(job)
+        assert (job.run.spec, len(job.ranks)) == (job.spec, 2)
+
+    def test_another_workload_has_another_profile(self, story):
+        job = story.submit()
+        story.know()
+        assert job.state is JobState.WAITING
+        self.edit(story, job, workload="text")
+        assert (job.state, job.why) == (JobState.SUBMITTED, "edited by ann")
+        self.edit(story, job, workload="vision")
+        assert job.state is JobState.WAITING
+
+    def test_a_checkpoint_has_it_and_one_of_before_has_what_was_submitted(self, story):
+        job = story.submit(env={"A": "b"})
+        submitted = job.spec
+        self.edit(story, job, nice=4)
+        text = checkpoint.job_text(job)
+        whole = checkpoint.brain_text(story.brain)
+
+        def of(text):
+            brain = checkpoint.restored(whole, [checkpoint.StoredJob(text, submitted)])
+            return brain.jobs["j1"].spec
+
+        assert of(text) == job.spec
+        assert (
+            of(json.dumps({k: v for k, v in json.loads(text).items() if k != "spec"})) == submitted
+        )
+
+    def test_what_is_reserved_for_it_is_no_longer(self, story):
+        job = story.submit()
+        story.tell(events.Reserved, job=job.id, gpus=("g0",), until_s=9.0)
+        self.edit(story, job, workers=2)
+        assert story.brain.reserved == {}
+
+    def test_what_runs_and_what_is_fixed_stays(self, story):
+        job = story.submit()
+        for changes in ({"owner": BOB}, {"after": ("j1",)}, {"held": True}, {"index": 3}):
+            with pytest.raises(TransitionError, match="cannot be edited"):
+                self.edit(story, job, **changes)
+        story.place(job)
+        with pytest.raises(TransitionError, match="does not wait"):
+            self.edit(story, job, nice=1)
+        story.bring_up(job)
+        story.stop(job)
+        story.ended(job)
+        with pytest.raises(TransitionError, match="the workers of j1 cannot be edited"):
+            self.edit(story, job, workers=2)
+        self.edit(story, job, nice=1)
+        assert job.run.spec.nice == 1
+
+
+class TestArrays:
+    def array(self, story, most=2, jobs=5):
+        story.know()
+        return [story.submit(index=k, place=k, most_running=most) for k in range(jobs)]
+
+    def test_so_many_compete_and_the_next_follows_each_that_ends(self, story):
+        jobs = self.array(story)
+        assert [*story.brain.queued] == ["j1", "j2"]
+        story.place(jobs[1])
+        assert [*story.brain.queued] == ["j1"]
+        story.bring_up(jobs[1])
+        story.ended(jobs[1])
+        assert [*story.brain.queued] == ["j1", "j3"]
+        story.cancel(jobs[0])
+        assert [*story.brain.queued] == ["j3", "j4"]
+        assert jobs[3].competes_since_s == story.at_s
+
+    def test_one_that_is_started_again_keeps_its_place(self, story):
+        jobs = self.array(story)
+        story.place(jobs[0])
+        story.bring_up(jobs[0])
+        story.stop(jobs[0])
+        story.ended(jobs[0])
+        assert {*story.brain.queued} == {"j1", "j2"}
+
+    def test_one_that_is_held_makes_room_and_queues_up_again(self, story):
+        jobs = self.array(story)
+        story.tell(events.HoldChanged, job="j1", on=True, by="ann")
+        assert {*story.brain.queued} == {"j2", "j3"}
+        story.tell(events.HoldChanged, job="j1", on=False, by="ann")
+        assert jobs[0].crowded
+        story.cancel(jobs[1])
+        assert {*story.brain.queued} == {"j1", "j3"}
+
+    def test_others_are_nothing_to_it(self, story):
+        self.array(story, jobs=2)
+        story.submit()
+        self.array(story, most=1, jobs=2)
+        assert {*story.brain.queued} == {"j1", "j2", "j3", "j4"}
 
 
 class TestStops:
@@ -708,7 +865,8 @@ class TestWhatAJobWaitsFor:
         story.cancel(job)
         assert story.brain.barred == {}
 
-    def test_a_job_that_runs_is_not_held(self, story):
+    def test_a_job_that_is_over_is_not_held(self, story):
         job = story.running("g0")
-        with pytest.raises(TransitionError, match="does not wait"):
+        story.ended(job)
+        with pytest.raises(TransitionError, match="waits no more"):
             story.tell(events.HoldChanged, job=job.id, on=True, by="ann")

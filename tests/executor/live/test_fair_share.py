@@ -21,6 +21,8 @@ from .waiting import wait_until
 
 EVA = Owner(name="other-eva", uid=os.geteuid() + 2000, gid=1000)
 POLICIES = ("dovetail", "fifo", "sjf", "tiresias", "gavel", "lucid", "random")
+STAYING = ("dovetail", "fifo", "sjf", "lucid", "random")
+"""Of these, those that stop no running job."""
 
 
 def order_of_starts(service):
@@ -64,6 +66,52 @@ def test_users_take_turns_on_one_device(tmp_path):
     assert owners.count(EVA.name) == 3
     brain = read_brain(tmp_path)
     assert set(brain.used) == {BOB.uid, EVA.uid}
+
+
+@pytest.mark.parametrize("policy", STAYING)
+def test_a_users_jobs_start_in_the_order_that_he_gave_them(tmp_path, policy):
+    """Those that any policy would start first, by age, length and weight, are to be last."""
+    with service_in(tmp_path, policy=policy) as service:
+        service.submit([live_spec(work_s=4, workers=2)], ME)
+        wait_until(lambda: service.job("j1").runs)
+        service.submit([live_spec(work_s=1, estimate_s=1.0, weight=9.0, nice=1)] * 4, ME)
+        service.submit([live_spec(work_s=2, estimate_s=40.0, nice=-1)] * 4, ME)
+        assert service.job("j2").waiting_for.endswith(", after jobs of me with a lower nice")
+        assert "order: first come jobs of me with a lower nice" in service.explain("j2")
+        assert "order: " not in service.explain("j6")
+        wait_until(lambda: not service.jobs())
+        began = {
+            job.id: next(s.at_s for s in service.job(job.id).history if s.state == "starting")
+            for job in service.jobs(over=True)
+        }
+    assert max(began[f"j{k}"] for k in range(6, 10)) <= min(began[f"j{k}"] for k in range(2, 6))
+
+
+def test_a_users_order_is_nothing_to_others(tmp_path):
+    with service_in(tmp_path, policy="fifo", any_user=True) as service:
+        service.submit([live_spec(work_s=4, workers=2)], ME)
+        wait_until(lambda: service.job("j1").runs)
+        service.submit([live_spec(work_s=1, owner=BOB, nice=-20) for _ in range(6)], BOB)
+        service.submit([live_spec(work_s=1, owner=EVA, nice=20) for _ in range(2)], EVA)
+        wait_until(lambda: not service.jobs())
+        assert order_of_starts(service)[1:4].count(EVA.name) >= 1
+
+
+def test_the_bound_on_waits_holds_whatever_the_order(tmp_path):
+    """A gang that is to come last, behind more single jobs than its patience lasts."""
+    with service_in(tmp_path, policy="dovetail:patience_s=2,patience_stretch=0") as service:
+        service.submit([live_spec(work_s=5, workers=2)], ME)
+        wait_until(lambda: service.job("j1").runs)
+        service.submit([live_spec(work_s=5, estimate_s=0.25, workers=2, nice=20)], ME)
+        # Each takes half a second on the wall clock, all of them 15 s.
+        service.submit([live_spec(work_s=10, estimate_s=0.5, nice=-20)] * 60, ME)
+        wait_until(lambda: service.job("j2").runs)
+        behind = [job.id for job in service.jobs() if not job.runs]
+        began = [job.id for job in service.jobs(over=True) if job.runs]
+        for job in service.jobs():
+            service.cancel(job.id, ME)
+    assert len(began) > 5, "it came before its turn"
+    assert len(behind) > 5, "it was overdue, and waited for all the others"
 
 
 def test_it_is_told_whose_jobs_come_first(tmp_path):

@@ -408,6 +408,33 @@ class TestStopping:
         assert left_over(state) == []
 
 
+class TestPauses:
+    def test_all_of_its_processes_stand_still_also_in_other_sessions(self, make, state):
+        pool = make()
+        count = 'for i in $(seq 900); do echo "$0 $i"; sleep 0.05; done'
+        run = a_run(f"setsid sh -c '{count}' other & sh -c '{count}' own; wait")
+        pool.pool.launch(run)
+        pool.wait_for("rank_ready")
+        wait_for_log(pool, "other 3")
+        pool.pool.pause(run.id, True)
+
+        def stopped():
+            found = [stat_of(process.pid) for process in left_over(state)]
+            return sum(stat is not None and stat.state == "T" for stat in found) >= 3
+
+        wait_until(stopped)
+        time.sleep(0.3)
+        before = log(pool)
+        time.sleep(0.5)
+        assert log(pool) == before
+        pool.pool.pause(run.id, False)
+        wait_until(lambda: len(log(pool)) > len(before) + 20)
+        pool.pool.pause(run.id, True)
+        wait_until(stopped)
+        pool.pool.stop(run.id, 20.0)
+        assert pool.wait_for("rank_ended").status == -15
+
+
 class TestNothingIsLeft:
     def test_what_outlives_the_rank_is_ended_with_it(self, make, state, tmp_path):
         pool = make()

@@ -161,8 +161,13 @@ def ways_of(brain):
 
 
 def test_every_transition_of_the_table_happens_and_no_other():
-    seen = set().union(*map(ways_of, brains_after(seeds=60, steps=100)))
-    assert seen == {(state, after) for state, ways in TRANSITIONS.items() for after in ways}
+    wanted = {(state, after) for state, ways in TRANSITIONS.items() for after in ways}
+    seen = set()
+    for brain in brains_after(seeds=1000, steps=100):
+        seen |= ways_of(brain)
+        if seen >= wanted:
+            break
+    assert seen == wanted
 
 
 @pytest.mark.long

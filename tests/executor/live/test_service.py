@@ -313,6 +313,9 @@ def test_others_may_not_cancel_or_read(tmp_path):
         with pytest.raises(RefusedError, match="administrator"):
             service.drain([], True, OTHER)
         assert service.log_path("j2", 0, OTHER).endswith("j2.1/rank0/log")
+        assert service.log_path("j2", 0, OTHER, 1).endswith("j2.1/rank0/log")
+        with pytest.raises(InputError, match=r"^run: must be from 1 to 1, got 2$"):
+            service.log_path("j2", 0, OTHER, 2)
         with pytest.raises(UnknownJobError, match="no job 'j7'"):
             service.cancel("j7", ME)
 
@@ -544,3 +547,23 @@ def test_a_job_that_is_over_shows_how_far_it_came(tmp_path):
         assert (shown.iterations, shown.total) == (pytest.approx(2.0), 2.0)
     with service_in(tmp_path) as service:
         assert service.job("j1").iterations is None
+
+
+def test_a_job_is_edited_by_its_owner_and_its_place_by_an_administrator(tmp_path):
+    with service_in(tmp_path, any_user=True) as service:
+        service.submit([spec(held=True, owner=OTHER)], OTHER)
+        third = Owner(name="third", uid=os.geteuid() + 1, gid=1)
+        for changes, by in (({"nice": 1}, third), ({"command": ("rm",)}, ME), ({}, third)):
+            with pytest.raises(RefusedError, match="may not edit j1 of other"):
+                service.edit("j1", changes, by)
+        assert service.edit("j1", {"nice": 3}, ME).nice == 3
+        for name in ("owner", "env", "after", "most_running"):
+            with pytest.raises(InputError, match=f"^{name}: cannot be edited"):
+                service.edit("j1", {name: None}, OTHER)
+        service.edit("j1", {"workload": "B", "command": ("train", "work_s=1")}, OTHER)
+        service.hold("j1", False, OTHER)
+        wait_until(is_in(service, "j1", JobState.FINISHED))
+        assert service.job("j1").workload == "B"
+    assert kinds(tmp_path).count("edited") == 2
+    with service_in(tmp_path, any_user=True) as service:
+        assert service.job("j1").nice == 3

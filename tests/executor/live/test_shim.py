@@ -167,3 +167,73 @@ class TestLog:
         assert (tmp_path / "log").read_bytes() == (
             b"0123456789[dovetail: 9 bytes of output lost, the disk took no more]\nagain\n"
         )
+
+
+NOBODY = {"uid": 65534, "gid": 65534, "groups": [65534]}
+
+
+class TestCopies:
+    """Files of the user's choice that get output, too."""
+
+    PRINTS = "echo out; echo err >&2"
+
+    def answer(self, rank, **more):
+        write_shim_spec(rank, self.PRINTS, **more)
+        gate = Gate(rank)
+        answer = gate.answer(boot_s() + LIMIT_S)
+        if answer == "prepared":
+            gate.open()
+            wait_until(rank.ending)
+        gate.dismiss()
+        return answer
+
+    def test_errors_go_apart_and_the_log_has_all(self, rank, tmp_path):
+        out, err = tmp_path / "new" / "folder" / "out", tmp_path / "err"
+        err.write_text("kept\n")
+        assert self.answer(rank, copies=[str(out), str(err)]) == "prepared"
+        assert (out.read_text(), err.read_text()) == ("out\n", "kept\nerr\n")
+        assert sorted(rank.log.read_text().splitlines()) == ["err", "out"]
+
+    def test_both_go_to_one_file_and_nothing_is_rotated(self, rank, tmp_path):
+        out = tmp_path / "out"
+        out.write_bytes(b"x" * 1000)
+        self.answer(rank, copies=[str(out)])
+        assert out.read_bytes() == b"x" * 1000 + b"out\nerr\n"
+
+    def test_errors_alone(self, rank, tmp_path):
+        self.answer(rank, copies=[None, str(tmp_path / "err")])
+        assert (tmp_path / "err").read_text() == "err\n"
+
+    def test_nothing_is_a_place(self, rank):
+        assert self.answer(rank, copies=[os.devnull]) == "prepared"
+
+    @pytest.mark.parametrize("kind", ["link", "fifo", "folder"])
+    def test_what_is_no_file_is_refused(self, rank, tmp_path, kind):
+        out = tmp_path / "out"
+        {
+            "link": lambda: out.symlink_to(tmp_path / "elsewhere"),
+            "fifo": lambda: os.mkfifo(out),
+            "folder": out.mkdir,
+        }[kind]()
+        assert self.answer(rank, copies=[str(out)]).startswith("refused its output: ")
+        assert not (tmp_path / "elsewhere").exists()
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to run as another user")
+    def test_it_is_the_user_who_writes(self, rank, tmp_path):
+        for folder in (tmp_path, *tmp_path.parents[:2]):
+            folder.chmod(0o755)
+        theirs = tmp_path / "theirs"
+        theirs.mkdir(mode=0o777)
+        theirs.chmod(0o777)
+        (theirs / "way").symlink_to(tmp_path)
+        assert self.answer(rank, copies=[str(theirs / "out")], user=NOBODY) == "prepared"
+        assert (theirs / "out").stat().st_uid == NOBODY["uid"]
+        for place in (tmp_path / "out", theirs / "way" / "out", theirs / "way" / "new" / "out"):
+            answer = self.answer_of_another(tmp_path, str(place))
+            assert answer.startswith("refused its output: Permission denied: ")
+            assert not place.exists()
+
+    def answer_of_another(self, tmp_path, place):
+        files = RunFiles(tmp_path, f"j{2 + len(list((tmp_path / 'runs').iterdir()))}.1")
+        files.make(whole(a_run("true", name=files.run)))
+        return self.answer(files.rank(0), copies=[place], user=NOBODY)

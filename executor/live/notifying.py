@@ -1,0 +1,101 @@
+"""Tells the administrator's own command of every job that is over, and waits for it never."""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import signal
+import subprocess
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+from dovetail.executor.live.brain import LiveJob
+
+LONGEST_S: Final = 30.0
+"""Seconds after which a command is killed that has not ended."""
+
+MOST_WAITING: Final = 10_000
+"""Jobs that wait to be told of; of more, nobody is told."""
+
+_LOG: Final = logging.getLogger("dovetail.live")
+
+
+class Notifier:
+    """Runs a command for each job that is over, one after the other, in a thread of its own.
+
+    It runs as the service's user, without a shell. What it is told is in its environment, as jobs'
+    names and reasons are other people's texts: ``DOVETAIL_JOB``, ``_NAME``, ``_USER``, ``_STATE``
+    and ``_WHY``.
+
+    Parameters
+    ----------
+    command : sequence of str
+        Program and arguments.
+
+    Attributes
+    ----------
+    trouble : str
+        What went wrong with the last job; empty where nothing did.
+    """
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self.trouble = ""
+        self._command = [*command]
+        self._ended: queue.Queue[dict[str, str] | None] = queue.Queue(MOST_WAITING)
+        self._thread = threading.Thread(target=self._serve, name="notifier", daemon=True)
+        self._thread.start()
+
+    def tell(self, job: LiveJob) -> None:
+        """Tell of a job soon; returns at once."""
+        spec = job.spec
+        told = {
+            "DOVETAIL_JOB": job.id,
+            "DOVETAIL_NAME": spec.name or spec.workload,
+            "DOVETAIL_USER": spec.owner.name,
+            "DOVETAIL_STATE": job.state.value,
+            "DOVETAIL_WHY": job.why.replace("\0", ""),
+        }
+        try:
+            self._ended.put_nowait(told)
+        except queue.Full:
+            self._fail("too many jobs are over: not all are told")
+
+    def close(self) -> None:
+        """Tell of no more jobs, and do not wait for the command that runs."""
+        with suppress(queue.Full):
+            self._ended.put_nowait(None)
+
+    def _serve(self) -> None:
+        while (told := self._ended.get()) is not None:
+            try:
+                self._run(told)
+            except Exception as error:  # the next job is told all the same
+                self._fail(str(error))
+
+    def _run(self, told: dict[str, str]) -> None:
+        with subprocess.Popen(
+            self._command,
+            env={**os.environ, **told},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        ) as process:
+            try:
+                status = process.wait(LONGEST_S)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                self._fail(f"took longer than {LONGEST_S:g} s and was killed")
+                return
+        if status:
+            self._fail(f"ended with status {status}")
+        else:
+            self.trouble = ""
+
+    def _fail(self, why: str) -> None:
+        trouble = f"--notify: {self._command[0]}: {why}"
+        if trouble != self.trouble:
+            _LOG.warning("%s", trouble)
+        self.trouble = trouble

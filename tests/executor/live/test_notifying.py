@@ -1,0 +1,63 @@
+"""The command for every job that is over: what it is told, and that nobody waits for it."""
+
+import os
+import time
+
+import pytest
+
+from dovetail.executor.live import notifying
+
+from .test_service import ME, service_in, spec
+from .waiting import wait_until
+
+
+def writes(path):
+    """Return a command that adds a line on each job to a file."""
+    told = "$DOVETAIL_JOB $DOVETAIL_NAME $DOVETAIL_USER $DOVETAIL_STATE: $DOVETAIL_WHY"
+    return ("sh", "-c", f'echo "$(id -u) {told}" >> {path}')
+
+
+def test_it_is_told_of_each_end_whatever_it_was(tmp_path):
+    out = tmp_path / "told"
+    with service_in(tmp_path, notify=writes(out)) as service:
+        service.submit([spec(work_s=1, name="$(touch x)"), spec(work_s=1, words=["status=3"])], ME)
+        service.submit([spec(held=True)], ME)
+        service.submit([spec(after=("j3",))], ME)
+        wait_until(lambda: len(service.jobs()) == 2)
+        service.cancel("j3", ME)
+        wait_until(lambda: out.exists() and len(out.read_text().splitlines()) == 4)
+    lines = sorted(line.partition(" ")[2] for line in out.read_text().splitlines())
+    assert lines == [
+        "j1 $(touch x) me finished: every rank ended with status 0",
+        "j2 A me failed: rank 0 ended with status 3",
+        "j3 A me cancelled: cancelled by me",
+        "j4 A me cancelled: j3, which had to finish before it, was cancelled",
+    ]
+    assert {line.split()[0] for line in out.read_text().splitlines()} == {str(os.getuid())}
+    with service_in(tmp_path, notify=writes(out)):
+        time.sleep(0.3)
+    assert len(out.read_text().splitlines()) == 4, "it was told again after a restart"
+
+
+def test_one_that_hangs_holds_nobody_up_and_is_killed(tmp_path, monkeypatch):
+    monkeypatch.setattr(notifying, "LONGEST_S", 3.0)
+    out = tmp_path / "told"
+    hangs = ("sh", "-c", f"echo $DOVETAIL_JOB >> {out}; sleep 600 & sleep 600")
+    with service_in(tmp_path, notify=hangs) as service:
+        began = time.monotonic()
+        service.submit([spec(work_s=1)] * 3, ME)
+        wait_until(lambda: not service.jobs())
+        done_s = time.monotonic() - began
+        assert out.read_text().splitlines() == ["j1"] or done_s > 3
+        wait_until(lambda: "took longer than 3 s" in service.service().trouble)
+        wait_until(lambda: len(out.read_text().splitlines()) == 3)
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [(("false",), "ended with status 1"), (("/no/such",), "No such file or directory")],
+)
+def test_one_that_fails_is_shown_as_trouble(tmp_path, command, told):
+    with service_in(tmp_path, notify=command) as service:
+        service.submit([spec(work_s=1)], ME)
+        wait_until(lambda: told in service.service().trouble)
