@@ -13,7 +13,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from types import FrameType
+from tempfile import TemporaryDirectory
+from types import FrameType, MappingProxyType
 from typing import Final
 
 from rich.console import Console, Group, RenderableType
@@ -24,12 +25,13 @@ from rich.text import Text
 from dovetail import __version__
 from dovetail.cli import INTERRUPTED
 from dovetail.executor.live.nvml import Gpu, Nvml, NvmlError
+from dovetail.executor.live.pools.environment import misleads
 from dovetail.executor.live.splits import read_splits
 from dovetail.executor.measuring.campaign import Campaign, OwnWorkload, Stage, read_campaign
 from dovetail.executor.measuring.crew import Crew
 from dovetail.executor.measuring.devices.cpu import CpuDevice
-from dovetail.executor.measuring.devices.device import Device, worker_environment
-from dovetail.executor.measuring.devices.gpu import GpuDevice, campaign_mps, mps_trial
+from dovetail.executor.measuring.devices.device import Device
+from dovetail.executor.measuring.devices.gpu import GpuDevice, campaign_mps
 from dovetail.executor.measuring.experiments import experiments, remaining, seconds_left
 from dovetail.executor.measuring.ledger import (
     LEDGER,
@@ -70,18 +72,18 @@ def measure(options: Namespace) -> int:
     campaign = _checked(read_campaign(options.campaign), options.campaign)
     folder = Path(os.path.realpath(options.output or Path(options.campaign).stem))
     with _ended_by_signals(), ExitStack() as leaving:
-        device, versions = _opened(options, campaign, folder, leaving)
         if options.dry_run:
+            device, _ = _opened(options, campaign, folder, leaving)
             _tell_plan(options, campaign, folder, device)
             return 0
+        # Nobody else's workers are in a folder that is ours.
+        ledger = leaving.enter_context(Ledger(folder))
+        device, versions = _opened(options, campaign, folder, leaving)
         _warn_of_size(options, campaign)
-        machine = _machine(campaign, device, versions)
-        ledger = leaving.enter_context(Ledger(folder, machine, campaign))
+        ledger.begin(_machine(campaign, device, versions), campaign)
         leaving.callback(write_tables, folder)
         audience = leaving.enter_context(_audience(options))
-        logs = folder / "logs"
-        logs.mkdir(exist_ok=True)
-        crew = Crew(device, _commands(options, campaign), logs)
+        crew = Crew(device, _commands(options, campaign))
         leaving.enter_context(crew)
         leaving.callback(_undisturbed)
         until_s = _until(begun_s, options.minutes)
@@ -127,42 +129,44 @@ def _opened(
     options: Namespace, campaign: Campaign, folder: Path, leaving: ExitStack
 ) -> tuple[Device, Versions]:
     """Open the device that is asked for; it is closed when the stack is left."""
+    directory = folder / "pool"
+    if options.dry_run:
+        directory = Path(leaving.enter_context(TemporaryDirectory(prefix="dovetail-")))
     kind, _, uuid = options.device.partition(":")
     python = options.python or sys.executable
     if kind == "cpu":
-        versions = _asked(python, worker_environment(str(folder), {}))
+        versions = _asked(python)
         _need_torch(versions, python, campaign, on_gpu=False)
-        device: Device = CpuDevice(str(folder))
+        device: Device = CpuDevice(directory)
     else:
-        device, versions = _open_gpu(options, campaign, folder, uuid)
+        device, versions = _open_gpu(options, campaign, directory, uuid)
     leaving.callback(device.close)
     return device, versions
 
 
 def _open_gpu(
-    options: Namespace, campaign: Campaign, folder: Path, uuid: str
+    options: Namespace, campaign: Campaign, directory: Path, uuid: str
 ) -> tuple[GpuDevice, Versions]:
     python = options.python or sys.executable
-    directory = Path(options.directory) if options.directory else default_directory()
-    splits = read_splits(directory / "splits.json")
+    known = Path(options.directory) if options.directory else default_directory()
+    splits = read_splits(known / "splits.json")
     nvml = _open_nvml()
     try:
-        gpu, mps = _chosen(nvml.gpus(), uuid), campaign_mps(str(folder))
-        environment = worker_environment(str(folder), mps.without_mps(gpu.uuid))
-        versions = _asked(python, environment)
+        gpu, mps = _chosen(nvml.gpus(), uuid), campaign_mps(str(directory))
+        versions = _asked(python, mps.without_mps(gpu.uuid))
         _need_torch(versions, python, campaign, on_gpu=True)
-        trial = mps_trial(gpu, nvml.driver(), mps)
-        return GpuDevice(str(folder), gpu, nvml, mps, splits, versions.cublas, trial), versions
+        return GpuDevice(directory, gpu, nvml, mps, splits, versions.cublas), versions
     except BaseException:
         nvml.close()
         raise
 
 
-def _asked(python: str, environment: Mapping[str, str]) -> Versions:
+def _asked(python: str, own: Mapping[str, str] = MappingProxyType({})) -> Versions:
     """Ask a Python for its versions, and say so on a terminal: importing PyTorch takes seconds."""
     told = Console(stderr=True)
     with told.status(f"asking {escape(python)} for PyTorch") if told.is_terminal else nullcontext():
-        return versions_of(python, environment)
+        kept = {name: value for name, value in os.environ.items() if not misleads(name)}
+        return versions_of(python, {**kept, **own})
 
 
 def _open_nvml() -> Nvml:

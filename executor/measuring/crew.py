@@ -8,16 +8,15 @@ Workers of both ways of sharing are never there at once.
 from __future__ import annotations
 
 import os
-import signal
-import threading
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Final, NamedTuple
 
-from dovetail.executor.measuring.devices.device import Device
+from dovetail.executor.live.jobs import Seat as PoolSeat
+from dovetail.executor.live.pools.submissions import Submissions
+from dovetail.executor.measuring.devices.device import Device, Meter
 from dovetail.executor.measuring.records import Seat
 from dovetail.executor.measuring.worker import Failure, Worker
 from dovetail.instances.errors import DovetailError
@@ -25,8 +24,8 @@ from dovetail.instances.errors import DovetailError
 SPARE_MIB: Final = 512.0
 """Device memory that is left free beside what a worker was seen to need."""
 
-_LOOK_S: Final = 0.2
-_SIGNAL_S: Final = 1.0
+CONFIRM_S: Final = 10.0
+"""Seconds within which the pool confirms that a ready worker is under its cap."""
 
 
 class Limits(NamedTuple):
@@ -59,9 +58,6 @@ class Crew:
         Where they work.
     command : callable
         From a seat to the command of its worker.
-    logs : path
-        Folder of what workers write to standard error; those of workers that did well are
-        removed.
     limits : Limits
         How many and how long.
 
@@ -75,16 +71,15 @@ class Crew:
         self,
         device: Device,
         command: Callable[[Seat], Sequence[str]],
-        logs: Path,
         limits: Limits = Limits(),  # noqa: B008 (a constant)
     ) -> None:
-        self._device, self._command, self._logs, self._limits = device, command, logs, limits
-        self._changed = threading.Condition()
+        self._device, self._command, self._limits = device, command, limits
+        self._way: Submissions | None = None
+        # In a short place of our own, as names of sockets are short.
+        self._sockets = tempfile.TemporaryDirectory(prefix="dovetail-")
         self._workers: list[Worker] = []
         self._need_mib: dict[str, float] = {}
         self._numbered = 0
-        # Ctrl-C interrupts the main thread, and must not come between a start and its note.
-        self._launching = ThreadPoolExecutor(1, "launching")
         self.longest_start_s = 0.0
 
     def __enter__(self) -> Crew:
@@ -96,7 +91,8 @@ class Crew:
     @property
     def pids(self) -> tuple[int, ...]:
         """The workers' numbers."""
-        return tuple(worker.pid for worker in self._workers)
+        runs = (worker.submission for worker in self._workers)
+        return tuple(run.pid for run in runs if run is not None and run.pid is not None)
 
     def has(self, seats: Sequence[Seat]) -> bool:
         """Tell whether workers for all of these seats are ready."""
@@ -156,6 +152,19 @@ class Crew:
         """Wait until something holds that workers' events can change."""
         return self._wait(done, time.monotonic() + within_s)
 
+    def meter(self) -> Meter:
+        """Begin to read the device over a window."""
+        assert self._way is not None
+        return Meter(self._way.pool, self._device.gpu, self._device.energy_j)
+
+    def unconfirmed(self, worker: Worker) -> str | None:
+        """Return what of its setting a ready worker does not have; None: it has all of it."""
+        lack = self._device.unconfirmed(worker.seat, worker.ready or {})
+        run = worker.submission
+        if lack is None and run is not None and not self.wait(lambda: run.ready, CONFIRM_S):
+            return "is not known to be under its cap on the device"
+        return lack
+
     def rest(self, workers: Sequence[Worker]) -> None:
         """Stop workers; those that have failed or do not obey are ended."""
         for worker in workers:
@@ -168,9 +177,9 @@ class Crew:
         self._end(list(self._workers))
 
     def close(self) -> None:
-        """End all, and start none any more."""
-        self._launching.shutdown()
+        """End all."""
         self.clear()
+        self._sockets.cleanup()
 
     # How workers begin.
 
@@ -205,17 +214,25 @@ class Crew:
         """Start a worker, once there are few enough that start."""
         self._end([worker for worker in self._workers if worker.seat.mode != seat.mode])
         self._wait(lambda: len(self._starting()) < self._limits.at_once, until_s)
-        return self._launching.submit(self._launch, seat).result()
+        return self._launch(seat)
 
     def _launch(self, seat: Seat) -> Worker | Failure:
         self._numbered += 1
+        path = os.path.join(self._sockets.name, str(self._numbered))
+        self._way = None
         try:
-            process = self._device.launch(seat, self._command(seat))
+            self._way = self._device.opened(seat.mode)
         except DovetailError as error:
             return Failure("error", str(error))
-        log = self._logs / f"{seat.workload}-{os.getpid()}-{self._numbered}.log"
-        worker = Worker(seat, process, log, self._changed)
+        worker = Worker(seat, self._way, path)
         self._workers.append(worker)
+        worker.submission = self._way.submit(
+            (*self._command(seat), "--socket", path),
+            PoolSeat(gpu=self._device.gpu, share=seat.share),
+            self._device.env,
+            "latency" if seat.first else "batch",
+            seat.workload,
+        )
         return worker
 
     def _starting(self) -> list[Worker]:
@@ -228,14 +245,9 @@ class Crew:
 
     def _wait(self, done: Callable[[], bool], until_s: float) -> bool:
         """Wait until something holds, and return whether it does."""
-        while not done():
-            left_s = until_s - time.monotonic()
-            if left_s <= 0:
-                return False
-            with self._changed:
-                self._changed.wait(min(left_s, _LOOK_S))
-            self._learn()
-        return True
+        met = done() if self._way is None else self._way.wait(done, until_s)
+        self._learn()
+        return met
 
     def _learn(self) -> None:
         for worker in self._workers:
@@ -250,9 +262,17 @@ class Crew:
     def _has_room(self, seat: Seat) -> bool:
         if len(self._workers) >= self._limits.workers:
             return False
-        free_mib = self._device.free_mib()
+        free_mib = self._free_mib()
         coming = sum(self._needs(worker.seat) for worker in self._starting())
         return free_mib is None or free_mib >= coming + self._needs(seat) + SPARE_MIB
+
+    def _free_mib(self) -> float | None:
+        """Return the memory that is free on the device; None where that is not known."""
+        total_mib = self._device.facts.memory_mib
+        used = None if self._way is None else self._way.pool.usage().get(self._device.gpu)
+        if used is None or used.memory_mib is None or total_mib is None:
+            return None
+        return total_mib - used.memory_mib
 
     def _needs(self, seat: Seat) -> float:
         return self._need_mib.get(seat.workload, 0.0)
@@ -270,21 +290,9 @@ class Crew:
     def _end(self, workers: Iterable[Worker]) -> None:
         """End workers: they are asked, their GPU work is ended, and only then are they killed."""
         ending = list(workers)
+        runs = [worker.submission for worker in ending if worker.submission is not None]
+        if self._way is not None:
+            self._way.end(runs, self._limits.obey_s)
         for worker in ending:
-            worker.quit()
-        until_s = time.monotonic() + (self._limits.obey_s if ending else 0.0)
-        for worker in ending:
-            obeyed = worker.ends(until_s - time.monotonic())
-            if not obeyed:
-                self._device.terminate(worker.pid)
-                self._kill(worker)
             self._workers.remove(worker)
-            self._device.gone(worker.pid)
-            worker.forget(keep_log=not obeyed or worker.process.returncode != 0)
-
-    @staticmethod
-    def _kill(worker: Worker) -> None:
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            worker.signal(number)
-            if worker.ends(_SIGNAL_S):
-                return
+            worker.forget()

@@ -64,37 +64,30 @@ class Contents(NamedTuple):
 
 
 class Ledger:
-    """The ledger of an output folder, opened to be gone on with or made; close it at the end.
+    """The ledger of an output folder, which nobody else has until it is closed.
 
     Parameters
     ----------
     folder : str or path
         The output folder, made where there is none.
-    machine : Machine
-        On what is measured now.
-    campaign : Campaign
-        What is measured.
 
     Raises
     ------
     LedgerError
         When another process writes this ledger, or it cannot be written.
     InputError
-        When it is damaged, or of another campaign or machine; nothing is changed then.
+        When it is damaged; nothing is changed then.
     """
 
-    def __init__(self, folder: FilePath, machine: Machine, campaign: Campaign) -> None:
+    def __init__(self, folder: FilePath) -> None:
         self.path = Path(folder) / LEDGER
         self._file = _locked(self.path)
         try:
-            found, self._size, self.torn = _read(self.path)
-            if found is not None:
-                _refuse_other(found, machine, campaign, self.path)
-            self._begin(found, machine, campaign)
+            self._found, self._size, self.torn = _read(self.path)
         except BaseException:
             self.close()
             raise
-        self._results = list(found.results if found else ())
+        self._results = list(self._found.results if self._found else ())
 
     @property
     def results(self) -> tuple[Result, ...]:
@@ -105,6 +98,24 @@ class Ledger:
     def settled(self) -> frozenset[str]:
         """The keys that are not measured again."""
         return settled(self._results)
+
+    def begin(self, machine: Machine, campaign: Campaign) -> None:
+        """Go on with a campaign on a machine, or begin it.
+
+        Raises
+        ------
+        LedgerError
+            When it cannot be written.
+        InputError
+            When the ledger is of another campaign or machine; nothing is changed then.
+        """
+        found = self._found
+        if found is not None:
+            _refuse_other(found, machine, campaign, self.path)
+        if found is None or not _the_same(machine, found.machine):
+            self._write(machine)
+        if found is None or campaign != found.campaign:
+            self._write(campaign)
 
     def append(self, result: Result) -> None:
         """Add a result; when this returns, it is on the disk.
@@ -131,13 +142,6 @@ class Ledger:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-    def _begin(self, found: Contents | None, machine: Machine, campaign: Campaign) -> None:
-        """Write the lines that must stand before new results."""
-        if found is None or not _the_same(machine, found.machine):
-            self._write(machine)
-        if found is None or campaign != found.campaign:
-            self._write(campaign)
 
     def _write(self, record: Record) -> None:
         line = f"{_json(record.to_data())}\n".encode()

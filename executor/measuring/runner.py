@@ -174,10 +174,10 @@ class Runner:
         if result is None:
             return None
         trouble = self._device.trouble()
-        if trouble is not None:
+        if trouble:
             result = result.replace(status="failed", told=trouble, paces=None)
         self._keep(result)
-        if trouble is not None:
+        if trouble:
             self._crew.clear()
             self._device.recover()
             self._stage = -1
@@ -214,8 +214,7 @@ class Runner:
 
     def _unconfirmed(self, workers: Sequence[Worker]) -> str | None:
         for worker in workers:
-            lack = self._device.unconfirmed(worker.seat, worker.ready or {}, worker.pid)
-            if lack is not None:
+            if (lack := self._crew.unconfirmed(worker)) is not None:
                 return f"{worker.seat.workload}: {lack}"
         return None
 
@@ -241,7 +240,7 @@ class Runner:
             return any(worker.failure() for worker in workers)
 
         self._crew.wait(any_failed, windows.settle_s)
-        meter = self._device.meter(self._crew.pids)
+        meter = self._crew.meter()
         start_s = now_s = looked_s = time.monotonic()
         while not is_over(windows, start_s, now_s, [worker.events() for worker in workers]):
             if self._crew.wait(any_failed, _LOOK_S):
@@ -260,7 +259,7 @@ class Runner:
                 worker.events(),
                 observed.start_s,
                 observed.end_s,
-                held.get(worker.pid, worker.memory_mib),
+                held.get(worker.run_id, worker.memory_mib),
                 (worker.ready or {}).get("sms"),
             )
             if found is None:

@@ -91,8 +91,8 @@ def test_a_campaign_becomes_a_data_set(campaign, capsys):
     assert len(told.err.splitlines()) == 8
     out = campaign.parent / "out"
     assert sorted(path.name for path in out.iterdir()) == [
-        "logs",
         "pairs.csv",
+        "pool",
         "profiles.csv",
         "results.jsonl",
     ]

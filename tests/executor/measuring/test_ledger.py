@@ -22,8 +22,15 @@ FIRST = result(["conv"], [0.02], metrics={"sm_active": 0.9}, power_w=400.0, wind
 SECOND = result(["conv", "lstm"], stage=1, status="out-of-memory", told="CUDA out of memory")
 
 
+def opened(folder):
+    ledger = Ledger(folder)
+    ledger.begin(machine(OF), OF)
+    return ledger
+
+
 def kept(folder, *results, of=OF, **fields):
-    with Ledger(folder, machine(of, **fields), of) as ledger:
+    with Ledger(folder) as ledger:
+        ledger.begin(machine(of, **fields), of)
         for one in results:
             ledger.append(one)
     return folder / "results.jsonl"
@@ -32,7 +39,7 @@ def kept(folder, *results, of=OF, **fields):
 def refusal(folder, of=OF, **fields):
     before = (folder / "results.jsonl").read_bytes()
     with pytest.raises(InputError) as refused:
-        Ledger(folder, machine(of, **fields), of)
+        kept(folder, of=of, **fields)
     assert (folder / "results.jsonl").read_bytes() == before
     assert "\n" not in str(refused.value)
     return str(refused.value).removeprefix(f"{folder}/results.jsonl: ")
@@ -49,7 +56,7 @@ def test_what_is_appended_is_read_back_with_machine_and_campaign(tmp_path):
 
 
 def test_a_result_is_in_the_file_when_append_returns(tmp_path):
-    with Ledger(tmp_path, machine(OF), OF) as ledger:
+    with opened(tmp_path) as ledger:
         ledger.append(FIRST)
         assert read_ledger(tmp_path).results == ledger.results == (FIRST,)
 
@@ -61,7 +68,7 @@ def test_a_torn_last_line_is_cut_off_and_told(tmp_path, lost):
     found = read_ledger(tmp_path)
     assert found.torn
     assert found.results == (FIRST,)
-    with Ledger(tmp_path, machine(OF), OF) as ledger:
+    with opened(tmp_path) as ledger:
         assert ledger.torn
         ledger.append(SECOND)
     assert read_ledger(tmp_path).results == (FIRST, SECOND)
@@ -87,7 +94,7 @@ def test_every_cut_leaves_whole_results_or_a_fresh_ledger(tmp_path):
     whole = kept(tmp_path, FIRST, SECOND).read_bytes()
     for size in range(0, len(whole), 37):
         (tmp_path / "results.jsonl").write_bytes(whole[:size])
-        with Ledger(tmp_path, machine(OF), OF) as ledger:
+        with opened(tmp_path) as ledger:
             assert ledger.results in [(), (FIRST,)]
             kept_before = ledger.results
             ledger.append(SECOND)
@@ -203,9 +210,9 @@ def test_a_changed_program_is_another_campaign_and_a_moved_one_is_not(tmp_path):
 
 
 def test_two_processes_cannot_write_one_ledger(tmp_path):
-    with Ledger(tmp_path, machine(OF), OF):
+    with opened(tmp_path):
         with pytest.raises(LedgerError, match=r"results\.jsonl: another campaign is writing it"):
-            Ledger(tmp_path, machine(OF), OF)
+            Ledger(tmp_path)
         assert read_ledger(tmp_path).results == ()
     kept(tmp_path, FIRST)
 
@@ -214,7 +221,7 @@ def test_a_ledger_that_a_killed_process_held_can_be_gone_on_with(tmp_path):
     program = (
         "import os, sys, time\n"
         "from tests.executor.measuring.test_ledger import *\n"
-        "ledger = Ledger(sys.argv[1], machine(OF), OF)\n"
+        "ledger = opened(sys.argv[1])\n"
         "ledger.append(FIRST)\n"
         "print('kept', flush=True)\n"
         "time.sleep(60)\n"
@@ -223,14 +230,14 @@ def test_a_ledger_that_a_killed_process_held_can_be_gone_on_with(tmp_path):
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout.readline() == "kept\n"
         with pytest.raises(LedgerError):
-            Ledger(tmp_path, machine(OF), OF)
+            Ledger(tmp_path)
         child.kill()
     kept(tmp_path, SECOND)
     assert read_ledger(tmp_path).results == (FIRST, SECOND)
 
 
 def test_a_full_disk_is_told_and_leaves_the_ledger_as_it_was(tmp_path, monkeypatch):
-    with Ledger(tmp_path, machine(OF), OF) as ledger:
+    with opened(tmp_path) as ledger:
         write = os.pwrite
         monkeypatch.setattr(os, "pwrite", lambda file, data, at: write(file, data[:20], at))
         with pytest.raises(LedgerError, match="cannot be written: the disk is full"):
@@ -243,7 +250,7 @@ def test_a_full_disk_is_told_and_leaves_the_ledger_as_it_was(tmp_path, monkeypat
 def test_a_folder_that_cannot_be_made_is_told_in_one_line(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(LedgerError, match="cannot be opened: not a directory"):
-        Ledger(tmp_path / "file" / "out", machine(OF), OF)
+        Ledger(tmp_path / "file" / "out")
 
 
 def test_what_failed_or_was_disturbed_is_tried_twice_and_what_was_refused_always():
