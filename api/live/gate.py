@@ -12,7 +12,7 @@ from pathlib import Path
 from dovetail.executor.live.doctor.jobs_python import NoPythonError, libraries_of
 from dovetail.executor.live.mps.manager import MpsManager
 from dovetail.executor.live.nvml import Gpu, Nvml
-from dovetail.executor.live.pools.gpu import GpuPool
+from dovetail.executor.live.pools.gpu import GpuPool, device_id
 from dovetail.executor.live.pools.submissions import Submissions
 from dovetail.executor.live.split_measuring import (
     CANDIDATES,
@@ -59,10 +59,9 @@ def measure(directory: Path, mps: MpsManager, python: str, options: Namespace) -
             _refuse_busy(nvml, gpu)
             # Of its own, as a service that runs here keeps the runs in its directory.
             pool = GpuPool(directory / "probes", Nvml(), mps, keeper.splits, (gpu.uuid,))
-            (device,) = pool.cluster().gpus
             with Submissions(pool) as submissions:
                 facts = (gpu.name, nvml.driver(), gpu.sms, python)
-                probe = Probe(*facts, submissions, device.id)
+                probe = Probe(*facts, submissions, device_id(gpu))
                 if options.sms:
                     _count(probe, options.shares or EVERY_SHARE, keeper)
                 if options.splits:

@@ -10,22 +10,21 @@ import sys
 import time
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import FrameType, MappingProxyType
+from types import FrameType
 from typing import Final
 
 from rich.console import Console, Group, RenderableType
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
 from dovetail import __version__
 from dovetail.cli import INTERRUPTED
+from dovetail.executor.live.doctor.jobs_python import Libraries, NoPythonError, libraries_of
 from dovetail.executor.live.nvml import Gpu, Nvml, NvmlError
-from dovetail.executor.live.pools.environment import misleads
 from dovetail.executor.live.splits import read_splits
 from dovetail.executor.measuring.campaign import Campaign, OwnWorkload, Stage, read_campaign
 from dovetail.executor.measuring.crew import Crew
@@ -42,7 +41,6 @@ from dovetail.executor.measuring.ledger import (
     today,
 )
 from dovetail.executor.measuring.outcome import write_tables
-from dovetail.executor.measuring.python import Versions, versions_of
 from dovetail.executor.measuring.records import Experiment, Machine, Result, Seat
 from dovetail.executor.measuring.runner import Runner
 from dovetail.executor.measuring.summary import summary
@@ -127,7 +125,7 @@ def _checked(campaign: Campaign, path: str) -> Campaign:
 
 def _opened(
     options: Namespace, campaign: Campaign, folder: Path, leaving: ExitStack
-) -> tuple[Device, Versions]:
+) -> tuple[Device, Libraries]:
     """Open the device that is asked for; it is closed when the stack is left."""
     directory = folder / "pool"
     if options.dry_run:
@@ -146,14 +144,14 @@ def _opened(
 
 def _open_gpu(
     options: Namespace, campaign: Campaign, directory: Path, uuid: str
-) -> tuple[GpuDevice, Versions]:
+) -> tuple[GpuDevice, Libraries]:
     python = options.python or sys.executable
     known = Path(options.directory) if options.directory else default_directory()
     splits = read_splits(known / "splits.json")
     nvml = _open_nvml()
     try:
         gpu, mps = _chosen(nvml.gpus(), uuid), campaign_mps(str(directory))
-        versions = _asked(python, mps.without_mps(gpu.uuid))
+        versions = _asked(python)
         _need_torch(versions, python, campaign, on_gpu=True)
         return GpuDevice(directory, gpu, nvml, mps, splits, versions.cublas), versions
     except BaseException:
@@ -161,12 +159,11 @@ def _open_gpu(
         raise
 
 
-def _asked(python: str, own: Mapping[str, str] = MappingProxyType({})) -> Versions:
-    """Ask a Python for its versions, and say so on a terminal: importing PyTorch takes seconds."""
-    told = Console(stderr=True)
-    with told.status(f"asking {escape(python)} for PyTorch") if told.is_terminal else nullcontext():
-        kept = {name: value for name, value in os.environ.items() if not misleads(name)}
-        return versions_of(python, {**kept, **own})
+def _asked(python: str) -> Libraries:
+    try:
+        return libraries_of(python)
+    except NoPythonError as error:
+        raise InputError(str(error), "--python") from None
 
 
 def _open_nvml() -> Nvml:
@@ -186,7 +183,7 @@ def _chosen(gpus: Sequence[Gpu], uuid: str) -> Gpu:
     return found[0]
 
 
-def _need_torch(versions: Versions, python: str, campaign: Campaign, *, on_gpu: bool) -> None:
+def _need_torch(versions: Libraries, python: str, campaign: Campaign, *, on_gpu: bool) -> None:
     needed = on_gpu or any(isinstance(one, str) for one in campaign.workloads)
     if needed and versions.torch is None:
         raise UnsupportedError(
@@ -195,7 +192,7 @@ def _need_torch(versions: Versions, python: str, campaign: Campaign, *, on_gpu: 
         )
 
 
-def _machine(campaign: Campaign, device: Device, versions: Versions) -> Machine:
+def _machine(campaign: Campaign, device: Device, versions: Libraries) -> Machine:
     facts = device.facts
     return Machine(
         campaign=campaign.name,

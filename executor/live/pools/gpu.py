@@ -97,7 +97,7 @@ class GpuPool(LocalPool):
         super().__init__(directory)
         self._nvml, self._mps, self._splits = nvml, mps, splits
         self._driver = nvml.driver()
-        self._gpus = {_device_id(gpu): gpu for gpu in _chosen(_usable(nvml.gpus()), only)}
+        self._gpus = {device_id(gpu): gpu for gpu in _chosen(_usable(nvml.gpus()), only)}
         self._has_mps = not turns and mps.why_not() is None
         self.notice = "" if self._has_mps else TURNS
         self._victims: dict[str, _Fault] = {}
@@ -352,7 +352,8 @@ def _family(pid: int) -> list[int]:
     return [pid, *(process.pid for process in descendants(pid))]
 
 
-def _device_id(gpu: Gpu) -> str:
+def device_id(gpu: Gpu) -> str:
+    """Return the id that a GPU has in a pool."""
     return gpu.uuid[:12]
 
 
@@ -364,7 +365,7 @@ def _chosen(gpus: Sequence[Gpu], only: Sequence[str]) -> list[Gpu]:
     chosen = [gpu for gpu in gpus if not only or any(gpu.uuid.startswith(name) for name in only)]
     for name in only:
         if not any(gpu.uuid.startswith(name) for gpu in gpus):
-            known = ", ".join(map(_device_id, gpus)) or "none"
+            known = ", ".join(map(device_id, gpus)) or "none"
             raise InputError(f"must name usable GPUs ({known}), got {name!r}", "--pool")
     if not chosen:
         raise InputError("there is no usable GPU: see dovetail doctor", "--pool")

@@ -39,7 +39,8 @@ class CpuDevice:
     def __init__(self, directory: Path) -> None:
         self._pool = CpuPool(directory)
         (node,) = self._pool.cluster().nodes
-        self._memory_mib, self.gpu = node.gpus[-1].memory_mib, node.gpus[-1].id
+        *_, core = node.gpus or ()
+        self.gpu, self._memory_mib = core.id, core.memory_mib
         self._submissions = Submissions(self._pool)
 
     @property

@@ -18,7 +18,7 @@ from typing import Final
 from dovetail.executor.live.mps.health import HealthState
 from dovetail.executor.live.mps.manager import MpsManager
 from dovetail.executor.live.nvml import Gpu, Nvml
-from dovetail.executor.live.pools.gpu import GpuPool
+from dovetail.executor.live.pools.gpu import GpuPool, device_id
 from dovetail.executor.live.pools.submissions import Submissions
 from dovetail.executor.live.split_measuring import Probe, count_sms
 from dovetail.executor.live.splits import WHOLE, SplitKey, Splits
@@ -80,7 +80,7 @@ class GpuDevice:
         self._directory, self._gpu, self._nvml, self._mps = directory, gpu, nvml, mps
         self._driver = nvml.driver()
         self._splits, self._cublas = splits, cublas
-        self.gpu = gpu.uuid[:12]
+        self.gpu = device_id(gpu)
         self._refuse_unusable()
         self._mode: Mode = "mps"
         self._pool, self._submissions = self._open(self._mode)

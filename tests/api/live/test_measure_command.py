@@ -215,7 +215,7 @@ class TestBadInput:
 
     def test_a_python_that_is_not_there_or_is_none(self, campaign, capsys):
         told = self.refused(command(campaign, "--python", "/nowhere/python"), capsys)
-        assert "/nowhere/python: --python: cannot be run" in told
+        assert "--python: /nowhere/python cannot be run" in told
         assert "--python" in self.refused(command(campaign, "--python", "/bin/true"), capsys)
 
     def test_no_torch(self, campaign, capsys):
