@@ -25,8 +25,8 @@ from dovetail.executor.live.splits import (
     SplitEvidence,
     SplitKey,
     Splits,
+    keep_splits,
     read_splits,
-    write_splits,
 )
 from dovetail.instances.errors import UnsupportedError
 
@@ -37,7 +37,7 @@ def measure(directory: Path, mps: MpsManager, python: str, options: Namespace) -
     Parameters
     ----------
     directory : Path
-        The state directory: ``splits.json`` is kept there.
+        The state directory: its repository keeps what is found.
     mps : MpsManager
         Of the service's directory.
     python : str
@@ -54,32 +54,17 @@ def measure(directory: Path, mps: MpsManager, python: str, options: Namespace) -
     if why_not is not None:
         raise UnsupportedError(f"shares cannot be measured: {why_not}")
     with Nvml() as nvml:
-        keeper = _Keeper(directory)
         for gpu in _one_of_each(nvml):
             _refuse_busy(nvml, gpu)
             # Of its own, as a service that runs here keeps the runs in its directory.
-            pool = GpuPool(directory / "probes", Nvml(), mps, keeper.splits, (gpu.uuid,))
+            pool = GpuPool(directory / "probes", Nvml(), mps, Splits(), (gpu.uuid,))
             with Submissions(pool) as submissions:
                 facts = (gpu.name, nvml.driver(), gpu.sms, python)
                 probe = Probe(*facts, submissions, device_id(gpu))
                 if options.sms:
-                    _count(probe, options.shares or EVERY_SHARE, keeper)
+                    _count(probe, options.shares or EVERY_SHARE, directory)
                 if options.splits:
-                    _compare(probe, options.shares or CANDIDATES, keeper, again=options.again)
-
-
-class _Keeper:
-    """Keeps what is measured in the file of evidence, as soon as it is there."""
-
-    def __init__(self, directory: Path) -> None:
-        self._path = directory / "splits.json"
-        self.splits = read_splits(self._path)
-
-    def keep(self, splits: Splits) -> None:
-        """Replace what is kept."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        write_splits(splits, self._path)
-        self.splits = splits
+                    _compare(probe, options.shares or CANDIDATES, directory, again=options.again)
 
 
 def _one_of_each(nvml: Nvml) -> Iterator[Gpu]:
@@ -94,18 +79,18 @@ def _refuse_busy(nvml: Nvml, gpu: Gpu) -> None:
         raise UnsupportedError(f"{gpu.uuid[:12]} is in use (pid {told}): drain it and try again")
 
 
-def _count(probe: Probe, shares: Sequence[int], keeper: _Keeper) -> None:
+def _count(probe: Probe, shares: Sequence[int], directory: Path) -> None:
     began = time.monotonic()
     with closing(count_sms(probe, shares)) as counts:
         for count in counts:
-            keeper.keep(keeper.splits.with_sms(count))
+            keep_splits(directory, count)
     told = f"{len(shares)} shares counted in {time.monotonic() - began:.0f} s"
     print(f"{probe.gpu_model}: the SMs of {told}", file=sys.stderr)
 
 
-def _compare(probe: Probe, shares: Sequence[int], keeper: _Keeper, *, again: bool) -> None:
+def _compare(probe: Probe, shares: Sequence[int], directory: Path, *, again: bool) -> None:
     """Compare products at each share that was not measured before, or at all of them."""
-    known = frozenset() if again else _measured(probe, keeper.splits)
+    known = frozenset() if again else _measured(probe, read_splits(directory))
     left = [share for share in shares if share not in known]
     if len(left) < len(shares):
         told = f"{len(shares) - len(left)} of {len(shares)} shares were measured before"
@@ -113,7 +98,7 @@ def _compare(probe: Probe, shares: Sequence[int], keeper: _Keeper, *, again: boo
     began = time.monotonic()
     with closing(measure_shares(probe, left)) as found:
         for done, evidence in enumerate(found, 1):
-            keeper.keep(keeper.splits.with_evidence(evidence))
+            keep_splits(directory, evidence)
             rest_s = (time.monotonic() - began) / done * (len(left) - done)
             print(f"{_told(evidence)} ({_progress(done, len(left), rest_s)})", file=sys.stderr)
 

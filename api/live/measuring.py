@@ -11,7 +11,7 @@ import time
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
@@ -33,9 +33,9 @@ from dovetail.executor.measuring.devices.device import Device
 from dovetail.executor.measuring.devices.gpu import GpuDevice, campaign_mps
 from dovetail.executor.measuring.experiments import experiments, remaining, seconds_left
 from dovetail.executor.measuring.ledger import (
-    LEDGER,
     Ledger,
     fingerprint,
+    has_ledger,
     read_ledger,
     settled,
     today,
@@ -128,6 +128,7 @@ def _opened(
 ) -> tuple[Device, Libraries]:
     """Open the device that is asked for; it is closed when the stack is left."""
     directory = folder / "pool"
+    leaving.callback(_remove_empty, directory)
     if options.dry_run:
         directory = Path(leaving.enter_context(TemporaryDirectory(prefix="dovetail-")))
     kind, _, uuid = options.device.partition(":")
@@ -147,7 +148,7 @@ def _open_gpu(
 ) -> tuple[GpuDevice, Libraries]:
     python = options.python or sys.executable
     known = Path(options.directory) if options.directory else default_directory()
-    splits = read_splits(known / "splits.json")
+    splits = read_splits(known)
     nvml = _open_nvml()
     try:
         gpu, mps = _chosen(nvml.gpus(), uuid), campaign_mps(str(directory))
@@ -246,6 +247,13 @@ def _ended_by_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def _remove_empty(directory: Path) -> None:
+    """Remove what a pool has left where no worker's log is in it."""
+    with suppress(OSError):
+        (directory / "runs").rmdir()
+        directory.rmdir()
+
+
 def _interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
@@ -260,7 +268,7 @@ def _undisturbed() -> None:
 
 
 def _tell_plan(options: Namespace, campaign: Campaign, folder: Path, device: Device) -> None:
-    done = settled(read_ledger(folder).results) if (folder / LEDGER).exists() else frozenset()
+    done = settled(read_ledger(folder).results) if has_ledger(folder) else frozenset()
     left = remaining(campaign, done)
     refused = {one.key: why for one in left if (why := _why_not(device, one))}
     if options.json:

@@ -14,7 +14,7 @@ from dovetail.cli import main
 from dovetail.executor.live.pools.processes import runs
 from dovetail.executor.live.pools.shim import every_process
 from dovetail.executor.measuring.ledger import read_ledger
-from dovetail.instances.datasets import read_dataset
+from dovetail.instances.datasets import Repository, read_dataset
 from tests.executor.live.waiting import LIMIT_S, wait_until
 
 SPIN = """
@@ -78,8 +78,9 @@ def workers(campaign):
 
 
 def lines(campaign):
-    ledger = campaign.parent / "out" / "results.jsonl"
-    return ledger.read_text().splitlines() if ledger.exists() else []
+    """Return the entries of its ledger."""
+    path = campaign.parent / "out" / "repository.db"
+    return Repository(path).evidence("machine", "campaign", "result") if path.exists() else ()
 
 
 def test_a_campaign_becomes_a_data_set(campaign, capsys):
@@ -92,9 +93,8 @@ def test_a_campaign_becomes_a_data_set(campaign, capsys):
     out = campaign.parent / "out"
     assert sorted(path.name for path in out.iterdir()) == [
         "pairs.csv",
-        "pool",
         "profiles.csv",
-        "results.jsonl",
+        "repository.db",
     ]
     data = read_dataset(out)
     assert len(data.profiles) == 2
@@ -154,8 +154,6 @@ def test_nothing_is_lost_and_nothing_measured_twice_after_a_sigkill(campaign):
     kept = lines(campaign)
     # The workers see that nobody is there any more.
     wait_until(lambda: not workers(campaign))
-    with (campaign.parent / "out" / "results.jsonl").open("a") as ledger:
-        ledger.write('{"key": "torn')
     assert main(command(campaign)) == 0
     assert lines(campaign)[: len(kept)] == kept
     keys = [one.key for one in read_ledger(campaign.parent / "out").results]
