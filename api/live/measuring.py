@@ -23,7 +23,13 @@ from rich.text import Text
 
 from dovetail import __version__
 from dovetail.cli import INTERRUPTED
-from dovetail.executor.live.doctor.jobs_python import Libraries, NoPythonError, libraries_of
+from dovetail.commands import instance_named
+from dovetail.executor.live.doctor.jobs_python import (
+    NO_LIBRARIES,
+    Libraries,
+    NoPythonError,
+    libraries_of,
+)
 from dovetail.executor.live.nvml import Gpu, Nvml, NvmlError
 from dovetail.executor.live.splits import read_splits
 from dovetail.executor.measuring.campaign import Campaign, OwnWorkload, Stage, read_campaign
@@ -31,6 +37,7 @@ from dovetail.executor.measuring.crew import Crew
 from dovetail.executor.measuring.devices.cpu import CpuDevice
 from dovetail.executor.measuring.devices.device import Device
 from dovetail.executor.measuring.devices.gpu import GpuDevice, campaign_mps
+from dovetail.executor.measuring.devices.simulated import SimulatedDevice
 from dovetail.executor.measuring.experiments import experiments, remaining, seconds_left
 from dovetail.executor.measuring.ledger import (
     Ledger,
@@ -48,6 +55,7 @@ from dovetail.executor.measuring.workloads import BUILT_IN, WORKER
 from dovetail.instances._record import listed, shown
 from dovetail.instances.errors import InputError, UnsupportedError, source_name
 from dovetail.instances.files import write_data
+from dovetail.instances.instance import Instance
 from dovetail.live.campaign_tables import STAND_IN_WORDS, campaign_view
 from dovetail.live.durations import lasting
 from dovetail.live.places import default_directory
@@ -67,16 +75,17 @@ _NO_GPU: Final = "dovetail doctor tells what is lacking; --device cpu tries a ca
 def measure(options: Namespace) -> int:
     """Carry out what is left of a campaign; the exit status is 0 where nothing is, else 3."""
     begun_s = time.monotonic()
-    campaign = _checked(read_campaign(options.campaign), options.campaign)
+    truth = _truth(options.device)
+    campaign = _checked(read_campaign(options.campaign), options.campaign, truth)
     folder = Path(os.path.realpath(options.output or Path(options.campaign).stem))
     with _ended_by_signals(), ExitStack() as leaving:
         if options.dry_run:
-            device, _ = _opened(options, campaign, folder, leaving)
+            device, _ = _opened(options, campaign, folder, truth, leaving)
             _tell_plan(options, campaign, folder, device)
             return 0
         # Nobody else's workers are in a folder that is ours.
         ledger = leaving.enter_context(Ledger(folder))
-        device, versions = _opened(options, campaign, folder, leaving)
+        device, versions = _opened(options, campaign, folder, truth, leaving)
         _warn_of_size(options, campaign)
         ledger.begin(_machine(campaign, device, versions), campaign)
         leaving.callback(write_tables, folder)
@@ -112,8 +121,20 @@ def _until(begun_s: float, minutes: float | None) -> float:
 # What is measured, where and by whom.
 
 
-def _checked(campaign: Campaign, path: str) -> Campaign:
-    for at, name in enumerate(campaign.workloads):
+def _truth(device: str) -> Instance | None:
+    """Return the instance that is simulated; None where nothing is."""
+    kind, _, source = device.partition(":")
+    return instance_named(source) if kind == "simulated" else None
+
+
+def _checked(campaign: Campaign, path: str, truth: Instance | None) -> Campaign:
+    for at, (name, plain) in enumerate(zip(campaign.workloads, campaign.names, strict=True)):
+        if truth is not None:
+            if plain not in truth.workloads:
+                known = listed(list(truth.workloads))
+                rule = f"must be one of the instance's ({known}), got {shown(plain)}"
+                raise InputError(rule, f"workloads[{at}]", source_name(path))
+            continue
         if isinstance(name, str) and name not in BUILT_IN:
             rule = f"must be one of {listed(BUILT_IN, 20)}, or have a program, got {shown(name)}"
             raise InputError(rule, f"workloads[{at}]", source_name(path))
@@ -124,7 +145,11 @@ def _checked(campaign: Campaign, path: str) -> Campaign:
 
 
 def _opened(
-    options: Namespace, campaign: Campaign, folder: Path, leaving: ExitStack
+    options: Namespace,
+    campaign: Campaign,
+    folder: Path,
+    truth: Instance | None,
+    leaving: ExitStack,
 ) -> tuple[Device, Libraries]:
     """Open the device that is asked for; it is closed when the stack is left."""
     directory = folder / "pool"
@@ -133,10 +158,13 @@ def _opened(
         directory = Path(leaving.enter_context(TemporaryDirectory(prefix="dovetail-")))
     kind, _, uuid = options.device.partition(":")
     python = options.python or sys.executable
-    if kind == "cpu":
+    device: Device
+    if truth is not None:
+        device, versions = SimulatedDevice(directory, truth), NO_LIBRARIES
+    elif kind == "cpu":
         versions = _asked(python)
         _need_torch(versions, python, campaign, on_gpu=False)
-        device: Device = CpuDevice(directory)
+        device = CpuDevice(directory)
     else:
         device, versions = _open_gpu(options, campaign, directory, uuid)
     leaving.callback(device.close)

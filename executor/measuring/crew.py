@@ -14,18 +14,13 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, NamedTuple
 
-from dovetail.executor.live.jobs import Seat as PoolSeat
-from dovetail.executor.live.pools.submissions import Submissions
-from dovetail.executor.measuring.devices.device import Device, Meter
+from dovetail.executor.measuring.devices.device import Device
 from dovetail.executor.measuring.records import Seat
 from dovetail.executor.measuring.worker import Failure, Worker
 from dovetail.instances.errors import DovetailError
 
 SPARE_MIB: Final = 512.0
 """Device memory that is left free beside what a worker was seen to need."""
-
-CONFIRM_S: Final = 10.0
-"""Seconds within which the pool confirms that a ready worker is under its cap."""
 
 
 class Limits(NamedTuple):
@@ -74,7 +69,6 @@ class Crew:
         limits: Limits = Limits(),  # noqa: B008 (a constant)
     ) -> None:
         self._device, self._command, self._limits = device, command, limits
-        self._way: Submissions | None = None
         # In a short place of our own, as names of sockets are short.
         self._sockets = tempfile.TemporaryDirectory(prefix="dovetail-")
         self._workers: list[Worker] = []
@@ -152,19 +146,6 @@ class Crew:
         """Wait until something holds that workers' events can change."""
         return self._wait(done, time.monotonic() + within_s)
 
-    def meter(self) -> Meter:
-        """Begin to read the device over a window."""
-        assert self._way is not None
-        return Meter(self._way.pool, self._device.gpu, self._device.energy_j)
-
-    def unconfirmed(self, worker: Worker) -> str | None:
-        """Return what of its setting a ready worker does not have; None: it has all of it."""
-        lack = self._device.unconfirmed(worker.seat, worker.ready or {})
-        run = worker.submission
-        if lack is None and run is not None and not self.wait(lambda: run.ready, CONFIRM_S):
-            return "is not known to be under its cap on the device"
-        return lack
-
     def rest(self, workers: Sequence[Worker]) -> None:
         """Stop workers; those that have failed or do not obey are ended."""
         for worker in workers:
@@ -219,20 +200,12 @@ class Crew:
     def _launch(self, seat: Seat) -> Worker | Failure:
         self._numbered += 1
         path = os.path.join(self._sockets.name, str(self._numbered))
-        self._way = None
         try:
-            self._way = self._device.opened(seat.mode)
+            self._device.open(seat.mode)
+            worker = self._device.worker(seat, self._command(seat), path)
         except DovetailError as error:
             return Failure("error", str(error))
-        worker = Worker(seat, self._way, path)
         self._workers.append(worker)
-        worker.submission = self._way.submit(
-            (*self._command(seat), "--socket", path),
-            PoolSeat(gpu=self._device.gpu, share=seat.share),
-            self._device.env,
-            "latency" if seat.first else "batch",
-            seat.workload,
-        )
         return worker
 
     def _starting(self) -> list[Worker]:
@@ -245,7 +218,7 @@ class Crew:
 
     def _wait(self, done: Callable[[], bool], until_s: float) -> bool:
         """Wait until something holds, and return whether it does."""
-        met = done() if self._way is None else self._way.wait(done, until_s)
+        met = self._device.submissions.wait(done, until_s)
         self._learn()
         return met
 
@@ -262,17 +235,9 @@ class Crew:
     def _has_room(self, seat: Seat) -> bool:
         if len(self._workers) >= self._limits.workers:
             return False
-        free_mib = self._free_mib()
+        free_mib = self._device.free_mib()
         coming = sum(self._needs(worker.seat) for worker in self._starting())
         return free_mib is None or free_mib >= coming + self._needs(seat) + SPARE_MIB
-
-    def _free_mib(self) -> float | None:
-        """Return the memory that is free on the device; None where that is not known."""
-        total_mib = self._device.facts.memory_mib
-        used = None if self._way is None else self._way.pool.usage().get(self._device.gpu)
-        if used is None or used.memory_mib is None or total_mib is None:
-            return None
-        return total_mib - used.memory_mib
 
     def _needs(self, seat: Seat) -> float:
         return self._need_mib.get(seat.workload, 0.0)
@@ -291,8 +256,7 @@ class Crew:
         """End workers: they are asked, their GPU work is ended, and only then are they killed."""
         ending = list(workers)
         runs = [worker.submission for worker in ending if worker.submission is not None]
-        if self._way is not None:
-            self._way.end(runs, self._limits.obey_s)
+        self._device.submissions.end(runs, self._limits.obey_s)
         for worker in ending:
             self._workers.remove(worker)
             worker.forget()

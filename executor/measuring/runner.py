@@ -214,7 +214,7 @@ class Runner:
 
     def _unconfirmed(self, workers: Sequence[Worker]) -> str | None:
         for worker in workers:
-            if (lack := self._crew.unconfirmed(worker)) is not None:
+            if (lack := self._device.unconfirmed(worker)) is not None:
                 return f"{worker.seat.workload}: {lack}"
         return None
 
@@ -240,7 +240,7 @@ class Runner:
             return any(worker.failure() for worker in workers)
 
         self._crew.wait(any_failed, windows.settle_s)
-        meter = self._crew.meter()
+        meter = self._device.meter()
         start_s = now_s = looked_s = time.monotonic()
         while not is_over(windows, start_s, now_s, [worker.events() for worker in workers]):
             if self._crew.wait(any_failed, _LOOK_S):

@@ -13,6 +13,7 @@ import os
 import socket
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
@@ -39,37 +40,27 @@ class Failure(NamedTuple):
     told: str
 
 
-class Worker:
-    """A process that runs a seat's workload.
+class Worker(ABC):
+    """What runs a seat's workload when it is told to.
 
     Parameters
     ----------
     seat : Seat
         What it runs, and in which setting.
     submissions : Submissions
-        The way to its pool; is woken whenever the worker has told something.
-    path : str
-        Of the socket, which is made here, before the process starts.
+        The way to its pool.
     """
 
-    def __init__(self, seat: Seat, submissions: Submissions, path: str) -> None:
-        self.seat, self._submissions, self._path = seat, submissions, path
+    def __init__(self, seat: Seat, submissions: Submissions) -> None:
+        self.seat, self._submissions = seat, submissions
         self.submission: Submission | None = None
         self.started_s = time.monotonic()
         self.used_s = self.started_s
         self.ready: Event | None = None
         self.ready_after_s = 0.0
         self.memory_mib: float | None = None
-        self._events: list[Steps | Answered] = []
         self._stopped = True
         self._failure: Failure | None = None
-        self._lock = threading.Lock()
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(path)
-        self._listener.listen(1)
-        self._connection: socket.socket | None = None
-        self._listening = threading.Thread(target=self._listen, daemon=True)
-        self._listening.start()
 
     @property
     def run_id(self) -> str:
@@ -84,11 +75,60 @@ class Worker:
     def failure(self) -> Failure | None:
         """Return why it cannot be used any more; None: it can, or is not ready yet."""
         if self._failure is None and self.submission is not None and self.submission.over:
-            if self._connection is not None:
-                self._listening.join(_LAST_WORDS_S)
             last = self._submissions.last_words(self.submission)
             self._fail(Failure("error", ": ".join([self.submission.over, *last[-1:]])))
         return self._failure
+
+    @abstractmethod
+    def run(self) -> None:
+        """Let it work; what it told of its last run is forgotten."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Tell it to stop; it is ``idle`` when its device is."""
+
+    @abstractmethod
+    def events(self) -> Events:
+        """Return what it has measured since ``run``."""
+
+    @abstractmethod
+    def forget(self) -> None:
+        """Let go of what is left of one that has ended."""
+
+    def _fail(self, failure: Failure) -> None:
+        self._failure = self._failure or failure
+        self._submissions.wake()
+
+
+class Resident(Worker):
+    """A process that builds its workload once; the pool's ``--socket`` leads to it.
+
+    Parameters
+    ----------
+    seat, submissions
+        As of a `Worker`; the latter is woken whenever the worker has told something.
+    path : str
+        Of the socket, which is made here, before the process starts.
+    """
+
+    def __init__(self, seat: Seat, submissions: Submissions, path: str) -> None:
+        super().__init__(seat, submissions)
+        self._path = path
+        self._events: list[Steps | Answered] = []
+        self._lock = threading.Lock()
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(path)
+        self._listener.listen(1)
+        self._connection: socket.socket | None = None
+        self._listening = threading.Thread(target=self._listen, daemon=True)
+        self._listening.start()
+
+    def failure(self) -> Failure | None:
+        """Return why it cannot be used any more, when it has said all it had to say."""
+        run = self.submission
+        if run is not None and run.over and self._connection is not None:
+            self._listening.join(_LAST_WORDS_S)
+        return super().failure()
 
     def run(self) -> None:
         """Let it work; what it told of its last run is forgotten."""
@@ -154,9 +194,4 @@ class Worker:
             told = " ".join(str(event.get("told", "")).split())
             lacks_memory = event.get("why") == "out-of-memory"
             self._fail(Failure("out-of-memory" if lacks_memory else "error", told))
-        self._submissions.wake()
-
-    def _fail(self, failure: Failure) -> None:
-        with self._lock:
-            self._failure = self._failure or failure
         self._submissions.wake()

@@ -6,17 +6,22 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
-from typing import Final, NamedTuple, Protocol
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
+from dovetail.executor.live.jobs import Seat as PoolSeat
 from dovetail.executor.live.pools.pool import NodePool, Usage
 from dovetail.executor.live.pools.submissions import Submissions
 from dovetail.executor.measuring.campaign import Mode
 from dovetail.executor.measuring.records import Seat
-from dovetail.executor.measuring.worker import Event
+from dovetail.executor.measuring.worker import Resident, Worker
 from dovetail.instances.errors import DovetailError
 
 READING_S: Final = 1.0
 """Seconds of a reading of metrics: what DCGM gives one for."""
+
+CONFIRM_S: Final = 10.0
+"""Seconds within which the pool confirms that a ready worker is under its cap."""
 
 _STEP_S: Final = 0.15
 """Longer than between two steps of the energy counter (about 0.1 s on data-centre GPUs)."""
@@ -86,47 +91,85 @@ class Conditions(NamedTuple):
     others_busy: float | None = None
 
 
-class Device(Protocol):
-    """A device that nobody else uses, and how workers come to it.
+class Device:
+    """A device that nobody else uses, and how workers come to it; a kind overrides what differs.
+
+    Parameters
+    ----------
+    pool : NodePool
+        Has the device; is this object's from now on.
+    gpu : str
+        Its id there.
+    facts : Facts
+        What it is.
 
     Attributes
     ----------
     kind : str
         The worker's ``--device``: ``cuda`` or ``cpu``.
-    gpu : str
-        Its id in its pool.
     env : mapping of str to str
         Variables that workers have beside those of this process.
+    submissions : Submissions
+        The way to the pool.
     """
 
-    kind: str
-    gpu: str
-    env: Mapping[str, str]
+    kind = "cpu"
+    env: Mapping[str, str] = MappingProxyType({})
 
-    @property
-    def facts(self) -> Facts:
-        """What it is."""
+    def __init__(self, pool: NodePool, gpu: str, facts: Facts) -> None:
+        self.gpu, self.facts = gpu, facts
+        self.submissions = Submissions(pool)
 
     def why_not(self, seat: Seat) -> str | None:
         """Return why a setting cannot be had or may not be used; None: it may."""
+        return None
 
-    def opened(self, mode: Mode) -> Submissions:
-        """Return the way to its pool for a way of sharing; nothing may run there in another.
+    def open(self, mode: Mode) -> None:
+        """Let workers share in this way from now on; there are none of the other one.
 
         Raises
         ------
         DovetailError
-            When it cannot be shared in this way.
+            When the device cannot be shared in this way.
         """
 
-    def unconfirmed(self, seat: Seat, ready: Event) -> str | None:
-        """Return what of its setting a worker says not to have; None: it has all of it."""
+    def worker(self, seat: Seat, command: Sequence[str], path: str) -> Worker:
+        """Start a worker by a command, which is told the path of its socket."""
+        worker = Resident(seat, self.submissions, path)
+        worker.submission = self.submissions.submit(
+            (*command, "--socket", path),
+            PoolSeat(gpu=self.gpu, share=seat.share),
+            self.env,
+            "latency" if seat.first else "batch",
+            seat.workload,
+        )
+        return worker
+
+    def unconfirmed(self, worker: Worker) -> str | None:
+        """Return what of its setting a ready worker does not have; None: it has all of it."""
+        run, until_s = worker.submission, time.monotonic() + CONFIRM_S
+        if run is not None and not self.submissions.wait(lambda: run.ready, until_s):
+            return "is not known to be under its cap on the device"
+        return None
+
+    def free_mib(self) -> float | None:
+        """Return the memory that is free; None where that is not known."""
+        used = self.submissions.pool.usage().get(self.gpu)
+        if used is None or used.memory_mib is None or self.facts.memory_mib is None:
+            return None
+        return self.facts.memory_mib - used.memory_mib
+
+    def meter(self) -> Meter:
+        """Begin to read over a window."""
+        return Meter(self.submissions.pool, self.gpu, self.energy_j)
 
     def energy_j(self) -> float | None:
         """Return a counter of the joules it has used; None where it has none."""
+        return None
 
     def trouble(self) -> str:
         """Return what is wrong with the device; empty where nothing is."""
+        return ""
 
     def recover(self) -> None:
         """Return once the device is well again; called when no worker is left.
@@ -139,6 +182,7 @@ class Device(Protocol):
 
     def close(self) -> None:
         """End all workers, and leave nothing behind."""
+        self.submissions.close()
 
 
 class Meter:

@@ -10,9 +10,8 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final
 
 from dovetail.executor.live.mps.health import HealthState
@@ -23,9 +22,9 @@ from dovetail.executor.live.pools.submissions import Submissions
 from dovetail.executor.live.split_measuring import Probe, count_sms
 from dovetail.executor.live.splits import WHOLE, SplitKey, Splits
 from dovetail.executor.measuring.campaign import Mode
-from dovetail.executor.measuring.devices.device import DeviceLostError, Facts
+from dovetail.executor.measuring.devices.device import Device, DeviceLostError, Facts
 from dovetail.executor.measuring.records import Seat
-from dovetail.executor.measuring.worker import Event
+from dovetail.executor.measuring.worker import Event, Worker
 from dovetail.instances.errors import DovetailError, UnsupportedError
 
 RECOVER_S: Final = 180.0
@@ -36,8 +35,8 @@ _LOOK_S: Final = 0.5
 Trial = Callable[[Submissions], None]
 
 
-class GpuDevice:
-    """One whole GPU that nobody else uses (a ``Device``).
+class GpuDevice(Device):
+    """One whole GPU that nobody else uses.
 
     Parameters
     ----------
@@ -65,7 +64,6 @@ class GpuDevice:
     """
 
     kind = "cuda"
-    env: Mapping[str, str] = MappingProxyType({})
 
     def __init__(
         self,
@@ -80,26 +78,21 @@ class GpuDevice:
         self._directory, self._gpu, self._nvml, self._mps = directory, gpu, nvml, mps
         self._driver = nvml.driver()
         self._splits, self._cublas = splits, cublas
-        self.gpu = device_id(gpu)
         self._refuse_unusable()
         self._mode: Mode = "mps"
-        self._pool, self._submissions = self._open(self._mode)
+        self._pool = self._opened(self._mode)
+        facts = Facts(gpu.name, None, gpu.uuid, self._driver, gpu.sms, gpu.memory_mib)
+        super().__init__(self._pool, device_id(gpu), facts)
         self._refuse_taken()
         self._trial: Trial | None = trial or self._count
         self._mps_lacks = ""
-
-    @property
-    def facts(self) -> Facts:
-        """What NVML says of it."""
-        gpu = self._gpu
-        return Facts(gpu.name, None, gpu.uuid, self._driver, gpu.sms, gpu.memory_mib)
 
     def why_not(self, seat: Seat) -> str | None:
         """Return why a setting cannot be had on this GPU, or may not be used."""
         return self._why_not(seat, self._cublas)
 
-    def opened(self, mode: Mode) -> Submissions:
-        """Return the way to the pool of a way of sharing; the other one's is closed first.
+    def open(self, mode: Mode) -> None:
+        """Let workers share in this way; the pool of the other one is closed first.
 
         Raises
         ------
@@ -109,21 +102,22 @@ class GpuDevice:
         if mode == "mps" and self._mps_lacks:
             raise DovetailError(self._mps_lacks)
         if mode != self._mode:
-            self._submissions.close()
-            self._mode = mode
-            self._pool, self._submissions = self._open(mode)
+            self.submissions.close()
+            self._mode, self._pool = mode, self._opened(mode)
+            self.submissions = Submissions(self._pool)
         if mode == "mps" and self._trial is not None:
             self._try_mps(self._trial)
-        return self._submissions
 
-    def unconfirmed(self, seat: Seat, ready: Event) -> str | None:
+    def unconfirmed(self, worker: Worker) -> str | None:
         """Return what of MPS, its share and its SMs a ready worker does not have."""
+        seat, ready = worker.seat, worker.ready or {}
         wants_mps = seat.mode == "mps"
         if ready.get("mps") is not wants_mps:
             return "did not reach MPS" if wants_mps else "is a client of MPS, and must not be"
-        if not wants_mps:
-            return None
-        return self._why_not(seat, ready.get("cublas")) or self._wrong_sms(seat, ready)
+        lack = None
+        if wants_mps:
+            lack = self._why_not(seat, ready.get("cublas")) or self._wrong_sms(seat, ready)
+        return lack or super().unconfirmed(worker)
 
     def energy_j(self) -> float | None:
         """Return what the driver counts."""
@@ -139,23 +133,20 @@ class GpuDevice:
         while why := self.trouble():
             if time.monotonic() >= until_s or self._pool.is_broken(self.gpu):
                 raise DeviceLostError(f"{self._gpu.uuid}: {why}")
-            self._submissions.wait(lambda: False, time.monotonic() + _LOOK_S)
+            self.submissions.wait(lambda: False, time.monotonic() + _LOOK_S)
 
     def close(self) -> None:
         """End the workers and the daemon, and let go of everything."""
         try:
-            self._submissions.close()
+            super().close()
             if self._mps.health(self._gpu.uuid).state is HealthState.DOWN:
                 shutil.rmtree(self._mps.directory, ignore_errors=True)
         finally:
             self._nvml.close()
 
-    def _open(self, mode: Mode) -> tuple[GpuPool, Submissions]:
-        turns = mode == "time-sliced"
-        pool = GpuPool(
-            self._directory, Nvml(), self._mps, self._splits, (self._gpu.uuid,), turns=turns
-        )
-        return pool, Submissions(pool)
+    def _opened(self, mode: Mode) -> GpuPool:
+        turns, only = mode == "time-sliced", (self._gpu.uuid,)
+        return GpuPool(self._directory, Nvml(), self._mps, self._splits, only, turns=turns)
 
     # Settings.
 
@@ -198,10 +189,10 @@ class GpuDevice:
         """Let a small client try MPS once: workers that it does not serve may hang for minutes."""
         self._trial = None
         try:
-            trial(self._submissions)
+            trial(self.submissions)
         except DovetailError as error:
             self._mps_lacks = f"MPS serves nobody here: {error}"
-            self.opened("time-sliced")
+            self.open("time-sliced")
             raise DovetailError(self._mps_lacks) from None
 
     def _count(self, submissions: Submissions) -> None:
@@ -212,17 +203,18 @@ class GpuDevice:
     # Who else is there.
 
     def _refuse_unusable(self) -> None:
+        name = device_id(self._gpu)
         if self._gpu.mig:
-            raise UnsupportedError(f"{self.gpu} is cut up by MIG: measure a whole GPU")
+            raise UnsupportedError(f"{name} is cut up by MIG: measure a whole GPU")
         for other in self._mps.foreign(self._gpu.uuid):
-            raise UnsupportedError(f"{self.gpu}: MPS of others may be on it: {other}; end it first")
+            raise UnsupportedError(f"{name}: MPS of others may be on it: {other}; end it first")
 
     def _refuse_taken(self) -> None:
         """Refuse a GPU with processes on it; those of a killed campaign have been ended by now."""
         servers = self._mps.health(self._gpu.uuid).servers
         pids = sorted(set(self._nvml.processes(self._gpu.uuid)).difference(servers))
         if pids:
-            self._submissions.close()
+            self.submissions.close()
             told = ", ".join(map(str, pids))
             raise UnsupportedError(f"{self.gpu} is in use (pid {told}): wait until it is free")
 

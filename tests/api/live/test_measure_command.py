@@ -188,6 +188,23 @@ def test_two_at_once_cannot_write_one_folder(campaign, capsys):
         process.communicate(timeout=LIMIT_S)
 
 
+def test_on_a_simulated_gpu(campaign, capsys):
+    campaign.write_text(
+        "format: dovetail-campaign/1\nname: known\nworkloads: [A, B]\n"
+        "stages: [{measure: solos}, {measure: solos, shares: [40]}]\n"
+        "windows: {settle_s: 0, least_s: 0.3, most_s: 0.5}\n"
+    )
+    arguments = ["measure", str(campaign), "--output", str(campaign.parent / "out")]
+    assert main([*arguments, "--device", "simulated:library:shares", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [stage["done"] for stage in found["stages"]] == [2, 0]
+    assert found["stages"][1]["refused"] == 2
+    assert "a simulation of the instance shares" in found["machine"]["stand_in"]
+    assert main([*arguments, "--device", "simulated:library:lab"]) == 2
+    told = capsys.readouterr().err
+    assert "workloads[0]: must be one of the instance's (" in told
+
+
 class TestBadInput:
     def refused(self, arguments, capsys):
         assert main(arguments) == 2
@@ -241,8 +258,8 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("option", "value", "rule"),
         [
-            ("--device", "tpu", "must be gpu, gpu:UUID or cpu, got 'tpu'"),
-            ("--device", "gpu:", "must be gpu, gpu:UUID or cpu"),
+            ("--device", "tpu", "must be gpu, gpu:UUID, cpu or simulated:INSTANCE, got 'tpu'"),
+            ("--device", "gpu:", "must be gpu, gpu:UUID, cpu or simulated:INSTANCE"),
             ("--minutes", "0", "must be > 0, got '0'"),
         ],
     )

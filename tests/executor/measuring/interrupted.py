@@ -20,8 +20,8 @@ def main(folder):
     signal.signal(signal.SIGINT, signal.default_int_handler)
     device = CpuDevice(folder / "pool")
     of = a_campaign(write(folder, spin=SPIN), {"measure": "solos"})
-    way, pids = device.opened("mps"), []
-    tell = way.pool._tell
+    pool, pids = device.submissions.pool, []
+    tell = pool._tell
 
     def interrupted(event):
         if event.kind == "rank_started":
@@ -31,7 +31,7 @@ def main(folder):
             time.sleep(0.2)
         tell(event)
 
-    way.pool._tell = interrupted
+    pool._tell = interrupted
     ended = "finished"
     try:
         with sitting(device, of, folder / "out", worker_command(of)) as now:

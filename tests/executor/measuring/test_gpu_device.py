@@ -21,9 +21,8 @@ from dovetail.executor.live.mps.manager import MpsManager  # noqa: E402
 from dovetail.executor.live.nvml import Nvml  # noqa: E402
 from dovetail.executor.live.pools import gpu_health  # noqa: E402
 from dovetail.executor.live.splits import Splits  # noqa: E402
-from dovetail.executor.measuring.crew import Crew  # noqa: E402
 from dovetail.executor.measuring.devices import device as device_module  # noqa: E402
-from dovetail.executor.measuring.devices.device import DeviceLostError, Meter  # noqa: E402
+from dovetail.executor.measuring.devices.device import DeviceLostError  # noqa: E402
 from dovetail.executor.measuring.devices.gpu import GpuDevice  # noqa: E402
 from dovetail.executor.measuring.records import Seat  # noqa: E402
 from dovetail.instances.errors import DovetailError, UnsupportedError  # noqa: E402
@@ -196,12 +195,12 @@ def test_the_trial_of_mps_asks_cuda(machine, tmp_path, monkeypatch, name, told):
         device = opened(machine, trial=None)
         with closing(device):
             if name not in os.environ:
-                device.opened("mps")
+                device.open("mps")
                 assert device.why_not(Seat("conv", "mps")) is None
                 monkeypatch.setenv(name, "1")
                 continue
             with pytest.raises(DovetailError, match=told):
-                device.opened("mps")
+                device.open("mps")
             assert told in device.why_not(Seat("conv", "mps"))
 
 
@@ -219,7 +218,7 @@ def test_power_is_taken_between_steps_of_the_energy_counter(machine):
     device = opened(machine)
     for offset_s in (0.0, 0.03, 0.07):
         time.sleep(0.1 - time.monotonic() % 0.1 + offset_s)
-        meter = Meter(device.opened("mps").pool, device.gpu, device.energy_j)
+        meter = device.meter()
         time.sleep(0.35)
         assert meter.read().power_w == pytest.approx(250, rel=0.1)
     device.close()
@@ -260,14 +259,14 @@ def test_a_fault_of_mps_spoils_one_experiment_and_the_campaign_goes_on(
 ):
     windows = {"settle_s": 0.5, "least_s": 0.5, "most_s": 1.0, "relative_error": 0.5}
     now = campaign_on({"measure": "solos"}, windows=windows)
-    meter, windows_begun = Crew.meter, itertools.count()
+    meter, windows_begun = GpuDevice.meter, itertools.count()
 
-    def fault_at_first(crew):
+    def fault_at_first(device):
         if next(windows_begun) == 0:
             machine.tell_standin("fault")
-        return meter(crew)
+        return meter(device)
 
-    monkeypatch.setattr(Crew, "meter", fault_at_first)
+    monkeypatch.setattr(GpuDevice, "meter", fault_at_first)
     monkeypatch.setattr(gpu_health, "FAULT_S", 0.5)
     assert now.runner.run() == ()
     assert [one.status for one in now.ledger.results] == ["failed", "ok", "ok"]
