@@ -153,6 +153,8 @@ def _profile(contents: Contents, one: Result) -> SoloProfile:
             "power_w": one.power_w or None,
             "memory_mib": pace.memory_mib,
             "latency_p99_s": _p99_s(pace) or None,
+            "driver": contents.machine.driver,
+            "library": contents.machine.cublas,
             "source": _source(contents, one),
             "date": one.date,
         }
@@ -170,6 +172,8 @@ def _measurement(
             "slowdown": slowdowns(one, alone),
             "p99": _tails(one, tails_s),
             "power_w": one.power_w or None,
+            "driver": contents.machine.driver,
+            "library": contents.machine.cublas,
             "source": _source(contents, one),
             "date": one.date,
         }

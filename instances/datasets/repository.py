@@ -90,6 +90,10 @@ _TABLES = {
     "latency": """
         sequence INTEGER PRIMARY KEY REFERENCES profile,
         p99_s REAL NOT NULL""",
+    "condition": """
+        sequence INTEGER PRIMARY KEY REFERENCES record,
+        driver TEXT,
+        library TEXT""",
     "evidence": """
         sequence INTEGER PRIMARY KEY,
         recorded TEXT NOT NULL,
@@ -102,8 +106,8 @@ _TABLES = {
 }
 """The tables and their columns; ``record`` numbers what the others hold, but for ``evidence``.
 
-Repositories of older writers lack ``tail``, ``latency`` and ``evidence``, which the next append
-adds.
+Repositories of older writers lack ``tail``, ``latency``, ``condition`` and ``evidence``, which the
+next append adds.
 """
 
 _KEYS = {
@@ -117,6 +121,7 @@ _PROFILE = (
     *("workload", "gpu_model", "share", "family", "workers", "batch_size", "throughput"),
     *("power_w", "memory_mib", "memory_mean_mib", "duration_s", "source", "date"),
 )
+_CONDITION = ("driver", "library")
 _MEASUREMENT = ("gpu_model", "power_w", "source", "date")
 
 
@@ -354,6 +359,9 @@ class Repository:
     def _read(self, connection: sqlite3.Connection, after: int) -> Iterator[Recorded]:
         times = dict(connection.execute("SELECT * FROM record WHERE sequence > ?", (after,)))
         found = {**_profiles(connection, after), **_measurements(connection, after)}
+        if "condition" not in _absent(connection):
+            for sequence, *values in _rows(connection, "condition", _CONDITION, after):
+                found[sequence][1].update(_known(_CONDITION, values))
         for sequence in sorted(times):
             kind, data = found.get(sequence, (SoloProfile, {}))
             record = self._checked(sequence, kind, data)
@@ -476,6 +484,8 @@ def _insert(
             _insert_profile(connection, sequence, row)
         else:
             _insert_measurement(connection, sequence, row)
+        if row.driver is not None or row.library is not None:
+            _put(connection, "condition", sequence, row.driver, row.library)
 
 
 def _insert_profile(connection: sqlite3.Connection, sequence: int, profile: SoloProfile) -> None:

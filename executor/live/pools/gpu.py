@@ -255,6 +255,7 @@ class GpuPool(LocalPool):
             temperature_c=clock.temperature_c,
             throttled=clock.throttled,
             others=others,
+            driver=self._driver,
         )
 
     def _processes(self, name: str, gpu: Gpu) -> tuple[dict[str, float], tuple[int, ...]]:

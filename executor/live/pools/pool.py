@@ -62,6 +62,8 @@ class Usage(NamedTuple):
     others_busy : float or None
         The part of the time since the reading before that it gave to processes that are none of
         the pool's, where these cannot be kept away.
+    driver : str or None
+        The version of its driver.
     """
 
     at_s: float
@@ -75,6 +77,7 @@ class Usage(NamedTuple):
     throttled: tuple[str, ...] = ()
     others: tuple[int, ...] = ()
     others_busy: float | None = None
+    driver: str | None = None
 
 
 class NodePool(Protocol):
