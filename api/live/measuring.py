@@ -222,18 +222,12 @@ def _need_torch(versions: Libraries, python: str, campaign: Campaign, *, on_gpu:
 
 
 def _machine(campaign: Campaign, device: Device, versions: Libraries) -> Machine:
-    facts = device.facts
     return Machine(
+        **device.facts.model_dump(),
         campaign=campaign.name,
         fingerprint=fingerprint(campaign),
-        gpu_model=facts.gpu_model,
-        stand_in=facts.stand_in,
-        uuid=facts.uuid,
-        driver=facts.driver,
         cublas=versions.cublas,
         torch=versions.torch,
-        sms=facts.sms,
-        memory_mib=facts.memory_mib,
         host_cores=len(os.sched_getaffinity(0)),
         dovetail=__version__,
         date=today(),

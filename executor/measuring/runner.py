@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple, Protocol
 
 from dovetail.executor.measuring.campaign import Campaign
 from dovetail.executor.measuring.crew import Crew
-from dovetail.executor.measuring.devices.device import Conditions, Device
+from dovetail.executor.measuring.devices.device import Device
 from dovetail.executor.measuring.experiments import (
     Took,
     experiments,
@@ -18,7 +18,7 @@ from dovetail.executor.measuring.experiments import (
     workers_needed,
 )
 from dovetail.executor.measuring.ledger import Ledger, standing, today
-from dovetail.executor.measuring.records import Experiment, Pace, Result
+from dovetail.executor.measuring.records import Conditions, Experiment, Pace, Result
 from dovetail.executor.measuring.windows import LEAST, is_over, pace
 from dovetail.executor.measuring.worker import Failure, Worker
 from dovetail.instances.errors import DovetailError
@@ -37,6 +37,7 @@ class _Observed(NamedTuple):
     start_s: float
     end_s: float
     conditions: Conditions
+    memory_mib: Mapping[str, float]
 
 
 class _Found(NamedTuple):
@@ -249,17 +250,16 @@ class Runner:
             if now_s - looked_s >= _READ_S:
                 meter.look()
                 looked_s = now_s
-        return _Observed(start_s, now_s, meter.read())
+        return _Observed(start_s, now_s, *meter.read())
 
     def _judged(self, observed: _Observed, workers: Sequence[Worker]) -> _Found:
-        held = observed.conditions.memory_mib
         paces = []
         for worker in workers:
             found = pace(
                 worker.events(),
                 observed.start_s,
                 observed.end_s,
-                held.get(worker.run_id, worker.memory_mib),
+                observed.memory_mib.get(worker.run_id, worker.memory_mib),
                 (worker.ready or {}).get("sms"),
             )
             if found is None:
@@ -277,11 +277,10 @@ class Runner:
     ) -> Result:
         seats = experiment.seats
         told = [one.ready if isinstance(one, Worker) else None for one in taken]
-        measured = {}
+        measured: dict[str, object] = {}
         if found.observed is not None:
-            conditions = found.observed.conditions._asdict()
-            conditions.pop("memory_mib")
-            measured = {**conditions, "window_s": found.observed.end_s - found.observed.start_s}
+            measured = found.observed.conditions.to_data()
+            measured["window_s"] = found.observed.end_s - found.observed.start_s
         return Result(
             key=experiment.key,
             stage=experiment.stage,

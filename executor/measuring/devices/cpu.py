@@ -14,8 +14,8 @@ from types import MappingProxyType
 from typing import Final
 
 from dovetail.executor.live.pools.cpu import CpuPool
-from dovetail.executor.measuring.devices.device import Device, Facts
-from dovetail.executor.measuring.records import Seat
+from dovetail.executor.measuring.devices.device import Device
+from dovetail.executor.measuring.records import Facts, Seat
 
 _ONE_THREAD: Final = MappingProxyType({"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"})
 
@@ -36,7 +36,7 @@ class CpuDevice(Device):
         (node,) = self._pool.cluster().nodes
         *_, core = node.gpus or ()
         told = f"one processor core ({processor_model()}): no figure here is one of a GPU"
-        facts = Facts("cpu-1-core", stand_in=told, memory_mib=core.memory_mib)
+        facts = Facts(gpu_model="cpu-1-core", stand_in=told, memory_mib=core.memory_mib)
         super().__init__(self._pool, core.id, facts)
 
     def why_not(self, seat: Seat) -> str | None:

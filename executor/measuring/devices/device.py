@@ -7,13 +7,13 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final
 
 from dovetail.executor.live.jobs import Seat as PoolSeat
 from dovetail.executor.live.pools.pool import NodePool, Usage
 from dovetail.executor.live.pools.submissions import Submissions
 from dovetail.executor.measuring.campaign import Mode
-from dovetail.executor.measuring.records import Seat
+from dovetail.executor.measuring.records import Conditions, Facts, Seat
 from dovetail.executor.measuring.worker import Resident, Worker
 from dovetail.instances.errors import DovetailError
 
@@ -29,66 +29,6 @@ _STEP_S: Final = 0.15
 
 class DeviceLostError(DovetailError):
     """The device does not work any more, and nothing that is allowed here brings it back."""
-
-
-class Facts(NamedTuple):
-    """What the ledger's first record says of a device; None where it cannot be told.
-
-    Attributes
-    ----------
-    gpu_model : str
-        The model's name in data sets.
-    stand_in : str or None
-        What stands in for a GPU, in words.
-    uuid, driver : str or None
-        As NVML has them.
-    sms : int or None
-        Of the whole device.
-    memory_mib : float or None
-        Of the whole device.
-    """
-
-    gpu_model: str
-    stand_in: str | None = None
-    uuid: str | None = None
-    driver: str | None = None
-    sms: int | None = None
-    memory_mib: float | None = None
-
-
-class Conditions(NamedTuple):
-    """What was read of a device over a window.
-
-    Attributes
-    ----------
-    energy_j, power_w : float or None
-        Of the whole device.
-    metrics, metrics_variance : mapping
-        Means over the window, by which means they were had (``metrics_source``), and the variance
-        of readings of ``READING_S``; that of a single reading is not known.
-    clock_mhz, temperature_c : float or None
-        Means of the readings.
-    throttled : tuple of str
-        Why clocks were lowered, at any reading.
-    memory_mib : mapping of str to float
-        Device memory of runs, by their ids.
-    disturbed_by : tuple of int
-        Processes of others on the device.
-    others_busy : float or None
-        The part of the time that the device gave to others, where that cannot be avoided.
-    """
-
-    energy_j: float | None = None
-    power_w: float | None = None
-    metrics: Mapping[str, float] = {}
-    metrics_variance: Mapping[str, float] = {}
-    metrics_source: str = ""
-    clock_mhz: float | None = None
-    temperature_c: float | None = None
-    throttled: tuple[str, ...] = ()
-    memory_mib: Mapping[str, float] = {}
-    disturbed_by: tuple[int, ...] = ()
-    others_busy: float | None = None
 
 
 class Device:
@@ -210,8 +150,8 @@ class Meter:
         if time.monotonic() - self._read_s >= READING_S:
             self._take()
 
-    def read(self) -> Conditions:
-        """Return what was read since the window began."""
+    def read(self) -> tuple[Conditions, Mapping[str, float]]:
+        """Return what was read since the window began, and the most that each run held, in MiB."""
         self._take()
         power_w, energy_j = None, None
         ended_s, ended_j = self._stepped()
@@ -225,7 +165,7 @@ class Meter:
             memory |= {
                 run: max(mib, memory.get(run, 0.0)) for run, mib in one.memory_by_run.items()
             }
-        return Conditions(
+        conditions = Conditions(
             energy_j=energy_j,
             power_w=power_w,
             metrics={name: _mean(values) for name, values in metrics.items()},
@@ -234,10 +174,10 @@ class Meter:
             clock_mhz=_weighed([(one.clock_mhz, s) for one, s in self._readings]),
             temperature_c=_weighed([(one.temperature_c, s) for one, s in self._readings]),
             throttled=tuple(sorted({why for one in used for why in one.throttled})),
-            memory_mib=memory,
             disturbed_by=tuple(sorted({pid for one in used for pid in one.others})),
             others_busy=_weighed([(one.others_busy, s) for one, s in self._readings]),
         )
+        return conditions, memory
 
     def _take(self) -> None:
         usage, now_s = self._pool.usage().get(self._gpu), time.monotonic()

@@ -22,8 +22,8 @@ from dovetail.executor.live.pools.submissions import Submissions
 from dovetail.executor.live.split_measuring import Probe, count_sms
 from dovetail.executor.live.splits import WHOLE, SplitKey, Splits
 from dovetail.executor.measuring.campaign import Mode
-from dovetail.executor.measuring.devices.device import Device, DeviceLostError, Facts
-from dovetail.executor.measuring.records import Seat
+from dovetail.executor.measuring.devices.device import Device, DeviceLostError
+from dovetail.executor.measuring.records import Facts, Seat
 from dovetail.executor.measuring.worker import Event, Worker
 from dovetail.instances.errors import DovetailError, UnsupportedError
 
@@ -81,7 +81,13 @@ class GpuDevice(Device):
         self._refuse_unusable()
         self._mode: Mode = "mps"
         self._pool = self._opened(self._mode)
-        facts = Facts(gpu.name, None, gpu.uuid, self._driver, gpu.sms, gpu.memory_mib)
+        facts = Facts(
+            gpu_model=gpu.name,
+            uuid=gpu.uuid,
+            driver=self._driver,
+            sms=gpu.sms,
+            memory_mib=gpu.memory_mib,
+        )
         super().__init__(self._pool, device_id(gpu), facts)
         self._refuse_taken()
         self._trial: Trial | None = trial or self._count

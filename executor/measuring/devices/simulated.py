@@ -14,8 +14,8 @@ from dovetail.executor.live.clock import boot_s
 from dovetail.executor.live.jobs import Seat as PoolSeat
 from dovetail.executor.live.pools.simulated import SimulatedNode
 from dovetail.executor.live.pools.submissions import Submissions
-from dovetail.executor.measuring.devices.device import Device, Facts
-from dovetail.executor.measuring.records import Seat
+from dovetail.executor.measuring.devices.device import Device
+from dovetail.executor.measuring.records import Facts, Seat
 from dovetail.executor.measuring.windows import Events, Steps
 from dovetail.executor.measuring.worker import Failure, Worker
 from dovetail.instances.instance import Instance, Workload
@@ -39,7 +39,8 @@ class SimulatedDevice(Device):
         self._truth = truth
         name, place = next(iter(truth.places.items()))
         told = f"a simulation of the instance {truth.name}: no figure here is one of a GPU"
-        facts = Facts(place.gpu.model, told, sms=place.gpu.sms, memory_mib=place.gpu.memory_mib)
+        gpu = place.gpu
+        facts = Facts(gpu_model=gpu.model, stand_in=told, sms=gpu.sms, memory_mib=gpu.memory_mib)
         super().__init__(SimulatedNode(directory, truth), name, facts)
 
     def why_not(self, seat: Seat) -> str | None:

@@ -220,7 +220,7 @@ def test_power_is_taken_between_steps_of_the_energy_counter(machine):
         time.sleep(0.1 - time.monotonic() % 0.1 + offset_s)
         meter = device.meter()
         time.sleep(0.35)
-        assert meter.read().power_w == pytest.approx(250, rel=0.1)
+        assert meter.read()[0].power_w == pytest.approx(250, rel=0.1)
     device.close()
 
 

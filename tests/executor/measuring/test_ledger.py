@@ -125,7 +125,7 @@ def test_every_cut_of_an_old_one_leaves_whole_results_or_a_fresh_ledger(tmp_path
 @pytest.mark.parametrize(
     ("was", "becomes", "told"),
     [
-        (b'{"key": "0', b'{\n{"key": "0', "line 3: is damaged: must be JSON"),
+        (b'"name": "first"', b'"name": first', "line 2: is damaged: must be JSON"),
         (b'"residents": 1', b'"residents": 0', "line 3: residents: must be >= 1, got 0"),
         (b'{"format": "dovetail-ledger/1"', b'{"mine": 1', "must be a file of the format dovetail"),
     ],
