@@ -20,6 +20,8 @@ from dovetail.executor.live.dcgm import SOURCE as DCGM
 from dovetail.executor.live.dcgm import open_dcgm
 from dovetail.executor.live.events import AnyEvent
 from dovetail.executor.live.jobs import Run
+from dovetail.executor.live.mps import processes as mps_processes
+from dovetail.executor.live.mps.control import SERVER
 from dovetail.executor.live.mps.errors import MpsError
 from dovetail.executor.live.mps.manager import MpsManager
 from dovetail.executor.live.nvml import Gpu, GpuLostError, Nvml, NvmlError
@@ -275,7 +277,7 @@ class GpuPool(LocalPool):
                 found[roots[root]] += mib or 0.0
         if not found:
             return {}, ()
-        others.difference_update(self._mps.health(gpu.uuid).servers if others else ())
+        others = {pid for pid in others if not _serves(pid)}
         return {run: mib for run, mib in found.items() if mib}, tuple(sorted(others))
 
     def _roots(self, name: str) -> dict[int, str]:
@@ -347,6 +349,12 @@ def _line(pid: int) -> Iterator[int]:
         seen.add(pid)
         stat = stat_of(pid)
         pid = stat.parent if stat is not None else 0
+
+
+def _serves(pid: int) -> bool:
+    """Return whether a process is an MPS server: it holds a GPU for its clients."""
+    process = mps_processes.look(pid)
+    return process is not None and process.runs(SERVER)
 
 
 def _family(pid: int) -> list[int]:
