@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -18,7 +19,7 @@ from types import MappingProxyType, TracebackType
 from typing import Final, NamedTuple, Self
 
 from dovetail.executor.measuring.campaign import CAMPAIGN_FORMAT, Campaign, OwnWorkload
-from dovetail.executor.measuring.records import LEDGER_FORMAT, Machine, Result
+from dovetail.executor.measuring.records import LEDGER_FORMAT, Machine, Result, Seat
 from dovetail.instances._record import Record, shown
 from dovetail.instances._syntax import parse_json
 from dovetail.instances.datasets import REPOSITORY, Evidence, Repository
@@ -203,6 +204,15 @@ def standing(results: Iterable[Result]) -> dict[str, Result]:
         if one.sound or one.key not in latest or not latest[one.key].sound:
             latest[one.key] = one
     return latest
+
+
+def by_setting(results: Iterable[Result]) -> dict[tuple[Seat, ...], list[Result]]:
+    """Return the sound results of each setting, in whichever stages they stand, as they come."""
+    found: dict[tuple[Seat, ...], list[Result]] = defaultdict(list)
+    for one in results:
+        if one.sound:
+            found[one.seats].append(one)
+    return found
 
 
 def fingerprint(campaign: Campaign) -> str:

@@ -131,6 +131,11 @@ class Pace(Record):
     memory_mib: NonNegative | None = None
     sms: Count | None = None
 
+    @property
+    def p99_s(self) -> float | None:
+        """The 99th percentile of latency, where it has one."""
+        return self.latency.p99_s if self.latency else None
+
 
 class Conditions(Record):
     """What was read of a device over a window.

@@ -163,7 +163,7 @@ class Submissions:
             quiet = one.status == 0 or not self.last_words(one)
             log = self.pool.log_path(one.run.id, 0)
             self.pool.release(one.run.id)
-            del self._known[one.run.id]
+            self._known.pop(one.run.id, None)
             if one.over and quiet and log is not None:
                 shutil.rmtree(Path(log).parents[1], ignore_errors=True)
 

@@ -163,8 +163,6 @@ class GpuDevice(Device):
             return None
         if lacks := self._mps.why_not() or self._mps_lacks:
             return lacks
-        if self._gpu.compute_mode == "prohibited":
-            return "compute mode prohibited lets no process compute"
         if seat.share is None or seat.share == WHOLE:
             return None
         if cublas is None:
@@ -212,6 +210,8 @@ class GpuDevice(Device):
         name = device_id(self._gpu)
         if self._gpu.mig:
             raise UnsupportedError(f"{name} is cut up by MIG: measure a whole GPU")
+        if self._gpu.compute_mode == "prohibited":
+            raise UnsupportedError(f"{name}: compute mode prohibited lets no process compute")
         for other in self._mps.foreign(self._gpu.uuid):
             raise UnsupportedError(f"{name}: MPS of others may be on it: {other}; end it first")
 

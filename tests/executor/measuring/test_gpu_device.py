@@ -338,6 +338,12 @@ def test_a_gpu_in_use_is_refused(machine):
         opened(machine)
 
 
+def test_a_gpu_on_which_no_process_may_compute_is_refused(machine):
+    machine.library.compute_modes = {0: pynvml.NVML_COMPUTEMODE_PROHIBITED}
+    with pytest.raises(UnsupportedError, match="compute mode prohibited"):
+        opened(machine)
+
+
 def test_mps_of_others_is_refused(machine):
     other = MpsManager(machine.place / "other", program=machine.program)
     other.environment(machine.uuids[0], os.geteuid(), None, None, False)
