@@ -83,6 +83,7 @@ def measure(options: Namespace) -> int:
             device, _ = _opened(options, campaign, folder, truth, leaving)
             _tell_plan(options, campaign, folder, device)
             return 0
+        leaving.callback(_remove_empty, folder)
         # Nobody else's workers are in a folder that is ours.
         ledger = leaving.enter_context(Ledger(folder))
         device, versions = _opened(options, campaign, folder, truth, leaving)
@@ -153,7 +154,7 @@ def _opened(
 ) -> tuple[Device, Libraries]:
     """Open the device that is asked for; it is closed when the stack is left."""
     directory = folder / "pool"
-    leaving.callback(_remove_empty, directory)
+    leaving.callback(_remove_empty, directory / "runs", directory)
     if options.dry_run:
         directory = Path(leaving.enter_context(TemporaryDirectory(prefix="dovetail-")))
     kind, _, uuid = options.device.partition(":")
@@ -269,11 +270,11 @@ def _ended_by_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _remove_empty(directory: Path) -> None:
-    """Remove what a pool has left where no worker's log is in it."""
-    with suppress(OSError):
-        (directory / "runs").rmdir()
-        directory.rmdir()
+def _remove_empty(*folders: Path) -> None:
+    """Remove folders in which nothing was left, no log of a worker say."""
+    for folder in folders:
+        with suppress(OSError):
+            folder.rmdir()
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

@@ -232,6 +232,7 @@ class TestBadInput:
         told = self.refused(command(campaign, "--python", "/nowhere/python"), capsys)
         assert "--python: /nowhere/python cannot be run" in told
         assert "--python" in self.refused(command(campaign, "--python", "/bin/true"), capsys)
+        assert not (campaign.parent / "out").exists()
 
     def test_no_torch(self, campaign, capsys):
         bare = shutil.which("python3", path="/usr/bin") or sys.executable
