@@ -24,7 +24,6 @@ from dovetail.instances.files import read_data
 SPLITS_FORMAT: Final = "dovetail-splits/1"
 _KINDS: Final = ("split", "sm-count")
 WHOLE: Final = 100
-HALF: Final = 50
 _REPORTED_LEAST: Final = 8
 
 

@@ -102,7 +102,7 @@ class Crew:
                 left[worker.seat] -= 1
             else:
                 beyond.append(worker)
-        self._end(beyond)
+        self.dismiss(beyond)
 
     def prepare(self, wanted: Counter[Seat], until_s: float) -> None:
         """Start what is wanted and has room; whoever fails is told by ``take``.
@@ -119,7 +119,7 @@ class Crew:
             self._make_room(seat, [one for one in self._workers if one.seat in wanted])
             if not self._has_room(seat) or isinstance(self._begin(seat, until_s), Failure):
                 break
-        self._wait(lambda: not self._starting(), until_s)
+        self.wait(lambda: not self._starting(), until_s)
 
     def take(self, seats: Sequence[Seat], until_s: float) -> tuple[Worker | Failure, ...]:
         """Return a ready worker for each seat, or why there is none.
@@ -134,38 +134,37 @@ class Crew:
         found = self._taken(seats, until_s)
         others = set(self._workers).difference(one for one in found if isinstance(one, Worker))
         if others and any(isinstance(o, Failure) and o.why == "out-of-memory" for o in found):
-            self._end(others)
+            self.dismiss(others)
             found = self._taken(seats, until_s)
         return found
 
-    def dismiss(self, workers: Iterable[Worker]) -> None:
-        """End some."""
-        self._end(workers)
-
-    def wait(self, done: Callable[[], bool], within_s: float) -> bool:
-        """Wait until something holds that workers' events can change."""
-        return self._wait(done, time.monotonic() + within_s)
+    def wait(self, done: Callable[[], bool], until_s: float) -> bool:
+        """Wait until something holds or a moment of the monotonic clock; return whether it does."""
+        met = self._device.submissions.wait(done, until_s)
+        self._learn()
+        return met
 
     def rest(self, workers: Sequence[Worker]) -> None:
         """Stop workers; those that have failed or do not obey are ended."""
         for worker in workers:
             worker.stop()
-        self.wait(lambda: all(w.idle or w.failure() for w in workers), self._limits.obey_s)
-        self._end([worker for worker in workers if not worker.idle])
+        until_s = time.monotonic() + self._limits.obey_s
+        self.wait(lambda: all(w.idle or w.failure() for w in workers), until_s)
+        self.dismiss([worker for worker in workers if not worker.idle])
 
     def clear(self) -> None:
         """End all."""
-        self._end(list(self._workers))
+        self.dismiss(list(self._workers))
 
     def close(self) -> None:
-        """End all."""
+        """End all, for good."""
         self.clear()
         self._sockets.cleanup()
 
     # How workers begin.
 
     def _taken(self, seats: Sequence[Seat], until_s: float) -> tuple[Worker | Failure, ...]:
-        self._end([one for one in self._workers if one.failure() is not None])
+        self.dismiss([one for one in self._workers if one.failure() is not None])
         found: list[Worker | Failure] = []
         for seat in seats:
             same = (one for one in self._workers if one.seat == seat and one not in found)
@@ -176,7 +175,7 @@ class Crew:
             else:
                 found.append(worker)
         workers = [one for one in found if isinstance(one, Worker)]
-        self._wait(lambda: not any(map(self._is_coming, workers)), until_s)
+        self.wait(lambda: not any(map(self._is_coming, workers)), until_s)
         return tuple(self._ready(one) if isinstance(one, Worker) else one for one in found)
 
     def _ready(self, worker: Worker) -> Worker | Failure:
@@ -188,13 +187,13 @@ class Crew:
         if failure is None:
             worker.used_s = time.monotonic()
             return worker
-        self._end([worker])
+        self.dismiss([worker])
         return failure
 
     def _begin(self, seat: Seat, until_s: float) -> Worker | Failure:
         """Start a worker, once there are few enough that start."""
-        self._end([worker for worker in self._workers if worker.seat.mode != seat.mode])
-        self._wait(lambda: len(self._starting()) < self._limits.at_once, until_s)
+        self.dismiss([worker for worker in self._workers if worker.seat.mode != seat.mode])
+        self.wait(lambda: len(self._starting()) < self._limits.at_once, until_s)
         return self._launch(seat)
 
     def _launch(self, seat: Seat) -> Worker | Failure:
@@ -215,12 +214,6 @@ class Crew:
         """Whether a worker that is not ready may still be: it has not failed, and does not hang."""
         late = time.monotonic() - worker.started_s >= self._limits.ready_s
         return worker.ready is None and not late and worker.failure() is None
-
-    def _wait(self, done: Callable[[], bool], until_s: float) -> bool:
-        """Wait until something holds, and return whether it does."""
-        met = self._device.submissions.wait(done, until_s)
-        self._learn()
-        return met
 
     def _learn(self) -> None:
         for worker in self._workers:
@@ -248,11 +241,11 @@ class Crew:
             idle = [one for one in self._workers if one not in kept]
             if not idle:
                 return
-            self._end([min(idle, key=lambda one: one.used_s)])
+            self.dismiss([min(idle, key=lambda one: one.used_s)])
 
     # How workers end.
 
-    def _end(self, workers: Iterable[Worker]) -> None:
+    def dismiss(self, workers: Iterable[Worker]) -> None:
         """End workers: they are asked, their GPU work is ended, and only then are they killed."""
         ending = list(workers)
         runs = [worker.submission for worker in ending if worker.submission is not None]

@@ -240,11 +240,11 @@ class Runner:
         def any_failed() -> bool:
             return any(worker.failure() for worker in workers)
 
-        self._crew.wait(any_failed, windows.settle_s)
+        self._crew.wait(any_failed, time.monotonic() + windows.settle_s)
         meter = self._device.meter()
         start_s = now_s = looked_s = time.monotonic()
         while not is_over(windows, start_s, now_s, [worker.events() for worker in workers]):
-            if self._crew.wait(any_failed, _LOOK_S):
+            if self._crew.wait(any_failed, time.monotonic() + _LOOK_S):
                 break
             now_s = time.monotonic()
             if now_s - looked_s >= _READ_S:

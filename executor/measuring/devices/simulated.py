@@ -24,15 +24,7 @@ _FOR_EVER: Final = ("simulated", "work_s=1e12")
 
 
 class SimulatedDevice(Device):
-    """The first GPU of an instance.
-
-    Parameters
-    ----------
-    directory : path
-        The state directory of its pool.
-    truth : Instance
-        Its cluster, workloads and slowdowns.
-    """
+    """The first GPU of an instance, whose pool has this state directory."""
 
     def __init__(self, directory: Path, truth: Instance) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -64,17 +56,7 @@ class SimulatedDevice(Device):
 
 
 class SimulatedWorker(Worker):
-    """A workload of an instance: a run of its own each time, whose counter is read.
-
-    Parameters
-    ----------
-    seat, submissions
-        As of a ``Worker``.
-    gpu : str
-        The device.
-    workload : Workload
-        What the instance says of it.
-    """
+    """A workload of an instance: a run of its own each time, whose counter is read."""
 
     def __init__(self, seat: Seat, submissions: Submissions, gpu: str, workload: Workload) -> None:
         super().__init__(seat, submissions)

@@ -300,7 +300,7 @@ def test_workers_end_when_whoever_started_them_has_gone(device, tmp_path):
     with Crew(device, worker_command(of), HASTY) as crew:
         (worker,) = crew.take([Seat("spin", "mps")], time.monotonic() + LIMIT_S)
         worker.forget()
-        crew.wait(lambda: worker.submission.over, LIMIT_S)
+        crew.wait(lambda: worker.submission.over, time.monotonic() + LIMIT_S)
         assert worker.submission.status == 0
 
 
