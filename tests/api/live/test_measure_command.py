@@ -156,7 +156,8 @@ def test_nothing_is_lost_and_nothing_measured_twice_after_a_sigkill(campaign):
     wait_until(lambda: not workers(campaign))
     assert main(command(campaign)) == 0
     assert lines(campaign)[: len(kept)] == kept
-    keys = [one.key for one in read_ledger(campaign.parent / "out").results]
+    # A busy machine may make a window fail, which is then tried again.
+    keys = [one.key for one in read_ledger(campaign.parent / "out").results if one.sound]
     assert len(keys) == len(set(keys)) == 8
 
 
