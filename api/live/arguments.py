@@ -146,7 +146,8 @@ def _measure(measure: argparse.ArgumentParser) -> None:
         metavar="DEVICE",
         type=_device,
         default="gpu",
-        help="gpu (the first), gpu:UUID, or cpu (one core as a stand-in) (default: gpu)",
+        help="gpu (the first), gpu:UUID, cpu (one core as a stand-in), or simulated:INSTANCE (its "
+        "first GPU, as its slowdowns say) (default: gpu)",
     )
     measure.add_argument(
         "--python",
@@ -444,9 +445,11 @@ def _changes(text: str) -> tuple[tuple[str, float], ...]:
 
 
 def _device(text: str) -> str:
-    kind, colon, uuid = text.partition(":")
-    if text != "cpu" and (kind != "gpu" or (colon and not uuid)):
-        raise argparse.ArgumentTypeError(f"must be gpu, gpu:UUID or cpu, got {text!r}")
+    kind, colon, which = text.partition(":")
+    named = bool(which) if colon else kind == "gpu"
+    if text != "cpu" and not (named and kind in ("gpu", "simulated")):
+        rule = f"must be gpu, gpu:UUID, cpu or simulated:INSTANCE, got {text!r}"
+        raise argparse.ArgumentTypeError(rule)
     return text
 
 

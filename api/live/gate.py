@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 
 from dovetail.executor.live.doctor.jobs_python import NoPythonError, libraries_of
 from dovetail.executor.live.mps.manager import MpsManager
 from dovetail.executor.live.nvml import Gpu, Nvml
+from dovetail.executor.live.pools.gpu import GpuPool, device_id
+from dovetail.executor.live.pools.submissions import Submissions
 from dovetail.executor.live.split_measuring import (
     CANDIDATES,
     EVERY_SHARE,
-    Measuring,
+    Probe,
     count_sms,
     measure_shares,
 )
 from dovetail.executor.live.splits import (
-    WHOLE,
     SplitEvidence,
     SplitKey,
     Splits,
+    keep_splits,
     read_splits,
-    write_splits,
 )
 from dovetail.instances.errors import UnsupportedError
 
@@ -38,7 +37,7 @@ def measure(directory: Path, mps: MpsManager, python: str, options: Namespace) -
     Parameters
     ----------
     directory : Path
-        The state directory: ``splits.json`` is kept there.
+        The state directory: its repository keeps what is found.
     mps : MpsManager
         Of the service's directory.
     python : str
@@ -54,37 +53,18 @@ def measure(directory: Path, mps: MpsManager, python: str, options: Namespace) -
     why_not = mps.why_not()
     if why_not is not None:
         raise UnsupportedError(f"shares cannot be measured: {why_not}")
-    with closing(mps), Nvml() as nvml:
-        driver = nvml.driver()
-        keeper = _Keeper(directory)
+    with Nvml() as nvml:
         for gpu in _one_of_each(nvml):
             _refuse_busy(nvml, gpu)
-            measuring = Measuring(
-                gpu.name,
-                driver,
-                gpu.sms,
-                python,
-                partial(_client, mps, gpu),
-                partial(mps.terminate, gpu.uuid),
-            )
-            if options.sms:
-                _count(measuring, options.shares or EVERY_SHARE, keeper)
-            if options.splits:
-                _compare(measuring, options.shares or CANDIDATES, keeper, again=options.again)
-
-
-class _Keeper:
-    """Keeps what is measured in the file of evidence, as soon as it is there."""
-
-    def __init__(self, directory: Path) -> None:
-        self._path = directory / "splits.json"
-        self.splits = read_splits(self._path)
-
-    def keep(self, splits: Splits) -> None:
-        """Replace what is kept."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        write_splits(splits, self._path)
-        self.splits = splits
+            # Of its own, as a service that runs here keeps the runs in its directory.
+            pool = GpuPool(directory / "probes", Nvml(), mps, Splits(), (gpu.uuid,))
+            with Submissions(pool) as submissions:
+                facts = (gpu.name, nvml.driver(), gpu.sms, python)
+                probe = Probe(*facts, submissions, device_id(gpu))
+                if options.sms:
+                    _count(probe, options.shares or EVERY_SHARE, directory)
+                if options.splits:
+                    _compare(probe, options.shares or CANDIDATES, directory, again=options.again)
 
 
 def _one_of_each(nvml: Nvml) -> Iterator[Gpu]:
@@ -99,45 +79,39 @@ def _refuse_busy(nvml: Nvml, gpu: Gpu) -> None:
         raise UnsupportedError(f"{gpu.uuid[:12]} is in use (pid {told}): drain it and try again")
 
 
-def _client(mps: MpsManager, gpu: Gpu, share: int) -> dict[str, str]:
-    """Return the environment of an MPS client on a GPU."""
-    cap = share if share < WHOLE else None
-    return mps.environment(gpu.uuid, os.geteuid(), cap, None, latency=False)
-
-
-def _count(measuring: Measuring, shares: Sequence[int], keeper: _Keeper) -> None:
+def _count(probe: Probe, shares: Sequence[int], directory: Path) -> None:
     began = time.monotonic()
-    with closing(count_sms(measuring, shares)) as counts:
+    with closing(count_sms(probe, shares)) as counts:
         for count in counts:
-            keeper.keep(keeper.splits.with_sms(count))
+            keep_splits(directory, count)
     told = f"{len(shares)} shares counted in {time.monotonic() - began:.0f} s"
-    print(f"{measuring.gpu_model}: the SMs of {told}", file=sys.stderr)
+    print(f"{probe.gpu_model}: the SMs of {told}", file=sys.stderr)
 
 
-def _compare(measuring: Measuring, shares: Sequence[int], keeper: _Keeper, *, again: bool) -> None:
+def _compare(probe: Probe, shares: Sequence[int], directory: Path, *, again: bool) -> None:
     """Compare products at each share that was not measured before, or at all of them."""
-    known = frozenset() if again else _measured(measuring, keeper.splits)
+    known = frozenset() if again else _measured(probe, read_splits(directory))
     left = [share for share in shares if share not in known]
     if len(left) < len(shares):
         told = f"{len(shares) - len(left)} of {len(shares)} shares were measured before"
-        print(f"{measuring.gpu_model}: {told} (--again: measure them anew)", file=sys.stderr)
+        print(f"{probe.gpu_model}: {told} (--again: measure them anew)", file=sys.stderr)
     began = time.monotonic()
-    with closing(measure_shares(measuring, left)) as found:
+    with closing(measure_shares(probe, left)) as found:
         for done, evidence in enumerate(found, 1):
-            keeper.keep(keeper.splits.with_evidence(evidence))
+            keep_splits(directory, evidence)
             rest_s = (time.monotonic() - began) / done * (len(left) - done)
             print(f"{_told(evidence)} ({_progress(done, len(left), rest_s)})", file=sys.stderr)
 
 
-def _measured(measuring: Measuring, splits: Splits) -> frozenset[int]:
+def _measured(probe: Probe, splits: Splits) -> frozenset[int]:
     """Return the shares that were measured with the cuBLAS that the Python would bring."""
     try:
-        cublas = libraries_of(measuring.python).cublas
+        cublas = libraries_of(probe.python).cublas
     except NoPythonError:
         return frozenset()
     if cublas is None:
         return frozenset()
-    return splits.measured(SplitKey(measuring.gpu_model, measuring.driver, cublas))
+    return splits.measured(SplitKey(probe.gpu_model, probe.driver, cublas))
 
 
 def _told(evidence: SplitEvidence) -> str:

@@ -10,37 +10,44 @@ import sys
 import time
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Final
 
 from rich.console import Console, Group, RenderableType
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
 from dovetail import __version__
 from dovetail.cli import INTERRUPTED
+from dovetail.commands import instance_named
+from dovetail.executor.live.doctor.jobs_python import (
+    NO_LIBRARIES,
+    Libraries,
+    NoPythonError,
+    libraries_of,
+)
 from dovetail.executor.live.nvml import Gpu, Nvml, NvmlError
 from dovetail.executor.live.splits import read_splits
 from dovetail.executor.measuring.campaign import Campaign, OwnWorkload, Stage, read_campaign
 from dovetail.executor.measuring.crew import Crew
 from dovetail.executor.measuring.devices.cpu import CpuDevice
-from dovetail.executor.measuring.devices.device import Device, worker_environment
-from dovetail.executor.measuring.devices.gpu import GpuDevice, campaign_mps, mps_trial
+from dovetail.executor.measuring.devices.device import Device
+from dovetail.executor.measuring.devices.gpu import GpuDevice, campaign_mps
+from dovetail.executor.measuring.devices.simulated import SimulatedDevice
 from dovetail.executor.measuring.experiments import experiments, remaining, seconds_left
 from dovetail.executor.measuring.ledger import (
-    LEDGER,
     Ledger,
     fingerprint,
+    has_ledger,
     read_ledger,
     settled,
     today,
 )
 from dovetail.executor.measuring.outcome import write_tables
-from dovetail.executor.measuring.python import Versions, versions_of
 from dovetail.executor.measuring.records import Experiment, Machine, Result, Seat
 from dovetail.executor.measuring.runner import Runner
 from dovetail.executor.measuring.summary import summary
@@ -48,6 +55,7 @@ from dovetail.executor.measuring.workloads import BUILT_IN, WORKER
 from dovetail.instances._record import listed, shown
 from dovetail.instances.errors import InputError, UnsupportedError, source_name
 from dovetail.instances.files import write_data
+from dovetail.instances.instance import Instance
 from dovetail.live.campaign_tables import STAND_IN_WORDS, campaign_view
 from dovetail.live.durations import lasting
 from dovetail.live.places import default_directory
@@ -67,21 +75,23 @@ _NO_GPU: Final = "dovetail doctor tells what is lacking; --device cpu tries a ca
 def measure(options: Namespace) -> int:
     """Carry out what is left of a campaign; the exit status is 0 where nothing is, else 3."""
     begun_s = time.monotonic()
-    campaign = _checked(read_campaign(options.campaign), options.campaign)
+    truth = _truth(options.device)
+    campaign = _checked(read_campaign(options.campaign), options.campaign, truth)
     folder = Path(os.path.realpath(options.output or Path(options.campaign).stem))
     with _ended_by_signals(), ExitStack() as leaving:
-        device, versions = _opened(options, campaign, folder, leaving)
         if options.dry_run:
+            device, _ = _opened(options, campaign, folder, truth, leaving)
             _tell_plan(options, campaign, folder, device)
             return 0
+        leaving.callback(_remove_empty, folder)
+        # Nobody else's workers are in a folder that is ours.
+        ledger = leaving.enter_context(Ledger(folder))
+        device, versions = _opened(options, campaign, folder, truth, leaving)
         _warn_of_size(options, campaign)
-        machine = _machine(campaign, device, versions)
-        ledger = leaving.enter_context(Ledger(folder, machine, campaign))
+        ledger.begin(_machine(campaign, device, versions), campaign)
         leaving.callback(write_tables, folder)
         audience = leaving.enter_context(_audience(options))
-        logs = folder / "logs"
-        logs.mkdir(exist_ok=True)
-        crew = Crew(device, _commands(options, campaign), logs)
+        crew = Crew(device, _commands(options, campaign))
         leaving.enter_context(crew)
         leaving.callback(_undisturbed)
         until_s = _until(begun_s, options.minutes)
@@ -112,8 +122,20 @@ def _until(begun_s: float, minutes: float | None) -> float:
 # What is measured, where and by whom.
 
 
-def _checked(campaign: Campaign, path: str) -> Campaign:
-    for at, name in enumerate(campaign.workloads):
+def _truth(device: str) -> Instance | None:
+    """Return the instance that is simulated; None where nothing is."""
+    kind, _, source = device.partition(":")
+    return instance_named(source) if kind == "simulated" else None
+
+
+def _checked(campaign: Campaign, path: str, truth: Instance | None) -> Campaign:
+    for at, (name, plain) in enumerate(zip(campaign.workloads, campaign.names, strict=True)):
+        if truth is not None:
+            if plain not in truth.workloads:
+                known = listed(list(truth.workloads))
+                rule = f"must be one of the instance's ({known}), got {shown(plain)}"
+                raise InputError(rule, f"workloads[{at}]", source_name(path))
+            continue
         if isinstance(name, str) and name not in BUILT_IN:
             rule = f"must be one of {listed(BUILT_IN, 20)}, or have a program, got {shown(name)}"
             raise InputError(rule, f"workloads[{at}]", source_name(path))
@@ -124,45 +146,54 @@ def _checked(campaign: Campaign, path: str) -> Campaign:
 
 
 def _opened(
-    options: Namespace, campaign: Campaign, folder: Path, leaving: ExitStack
-) -> tuple[Device, Versions]:
+    options: Namespace,
+    campaign: Campaign,
+    folder: Path,
+    truth: Instance | None,
+    leaving: ExitStack,
+) -> tuple[Device, Libraries]:
     """Open the device that is asked for; it is closed when the stack is left."""
+    directory = folder / "pool"
+    leaving.callback(_remove_empty, directory / "runs", directory)
+    if options.dry_run:
+        directory = Path(leaving.enter_context(TemporaryDirectory(prefix="dovetail-")))
     kind, _, uuid = options.device.partition(":")
     python = options.python or sys.executable
-    if kind == "cpu":
-        versions = _asked(python, worker_environment(str(folder), {}))
+    device: Device
+    if truth is not None:
+        device, versions = SimulatedDevice(directory, truth), NO_LIBRARIES
+    elif kind == "cpu":
+        versions = _asked(python)
         _need_torch(versions, python, campaign, on_gpu=False)
-        device: Device = CpuDevice(str(folder))
+        device = CpuDevice(directory)
     else:
-        device, versions = _open_gpu(options, campaign, folder, uuid)
+        device, versions = _open_gpu(options, campaign, directory, uuid)
     leaving.callback(device.close)
     return device, versions
 
 
 def _open_gpu(
-    options: Namespace, campaign: Campaign, folder: Path, uuid: str
-) -> tuple[GpuDevice, Versions]:
+    options: Namespace, campaign: Campaign, directory: Path, uuid: str
+) -> tuple[GpuDevice, Libraries]:
     python = options.python or sys.executable
-    directory = Path(options.directory) if options.directory else default_directory()
-    splits = read_splits(directory / "splits.json")
+    known = Path(options.directory) if options.directory else default_directory()
+    splits = read_splits(known)
     nvml = _open_nvml()
     try:
-        gpu, mps = _chosen(nvml.gpus(), uuid), campaign_mps(str(folder))
-        environment = worker_environment(str(folder), mps.without_mps(gpu.uuid))
-        versions = _asked(python, environment)
+        gpu, mps = _chosen(nvml.gpus(), uuid), campaign_mps(str(directory))
+        versions = _asked(python)
         _need_torch(versions, python, campaign, on_gpu=True)
-        trial = mps_trial(gpu, nvml.driver(), mps)
-        return GpuDevice(str(folder), gpu, nvml, mps, splits, versions.cublas, trial), versions
+        return GpuDevice(directory, gpu, nvml, mps, splits, versions.cublas), versions
     except BaseException:
         nvml.close()
         raise
 
 
-def _asked(python: str, environment: Mapping[str, str]) -> Versions:
-    """Ask a Python for its versions, and say so on a terminal: importing PyTorch takes seconds."""
-    told = Console(stderr=True)
-    with told.status(f"asking {escape(python)} for PyTorch") if told.is_terminal else nullcontext():
-        return versions_of(python, environment)
+def _asked(python: str) -> Libraries:
+    try:
+        return libraries_of(python)
+    except NoPythonError as error:
+        raise InputError(str(error), "--python") from None
 
 
 def _open_nvml() -> Nvml:
@@ -182,7 +213,7 @@ def _chosen(gpus: Sequence[Gpu], uuid: str) -> Gpu:
     return found[0]
 
 
-def _need_torch(versions: Versions, python: str, campaign: Campaign, *, on_gpu: bool) -> None:
+def _need_torch(versions: Libraries, python: str, campaign: Campaign, *, on_gpu: bool) -> None:
     needed = on_gpu or any(isinstance(one, str) for one in campaign.workloads)
     if needed and versions.torch is None:
         raise UnsupportedError(
@@ -191,19 +222,13 @@ def _need_torch(versions: Versions, python: str, campaign: Campaign, *, on_gpu: 
         )
 
 
-def _machine(campaign: Campaign, device: Device, versions: Versions) -> Machine:
-    facts = device.facts
+def _machine(campaign: Campaign, device: Device, versions: Libraries) -> Machine:
     return Machine(
+        **device.facts.model_dump(),
         campaign=campaign.name,
         fingerprint=fingerprint(campaign),
-        gpu_model=facts.gpu_model,
-        stand_in=facts.stand_in,
-        uuid=facts.uuid,
-        driver=facts.driver,
         cublas=versions.cublas,
         torch=versions.torch,
-        sms=facts.sms,
-        memory_mib=facts.memory_mib,
         host_cores=len(os.sched_getaffinity(0)),
         dovetail=__version__,
         date=today(),
@@ -245,6 +270,13 @@ def _ended_by_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def _remove_empty(*folders: Path) -> None:
+    """Remove folders in which nothing was left, no log of a worker say."""
+    for folder in folders:
+        with suppress(OSError):
+            folder.rmdir()
+
+
 def _interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
@@ -259,7 +291,7 @@ def _undisturbed() -> None:
 
 
 def _tell_plan(options: Namespace, campaign: Campaign, folder: Path, device: Device) -> None:
-    done = settled(read_ledger(folder).results) if (folder / LEDGER).exists() else frozenset()
+    done = settled(read_ledger(folder).results) if has_ledger(folder) else frozenset()
     left = remaining(campaign, done)
     refused = {one.key: why for one in left if (why := _why_not(device, one))}
     if options.json:

@@ -53,7 +53,7 @@ def _gpu(rest: str, directory: Path, _: float) -> NodePool:
     except NvmlError as error:
         told = f"{error} (dovetail doctor tells more; without a GPU: --pool cpu)"
         raise UnsupportedError(told) from None
-    return GpuPool(directory, nvml, mps, read_splits(directory / "splits.json"), only)
+    return GpuPool(directory, nvml, mps, read_splits(directory), only)
 
 
 def _cpu(rest: str, directory: Path, _: float) -> NodePool:

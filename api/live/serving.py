@@ -21,7 +21,7 @@ from dovetail.executor.live.pools.pool import SAMPLE_S, NodePool, told_awaited
 from dovetail.executor.live.service import Service
 from dovetail.executor.live.small_files import write_kept
 from dovetail.executor.live.watch import WatchOptions
-from dovetail.instances.datasets import Repository
+from dovetail.instances.datasets import REPOSITORY, Repository
 from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.instances.files import write_data
 from dovetail.live.places import SERVICE_FILE, default_directory, default_socket
@@ -50,7 +50,7 @@ def serve(options: Namespace) -> int:
         service = Service(
             journal,
             pool,
-            Repository(directory / "repository.db"),
+            Repository(directory / REPOSITORY),
             options.policy,
             model=_model(options.model),
             watching=watching,

@@ -120,14 +120,14 @@ class Report:
 
     def shares(self) -> Lines:
         """Yield the table of SMs and the verdict of the split gate."""
-        path = self.out / "splits.json"
-        if not path.exists():
+        evidence = read_splits(self.out).evidence
+        if not evidence:
             return
         yield "## Shares: SMs and the split gate"
         yield ""
         rows = [
             (f"{one.share} %", str(one.sms), "right" if one.passed else "WRONG", one.cublas)
-            for one in sorted(read_splits(path).evidence, key=lambda one: one.share)
+            for one in sorted(evidence, key=lambda one: one.share)
         ]
         yield from _table(("share", "SMs seen", "products", "cuBLAS"), rows)
 

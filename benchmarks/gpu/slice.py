@@ -259,11 +259,12 @@ class Slice:
 
     def _gather(self) -> None:
         """Move what workers said last into the log: results come back as few files."""
-        logs = self._out / "logs"
         with self._log.open("a", encoding="utf-8") as log:
-            for each in sorted(logs.glob("*")):
-                log.write(f"== {each.name}\n{each.read_text(errors='replace')[-MOST_SAID:]}\n")
-        shutil.rmtree(logs, ignore_errors=True)
+            for run in sorted(self._out.glob("p*/runs/*")):
+                said = (run / "rank0" / "log").read_text(errors="replace")[-MOST_SAID:]
+                log.write(f"== {run.name}\n{said}\n")
+        for pool in ("pool", "probes"):
+            shutil.rmtree(self._out / pool, ignore_errors=True)
 
     def _awaited(self, process: subprocess.Popen[bytes], most_s: float) -> int | None:
         """Wait for a command; at the end of the time ask it to stop, as Ctrl-C does."""

@@ -72,6 +72,7 @@ def solo_profile(
         power_w=fmean(powers) if powers else None,
         memory_mib=memory_mib,
         latency_p99_s=latency_p99_s,
+        driver=_driver(readings),
         source=_source([rate], readings),
         date=moment(at_s),
     )
@@ -107,6 +108,7 @@ def measurement(
         slowdown=slowed and tuple(_between(_LEAST_SLOWDOWN, s.slowdown, _MOST) for s in slowed),
         p99=slowed and tuple(s.p99 and _between(_LEAST_SLOWDOWN, s.p99, _MOST) for s in slowed),
         power_w=power_w(readings),
+        driver=_driver(readings),
         source=_source([s.rate for s in slowed], readings) if slowed else "live; stood still",
         date=moment(at_s),
     )
@@ -143,6 +145,10 @@ def _metric(metrics: Mapping[str, float], name: str) -> float | None:
 
 def _between(least: float, value: float, most: float) -> float:
     return min(max(value, least), most)
+
+
+def _driver(readings: Sequence[Usage]) -> str | None:
+    return next((reading.driver for reading in readings), None)
 
 
 def _source(rates: Sequence[Rate], readings: Sequence[Usage]) -> str:

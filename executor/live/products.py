@@ -7,8 +7,8 @@ A program of its own that needs PyTorch only: it runs under whatever Python and 
 It prints one line of JSON: the SMs that this client sees, whether it is a client of MPS at all,
 the version of cuBLAS, and of every product how far its worst element is off, as a part of what
 rounding may cause. ``cpu`` tries the program itself without a GPU, ``small`` with small products.
-``wait`` draws the factors and computes the references, which needs no GPU, and goes on when a line
-comes in: so one share's program gets ready while another's has the GPU.
+``wait`` draws the factors and computes the references, which needs no GPU, and goes on once no
+other such program is on a GPU of this machine: so one gets ready while another has it.
 
 Factors lie in [0.5, 1.5), so that an element that was not written (the output is filled with NaN
 before) or not summed to the end is off by far more than rounding: four units in the last place
@@ -16,7 +16,9 @@ of the output, which leaves room for partial sums that are rounded to half preci
 """
 
 import ctypes
+import fcntl
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -131,14 +133,14 @@ def measure(device: str, shapes: Sequence[Shape], ready: Callable[[], object]) -
     }
 
 
-def told_to_go() -> None:
-    """Wait for a line; where none will come, nobody wants to know any more."""
-    if not sys.stdin.readline():
-        sys.exit("nobody waits for this")
+def alone() -> None:
+    """Wait until no other such program is on a GPU, and keep others away until this one ends."""
+    # Never closed: the kernel opens the lock when the process has gone.
+    fcntl.flock(os.open(__file__, os.O_RDONLY), fcntl.LOCK_EX)
 
 
 if __name__ == "__main__":
     where = sys.argv[1] if len(sys.argv) > 1 else "cuda"
     asked = set(sys.argv[2:])
-    waiting: Callable[[], object] = told_to_go if "wait" in asked else str
+    waiting: Callable[[], object] = alone if "wait" in asked else str
     print(json.dumps(measure(where, SMALL if "small" in asked else SHAPES, waiting)))

@@ -1,22 +1,22 @@
 """Measure what the split gate asks for: run ``products.py`` as an MPS client at every share.
 
-The program of the next share gets ready (it imports PyTorch, draws factors, computes references)
-while that of this one has the GPU. Only one at a time has anything there.
+Each is a submission to a pool. While the program of one share has the GPU, that of the next gets
+ready (it imports PyTorch, draws factors, computes references); a lock lets one at a time go on.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
-from collections.abc import Callable, Generator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+import time
+from collections.abc import Generator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from dovetail.executor.live.jobs import Seat
+from dovetail.executor.live.pools.submissions import Submission, Submissions
 from dovetail.executor.live.splits import WHOLE, SmCount, SplitEvidence
 from dovetail.instances.errors import DovetailError
 
@@ -34,6 +34,9 @@ EVERY_SHARE: Final = tuple(range(1, WHOLE + 1))
 
 _PATIENCE_S: Final = 300.0
 _COUNT_PATIENCE_S: Final = 60.0
+_AHEAD: Final = 2
+"""Programs that compare products at a time: one has the GPU, another gets ready."""
+
 _COUNTERS: Final = 4
 """Programs that count SMs at a time: they are small, and most of their time is CUDA's start."""
 
@@ -42,11 +45,7 @@ class GateError(DovetailError):
     """A share could not be measured; nothing is known of it."""
 
 
-def _nothing(pid: int) -> None:
-    """Do what has to be done for a process without MPS."""
-
-
-class Measuring(NamedTuple):
+class Probe(NamedTuple):
     """Where shares are measured.
 
     Attributes
@@ -57,23 +56,21 @@ class Measuring(NamedTuple):
         SMs of the whole GPU, where that is known.
     python : str
         A Python with the PyTorch that jobs use.
-    environment : callable
-        From a share to the environment of an MPS client with that cap.
-    terminate : callable
-        Ends the GPU work of a process, as has to be done before it is killed.
+    submissions : Submissions
+        The way to the GPU's pool, in which clients meet MPS.
+    gpu : str
+        The GPU's id in this pool.
     """
 
     gpu_model: str
     driver: str
     sms: int | None
     python: str
-    environment: Callable[[int], Mapping[str, str]]
-    terminate: Callable[[int], object] = _nothing
+    submissions: Submissions
+    gpu: str
 
 
-def measure_shares(
-    measuring: Measuring, shares: Sequence[int]
-) -> Generator[SplitEvidence, None, None]:
+def measure_shares(probe: Probe, shares: Sequence[int]) -> Generator[SplitEvidence, None, None]:
     """Measure shares one after the other; each result can be kept as soon as it is there.
 
     Raises
@@ -81,17 +78,12 @@ def measure_shares(
     GateError
         When the program cannot run or says what cannot be.
     """
-    command = [measuring.python, "-I", str(PROGRAM), "cuda", "wait"]
-    with ExitStack() as running:
-        following: _Run | None = None
-        for place, share in enumerate(shares):
-            run = following or _Run.begun(command, measuring, share, running)
-            if place + 1 < len(shares):
-                following = _Run.begun(command, measuring, shares[place + 1], running)
-            yield _evidence(measuring, share, run.told(_PATIENCE_S))
+    command = (probe.python, "-I", str(PROGRAM), "cuda", "wait")
+    for share, told in _answers(probe, command, shares, _AHEAD, _PATIENCE_S):
+        yield _evidence(probe, share, told)
 
 
-def count_sms(measuring: Measuring, shares: Sequence[int]) -> Generator[SmCount, None, None]:
+def count_sms(probe: Probe, shares: Sequence[int]) -> Generator[SmCount, None, None]:
     """Count the SMs that a client sees at each share; nothing is computed there.
 
     Raises
@@ -99,70 +91,46 @@ def count_sms(measuring: Measuring, shares: Sequence[int]) -> Generator[SmCount,
     GateError
         When the program cannot run or says what cannot be.
     """
-    command = [sys.executable, "-I", "-S", str(COUNTER)]
-
-    def counted(share: int) -> SmCount:
-        with ExitStack() as running:
-            run = _Run.begun(command, measuring, share, running)
-            return _count(measuring, share, run.told(_COUNT_PATIENCE_S))
-
-    with ThreadPoolExecutor(_COUNTERS) as counters:
-        yield from counters.map(counted, shares)
+    command = (sys.executable, "-I", "-S", str(COUNTER))
+    for share, told in _answers(probe, command, shares, _COUNTERS, _COUNT_PATIENCE_S):
+        yield _count(probe, share, told)
 
 
-class _Run(NamedTuple):
-    """A program at a share; it has nothing on the GPU before it is asked."""
-
-    program: str
-    process: subprocess.Popen[str]
-
-    @classmethod
-    def begun(
-        cls, command: Sequence[str], measuring: Measuring, share: int, running: ExitStack
-    ) -> _Run:
-        """Begin one; it is gone when ``running`` ends."""
-        environment = {**os.environ, **measuring.environment(share)}
-        try:
-            process = subprocess.Popen(
-                command,
-                env=environment,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                errors="replace",
-                start_new_session=True,  # Ctrl-C must not hit it while it computes under MPS
-            )
-        except OSError as error:
-            raise GateError(f"{command[0]} cannot be run: {error.strerror}") from None
-        running.callback(_end, process, measuring.terminate)
-        return cls(command[0], process)
-
-    def told(self, within_s: float) -> dict[str, object]:
-        """Let it use the GPU, and return what it prints."""
-        try:
-            out, trouble = self.process.communicate("go\n", within_s)
-        except subprocess.TimeoutExpired:
-            raise GateError(f"{self.program} did not end within {within_s:.0f} s") from None
-        if self.process.returncode:
-            status = f"status {self.process.returncode}"
-            last = (trouble.strip().splitlines() or [status])[-1]
-            raise GateError(f"{self.program} could not compute: {last}")
-        try:
-            told = json.loads(out)
-        except ValueError:
-            raise GateError(f"{self.program} printed what is no JSON: {out[:60]!r}") from None
-        if not isinstance(told, dict):
-            raise GateError(f"{self.program} printed no mapping: {out[:60]!r}")
-        return told
+def _answers(
+    probe: Probe, command: Sequence[str], shares: Sequence[int], at_once: int, within_s: float
+) -> Generator[tuple[int, Mapping[str, object]], None, None]:
+    """Run a program at each share, some at once, and yield what each has printed, in order."""
+    way, running = probe.submissions, list[Submission]()
+    try:
+        for place, share in enumerate(shares):
+            for following in shares[place + len(running) : place + at_once]:
+                cap = None if following == WHOLE else following
+                running.append(way.submit(command, Seat(gpu=probe.gpu, share=cap)))
+            first = running[0]
+            if not way.wait(partial(_is_over, first), time.monotonic() + within_s):
+                raise GateError(f"{command[0]} did not end within {within_s:.0f} s")
+            yield share, _answer(way, first, command[0])
+            way.end([running.pop(0)], 0.0)
+    finally:
+        way.end(running, 0.0)
 
 
-def _end(process: subprocess.Popen[str], terminate: Callable[[int], object]) -> None:
-    """End a program that has not been asked, or does not answer."""
-    if process.poll() is None:
-        terminate(process.pid)
-        process.kill()
-    process.communicate()
+def _is_over(one: Submission) -> bool:
+    return bool(one.over)
+
+
+def _answer(way: Submissions, one: Submission, program: str) -> Mapping[str, object]:
+    lines = way.last_words(one)
+    if one.status != 0:
+        last = lines[-1] if one.status is not None and one.status > 0 and lines else one.over
+        raise GateError(f"{program} could not compute: {last}")
+    try:
+        told = json.loads(lines[-1] if lines else "")
+    except ValueError:
+        raise GateError(f"{program} printed what is no JSON: {lines[-1:]!r}") from None
+    if not isinstance(told, dict):
+        raise GateError(f"{program} printed no mapping: {lines[-1][:60]!r}")
+    return told
 
 
 def _check_mps(told: Mapping[str, object]) -> None:
@@ -170,17 +138,17 @@ def _check_mps(told: Mapping[str, object]) -> None:
         raise GateError("the program did not reach MPS: what it says, says nothing of a share")
 
 
-def _check_cap(measuring: Measuring, share: int, sms: object) -> None:
-    if measuring.sms is not None and share < WHOLE and sms == measuring.sms:
+def _check_cap(probe: Probe, share: int, sms: object) -> None:
+    if probe.sms is not None and share < WHOLE and sms == probe.sms:
         raise GateError(f"at {share} % the program saw all {sms} SMs: the cap is not kept")
 
 
-def _count(measuring: Measuring, share: int, told: Mapping[str, object]) -> SmCount:
+def _count(probe: Probe, share: int, told: Mapping[str, object]) -> SmCount:
     _check_mps(told)
     return SmCount.from_data(
         {
-            "gpu_model": measuring.gpu_model,
-            "driver": measuring.driver,
+            "gpu_model": probe.gpu_model,
+            "driver": probe.driver,
             "share": share,
             "sms": told.get("sms"),
             "date": _now(),
@@ -189,17 +157,17 @@ def _count(measuring: Measuring, share: int, told: Mapping[str, object]) -> SmCo
     )
 
 
-def _evidence(measuring: Measuring, share: int, told: Mapping[str, object]) -> SplitEvidence:
+def _evidence(probe: Probe, share: int, told: Mapping[str, object]) -> SplitEvidence:
     if told.get("cublas") is None or told.get("sms") is None:
         raise GateError("the program saw no GPU, or its PyTorch uses no cuBLAS")
     _check_mps(told)
-    _check_cap(measuring, share, told["sms"])
+    _check_cap(probe, share, told["sms"])
     products = told.get("products")
     fields = ("kind", "dtype", "m", "n", "k", "error")
     return SplitEvidence.from_data(
         {
-            "gpu_model": measuring.gpu_model,
-            "driver": measuring.driver,
+            "gpu_model": probe.gpu_model,
+            "driver": probe.driver,
             "cublas": told["cublas"],
             "share": share,
             "sms": told["sms"],

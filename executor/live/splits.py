@@ -16,13 +16,14 @@ from typing import Annotated, Final, Literal, NamedTuple
 from pydantic import Field
 
 from dovetail.instances._record import Count, Name, NonNegative, Record, Share, listed
+from dovetail.instances.datasets import REPOSITORY, Evidence, Repository
 from dovetail.instances.datasets.records import Date
 from dovetail.instances.errors import InputError, source_name
-from dovetail.instances.files import read_data, write_data
+from dovetail.instances.files import read_data
 
 SPLITS_FORMAT: Final = "dovetail-splits/1"
+_KINDS: Final = ("split", "sm-count")
 WHOLE: Final = 100
-HALF: Final = 50
 _REPORTED_LEAST: Final = 8
 
 
@@ -152,32 +153,44 @@ class Splits(Record):
         counted = [one for one in self.sms if (one.gpu_model, one.driver) == where]
         return measured | {one.share: one.sms for one in counted}
 
-    def with_sms(self, *counts: SmCount) -> Splits:
-        """Return the same with counts of SMs; a share that was counted before is replaced."""
-        places = {(one.gpu_model, one.driver, one.share): one for one in (*self.sms, *counts)}
-        return self.replace(sms=tuple(places.values()))
 
-    def with_evidence(self, *evidence: SplitEvidence) -> Splits:
-        """Return the same with more evidence."""
-        return self.replace(evidence=(*self.evidence, *evidence))
+def read_splits(directory: Path) -> Splits:
+    """Read what is known of shares from a state directory; where there is nothing, nothing is.
 
-
-def read_splits(path: Path) -> Splits:
-    """Read the file of evidence; where there is none, nothing is known.
+    It is evidence in the directory's repository. What Dovetail 0.1 has kept in ``splits.json``
+    counts, too, as older.
 
     Raises
     ------
     InputError
         When it cannot be read or breaks a rule.
     """
-    if not path.exists():
-        return Splits()
+    old, repository = directory / "splits.json", Repository(directory / REPOSITORY)
+    known = _old_splits(old) if old.exists() else Splits()
+    if not repository.path.exists():
+        return known
+    found = repository.evidence(*_KINDS)
+    splits = [SplitEvidence.from_data(one.content) for one in found if one.kind == "split"]
+    counts = [SmCount.from_data(one.content) for one in found if one.kind == "sm-count"]
+    return Splits(evidence=(*known.evidence, *splits), sms=(*known.sms, *counts))
+
+
+def keep_splits(directory: Path, found: SplitEvidence | SmCount) -> None:
+    """Add what was found of a share to the repository of a state directory.
+
+    Raises
+    ------
+    InputError
+        When it cannot be written.
+    """
+    cublas = found.cublas if isinstance(found, SplitEvidence) else None
+    kind = "sm-count" if cublas is None else "split"
+    one = Evidence(kind, found.gpu_model, found.driver, cublas, found.date, found.to_data())
+    Repository(directory / REPOSITORY).record([one])
+
+
+def _old_splits(path: Path) -> Splits:
     data = read_data(path)
     if not isinstance(data, dict) or data.get("format") != SPLITS_FORMAT:
         raise InputError(f"must be a file of the format {SPLITS_FORMAT}", "", source_name(path))
     return Splits.from_data(data, source_name(path))
-
-
-def write_splits(splits: Splits, path: Path) -> None:
-    """Write the file of evidence, whole or not at all."""
-    write_data(splits.to_data(), path)

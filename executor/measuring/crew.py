@@ -8,13 +8,10 @@ Workers of both ways of sharing are never there at once.
 from __future__ import annotations
 
 import os
-import signal
-import threading
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from dovetail.executor.measuring.devices.device import Device
@@ -24,9 +21,6 @@ from dovetail.instances.errors import DovetailError
 
 SPARE_MIB: Final = 512.0
 """Device memory that is left free beside what a worker was seen to need."""
-
-_LOOK_S: Final = 0.2
-_SIGNAL_S: Final = 1.0
 
 
 class Limits(NamedTuple):
@@ -59,9 +53,6 @@ class Crew:
         Where they work.
     command : callable
         From a seat to the command of its worker.
-    logs : path
-        Folder of what workers write to standard error; those of workers that did well are
-        removed.
     limits : Limits
         How many and how long.
 
@@ -75,16 +66,14 @@ class Crew:
         self,
         device: Device,
         command: Callable[[Seat], Sequence[str]],
-        logs: Path,
         limits: Limits = Limits(),  # noqa: B008 (a constant)
     ) -> None:
-        self._device, self._command, self._logs, self._limits = device, command, logs, limits
-        self._changed = threading.Condition()
+        self._device, self._command, self._limits = device, command, limits
+        # In a short place of our own, as names of sockets are short.
+        self._sockets = tempfile.TemporaryDirectory(prefix="dovetail-")
         self._workers: list[Worker] = []
         self._need_mib: dict[str, float] = {}
         self._numbered = 0
-        # Ctrl-C interrupts the main thread, and must not come between a start and its note.
-        self._launching = ThreadPoolExecutor(1, "launching")
         self.longest_start_s = 0.0
 
     def __enter__(self) -> Crew:
@@ -96,7 +85,8 @@ class Crew:
     @property
     def pids(self) -> tuple[int, ...]:
         """The workers' numbers."""
-        return tuple(worker.pid for worker in self._workers)
+        runs = (worker.submission for worker in self._workers)
+        return tuple(run.pid for run in runs if run is not None and run.pid is not None)
 
     def has(self, seats: Sequence[Seat]) -> bool:
         """Tell whether workers for all of these seats are ready."""
@@ -112,7 +102,7 @@ class Crew:
                 left[worker.seat] -= 1
             else:
                 beyond.append(worker)
-        self._end(beyond)
+        self.dismiss(beyond)
 
     def prepare(self, wanted: Counter[Seat], until_s: float) -> None:
         """Start what is wanted and has room; whoever fails is told by ``take``.
@@ -129,7 +119,7 @@ class Crew:
             self._make_room(seat, [one for one in self._workers if one.seat in wanted])
             if not self._has_room(seat) or isinstance(self._begin(seat, until_s), Failure):
                 break
-        self._wait(lambda: not self._starting(), until_s)
+        self.wait(lambda: not self._starting(), until_s)
 
     def take(self, seats: Sequence[Seat], until_s: float) -> tuple[Worker | Failure, ...]:
         """Return a ready worker for each seat, or why there is none.
@@ -144,38 +134,37 @@ class Crew:
         found = self._taken(seats, until_s)
         others = set(self._workers).difference(one for one in found if isinstance(one, Worker))
         if others and any(isinstance(o, Failure) and o.why == "out-of-memory" for o in found):
-            self._end(others)
+            self.dismiss(others)
             found = self._taken(seats, until_s)
         return found
 
-    def dismiss(self, workers: Iterable[Worker]) -> None:
-        """End some."""
-        self._end(workers)
-
-    def wait(self, done: Callable[[], bool], within_s: float) -> bool:
-        """Wait until something holds that workers' events can change."""
-        return self._wait(done, time.monotonic() + within_s)
+    def wait(self, done: Callable[[], bool], until_s: float) -> bool:
+        """Wait until something holds or a moment of the monotonic clock; return whether it does."""
+        met = self._device.submissions.wait(done, until_s)
+        self._learn()
+        return met
 
     def rest(self, workers: Sequence[Worker]) -> None:
         """Stop workers; those that have failed or do not obey are ended."""
         for worker in workers:
             worker.stop()
-        self.wait(lambda: all(w.idle or w.failure() for w in workers), self._limits.obey_s)
-        self._end([worker for worker in workers if not worker.idle])
+        until_s = time.monotonic() + self._limits.obey_s
+        self.wait(lambda: all(w.idle or w.failure() for w in workers), until_s)
+        self.dismiss([worker for worker in workers if not worker.idle])
 
     def clear(self) -> None:
         """End all."""
-        self._end(list(self._workers))
+        self.dismiss(list(self._workers))
 
     def close(self) -> None:
-        """End all, and start none any more."""
-        self._launching.shutdown()
+        """End all, for good."""
         self.clear()
+        self._sockets.cleanup()
 
     # How workers begin.
 
     def _taken(self, seats: Sequence[Seat], until_s: float) -> tuple[Worker | Failure, ...]:
-        self._end([one for one in self._workers if one.failure() is not None])
+        self.dismiss([one for one in self._workers if one.failure() is not None])
         found: list[Worker | Failure] = []
         for seat in seats:
             same = (one for one in self._workers if one.seat == seat and one not in found)
@@ -186,7 +175,7 @@ class Crew:
             else:
                 found.append(worker)
         workers = [one for one in found if isinstance(one, Worker)]
-        self._wait(lambda: not any(map(self._is_coming, workers)), until_s)
+        self.wait(lambda: not any(map(self._is_coming, workers)), until_s)
         return tuple(self._ready(one) if isinstance(one, Worker) else one for one in found)
 
     def _ready(self, worker: Worker) -> Worker | Failure:
@@ -198,23 +187,23 @@ class Crew:
         if failure is None:
             worker.used_s = time.monotonic()
             return worker
-        self._end([worker])
+        self.dismiss([worker])
         return failure
 
     def _begin(self, seat: Seat, until_s: float) -> Worker | Failure:
         """Start a worker, once there are few enough that start."""
-        self._end([worker for worker in self._workers if worker.seat.mode != seat.mode])
-        self._wait(lambda: len(self._starting()) < self._limits.at_once, until_s)
-        return self._launching.submit(self._launch, seat).result()
+        self.dismiss([worker for worker in self._workers if worker.seat.mode != seat.mode])
+        self.wait(lambda: len(self._starting()) < self._limits.at_once, until_s)
+        return self._launch(seat)
 
     def _launch(self, seat: Seat) -> Worker | Failure:
         self._numbered += 1
+        path = os.path.join(self._sockets.name, str(self._numbered))
         try:
-            process = self._device.launch(seat, self._command(seat))
+            self._device.open(seat.mode)
+            worker = self._device.worker(seat, self._command(seat), path)
         except DovetailError as error:
             return Failure("error", str(error))
-        log = self._logs / f"{seat.workload}-{os.getpid()}-{self._numbered}.log"
-        worker = Worker(seat, process, log, self._changed)
         self._workers.append(worker)
         return worker
 
@@ -225,17 +214,6 @@ class Crew:
         """Whether a worker that is not ready may still be: it has not failed, and does not hang."""
         late = time.monotonic() - worker.started_s >= self._limits.ready_s
         return worker.ready is None and not late and worker.failure() is None
-
-    def _wait(self, done: Callable[[], bool], until_s: float) -> bool:
-        """Wait until something holds, and return whether it does."""
-        while not done():
-            left_s = until_s - time.monotonic()
-            if left_s <= 0:
-                return False
-            with self._changed:
-                self._changed.wait(min(left_s, _LOOK_S))
-            self._learn()
-        return True
 
     def _learn(self) -> None:
         for worker in self._workers:
@@ -263,28 +241,15 @@ class Crew:
             idle = [one for one in self._workers if one not in kept]
             if not idle:
                 return
-            self._end([min(idle, key=lambda one: one.used_s)])
+            self.dismiss([min(idle, key=lambda one: one.used_s)])
 
     # How workers end.
 
-    def _end(self, workers: Iterable[Worker]) -> None:
+    def dismiss(self, workers: Iterable[Worker]) -> None:
         """End workers: they are asked, their GPU work is ended, and only then are they killed."""
         ending = list(workers)
+        runs = [worker.submission for worker in ending if worker.submission is not None]
+        self._device.submissions.end(runs, self._limits.obey_s)
         for worker in ending:
-            worker.quit()
-        until_s = time.monotonic() + (self._limits.obey_s if ending else 0.0)
-        for worker in ending:
-            obeyed = worker.ends(until_s - time.monotonic())
-            if not obeyed:
-                self._device.terminate(worker.pid)
-                self._kill(worker)
             self._workers.remove(worker)
-            self._device.gone(worker.pid)
-            worker.forget(keep_log=not obeyed or worker.process.returncode != 0)
-
-    @staticmethod
-    def _kill(worker: Worker) -> None:
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            worker.signal(number)
-            if worker.ends(_SIGNAL_S):
-                return
+            worker.forget()

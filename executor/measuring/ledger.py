@@ -1,9 +1,8 @@
-"""The ledger: what a campaign has found, one line of JSON each, durable as soon as it is known.
+"""The ledger: what a campaign has found, durable as soon as it is known.
 
-``results.jsonl`` begins with the `Machine` and the `Campaign`; each further line is a `Result`.
-A campaign that has grown since, or an equal machine that goes on with it, is a line of its own
-before the results that follow. Nothing is ever changed, so the file says all that happened; what
-a kill or a power cut left of the last line is cut off when a campaign goes on.
+It is evidence in the repository of the output folder: a `Machine` and a `Campaign`, then each
+`Result`. A campaign that has grown since, or an equal machine that goes on with it, stands before
+the results that follow. Nothing is ever changed, so the ledger says all that happened.
 """
 
 from __future__ import annotations
@@ -11,30 +10,39 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Final, NamedTuple, Self
 
 from dovetail.executor.measuring.campaign import CAMPAIGN_FORMAT, Campaign, OwnWorkload
-from dovetail.executor.measuring.records import LEDGER_FORMAT, Machine, Result
+from dovetail.executor.measuring.records import LEDGER_FORMAT, Machine, Result, Seat
 from dovetail.instances._record import Record, shown
 from dovetail.instances._syntax import parse_json
+from dovetail.instances.datasets import REPOSITORY, Evidence, Repository
 from dovetail.instances.errors import DovetailError, InputError, source_name
 from dovetail.instances.files import FilePath, read_bytes
 
-LEDGER: Final = "results.jsonl"
+OLD_LEDGER: Final = "results.jsonl"
+"""Where Dovetail 0.1 has kept it; it is taken over as soon as it is gone on with."""
 
 TRIES: Final = 2
 """So often an experiment is tried that fails or is disturbed."""
 
 _EQUAL: Final = ("gpu_model", "stand_in", "driver", "cublas")
 
+_Entry = Machine | Campaign | Result
+_KINDS: Final[Mapping[str, type[_Entry]]] = MappingProxyType(
+    {"machine": Machine, "campaign": Campaign, "result": Result}
+)
+_STAMPS: Final = MappingProxyType({LEDGER_FORMAT: "machine", CAMPAIGN_FORMAT: "campaign"})
+
 
 class LedgerError(DovetailError):
-    """A ledger cannot be written; one line says why."""
+    """A ledger cannot be had; one line says why."""
 
 
 class Contents(NamedTuple):
@@ -48,14 +56,11 @@ class Contents(NamedTuple):
         As it was last: it may have grown.
     results : tuple of Result
         In the order of time. Of one key there may be several.
-    torn : bool
-        Whether the last line was not whole; it is left out.
     """
 
     machines: tuple[Machine, ...]
     campaign: Campaign
     results: tuple[Result, ...]
-    torn: bool = False
 
     @property
     def machine(self) -> Machine:
@@ -64,37 +69,33 @@ class Contents(NamedTuple):
 
 
 class Ledger:
-    """The ledger of an output folder, opened to be gone on with or made; close it at the end.
+    """The ledger of an output folder, which no other campaign has until it is closed.
 
     Parameters
     ----------
     folder : str or path
         The output folder, made where there is none.
-    machine : Machine
-        On what is measured now.
-    campaign : Campaign
-        What is measured.
 
     Raises
     ------
     LedgerError
-        When another process writes this ledger, or it cannot be written.
+        When another process writes this ledger, or the folder cannot be made.
     InputError
-        When it is damaged, or of another campaign or machine; nothing is changed then.
+        When it is damaged; nothing is changed then.
     """
 
-    def __init__(self, folder: FilePath, machine: Machine, campaign: Campaign) -> None:
-        self.path = Path(folder) / LEDGER
-        self._file = _locked(self.path)
+    def __init__(self, folder: FilePath) -> None:
+        self.path = Path(folder) / REPOSITORY
+        self._repository = Repository(self.path)
+        self._lock = _locked(Path(folder))
         try:
-            found, self._size, self.torn = _read(self.path)
-            if found is not None:
-                _refuse_other(found, machine, campaign, self.path)
-            self._begin(found, machine, campaign)
+            self._old = () if self.path.exists() else _old_entries(Path(folder))
+            self._found = _contents(self._old or _entries(self._repository))
         except BaseException:
             self.close()
             raise
-        self._results = list(found.results if found else ())
+        self._machine: Machine | None = None
+        self._results = list(self._found.results if self._found else ())
 
     @property
     def results(self) -> tuple[Result, ...]:
@@ -106,20 +107,41 @@ class Ledger:
         """The keys that are not measured again."""
         return settled(self._results)
 
+    def begin(self, machine: Machine, campaign: Campaign) -> None:
+        """Go on with a campaign on a machine, or begin it.
+
+        Raises
+        ------
+        InputError
+            When it cannot be written, or is of another campaign or machine; nothing is changed
+            then.
+        """
+        found = self._found
+        if found is not None:
+            _refuse_other(found, machine, campaign, self.path)
+        entries: list[_Entry] = list(self._old)
+        if found is None or not _the_same(machine, found.machine):
+            entries.append(machine)
+        if found is None or campaign != found.campaign:
+            entries.append(campaign)
+        self._write(entries, machine)
+        self._old, self._machine = (), machine
+
     def append(self, result: Result) -> None:
         """Add a result; when this returns, it is on the disk.
 
         Raises
         ------
-        LedgerError
+        InputError
             When it cannot be written (the disk is full, say). The ledger is as it was then.
         """
-        self._write(result)
+        assert self._machine is not None
+        self._write([result], self._machine)
         self._results.append(result)
 
     def close(self) -> None:
         """Let another process have the ledger."""
-        os.close(self._file)
+        os.close(self._lock)
 
     def __enter__(self) -> Self:
         return self
@@ -132,24 +154,13 @@ class Ledger:
     ) -> None:
         self.close()
 
-    def _begin(self, found: Contents | None, machine: Machine, campaign: Campaign) -> None:
-        """Write the lines that must stand before new results."""
-        if found is None or not _the_same(machine, found.machine):
-            self._write(machine)
-        if found is None or campaign != found.campaign:
-            self._write(campaign)
-
-    def _write(self, record: Record) -> None:
-        line = f"{_json(record.to_data())}\n".encode()
-        try:
-            os.ftruncate(self._file, self._size)
-            written = os.pwrite(self._file, line, self._size)
-            os.fsync(self._file)
-        except OSError as error:
-            raise _unusable(self.path, "written", error) from None
-        if written < len(line):
-            raise LedgerError(f"{source_name(self.path)}: cannot be written: the disk is full")
-        self._size += len(line)
+    def _write(self, entries: Iterable[_Entry], machine: Machine) -> None:
+        known = (machine.gpu_model, machine.driver, machine.cublas)
+        kinds = {kind: name for name, kind in _KINDS.items()}
+        self._repository.record(
+            Evidence(kinds[type(one)], *known, getattr(one, "date", machine.date), one.to_data())
+            for one in entries
+        )
 
 
 def read_ledger(folder: FilePath) -> Contents:
@@ -160,11 +171,18 @@ def read_ledger(folder: FilePath) -> Contents:
     InputError
         When there is none, or it is damaged.
     """
-    path = Path(folder) / LEDGER
-    found, _, torn = _read(path)
+    repository = Repository(Path(folder) / REPOSITORY)
+    old = () if repository.path.exists() else _old_entries(Path(folder))
+    found = _contents(old or _entries(repository, missing=True))
     if found is None:
-        raise InputError("must hold a machine and a campaign, is cut short", "", source_name(path))
-    return found._replace(torn=torn)
+        rule = "must hold a machine and a campaign"
+        raise InputError(rule, "", source_name(repository.path))
+    return found
+
+
+def has_ledger(folder: FilePath) -> bool:
+    """Tell whether there is a ledger in a folder."""
+    return any(Path(folder, name).exists() for name in (REPOSITORY, OLD_LEDGER))
 
 
 def settled(results: Iterable[Result]) -> frozenset[str]:
@@ -188,6 +206,15 @@ def standing(results: Iterable[Result]) -> dict[str, Result]:
     return latest
 
 
+def by_setting(results: Iterable[Result]) -> dict[tuple[Seat, ...], list[Result]]:
+    """Return the sound results of each setting, in whichever stages they stand, as they come."""
+    found: dict[tuple[Seat, ...], list[Result]] = defaultdict(list)
+    for one in results:
+        if one.sound:
+            found[one.seats].append(one)
+    return found
+
+
 def fingerprint(campaign: Campaign) -> str:
     """Return a SHA-256 over what changes every number of a campaign, in hexadecimal digits.
 
@@ -207,7 +234,7 @@ def fingerprint(campaign: Campaign) -> str:
         for one in campaign.workloads
     ]
     windows = campaign.windows.model_dump(mode="json")
-    text = _json([told, campaign.size, campaign.seed, windows])
+    text = json.dumps([told, campaign.size, campaign.seed, windows], ensure_ascii=False)
     return sha256(text.encode()).hexdigest()
 
 
@@ -264,84 +291,62 @@ def _changed(field: str, was: object, now: object) -> str:
     return f"{field} was {shown(was)}, is {shown(now)}"
 
 
-# The file and its lock.
+# The folder and what is in it.
 
 
-def _locked(path: Path) -> int:
-    """Open the file, or make it, with its lock held; the lock goes with the process."""
+def _locked(folder: Path) -> int:
+    """Return a descriptor that holds the folder's lock, which goes with the process."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        _sync_folder(path.parent)
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
-        raise _unusable(path, "opened", error) from None
+        reason = str(error.strerror).lower()
+        raise LedgerError(f"{source_name(folder)}: cannot be opened: {reason}") from None
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        os.close(file)
-        raise LedgerError(f"{source_name(path)}: another campaign is writing it") from None
-    return file
+        os.close(lock)
+        raise LedgerError(f"{source_name(folder)}: another campaign is writing it") from None
+    return lock
 
 
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _contents(entries: Sequence[_Entry]) -> Contents | None:
+    """Return what entries hold; None where a campaign was stopped before it could have results."""
+    machines = tuple(one for one in entries if isinstance(one, Machine))
+    campaigns = [one for one in entries if isinstance(one, Campaign)]
+    if not machines or not campaigns:
+        return None
+    results = tuple(one for one in entries if isinstance(one, Result))
+    return Contents(machines, campaigns[-1], results)
 
 
-def _unusable(path: Path, done: str, error: OSError) -> LedgerError:
-    reason = str(error.strerror).lower()
-    return LedgerError(f"{source_name(path)}: cannot be {done}: {reason}")
+def _entries(repository: Repository, missing: bool = False) -> Sequence[_Entry]:
+    if not missing and not repository.path.exists():
+        return ()
+    source = source_name(repository.path)
+    return [
+        _KINDS[one.kind].from_data(one.content, f"{source}: {one.kind} {number}")
+        for number, one in enumerate(repository.evidence(*_KINDS), 1)
+    ]
 
 
-def _read(path: Path) -> tuple[Contents | None, int, bool]:
-    """Return what the whole lines hold, their bytes, and whether there is more.
-
-    It is None, of no bytes, where a campaign was stopped before it could have had results.
-    """
-    content = read_bytes(path)
-    _refuse_foreign(content, path)
-    lines = content.split(b"\n")[:-1]
-    machines: list[Machine] = []
-    campaign: Campaign | None = None
-    results: list[Result] = []
-    size = 0
+def _old_entries(folder: Path) -> Sequence[_Entry]:
+    """Return what a ledger of Dovetail 0.1 holds; a torn last line is left out."""
+    path = folder / OLD_LEDGER
+    if not path.exists():
+        return ()
+    source, lines = source_name(path), read_bytes(path).split(b"\n")[:-1]
+    entries: list[_Entry] = []
     for number, line in enumerate(lines, 1):
-        source = f"{source_name(path)}: line {number}"
-        data = _parsed(line, source, last=number == len(lines))
-        if data is None:
-            break
-        size += len(line) + 1
-        match data:
-            case {"format": str(stamp)} if stamp == LEDGER_FORMAT:
-                machines.append(Machine.from_data(data, source))
-            case {"format": str(stamp)} if stamp == CAMPAIGN_FORMAT:
-                campaign = Campaign.from_data(data, source)
-            case _:
-                results.append(Result.from_data(data, source))
-    if campaign is None:
-        return None, 0, bool(content)
-    return Contents(tuple(machines), campaign, tuple(results)), size, len(content) > size
-
-
-def _refuse_foreign(content: bytes, path: Path) -> None:
-    """Refuse a file that is no ledger, before anything of it could be taken for torn."""
-    start = _json({"format": LEDGER_FORMAT})[:-1].encode()
-    if content[: len(start)] != start[: len(content)]:
-        raise InputError(f"must be a file of the format {LEDGER_FORMAT}", "", source_name(path))
-
-
-def _parsed(line: bytes, source: str, last: bool) -> object | None:
-    """Return the data of a line; None for a last one that a power cut has left half written."""
-    try:
-        return parse_json(line.decode())
-    except (InputError, UnicodeDecodeError):
-        if last:
-            return None
-        raise InputError("is damaged: must be JSON", "", source) from None
-
-
-def _json(data: object) -> str:
-    return json.dumps(data, ensure_ascii=False, allow_nan=False)
+        at = f"{source}: line {number}"
+        try:
+            data = parse_json(line.decode())
+        except (InputError, UnicodeDecodeError):
+            if number == len(lines):
+                break
+            raise InputError("is damaged: must be JSON", "", at) from None
+        stamp = str(data.get("format")) if isinstance(data, dict) else ""
+        if number == 1 and stamp != LEDGER_FORMAT:
+            raise InputError(f"must be a file of the format {LEDGER_FORMAT}", "", source)
+        entries.append(_KINDS[_STAMPS.get(stamp, "result")].from_data(data, at))
+    return entries

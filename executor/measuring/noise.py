@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from math import exp, log, sqrt
 from statistics import fmean, median, stdev
 
 from pydantic import Field
 
-from dovetail.executor.measuring.ledger import standing
+from dovetail.executor.measuring.ledger import by_setting, standing
 from dovetail.executor.measuring.records import Pace, Result, Seat
 from dovetail.instances._record import Count, Name, NonNegative, Number, Record
 
@@ -64,24 +63,22 @@ def noise(results: Iterable[Result]) -> Noise | None:
 
 
 def scatters(results: Iterable[Result]) -> tuple[Scatter, ...]:
-    """Return the scatter of every worker whose setting was measured soundly more than once.
-
-    Settings are the same in whichever stages they stand.
-    """
+    """Return the scatter of every worker whose setting was measured soundly more than once."""
     return tuple(
         _scatter(seats, at, repeats)
-        for seats, repeats in _by_setting(results).items()
+        for seats, repeats in _paces(results).items()
         if len(repeats) > 1
         for at in range(len(seats))
     )
 
 
-def _by_setting(results: Iterable[Result]) -> dict[tuple[Seat, ...], list[tuple[Pace, ...]]]:
-    found: dict[tuple[Seat, ...], list[tuple[Pace, ...]]] = defaultdict(list)
-    for one in sorted(standing(results).values(), key=lambda one: one.date):
-        if one.sound and one.paces:
-            found[one.seats].append(one.paces)
-    return found
+def _paces(results: Iterable[Result]) -> dict[tuple[Seat, ...], list[tuple[Pace, ...]]]:
+    """Return what was soundly measured of each setting, in the order of time."""
+    in_time = sorted(standing(results).values(), key=lambda one: one.date)
+    return {
+        seats: [one.paces for one in repeats if one.paces]
+        for seats, repeats in by_setting(in_time).items()
+    }
 
 
 def _scatter(seats: tuple[Seat, ...], at: int, repeats: Sequence[tuple[Pace, ...]]) -> Scatter:
@@ -114,7 +111,7 @@ def _drift(results: Iterable[Result]) -> float | None:
     """Return by what part iterations took longer alone at the end than at the beginning."""
     changes = [
         log(repeats[0][0].iterations_s / repeats[-1][0].iterations_s)
-        for seats, repeats in _by_setting(results).items()
+        for seats, repeats in _paces(results).items()
         if len(seats) == 1 and len(repeats) > 1
     ]
     return exp(fmean(changes)) - 1 if changes else None

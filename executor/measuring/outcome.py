@@ -67,7 +67,7 @@ def outcome(contents: Contents, name: str) -> Outcome:
     ``<model> time-sliced``. Of a key the result counts that `standing` names.
     """
     results = standing(contents.results).values()
-    alone, tails_s = baselines(results), _means_alone(results, _p99_s)
+    alone, tails_s = baselines(results), _means_alone(results, lambda pace: pace.p99_s)
     profiles: list[SoloProfile] = []
     measurements: list[Measurement] = []
     left_out: list[LeftOut] = []
@@ -99,10 +99,6 @@ def _means_alone(results: Iterable[Result], value_of: Callable[[Pace], float | N
         if (value := value_of(one.paces[0])) is not None:
             found[one.workloads[0], one.mode].append(value)
     return {which: fmean(values) for which, values in found.items()}
-
-
-def _p99_s(pace: Pace) -> float | None:
-    return pace.latency.p99_s if pace.latency else None
 
 
 def slowdowns(one: Result, alone: Baselines) -> tuple[float, ...] | None:
@@ -152,7 +148,9 @@ def _profile(contents: Contents, one: Result) -> SoloProfile:
             "throughput": pace.iterations_s,
             "power_w": one.power_w or None,
             "memory_mib": pace.memory_mib,
-            "latency_p99_s": _p99_s(pace) or None,
+            "latency_p99_s": pace.p99_s or None,
+            "driver": contents.machine.driver,
+            "library": contents.machine.cublas,
             "source": _source(contents, one),
             "date": one.date,
         }
@@ -170,6 +168,8 @@ def _measurement(
             "slowdown": slowdowns(one, alone),
             "p99": _tails(one, tails_s),
             "power_w": one.power_w or None,
+            "driver": contents.machine.driver,
+            "library": contents.machine.cublas,
             "source": _source(contents, one),
             "date": one.date,
         }
@@ -182,7 +182,7 @@ def _tails(one: Result, tails_s: Baselines) -> tuple[float | None, ...] | None:
         return None
     alone = [tails_s.get((name, one.mode)) for name in one.workloads]
     return tuple(
-        p99_s / tail_s if (p99_s := _p99_s(pace)) and tail_s else None
+        p99_s / tail_s if (p99_s := pace.p99_s) and tail_s else None
         for pace, tail_s in zip(one.paces, alone, strict=True)
     )
 

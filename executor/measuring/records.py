@@ -76,27 +76,33 @@ def _told(seat: Seat) -> str:
     return f"{seat.workload}{cap}{'!' if seat.first else ''}"
 
 
-class Machine(Record):
-    """On what a campaign runs: the ledger's first line. A ledger is of one machine alone.
-
-    ``fingerprint`` is that of ``ledger.fingerprint``. Of equal machines (model, driver, cuBLAS)
-    another may go on; then it stands in the ledger before its results.
+class Facts(Record):
+    """What a device is; absent is what it has not, or does not tell.
 
     ``stand_in`` says in words what stands in for a GPU, and is absent where it is one.
     ``gpu_model`` is the name under which results go into data sets.
     """
 
-    format: Literal["dovetail-ledger/1"] = LEDGER_FORMAT
-    campaign: Name
-    fingerprint: Name
     gpu_model: Name
     stand_in: Name | None = None
     uuid: Name | None = None
     driver: Name | None = None
-    cublas: Name | None = None
-    torch: Name | None = None
     sms: Count | None = None
     memory_mib: NonNegative | None = None
+
+
+class Machine(Facts):
+    """On what a campaign runs: the ledger's first entry. A ledger is of one machine alone.
+
+    ``fingerprint`` is that of ``ledger.fingerprint``. Of equal machines (model, driver, cuBLAS)
+    another may go on; then it stands in the ledger before its results.
+    """
+
+    format: Literal["dovetail-ledger/1"] = LEDGER_FORMAT
+    campaign: Name
+    fingerprint: Name
+    cublas: Name | None = None
+    torch: Name | None = None
     host_cores: Count
     dovetail: Name
     date: Date
@@ -125,9 +131,36 @@ class Pace(Record):
     memory_mib: NonNegative | None = None
     sms: Count | None = None
 
+    @property
+    def p99_s(self) -> float | None:
+        """The 99th percentile of latency, where it has one."""
+        return self.latency.p99_s if self.latency else None
 
-class Result(Record):
-    """What came of one experiment; a line of the ledger.
+
+class Conditions(Record):
+    """What was read of a device over a window.
+
+    ``energy_j`` and ``power_w`` are of the whole device. ``metrics`` are means over the window, by
+    the means that ``metrics_source`` names, ``metrics_variance`` is that of readings of a second
+    (of a single one it is not known). ``throttled`` says why clocks were lowered at any reading,
+    ``disturbed_by`` which processes of others were there, ``others_busy`` what part of the time
+    the device gave to others, where that cannot be avoided.
+    """
+
+    energy_j: NonNegative | None = None
+    power_w: NonNegative | None = None
+    metrics: FrozenMapping[MetricName, NonNegative] = Field({})
+    metrics_variance: FrozenMapping[MetricName, NonNegative] = Field({})
+    metrics_source: str = ""
+    clock_mhz: NonNegative | None = None
+    temperature_c: NonNegative | None = None
+    throttled: tuple[Name, ...] = ()
+    disturbed_by: tuple[int, ...] = ()
+    others_busy: NonNegative | None = None
+
+
+class Result(Conditions):
+    """What came of one experiment; an entry of the ledger.
 
     ``paces`` has one item for each of ``workloads`` and is absent where ``status`` is not ``ok``.
     ``out-of-memory`` is a finding; ``failed`` is trouble that ``told`` names; ``refused`` means
@@ -149,17 +182,7 @@ class Result(Record):
     told: str = ""
     paces: tuple[Pace, ...] | None = None
     window_s: Positive | None = None
-    energy_j: NonNegative | None = None
-    power_w: NonNegative | None = None
-    metrics: FrozenMapping[MetricName, NonNegative] = Field({})
-    metrics_variance: FrozenMapping[MetricName, NonNegative] = Field({})
-    metrics_source: str = ""
-    clock_mhz: NonNegative | None = None
-    temperature_c: NonNegative | None = None
-    throttled: tuple[Name, ...] = ()
     residents: Count
-    disturbed_by: tuple[int, ...] = ()
-    others_busy: NonNegative | None = None
     date: Date
 
     @model_validator(mode="after")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple, Protocol
 
 from dovetail.executor.measuring.campaign import Campaign
 from dovetail.executor.measuring.crew import Crew
-from dovetail.executor.measuring.devices.device import Conditions, Device
+from dovetail.executor.measuring.devices.device import Device
 from dovetail.executor.measuring.experiments import (
     Took,
     experiments,
@@ -18,7 +18,7 @@ from dovetail.executor.measuring.experiments import (
     workers_needed,
 )
 from dovetail.executor.measuring.ledger import Ledger, standing, today
-from dovetail.executor.measuring.records import Experiment, Pace, Result
+from dovetail.executor.measuring.records import Conditions, Experiment, Pace, Result
 from dovetail.executor.measuring.windows import LEAST, is_over, pace
 from dovetail.executor.measuring.worker import Failure, Worker
 from dovetail.instances.errors import DovetailError
@@ -37,6 +37,7 @@ class _Observed(NamedTuple):
     start_s: float
     end_s: float
     conditions: Conditions
+    memory_mib: Mapping[str, float]
 
 
 class _Found(NamedTuple):
@@ -174,10 +175,10 @@ class Runner:
         if result is None:
             return None
         trouble = self._device.trouble()
-        if trouble is not None:
+        if trouble:
             result = result.replace(status="failed", told=trouble, paces=None)
         self._keep(result)
-        if trouble is not None:
+        if trouble:
             self._crew.clear()
             self._device.recover()
             self._stage = -1
@@ -214,8 +215,7 @@ class Runner:
 
     def _unconfirmed(self, workers: Sequence[Worker]) -> str | None:
         for worker in workers:
-            lack = self._device.unconfirmed(worker.seat, worker.ready or {}, worker.pid)
-            if lack is not None:
+            if (lack := self._device.unconfirmed(worker)) is not None:
                 return f"{worker.seat.workload}: {lack}"
         return None
 
@@ -240,27 +240,26 @@ class Runner:
         def any_failed() -> bool:
             return any(worker.failure() for worker in workers)
 
-        self._crew.wait(any_failed, windows.settle_s)
-        meter = self._device.meter(self._crew.pids)
+        self._crew.wait(any_failed, time.monotonic() + windows.settle_s)
+        meter = self._device.meter()
         start_s = now_s = looked_s = time.monotonic()
         while not is_over(windows, start_s, now_s, [worker.events() for worker in workers]):
-            if self._crew.wait(any_failed, _LOOK_S):
+            if self._crew.wait(any_failed, time.monotonic() + _LOOK_S):
                 break
             now_s = time.monotonic()
             if now_s - looked_s >= _READ_S:
                 meter.look()
                 looked_s = now_s
-        return _Observed(start_s, now_s, meter.read())
+        return _Observed(start_s, now_s, *meter.read())
 
     def _judged(self, observed: _Observed, workers: Sequence[Worker]) -> _Found:
-        held = observed.conditions.memory_mib
         paces = []
         for worker in workers:
             found = pace(
                 worker.events(),
                 observed.start_s,
                 observed.end_s,
-                held.get(worker.pid, worker.memory_mib),
+                observed.memory_mib.get(worker.run_id, worker.memory_mib),
                 (worker.ready or {}).get("sms"),
             )
             if found is None:
@@ -278,11 +277,10 @@ class Runner:
     ) -> Result:
         seats = experiment.seats
         told = [one.ready if isinstance(one, Worker) else None for one in taken]
-        measured = {}
+        measured: dict[str, object] = {}
         if found.observed is not None:
-            conditions = found.observed.conditions._asdict()
-            conditions.pop("memory_mib")
-            measured = {**conditions, "window_s": found.observed.end_s - found.observed.start_s}
+            measured = found.observed.conditions.to_data()
+            measured["window_s"] = found.observed.end_s - found.observed.start_s
         return Result(
             key=experiment.key,
             stage=experiment.stage,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from statistics import fmean
 from typing import Annotated, Literal
 
@@ -11,10 +11,10 @@ from pydantic import Field
 
 from dovetail.executor.measuring.campaign import Mode
 from dovetail.executor.measuring.experiments import experiments
-from dovetail.executor.measuring.ledger import Contents, settled, standing
+from dovetail.executor.measuring.ledger import Contents, by_setting, settled, standing
 from dovetail.executor.measuring.noise import Noise, noise
 from dovetail.executor.measuring.outcome import Baselines, LeftOut, baselines, outcome, slowdowns
-from dovetail.executor.measuring.records import Machine, Pace, Result, Seat
+from dovetail.executor.measuring.records import Machine, Result, Seat
 from dovetail.instances._record import Count, Name, NonNegative, Positive, Record, Share, Slowdown
 
 Amount = Annotated[int, Field(ge=0)]
@@ -194,17 +194,8 @@ def _covers(contents: Contents) -> Iterable[Cover]:
 _STATUSES = ("ok", "out-of-memory", "failed", "refused")
 
 
-def _repeats(results: Iterable[Result], workers: int) -> Mapping[tuple[Seat, ...], list[Result]]:
-    """Return the sound results of so many workers by setting."""
-    found: dict[tuple[Seat, ...], list[Result]] = defaultdict(list)
-    for one in results:
-        if one.sound and len(one.workloads) == workers:
-            found[one.seats].append(one)
-    return found
-
-
 def _alone(results: Iterable[Result]) -> Iterable[Alone]:
-    for (seat,), repeats in sorted(_repeats(results, 1).items(), key=_solo_order):
+    for (seat,), repeats in sorted(_of(1, results), key=_solo_order):
         paces = [one.paces[0] for one in repeats if one.paces]
         yield Alone(
             workload=seat.workload,
@@ -216,8 +207,12 @@ def _alone(results: Iterable[Result]) -> Iterable[Alone]:
             energy_j=_mean(map(_energy_j, repeats)),
             memory_mib=max((p.memory_mib for p in paces if p.memory_mib is not None), default=None),
             p50_s=_mean(pace.latency.p50_s if pace.latency else None for pace in paces),
-            p99_s=_mean(map(_p99_s, paces)),
+            p99_s=_mean(pace.p99_s for pace in paces),
         )
+
+
+def _of(workers: int, results: Iterable[Result]) -> list[tuple[tuple[Seat, ...], list[Result]]]:
+    return [item for item in by_setting(results).items() if len(item[0]) == workers]
 
 
 def _solo_order(item: tuple[tuple[Seat, ...], object]) -> tuple[str, str, int]:
@@ -235,7 +230,7 @@ def _energy_j(one: Result) -> float | None:
 
 
 def _together(results: Iterable[Result], alone: Baselines) -> Iterable[Together]:
-    for seats, repeats in _repeats(results, 2).items():
+    for seats, repeats in _of(2, results):
         slowed = [found for one in repeats if (found := slowdowns(one, alone)) is not None]
         if slowed:
             mine, other = (fmean(values) for values in zip(*slowed, strict=True))
@@ -250,7 +245,7 @@ def _together(results: Iterable[Result], alone: Baselines) -> Iterable[Together]
                     "combined": 1 / mine + 1 / other,
                     "power_w": _mean(one.power_w for one in repeats),
                     "p99_s": [
-                        _mean(_p99_s(one.paces[at]) for one in repeats if one.paces)
+                        _mean(one.paces[at].p99_s for one in repeats if one.paces)
                         for at in range(2)
                     ],
                 }
@@ -339,10 +334,6 @@ def _sharing(together: Sequence[Together], results: Sequence[Result]) -> Iterabl
 def _way(mode: Mode, shares: Sequence[int | None], first: Sequence[bool]) -> _Way:
     """Return a way to share, the same for both orders of two caps."""
     return mode, tuple(sorted(shares, key=lambda share: share or 100)), any(first)
-
-
-def _p99_s(pace: Pace) -> float | None:
-    return pace.latency.p99_s if pace.latency else None
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

@@ -28,14 +28,14 @@ class Steps(NamedTuple):
     ----------
     at : float
         When, by the monotonic clock, in seconds.
-    n : int
-        Iterations, at least one.
+    n : float
+        Iterations: whole ones, but where they are simulated.
     busy_s : float
         Seconds that the worker says to have been busy with it.
     """
 
     at: float
-    n: int
+    n: float
     busy_s: float
 
 
@@ -97,7 +97,7 @@ def pace(
         return None
     return Pace(
         iterations_s=done.sum() / spent.sum(),
-        iterations=int(done.sum()),
+        iterations=max(1, round(done.sum())),
         relative_error=_relative_error(spent, done),
         latency=latency([event for event in within if isinstance(event, Answered)]),
         memory_mib=memory_mib,

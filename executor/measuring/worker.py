@@ -1,7 +1,8 @@
 """One resident worker: a process that builds a workload once and runs it whenever it is told to.
 
-``workloads/worker.py`` is the program; it tells one JSON object a line. Instants are seconds of
-CLOCK_MONOTONIC (``time.monotonic``), the same clock in all processes of a machine.
+``workloads/worker.py`` is the program. The pool starts and ends its process; commands and events
+go through a socket, one JSON object a line. Instants are seconds of CLOCK_MONOTONIC
+(``time.monotonic``), the same clock in all processes of a machine.
 """
 
 from __future__ import annotations
@@ -9,23 +10,19 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
-import subprocess
+import socket
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from types import MappingProxyType
-from typing import IO, Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
-from dovetail.executor.live.pools.processes import Process, session, stat_of
+from dovetail.executor.live.pools.submissions import Submission, Submissions
 from dovetail.executor.measuring.records import Seat
 from dovetail.executor.measuring.windows import Answered, Events, Steps
 
 Event = Mapping[str, Any]
-
-LOG_MOST: Final = 256 * 2**10
-"""Bytes of a worker's standard error that are kept."""
 
 _MEASURED: Final[Mapping[str, Callable[[Event], Steps | Answered]]] = MappingProxyType(
     {
@@ -34,7 +31,6 @@ _MEASURED: Final[Mapping[str, Callable[[Event], Steps | Answered]]] = MappingPro
     }
 )
 _LAST_WORDS_S: Final = 1.0
-_CHUNK: Final = 2**16
 
 
 class Failure(NamedTuple):
@@ -44,46 +40,32 @@ class Failure(NamedTuple):
     told: str
 
 
-class Worker:
-    """A process that runs a seat's workload.
+class Worker(ABC):
+    """What runs a seat's workload when it is told to.
 
     Parameters
     ----------
     seat : Seat
         What it runs, and in which setting.
-    process : Popen
-        Just started, with pipes for all three streams, as the leader of a session.
-    log : path
-        Where its standard error goes, up to ``LOG_MOST`` bytes.
-    changed : Condition
-        Is notified whenever it has told something or has ended.
+    submissions : Submissions
+        The way to its pool.
     """
 
-    def __init__(
-        self, seat: Seat, process: subprocess.Popen[bytes], log: Path, changed: threading.Condition
-    ) -> None:
-        self.seat, self.process, self.log = seat, process, log
-        stat = stat_of(process.pid)
-        self._process = Process(process.pid, 0 if stat is None else stat.started)
+    def __init__(self, seat: Seat, submissions: Submissions) -> None:
+        self.seat, self._submissions = seat, submissions
+        self.submission: Submission | None = None
         self.started_s = time.monotonic()
         self.used_s = self.started_s
         self.ready: Event | None = None
         self.ready_after_s = 0.0
         self.memory_mib: float | None = None
-        self._changed = changed
-        self._events: list[Steps | Answered] = []
         self._stopped = True
         self._failure: Failure | None = None
-        self._last_words = b""
-        self._threads = (
-            self._thread("events", self._listen),
-            self._thread("log", self._keep_log),
-        )
 
     @property
-    def pid(self) -> int:
-        """Its number."""
-        return self.process.pid
+    def run_id(self) -> str:
+        """The id of its run in the pool."""
+        return "" if self.submission is None else self.submission.run.id
 
     @property
     def idle(self) -> bool:
@@ -92,17 +74,66 @@ class Worker:
 
     def failure(self) -> Failure | None:
         """Return why it cannot be used any more; None: it can, or is not ready yet."""
-        if self._failure is None and self.process.poll() is not None:
-            self._threads[0].join(_LAST_WORDS_S)
-            self._threads[1].join(_LAST_WORDS_S)
-            self._fail(Failure("error", self._end_told()))
+        if self._failure is None and self.submission is not None and self.submission.over:
+            last = self._submissions.last_words(self.submission)
+            self._fail(Failure("error", ": ".join([self.submission.over, *last[-1:]])))
         return self._failure
+
+    @abstractmethod
+    def run(self) -> None:
+        """Let it work; what it told of its last run is forgotten."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Tell it to stop; it is ``idle`` when its device is."""
+
+    @abstractmethod
+    def events(self) -> Events:
+        """Return what it has measured since ``run``."""
+
+    @abstractmethod
+    def forget(self) -> None:
+        """Let go of what is left of one that has ended."""
+
+    def _fail(self, failure: Failure) -> None:
+        self._failure = self._failure or failure
+        self._submissions.wake()
+
+
+class Resident(Worker):
+    """A process that builds its workload once; the pool's ``--socket`` leads to it.
+
+    Parameters
+    ----------
+    seat, submissions
+        As of a `Worker`; the latter is woken whenever the worker has told something.
+    path : str
+        Of the socket, which is made here, before the process starts.
+    """
+
+    def __init__(self, seat: Seat, submissions: Submissions, path: str) -> None:
+        super().__init__(seat, submissions)
+        self._path = path
+        self._events: list[Steps | Answered] = []
+        self._lock = threading.Lock()
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(path)
+        self._listener.listen(1)
+        self._connection: socket.socket | None = None
+        self._listening = threading.Thread(target=self._listen, daemon=True)
+        self._listening.start()
+
+    def failure(self) -> Failure | None:
+        """Return why it cannot be used any more, when it has said all it had to say."""
+        run = self.submission
+        if run is not None and run.over and self._connection is not None:
+            self._listening.join(_LAST_WORDS_S)
+        return super().failure()
 
     def run(self) -> None:
         """Let it work; what it told of its last run is forgotten."""
-        with self._changed:
-            self._events = []
-            self._stopped = False
+        with self._lock:
+            self._events, self._stopped = [], False
         self._tell("run")
 
     def stop(self) -> None:
@@ -111,62 +142,34 @@ class Worker:
 
     def events(self) -> Events:
         """Return what it has measured since ``run``."""
-        with self._changed:
+        with self._lock:
             return tuple(self._events)  # type: ignore[return-value]
 
-    def quit(self) -> None:
-        """Tell it to end."""
-        self._tell("quit")
-        with contextlib.suppress(OSError):
-            self._stdin.close()
-
-    def ends(self, within_s: float) -> bool:
-        """Wait for its end, and return whether it has come."""
-        try:
-            self.process.wait(max(0.0, within_s))
-        except subprocess.TimeoutExpired:
-            return False
-        return True
-
-    def signal(self, number: signal.Signals) -> None:
-        """Signal it and what it has started."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, number)
-
-    def forget(self, *, keep_log: bool) -> None:
-        """Let go of what remains of it when it has ended: other processes of its, its log."""
-        for left in session(self._process):
-            left.send(signal.SIGKILL)
-        for thread in self._threads:
-            thread.join(_LAST_WORDS_S)
-        if not keep_log or not self._last_words:
-            self.log.unlink(missing_ok=True)
+    def forget(self) -> None:
+        """Let go of the socket of one that has ended."""
+        for one in (self._listener, self._connection):
+            with contextlib.suppress(OSError):
+                if one is not None:
+                    one.shutdown(socket.SHUT_RDWR)
+        self._listening.join(_LAST_WORDS_S)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._path)
 
     # How it listens.
 
-    @property
-    def _stdin(self) -> IO[bytes]:
-        assert self.process.stdin is not None
-        return self.process.stdin
-
     def _tell(self, what: str) -> None:
         # One that has gone is found out by its end.
-        with contextlib.suppress(OSError, ValueError):
-            self._stdin.write(json.dumps({"do": what}).encode() + b"\n")
-            self._stdin.flush()
-
-    def _thread(self, what: str, body: Callable[[], None]) -> threading.Thread:
-        thread = threading.Thread(target=body, name=f"{what} of {self.pid}", daemon=True)
-        thread.start()
-        return thread
+        with contextlib.suppress(OSError):
+            if self._connection is not None:
+                self._connection.sendall(json.dumps({"do": what}).encode() + b"\n")
 
     def _listen(self) -> None:
-        assert self.process.stdout is not None
-        with self.process.stdout as lines:
-            for line in lines:
-                self._take(line)
-        with self._changed:
-            self._changed.notify_all()
+        with contextlib.suppress(OSError), self._listener:
+            self._connection, _ = self._listener.accept()
+            with self._connection, self._connection.makefile("rb") as lines:
+                for line in lines:
+                    self._take(line)
+        self._submissions.wake()
 
     def _take(self, line: bytes) -> None:
         try:
@@ -177,47 +180,18 @@ class Worker:
             self._fail(Failure("error", f"said what is no event: {told!r}"))
 
     def _note(self, kind: str, event: Event) -> None:
-        with self._changed:
-            if kind in _MEASURED:
+        if kind in _MEASURED:
+            with self._lock:
                 self._events.append(_MEASURED[kind](event))
-                return
-            if kind == "ready":
-                self.ready = event
-                self.ready_after_s = time.monotonic() - self.started_s
-            elif kind == "stopped":
-                self._stopped = True
-            self.memory_mib = event.get("memory_mib") or self.memory_mib
-            self._changed.notify_all()
+            return
+        if kind == "ready":
+            self.ready_after_s = time.monotonic() - self.started_s
+            self.ready = event
+        elif kind == "stopped":
+            self._stopped = True
+        self.memory_mib = event.get("memory_mib") or self.memory_mib
         if kind == "failed":
             told = " ".join(str(event.get("told", "")).split())
             lacks_memory = event.get("why") == "out-of-memory"
             self._fail(Failure("out-of-memory" if lacks_memory else "error", told))
-
-    def _fail(self, failure: Failure) -> None:
-        with self._changed:
-            self._failure = self._failure or failure
-            self._changed.notify_all()
-
-    def _keep_log(self) -> None:
-        assert self.process.stderr is not None
-        kept = 0
-        with self.process.stderr as source, self.log.open("wb") as log:
-            while chunk := os.read(source.fileno(), _CHUNK):
-                log.write(chunk[: max(0, LOG_MOST - kept)])
-                log.flush()
-                kept += len(chunk)
-                self._last_words = (self._last_words + chunk)[-_CHUNK:]
-
-    def _end_told(self) -> str:
-        status = self.process.returncode
-        lines = self._last_words.decode(errors="replace").split("\n")
-        last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-        how = f"ended by {_signal_name(-status)}" if status < 0 else f"ended with status {status}"
-        return f"{how}: {last}" if last else how
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+        self._submissions.wake()

@@ -8,10 +8,12 @@ from dovetail.instances.datasets.files import (
     write_dataset,
 )
 from dovetail.instances.datasets.records import DataSet, Measurement, SoloProfile
-from dovetail.instances.datasets.repository import Recorded, Repository
+from dovetail.instances.datasets.repository import REPOSITORY, Evidence, Recorded, Repository
 
 __all__ = [
+    "REPOSITORY",
     "DataSet",
+    "Evidence",
     "Measurement",
     "Pairs",
     "Recorded",

@@ -61,7 +61,7 @@ PROFILE_COLUMNS = (
     *(Column(f"{name}_variance", f"metrics_variance.{name}", float) for name in METRICS),
     *_columns(float, "throughput", "power_w", "memory_mib", "memory_mean_mib", "duration_s"),
     *_columns(float, "latency_p99_s"),
-    *_columns(str, "source", "date"),
+    *_columns(str, "driver", "library", "source", "date"),
 )
 """The columns of the profiles, in the order in which they are written."""
 
@@ -81,7 +81,7 @@ def pair_columns(most: int) -> tuple[Column, ...]:
         *(column for member in members for column in member),
         *_columns(str, "gpu_model", "status"),
         *_columns(float, "power_w"),
-        *_columns(str, "source", "date"),
+        *_columns(str, "driver", "library", "source", "date"),
     )
 
 
@@ -178,7 +178,8 @@ def _measurement_data(row: Row, columns: Sequence[Column]) -> dict[str, object]:
     if ran and None in slowdowns:
         column = column_of(f"slowdown[{slowdowns.index(None)}]", columns)
         raise row.broken(column, "must not be empty where status is ok or empty")
-    told = {name: cells.get(name) for name in ("gpu_model", "power_w", "source", "date")}
+    plain = ("gpu_model", "power_w", "driver", "library", "source", "date")
+    told = {name: cells.get(name) for name in plain}
     return {
         **{name: value for name, value in told.items() if value is not None},
         "workloads": [cells[f"workloads[{k}]"] for k in range(width)],
@@ -322,6 +323,8 @@ def measurement_cells(found: Measurement) -> dict[str, Cell]:
         "gpu_model": found.gpu_model,
         "status": "failed" if found.failed else "ok",
         "power_w": found.power_w,
+        "driver": found.driver,
+        "library": found.library,
         "source": found.source,
         "date": found.date,
     }

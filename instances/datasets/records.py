@@ -76,6 +76,7 @@ class SoloProfile(Record):
     both sides of a test; the workload itself where it is absent. ``memory_mib`` is the
     high-water mark of one worker. ``throughput`` is in iterations/s unless the source says
     otherwise. ``latency_p99_s`` is the 99th percentile of the latency of a workload that has one.
+    ``driver`` and ``library`` (cuBLAS) are the versions that it was measured with.
     """
 
     workload: Name
@@ -92,6 +93,8 @@ class SoloProfile(Record):
     memory_mean_mib: NonNegative | None = None
     duration_s: Positive | None = None
     latency_p99_s: Positive | None = None
+    driver: Name | None = None
+    library: Name | None = None
     source: Name | None = None
     date: Date | None = None
 
@@ -117,7 +120,7 @@ class Measurement(Record):
     A workload may stand there twice, and its two copies may have been slowed unequally.
     ``slowdown`` has one number for each of ``workloads``; it is None where they failed to run
     together (out of memory, say). ``p99`` is by how much the 99th percentile of the latency grew
-    of each workload that has one.
+    of each workload that has one. ``driver`` and ``library`` as of a `SoloProfile`.
     """
 
     workloads: Annotated[tuple[Name, ...], Field(min_length=2)]
@@ -126,6 +129,8 @@ class Measurement(Record):
     slowdown: tuple[Slowdown, ...] | None
     p99: Annotated[tuple[Slowdown | None, ...] | None, AfterValidator(_measured)] = None
     power_w: Positive | None = None
+    driver: Name | None = None
+    library: Name | None = None
     source: Name | None = None
     date: Date | None = None
 

@@ -1,6 +1,7 @@
-"""The profile repository: a SQLite file that only grows.
+"""The repository of evidence: a SQLite file that only grows.
 
-Who measures appends profiles and measurements; who predicts reads what there is, or what is new.
+Who measures appends profiles, measurements and other evidence (results of a campaign, shares that
+were proven), with the conditions that it holds for; who predicts reads what there is, or is new.
 Nothing is changed or deleted: triggers refuse it, whoever writes. An append is one transaction
 and is on the disk when `Repository.append` returns, so that a killed writer leaves all of it or
 nothing. Several processes may append and read at once (write-ahead log; writers wait for each
@@ -9,10 +10,11 @@ other). The file should lie on a local disk: SQLite's locks are not safe on netw
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,6 +25,9 @@ from dovetail.instances._record import Record
 from dovetail.instances.datasets.records import DataSet, Measurement, SoloProfile
 from dovetail.instances.errors import InputError, UnsupportedError, source_name
 from dovetail.instances.files import FilePath
+
+REPOSITORY: Final = "repository.db"
+"""Its name in the folder of a service or of a campaign."""
 
 ENDINGS = (".db", ".sqlite")
 """How the name of a repository ends."""
@@ -85,10 +90,24 @@ _TABLES = {
     "latency": """
         sequence INTEGER PRIMARY KEY REFERENCES profile,
         p99_s REAL NOT NULL""",
+    "condition": """
+        sequence INTEGER PRIMARY KEY REFERENCES record,
+        driver TEXT,
+        library TEXT""",
+    "evidence": """
+        sequence INTEGER PRIMARY KEY,
+        recorded TEXT NOT NULL,
+        kind TEXT NOT NULL,
+        gpu_model TEXT NOT NULL,
+        driver TEXT,
+        library TEXT,
+        date TEXT NOT NULL,
+        content TEXT NOT NULL""",
 }
-"""The tables and their columns; ``record`` numbers what the others hold.
+"""The tables and their columns; ``record`` numbers what the others hold, but for ``evidence``.
 
-Repositories of the first writers lack ``tail`` and ``latency``, which the next append adds.
+Repositories of older writers lack ``tail``, ``latency``, ``condition`` and ``evidence``, which the
+next append adds.
 """
 
 _KEYS = {
@@ -102,6 +121,7 @@ _PROFILE = (
     *("workload", "gpu_model", "share", "family", "workers", "batch_size", "throughput"),
     *("power_w", "memory_mib", "memory_mean_mib", "duration_s", "source", "date"),
 )
+_CONDITION = ("driver", "library")
 _MEASUREMENT = ("gpu_model", "power_w", "source", "date")
 
 
@@ -121,6 +141,31 @@ class Recorded(NamedTuple):
     sequence: int
     recorded: str
     record: SoloProfile | Measurement
+
+
+class Evidence(NamedTuple):
+    """Something that was found out, and under which conditions it was.
+
+    Attributes
+    ----------
+    kind : str
+        What it is evidence of: ``result``, ``split``, ...
+    gpu_model : str
+        On what.
+    driver, library : str or None
+        Versions of the driver and of cuBLAS, where they are known or matter.
+    date : str
+        When, ISO 8601.
+    content : mapping
+        Plain data (JSON).
+    """
+
+    kind: str
+    gpu_model: str
+    driver: str | None
+    library: str | None
+    date: str
+    content: Mapping[str, object]
 
 
 def is_repository(path: FilePath) -> bool:
@@ -170,12 +215,33 @@ class Repository:
             With SQLite before 3.37.
         """
         rows: list[SoloProfile | Measurement] = [*profiles, *measurements]
-        with self._faults("written"), closing(self._connected("rwc")) as connection:
-            self._prepare(connection)
-            with _transaction(connection, "IMMEDIATE"):
-                last = _last(connection)
-                _insert(connection, last + 1, rows)
-            return last + len(rows)
+        with self._writing() as connection:
+            last = _last(connection, "record")
+            _insert(connection, last + 1, rows)
+        return last + len(rows)
+
+    def record(self, found: Iterable[Evidence]) -> None:
+        """Append evidence, all or none; when it returns, it is on the disk. Raises as `append`."""
+        rows = [(*one[:-1], json.dumps(one.content, allow_nan=False)) for one in found]
+        now = datetime.now(UTC).isoformat()
+        with self._writing() as connection:
+            for sequence, row in enumerate(rows, _last(connection, "evidence") + 1):
+                _put(connection, "evidence", sequence, now, *row)
+
+    def evidence(self, *kinds: str) -> tuple[Evidence, ...]:
+        """Return the evidence of these kinds in the order of recording; raises as `data_set`."""
+        marks = ", ".join("?" * len(kinds))
+        columns = ", ".join(Evidence._fields)
+        with self._reading() as connection:
+            if connection is None or "evidence" in _absent(connection):
+                return ()
+            rows = connection.execute(
+                f"SELECT {columns} FROM evidence WHERE kind IN ({marks}) ORDER BY sequence", kinds
+            ).fetchall()
+        try:
+            return tuple(Evidence._make((*row[:-1], json.loads(row[-1]))) for row in rows)
+        except ValueError:
+            raise InputError("is damaged: evidence must be JSON", "", self._source) from None
 
     def data_set(self) -> DataSet:
         """Return everything, in the order of recording; the newest profile counts in use.
@@ -208,14 +274,29 @@ class Repository:
         InputError
             As for `data_set`.
         """
+        with self._reading() as connection:
+            return () if connection is None else tuple(self._read(connection, sequence))
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        """Have a connection and a transaction to append in."""
+        with self._faults("written"), closing(self._connected("rwc")) as connection:
+            self._prepare(connection)
+            with _transaction(connection, "IMMEDIATE"):
+                yield connection
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection | None]:
+        """Have a connection and a transaction to read in; None where nothing was written yet."""
         if not os.path.exists(self.path):
             raise InputError("cannot be read: no such file or directory", "", self._source)
         with self._faults("read"), closing(self._connected(self._read_mode())) as connection:
             if _empty(connection):
-                return ()
+                yield None
+                return
             self._check_kind(connection)
             with _transaction(connection, "DEFERRED"):
-                return tuple(self._read(connection, sequence))
+                yield connection
 
     def _read_mode(self) -> str:
         """Return how to open the file for reading.
@@ -278,6 +359,9 @@ class Repository:
     def _read(self, connection: sqlite3.Connection, after: int) -> Iterator[Recorded]:
         times = dict(connection.execute("SELECT * FROM record WHERE sequence > ?", (after,)))
         found = {**_profiles(connection, after), **_measurements(connection, after)}
+        if "condition" not in _absent(connection):
+            for sequence, *values in _rows(connection, "condition", _CONDITION, after):
+                found[sequence][1].update(_known(_CONDITION, values))
         for sequence in sorted(times):
             kind, data = found.get(sequence, (SoloProfile, {}))
             record = self._checked(sequence, kind, data)
@@ -385,8 +469,8 @@ def _guards(table: str) -> Iterator[str]:
     )
 
 
-def _last(connection: sqlite3.Connection) -> int:
-    (last,) = connection.execute("SELECT coalesce(max(sequence), 0) FROM record").fetchone()
+def _last(connection: sqlite3.Connection, table: str) -> int:
+    (last,) = connection.execute(f"SELECT coalesce(max(sequence), 0) FROM {table}").fetchone()
     return int(last)
 
 
@@ -400,6 +484,8 @@ def _insert(
             _insert_profile(connection, sequence, row)
         else:
             _insert_measurement(connection, sequence, row)
+        if row.driver is not None or row.library is not None:
+            _put(connection, "condition", sequence, row.driver, row.library)
 
 
 def _insert_profile(connection: sqlite3.Connection, sequence: int, profile: SoloProfile) -> None:

@@ -4,11 +4,11 @@ Nothing here was measured. Compute is a cap on SMs, bandwidth is shared in propo
 power is that of an idle GPU and of what is used. Every number has one per cent of noise.
 """
 
-import json
 import random
 from pathlib import Path
 
 from dovetail.executor.measuring.campaign import Campaign
+from dovetail.executor.measuring.ledger import Ledger
 from dovetail.executor.measuring.records import Latency, Machine, Pace, Result
 from dovetail.instances.datasets import DataSet, Measurement, SoloProfile, write_dataset
 
@@ -18,8 +18,8 @@ SEED = 1
 NOISE = 0.01
 
 
-def write(folder: Path) -> None:
-    """Write ``results.jsonl``, ``profiles.csv`` and ``pairs.csv``."""
+def write(folder: Path, most: int | None = None) -> None:
+    """Write a ledger, of so many results at most, ``profiles.csv`` and ``pairs.csv``."""
     draw = random.Random(SEED)
     needs = {name: _Needs(draw) for name in NAMES}
     results = list(_results(needs, draw))
@@ -40,8 +40,10 @@ def write(folder: Path) -> None:
             "stages": [{"measure": "pairs"}],
         }
     )
-    lines = [json.dumps(record.to_data()) for record in (machine, campaign, *results)]
-    (folder / "results.jsonl").write_text("\n".join(lines) + "\n")
+    with Ledger(folder) as ledger:
+        ledger.begin(machine, campaign)
+        for one in results[:most]:
+            ledger.append(one)
     write_dataset(_data(results, needs), folder)
 
 

@@ -64,7 +64,14 @@ def test_dry_run_end_to_end(tmp_path):
     }
     # Few files, no folders: what a machine without a network can hand back.
     assert {path.name for path in out.iterdir()} == {
-        *("doctor.json", "log.txt", "pairs.csv", "profiles.csv", "results.jsonl", "summary.txt"),
+        *(
+            "doctor.json",
+            "log.txt",
+            "pairs.csv",
+            "profiles.csv",
+            "repository.db",
+            "summary.txt",
+        ),
     }
     told = report(out)
     assert "NO GPU" in told
@@ -151,7 +158,7 @@ def test_a_report_of_no_campaign_is_refused_in_one_line(tmp_path):
     command = [sys.executable, FOLDER / "report.py", tmp_path / "none"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     (line,) = done.stderr.splitlines()
-    assert line.endswith("none/results.jsonl: cannot be read: no such file or directory")
+    assert line.endswith("none/repository.db: cannot be read: no such file or directory")
     assert done.returncode == 1
     assert not (tmp_path / "none").exists()
 
@@ -197,9 +204,7 @@ def test_report_of_a_synthetic_campaign(tmp_path):
 
 
 def test_report_of_a_campaign_that_has_just_begun(tmp_path):
-    synthetic_campaign.write(tmp_path)
-    ledger = tmp_path / "results.jsonl"
-    ledger.write_text("".join(ledger.read_text().splitlines(keepends=True)[:4]))
+    synthetic_campaign.write(tmp_path, most=2)
     (tmp_path / "pairs.csv").unlink()
     told = report(tmp_path)
     assert "Nothing was repeated yet." in told

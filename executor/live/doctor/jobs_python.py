@@ -33,6 +33,9 @@ class Libraries(NamedTuple):
     package: str | None
 
 
+NO_LIBRARIES: Final = Libraries("", None, None, None, None)
+
+
 class NoPythonError(Exception):
     """A Python cannot be run, or does not say what it has."""
 

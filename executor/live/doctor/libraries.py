@@ -8,10 +8,13 @@ import ctypes
 import json
 import platform
 import re
+import sys
 from importlib import metadata, util
 from pathlib import Path
 
 _CUDA = re.compile(r"^cuda\b[^=]*=\s*['\"]([\d.]+)['\"]", re.MULTILINE)
+
+_LIBRARY = "libcublasLt.so"
 
 
 def torch_cuda() -> "str | None":
@@ -41,14 +44,19 @@ def cublas_package(major: str) -> "str | None":
     return next((name for name in names if version_of(name) is not None), None)
 
 
-def cublas_number(package: str) -> "str | None":
-    """Return the version that the library of a package gives itself."""
-    files = metadata.files(package) or []
-    path = next((file for file in files if file.name.startswith("libcublasLt.so")), None)
+def cublas_file(package: "str | None") -> "Path | None":
+    """Return the library of a package; without one, what lies where Conda puts it."""
+    files = (metadata.files(package) or []) if package else []
+    packed = [Path(str(file.locate())) for file in files if file.name.startswith(_LIBRARY)]
+    return next(iter(packed or sorted(Path(sys.prefix, "lib").glob(f"{_LIBRARY}*"))), None)
+
+
+def cublas_number(path: "Path | None") -> "str | None":
+    """Return the version that a library gives itself."""
     if path is None:
         return None
     try:
-        library = ctypes.CDLL(str(path.locate()))
+        library = ctypes.CDLL(str(path))
         library.cublasLtGetVersion.restype = ctypes.c_size_t
         return str(library.cublasLtGetVersion())
     except (OSError, AttributeError):
@@ -63,7 +71,7 @@ def libraries() -> "dict[str, str | None]":
         "python": platform.python_version(),
         "torch": version_of("torch"),
         "cuda": cuda,
-        "cublas": cublas_number(package) if package else None,
+        "cublas": cublas_number(cublas_file(package)) if cuda else None,
         "package": version_of(package) if package else None,
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +16,7 @@ from dovetail.executor.live.splits import (
     read_splits,
     reported_sms,
 )
+from dovetail.instances.datasets import REPOSITORY
 from dovetail.instances.errors import DovetailError
 
 
@@ -61,9 +63,11 @@ class ShareTable(NamedTuple):
 
 def evidence_in(directory: Path) -> tuple[Splits, Seen | None]:
     """Read what is known; of a file that cannot be read it is told why, and nothing is known."""
-    path = directory / "splits.json"
+    path = directory / REPOSITORY
     try:
-        return read_splits(path), None
+        if path.exists() and not os.access(path, os.R_OK):
+            raise PermissionError
+        return read_splits(directory), None
     except PermissionError:
         told, remedy = f"{path} may not be read", "run dovetail doctor as the service's user"
     except DovetailError as error:

@@ -115,7 +115,7 @@ def _gpu(files: Path, options: str, directory: Path) -> Host:
 
     only = [part for part in options.split(",") if part]
     nvml, mps = _nvml(), MpsManager(directory / "mps")
-    return GpuPool(files, nvml, mps, read_splits(directory / "splits.json"), only)
+    return GpuPool(files, nvml, mps, read_splits(directory), only)
 
 
 def _nvml() -> Nvml:

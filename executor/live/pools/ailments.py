@@ -89,10 +89,16 @@ class Ailments:
                 self._keep()
                 self._say(device)
 
+    def of(self, device: str) -> str:
+        """Return what is wrong with a device; empty where nothing is."""
+        return "; ".join(self._known.get(device, {}).values())
+
+    def has(self, device: str, *causes: Cause) -> bool:
+        """Return whether a device is sick from one of these causes."""
+        return not self._known.get(device, {}).keys().isdisjoint(causes)
+
     def _say(self, device: str) -> None:
-        reasons = self._known[device].values()
-        if reasons:
-            reason = "; ".join(reasons)
+        if reason := self.of(device):
             self._tell(events.DeviceSick(at_s=0.0, gpu=device, reason=reason))
         else:
             self._tell(events.DeviceHealed(at_s=0.0, gpu=device))

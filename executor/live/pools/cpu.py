@@ -43,6 +43,7 @@ QUOTA_SHARES: Final = tuple(range(10, 100, 10))
 _OPTIONS: Final = ("cores_per_device", "devices", "shares")
 _NOTICE: Final = "processor cores stand in for GPUs: no figure of this pool is one of a GPU"
 _TICKS_S: Final = os.sysconf("SC_CLK_TCK")
+_AT_WORK: Final = (0, 1, 2, 5, 6, 7)
 _PAGE_MIB: Final = os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
@@ -243,18 +244,22 @@ class _Meter:
     def __init__(self, cores: Mapping[str, Sequence[int]]) -> None:
         self._cores = cores
         self._read_s = boot_s()
+        self._busy_s = self._busy()
         self._wanted: dict[tuple[str, int], float] = {}
+        self._had_s: dict[tuple[str, int], float] = {}
         self._most: dict[str, float] = {}
 
     def read(self, ranks: Sequence[_Guarded]) -> Mapping[str, Usage]:
         now_s, trees = boot_s(), _Trees(every_process())
         spent: defaultdict[str, float] = defaultdict(float)
+        had: defaultdict[str, float] = defaultdict(float)
         resident: Counter[str] = Counter()
         by_run: Counter[str] = Counter()
-        wanted = {}
+        wanted, had_s = {}, {}
         for rank in ranks:
             below = trees.below(rank.shim)
-            total = sum(stat.cpu for stat in below) / _TICKS_S
+            total = had_s[rank.run, rank.rank] = sum(stat.cpu for stat in below) / _TICKS_S
+            had[rank.device] += max(0.0, total - self._had_s.get((rank.run, rank.rank), 0.0))
             # Who waits for his cap's sake would not use the core.
             if not rank.capped:
                 total += sum(_queued_s(stat.pid) for stat in below)
@@ -264,7 +269,9 @@ class _Meter:
             pages = sum(stat.rss_pages for stat in below[1:])
             resident[rank.device] += pages
             by_run[rank.run] += pages
-        wall_s, self._read_s, self._wanted = now_s - self._read_s, now_s, wanted
+        wall_s, self._read_s = now_s - self._read_s, now_s
+        self._wanted, self._had_s = wanted, had_s
+        busy_s, self._busy_s = self._busy_s, self._busy()
         self._most = {
             run: max(self._most.get(run, 0.0), pages * _PAGE_MIB) for run, pages in by_run.items()
         }
@@ -278,9 +285,29 @@ class _Meter:
                 memory_by_run={
                     run: most for run, most in self._most.items() if homes[run] == device
                 },
+                others_busy=_part(
+                    sum(self._busy_s[core] - busy_s[core] for core in cores) - had[device],
+                    wall_s * len(cores),
+                )
+                if busy_s
+                else None,
             )
             for device, cores in self._cores.items()
         }
+
+    def _busy(self) -> dict[int, float]:
+        """Return the seconds that each core was at work since the machine began, stolen ones too.
+
+        User, nice, system, interrupts and steal of /proc/stat (proc_stat(5)), where guests are in
+        user. Empty where a container does not show them all.
+        """
+        text = Path("/proc/stat").read_text(encoding="ascii")
+        lines = re.findall(r"^cpu(\d+) (.+)$", text, re.MULTILINE)
+        found = {int(core): list(map(int, ticks.split())) for core, ticks in lines}
+        mine = [core for cores in self._cores.values() for core in cores]
+        if not found.keys() >= set(mine):
+            return {}
+        return {core: sum(found[core][at] for at in _AT_WORK) / _TICKS_S for core in mine}
 
 
 class _Trees:
@@ -316,8 +343,8 @@ def _queued_s(pid: int) -> float:
 def _metrics(spent_s: float, wall_s: float, cores: int) -> Mapping[str, float]:
     if wall_s <= 0:
         return {}
-    busy = min(1.0, spent_s / (wall_s * cores))
-    machine = min(1.0, spent_s / (wall_s * (os.cpu_count() or 1)))
+    busy = _part(spent_s, wall_s * cores)
+    machine = _part(spent_s, wall_s * (os.cpu_count() or 1))
     return {
         "sm_active": busy,
         "gpu_util": busy,
@@ -325,6 +352,10 @@ def _metrics(spent_s: float, wall_s: float, cores: int) -> Mapping[str, float]:
         "dram_active": 0.0,
         "pcie_rx_bytes_s": 0.0,
     }
+
+
+def _part(spent_s: float, of_s: float) -> float:
+    return min(1.0, max(0.0, spent_s / of_s)) if of_s > 0 else 0.0
 
 
 def _devices(cores_per_device: int, devices: int | None) -> dict[str, tuple[int, ...]]:

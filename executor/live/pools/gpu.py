@@ -20,10 +20,12 @@ from dovetail.executor.live.dcgm import SOURCE as DCGM
 from dovetail.executor.live.dcgm import open_dcgm
 from dovetail.executor.live.events import AnyEvent
 from dovetail.executor.live.jobs import Run
+from dovetail.executor.live.mps import processes as mps_processes
+from dovetail.executor.live.mps.control import SERVER
 from dovetail.executor.live.mps.errors import MpsError
 from dovetail.executor.live.mps.manager import MpsManager
 from dovetail.executor.live.nvml import Gpu, GpuLostError, Nvml, NvmlError
-from dovetail.executor.live.pools.ailments import Ailments
+from dovetail.executor.live.pools.ailments import Ailments, Cause
 from dovetail.executor.live.pools.gate import LaunchError, NotNowError
 from dovetail.executor.live.pools.gpu_health import FAULT_S, GpuHealth
 from dovetail.executor.live.pools.local import LocalPool
@@ -74,6 +76,8 @@ class GpuPool(LocalPool):
         Evidence of the shares that compute right; no other is used.
     only : sequence of str
         Device ids or UUIDs (their beginnings); none = all GPUs.
+    turns : bool
+        Whether jobs take turns without MPS, also where there is MPS.
 
     Raises
     ------
@@ -90,12 +94,13 @@ class GpuPool(LocalPool):
         mps: MpsManager,
         splits: Splits,
         only: Sequence[str] = (),
+        turns: bool = False,
     ) -> None:
         super().__init__(directory)
         self._nvml, self._mps, self._splits = nvml, mps, splits
         self._driver = nvml.driver()
-        self._gpus = {_device_id(gpu): gpu for gpu in _chosen(_usable(nvml.gpus()), only)}
-        self._has_mps = mps.why_not() is None
+        self._gpus = {device_id(gpu): gpu for gpu in _chosen(_usable(nvml.gpus()), only)}
+        self._has_mps = not turns and mps.why_not() is None
         self.notice = "" if self._has_mps else TURNS
         self._victims: dict[str, _Fault] = {}
         self._outside_since: dict[tuple[str, int], float] = {}
@@ -153,6 +158,14 @@ class GpuPool(LocalPool):
             except (GpuLostError, NvmlError) as error:
                 self._health.silent(name, str(error))
         return found
+
+    def look(self, name: str) -> str:
+        """Look at a GPU at once, and return what is wrong there; empty where nothing is."""
+        return self._health.look(name)
+
+    def is_broken(self, name: str) -> bool:
+        """Return whether a GPU is as no recovery of MPS can help it."""
+        return self._ailments.has(name, Cause.ANSWER, Cause.DRIVER)
 
     def resume(self, runs: Sequence[Run]) -> Sequence[Run]:
         """Take up the runs that should exist, and begin to watch the GPUs."""
@@ -231,25 +244,41 @@ class GpuPool(LocalPool):
     def _read(self, name: str, gpu: Gpu) -> Usage:
         readings = self._nvml.read(gpu.uuid)
         told = self._dcgm.metrics(gpu.uuid) if self._dcgm and gpu.uuid in self._without_gpm else {}
+        clock = self._nvml.clock(gpu.uuid)
+        memory, others = self._processes(name, gpu)
         return Usage(
             at_s=boot_s(),
             memory_mib=readings.used_mib,
             energy_j=readings.energy_j,
             metrics={**readings.metrics, **told},
             source=DCGM if told else readings.source,
-            memory_by_run=self._memory_by_run(name, gpu),
+            memory_by_run=memory,
+            clock_mhz=clock.sm_mhz,
+            temperature_c=clock.temperature_c,
+            throttled=clock.throttled,
+            others=others,
+            driver=self._driver,
         )
 
-    def _memory_by_run(self, name: str, gpu: Gpu) -> dict[str, float]:
-        """Return what the processes of each run hold on a GPU, where the driver tells it."""
+    def _processes(self, name: str, gpu: Gpu) -> tuple[dict[str, float], tuple[int, ...]]:
+        """Return what each run holds on a GPU, where the driver tells it, and who else is there.
+
+        Where not even our own are named by their numbers, those are of another PID namespace (a
+        container), and nobody can be told apart.
+        """
         by_pid = self._nvml.processes(gpu.uuid)
         roots = self._roots(name) if by_pid else {}
         found: dict[str, float] = defaultdict(float)
+        others = set(by_pid)
         for pid, mib in by_pid.items():
             root = next((above for above in _line(pid) if above in roots), None)
-            if root is not None and mib:
-                found[roots[root]] += mib
-        return dict(found)
+            if root is not None:
+                others.discard(pid)
+                found[roots[root]] += mib or 0.0
+        if not found:
+            return {}, ()
+        others = {pid for pid in others if not _serves(pid)}
+        return {run: mib for run, mib in found.items() if mib}, tuple(sorted(others))
 
     def _roots(self, name: str) -> dict[int, str]:
         """Return the runs on a GPU by the process above all others of their rank there."""
@@ -322,11 +351,18 @@ def _line(pid: int) -> Iterator[int]:
         pid = stat.parent if stat is not None else 0
 
 
+def _serves(pid: int) -> bool:
+    """Return whether a process is an MPS server: it holds a GPU for its clients."""
+    process = mps_processes.look(pid)
+    return process is not None and process.runs(SERVER)
+
+
 def _family(pid: int) -> list[int]:
     return [pid, *(process.pid for process in descendants(pid))]
 
 
-def _device_id(gpu: Gpu) -> str:
+def device_id(gpu: Gpu) -> str:
+    """Return the id that a GPU has in a pool."""
     return gpu.uuid[:12]
 
 
@@ -338,7 +374,7 @@ def _chosen(gpus: Sequence[Gpu], only: Sequence[str]) -> list[Gpu]:
     chosen = [gpu for gpu in gpus if not only or any(gpu.uuid.startswith(name) for name in only)]
     for name in only:
         if not any(gpu.uuid.startswith(name) for gpu in gpus):
-            known = ", ".join(map(_device_id, gpus)) or "none"
+            known = ", ".join(map(device_id, gpus)) or "none"
             raise InputError(f"must name usable GPUs ({known}), got {name!r}", "--pool")
     if not chosen:
         raise InputError("there is no usable GPU: see dovetail doctor", "--pool")

@@ -106,6 +106,12 @@ class GpuHealth:
             self._fault_s[name] = boot_s()
         return boot_s() - self._fault_s.get(name, -math.inf) < FAULT_S
 
+    def look(self, name: str) -> str:
+        """Look at a GPU at once, and return what is wrong there; empty where nothing is."""
+        self._check(name, self._gpus[name])
+        faulted = self.faulted(name)
+        return self._ailments.of(name) or ("a program's fault was seen on it" if faulted else "")
+
     def _thread(self, what: str, look: Callable[..., None], *of: str) -> threading.Thread:
         return threading.Thread(
             target=self._watch, args=(look, *of), name=f"health of {what}", daemon=True

@@ -53,6 +53,17 @@ class Usage(NamedTuple):
         Where the metrics come from, in words: ``NVML GPM``, ``CPU time (stand-in)``.
     memory_by_run : mapping of str to float
         High-water mark of each resident run in MiB, where it can be told.
+    clock_mhz, temperature_c : float or None
+        Now.
+    throttled : tuple of str
+        Why its clocks are lowered now.
+    others : tuple of int
+        Processes on it that are none of the pool's.
+    others_busy : float or None
+        The part of the time since the reading before that it gave to processes that are none of
+        the pool's, where these cannot be kept away.
+    driver : str or None
+        The version of its driver.
     """
 
     at_s: float
@@ -61,6 +72,12 @@ class Usage(NamedTuple):
     metrics: Mapping[str, float] = {}
     source: str = ""
     memory_by_run: Mapping[str, float] = {}
+    clock_mhz: float | None = None
+    temperature_c: float | None = None
+    throttled: tuple[str, ...] = ()
+    others: tuple[int, ...] = ()
+    others_busy: float | None = None
+    driver: str | None = None
 
 
 class NodePool(Protocol):

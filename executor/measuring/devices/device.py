@@ -1,173 +1,118 @@
-"""What a campaign needs of a device."""
+"""What a campaign needs of a device: a pool on which workers start, and what it tells of itself."""
 
 from __future__ import annotations
 
-import os
-import subprocess
+import time
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
-from typing import Final, NamedTuple, Protocol
+from types import MappingProxyType
+from typing import Final
 
-from dovetail.executor.live.pools.environment import misleads
-from dovetail.executor.measuring.records import Seat
-from dovetail.executor.measuring.worker import Event
+from dovetail.executor.live.jobs import Seat as PoolSeat
+from dovetail.executor.live.pools.pool import NodePool, Usage
+from dovetail.executor.live.pools.submissions import Submissions
+from dovetail.executor.measuring.campaign import Mode
+from dovetail.executor.measuring.records import Conditions, Facts, Seat
+from dovetail.executor.measuring.worker import Resident, Worker
 from dovetail.instances.errors import DovetailError
-
-TOKEN: Final = "DOVETAIL_MEASURE"
-"""The variable that every worker has; its value is the folder of results."""
-
 
 READING_S: Final = 1.0
 """Seconds of a reading of metrics: what DCGM gives one for."""
+
+CONFIRM_S: Final = 10.0
+"""Seconds within which the pool confirms that a ready worker is under its cap."""
+
+_STEP_S: Final = 0.15
+"""Longer than between two steps of the energy counter (about 0.1 s on data-centre GPUs)."""
 
 
 class DeviceLostError(DovetailError):
     """The device does not work any more, and nothing that is allowed here brings it back."""
 
 
-class Facts(NamedTuple):
-    """What the ledger's first line says of a device; None where it cannot be told.
+class Device:
+    """A device that nobody else uses, and how workers come to it; a kind overrides what differs.
+
+    Parameters
+    ----------
+    pool : NodePool
+        Has the device; is this object's from now on.
+    gpu : str
+        Its id there.
+    facts : Facts
+        What it is.
 
     Attributes
     ----------
-    gpu_model : str
-        The model's name in data sets.
-    stand_in : str or None
-        What stands in for a GPU, in words.
-    uuid, driver : str or None
-        As NVML has them.
-    sms : int or None
-        Of the whole device.
-    memory_mib : float or None
-        Of the whole device.
+    kind : str
+        The worker's ``--device``: ``cuda`` or ``cpu``.
+    env : mapping of str to str
+        Variables that workers have beside those of this process.
+    submissions : Submissions
+        The way to the pool.
     """
 
-    gpu_model: str
-    stand_in: str | None = None
-    uuid: str | None = None
-    driver: str | None = None
-    sms: int | None = None
-    memory_mib: float | None = None
+    kind = "cpu"
+    env: Mapping[str, str] = MappingProxyType({})
 
-
-class Conditions(NamedTuple):
-    """What was read of a device over a window.
-
-    Attributes
-    ----------
-    energy_j, power_w : float or None
-        Of the whole device.
-    metrics, metrics_variance : mapping
-        Means over the window, by which means they were had (``metrics_source``), and the variance
-        of readings of ``READING_S``; that of a single reading is not known.
-    clock_mhz, temperature_c : float or None
-        Means of several looks.
-    throttled : tuple of str
-        Why clocks were lowered, at any look.
-    memory_mib : mapping of int to float
-        Device memory of processes, by pid.
-    disturbed_by : tuple of int
-        Processes of others on the device.
-    others_busy : float or None
-        The part of the time that the device gave to others, where that cannot be avoided.
-    """
-
-    energy_j: float | None = None
-    power_w: float | None = None
-    metrics: Mapping[str, float] = {}
-    metrics_variance: Mapping[str, float] = {}
-    metrics_source: str = ""
-    clock_mhz: float | None = None
-    temperature_c: float | None = None
-    throttled: tuple[str, ...] = ()
-    memory_mib: Mapping[int, float] = {}
-    disturbed_by: tuple[int, ...] = ()
-    others_busy: float | None = None
-
-
-class Series:
-    """Metrics over a window, as means of parts of it."""
-
-    def __init__(self) -> None:
-        self._values: dict[str, list[tuple[float, float]]] = defaultdict(list)
-
-    def add(self, metrics: Mapping[str, float], seconds: float = READING_S) -> None:
-        """Take in the means of a part that was so long."""
-        for name, value in metrics.items():
-            self._values[name].append((value, seconds))
-
-    def means(self) -> dict[str, float]:
-        """Return the mean of each metric over the window."""
-        return {name: _mean(found) for name, found in self._values.items()}
-
-    def variances(self) -> dict[str, float]:
-        """Return the variance of one reading of each metric of which there are several."""
-        return {
-            name: _mean([((value - mean) ** 2, seconds) for value, seconds in self._values[name]])
-            for name, mean in self.means().items()
-            if len(self._values[name]) > 1
-        }
-
-
-def _mean(found: Sequence[tuple[float, float]]) -> float:
-    values, seconds = zip(*found, strict=True)
-    return fmean(values, seconds)
-
-
-class Meter(Protocol):
-    """Reads a device over a window that begins when it is made."""
-
-    def look(self) -> None:
-        """Look once more; called a few times a second."""
-
-    def read(self) -> Conditions:
-        """Return what was read since the window began."""
-
-
-class Device(Protocol):
-    """A device that nobody else uses, and how workers come to it."""
-
-    @property
-    def kind(self) -> str:
-        """The worker's ``--device``: ``cuda`` or ``cpu``."""
-
-    @property
-    def facts(self) -> Facts:
-        """What it is."""
+    def __init__(self, pool: NodePool, gpu: str, facts: Facts) -> None:
+        self.gpu, self.facts = gpu, facts
+        self.submissions = Submissions(pool)
 
     def why_not(self, seat: Seat) -> str | None:
         """Return why a setting cannot be had or may not be used; None: it may."""
+        return None
 
-    def launch(self, seat: Seat, command: Sequence[str]) -> subprocess.Popen[bytes]:
-        """Start a worker's process, with pipes, as the leader of a session.
+    def open(self, mode: Mode) -> None:
+        """Let workers share in this way from now on; there are none of the other one.
 
         Raises
         ------
         DovetailError
-            When it cannot be started.
+            When the device cannot be shared in this way.
         """
 
-    def unconfirmed(self, seat: Seat, ready: Event, pid: int) -> str | None:
+    def worker(self, seat: Seat, command: Sequence[str], path: str) -> Worker:
+        """Start a worker by a command, which is told the path of its socket."""
+        worker = Resident(seat, self.submissions, path)
+        worker.submission = self.submissions.submit(
+            (*command, "--socket", path),
+            PoolSeat(gpu=self.gpu, share=seat.share),
+            self.env,
+            "latency" if seat.first else "batch",
+            seat.workload,
+        )
+        return worker
+
+    def unconfirmed(self, worker: Worker) -> str | None:
         """Return what of its setting a ready worker does not have; None: it has all of it."""
-
-    def terminate(self, pid: int) -> None:
-        """Make it safe to kill a worker that does not obey."""
-
-    def gone(self, pid: int) -> None:
-        """Take note that a worker has ended."""
+        run, until_s = worker.submission, time.monotonic() + CONFIRM_S
+        if run is not None and not self.submissions.wait(lambda: run.ready, until_s):
+            return "is not known to be under its cap on the device"
+        return None
 
     def free_mib(self) -> float | None:
         """Return the memory that is free; None where that is not known."""
+        used = self.submissions.pool.usage().get(self.gpu)
+        if used is None or used.memory_mib is None or self.facts.memory_mib is None:
+            return None
+        return self.facts.memory_mib - used.memory_mib
 
-    def meter(self, ours: Collection[int]) -> Meter:
-        """Begin to read over a window; ``ours`` are the pids of all workers."""
+    def meter(self) -> Meter:
+        """Begin to read over a window."""
+        return Meter(self.submissions.pool, self.gpu, self.energy_j)
 
-    def trouble(self) -> str | None:
-        """Return what has gone wrong with the device since the last call; None: nothing."""
+    def energy_j(self) -> float | None:
+        """Return a counter of the joules it has used; None where it has none."""
+        return None
+
+    def trouble(self) -> str:
+        """Return what is wrong with the device; empty where nothing is."""
+        return ""
 
     def recover(self) -> None:
-        """Bring the device back when there was trouble and no worker is left.
+        """Return once the device is well again; called when no worker is left.
 
         Raises
         ------
@@ -176,31 +121,101 @@ class Device(Protocol):
         """
 
     def close(self) -> None:
-        """Leave nothing behind; all workers have ended."""
+        """End all workers, and leave nothing behind."""
+        self.submissions.close()
 
 
-def worker_environment(token: str, own: Mapping[str, str]) -> dict[str, str]:
-    """Return this process's environment without what would lead a worker astray, and ``own``."""
-    kept = {name: value for name, value in os.environ.items() if not misleads(name)}
-    return {**kept, **own, TOKEN: token}
+class Meter:
+    """What a pool tells of a device over a window that begins when this is made.
 
-
-def started(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Start a process with pipes, in a session of its own: Ctrl-C is for the campaign alone.
-
-    Raises
-    ------
-    DovetailError
-        When it cannot be started.
+    Parameters
+    ----------
+    pool : NodePool
+        Has the device.
+    gpu : str
+        Its id there.
+    energy_j : callable
+        Returns its energy counter, which goes on by steps.
     """
-    try:
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=dict(environment),
-            start_new_session=True,
+
+    def __init__(self, pool: NodePool, gpu: str, energy_j: Callable[[], float | None]) -> None:
+        self._pool, self._gpu, self._energy_j = pool, gpu, energy_j
+        self._readings: list[tuple[Usage, float]] = []
+        pool.usage()
+        self._read_s = time.monotonic()
+        self._begun_s, self._begun_j = self._stepped()
+
+    def look(self) -> None:
+        """Read each second; called a few times a second."""
+        if time.monotonic() - self._read_s >= READING_S:
+            self._take()
+
+    def read(self) -> tuple[Conditions, Mapping[str, float]]:
+        """Return what was read since the window began, and the most that each run held, in MiB."""
+        self._take()
+        power_w, energy_j = None, None
+        ended_s, ended_j = self._stepped()
+        if ended_j is not None and self._begun_j is not None and ended_s > self._begun_s:
+            energy_j = ended_j - self._begun_j
+            power_w = energy_j / (ended_s - self._begun_s)
+        used = [usage for usage, _ in self._readings]
+        metrics = self._metrics()
+        memory: dict[str, float] = {}
+        for one in used:
+            memory |= {
+                run: max(mib, memory.get(run, 0.0)) for run, mib in one.memory_by_run.items()
+            }
+        conditions = Conditions(
+            energy_j=energy_j,
+            power_w=power_w,
+            metrics={name: _mean(values) for name, values in metrics.items()},
+            metrics_variance={n: _variance(v) for n, v in metrics.items() if len(v) > 1},
+            metrics_source=next((one.source for one in reversed(used) if one.metrics), ""),
+            clock_mhz=_weighed([(one.clock_mhz, s) for one, s in self._readings]),
+            temperature_c=_weighed([(one.temperature_c, s) for one, s in self._readings]),
+            throttled=tuple(sorted({why for one in used for why in one.throttled})),
+            disturbed_by=tuple(sorted({pid for one in used for pid in one.others})),
+            others_busy=_weighed([(one.others_busy, s) for one, s in self._readings]),
         )
-    except OSError as error:
-        raise DovetailError(f"{command[0]} cannot be run: {error.strerror}") from None
+        return conditions, memory
+
+    def _take(self) -> None:
+        usage, now_s = self._pool.usage().get(self._gpu), time.monotonic()
+        if usage is not None:
+            self._readings.append((usage, now_s - self._read_s))
+        self._read_s = now_s
+
+    def _metrics(self) -> dict[str, list[tuple[float, float]]]:
+        found: dict[str, list[tuple[float, float]]] = defaultdict(list)
+        for usage, seconds in self._readings:
+            for name, value in usage.metrics.items():
+                found[name].append((value, seconds))
+        return found
+
+    def _stepped(self) -> tuple[float, float | None]:
+        """Return a moment and the energy by then, just after the counter has gone on.
+
+        It goes on by steps, some ten a second; between them it says less than was used, which
+        would be several per cent of a short window.
+        """
+        until_s = time.monotonic() + _STEP_S
+        before = now = self._energy_j()
+        while before is not None and now == before and time.monotonic() < until_s:
+            time.sleep(_STEP_S / 100)
+            now = self._energy_j()
+        return time.monotonic(), now
+
+
+def _mean(found: Sequence[tuple[float, float]]) -> float:
+    values, seconds = zip(*found, strict=True)
+    return fmean(values, seconds)
+
+
+def _variance(found: Sequence[tuple[float, float]]) -> float:
+    mean = _mean(found)
+    return _mean([((value - mean) ** 2, seconds) for value, seconds in found])
+
+
+def _weighed(found: Sequence[tuple[float | None, float]]) -> float | None:
+    known = [(value, seconds) for value, seconds in found if value is not None]
+    return _mean(known) if known else None

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import random
+import socket
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -33,10 +34,10 @@ def main(arguments: Sequence[str]) -> NoReturn:
     After a failure it ends at once: a device in error makes orderly clearing up fail, too.
     """
     options = _options(arguments)
-    events = _events()
+    events = _events() if options.socket is None else _connected(options.socket)
     try:
         serve(options, partial(_tell, events))
-    except BrokenPipeError:  # nobody listens any more
+    except ConnectionError:  # nobody listens any more
         os._exit(1)
     except (Exception, SystemExit) as error:
         _tell(events, "failed", why=why(error), told=told(error))
@@ -105,6 +106,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--size", choices=("full", "tiny"), default="full")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--socket", metavar="PATH")
     return parser.parse_args(arguments)
 
 
@@ -113,6 +115,14 @@ def _events() -> IO[str]:
     events = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return events
+
+
+def _connected(path: str) -> IO[str]:
+    """Return a socket for events; commands are read from it as from the standard input."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(path)
+        os.dup2(connection.fileno(), 0)
+    return os.fdopen(os.dup(0), "w", encoding="utf-8")
 
 
 def _tell(events: IO[str], event: str, **facts: object) -> None:

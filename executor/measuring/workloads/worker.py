@@ -5,7 +5,8 @@ A program of its own that needs PyTorch only::
     python -I worker.py NAME_OR_FILE [--device cuda|cpu] [--size full|tiny] [--seed N]
 
 Commands come as lines of JSON on standard input, events go as lines of JSON to standard output,
-and whatever else is printed goes to standard error. ``docs/workloads.md`` has the protocol.
+and whatever else is printed goes to standard error; with ``--socket PATH``, commands and events go
+through the UNIX socket of that name. ``docs/workloads.md`` has the protocol.
 """
 
 import importlib

@@ -22,8 +22,7 @@ from dovetail.executor.live.pools.processes import TOKEN  # noqa: E402
 from dovetail.executor.live.splits import (  # noqa: E402
     Product,
     SplitEvidence,
-    Splits,
-    write_splits,
+    keep_splits,
 )
 from tests.executor.live.injected_nvml import injected  # noqa: E402
 
@@ -63,7 +62,7 @@ def allow_half(tmp_path, passed=True):
         products=(product,),
         date="2026-11-21",
     )
-    write_splits(Splits(evidence=(evidence,)), tmp_path / "state" / "splits.json")
+    keep_splits(tmp_path / "state", evidence)
 
 
 def test_without_a_driver_the_way_on_is_told(tmp_path):

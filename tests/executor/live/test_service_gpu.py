@@ -83,6 +83,7 @@ def test_a_job_is_profiled_as_a_client_and_its_daemon_goes_with_the_service(mach
     (profile,) = Repository(machine.state / "repository.db").data_set().profiles
     assert profile.metrics.sm_active == pytest.approx(0.8)
     assert "NVML GPM" in profile.source
+    assert profile.driver == "580.0 (injected)"
 
 
 def test_a_gang_has_a_daemon_for_each_gpu(pair):

@@ -6,8 +6,9 @@ import sys
 
 import pytest
 
-from dovetail.executor.live.split_measuring import COUNTER, GateError, Measuring, count_sms
+from dovetail.executor.live.split_measuring import COUNTER, GateError, count_sms
 from tests.executor.live.made_up_libcuda import made_up_libcuda
+from tests.executor.live.probes import probed
 
 
 @pytest.fixture(scope="module")
@@ -16,30 +17,31 @@ def library(tmp_path_factory):
     return made_up_libcuda(tmp_path_factory.mktemp("cuda"))
 
 
-def measuring(library, **more):
-    def environment(share):
-        cap = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(share)}
-        return {"LD_LIBRARY_PATH": str(library), **cap, **more}
+@pytest.fixture
+def probe(library, monkeypatch):
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(library))
+    with probed(sys.executable) as probe:
+        yield probe
 
-    return Measuring("Made-up GPU", "580.1", 132, sys.executable, environment)
 
-
-def test_every_share_is_counted_in_order(library):
-    counts = list(count_sms(measuring(library), [50, 1, 100]))
+def test_every_share_is_counted_in_order(probe):
+    counts = list(count_sms(probe, [50, 1, 100, 3, 4, 5]))
+    assert [one.share for one in counts] == [50, 1, 100, 3, 4, 5]
     # 132 * 50 / 100 = 66, 132 / 100 = 1.32 -> 1, 132
-    assert [(one.share, one.sms) for one in counts[::2]] == [(50, 66), (100, 132)]
-    assert counts[1].sms == 1
+    assert [one.sms for one in counts[:3]] == [66, 1, 132]
     assert counts[0].gpu_model == "Made-up GPU"
 
 
-def test_a_count_without_mps_is_none(library):
+def test_a_count_without_mps_is_none(probe, monkeypatch):
+    monkeypatch.setenv("NO_MPS", "1")
     with pytest.raises(GateError, match="did not reach MPS"):
-        list(count_sms(measuring(library, NO_MPS="1"), [50]))
+        list(count_sms(probe, [50]))
 
 
-def test_an_error_of_cuda_is_told(library):
+def test_an_error_of_cuda_is_told(probe, monkeypatch):
+    monkeypatch.setenv("FAIL", "1")
     with pytest.raises(GateError, match="cuInit failed with CUDA error 100"):
-        list(count_sms(measuring(library, FAIL="1"), [50]))
+        list(count_sms(probe, [50]))
 
 
 def test_without_cuda_one_line_says_so():

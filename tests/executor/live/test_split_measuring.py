@@ -4,12 +4,16 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
 
 from dovetail.executor.live import products, split_measuring
-from dovetail.executor.live.split_measuring import GateError, Measuring, measure_shares
+from dovetail.executor.live.pools.processes import tokens
+from dovetail.executor.live.split_measuring import GateError, measure_shares
+
+from .probes import probed
 
 HALF_UNIT = np.finfo(np.float16).eps / 2
 
@@ -40,35 +44,34 @@ def test_the_program_on_the_cpu():
         pytest.importorskip("torch", reason="needs PyTorch (a CPU build is enough)")
         python = sys.executable
     command = [python, "-I", str(split_measuring.PROGRAM), "cpu", "small", "wait"]
-    done = subprocess.run(command, input=b"go\n", capture_output=True, check=True)
+    done = subprocess.run(command, capture_output=True, check=True)
     told = json.loads(done.stdout)
     assert len(told["products"]) == 2 * len(products.SMALL) * len(products.KINDS)
     assert all(error <= 1 for *_, error in told["products"])
-    given_up = subprocess.run(command, input=b"", capture_output=True, check=False)
-    assert given_up.returncode == 1
-    assert given_up.stderr.strip() == b"nobody waits for this"
 
 
-def answering(tmp_path, text, status=0):
-    """A program in place of Python that prints a given answer."""
-    path = tmp_path / "python"
-    lines = [
-        f"#!{sys.executable}",
-        "import os, sys",
-        f"print({text!r}.replace('SHARE', os.environ.get('SHARE', '')))",
-        "print('first', 'last line', sep='\\n', file=sys.stderr)",
-        f"sys.exit({status})",
-    ]
-    path.write_text("\n".join(lines))
-    path.chmod(0o755)
-    return Measuring("Made-up GPU", "580.1", 132, str(path), lambda share: {"SHARE": str(share)})
+@pytest.fixture
+def answering(tmp_path):
+    """Probe with a program in place of Python; ``$SHARE`` is its cap."""
+    with ExitStack() as leaving:
+
+        def written(*lines):
+            path = tmp_path / "python"
+            path.write_text("\n".join(["#!/bin/sh", "SHARE=${DOVETAIL_SHARE:-100}", *lines]))
+            path.chmod(0o755)
+            return leaving.enter_context(probed(str(path)))
+
+        yield written
 
 
-def test_evidence_is_read_share_by_share(tmp_path):
+def answer(**more):
     product = ["nn", "float16", 1, 2, 3, 0.25]
-    answer = {"cublas": "130100", "sms": 66, "mps": True, "products": [product]}
-    measuring = answering(tmp_path, json.dumps(answer).replace("66", "SHARE"))
-    first, second = measure_shares(measuring, [50, 10])
+    told = {"cublas": "130100", "sms": "SHARE", "mps": True, "products": [product], **more}
+    return "echo '" + json.dumps(told).replace('"SHARE"', "'$SHARE'") + "'"
+
+
+def test_evidence_is_read_share_by_share(answering):
+    first, second = measure_shares(answering("echo a warning >&2", answer()), [50, 10])
     assert (first.share, first.sms, second.sms) == (50, 50, 10)
     assert first.key == ("Made-up GPU", "580.1", "130100")
     assert first.passed
@@ -76,58 +79,62 @@ def test_evidence_is_read_share_by_share(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "status", "told"),
+    ("lines", "told"),
     [
-        ("", 1, "could not compute: last line"),
-        ("hello", 0, "printed what is no JSON: 'hello"),
-        ("[]", 0, "printed no mapping"),
-        ('{"cublas": null, "sms": 3}', 0, "saw no GPU"),
-        ('{"cublas": "1", "sms": 66, "mps": false}', 0, "did not reach MPS"),
-        ('{"cublas": "1", "sms": 132, "mps": true}', 0, "saw all 132 SMs"),
+        (["echo first >&2; echo last line >&2; exit 1"], "could not compute: last line"),
+        (["kill -9 $$"], "could not compute: ended by SIGKILL"),
+        (["echo hello"], r"printed what is no JSON: \['hello"),
+        (["echo '[]'"], "printed no mapping"),
+        ([answer(cublas=None)], "saw no GPU"),
+        ([answer(mps=False)], "did not reach MPS"),
+        ([answer(sms=132)], "saw all 132 SMs"),
     ],
 )
-def test_what_cannot_be_measured_is_told(tmp_path, text, status, told):
+def test_what_cannot_be_measured_is_told(answering, lines, told):
     with pytest.raises(GateError, match=told):
-        list(measure_shares(answering(tmp_path, text, status), [50]))
+        list(measure_shares(answering(*lines), [50]))
 
 
 def test_no_such_python():
-    measuring = Measuring("g", "d", None, "/no/such/python", lambda share: {})
-    with pytest.raises(GateError, match="cannot be run: No such file"):
-        list(measure_shares(measuring, [50]))
+    with (
+        probed("/no/such/python") as probe,
+        pytest.raises(GateError, match="the program is not found: /no/such/python"),
+    ):
+        list(measure_shares(probe, [50]))
 
 
-def test_the_next_share_gets_ready_while_one_is_computed(tmp_path):
-    product = ["nn", "float16", 1, 2, 3, 0.2]
-    answer = json.dumps({"cublas": "1", "sms": 9, "mps": True, "products": [product]})
-    path = tmp_path / "python"
-    path.write_text(
-        "#!/bin/sh\n"
-        f"cd {tmp_path}; touch ready-$SHARE; read line; echo $SHARE >> order\n"
-        "while [ $SHARE = 50 ] && [ ! -e ready-10 ]; do sleep 0.01; done\n"
-        f"echo '{answer}'\n"
+def test_the_next_share_gets_ready_while_one_is_computed(answering, tmp_path):
+    probe = answering(
+        f"cd {tmp_path}; touch ready-$SHARE",
+        "while [ $SHARE = 50 ] && [ ! -e ready-10 ]; do sleep 0.01; done",
+        answer(),
     )
-    path.chmod(0o755)
-    measuring = Measuring("g", "d", 132, str(path), lambda share: {"SHARE": str(share)})
-    # the first answers only when the second is ready
-    assert [one.share for one in measure_shares(measuring, [50, 10, 90])] == [50, 10, 90]
-    assert (tmp_path / "order").read_text().split() == ["50", "10", "90"]
-    assert list(measure_shares(measuring, [])) == []
+    # The first answers only when the second is ready.
+    assert [one.share for one in measure_shares(probe, [50, 10, 90])] == [50, 10, 90]
+    assert list(measure_shares(probe, [])) == []
 
 
-def test_nobody_is_left_when_it_is_given_up(tmp_path):
-    product = ["nn", "float16", 1, 2, 3, 0.2]
-    answer = json.dumps({"cublas": "1", "sms": 9, "mps": True, "products": [product]})
-    path, ended = tmp_path / "python", []
-    path.write_text(f"#!/bin/sh\nread line\necho '{answer}'\n")
-    path.chmod(0o755)
-    measuring = Measuring("g", "d", 132, str(path), lambda share: {}, ended.append)
-    found = measure_shares(measuring, [50, 10])
+def test_one_at_a_time_goes_on(tmp_path):
+    order = tmp_path / "order"
+    program = (
+        "import sys, time\n"
+        f"sys.path.insert(0, {str(split_measuring.PROGRAM.parent)!r})\n"
+        "import products\n"
+        "products.alone()\n"
+        f"with open({str(order)!r}, 'a', 1) as told:\n"
+        "    told.write('begin\\n'); time.sleep(0.2); told.write('end\\n')\n"
+    )
+    running = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(3)]
+    assert [one.wait(60) for one in running] == [0] * 3
+    assert order.read_text().split() == ["begin", "end"] * 3
+
+
+def test_nobody_is_left_when_it_is_given_up(answering, tmp_path):
+    probe = answering("[ $SHARE = 50 ] || exec sleep 600", answer())
+    found = measure_shares(probe, [50, 10])
     next(found)
     found.close()
-    (pid,) = ended
-    with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
+    assert not any(token for _, token in tokens() if "probe-" in token)
 
 
 def test_every_fifth_share_is_tried_once_and_the_likely_ones_first():

@@ -1,5 +1,7 @@
 """The split gate; the evidence here is made up."""
 
+import json
+
 import pytest
 
 from dovetail.executor.live.splits import (
@@ -8,10 +10,11 @@ from dovetail.executor.live.splits import (
     SplitEvidence,
     SplitKey,
     Splits,
+    keep_splits,
     read_splits,
     reported_sms,
-    write_splits,
 )
+from dovetail.instances.datasets import Repository
 from dovetail.instances.errors import InputError
 
 KEY = SplitKey("Made-up GPU", "580.1", "13.1.0")
@@ -30,8 +33,12 @@ def test_nothing_known_is_nothing_allowed():
     assert Splits().why(KEY).startswith("no share was measured on Made-up GPU")
 
 
+def known(*found):
+    return Splits(evidence=found)
+
+
 def test_only_what_has_passed_is_allowed():
-    splits = Splits().with_evidence(evidence(90), evidence(50), evidence(40, 300.0), evidence(100))
+    splits = known(evidence(90), evidence(50), evidence(40, 300.0), evidence(100))
     assert splits.allowed(KEY) == (50, 90)
     assert splits.refused(KEY) == (40,)
     assert splits.why(KEY).endswith("computed right on Made-up GPU, driver 580.1, cuBLAS 13.1.0: "
@@ -39,35 +46,38 @@ def test_only_what_has_passed_is_allowed():
 
 
 def test_an_element_that_is_no_number_fails():
-    assert Splits().with_evidence(evidence(50, None)).allowed(KEY) == ()
+    assert known(evidence(50, None)).allowed(KEY) == ()
 
 
 def test_one_failure_outweighs_every_pass():
-    splits = Splits().with_evidence(evidence(50), evidence(50, 1.01), evidence(50))
+    splits = known(evidence(50), evidence(50, 1.01), evidence(50))
     assert splits.allowed(KEY) == ()
 
 
 @pytest.mark.parametrize("field", range(3))
 def test_another_gpu_driver_or_library_knows_nothing(field):
     other = SplitKey(*("other" if place == field else part for place, part in enumerate(KEY)))
-    splits = Splits().with_evidence(evidence(50))
+    splits = known(evidence(50))
     assert splits.allowed(other) == ()
 
 
 def test_several_libraries():
     older = KEY._replace(cublas="12.4.5")
-    splits = Splits().with_evidence(evidence(50), evidence(30, key=older), evidence(50, 9.0, older))
+    splits = known(evidence(50), evidence(30, key=older), evidence(50, 9.0, older))
     assert splits.libraries("Made-up GPU", "580.1") == ("12.4.5", "13.1.0")
     assert splits.allowed_anywhere("Made-up GPU", "580.1") == (30, 50)
     assert splits.allowed_anywhere("other", "580.1") == ()
 
 
-def test_file(tmp_path):
-    path = tmp_path / "splits.json"
-    assert read_splits(path) == Splits()
-    splits = Splits().with_evidence(evidence(50), evidence(40, None))
-    write_splits(splits, path)
-    assert read_splits(path) == splits
+def test_what_is_kept_is_read_back_with_what_was_kept_in_a_file_before(tmp_path):
+    assert read_splits(tmp_path) == Splits()
+    first, second = evidence(50), evidence(40, None)
+    (tmp_path / "splits.json").write_text(json.dumps(known(first).to_data()))
+    assert read_splits(tmp_path) == known(first)
+    keep_splits(tmp_path, second)
+    assert read_splits(tmp_path) == known(first, second)
+    (one,) = Repository(tmp_path / "repository.db").evidence("split")
+    assert one[:5] == ("split", *KEY, second.date)
 
 
 @pytest.mark.parametrize(
@@ -83,25 +93,25 @@ def test_a_broken_file_is_told_and_never_taken_for_empty(tmp_path, text, told):
     path = tmp_path / "splits.json"
     path.write_text(text)
     with pytest.raises(InputError) as error:
-        read_splits(path)
+        read_splits(tmp_path)
     assert told in str(error.value)
     assert "splits.json" in str(error.value)
 
 
 def test_counts_of_sms_are_kept_beside_the_evidence(tmp_path):
-    path = tmp_path / "splits.json"
     place = {"gpu_model": "H200", "driver": "580.1", "date": "2026-11-22"}
     counts = [SmCount(share=50, sms=sms, **place) for sms in (64, 66)]
-    write_splits(Splits().with_sms(counts[0]).with_sms(counts[1]), path)
-    assert read_splits(path).seen("H200", "580.1") == {50: 66}
-    assert read_splits(path).seen("H200", "590.1") == {}
-    assert not read_splits(path).allowed_anywhere("H200", "580.1")
+    for count in counts:
+        keep_splits(tmp_path, count)
+    assert read_splits(tmp_path).seen("H200", "580.1") == {50: 66}
+    assert read_splits(tmp_path).seen("H200", "590.1") == {}
+    assert not read_splits(tmp_path).allowed_anywhere("H200", "580.1")
 
 
 def test_files_without_counts_are_read(tmp_path):
     path = tmp_path / "splits.json"
     path.write_text('{"format": "dovetail-splits/1", "evidence": []}')
-    assert read_splits(path) == Splits()
+    assert read_splits(tmp_path) == Splits()
 
 
 @pytest.mark.parametrize(

@@ -18,19 +18,20 @@ from .programs import SPIN, a_campaign, sitting, worker_command, write
 
 def main(folder):
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    device = CpuDevice(str(folder))
+    device = CpuDevice(folder / "pool")
     of = a_campaign(write(folder, spin=SPIN), {"measure": "solos"})
-    launch, pids = device.launch, []
+    pool, pids = device.submissions.pool, []
+    tell = pool._tell
 
-    def interrupted(seat, command):
-        process = launch(seat, command)
-        pids.append(process.pid)
-        # To the main thread, as Ctrl-C; this thread goes on.
-        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-        time.sleep(0.2)
-        return process
+    def interrupted(event):
+        if event.kind == "rank_started":
+            pids.append(event.pid)
+            # To the main thread, as Ctrl-C; the keeper's thread goes on.
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+            time.sleep(0.2)
+        tell(event)
 
-    device.launch = interrupted
+    pool._tell = interrupted
     ended = "finished"
     try:
         with sitting(device, of, folder / "out", worker_command(of)) as now:

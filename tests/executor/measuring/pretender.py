@@ -6,17 +6,19 @@ the SMs it claims to see follow from its cap as they were published for an H200.
 
 import json
 import os
+import signal
 import socket
 import sys
 import threading
 import time
 
 LOCK = threading.Lock()
+CAMPAIGN = socket.socket(socket.AF_UNIX)
 
 
 def tell(event, **facts):
     with LOCK:
-        print(json.dumps({"event": event, **facts}), flush=True)
+        CAMPAIGN.sendall(json.dumps({"event": event, **facts}).encode() + b"\n")
 
 
 def attached():
@@ -53,6 +55,9 @@ def work(running):
 
 
 def main():
+    CAMPAIGN.connect(sys.argv[sys.argv.index("--socket") + 1])
+    if "deaf" in sys.argv:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     share = float(os.environ.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", 100))
     sms = max(8, 2 * int(132 * share / 200))
     if "uncapped" in sys.argv:
@@ -70,7 +75,7 @@ def main():
     )
     running = threading.Event()
     threading.Thread(target=work, args=(running,), daemon=True).start()
-    for line in sys.stdin:
+    for line in CAMPAIGN.makefile():
         command = json.loads(line)["do"]
         if command == "quit" and "deaf" not in sys.argv:
             return

@@ -144,10 +144,6 @@ class Sitting:
 @contextmanager
 def sitting(device, of, folder, command, until_s=float("inf"), limits=HASTY):
     """Open everything, and leave nothing behind."""
-    logs = folder / "logs"
-    logs.mkdir(exist_ok=True, parents=True)
-    with (
-        Ledger(folder, machine(of), of) as ledger,
-        Crew(device, command, logs, limits) as crew,
-    ):
+    with Ledger(folder) as ledger, Crew(device, command, limits) as crew:
+        ledger.begin(machine(of), of)
         yield Sitting(device, of, ledger, crew, until_s)

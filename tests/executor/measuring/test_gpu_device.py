@@ -8,6 +8,7 @@ import itertools
 import os
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -18,10 +19,11 @@ from dovetail.executor.live.mps import processes  # noqa: E402
 from dovetail.executor.live.mps.control import PIPE_DIRECTORY  # noqa: E402
 from dovetail.executor.live.mps.manager import MpsManager  # noqa: E402
 from dovetail.executor.live.nvml import Nvml  # noqa: E402
+from dovetail.executor.live.pools import gpu_health  # noqa: E402
 from dovetail.executor.live.splits import Splits  # noqa: E402
-from dovetail.executor.measuring.devices import gpu  # noqa: E402
+from dovetail.executor.measuring.devices import device as device_module  # noqa: E402
 from dovetail.executor.measuring.devices.device import DeviceLostError  # noqa: E402
-from dovetail.executor.measuring.devices.gpu import GpuDevice, mps_trial  # noqa: E402
+from dovetail.executor.measuring.devices.gpu import GpuDevice  # noqa: E402
 from dovetail.executor.measuring.records import Seat  # noqa: E402
 from dovetail.instances.errors import DovetailError, UnsupportedError  # noqa: E402
 from tests.executor.live.gpu_machine import HASTY, gpu_machine, half_is_right  # noqa: E402
@@ -51,11 +53,11 @@ class Alive(dict):
         return [(pid, 300 << 20) for pid in self.pids()] if kind == "mps" else super().get(kind)
 
 
-def opened(machine, splits=None, cublas="130100", trial=lambda environment: None):
+def opened(machine, splits=None, cublas="130100", trial=lambda submissions: None):
     mps = MpsManager(machine.place / "m", program=machine.program, patience=HASTY)
     nvml = Nvml()
     return GpuDevice(
-        str(machine.place / "out"), nvml.gpus()[0], nvml, mps, splits or Splits(), cublas, trial
+        machine.place / "pool", nvml.gpus()[0], nvml, mps, splits or Splits(), cublas, trial
     )
 
 
@@ -68,7 +70,7 @@ def campaign_on(machine):
     """Open a device and a sitting for stages; all is closed with the test."""
     opening = []
 
-    def start(*stages, options=(), trial=lambda environment: None, splits=None, **fields):
+    def start(*stages, options=(), trial=lambda submissions: None, splits=None, **fields):
         device = opened(machine, splits, trial=trial)
         of = a_campaign(["conv", "lstm"], *stages, **fields)
         entered = sitting(device, of, machine.place / "out", command(*options))
@@ -108,7 +110,7 @@ def test_alone_and_in_pairs_under_mps(machine, campaign_on):
 
 
 def test_metrics_have_means_and_variances_of_readings(machine, campaign_on, monkeypatch):
-    monkeypatch.setattr(gpu, "READING_S", 0.2)
+    monkeypatch.setattr(device_module, "READING_S", 0.2)
     turns = itertools.cycle([60.0, 80.0])
     sampled = machine.library.gpm_values
 
@@ -168,8 +170,8 @@ def test_time_slicing_needs_the_default_compute_mode_and_no_mps(machine, campaig
 def test_where_mps_serves_nobody_the_rest_goes_on(machine, campaign_on):
     tried = []
 
-    def refused(environment):
-        tried.append(environment[PIPE_DIRECTORY])
+    def refused(submissions):
+        tried.append(submissions)
         raise DovetailError("CUDA error 807")
 
     without = {"measure": "solos", "mode": "time-sliced"}
@@ -183,17 +185,23 @@ def test_where_mps_serves_nobody_the_rest_goes_on(machine, campaign_on):
     assert machine.daemons() == []
 
 
-def test_the_trial_of_mps_asks_cuda(machine, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("NO_MPS", "did not reach MPS"), ("FAIL", "cuInit failed with CUDA error 100")],
+)
+def test_the_trial_of_mps_asks_cuda(machine, tmp_path, monkeypatch, name, told):
     monkeypatch.setenv("LD_LIBRARY_PATH", str(made_up_libcuda(tmp_path)))
-    nvml = Nvml()
-    gpu, mps = nvml.gpus()[0], MpsManager(machine.place / "m", program=machine.program)
-    trial = mps_trial(gpu, nvml.driver(), mps)
-    trial({})
-    with pytest.raises(DovetailError, match="did not reach MPS"):
-        trial({"NO_MPS": "1"})
-    with pytest.raises(DovetailError, match="cuInit failed with CUDA error 100"):
-        trial({"FAIL": "1"})
-    nvml.close()
+    for _ in range(2):
+        device = opened(machine, trial=None)
+        with closing(device):
+            if name not in os.environ:
+                device.open("mps")
+                assert device.why_not(Seat("conv", "mps")) is None
+                monkeypatch.setenv(name, "1")
+                continue
+            with pytest.raises(DovetailError, match=told):
+                device.open("mps")
+            assert told in device.why_not(Seat("conv", "mps"))
 
 
 def test_uncapped_workers_must_see_what_the_gate_saw_at_100(machine, campaign_on):
@@ -210,9 +218,9 @@ def test_power_is_taken_between_steps_of_the_energy_counter(machine):
     device = opened(machine)
     for offset_s in (0.0, 0.03, 0.07):
         time.sleep(0.1 - time.monotonic() % 0.1 + offset_s)
-        meter = device.meter([])
+        meter = device.meter()
         time.sleep(0.35)
-        assert meter.read().power_w == pytest.approx(250, rel=0.1)
+        assert meter.read()[0].power_w == pytest.approx(250, rel=0.1)
     device.close()
 
 
@@ -253,12 +261,13 @@ def test_a_fault_of_mps_spoils_one_experiment_and_the_campaign_goes_on(
     now = campaign_on({"measure": "solos"}, windows=windows)
     meter, windows_begun = GpuDevice.meter, itertools.count()
 
-    def fault_at_first(device, ours):
+    def fault_at_first(device):
         if next(windows_begun) == 0:
             machine.tell_standin("fault")
-        return meter(device, ours)
+        return meter(device)
 
     monkeypatch.setattr(GpuDevice, "meter", fault_at_first)
+    monkeypatch.setattr(gpu_health, "FAULT_S", 0.5)
     assert now.runner.run() == ()
     assert [one.status for one in now.ledger.results] == ["failed", "ok", "ok"]
     assert "CUDA error fault" in now.ledger.results[0].told or "FAULT" in (
@@ -266,19 +275,32 @@ def test_a_fault_of_mps_spoils_one_experiment_and_the_campaign_goes_on(
     )
 
 
-def test_critical_errors_in_a_window_spoil_it(machine, campaign_on):
-    now = campaign_on({"measure": "solos", "workloads": ["conv"]})
+def xid_at_first(machine, now, code):
     begins = now.heard.begins
 
-    def xid_at_first(*told):
+    def begun(*told):
         begins(*told)
         if len(now.heard.begun) == 1:
-            machine.library.xids.append((0, 79))
+            machine.library.xids.append((0, code))
 
-    now.heard.begins = xid_at_first
+    now.heard.begins = begun
+
+
+def test_an_error_of_a_program_in_a_window_spoils_it(machine, campaign_on, monkeypatch):
+    monkeypatch.setattr(gpu_health, "FAULT_S", 2.0)
+    now = campaign_on({"measure": "solos", "workloads": ["conv"]})
+    xid_at_first(machine, now, 31)
     now.runner.run()
     found = [(one.status, one.told) for one in now.ledger.results]
-    assert found == [("failed", "Xid 79"), ("ok", "")]
+    assert found == [("failed", "a program's fault was seen on it"), ("ok", "")]
+
+
+def test_an_error_of_the_gpu_ends_the_campaign_until_the_machine_is_booted(machine, campaign_on):
+    now = campaign_on({"measure": "solos"})
+    xid_at_first(machine, now, 79)
+    with pytest.raises(DeviceLostError, match="the driver reported Xid 79"):
+        now.runner.run()
+    assert [one.status for one in now.ledger.results] == ["failed"]
 
 
 def test_a_gpu_that_is_lost_ends_the_campaign_in_one_line(machine, campaign_on):
@@ -295,7 +317,7 @@ def test_a_worker_that_does_not_obey_is_terminated_before_it_is_killed(machine, 
     now.runner.run()
     (pid,) = now.crew.pids
     now.crew.close()
-    logs = list((machine.place / "out" / "logs").iterdir())
+    logs = list((machine.place / "pool" / "runs").glob("*/rank0/log"))
     # It had heard of its end (810, as CUDA has it), so that it was no busy client when killed.
     assert processes.look(pid) is None
     assert len(logs) == 1
@@ -313,6 +335,12 @@ def test_inherited_variables_lead_no_worker_astray(machine, campaign_on, monkeyp
 def test_a_gpu_in_use_is_refused(machine):
     machine.library.processes = {"compute": [(os.getpid(), 1 << 20)], "mps": []}
     with pytest.raises(UnsupportedError, match=rf"is in use \(pid {os.getpid()}\)"):
+        opened(machine)
+
+
+def test_a_gpu_on_which_no_process_may_compute_is_refused(machine):
+    machine.library.compute_modes = {0: pynvml.NVML_COMPUTEMODE_PROHIBITED}
+    with pytest.raises(UnsupportedError, match="compute mode prohibited"):
         opened(machine)
 
 

@@ -1,10 +1,11 @@
 import json
-import os
+import sqlite3
 import subprocess
 import sys
 
 import pytest
 
+from dovetail.executor.live.splits import SmCount, keep_splits, read_splits
 from dovetail.executor.measuring.campaign import read_campaign
 from dovetail.executor.measuring.ledger import (
     Ledger,
@@ -14,6 +15,7 @@ from dovetail.executor.measuring.ledger import (
     settled,
     standing,
 )
+from dovetail.instances.datasets import REPOSITORY, Repository, repository
 from dovetail.instances.errors import InputError
 from tests.executor.measuring.made import campaign, machine, pace, result
 
@@ -22,96 +24,132 @@ FIRST = result(["conv"], [0.02], metrics={"sm_active": 0.9}, power_w=400.0, wind
 SECOND = result(["conv", "lstm"], stage=1, status="out-of-memory", told="CUDA out of memory")
 
 
+def opened(folder):
+    ledger = Ledger(folder)
+    ledger.begin(machine(OF), OF)
+    return ledger
+
+
 def kept(folder, *results, of=OF, **fields):
-    with Ledger(folder, machine(of, **fields), of) as ledger:
+    with Ledger(folder) as ledger:
+        ledger.begin(machine(of, **fields), of)
         for one in results:
             ledger.append(one)
-    return folder / "results.jsonl"
 
 
 def refusal(folder, of=OF, **fields):
-    before = (folder / "results.jsonl").read_bytes()
+    before = Repository(folder / REPOSITORY).evidence("machine", "campaign", "result")
     with pytest.raises(InputError) as refused:
-        Ledger(folder, machine(of, **fields), of)
-    assert (folder / "results.jsonl").read_bytes() == before
+        kept(folder, of=of, **fields)
+    assert Repository(folder / REPOSITORY).evidence("machine", "campaign", "result") == before
     assert "\n" not in str(refused.value)
-    return str(refused.value).removeprefix(f"{folder}/results.jsonl: ")
+    return str(refused.value).removeprefix(f"{folder}/{REPOSITORY}: ")
 
 
 def test_what_is_appended_is_read_back_with_machine_and_campaign(tmp_path):
-    path = kept(tmp_path / "out", FIRST, SECOND)
+    kept(tmp_path / "out", FIRST, SECOND)
     found = read_ledger(tmp_path / "out")
     assert found.results == (FIRST, SECOND)
     assert found.machine == machine(OF)
     assert found.campaign == OF
-    assert not found.torn
-    assert json.loads(path.read_text().splitlines()[0])["format"] == "dovetail-ledger/1"
+
+
+def test_a_result_is_evidence_with_its_conditions(tmp_path):
+    kept(tmp_path, FIRST)
+    (one,) = Repository(tmp_path / REPOSITORY).evidence("result")
+    assert one[:-1] == ("result", "H200", "580.1", "130100", FIRST.date)
+    assert one.content == FIRST.to_data()
 
 
 def test_a_result_is_in_the_file_when_append_returns(tmp_path):
-    with Ledger(tmp_path, machine(OF), OF) as ledger:
+    with opened(tmp_path) as ledger:
         ledger.append(FIRST)
         assert read_ledger(tmp_path).results == ledger.results == (FIRST,)
 
 
+def test_shares_that_were_proven_lie_beside_it(tmp_path):
+    count = SmCount(gpu_model="H200", driver="580.1", share=50, sms=66, date="2026-11-22")
+    keep_splits(tmp_path, count)
+    kept(tmp_path, FIRST)
+    keep_splits(tmp_path, count)
+    assert read_ledger(tmp_path).results == (FIRST,)
+    assert read_splits(tmp_path).sms == (count, count)
+
+
+# Ledgers of Dovetail 0.1.
+
+
+def old(folder, *results, of=OF):
+    """Write a ledger as Dovetail 0.1 did, and return its path."""
+    path = folder / "results.jsonl"
+    entries = (machine(of), of, *results)
+    path.write_text("".join(f"{json.dumps(one.to_data())}\n" for one in entries))
+    return path
+
+
+def test_an_old_ledger_is_read_and_gone_on_with_in_the_repository(tmp_path):
+    path = old(tmp_path, FIRST)
+    content = path.read_bytes()
+    assert read_ledger(tmp_path) == ((machine(OF),), OF, (FIRST,))
+    assert not (tmp_path / REPOSITORY).exists()
+    kept(tmp_path, SECOND)
+    assert read_ledger(tmp_path) == ((machine(OF),), OF, (FIRST, SECOND))
+    assert path.read_bytes() == content
+
+
 @pytest.mark.parametrize("lost", [1, 10, 200])
-def test_a_torn_last_line_is_cut_off_and_told(tmp_path, lost):
-    path = kept(tmp_path, FIRST, SECOND)
+def test_a_torn_last_line_of_an_old_one_is_left_out(tmp_path, lost):
+    path = old(tmp_path, FIRST, SECOND)
     path.write_bytes(path.read_bytes()[:-lost])
-    found = read_ledger(tmp_path)
-    assert found.torn
-    assert found.results == (FIRST,)
-    with Ledger(tmp_path, machine(OF), OF) as ledger:
-        assert ledger.torn
-        ledger.append(SECOND)
-    assert read_ledger(tmp_path).results == (FIRST, SECOND)
-    assert not read_ledger(tmp_path).torn
+    kept(tmp_path)
+    assert read_ledger(tmp_path).results == (FIRST,)
 
 
-def test_a_last_line_that_a_power_cut_left_full_of_zeros_is_cut_off(tmp_path):
-    path = kept(tmp_path, FIRST)
+def test_a_last_line_that_a_power_cut_left_full_of_zeros_is_left_out(tmp_path):
+    path = old(tmp_path, FIRST)
     path.write_bytes(path.read_bytes() + b"\0" * 50 + b"\n")
-    assert read_ledger(tmp_path).torn
     kept(tmp_path, SECOND)
     assert read_ledger(tmp_path).results == (FIRST, SECOND)
 
 
-def test_a_campaign_that_was_stopped_within_its_first_line_begins_anew(tmp_path):
-    path = kept(tmp_path)
-    path.write_bytes(path.read_bytes()[:30])
-    kept(tmp_path, FIRST)
-    assert read_ledger(tmp_path).results == (FIRST,)
-
-
-def test_every_cut_leaves_whole_results_or_a_fresh_ledger(tmp_path):
-    whole = kept(tmp_path, FIRST, SECOND).read_bytes()
+def test_every_cut_of_an_old_one_leaves_whole_results_or_a_fresh_ledger(tmp_path):
+    whole = old(tmp_path, FIRST, SECOND).read_bytes()
     for size in range(0, len(whole), 37):
-        (tmp_path / "results.jsonl").write_bytes(whole[:size])
-        with Ledger(tmp_path, machine(OF), OF) as ledger:
-            assert ledger.results in [(), (FIRST,)]
-            kept_before = ledger.results
-            ledger.append(SECOND)
-        assert read_ledger(tmp_path).results == (*kept_before, SECOND)
+        folder = tmp_path / str(size)
+        folder.mkdir()
+        (folder / "results.jsonl").write_bytes(whole[:size])
+        kept(folder, SECOND)
+        assert read_ledger(folder).results in [(SECOND,), (FIRST, SECOND)]
 
 
-def test_a_line_that_is_damaged_in_the_middle_is_refused_and_kept(tmp_path):
-    path = kept(tmp_path, FIRST, SECOND)
-    lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join([*lines[:2], b"{\n", *lines[3:]]))
-    assert refusal(tmp_path) == "line 3: is damaged: must be JSON"
+@pytest.mark.parametrize(
+    ("was", "becomes", "told"),
+    [
+        (b'"name": "first"', b'"name": first', "line 2: is damaged: must be JSON"),
+        (b'"residents": 1', b'"residents": 0', "line 3: residents: must be >= 1, got 0"),
+        (b'{"format": "dovetail-ledger/1"', b'{"mine": 1', "must be a file of the format dovetail"),
+    ],
+)
+def test_an_old_one_that_is_damaged_is_refused(tmp_path, was, becomes, told):
+    path = old(tmp_path, FIRST, SECOND)
+    path.write_bytes(path.read_bytes().replace(was, becomes, 1))
+    for use in (read_ledger, Ledger):
+        with pytest.raises(InputError) as refused:
+            use(tmp_path)
+        assert told in str(refused.value)
+        assert "results.jsonl" in str(refused.value)
+    assert not (tmp_path / REPOSITORY).exists()
 
 
-def test_a_rule_that_a_line_breaks_is_told_with_its_line(tmp_path):
-    path = kept(tmp_path, FIRST)
-    path.write_text(path.read_text().replace('"residents": 1', '"residents": 0'))
-    assert refusal(tmp_path) == "line 3: residents: must be >= 1, got 0"
-
-
-def test_a_file_of_somebody_else_is_refused_and_kept(tmp_path):
-    (tmp_path / "results.jsonl").write_text('{"mine": 1}')
-    assert refusal(tmp_path) == "must be a file of the format dovetail-ledger/1"
+def test_where_there_is_none(tmp_path):
     with pytest.raises(InputError, match="cannot be read"):
         read_ledger(tmp_path / "nowhere")
+    Repository(tmp_path / REPOSITORY).append()
+    with pytest.raises(InputError, match="must hold a machine and a campaign"):
+        read_ledger(tmp_path)
+
+
+# Who may go on.
 
 
 @pytest.mark.parametrize(
@@ -203,9 +241,9 @@ def test_a_changed_program_is_another_campaign_and_a_moved_one_is_not(tmp_path):
 
 
 def test_two_processes_cannot_write_one_ledger(tmp_path):
-    with Ledger(tmp_path, machine(OF), OF):
-        with pytest.raises(LedgerError, match=r"results\.jsonl: another campaign is writing it"):
-            Ledger(tmp_path, machine(OF), OF)
+    with opened(tmp_path):
+        with pytest.raises(LedgerError, match="another campaign is writing it"):
+            Ledger(tmp_path)
         assert read_ledger(tmp_path).results == ()
     kept(tmp_path, FIRST)
 
@@ -214,7 +252,7 @@ def test_a_ledger_that_a_killed_process_held_can_be_gone_on_with(tmp_path):
     program = (
         "import os, sys, time\n"
         "from tests.executor.measuring.test_ledger import *\n"
-        "ledger = Ledger(sys.argv[1], machine(OF), OF)\n"
+        "ledger = opened(sys.argv[1])\n"
         "ledger.append(FIRST)\n"
         "print('kept', flush=True)\n"
         "time.sleep(60)\n"
@@ -223,17 +261,19 @@ def test_a_ledger_that_a_killed_process_held_can_be_gone_on_with(tmp_path):
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout.readline() == "kept\n"
         with pytest.raises(LedgerError):
-            Ledger(tmp_path, machine(OF), OF)
+            Ledger(tmp_path)
         child.kill()
     kept(tmp_path, SECOND)
     assert read_ledger(tmp_path).results == (FIRST, SECOND)
 
 
 def test_a_full_disk_is_told_and_leaves_the_ledger_as_it_was(tmp_path, monkeypatch):
-    with Ledger(tmp_path, machine(OF), OF) as ledger:
-        write = os.pwrite
-        monkeypatch.setattr(os, "pwrite", lambda file, data, at: write(file, data[:20], at))
-        with pytest.raises(LedgerError, match="cannot be written: the disk is full"):
+    def full(*values):
+        raise sqlite3.OperationalError("database or disk is full")
+
+    with opened(tmp_path) as ledger:
+        monkeypatch.setattr(repository, "_put", full)
+        with pytest.raises(InputError, match="cannot be written: database or disk is full"):
             ledger.append(FIRST)
         monkeypatch.undo()
         ledger.append(SECOND)
@@ -243,7 +283,7 @@ def test_a_full_disk_is_told_and_leaves_the_ledger_as_it_was(tmp_path, monkeypat
 def test_a_folder_that_cannot_be_made_is_told_in_one_line(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(LedgerError, match="cannot be opened: not a directory"):
-        Ledger(tmp_path / "file" / "out", machine(OF), OF)
+        Ledger(tmp_path / "file" / "out")
 
 
 def test_what_failed_or_was_disturbed_is_tried_twice_and_what_was_refused_always():

@@ -176,7 +176,8 @@ def test_a_retried_experiment_counts_once():
 
 def test_the_folder_of_a_ledger_becomes_a_data_set(tmp_path):
     of = campaign()
-    with Ledger(tmp_path / "lab", machine(of), of) as ledger:
+    with Ledger(tmp_path / "lab") as ledger:
+        ledger.begin(machine(of), of)
         for one in (*ALONE, together("conv", "lstm"), result(["lstm"] * 2, stage=1,
                                                              status="out-of-memory")):  # fmt: skip
             ledger.append(one)
@@ -189,6 +190,7 @@ def test_the_folder_of_a_ledger_becomes_a_data_set(tmp_path):
 
 def test_a_folder_without_results_yet_is_an_empty_data_set(tmp_path):
     of = campaign()
-    Ledger(tmp_path, machine(of), of).close()
+    with Ledger(tmp_path) as ledger:
+        ledger.begin(machine(of), of)
     write_tables(tmp_path)
     assert not read_dataset(tmp_path).profiles

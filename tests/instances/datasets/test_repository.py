@@ -19,6 +19,7 @@ from hypothesis import given, settings
 
 from dovetail.instances.datasets import (
     DataSet,
+    Evidence,
     Measurement,
     Recorded,
     Repository,
@@ -64,6 +65,37 @@ def test_a_repository_made_before_tail_latencies_is_read_and_appended_to(tmp_pat
     repository.append([with_latency], [with_tail])
     assert repository.data_set().profiles == (A, with_latency)
     assert repository.data_set().measurements == (PAIR, with_tail)
+
+
+def test_conditions_are_kept_and_lie_in_a_table_that_old_repositories_lack(tmp_path):
+    repository = Repository(tmp_path / "r.db")
+    repository.append([A])
+    with closing(sqlite3.connect(repository.path)) as connection:
+        connection.executescript("DROP TABLE condition; DROP TABLE evidence")
+    assert repository.data_set().profiles == (A,)
+    assert repository.evidence("split") == ()
+    known = {"driver": "580.1", "library": "130100"}
+    later, pair = A.replace(**known), PAIR.replace(**known)
+    repository.append([later], [pair])
+    assert repository.data_set().profiles == (A, later)
+    assert repository.data_set().measurements == (pair,)
+
+
+def test_evidence_is_kept_beside_the_records(tmp_path):
+    repository = Repository(tmp_path / "r.db")
+    first = Evidence("split", "H200", "580.1", "130100", "2026-11-22", {"share": 50})
+    second = Evidence("result", "H200", None, None, "2026-11-23", {"told": "ü"})
+    repository.append([A])
+    repository.record([first])
+    assert repository.append([A]) == 2
+    repository.record([second, first])
+    assert repository.evidence("split", "result") == (first, second, first)
+    assert repository.evidence("result") == (second,)
+    assert repository.data_set().profiles == (A, A)
+    with closing(sqlite3.connect(repository.path)) as connection, pytest.raises(sqlite3.Error):
+        connection.execute("DELETE FROM evidence")
+    with pytest.raises(InputError, match="cannot be read"):
+        Repository(tmp_path / "none.db").evidence("split")
 
 
 def test_records_are_numbered_and_timed(tmp_path):
