@@ -222,11 +222,17 @@ class BeliefBook(Book):
 
     def _combinations(self, found: Template) -> Iterator[Combination]:
         """Yield what is believed, where nobody is there yet."""
-        columns = found.free, found.share, found.slowdown, found.upper, found.tail
-        for free, share, *values in zip(*(column.tolist() for column in columns), strict=True):
+        for free, share, slowdown, upper, tail in zip(
+            found.free.tolist(),
+            found.share.tolist(),
+            found.slowdown.tolist(),
+            found.upper.tolist(),
+            found.tail.tolist(),
+            strict=True,
+        ):
             names = [self.workloads[k] for k in free]
             members = tuple(zip(names, (cap or None for cap in share), strict=True))
-            yield Combination(members, *map(tuple, values), None)
+            yield Combination(members, tuple(slowdown), tuple(upper), tuple(tail), None)
 
     def _from_scratch(self) -> tuple[Ints, Ints, Ints, Ints]:
         """Return workloads and caps of every pair that may start together, once each."""
