@@ -7,7 +7,7 @@ take. So the first job of a workload is worth more than it is to a policy that c
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from dovetail.executor.live.brain import Brain, LiveJob, WorkloadKey
@@ -45,7 +45,7 @@ class FirstLooks:
 
     def due(self, state: State) -> Iterator[Start]:
         """Yield the start that comes before those of the policy, at most one."""
-        self._begun.update(map(_key, self._brain.holding.values()))
+        self.begin(self._brain.holding.values())  # an earlier service may have started them
         idle = sum(state.idle_count)
         if not idle or state.now < self._next_s or not _more_wait(state, idle):
             return
@@ -57,8 +57,12 @@ class FirstLooks:
                 yield Start(job, tuple(gpus))
                 return
 
+    def begin(self, jobs: Iterable[LiveJob]) -> None:
+        """Note that jobs were started, as looks or by the policy."""
+        self._begun.update(map(_key, jobs))
+
     def note(self, start: Start, state: State) -> None:
-        """Note that a start has become one."""
+        """Note that a look has begun."""
         closed_s = start.job.workers * self._look_s
         self._next_s = state.now + PART * closed_s / len(state.machines)
 

@@ -475,6 +475,7 @@ class Service:
             _LOG.warning("%s", error, exc_info=error.__cause__)
             return False
         self._commit([one.replace(at_s=self._clock.now_s()) for one in placed])
+        self._looks.begin(self._brain.jobs[start.job.id] for start in group)
         return True
 
     def _stop_decided(self, run: Run, reason: str) -> AnyEvent:

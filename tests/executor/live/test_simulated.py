@@ -137,10 +137,9 @@ class TestTime:
 
 
 class TestPool:
-    def test_a_service_that_comes_back_finds_work_done(self, tmp_path, monkeypatch):
+    def test_a_service_that_comes_back_finds_work_done(self, tmp_path):
         now = [1000.0]
-        monkeypatch.setattr(simulated, "boot_s", lambda: now[0])
-        first = SimulatedNode(tmp_path, truth())
+        first = SimulatedNode(tmp_path, truth(), boot_s=lambda: now[0])
         runs = [run_of("j1", "A", "work_s=10"), run_of("j2", "B", "work_s=10")]
         first.resume(())
         for run in runs:
@@ -148,17 +147,16 @@ class TestPool:
         first.close()
         now[0] += 14.5
         # As above: A is over at 12.5, B has done 6.25 + 2.
-        again = SimulatedNode(tmp_path, truth())
+        again = SimulatedNode(tmp_path, truth(), boot_s=lambda: now[0])
         assert list(again.resume(runs)) == []
         ended = [event.run for event in again.poll() if event.kind == "rank_ended"]
         assert ended == ["j1.1"]
         assert again.progress("j2.1")[0].iterations == pytest.approx(8.25)
         again.close()
 
-    def test_progress_is_in_iterations(self, tmp_path, monkeypatch):
+    def test_progress_is_in_iterations(self, tmp_path):
         now = [0.0]
-        monkeypatch.setattr(simulated, "boot_s", lambda: now[0])
-        pool = SimulatedNode(tmp_path, truth(), speed=10.0)
+        pool = SimulatedNode(tmp_path, truth(), speed=10.0, boot_s=lambda: now[0])
         pool.launch(run_of("j1", "A"))
         pool.poll()
         now[0] = 4.0
