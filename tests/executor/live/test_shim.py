@@ -6,6 +6,8 @@ import os
 import resource
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -172,6 +174,14 @@ class TestLog:
 NOBODY = {"uid": 65534, "gid": 65534, "groups": [65534]}
 
 
+@pytest.fixture
+def open_folder():
+    """Return a folder that others may enter and list; those of a test are its user's alone."""
+    with tempfile.TemporaryDirectory(prefix="dove-") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
 class TestCopies:
     """Files of the user's choice that get output, too."""
 
@@ -219,16 +229,14 @@ class TestCopies:
         assert not (tmp_path / "elsewhere").exists()
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to run as another user")
-    def test_it_is_the_user_who_writes(self, rank, tmp_path):
-        for folder in (tmp_path, *tmp_path.parents[:2]):
-            folder.chmod(0o755)
-        theirs = tmp_path / "theirs"
-        theirs.mkdir(mode=0o777)
+    def test_it_is_the_user_who_writes(self, rank, tmp_path, open_folder):
+        theirs = open_folder / "theirs"
+        theirs.mkdir()
         theirs.chmod(0o777)
-        (theirs / "way").symlink_to(tmp_path)
+        (theirs / "way").symlink_to(open_folder)
         assert self.answer(rank, copies=[str(theirs / "out")], user=NOBODY) == "prepared"
         assert (theirs / "out").stat().st_uid == NOBODY["uid"]
-        for place in (tmp_path / "out", theirs / "way" / "out", theirs / "way" / "new" / "out"):
+        for place in (open_folder / "out", theirs / "way" / "out", theirs / "way" / "new" / "out"):
             answer = self.answer_of_another(tmp_path, str(place))
             assert answer.startswith("refused its output: Permission denied: ")
             assert not place.exists()

@@ -101,8 +101,11 @@ def test_who_has_not_the_token_gets_nothing_from_head_or_nodes(bench):
     files = bench.home / "slurm"
     with bench.serving(PILOT.replace("nodes=3", "nodes=1")):
         told = bench.slurm.ask("scontrol", "show", "job", bench.pilot())
-        shown = "".join(" ".join(process.cmdline()) for process in rays(bench.home))
-        ports = {port for process in rays(bench.home) for port in listening(process)}
+        shown, ports = "", set()
+        for process in rays(bench.home):
+            with suppress(psutil.Error):  # it may end meanwhile
+                shown += " ".join(process.cmdline())
+                ports.update(listening(process))
         assert len(ports) > 5
         for port in ports:
             for said in (b"POST /exchange HTTP/1.1\r\n\r\n", b'{"id": 1}\n' + bytes(1000)):
@@ -139,12 +142,14 @@ def test_who_has_not_the_token_gets_nothing_from_head_or_nodes(bench):
 
 def rays(home):
     """Return the processes of Ray, on the head and on nodes."""
-    return [
-        process
-        for process in psutil.process_iter()
-        if re.search(r"/ray/core/|ray::|dashboard", " ".join(process.cmdline()))
-        and str(home) in process.environ().get("RAY_AUTH_TOKEN_PATH", "")
-    ]
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):  # it may end meanwhile
+            if re.search(r"/ray/core/|ray::|dashboard", " ".join(process.cmdline())) and str(
+                home
+            ) in process.environ().get("RAY_AUTH_TOKEN_PATH", ""):
+                found.append(process)
+    return found
 
 
 def listening(process):
