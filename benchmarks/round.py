@@ -192,7 +192,7 @@ class _Laps:
             (SplitValues, "rounded", "best splits"),
             (exact_pairs, "match_pairs", "matching"),
             (exact_pairs, "solve_in_stages", "chosen groups"),
-            (rounds, "placed", "GPUs"),
+            (rounds, "place", "GPUs"),
             (rounds, "check", "check of the plan"),
             (rounds, "reasons", "reasons of waiting jobs"),
         ):

@@ -21,9 +21,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dovetail import __version__
 from dovetail.executor.live.admission import is_administrator
-from dovetail.executor.live.desk import Chosen, Desk, UnknownJobError
+from dovetail.executor.live.desk import Desk
+from dovetail.executor.live.errors import UnknownJobError
 from dovetail.executor.live.jobs import Owner
-from dovetail.executor.live.views import JobView, ServiceView
+from dovetail.executor.live.views import Chosen, JobView, ServiceView
 from dovetail.instances._record import Record, input_error
 from dovetail.instances.errors import DovetailError, InputError
 from dovetail.live.faults import KEY_HEADER, Fault, fault_of

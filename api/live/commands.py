@@ -14,9 +14,9 @@ from functools import partial
 from itertools import takewhile
 from typing import Any, Final
 
-from dovetail.executor.live.desk import Chosen, RefusedError, UnknownJobError
+from dovetail.executor.live.errors import RefusedError, UnknownJobError
 from dovetail.executor.live.states import OVER, QUEUED, JobState
-from dovetail.executor.live.views import JobView, ServiceView
+from dovetail.executor.live.views import Chosen, JobView, ServiceView
 from dovetail.instances._json import json_text
 from dovetail.instances.errors import InputError
 from dovetail.live.client import Client

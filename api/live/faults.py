@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from dovetail.executor.live.desk import BusyError, RefusedError, UnknownJobError
+from dovetail.executor.live.errors import BusyError, RefusedError, UnknownJobError
 from dovetail.instances.errors import DovetailError, InputError, UnsupportedError
 
 TOKEN_VARIABLE: Final = "DOVETAIL_TOKEN"

@@ -11,7 +11,8 @@ from itertools import count
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
-from dovetail.executor.live.desk import Desk, RefusedError
+from dovetail.executor.live.desk import Desk
+from dovetail.executor.live.errors import RefusedError
 from dovetail.executor.live.jobs import Owner
 
 _CHUNK_BYTES: Final = 64 * 1024

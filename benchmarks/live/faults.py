@@ -46,7 +46,7 @@ from load import (
 )
 from service_process import Cores, ServiceGoneError, ServiceProcess, Setup, Simulated
 
-from dovetail.executor.live.desk import BusyError
+from dovetail.executor.live.errors import BusyError
 from dovetail.executor.live.invariants import violations
 from dovetail.executor.live.journal import JOURNAL, JournalError, read_brain, read_events
 from dovetail.executor.live.pools.pool import NodePool

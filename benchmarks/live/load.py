@@ -18,7 +18,7 @@ import psutil
 from service_process import POINTS, ServiceGoneError, ServiceProcess, Setup
 
 from dovetail.executor.live.brain import Brain
-from dovetail.executor.live.desk import BusyError
+from dovetail.executor.live.errors import BusyError
 from dovetail.executor.live.invariants import violations
 from dovetail.executor.live.jobs import JobSpec, Owner
 from dovetail.executor.live.journal import read_brain

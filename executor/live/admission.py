@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from dovetail.executor.live.brain import Brain, LiveJob
-from dovetail.executor.live.desk import RefusedError
+from dovetail.executor.live.errors import RefusedError
 from dovetail.executor.live.jobs import FIXED, JobSpec, Owner
 from dovetail.executor.live.states import OVER, QUEUED, JobState
 from dovetail.formulations.rules import largest_gang

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from dovetail.executor.live import events
 from dovetail.executor.live.commands import Command, Launch, Pause, Release, Stop
 from dovetail.executor.live.events import AnyEvent
-from dovetail.executor.live.jobs import FIXED, JobSpec, Run
+from dovetail.executor.live.jobs import FIXED, JobSpec, Run, WorkloadKey
 from dovetail.executor.live.states import HOLDING, OVER, QUEUED, TRANSITIONS, JobState
 from dovetail.instances.datasets import Measurement
 from dovetail.instances.errors import DovetailError
@@ -234,10 +234,6 @@ class Device:
         return self.sick or (f"is being drained by {self.drained}" if self.drained else "")
 
 
-WorkloadKey = tuple[int, str]
-"""A workload is known by the user who runs it and its name."""
-
-
 @dataclass
 class Brain:
     """All jobs and devices; changed by ``apply`` only.
@@ -330,7 +326,7 @@ class Brain:
 
     def may_share(self, job: LiveJob) -> bool:
         """Tell whether a job may be put beside others: its workload has a profile."""
-        return _key(job) in self.profiled and not job.alone_only
+        return job.spec.key in self.profiled and not job.alone_only
 
     def are_apart(self, first: str, second: str) -> bool:
         """Tell whether two jobs may not be put together any more."""
@@ -377,7 +373,7 @@ class Brain:
     def _submitted(self, event: events.Submitted) -> list[Command]:
         wanted = self.next_job_id()
         self._require(event.job == wanted, f"the next job is {wanted!r}, not {event.job!r}")
-        known = (event.spec.owner.uid, event.spec.workload) in self.profiled
+        known = event.spec.key in self.profiled
         state = JobState.WAITING if known else JobState.SUBMITTED
         job = LiveJob(event.job, event.spec, state, self.sequence + 1, request=event.request)
         job.history.append(Step(event.at_s, state, "submitted"))
@@ -440,7 +436,7 @@ class Brain:
         self.reserved.pop(job.id, None)
         if other:
             job.alone_only = ""
-            state = JobState.WAITING if _key(job) in self.profiled else JobState.SUBMITTED
+            state = JobState.WAITING if job.spec.key in self.profiled else JobState.SUBMITTED
             if state is not job.state:
                 self._move(job, state, event.at_s, f"edited by {event.by}")
         return []
@@ -552,7 +548,7 @@ class Brain:
     def _profiled(self, event: events.Profiled) -> list[Command]:
         job = self._job_of(event.run)
         self.unrecorded[self.sequence + 1] = event
-        self._learn(_key(job), event.at_s, f"{job.id} has been profiled")
+        self._learn(job.spec.key, event.at_s, f"{job.id} has been profiled")
         return []
 
     def _workload_known(self, event: events.WorkloadKnown) -> list[Command]:
@@ -562,7 +558,7 @@ class Brain:
     def _profile_failed(self, event: events.ProfileFailed) -> list[Command]:
         job = self._job_of(event.run)
         # Where another job's profile came first, it may be sharing by now.
-        if job.state in OVER or _key(job) in self.profiled:
+        if job.state in OVER or job.spec.key in self.profiled:
             return []
         job.alone_only = event.reason
         if job.state is JobState.PROFILING:
@@ -618,9 +614,9 @@ class Brain:
         """Let the jobs of a workload share from now on."""
         self.profiled.add(key)
         for job in [*self.queued.values(), *self.barred.values(), *self.holding.values()]:
-            if _key(job) == key and job.state is JobState.PROFILING:
+            if job.spec.key == key and job.state is JobState.PROFILING:
                 self._move(job, JobState.RUNNING, at_s, why)
-            elif _key(job) == key and job.state is JobState.SUBMITTED:
+            elif job.spec.key == key and job.state is JobState.SUBMITTED:
                 self._move(job, JobState.WAITING, at_s, why)
 
     def _rank_over(
@@ -665,7 +661,7 @@ class Brain:
         """Return the state of a job every rank of which runs."""
         if job.paused:
             return JobState.PAUSED
-        profile = job.profiling and _key(job) not in self.profiled and not job.alone_only
+        profile = job.profiling and job.spec.key not in self.profiled and not job.alone_only
         return JobState.PROFILING if profile else JobState.RUNNING
 
     def _conclude(self, job: LiveJob, at_s: float) -> list[Command]:
@@ -676,7 +672,7 @@ class Brain:
         return [Release(job.run.id)]
 
     def _outcome(self, job: LiveJob) -> tuple[JobState, str]:
-        queued = JobState.WAITING if _key(job) in self.profiled else JobState.SUBMITTED
+        queued = JobState.WAITING if job.spec.key in self.profiled else JobState.SUBMITTED
         # Many programs save their state and exit with 0 when they are asked to stop: that is
         # no sign that they had finished.
         match job.stop_then:
@@ -870,10 +866,6 @@ def _over_s(event: AnyEvent) -> float:
     """Return when a rank was over, as far as that is known."""
     ended_s = event.ended_s if isinstance(event, events.RankEnded) else None
     return event.at_s if ended_s is None else ended_s
-
-
-def _key(job: LiveJob) -> WorkloadKey:
-    return job.spec.owner.uid, job.spec.workload
 
 
 def _together(first: LiveJob, second: LiveJob) -> bool:

@@ -2,62 +2,122 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from dovetail.instances.errors import DovetailError
+from dovetail.executor.live import events
+from dovetail.executor.live.admission import (
+    is_administrator,
+    refuse_after,
+    refuse_another,
+    refuse_edit,
+    refuse_hopeless,
+    refuse_long_grace,
+    refuse_others,
+    refuse_too_many,
+)
+from dovetail.executor.live.brain import Brain, LiveJob
+from dovetail.executor.live.clock import ServiceClock
+from dovetail.executor.live.devices import Devices
+from dovetail.executor.live.errors import RefusedError, UnknownJobError
+from dovetail.executor.live.events import AnyEvent
+from dovetail.executor.live.jobs import JobSpec, Owner
+from dovetail.executor.live.mailbox import Mailbox, Request
+from dovetail.executor.live.observing import Observer
+from dovetail.executor.live.planning import Lacks, of_job, of_round
+from dovetail.executor.live.pools.pool import NodePool, told_awaited
+from dovetail.executor.live.pools.run_files import RunFiles
+from dovetail.executor.live.presenting import job_views, listed
+from dovetail.executor.live.preview import Preview, Round
+from dovetail.executor.live.states import OVER, QUEUED, UNDER_WAY, JobState
+from dovetail.executor.live.views import EVERY, Chosen, JobView, ServiceView
+from dovetail.instances._record import shown
+from dovetail.instances.errors import InputError
+from dovetail.instances.instance import Instance
+from dovetail.instances.plan import Plan
 
-if TYPE_CHECKING:  # a client needs the errors only
-    from dovetail.executor.live.jobs import JobSpec, Owner
-    from dovetail.executor.live.views import JobView, ServiceView
-    from dovetail.instances.instance import Instance
-    from dovetail.instances.plan import Plan
 
-
-class RefusedError(DovetailError):
-    """A request that this user may not make."""
-
-
-class UnknownJobError(DovetailError):
-    """There is no such job."""
-
-
-class BusyError(DovetailError):
-    """The service cannot make a request durable now (its disk is full, say): nothing was done."""
-
-
-class Chosen(NamedTuple):
-    """Which jobs a list is to have: all where nothing is said.
+class Limits(NamedTuple):
+    """What the administrator lets users ask for.
 
     Attributes
     ----------
-    user, name, state : str or None
-        Of this user, of this name, in this state.
-    within_s : float or None
-        Over, and since no more than so many seconds.
-    before : str or None
-        Submitted before this job.
-    limit : int or None
-        So many at most, the last ones that were submitted.
+    any_user : bool
+        Whether jobs may run as other users than the service's.
+    grace_s : float
+        The longest grace that a job may have.
+    waiting : int
+        How many jobs of a user who is no administrator may wait.
     """
 
-    user: str | None = None
-    name: str | None = None
-    state: str | None = None
-    within_s: float | None = None
-    before: str | None = None
-    limit: int | None = None
+    any_user: bool
+    grace_s: float
+    waiting: int
 
 
-EVERY: Final = Chosen()
-
-
-class Desk(Protocol):
+class Desk:
     """The service as its faces know it; every method may be called from any thread.
 
-    What changes something returns once it is durable. ``by`` is the user who asks, known from
-    the connection; uid 0 and the user whom the service runs as are administrators.
+    What changes something returns once it is durable, and raises BusyError where it cannot be.
+    ``by`` is the user who asks, known from the connection; uid 0 and the user whom the service
+    runs as are administrators. Where a job is named that is not known, UnknownJobError is
+    raised, and RefusedError where it is another user's.
+
+    Parameters
+    ----------
+    brain : Brain
+        Jobs and devices; changed by the service's thread alone, which holds ``lock`` for it.
+    lock : threading.RLock
+        Held while the brain is read.
+    clock : ServiceClock
+        The service's.
+    mailbox : Mailbox
+        What brings requests to the service's thread.
+    pool, devices
+        Where jobs run.
+    observer : Observer
+        What is seen of them.
+    preview : Preview
+        What the policy would do.
+    known : callable
+        Returns the events by which the profiles of these jobs' workloads become known.
+    show : callable
+        Returns the service and its devices.
+    limits : Limits
+        What users may ask for.
+    directory : str
+        The state directory; empty: there is none.
+    dry_run : bool
+        Whether nothing is started.
     """
+
+    def __init__(
+        self,
+        *,
+        brain: Brain,
+        lock: threading.RLock,
+        clock: ServiceClock,
+        mailbox: Mailbox,
+        pool: NodePool,
+        devices: Devices,
+        observer: Observer,
+        preview: Preview,
+        known: Callable[[Iterable[JobSpec]], list[AnyEvent]],
+        show: Callable[[], ServiceView],
+        limits: Limits,
+        directory: str,
+        dry_run: bool,
+    ) -> None:
+        self._brain, self._lock, self._clock, self._mailbox = brain, lock, clock, mailbox
+        self._pool, self._devices = pool, devices
+        self._observer, self._preview, self._known = observer, preview, known
+        self._limits, self._directory, self._dry_run = limits, directory, dry_run
+        self.service = show
+
+    # What changes something.
 
     def submit(self, specs: Sequence[JobSpec], by: Owner, key: str = "") -> tuple[str, ...]:
         """Accept jobs, all or none, and return their ids.
@@ -70,31 +130,68 @@ class Desk(Protocol):
         InputError
             When a job can never run here, or may not run as its owner, or the key was used for
             other jobs.
-        BusyError
-            When it cannot be made durable.
         """
-        ...
+        paths = [f"jobs[{k}]." if len(specs) > 1 else "" for k in range(len(specs))]
+        for spec, path in zip(specs, paths, strict=True):
+            self._refuse_impossible(spec, by, path)
+        request = f"{by.uid} {key}" if key else ""
+
+        def submitted(jobs: int) -> list[AnyEvent]:
+            if request in self._brain.requests:
+                refuse_another(
+                    specs, [self._brain.jobs[job] for job in self._brain.requests[request]]
+                )
+                return []
+            for spec, path in zip(specs, paths, strict=True):
+                refuse_after(spec, self._brain, path)
+            refuse_too_many(len(specs), by, self._brain, self._limits.waiting)
+            at_s = self._clock.now_s()
+            made = [
+                events.Submitted(at_s=at_s, job=f"j{k}", spec=spec, request=request)
+                for k, spec in enumerate(specs, jobs + 1)
+            ]
+            return [*made, *self._known(specs)]
+
+        def ids(asked: Sequence[AnyEvent]) -> tuple[str, ...]:
+            made = [event.job for event in asked if isinstance(event, events.Submitted)]
+            return tuple(made or self._brain.requests.get(request, ()))
+
+        found: tuple[str, ...] = self._mailbox.ask(Request(submitted, ids, request))
+        return found
+
+    def _refuse_impossible(self, spec: JobSpec, by: Owner, path: str) -> None:
+        cluster = None if self._pool.awaited else self._devices.cluster
+        refuse_hopeless(spec, by, cluster, self._limits.any_user, path)
+        refuse_long_grace(spec, self._limits.grace_s, path)
 
     def cancel(self, job: str, by: Owner, grace_s: float | None = None) -> JobView:
         """Begin to end a job; one that is over stays as it is.
 
         A grace that is given (seconds from now to being killed) may shorten the job's own, also
         while the job is being stopped; it lengthens none.
-
-        Raises
-        ------
-        UnknownJobError, RefusedError, BusyError
         """
-        ...
+
+        def cancelled(live: LiveJob, at_s: float) -> list[AnyEvent]:
+            refuse_others(live, by, "cancel")
+            if live.state in OVER:
+                return []
+            return [events.CancelRequested(at_s=at_s, job=job, by=by.name, grace_s=grace_s)]
+
+        return self._changed(job, cancelled)
 
     def hold(self, job: str, on: bool, by: Owner) -> JobView:
-        """Let a job that waits not start before it is released, or release it.
+        """Let a job that waits not start before it is released, or release it."""
 
-        Raises
-        ------
-        UnknownJobError, RefusedError, BusyError
-        """
-        ...
+        def held(live: LiveJob, at_s: float) -> list[AnyEvent]:
+            refuse_others(live, by, "hold" if on else "release")
+            if live.state not in QUEUED:
+                told = "may be held while it waits" if on else "is held only while it waits"
+                raise RefusedError(f"{job} is {live.state}: a job {told}")
+            if on == bool(live.held):
+                return []
+            return [events.HoldChanged(at_s=at_s, job=job, on=on, by=by.name)]
+
+        return self._changed(job, held)
 
     def edit(self, job: str, changes: Mapping[str, Any], by: Owner) -> JobView:
         """Change fields of the ``JobSpec`` of a job that waits.
@@ -105,38 +202,85 @@ class Desk(Protocol):
         ------
         InputError
             When a field breaks a rule, or cannot be changed (any more).
-        UnknownJobError, RefusedError, BusyError
         """
-        ...
+
+        def edited(live: LiveJob, at_s: float) -> list[AnyEvent]:
+            refuse_edit(live, changes, by)
+            fields = {name: getattr(live.spec, name) for name in JobSpec.model_fields}
+            spec = JobSpec.from_data({**fields, **changes})
+            self._refuse_impossible(spec, by, "")
+            if spec == live.spec:
+                return []
+            change = events.Edited(at_s=at_s, job=job, spec=spec, by=by.name)
+            return [change, *self._known([spec])]
+
+        return self._changed(job, edited)
 
     def pause(self, job: str, on: bool, by: Owner) -> JobView:
-        """Let the processes of a job that runs stand still where they are, or go on.
+        """Let the processes of a job that runs stand still where they are, or go on."""
 
-        Raises
-        ------
-        UnknownJobError, RefusedError, BusyError
-        """
-        ...
+        def paused(live: LiveJob, at_s: float) -> list[AnyEvent]:
+            refuse_others(live, by, "pause" if on else "resume")
+            if live.state not in UNDER_WAY:
+                what = "be paused while it runs" if on else "be resumed while it is paused"
+                raise RefusedError(f"{job} is {live.state}: a job may {what}")
+            if on is (live.state is JobState.PAUSED):
+                return []
+            return [events.PauseChanged(at_s=at_s, job=job, on=on, by=by.name)]
+
+        return self._changed(job, paused)
 
     def requeue(self, job: str, by: Owner, hold: bool = False) -> JobView:
         """Stop a job's run, so that it waits for devices again; one that waits stays as it is.
 
         With ``hold`` it is held, too.
-
-        Raises
-        ------
-        UnknownJobError, RefusedError, BusyError
         """
-        ...
+
+        def requeued(live: LiveJob, at_s: float) -> list[AnyEvent]:
+            refuse_others(live, by, "requeue")
+            if live.state in OVER:
+                raise RefusedError(f"{job} is {live.state}: submit it anew")
+            holds = events.HoldChanged(at_s=at_s, job=job, on=True, by=by.name)
+            found: list[AnyEvent] = [holds] if hold and not live.held else []
+            if live.run is None or live.state in QUEUED or live.state is JobState.STOPPING:
+                return found
+            if not live.spec.requeue:
+                raise RefusedError(f"{job} was submitted with --no-requeue")
+            reason = f"requeued by {by.name}"
+            stop = events.StopDecided(at_s=at_s, run=live.run.id, reason=reason, then="wait")
+            return [*found, stop]
+
+        return self._changed(job, requeued)
+
+    def _changed(self, job: str, change: Callable[[LiveJob, float], Sequence[AnyEvent]]) -> JobView:
+        """Let the service's thread make what a change comes to durable, and return the job."""
+
+        def asked(_: int) -> Sequence[AnyEvent]:
+            return change(self._job(job), self._clock.now_s())
+
+        self._mailbox.ask(Request(asked, _nothing))
+        return self.job(job)
 
     def drain(self, gpus: Sequence[str], on: bool, by: Owner) -> ServiceView:
-        """Let devices (none named: all) take no new jobs, or take them again.
+        """Let devices, or all of a node (none named: all), take no new jobs, or take them again.
 
         Raises
         ------
-        InputError, RefusedError, BusyError
+        InputError
+            When there is no such device.
         """
-        ...
+        if not is_administrator(by):
+            raise RefusedError("only an administrator may drain devices")
+        chosen = self._devices.named(gpus)
+
+        def drained(_: int) -> list[AnyEvent]:
+            at_s = self._clock.now_s()
+            return [events.DrainChanged(at_s=at_s, gpus=chosen, on=on, by=by.name)]
+
+        self._mailbox.ask(Request(drained, _nothing))
+        return self.service()
+
+    # What is shown.
 
     def jobs(self, over: bool = False, chosen: Chosen = EVERY) -> Sequence[JobView]:
         """Return the jobs that are not over, or all, in the order of submission.
@@ -149,29 +293,32 @@ class Desk(Protocol):
         InputError
             When a job is named that never was.
         """
-        ...
+        with self._lock:
+            found = listed(self._brain, over, chosen, self._clock.now_s())
+            return self._views(found)
 
     def job(self, job: str) -> JobView:
-        """Return one job with its history.
+        """Return one job with its history."""
+        with self._lock:
+            (view,) = self._views([self._job(job)], history=True)
+        return replace(view, log=self._log_file(view.run))
 
-        Raises
-        ------
-        UnknownJobError
-        """
-        ...
+    def _views(self, jobs: Iterable[LiveJob], history: bool = False) -> list[JobView]:
+        seen = self._observer
+        return job_views(
+            self._lacks(), jobs, seen.readings, seen.uppers, seen.last.readings, history
+        )
+
+    def _log_file(self, run: str | None) -> str:
+        """Return where the output of a run's first rank is on this machine; empty: it is not."""
+        if run is None or not self._directory:
+            return ""
+        log = RunFiles(Path(self._directory), run).rank(0).log
+        return str(log) if log.exists() else ""
 
     def is_over(self, job: str) -> bool:
-        """Return whether a job is over; costs next to nothing.
-
-        Raises
-        ------
-        UnknownJobError
-        """
-        ...
-
-    def service(self) -> ServiceView:
-        """Return the service and its devices."""
-        ...
+        """Return whether a job is over; costs next to nothing."""
+        return self._job(job).state in OVER
 
     def log_path(self, job: str, rank: int, by: Owner, run: int | None = None) -> str | None:
         """Return the newest log file of a rank, None before it has one.
@@ -180,23 +327,75 @@ class Desk(Protocol):
 
         Raises
         ------
-        UnknownJobError, RefusedError, InputError
+        InputError
+            When the job has no such rank or run.
         """
-        ...
+        with self._lock:
+            live = self._job(job)
+            if not live.spec.public_log:
+                refuse_others(live, by, "read the log of")
+            if not 0 <= rank < live.spec.workers:
+                raise InputError(f"must be < {live.spec.workers}, got {rank}", "rank")
+            if run is not None and not 1 <= run <= live.runs:
+                rule = f"must be from 1 to {live.runs}" if live.runs else "must wait for the first"
+                raise InputError(f"{rule}, got {run}", "run")
+            number = run or live.runs
+        return self._pool.log_path(f"{job}.{number}", rank) if number else None
+
+    # What the policy would do.
 
     def instance(self) -> Instance:
         """Return the round that the service would solve now."""
-        ...
+        recent = self._preview.recent()
+        if recent is not None:
+            return recent.instance
+        found: Instance = self._mailbox.ask(Request(_no_events, lambda _: self._preview.instance()))
+        return found
 
     def plan(self) -> Plan:
         """Return what the service's policy would do now, without doing it."""
-        ...
+        return self._round().plan
 
     def explain(self, job: str) -> str:
-        """Say why a job waits and what would let it start.
+        """Say why a job waits and what would let it start."""
+        with self._lock:
+            live = self._job(job)
+            told, over = of_job(live, self._brain), live.state in OVER
+            alone = not self._brain.may_share(live)
+            # What would let it start beside others or later is of no use while nobody may.
+            waits = live.state in QUEUED
+            lacks = self._lacks()
+            closed, before = waits and lacks.closed, lacks.before.told(live)
+        if waits and not live.barred:
+            told = "\n".join(filter(None, [told, told_awaited(self._pool)]))
+        if over or closed or live.barred:
+            return told
+        found = self._round(job)
+        lines = [told, of_round(job, alone, before, found.instance, found.plan)]
+        if waits and self._dry_run:
+            lines.append("this is a dry run: nothing is started")
+        return "\n".join(lines)
 
-        Raises
-        ------
-        UnknownJobError
-        """
-        ...
+    def _round(self, job: str = "") -> Round:
+        def made(_: Sequence[AnyEvent]) -> Round:
+            return self._preview.round(job)
+
+        found: Round = self._preview.recent(job) or self._mailbox.ask(Request(_no_events, made))
+        return found
+
+    def _lacks(self) -> Lacks:
+        return Lacks.of(self._brain, self._dry_run)
+
+    def _job(self, name: str) -> LiveJob:
+        job = self._brain.jobs.get(name)
+        if job is None:
+            raise UnknownJobError(f"no job {shown(name)}")
+        return job
+
+
+def _no_events(_: int) -> list[AnyEvent]:
+    return []
+
+
+def _nothing(_: Sequence[AnyEvent]) -> None:
+    return None

@@ -7,17 +7,41 @@ take. So the first job of a workload is worth more than it is to a policy that c
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Final
 
-from dovetail.executor.live.brain import Brain, LiveJob, WorkloadKey
+from dovetail.executor.live.brain import Brain, LiveJob
+from dovetail.executor.live.fair_share import turns
+from dovetail.executor.live.jobs import WorkloadKey
 from dovetail.executor.live.states import JobState
+from dovetail.executor.live.unfailing import UnfailingPolicy
 from dovetail.solver.policies import Start, State
 from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.placement import idle_gpus
 
 PART: Final = 4
 """At most one part in so many of the devices' time is given to first looks out of turn."""
+
+
+def first_starts(
+    brain: Brain, state: State, looks: FirstLooks, policy: UnfailingPolicy
+) -> Generator[tuple[Sequence[Start], bool]]:
+    """Yield what is started before the policy decides, and whether that is so as to measure it.
+
+    All starts are to be entered into the state before the next are asked for.
+    """
+    due: list[Start] = []
+
+    def chosen(state: State) -> Sequence[Start]:
+        due[:] = looks.due(state)
+        return due or policy.starts(state)
+
+    competed = False
+    for starts in turns(brain, state, chosen):
+        competed = True
+        yield starts, bool(due)
+    if not competed:
+        yield list(looks.due(state)), True
 
 
 class FirstLooks:
@@ -41,7 +65,7 @@ class FirstLooks:
         self._brain = brain
         self._look_s = look_s
         self._next_s = -math.inf
-        self._begun = {_key(job) for job in brain.jobs.values() if job.runs}
+        self._begun = {job.spec.key for job in brain.jobs.values() if job.runs}
 
     def due(self, state: State) -> Iterator[Start]:
         """Yield the start that comes before those of the policy, at most one."""
@@ -59,7 +83,7 @@ class FirstLooks:
 
     def begin(self, jobs: Iterable[LiveJob]) -> None:
         """Note that jobs were started, as looks or by the policy."""
-        self._begun.update(map(_key, jobs))
+        self._begun.update(job.spec.key for job in jobs)
 
     def note(self, start: Start, state: State) -> None:
         """Note that a look has begun."""
@@ -69,7 +93,7 @@ class FirstLooks:
     def _first_jobs(self) -> list[LiveJob]:
         first: dict[WorkloadKey, LiveJob] = {}
         for live in self._brain.queued.values():
-            key = _key(live)
+            key = live.spec.key
             if live.state is JobState.SUBMITTED and key not in self._begun and not live.runs:
                 earlier = first.setdefault(key, live)
                 first[key] = min(live, earlier, key=_sequence)
@@ -84,10 +108,6 @@ def _more_wait(state: State, idle: int) -> bool:
         if wanted > idle:
             return True
     return False
-
-
-def _key(live: LiveJob) -> WorkloadKey:
-    return live.spec.owner.uid, live.spec.workload
 
 
 def _sequence(live: LiveJob) -> int:

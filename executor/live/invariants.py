@@ -118,7 +118,7 @@ def _of_ranks(job: LiveJob) -> Iterator[str]:
 
 
 def _of_profile(brain: Brain, job: LiveJob) -> Iterator[str]:
-    known = (job.spec.owner.uid, job.spec.workload) in brain.profiled
+    known = job.spec.key in brain.profiled
     if job.state in _WAITS and (job.state == "waiting") != known:
         yield f"it is {job.state}, and its workload has {'a' if known else 'no'} profile"
     if job.state == "profiling" and (known or job.alone_only or not job.profiling):
@@ -144,11 +144,7 @@ def _of_devices(brain: Brain) -> Iterator[str]:
         names = ", ".join(job.id for job in jobs)
         if gpu not in brain.devices:
             yield f"{gpu}: {names} on a device that nobody knows"
-        alone = [
-            job.id
-            for job in jobs
-            if job.alone_only or (job.spec.owner.uid, job.spec.workload) not in brain.profiled
-        ]
+        alone = [job.id for job in jobs if job.alone_only or job.spec.key not in brain.profiled]
         if alone and len(jobs) > 1:
             yield f"{gpu}: {', '.join(alone)} must run alone, and {names} are there"
         staying = {job.id for job in jobs if job.state != "stopping"}

@@ -42,6 +42,10 @@ class Owner(Record):
     gid: UserId
 
 
+WorkloadKey = tuple[int, str]
+"""A workload is known by the user who runs it and its name."""
+
+
 class JobSpec(Record):
     """A job as its owner submitted it, or edited it while it waits.
 
@@ -132,6 +136,11 @@ class JobSpec(Record):
     index: Index | None = None
     place: Index | None = None
     most_running: Count | None = None
+
+    @property
+    def key(self) -> WorkloadKey:
+        """The workload of this owner that it runs."""
+        return self.owner.uid, self.workload
 
     @field_validator("output", "error")
     @classmethod

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from dovetail.executor.live.desk import BusyError
+from dovetail.executor.live.errors import BusyError
 from dovetail.executor.live.events import AnyEvent
 
 _CLOSED: Final = "the service is stopping"

@@ -7,18 +7,16 @@ import re
 from collections.abc import Iterable, Mapping
 
 from dovetail.executor.live.brain import Brain, LiveJob
-from dovetail.executor.live.desk import Chosen
 from dovetail.executor.live.planning import Lacks
 from dovetail.executor.live.pools.pool import Usage
-from dovetail.executor.live.states import HOLDING, OVER, QUEUED, JobState
-from dovetail.executor.live.views import DeviceView, JobView, StepView
+from dovetail.executor.live.states import HOLDING, OVER, QUEUED, WATCHED, JobState
+from dovetail.executor.live.views import Chosen, DeviceView, JobView, StepView
 from dovetail.executor.live.watch import Reading
 from dovetail.instances._record import shown
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Cluster
 
 _UNSEEN = Reading()
-_RUNS = frozenset({JobState.PROFILING, JobState.RUNNING})
 
 
 def listed(brain: Brain, over: bool, chosen: Chosen, now_s: float) -> list[LiveJob]:
@@ -105,7 +103,7 @@ def _job_view(
         waiting_for=lacks.of_job(job),
         submitted_s=job.submitted_s,
         since_s=job.since_s,
-        started_s=_first(job, _RUNS),
+        started_s=_first(job, WATCHED),
         ended_s=job.since_s if job.state in OVER else None,
         runs=job.runs,
         run=run.id if run is not None else None,

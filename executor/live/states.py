@@ -57,6 +57,12 @@ HOLDING: Final = frozenset(
 )
 """States in which a job's devices are busy."""
 
+WATCHED: Final = frozenset({JobState.PROFILING, JobState.RUNNING})
+"""States in which a run's progress means something."""
+
+UNDER_WAY: Final = WATCHED | {JobState.PAUSED}
+"""States in which every rank runs or has ended well."""
+
 QUEUED: Final = frozenset({JobState.SUBMITTED, JobState.WAITING})
 """States in which a job waits for devices."""
 

@@ -7,8 +7,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 from dovetail.executor.live.states import JobState
+
+
+class Chosen(NamedTuple):
+    """Which jobs a list is to have: all where nothing is said.
+
+    Attributes
+    ----------
+    user, name, state : str or None
+        Of this user, of this name, in this state.
+    within_s : float or None
+        Over, and since no more than so many seconds.
+    before : str or None
+        Submitted before this job.
+    limit : int or None
+        So many at most, the last ones that were submitted.
+    """
+
+    user: str | None = None
+    name: str | None = None
+    state: str | None = None
+    within_s: float | None = None
+    before: str | None = None
+    limit: int | None = None
+
+
+EVERY: Final = Chosen()
 
 
 @dataclass(frozen=True, kw_only=True)

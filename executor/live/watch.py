@@ -31,12 +31,9 @@ from dovetail.executor.live.jobs import JobSpec, Run
 from dovetail.executor.live.kinds import workload_name
 from dovetail.executor.live.pools.pool import Progress, Usage
 from dovetail.executor.live.rates import Rate, Sample, rate_of
-from dovetail.executor.live.states import JobState
+from dovetail.executor.live.states import WATCHED, JobState
 from dovetail.executor.live.tails import Tail, Tails
 from dovetail.instances.datasets import SoloProfile
-
-WATCHED: Final = frozenset({JobState.PROFILING, JobState.RUNNING})
-"""States in which a run's progress means something."""
 
 _Residents = tuple[tuple[str, bool], ...]
 """The runs on a device, in the order in which they came, and whether each is under way."""

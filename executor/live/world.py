@@ -15,9 +15,9 @@ from typing import Final, Self
 
 from dovetail.executor.live import events
 from dovetail.executor.live.beliefs import WHOLE, Belief, Beliefs
-from dovetail.executor.live.brain import Brain, LiveJob, WorkloadKey
+from dovetail.executor.live.brain import Brain, LiveJob
 from dovetail.executor.live.device_check import why_not_free
-from dovetail.executor.live.jobs import JobSpec, Run, Seat
+from dovetail.executor.live.jobs import JobSpec, Run, Seat, WorkloadKey
 from dovetail.executor.live.kind_state import KindState, useful_caps
 from dovetail.executor.live.kinds import Kind, Layout, workload_name
 from dovetail.executor.live.newcomers import Host, Newcomers
@@ -81,7 +81,7 @@ class _Track:
     def of(cls, live: LiveJob) -> Self:
         """Begin with a job of which nothing has been read."""
         name = workload_name(live.spec)
-        return cls(live, live.spec, _seen_as(live), _key(live), name, _UNREAD)
+        return cls(live, live.spec, _seen_as(live), live.spec.key, name, _UNREAD)
 
     @property
     def changed(self) -> bool:
@@ -384,7 +384,7 @@ class World:
         """Note for how long a job ran, and tell whether it finished."""
         if live.state is not JobState.FINISHED:
             return False
-        lasted = self._lasted.setdefault(_key(live), _Mean())
+        lasted = self._lasted.setdefault(live.spec.key, _Mean())
         lasted.add(Past.of(live).last_ran_s)
         return True
 
@@ -582,7 +582,7 @@ class World:
         """Return what a job is believed to need alone, in all."""
         if live.spec.estimate_s is not None:
             return live.spec.estimate_s
-        lasted = self._lasted.get(_key(live))
+        lasted = self._lasted.get(live.spec.key)
         return lasted.seconds if lasted else UNKNOWN_WORK_S
 
     def _rate(self, job: Job) -> float:
@@ -678,10 +678,6 @@ def _seen_as(live: LiveJob) -> Job:
 
 def _wait(job: Job) -> tuple[float, int]:
     return job.waiting_since_s, job.number
-
-
-def _key(live: LiveJob) -> WorkloadKey:
-    return live.spec.owner.uid, live.spec.workload
 
 
 def _share_on(live: LiveJob, gpu: str) -> int | None:

@@ -19,7 +19,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from dovetail.executor.live.desk import RefusedError, UnknownJobError
+from dovetail.executor.live.errors import RefusedError, UnknownJobError
 from dovetail.executor.live.jobs import JobSpec, Owner
 from dovetail.executor.live.states import OVER, JobState
 from dovetail.instances.errors import DovetailError, InputError
@@ -175,7 +175,7 @@ def test_what_is_wrong_with_one_request_ends_no_other(live):
     broken = Owner.model_construct(name="\ud800", uid=0, gid=0)
     spec = JobSpec.model_construct(command=("a",), workload="w", owner=broken, cwd="/", env={})
     with pytest.raises(ValueError, match="surrogates not allowed"):
-        live.service.submit([spec], broken)
+        live.service.desk.submit([spec], broken)
     assert live.client.submit([job()]) == ("j1",)
 
 
@@ -252,7 +252,7 @@ def test_a_log_is_followed_until_the_job_is_over(live):
 def test_a_log_in_whose_place_is_another_file_is_refused(live, short_path):
     (name,) = live.client.submit([job()])
     wait_until(lambda: runs(live, name))
-    log = Path(live.service.log_path(name, 0, Owner(name="root", uid=0, gid=0)))
+    log = Path(live.service.desk.log_path(name, 0, Owner(name="root", uid=0, gid=0)))
     os.link(log, short_path / "another")
     for asked in ({}, {"lines": 3}, {"follow": True}):
         with pytest.raises(RefusedError, match="is not the log that was made for the job"):
@@ -279,8 +279,8 @@ def test_others_see_no_commands_of_a_private_service(short_path):
 def test_many_who_wait_for_a_job_cost_one_look(live, monkeypatch):
     (name,) = live.client.submit([job()])
     looks = []
-    look = live.service.is_over
-    monkeypatch.setattr(live.service, "is_over", lambda job: (looks.append(job), look(job))[1])
+    look = live.service.desk.is_over
+    monkeypatch.setattr(live.service.desk, "is_over", lambda job: (looks.append(job), look(job))[1])
     answers = []
 
     def ask():
@@ -298,14 +298,14 @@ def test_many_who_wait_for_a_job_cost_one_look(live, monkeypatch):
 
 
 def test_a_costly_plan_is_made_for_all_who_ask(live, monkeypatch):
-    from dovetail.executor.live import service
+    from dovetail.executor.live import preview
 
     live.client.submit([job()])
     made = []
-    monkeypatch.setattr(service, "_COSTLY_S", 0.0)
-    monkeypatch.setattr(service, "REST", 1e6)
-    plan_of = service.plan_of
-    monkeypatch.setattr(service, "plan_of", lambda *a: (made.append(1), plan_of(*a))[1])
+    monkeypatch.setattr(preview, "_COSTLY_S", 0.0)
+    monkeypatch.setattr(preview, "REST", 1e6)
+    plan_of = preview.plan_of
+    monkeypatch.setattr(preview, "plan_of", lambda *a: (made.append(1), plan_of(*a))[1])
     first = live.client.plan()
     assert [live.client.plan() for _ in range(5)] == [first] * 5
     assert len(made) == 1

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from dovetail.executor.live.desk import BusyError
+from dovetail.executor.live.errors import BusyError
 from dovetail.executor.live.nodes.fence import raise_epoch
 from dovetail.executor.live.nodes.lease import Granted
 from dovetail.executor.live.states import JobState

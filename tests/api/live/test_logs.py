@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from dovetail.executor.live.desk import RefusedError
+from dovetail.executor.live.errors import RefusedError
 from dovetail.executor.live.states import OVER, JobState
 from dovetail.live import logs
 from dovetail.live.logs import Log, followed, last_lines, written

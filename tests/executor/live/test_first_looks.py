@@ -83,10 +83,10 @@ def test_an_unknown_workload_is_measured_while_known_short_jobs_wait(tmp_path, p
     pool = SimulatedNode(tmp_path, TRUTH, 20.0)
     watching = replace(QUICK, profile_most_s=0.5)
     with service_in(tmp_path, pool=pool, policy=policy, watching=watching) as service:
-        service.drain([], True, ME)
+        service.desk.drain([], True, ME)
         # All of A is believed to take 1 s, and holds both devices.
-        service.submit([spec(work_s=20, workers=2, estimate_s=1.0)] * 8, ME)
-        service.submit([spec(work_s=20, workload="B")], ME)
-        service.drain([], False, ME)
+        service.desk.submit([spec(work_s=20, workers=2, estimate_s=1.0)] * 8, ME)
+        service.desk.submit([spec(work_s=20, workload="B")], ME)
+        service.desk.drain([], False, ME)
         wait_until(is_in(service, "j9", JobState.FINISHED))
-        assert service.job("j8").state is not JobState.FINISHED
+        assert service.desk.job("j8").state is not JobState.FINISHED

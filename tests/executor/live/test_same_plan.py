@@ -74,8 +74,8 @@ def planned(directory, make):
                 )
                 for name, workers, gsla in JOBS
             ]
-            service.submit(jobs, ME)
-            plan, instance = service.plan(), service.instance()
+            service.desk.submit(jobs, ME)
+            plan, instance = service.desk.plan(), service.desk.instance()
     return cluster, [told(plan, cluster), told(solve(instance).plan, cluster)]
 
 

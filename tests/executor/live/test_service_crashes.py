@@ -14,7 +14,7 @@ from contextlib import suppress
 
 import pytest
 
-from dovetail.executor.live.desk import BusyError
+from dovetail.executor.live.errors import BusyError
 from dovetail.executor.live.invariants import violations
 from dovetail.executor.live.journal import Journal, read_brain
 from dovetail.executor.live.pools.simulated import SimulatedNode
@@ -98,20 +98,20 @@ def prepare(directory):
     """Leave four jobs in the journal, with no device open."""
 
     def submit(service, _):
-        service.drain([], True, ME)
-        service.submit([spec(5), spec(5, words=["status=3"], retries=1)], ME)
-        service.submit([spec(5, workers=2, workload="B"), spec(5000)], ME)
-        service.drain([], False, ME)
+        service.desk.drain([], True, ME)
+        service.desk.submit([spec(5), spec(5, words=["status=3"], retries=1)], ME)
+        service.desk.submit([spec(5, workers=2, workload="B"), spec(5000)], ME)
+        service.desk.drain([], False, ME)
 
     assert not life(directory, 10**9, submit)
 
 
 def all_is_done(service, killed):
     """Cancel the job that never ends once it runs, and wait until all have ended."""
-    wait_until(lambda: killed.is_set() or service.job("j4").state not in QUEUED)
+    wait_until(lambda: killed.is_set() or service.desk.job("j4").state not in QUEUED)
     with suppress(BusyError):
-        service.cancel("j4", ME)
-    wait_until(lambda: killed.is_set() or not service.jobs())
+        service.desk.cancel("j4", ME)
+    wait_until(lambda: killed.is_set() or not service.desk.jobs())
 
 
 def starts_in(directory):
@@ -162,44 +162,44 @@ def restored(kept, directory):
 
 def test_a_run_whose_start_the_journal_has_lost_is_taken_up(tmp_path):
     with service_in(tmp_path, dry_run=True) as service:
-        service.submit([spec(5000)], ME)
+        service.desk.submit([spec(5000)], ME)
     copied(tmp_path, tmp_path / "kept")
     with service_in(tmp_path) as service:
-        wait_until(lambda: service.job("j1").state is JobState.PROFILING)
+        wait_until(lambda: service.desk.job("j1").state is JobState.PROFILING)
     restored(tmp_path / "kept", tmp_path)
     with service_in(tmp_path) as service:
-        wait_until(lambda: service.job("j1").state is JobState.PROFILING)
-        assert service.job("j1").run == "j1.1"
-        service.cancel("j1", ME)
-        wait_until(lambda: service.job("j1").state is JobState.CANCELLED)
+        wait_until(lambda: service.desk.job("j1").state is JobState.PROFILING)
+        assert service.desk.job("j1").run == "j1.1"
+        service.desk.cancel("j1", ME)
+        wait_until(lambda: service.desk.job("j1").state is JobState.CANCELLED)
     assert starts_in(tmp_path) == {"j1.1/rank0": 1}
 
 
 def test_a_run_of_no_job_is_ended_and_holds_its_device_until_then(tmp_path, caplog):
     with service_in(tmp_path) as service:
-        service.submit([spec(5000, words=["deaf=1"], grace_s=1.0)], ME)
-        wait_until(lambda: service.job("j1").state is JobState.PROFILING)
-        (busy,) = service.job("j1").gpus
+        service.desk.submit([spec(5000, words=["deaf=1"], grace_s=1.0)], ME)
+        wait_until(lambda: service.desk.job("j1").state is JobState.PROFILING)
+        (busy,) = service.desk.job("j1").gpus
     restored(None, tmp_path)
     with service_in(tmp_path) as service:
-        service.submit([spec(1), spec(1)], ME)
-        wait_until(lambda: not service.jobs())
+        service.desk.submit([spec(1), spec(1)], ME)
+        wait_until(lambda: not service.desk.jobs())
     assert f"j1 cannot start: j1.1 may still be on {busy}" in caplog.text
     assert "ended with status -9" in (tmp_path / "runs/j1.1/rank0/log").read_text()
 
 
 def test_a_run_of_no_job_is_not_taken_for_one_of_the_same_name(tmp_path):
     with service_in(tmp_path) as service:
-        service.submit([spec(5000, words=["deaf=1"], grace_s=1.0)], ME)
-        wait_until(lambda: service.job("j1").state is JobState.PROFILING)
-        (busy,) = service.job("j1").gpus
+        service.desk.submit([spec(5000, words=["deaf=1"], grace_s=1.0)], ME)
+        wait_until(lambda: service.desk.job("j1").state is JobState.PROFILING)
+        (busy,) = service.desk.job("j1").gpus
     restored(None, tmp_path)
     with service_in(tmp_path) as service:
         # Its device takes nobody, so that only the other one can be chosen.
-        service.drain([busy], True, ME)
-        service.submit([spec(1)], ME)
-        wait_until(lambda: not service.jobs())
-        told = service.job("j1")
+        service.desk.drain([busy], True, ME)
+        service.desk.submit([spec(1)], ME)
+        wait_until(lambda: not service.desk.jobs())
+        told = service.desk.job("j1")
     assert told.state is JobState.FINISHED
     assert told.run == "j1.2"
     assert starts_in(tmp_path) == {"j1.1/rank0": 1, "j1.2/rank0": 1}

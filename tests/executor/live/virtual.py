@@ -34,12 +34,12 @@ class Jumps(Mailbox):
     def wait(self, timeout_s):
         next_s = self._due[0][0] if self._due else float("inf")
         at_s = min(self._clock.now_s + timeout_s, next_s, self._node.next_s())
-        if not self._due and not self.service.jobs():
+        if not self._due and not self.service.desk.jobs():
             self.close()
         self._clock.now_s = max(self._clock.now_s, at_s)
         while self._due and self._due[0][0] <= self._clock.now_s:
             _, spec = self._due.pop(0)
-            asked = threading.Thread(target=self.service.submit, args=([spec], spec.owner))
+            asked = threading.Thread(target=self.service.desk.submit, args=([spec], spec.owner))
             before = len(self._waiting)
             asked.start()
             while len(self._waiting) == before and asked.is_alive():
@@ -69,7 +69,7 @@ def served(directory, truth, profiles, measurements, submissions, **options):
     with Journal(directory) as journal:
         service = Service(journal, node, repository, boot_s=clock, **options)
         began_s = service._clock.now_s()
-        service._mailbox = Jumps(clock, node, due)
+        service._mailbox = service.desk._mailbox = Jumps(clock, node, due)
         service._mailbox.service = service
         service.run()
         return service._brain, began_s

@@ -1,0 +1,17 @@
+"""Why the service does not do what it is asked for, besides what is wrong with the request."""
+
+from __future__ import annotations
+
+from dovetail.instances.errors import DovetailError
+
+
+class RefusedError(DovetailError):
+    """A request that this user may not make."""
+
+
+class UnknownJobError(DovetailError):
+    """There is no such job."""
+
+
+class BusyError(DovetailError):
+    """The service cannot make a request durable now (its disk is full, say): nothing was done."""

@@ -1,0 +1,120 @@
+"""Runs that an earlier service left: those that are found again, and those that have no job."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from dovetail.executor.live import events
+from dovetail.executor.live.brain import Brain
+from dovetail.executor.live.commands import Command, Release, Stop
+from dovetail.executor.live.events import AnyEvent
+from dovetail.executor.live.jobs import Run
+from dovetail.executor.live.states import HOLDING, QUEUED, UNDER_WAY
+
+TRACE_S: Final = 60.0
+"""Seconds that a pool has at the start to report a run that should be there."""
+
+_ENDS: Final = frozenset({"rank_ended", "rank_gone", "rank_refused"})
+
+
+class LeftBehind:
+    """What has to be settled after a restart, beside what the brain has outstanding.
+
+    Parameters
+    ----------
+    brain : Brain
+        Is read only.
+    """
+
+    def __init__(self, brain: Brain) -> None:
+        self._brain = brain
+        self._unseen: set[tuple[str, int]] = set()
+        self._lost_s = math.inf
+        self._strays: dict[str, _Stray] = {}
+
+    @property
+    def lost_s(self) -> float:
+        """When ranks of which nothing was seen are lost; never where all were seen."""
+        return self._lost_s if self._unseen else math.inf
+
+    @property
+    def held(self) -> Mapping[str, str]:
+        """The stray on each device that one holds."""
+        return {s.gpu: stray.run.id for stray in self._strays.values() for s in stray.run.seats}
+
+    def adopted(self, beyond: Iterable[Run], at_s: float) -> list[AnyEvent]:
+        """Return what makes the runs known whose start the journal has lost."""
+        return [
+            events.Placed(
+                at_s=at_s,
+                run=run,
+                profiling=run.spec.key not in self._brain.profiled,
+            )
+            for run in beyond
+            if (job := self._brain.jobs.get(run.job)) is not None
+            and job.state in QUEUED
+            and job.spec == run.spec
+            and run.id == f"{job.id}.{job.runs + 1}"
+        ]
+
+    def await_ranks(self, runs: Sequence[str], at_s: float) -> None:
+        """Expect the pool to report every rank of these runs, within `TRACE_S`."""
+        self._lost_s = at_s + TRACE_S
+        self._unseen = {
+            (job.run.id, rank)
+            for name in runs
+            if (job := self._brain.jobs[name]).run is not None and job.state in UNDER_WAY
+            for rank in range(len(job.ranks))
+        }
+
+    def end_strays(self, beyond: Iterable[Run]) -> list[Command]:
+        """Return what ends the runs that no job has: nobody would wait for them."""
+        found: list[Command] = []
+        for run in beyond:
+            job = self._brain.jobs.get(run.job)
+            if job is not None and job.run is not None and job.run.id == run.id:
+                found += [] if job.state in HOLDING else [Release(run.id)]
+            else:
+                self._strays[run.id] = _Stray(run)
+                found.append(Stop(run.id, run.spec.grace_s))
+        return found
+
+    def sort(self, told: Iterable[AnyEvent]) -> tuple[list[AnyEvent], list[Command]]:
+        """Return the events of jobs, and what lets go of strays that have ended."""
+        ours: list[AnyEvent] = []
+        over: list[Command] = []
+        for event in told:
+            run, rank = getattr(event, "run", ""), getattr(event, "rank", -1)
+            self._unseen.discard((run, rank))
+            stray = self._strays.get(run)
+            if stray is None:
+                ours.append(event)
+            elif event.kind in _ENDS:
+                stray.left.discard(rank)
+                if not stray.left:
+                    del self._strays[run]
+                    over.append(Release(run))
+        return ours, over
+
+    def lost(self, at_s: float) -> list[AnyEvent]:
+        """Return that the ranks are lost of which the pool has reported nothing for too long."""
+        if at_s < self.lost_s:
+            return []
+        unseen, self._unseen = sorted(self._unseen), set()
+        return [
+            events.RankLost(at_s=at_s, run=run, rank=rank, reason="the pool has no trace of it")
+            for run, rank in unseen
+            if (job := self._brain.jobs[run.rpartition(".")[0]]).state in UNDER_WAY
+            and job.run is not None
+            and job.run.id == run
+        ]
+
+
+class _Stray:
+    """A run that no job has, and those of its ranks that may still run."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.left = set(range(len(run.seats)))

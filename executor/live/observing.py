@@ -1,0 +1,152 @@
+"""What the service sees of the runs of its pool, sample by sample, and what it shows of that."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
+
+from dovetail.executor.live import events
+from dovetail.executor.live.brain import Brain
+from dovetail.executor.live.devices import Devices
+from dovetail.executor.live.events import AnyEvent
+from dovetail.executor.live.jobs import Run
+from dovetail.executor.live.last_seen import LastSeen
+from dovetail.executor.live.library import Library
+from dovetail.executor.live.pools.pool import NodePool, Usage
+from dovetail.executor.live.presenting import powers
+from dovetail.executor.live.watch import Reading, Watch, WatchOptions, watched
+from dovetail.executor.live.world import World
+
+
+class Observer:
+    """Samples progress and usage, and has the watch draw conclusions; called from one thread.
+
+    Parameters
+    ----------
+    brain : Brain
+        Is read only.
+    pool : NodePool
+        Where the runs are.
+    devices : Devices
+        Of the pool.
+    world : World
+        Takes in how far jobs are.
+    knowledge : Library
+        What is known of workloads.
+    options : WatchOptions
+        How long runs are watched before anything follows from it.
+    every_s : float
+        Seconds between two samples.
+
+    Attributes
+    ----------
+    readings : mapping of str to Reading
+        What the last sample showed of each run.
+    uppers : mapping of str to (float or None)
+        The bound on the slowdown of each of these runs.
+    usage : mapping of str to Usage
+        Of each device.
+    power_w : mapping of str to float
+        Of each device, where it is known.
+    last : LastSeen
+        What runs showed last, also those that are over.
+    """
+
+    def __init__(
+        self,
+        brain: Brain,
+        pool: NodePool,
+        devices: Devices,
+        world: World,
+        knowledge: Library,
+        options: WatchOptions,
+        every_s: float,
+    ) -> None:
+        self._brain, self._pool, self._devices, self._world = brain, pool, devices, world
+        self._knowledge = knowledge
+        self._watch = Watch(devices.models, knowledge, options)
+        self._every_s = every_s
+        self._sampled_s = -math.inf
+        self._library_told: set[str] = set()
+        self.readings: Mapping[str, Reading] = {}
+        self.uppers: Mapping[str, float | None] = {}
+        self.usage: Mapping[str, Usage] = {}
+        self.power_w: Mapping[str, float] = {}
+        self.last = LastSeen()
+
+    @property
+    def next_s(self) -> float:
+        """When the next sample is due; never while nothing runs.
+
+        One more is taken after the last run has ended: of what it showed, something may follow.
+        """
+        runs = watched(self._brain) or self.readings
+        return self._sampled_s + self._every_s if runs else math.inf
+
+    def equip(self, models: Mapping[str, str]) -> None:
+        """Take in that the pool has other devices now."""
+        self._watch.equip(models)
+
+    def sample(self, now_s: float, boot_s: float) -> list[AnyEvent]:
+        """Take a sample and return what follows from it.
+
+        Parameters
+        ----------
+        now_s, boot_s : float
+            The moment on the service's clock, and on that of the pool's figures.
+        """
+        self._sampled_s = now_s
+        runs = watched(self._brain)
+        progress = {run: self._pool.progress(run) for run in runs}
+        before, self.usage = self.usage, self._pool.usage()
+        self.power_w = powers(before, self.usage)
+        found = self._watch.observe(self._brain, progress, self.usage, now_s, boot_s)
+        loaded = list(self._libraries(runs, now_s))
+        self.readings = {run: self._watch.reading(run) for run in runs}
+        self.uppers = {run: self._knowledge.upper(self._brain, run) for run in runs}
+        shared = self._sharing()
+        for run, reading in self.readings.items():
+            self.last.note(run, reading, run in shared)
+            if reading.iterations is not None:
+                job = run.rpartition(".")[0]
+                self._world.note_progress(job, reading.iterations, reading.total, now_s)
+        return [*found, *loaded]
+
+    def _sharing(self) -> set[str]:
+        return {
+            job.run.id
+            for jobs in self._brain.residents().values()
+            for job in jobs
+            if job.run is not None and len(jobs) > 1
+        }
+
+    def _libraries(self, runs: Sequence[str], at_s: float) -> Iterator[AnyEvent]:
+        """Yield which libraries runs have loaded, and the stops of those that compute wrong.
+
+        A workload's jobs may change their library between one run and the next.
+        """
+        self._library_told &= set(runs)
+        for name in runs:
+            job = self._brain.jobs[name.rpartition(".")[0]]
+            if job.run is None or name in self._library_told:
+                continue
+            library = self._pool.library(job.run)
+            if not library:
+                continue
+            self._library_told.add(name)
+            if library != self._brain.library(job.spec):
+                uid, workload = job.spec.owner.uid, job.spec.workload
+                yield events.LibrarySeen(at_s=at_s, uid=uid, workload=workload, library=library)
+            yield from self._wrong_share(job.run, library, at_s)
+
+    def _wrong_share(self, run: Run, library: str, at_s: float) -> Iterator[AnyEvent]:
+        for seat in run.seats:
+            model = self._devices.models.get(seat.gpu)
+            if seat.share is None or model is None:
+                continue
+            if seat.share not in self._pool.allowed(library, model):
+                reason = f"its library {library} is not known to compute right at {seat.share} %"
+                then: Literal["wait", "fail"] = "wait" if run.spec.requeue else "fail"
+                yield events.StopDecided(at_s=at_s, run=run.id, reason=reason, then=then)
+                return

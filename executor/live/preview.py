@@ -1,0 +1,122 @@
+"""What the policy would do now, for those who ask before it is done."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import chain
+from typing import Final, NamedTuple
+
+from dovetail.executor.live.brain import Brain
+from dovetail.executor.live.clock import ServiceClock
+from dovetail.executor.live.fair_share import Precedence, without_unfair_stops
+from dovetail.executor.live.first_looks import FirstLooks, first_starts
+from dovetail.executor.live.planning import plan_of
+from dovetail.executor.live.pools.pool import NodePool
+from dovetail.executor.live.unfailing import UnfailingPolicy, asked
+from dovetail.executor.live.world import CannotStartError, World, in_groups
+from dovetail.instances.instance import Instance
+from dovetail.instances.plan import Plan
+from dovetail.solver.policies import Start, objective_of, policy_named
+
+REST: Final = 4.0
+"""How many times as long as a decision took the service's thread does other things after it."""
+
+_COSTLY_S: Final = 0.1
+
+
+class Round(NamedTuple):
+    """A round and its plan, and until when they are good enough for others who ask."""
+
+    instance: Instance
+    plan: Plan
+    until_s: float
+
+
+class Preview:
+    """Decides without carrying out.
+
+    Parameters
+    ----------
+    brain, clock, pool
+        The service's.
+    world : World
+        The state that the policy decides on.
+    policy : UnfailingPolicy
+        The service's; a fresh one of its name is asked.
+    looks : FirstLooks
+        What comes before the policy's choice.
+    """
+
+    def __init__(
+        self,
+        brain: Brain,
+        clock: ServiceClock,
+        pool: NodePool,
+        world: World,
+        policy: UnfailingPolicy,
+        looks: FirstLooks,
+    ) -> None:
+        self._brain, self._clock, self._pool, self._world = brain, clock, pool, world
+        self._policy, self._looks = policy, looks
+        self._last: Round | None = None
+
+    def recent(self, job: str = "") -> Round | None:
+        """Return the last round, if it took long and is not old; it has to know a job.
+
+        From any thread.
+        """
+        found = self._last
+        if found is None or self._clock.now_s() > found.until_s:
+            return None
+        return found if not job or job in found.instance.jobs_by_id else None
+
+    def instance(self) -> Instance:
+        """Return the round as it is now; from the service's thread, as ``round`` is."""
+        self._world.renew(self._clock.now_s())
+        return self._world.instance()
+
+    def round(self, job: str = "") -> Round:
+        """Return the round and what the policy would do.
+
+        A look that costs much is not taken for each who asks: it takes the time of the thread
+        that serves, of which it has one part in ``REST``.
+        """
+        # Several may have asked at the same time.
+        recent = self.recent(job)
+        if recent is not None:
+            return recent
+        began = time.thread_time()
+        instance, before = self.instance(), Precedence.of(self._brain)
+        state = self._world.state
+        chosen = first_starts(self._brain, state, self._looks, self._policy)
+        first = [start for starts, _ in chosen for start in self._entered(starts)]
+        policy = policy_named(self._policy.name)
+        decision = without_unfair_stops(asked(policy, state), self._brain)
+        groups = (self._world.with_cap(*group) for group in in_groups(decision.starts))
+        decision = decision._replace(starts=(*first, *chain.from_iterable(groups)))
+        plan = plan_of(
+            instance,
+            state,
+            decision,
+            self._policy.name,
+            objective_of(policy),
+            lambda job: not self._brain.may_share(self._brain.jobs[job]),
+            lambda job: before.told(self._brain.jobs[job]),
+            self._pool.notice,
+        )
+        took_s = time.thread_time() - began
+        kept_s = REST * took_s if took_s > _COSTLY_S else -1.0
+        self._last = Round(instance, plan, self._clock.now_s() + kept_s)
+        return self._last
+
+    def _entered(self, starts: Sequence[Start]) -> list[Start]:
+        """Enter starts into the state, and return those that break no rule."""
+        found: list[Start] = []
+        for group in in_groups(starts):
+            with suppress(CannotStartError):
+                capped = self._world.with_cap(*group)
+                self._world.place(*capped)
+                found += capped
+        return found
