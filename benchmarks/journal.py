@@ -29,10 +29,11 @@ from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
 
 from dovetail.executor.live import events
-from dovetail.executor.live.brain import Brain, LiveJob
+from dovetail.executor.live.brain import Brain
 from dovetail.executor.live.events import AnyEvent
 from dovetail.executor.live.jobs import JobSpec, Owner, Run, Seat
 from dovetail.executor.live.journal import JOURNAL, Journal
+from dovetail.executor.live.live_jobs import LiveJob
 
 SUBMISSIONS = 10_000
 WAITING = 1_000

@@ -10,30 +10,25 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from functools import partial
 from heapq import heappop, heappush
+from operator import attrgetter
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final
 
 from dovetail.executor.live import events
 from dovetail.executor.live.commands import Command, Launch, Pause, Release, Stop
 from dovetail.executor.live.events import AnyEvent
-from dovetail.executor.live.jobs import FIXED, JobSpec, Run, WorkloadKey
+from dovetail.executor.live.jobs import FIXED, JobSpec, WorkloadKey
+from dovetail.executor.live.live_jobs import Device, LiveJob, RankState, RankView, Step
 from dovetail.executor.live.states import HOLDING, OVER, QUEUED, TRANSITIONS, JobState
-from dovetail.instances.datasets import Measurement
 from dovetail.instances.errors import DovetailError
 
 MOST_LOSSES: Final = 3
-"""Runs that may be lost through no fault of their job before it is given up.
-
-They ended unseen (a reboot, a killed launcher), or could not be started then.
-"""
-
+"""Runs of a job that may end unseen (a reboot), or not start then, before it is given up."""
 
 KEPT_OVER: Final = 20_000
 """Jobs that are over and still known; those that ended before are in the journal only."""
-
 
 KEPT_APART: Final = 1000
 """Separated pairs that are remembered, the last ones, of jobs and of workloads."""
@@ -41,197 +36,6 @@ KEPT_APART: Final = 1000
 
 class TransitionError(DovetailError):
     """An event does not fit the state that it meets."""
-
-
-class RankState(StrEnum):
-    """What is known of one rank of a run."""
-
-    ASKED = "asked"
-    STARTED = "started"
-    READY = "ready"
-    LOST = "lost"
-    OVER = "over"
-
-
-@dataclass
-class RankView:
-    """One rank of a job's present run.
-
-    ``status`` is its exit status, None while it runs or where it is not known. ``proven``: it
-    was seen to run under its cap, which it keeps for life. ``started_s`` is when it was first
-    heard of as a process, ``ended_s`` when it was over.
-    """
-
-    state: RankState = RankState.ASKED
-    started_s: float | None = None
-    ended_s: float | None = None
-    pid: int | None = None
-    pid_started: int | None = None
-    proven: bool = False
-    status: int | None = None
-
-    @property
-    def has_run(self) -> bool:
-        """Whether its process has been seen."""
-        return self.proven or self.pid is not None or self.state is RankState.STARTED
-
-
-class Step(NamedTuple):
-    """A line of a job's history."""
-
-    at_s: float
-    state: JobState
-    why: str
-
-
-@dataclass
-class LiveJob:
-    """A job as the journal tells it.
-
-    Attributes
-    ----------
-    id : str
-        ``j1``, ``j2``, ... in the order of submission.
-    spec : JobSpec
-        What was submitted; once the job is over, without its environment, which is large and of
-        no more use.
-    state : JobState
-        Where it stands.
-    sequence : int
-        The number of the event that submitted it.
-    history : list of Step
-        How it came there.
-    run : Run or None
-        Its present run, or the last one.
-    ranks : list of RankView
-        Of that run.
-    profiling : bool
-        Whether that run is to be measured alone.
-    alone_only : str
-        Why it may never share, empty where it may.
-    runs : int
-        How often it was started.
-    failures, losses : int
-        How many runs failed by themselves, and how many were lost through no fault of theirs.
-    trouble : str
-        What went wrong in its present run, or the last one: a rank was lost for good, or else what
-        came first.
-    unseen : bool
-        Whether that says nothing of the job: a rank ended unseen, or could not be started then.
-    request : str
-        Of which request it is a part, empty where that had no key.
-    stop_reason, stop_then : str
-        Why its run is being stopped, and what then: ``wait``, ``fail`` or ``cancel``. Empty where
-        it is stopped for its own trouble.
-    stop_grace_s : float or None
-        The grace of that stop where somebody has shortened it; None: the job's own.
-    held : str
-        Who holds it, empty where it is not held.
-    awaits : list of str
-        The jobs that have to be over before it may start, and are not.
-    crowded : bool
-        Whether it waits as its array has as many jobs that hold devices or compete as it may.
-    competes_since_s : float
-        When it last began to compete for devices.
-    paused : bool or None
-        Whether its run is to stand still; None: nobody ever asked for that.
-    """
-
-    id: str
-    spec: JobSpec
-    state: JobState
-    sequence: int
-    history: list[Step] = field(default_factory=list)
-    run: Run | None = None
-    ranks: list[RankView] = field(default_factory=list)
-    profiling: bool = False
-    alone_only: str = ""
-    runs: int = 0
-    failures: int = 0
-    losses: int = 0
-    trouble: str = ""
-    unseen: bool = False
-    stop_reason: str = ""
-    stop_then: str = ""
-    request: str = ""
-    stop_grace_s: float | None = None
-    held: str = ""
-    awaits: list[str] = field(default_factory=list)
-    crowded: bool = False
-    competes_since_s: float = 0.0
-    paused: bool | None = None
-
-    @property
-    def barred(self) -> bool:
-        """Whether it waits for something else than devices."""
-        return bool(self.held or self.awaits or self.crowded)
-
-    @property
-    def array(self) -> str:
-        """The id of the first job of its array, its own where it is of none."""
-        return f"j{int(self.id[1:]) - (self.spec.place or 0)}"
-
-    @property
-    def submitted_s(self) -> float:
-        """When it was submitted."""
-        return self.history[0].at_s
-
-    @property
-    def since_s(self) -> float:
-        """When it came to its present state."""
-        return self.history[-1].at_s
-
-    @property
-    def why(self) -> str:
-        """Why it came to its present state."""
-        return self.history[-1].why
-
-    @property
-    def grace_s(self) -> float:
-        """Seconds from being asked to stop to being killed."""
-        own_s = self.spec.grace_s
-        return own_s if self.stop_grace_s is None else min(own_s, self.stop_grace_s)
-
-    def held_s(self, now_s: float) -> float:
-        """Return for how long its present run has held devices; 0 where it holds none."""
-        began_s = now_s
-        for step in reversed(self.history):
-            if step.state not in HOLDING:
-                break
-            began_s = step.at_s
-        return max(0.0, now_s - began_s)
-
-    def forget_environment(self) -> None:
-        """Free what only a start needs."""
-        self.spec = self.spec.replace(env={})
-        if self.run is not None:
-            self.run = self.run.model_copy(update={"spec": self.spec})
-
-
-@dataclass
-class Device:
-    """A device as the journal tells it.
-
-    Attributes
-    ----------
-    sick : str
-        Why it may not be used, empty where it may.
-    drained : str
-        Who drains it, empty where nobody does.
-    present : bool
-        Whether the pool has it, as it was told last.
-    """
-
-    sick: str = ""
-    drained: str = ""
-    present: bool = True
-
-    @property
-    def trouble(self) -> str:
-        """Why it takes no new jobs, empty where it does."""
-        if not self.present:
-            return "is not in the pool"
-        return self.sick or (f"is being drained by {self.drained}" if self.drained else "")
 
 
 @dataclass
@@ -338,12 +142,12 @@ class Brain:
 
     def queue(self) -> list[LiveJob]:
         """Return the jobs that wait for devices, in the order of submission."""
-        return sorted(self.queued.values(), key=_submission)
+        return sorted(self.queued.values(), key=attrgetter("sequence"))
 
     def outstanding(self) -> tuple[Command, ...]:
         """Return what has to be done again after a restart: it may or may not have been done."""
         found: list[Command] = []
-        for job in sorted(self.holding.values(), key=_submission):
+        for job in sorted(self.holding.values(), key=attrgetter("sequence")):
             if job.run is None:
                 continue
             if job.state is JobState.STOPPING:
@@ -362,7 +166,7 @@ class Brain:
     def residents(self) -> dict[str, list[LiveJob]]:
         """Return the jobs that hold each device, in the order of submission."""
         found: dict[str, list[LiveJob]] = {gpu: [] for gpu in self.devices}
-        for job in sorted(self.holding.values(), key=_submission):
+        for job in sorted(self.holding.values(), key=attrgetter("sequence")):
             if job.run is not None:
                 for seat in job.run.seats:
                     found.setdefault(seat.gpu, []).append(job)
@@ -458,7 +262,7 @@ class Brain:
         job.ranks = [RankView() for _ in event.run.seats]
         job.trouble = job.stop_reason = job.stop_then = ""
         job.unseen, job.stop_grace_s, job.paused = False, None, None
-        self._move(job, JobState.STARTING, event.at_s, f"placed on {_places(event.run)}")
+        self._move(job, JobState.STARTING, event.at_s, f"placed on {event.run.places}")
         return [Launch(job.run)]
 
     def _reserved(self, event: events.Reserved) -> list[Command]:
@@ -569,14 +373,15 @@ class Brain:
         for run in event.runs:
             self._job_of(run)
         self.unrecorded[self.sequence + 1] = event
-        self.broken = [pair for pair in self.broken if not _refutes(event, pair)]
+        self.broken = [pair for pair in self.broken if not pair.is_refuted_by(event)]
         return []
 
     def _separated(self, event: events.Separated) -> list[Command]:
         first, second = (self._job_of(run) for run in event.runs)
         self._require(first is not second, f"{first.id} cannot be separated from itself", first)
-        stay = _together(first, second) and JobState.STOPPING not in (first.state, second.state)
-        self._require(not stay, f"{first.id} and {second.id} share a device, and none stops")
+        stops = JobState.STOPPING in (first.state, second.state)
+        apart = stops or first.devices.isdisjoint(second.devices)
+        self._require(apart, f"{first.id} and {second.id} share a device, and none stops")
         if not {first.state, second.state} & OVER:
             self.apart = [*self.apart, (first.id, second.id)][-KEPT_APART:]
         self.broken = [*self.broken, event][-KEPT_APART:]
@@ -707,7 +512,8 @@ class Brain:
                 if first.id not in other.awaits:
                     continue
                 if first.id in other.spec.after and first.state is not JobState.FINISHED:
-                    why = f"{first.id}, which had to finish before it, {_ended(first)}"
+                    how = "failed" if first.state is JobState.FAILED else "was cancelled"
+                    why = f"{first.id}, which had to finish before it, {how}"
                     self._enter(other, JobState.CANCELLED, at_s, why)
                     ended.append(other)
                 else:
@@ -735,7 +541,7 @@ class Brain:
             for job in self.barred.values()
             if job.array == left.array and job.crowded and not (job.held or job.awaits)
         )
-        job = min(waits, key=_submission, default=None)
+        job = min(waits, key=attrgetter("sequence"), default=None)
         if job is not None:
             self._unbar(job, at_s)
 
@@ -823,15 +629,7 @@ class Brain:
         assert job.run is not None
         return job if job.run.id == run else None
 
-    def _rank(
-        self,
-        event: events.RankStarted
-        | events.RankReady
-        | events.RankRefused
-        | events.RankEnded
-        | events.RankLost
-        | events.RankGone,
-    ) -> tuple[LiveJob | None, RankView]:
+    def _rank(self, event: events.RankEvent) -> tuple[LiveJob | None, RankView]:
         """Return the rank that was seen; no job where that was in an earlier run."""
         job = self._present(event.run)
         if job is None:
@@ -849,10 +647,6 @@ class Brain:
             raise TransitionError("; ".join([rule, *past]))
 
 
-def _submission(job: LiveJob) -> int:
-    return job.sequence
-
-
 def _blameless(event: AnyEvent) -> bool:
     """Tell whether the end of a rank says nothing of its job."""
     match event:
@@ -866,48 +660,6 @@ def _over_s(event: AnyEvent) -> float:
     """Return when a rank was over, as far as that is known."""
     ended_s = event.ended_s if isinstance(event, events.RankEnded) else None
     return event.at_s if ended_s is None else ended_s
-
-
-def _together(first: LiveJob, second: LiveJob) -> bool:
-    """Tell whether two jobs hold a device that is the same."""
-    held = [
-        {seat.gpu for seat in job.run.seats} if job.run and job.state in HOLDING else set()
-        for job in (first, second)
-    ]
-    return not held[0].isdisjoint(held[1])
-
-
-def _refutes(event: events.Measured, pair: events.Separated) -> bool:
-    """Tell whether other runs of two workloads kept the gSLA that was broken, at the same caps."""
-    found = event.measurement
-    if found.gpu_model != pair.gpu_model or set(pair.runs) <= set(event.runs):
-        return False
-    slowed = _measured_as(found, pair)
-    return bool(slowed) and all(slow is not None and slow <= pair.gsla for slow in slowed)
-
-
-def _measured_as(found: Measurement, pair: events.Separated) -> list[float | None]:
-    """Return what was measured of the first of a pair beside the second, at their caps."""
-    values = found.p99 if pair.tail else found.slowdown
-    if values is None or len(found.workloads) != len(pair.workloads):
-        return []
-    sides = (
-        (found.workloads, found.shares, values[0]),
-        (found.workloads[::-1], found.shares[::-1], values[1]),
-    )
-    return [
-        slow for names, shares, slow in sides if (names, shares) == (pair.workloads, pair.shares)
-    ]
-
-
-def _ended(job: LiveJob) -> str:
-    return "failed" if job.state is JobState.FAILED else "was cancelled"
-
-
-def _places(run: Run) -> str:
-    return ", ".join(
-        seat.gpu if seat.share is None else f"{seat.gpu} at {seat.share} %" for seat in run.seats
-    )
 
 
 def _status(rank: int, status: int) -> str:

@@ -12,8 +12,9 @@ from typing import Any, Final, NamedTuple
 from pydantic import TypeAdapter
 from pydantic_core import from_json
 
-from dovetail.executor.live.brain import Brain, LiveJob
+from dovetail.executor.live.brain import Brain
 from dovetail.executor.live.jobs import JobSpec
+from dovetail.executor.live.live_jobs import LiveJob
 
 VERSION: Final = 1
 """Of the texts below. Checkpoints of another version are passed over: the events tell it all."""

@@ -19,12 +19,13 @@ from dovetail.executor.live.admission import (
     refuse_others,
     refuse_too_many,
 )
-from dovetail.executor.live.brain import Brain, LiveJob
+from dovetail.executor.live.brain import Brain
 from dovetail.executor.live.clock import ServiceClock
 from dovetail.executor.live.devices import Devices
 from dovetail.executor.live.errors import RefusedError, UnknownJobError
 from dovetail.executor.live.events import AnyEvent
 from dovetail.executor.live.jobs import JobSpec, Owner
+from dovetail.executor.live.live_jobs import LiveJob
 from dovetail.executor.live.mailbox import Mailbox, Request
 from dovetail.executor.live.observing import Observer
 from dovetail.executor.live.planning import Lacks, of_job, of_round

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dovetail.executor.live.brain import Brain, LiveJob
+from dovetail.executor.live.brain import Brain
 from dovetail.executor.live.jobs import Run
+from dovetail.executor.live.live_jobs import LiveJob
 from dovetail.executor.live.states import JobState
 
 _LEAVING = frozenset({JobState.STOPPING, JobState.LOST})

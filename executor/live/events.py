@@ -194,6 +194,9 @@ class RankGone(Event):
     reason: Reason
 
 
+RankEvent = RankStarted | RankReady | RankRefused | RankEnded | RankLost | RankGone
+
+
 # What was measured.
 
 
@@ -252,6 +255,23 @@ class Separated(Event):
     gsla: Positive
     slowdown: Positive | None
     tail: StrictBool = False
+
+    def is_refuted_by(self, event: Measured) -> bool:
+        """Tell whether other runs of both workloads kept the gSLA, at the same caps."""
+        found = event.measurement
+        values = found.p99 if self.tail else found.slowdown
+        if found.gpu_model != self.gpu_model or set(self.runs) <= set(event.runs):
+            return False
+        if values is None or len(found.workloads) != len(self.workloads):
+            return False
+        sides = (
+            (found.workloads, found.shares, values[0]),
+            (found.workloads[::-1], found.shares[::-1], values[1]),
+        )
+        slowed = [
+            slow for names, caps, slow in sides if (names, caps) == (self.workloads, self.shares)
+        ]
+        return bool(slowed) and all(slow is not None and slow <= self.gsla for slow in slowed)
 
 
 class LibrarySeen(Event):

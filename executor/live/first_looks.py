@@ -10,9 +10,10 @@ import math
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Final
 
-from dovetail.executor.live.brain import Brain, LiveJob
+from dovetail.executor.live.brain import Brain
 from dovetail.executor.live.fair_share import turns
 from dovetail.executor.live.jobs import WorkloadKey
+from dovetail.executor.live.live_jobs import LiveJob
 from dovetail.executor.live.states import JobState
 from dovetail.executor.live.unfailing import UnfailingPolicy
 from dovetail.solver.policies import Start, State

@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 
-from dovetail.executor.live.brain import Brain, LiveJob
+from dovetail.executor.live.brain import Brain
+from dovetail.executor.live.live_jobs import LiveJob
 
 _WAITS = {"submitted", "waiting"}
 _HOLDS = {"starting", "profiling", "running", "paused", "stopping", "lost"}

@@ -213,6 +213,14 @@ class Run(Record):
     seats: Annotated[tuple[Seat, ...], Field(min_length=1)]
     sub_batch: Count | None = None
 
+    @property
+    def places(self) -> str:
+        """Where it runs, in words."""
+        return ", ".join(
+            seat.gpu if seat.share is None else f"{seat.gpu} at {seat.share} %"
+            for seat in self.seats
+        )
+
     @model_validator(mode="after")
     def _one_seat_a_rank(self) -> Self:
         if len(self.seats) != self.spec.workers:

@@ -30,9 +30,10 @@ from urllib.parse import quote
 from pydantic_core import from_json
 
 from dovetail.executor.live import checkpoint
-from dovetail.executor.live.brain import Brain, LiveJob, TransitionError
+from dovetail.executor.live.brain import Brain, TransitionError
 from dovetail.executor.live.directories import LOCK, require_own
 from dovetail.executor.live.events import ANY_EVENT, AnyEvent, Edited, Placed, Submitted
+from dovetail.executor.live.live_jobs import LiveJob
 from dovetail.executor.live.states import OVER
 from dovetail.instances.errors import DovetailError, source_name
 from dovetail.instances.files import FilePath

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from hashlib import sha256
 from typing import Final, NamedTuple
 
-from dovetail.executor.live.brain import Brain, LiveJob
+from dovetail.executor.live.brain import Brain
 from dovetail.executor.live.jobs import JobSpec
+from dovetail.executor.live.live_jobs import LiveJob
 from dovetail.executor.live.states import HOLDING
 from dovetail.instances.instance import Cluster, Node
 

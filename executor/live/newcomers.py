@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from dovetail.executor.live.beliefs import BeliefTable
-from dovetail.executor.live.brain import LiveJob
 from dovetail.executor.live.capped import Partner, best_cap
 from dovetail.executor.live.kinds import workload_name
+from dovetail.executor.live.live_jobs import LiveJob
 from dovetail.formulations.rules import most_bound
 
 RECENT_S: Final = 3600.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple, Self
 
-from dovetail.executor.live.brain import LiveJob
+from dovetail.executor.live.live_jobs import LiveJob
 from dovetail.executor.live.states import HOLDING, QUEUED, JobState
 
 

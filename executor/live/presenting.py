@@ -6,7 +6,8 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 
-from dovetail.executor.live.brain import Brain, LiveJob
+from dovetail.executor.live.brain import Brain
+from dovetail.executor.live.live_jobs import LiveJob
 from dovetail.executor.live.planning import Lacks
 from dovetail.executor.live.pools.pool import Usage
 from dovetail.executor.live.states import HOLDING, OVER, QUEUED, WATCHED, JobState

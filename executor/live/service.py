@@ -21,7 +21,7 @@ from typing import Final
 
 from dovetail.executor.live import events
 from dovetail.executor.live.admission import MOST_WAITING
-from dovetail.executor.live.brain import LiveJob, TransitionError
+from dovetail.executor.live.brain import TransitionError
 from dovetail.executor.live.clock import ServiceClock, boot_id, boot_s
 from dovetail.executor.live.commands import Command, Launch, Pause, Release, Stop
 from dovetail.executor.live.desk import Desk, Limits
@@ -35,6 +35,7 @@ from dovetail.executor.live.journal import Journal, JournalError
 from dovetail.executor.live.learning import Learner
 from dovetail.executor.live.left_behind import LeftBehind
 from dovetail.executor.live.library import Library
+from dovetail.executor.live.live_jobs import LiveJob
 from dovetail.executor.live.mailbox import Mailbox, Request
 from dovetail.executor.live.notifying import Notifier
 from dovetail.executor.live.observing import Observer

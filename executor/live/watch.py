@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple, Protocol
 
-from dovetail.executor.live.brain import Brain, LiveJob
+from dovetail.executor.live.brain import Brain
 from dovetail.executor.live.events import (
     AnyEvent,
     Measured,
@@ -29,6 +29,7 @@ from dovetail.executor.live.events import (
 from dovetail.executor.live.findings import Slowed, measurement, moment, solo_profile
 from dovetail.executor.live.jobs import JobSpec, Run
 from dovetail.executor.live.kinds import workload_name
+from dovetail.executor.live.live_jobs import LiveJob
 from dovetail.executor.live.pools.pool import Progress, Usage
 from dovetail.executor.live.rates import Rate, Sample, rate_of
 from dovetail.executor.live.states import WATCHED, JobState

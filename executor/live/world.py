@@ -15,11 +15,12 @@ from typing import Final, Self
 
 from dovetail.executor.live import events
 from dovetail.executor.live.beliefs import WHOLE, Belief, Beliefs
-from dovetail.executor.live.brain import Brain, LiveJob
+from dovetail.executor.live.brain import Brain
 from dovetail.executor.live.device_check import why_not_free
 from dovetail.executor.live.jobs import JobSpec, Run, Seat, WorkloadKey
 from dovetail.executor.live.kind_state import KindState, useful_caps
 from dovetail.executor.live.kinds import Kind, Layout, workload_name
+from dovetail.executor.live.live_jobs import LiveJob
 from dovetail.executor.live.newcomers import Host, Newcomers
 from dovetail.executor.live.past import Past
 from dovetail.executor.live.states import HOLDING, OVER, JobState

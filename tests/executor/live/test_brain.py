@@ -7,9 +7,10 @@ import pytest
 
 from dovetail.executor.live import brain as rules
 from dovetail.executor.live import checkpoint, events
-from dovetail.executor.live.brain import MOST_LOSSES, RankState, TransitionError
+from dovetail.executor.live.brain import MOST_LOSSES, TransitionError
 from dovetail.executor.live.commands import Launch, Pause, Release, Stop
 from dovetail.executor.live.jobs import Seat
+from dovetail.executor.live.live_jobs import RankState
 from dovetail.executor.live.states import HOLDING, OVER, QUEUED, TRANSITIONS, JobState
 from tests.executor.live.telling import BOB, Story, run_of, spec
 

@@ -16,10 +16,11 @@ from copy import deepcopy
 import pytest
 
 from dovetail.executor.live import checkpoint, events
-from dovetail.executor.live.brain import Brain, Device
+from dovetail.executor.live.brain import Brain
 from dovetail.executor.live.directories import LOCK
 from dovetail.executor.live.events import AnyEvent
 from dovetail.executor.live.journal import JOURNAL, Journal, JournalError, read_brain, read_events
+from dovetail.executor.live.live_jobs import Device
 from dovetail.executor.live.states import OVER
 from dovetail.instances.datasets import Measurement, SoloProfile
 from dovetail.instances.instance import Metrics

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from dovetail.executor.live.brain import LiveJob, Step
+from dovetail.executor.live.live_jobs import LiveJob, Step
 from dovetail.executor.live.past import Past
 from dovetail.executor.live.states import JobState
 
