@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from itertools import chain
 from typing import Final, NamedTuple
 
 from dovetail.executor.live.brain import Brain
@@ -94,8 +93,7 @@ class Preview:
         first = [start for starts, _ in chosen for start in self._entered(starts)]
         policy = policy_named(self._policy.name)
         decision = without_unfair_stops(asked(policy, state), self._brain)
-        groups = (self._world.with_cap(*group) for group in in_groups(decision.starts))
-        decision = decision._replace(starts=(*first, *chain.from_iterable(groups)))
+        decision = decision._replace(starts=(*first, *decision.starts))
         plan = plan_of(
             instance,
             state,
@@ -116,7 +114,6 @@ class Preview:
         found: list[Start] = []
         for group in in_groups(starts):
             with suppress(CannotStartError):
-                capped = self._world.with_cap(*group)
-                self._world.place(*capped)
-                found += capped
+                self._world.place(*group)
+                found += group
         return found

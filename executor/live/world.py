@@ -21,12 +21,11 @@ from dovetail.executor.live.jobs import JobSpec, Run, Seat, WorkloadKey
 from dovetail.executor.live.kind_state import KindState, useful_caps
 from dovetail.executor.live.kinds import Kind, Layout, workload_name
 from dovetail.executor.live.live_jobs import LiveJob
-from dovetail.executor.live.newcomers import Host, Newcomers
 from dovetail.executor.live.past import Past
 from dovetail.executor.live.states import HOLDING, OVER, JobState
 from dovetail.executor.second_opinion import malformed, violations
 from dovetail.executor.state_instance import instance_of
-from dovetail.formulations.rules import most_bound, slowdown_alone
+from dovetail.formulations.rules import slowdown_alone
 from dovetail.instances.errors import DovetailError
 from dovetail.instances.instance import Cluster, Instance, Workload
 from dovetail.instances.sets import LARGEST, set_slowdown
@@ -143,7 +142,6 @@ class World:
         self.equip(self.cluster)
         self._tracks: dict[str, _Track] = {}
         self._lasted: dict[WorkloadKey, _Mean] = {}
-        self._newcomers = Newcomers()
         self._place: dict[Kind, int] = {}
         self._sizes: dict[str, int] = {}
         self._specs: dict[Kind, JobSpec] = {}
@@ -226,7 +224,7 @@ class World:
     def place(self, *starts: Start) -> list[events.Placed]:
         """Return the events for starts of one group, and enter the starts into ``state``.
 
-        They are started ``with_cap``. ``renew`` takes back what the brain never hears of.
+        ``renew`` takes back what the brain never hears of.
 
         Parameters
         ----------
@@ -240,7 +238,6 @@ class World:
         """
         names = ", ".join(start.job.id for start in starts)
         try:
-            starts = self.with_cap(*starts)
             refusal = self.refusal(*starts)
         except Exception as error:
             told = f"{names} cannot start, as the check failed: {type(error).__name__}"
@@ -271,22 +268,6 @@ class World:
             for job, (gpus, until_s) in (gone | kept).items()
             if known.get(job) != (gpus, until_s)
         ]
-
-    def with_cap(self, *starts: Start) -> tuple[Start, ...]:
-        """Return the starts of a group, under a cap where that is worth it.
-
-        Only a job that starts by itself without caps on idle devices, the last that there are
-        (while there are idle ones, newcomers take these), in a cluster whose rules have
-        ``start_capped``. Newcomers are expected as they came in the last hour, spread over the
-        devices in order. Caps at which nobody knows the job's rate alone are not taken.
-        """
-        state, first = self.state, starts[0]
-        capped = len(starts) > 1 or first.shares or not state.machines.rules.start_capped
-        idle_left = sum(state.idle_count) - first.job.workers
-        if capped or idle_left > 0 or not self.is_fresh(first):
-            return starts
-        share = self._best_cap(first.job, first.gpus[0])
-        return starts if share is None else (first._replace(shares=(share,) * first.job.workers),)
 
     def is_fresh(self, start: Start) -> bool:
         """Tell whether nobody is on the devices of a start."""
@@ -377,7 +358,6 @@ class World:
         for jobs in (self.brain.queued, self.brain.holding):
             for name in jobs.keys() - self._tracks.keys():
                 self._tracks[name] = track = _Track.of(jobs[name])
-                self._newcomers.note(track.live)
                 self._stale |= track.job.workers > self._sizes.get(track.name, 0)
         return finished
 
@@ -454,9 +434,7 @@ class World:
         return True
 
     def _kind_state(self, shown: Sequence[_Track]) -> KindState:
-        recent = self._newcomers.workloads if self.cluster.start_capped else ()
-        names = dict.fromkeys([*self._sizes, *recent])
-        known = [name for name in names if self._known(name) is not None]
+        known = [name for name in self._sizes if self._known(name) is not None]
         caps = useful_caps(self.cluster, self.beliefs.measured_caps)
         return KindState(
             kinds=tuple(self._specs),
@@ -626,28 +604,6 @@ class World:
             for resident in state.residents[gpu]:
                 resident.done_s, resident.since_s = resident.done(state.now), state.now
                 resident.rate = self._rate(resident)
-
-    def _best_cap(self, job: Job, gpu: int) -> int | None:
-        """Return the cap at which a job that starts alone leaves its device the most to do."""
-        state, spec = self.state, self.brain.jobs[job.id].spec
-        model = state.machines.model[gpu]
-        shares = self._made.allowed[self._made.kinds[job.workload], state.machines.models[model]]
-        alone: dict[int | None, float] = {None: 1.0}
-        for share in shares:
-            slowdown = slowdown_alone(state.workloads[job.workload], share)
-            if slowdown is not None and slowdown <= most_bound(job.gsla):
-                alone[share] = 1 / slowdown
-        host = Host(
-            workload=workload_name(spec),
-            model=state.machines.models[model],
-            gsla=job.gsla,
-            work_s=job.remaining(state.now) / state.speed[model][job.workload],
-            table=self._made.table,
-            shares=shares,
-            apart=[other for own, other in self._made.apart if own == spec.owner.uid],
-        )
-        open_gpus = sum(node not in state.down for node in state.machines.node)
-        return self._newcomers.best_cap(host, alone, self._newcomers.per_s(state.now) / open_gpus)
 
 
 def in_groups(starts: Sequence[Start]) -> list[tuple[Start, ...]]:

@@ -402,78 +402,23 @@ def test_a_flood_of_unknown_workloads_makes_one_kind():
     assert len(world.state.pending) == 50
 
 
-CAPPED = {"shares": [50], "start_capped": True}
-
-
-def capped_world(story, gpus=("g0",), **options):
-    """Return a world in which pairs share badly without caps, and well at 50/50."""
-    profiles = repository(owners=(ANN,)).profiles
-    at_half = [one.replace(share=50, throughput=9.0, metrics=None) for one in profiles]
-    measured = (together("vision", "vision", (1.9, 1.9)),)
-    measured += (together("vision", "vision", (1.2, 1.2), (50, 50)),)
-    data = DataSet(name="test", profiles=(*profiles, *at_half), measurements=measured)
-    return World(story.brain, cluster(gpus, **CAPPED), Beliefs(data), **options)
-
-
-def capped_story(*gpus):
-    story = Story(*gpus)
-    story.know()
-    return story
-
-
-def test_the_last_idle_device_is_started_capped_where_partners_come_soon():
-    story = capped_story("g0")
-    jobs = [story.submit(estimate_s=36000.0) for _ in range(20)]
-    world = capped_world(story)
-    # 20 newcomers an hour, ten hours of work: somebody comes long before the end.
-    put(story, world, jobs[0], "g0")
-    assert jobs[0].run.seats[0].share == 50
-    assert seen(world, jobs[0]).rate == pytest.approx(0.9)
-    assert world.refusal(start(world, jobs[1], "g0", shares=(50,))) is None
-    assert world.refusal(start(world, jobs[1], "g0")) is not None
-
-
 @pytest.mark.parametrize(
     ("gpu", "shares", "told"),
     [
         (-1, None, "'j1' on a GPU that is not there"),
-        (1, None, "'j1' on a GPU that is not there"),
+        (9, None, "'j1' on a GPU that is not there"),
         (0, (150,), "the check failed: ValidationError"),
         ("g0", None, "the check failed: TypeError"),
     ],
 )
 def test_a_start_that_is_nonsense_is_refused(gpu, shares, told):
-    story = capped_story("g0")
+    story = known_story()
     story.submit()
-    world = capped_world(story)
+    world = world_of(story)
     (job,) = world.state.pending.values()
     with pytest.raises(CannotStartError, match=told):
         world.place(Start(job, (gpu,), shares))
     assert world.state.pending
-
-
-def test_no_cap_where_nobody_comes_or_other_devices_are_idle_or_rules_say_no():
-    seldom = capped_story("g0")
-    job = seldom.submit(estimate_s=60.0)
-    world = capped_world(seldom)
-    assert world.with_cap(start(world, job, "g0"))[0].shares is None
-    often = capped_story("g0", "g1")
-    jobs = [often.submit(estimate_s=36000.0) for _ in range(20)]
-    world = capped_world(often, ("g0", "g1"))
-    assert world.with_cap(start(world, jobs[0], "g0"))[0].shares is None
-    put(often, world, jobs[0], "g0")
-    assert world.with_cap(start(world, jobs[1], "g1"))[0].shares == (50,)
-    world.cluster = world.cluster.replace(start_capped=False)
-    world.learn(world.beliefs)
-    world.renew(often.at_s)
-    assert world.with_cap(start(world, jobs[1], "g1"))[0].shares is None
-
-
-def test_no_cap_at_which_the_owner_would_be_slower_than_he_accepts():
-    story = capped_story("g0")
-    jobs = [story.submit(estimate_s=36000.0, gsla=1.1) for _ in range(20)]
-    world = capped_world(story)
-    assert world.with_cap(start(world, jobs[0], "g0"))[0].shares is None
 
 
 def test_beliefs_that_are_learned_make_another_state():
