@@ -213,6 +213,10 @@ class Run(Record):
     seats: Annotated[tuple[Seat, ...], Field(min_length=1)]
     sub_batch: Count | None = None
 
+    def share_on(self, gpu: str) -> int | None:
+        """Return its share of a device; None where it has no cap, or no seat there."""
+        return next((seat.share for seat in self.seats if seat.gpu == gpu), None)
+
     @property
     def places(self) -> str:
         """Where it runs, in words."""

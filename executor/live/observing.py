@@ -11,11 +11,11 @@ from dovetail.executor.live.brain import Brain
 from dovetail.executor.live.devices import Devices
 from dovetail.executor.live.events import AnyEvent
 from dovetail.executor.live.jobs import Run
-from dovetail.executor.live.last_seen import LastSeen
 from dovetail.executor.live.library import Library
 from dovetail.executor.live.pools.pool import NodePool, Usage
 from dovetail.executor.live.presenting import powers
-from dovetail.executor.live.watch import Reading, Watch, WatchOptions, watched
+from dovetail.executor.live.readings import LastSeen, Reading
+from dovetail.executor.live.watch import Watch, WatchOptions, watched
 from dovetail.executor.live.world import World
 
 

@@ -10,9 +10,9 @@ from dovetail.executor.live.brain import Brain
 from dovetail.executor.live.live_jobs import LiveJob
 from dovetail.executor.live.planning import Lacks
 from dovetail.executor.live.pools.pool import Usage
+from dovetail.executor.live.readings import Reading
 from dovetail.executor.live.states import HOLDING, OVER, QUEUED, WATCHED, JobState
 from dovetail.executor.live.views import Chosen, DeviceView, JobView, StepView
-from dovetail.executor.live.watch import Reading
 from dovetail.instances._record import shown
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Cluster

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple
 
 from dovetail.executor.live.brain import Brain
 from dovetail.executor.live.events import (
@@ -27,11 +27,13 @@ from dovetail.executor.live.events import (
     StopDecided,
 )
 from dovetail.executor.live.findings import Slowed, measurement, moment, solo_profile
-from dovetail.executor.live.jobs import JobSpec, Run
+from dovetail.executor.live.jobs import Run
 from dovetail.executor.live.kinds import workload_name
+from dovetail.executor.live.library import Library
 from dovetail.executor.live.live_jobs import LiveJob
 from dovetail.executor.live.pools.pool import Progress, Usage
 from dovetail.executor.live.rates import Rate, Sample, rate_of
+from dovetail.executor.live.readings import Reading
 from dovetail.executor.live.states import WATCHED, JobState
 from dovetail.executor.live.tails import Tail, Tails
 from dovetail.instances.datasets import SoloProfile
@@ -91,45 +93,6 @@ class WatchOptions:
     stall_s: float = 600.0
     tolerance: float = 0.03
     iterations: int = 5
-
-
-class Knowledge(Protocol):
-    """What is known of workloads apart from what runs now; no call waits for anything."""
-
-    def alone(self, spec: JobSpec, gpu_model: str) -> SoloProfile | None:
-        """Return the newest profile of a job's workload alone and uncapped, with its workers."""
-        ...
-
-    def predicted(self, runs: Sequence[Run], gpu: str) -> tuple[float, ...]:
-        """Return the slowdown believed of each run beside the others there; empty if unknown."""
-        ...
-
-
-class Reading(NamedTuple):
-    """What is seen of a run now.
-
-    Attributes
-    ----------
-    iterations, total : float or None
-        Done in this run by its slowest rank, and in all where the job says so.
-    rate, solo_rate : float or None
-        Iterations per second now, and alone and uncapped as its workload's profile says.
-    slowdown, noise : float or None
-        ``solo_rate / rate``, and the relative standard error of ``rate``.
-    predicted : float or None
-        The largest slowdown that was believed of it beside those who share its devices now.
-    memory_mib : float or None
-        The most that a rank of it was seen to use.
-    """
-
-    iterations: float | None = None
-    total: float | None = None
-    rate: float | None = None
-    solo_rate: float | None = None
-    slowdown: float | None = None
-    noise: float | None = None
-    predicted: float | None = None
-    memory_mib: float | None = None
 
 
 @dataclass
@@ -231,7 +194,7 @@ class Watch:
     ----------
     models : mapping of str to str
         The model of every device, by its id.
-    knowledge : Knowledge
+    knowledge : Library
         What is known of workloads.
     options : WatchOptions, optional
         How long things are looked at.
@@ -240,7 +203,7 @@ class Watch:
     def __init__(
         self,
         models: Mapping[str, str],
-        knowledge: Knowledge,
+        knowledge: Library,
         options: WatchOptions | None = None,
     ) -> None:
         self._models = models
@@ -444,20 +407,14 @@ class Watch:
         track.profiled = True
         begin_s = track.samples[-1].at_s - rate.seconds
         tail = _tail_over(track, rate)
+        p99_s = tail.p99_s if tail else None
         devices = [
             [reading for reading in self._devices[seat.gpu].readings if reading.at_s >= begin_s]
             for seat in track.run.seats
         ]
         name, model = self._name(track), self._model(track)
         profile = solo_profile(
-            track.run,
-            name,
-            model,
-            rate,
-            memory_mib,
-            devices,
-            self._now_s,
-            tail and tail.p99_s,
+            track.run, name, model, rate, memory_mib, devices, self._now_s, p99_s
         )
         if profile.share is None:
             self._found[name, model, track.run.spec.workers] = profile
@@ -545,7 +502,7 @@ class Watch:
         device.windows += 1
         found = measurement(
             [self._name(track) for track in tracks],
-            [_share(track.run, gpu) for track in tracks],
+            [track.run.share_on(gpu) for track in tracks],
             self._model(tracks[0]),
             None if stalled else slowed,
             readings,
@@ -599,7 +556,7 @@ class Watch:
     def _company(self, gpu: str) -> list[tuple[str, str]]:
         """Return the workloads on a device, each with its share there."""
         runs = [self._tracks[run] for run, _ in self._devices[gpu].residents]
-        return sorted((self._name(one), str(_share(one.run, gpu))) for one in runs)
+        return sorted((self._name(one), str(one.run.share_on(gpu))) for one in runs)
 
     def _breaches(self) -> Iterator[_Breach]:
         """Yield the runs that are over their gSLA."""
@@ -732,10 +689,6 @@ def _residents(holding: Sequence[tuple[LiveJob, Run]]) -> dict[str, _Residents]:
             entry = (run.id, job.state in WATCHED)
             found[seat.gpu] = (*found.get(seat.gpu, ()), entry)
     return found
-
-
-def _share(run: Run, gpu: str) -> int | None:
-    return next(seat.share for seat in run.seats if seat.gpu == gpu)
 
 
 def _started(track: _Track) -> tuple[float, float]:

@@ -324,7 +324,7 @@ class World:
             Its id.
         """
         jobs = [self.brain.jobs[name] for name in (first, second)]
-        shares = [_share_on(job, gpu) for job in jobs]
+        shares = [job.run and job.run.share_on(gpu) for job in jobs]
         names = [workload_name(job.spec) for job in jobs]
         model = self._gpus[gpu].model
         mine = self._made.table.belief(model, (shares[0], shares[1]), names[0], names[1])
@@ -635,11 +635,6 @@ def _seen_as(live: LiveJob) -> Job:
 
 def _wait(job: Job) -> tuple[float, int]:
     return job.waiting_since_s, job.number
-
-
-def _share_on(live: LiveJob, gpu: str) -> int | None:
-    seats = live.run.seats if live.run else ()
-    return next((seat.share for seat in seats if seat.gpu == gpu), None)
 
 
 def _gang_sizes(tracks: Sequence[_Track]) -> dict[str, int]:

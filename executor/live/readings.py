@@ -1,15 +1,42 @@
-"""What runs showed last, so that it can be told once they are over."""
+"""What is seen of runs, and what was seen last of those that are over."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from dovetail.executor.live.pools.pool import Progress
-from dovetail.executor.live.watch import Reading
 
 MOST: Final = 10_000
 """Runs that are kept; those noted longest ago are forgotten first."""
+
+
+class Reading(NamedTuple):
+    """What is seen of a run now.
+
+    Attributes
+    ----------
+    iterations, total : float or None
+        Done in this run by its slowest rank, and in all where the job says so.
+    rate, solo_rate : float or None
+        Iterations per second now, and alone and uncapped as its workload's profile says.
+    slowdown, noise : float or None
+        ``solo_rate / rate``, and the relative standard error of ``rate``.
+    predicted : float or None
+        The largest slowdown that was believed of it beside those who share its devices now.
+    memory_mib : float or None
+        The most that a rank of it was seen to use.
+    """
+
+    iterations: float | None = None
+    total: float | None = None
+    rate: float | None = None
+    solo_rate: float | None = None
+    slowdown: float | None = None
+    noise: float | None = None
+    predicted: float | None = None
+    memory_mib: float | None = None
+
 
 _NOTHING: Final = Reading()
 
