@@ -324,7 +324,7 @@ class World:
             Its id.
         """
         jobs = [self.brain.jobs[name] for name in (first, second)]
-        shares = [job.run and job.run.share_on(gpu) for job in jobs]
+        shares = [job.run.share_on(gpu) if job.run else None for job in jobs]
         names = [workload_name(job.spec) for job in jobs]
         model = self._gpus[gpu].model
         mine = self._made.table.belief(model, (shares[0], shares[1]), names[0], names[1])
