@@ -18,9 +18,7 @@ from tests.executor.simulation.worlds import trace, world
 PROGRAMS = (
     "dovetail.executor.live.fitting",
     "dovetail.executor.live.nodes.ray_driver",
-    "dovetail.executor.live.nodes.slurm_head",
-    "dovetail.executor.live.nodes.slurm_node",
-    "dovetail.executor.live.nodes.slurm_pilot",
+    "dovetail.executor.live.nodes.slurm_programs",
     "dovetail.solver._child",
 )
 """What `module_command` is asked to run."""

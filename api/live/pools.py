@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Final
 
 from dovetail.executor.live.pools.pool import NodePool
-from dovetail.instances.errors import InputError, UnsupportedError
+from dovetail.instances.errors import InputError
 from dovetail.live.places import mps_directory
 
 _FLAG: Final = "--pool"
@@ -41,30 +41,23 @@ def pool_named(text: str, directory: Path, sample_s: float) -> NodePool:
 
 
 def _gpu(rest: str, directory: Path, _: float) -> NodePool:
-    from dovetail.executor.live.mps.manager import MpsManager
-    from dovetail.executor.live.nvml import Nvml, NvmlError
-    from dovetail.executor.live.pools.gpu import GpuPool
-    from dovetail.executor.live.splits import read_splits
-
-    only = [part for part in rest.split(",") if part]
-    mps = MpsManager(mps_directory(directory))
-    try:
-        nvml = Nvml()
-    except NvmlError as error:
-        told = f"{error} (dovetail doctor tells more; without a GPU: --pool cpu)"
-        raise UnsupportedError(told) from None
-    return GpuPool(directory, nvml, mps, read_splits(directory), only)
+    return _of_this_machine(f"gpu:{rest}", directory)
 
 
 def _cpu(rest: str, directory: Path, _: float) -> NodePool:
-    from dovetail.executor.live.pools.cpu import open_cpu_pool
+    return _of_this_machine(f"cpu:{rest}", directory)
 
-    return open_cpu_pool(directory, rest)
+
+def _of_this_machine(text: str, directory: Path) -> NodePool:
+    from dovetail.executor.live.pools.opening import opener
+
+    return opener(text, directory, mps_directory(directory))(directory)
 
 
 def _ray(rest: str, directory: Path, sample_s: float) -> NodePool:
-    from dovetail.executor.live.nodes.ray_finding import RayFinder, ray_plan
-    from dovetail.executor.live.pools.nodes import NodesPool
+    from dovetail.executor.live.nodes.pool import NodesPool
+    from dovetail.executor.live.nodes.ray_finding import RayFinder
+    from dovetail.executor.live.nodes.ray_options import ray_plan
 
     plan = ray_plan(rest)
     return NodesPool(
@@ -73,18 +66,14 @@ def _ray(rest: str, directory: Path, sample_s: float) -> NodePool:
 
 
 def _slurm(rest: str, directory: Path, sample_s: float) -> NodePool:
-    from dovetail.executor.live.nodes.slurm_finder import SlurmFinder, asked_for
-    from dovetail.executor.live.pools.nodes import NodesPool
+    from dovetail.executor.live.nodes.pool import NodesPool
+    from dovetail.executor.live.nodes.slurm_finder import SlurmFinder
+    from dovetail.executor.live.nodes.slurm_options import asked_for
 
     asked = asked_for(rest, os.environ)
-    finder = SlurmFinder(directory, asked)
+    # Pilots come when Slurm lets them.
     return NodesPool(
-        directory,
-        finder,
-        asked.lease_s,
-        find_s=0.0,  # pilots come when Slurm lets them
-        sample_s=sample_s,
-        taken_back=finder.taken_back,
+        directory, SlurmFinder(directory, asked), asked.lease_s, find_s=0.0, sample_s=sample_s
     )
 
 

@@ -33,7 +33,7 @@ from service_process import Cores, ServiceProcess, Setup, Simulated
 from socket_agents import SocketNodes
 
 from dovetail.executor.live.jobs import JobSpec
-from dovetail.executor.live.pools.nodes import NodesPool
+from dovetail.executor.live.nodes.pool import NodesPool
 from dovetail.executor.live.pools.pool import NodePool
 from dovetail.executor.live.states import JobState
 from dovetail.executor.live.views import JobView

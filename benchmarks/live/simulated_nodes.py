@@ -35,7 +35,7 @@ _RATE: Final = 10.0
 
 
 class SimulatedRanks:
-    """Devices whose ranks are no processes (an ``agent.Host``)."""
+    """Devices whose ranks are no processes (in place of a ``LocalPool``)."""
 
     name = "simulated"
     notice = "simulated ranks: no process runs"
@@ -116,7 +116,7 @@ class SimulatedRanks:
     def close(self) -> None:
         return None
 
-    # As of a ``Host``.
+    # As of a ``LocalPool`` in a larger pool.
 
     def join(self, address: str, lease: Lease) -> None:
         self._address = address

@@ -2,65 +2,62 @@
 
     python benchmarks/live/socket_agents.py --node n1 --directory DIR --pool cpu --address 127.0.0.2
 
-Lines are those of ``dovetail.executor.live.nodes.calls``. The socket has no file: its name is
-made of the directory.
+What goes through it is that of ``dovetail.executor.live.nodes.calls``. The socket has no file: its
+name is made of the directory.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import json
-import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 
-from dovetail.executor.live.nodes.agent import Agent
-from dovetail.executor.live.nodes.calls import Caller, answer_of, no_answer, one_line
+from dovetail.executor.live.nodes.agent import Agent, hosted
+from dovetail.executor.live.nodes.calls import (
+    Call,
+    Caller,
+    Method,
+    no_answer,
+    one_line,
+    said_by,
+)
 from dovetail.executor.live.nodes.finding import Sighted
-from dovetail.executor.live.nodes.hosting import hosted
 
 
-def _name(directory: Path) -> bytes:
-    return b"\0dovetail" + os.fsencode(directory.resolve())[-90:]
+def _name(directory: Path) -> str:
+    return f"\0dovetail{str(directory.resolve())[-90:]}"
 
 
-def listening(directory: Path) -> socket.socket:
+def listening(directory: Path) -> Listener:
     """Return the socket of the agents of a directory."""
-    server = socket.socket(socket.AF_UNIX)
-    server.bind(_name(directory))
-    server.listen()
-    return server
+    return Listener(_name(directory), "AF_UNIX", backlog=16)
 
 
-def serve(server: socket.socket, agents: Mapping[str, Agent]) -> None:
+def serve(listener: Listener, agents: Mapping[str, Agent]) -> None:
     """Let agents answer whoever connects, for ever."""
     while True:
-        connection = server.accept()[0]
-        threading.Thread(target=_serve, args=(connection, agents), daemon=True).start()
+        pipe = listener.accept()
+        threading.Thread(target=_serve, args=(pipe, agents), daemon=True).start()
 
 
-def _serve(connection: socket.socket, agents: Mapping[str, Agent]) -> None:
+def _serve(pipe: Connection, agents: Mapping[str, Agent]) -> None:
     lock = threading.Lock()
 
-    def answer(call: Mapping[str, str]) -> None:
-        told = answer_of(agents[call["node"]], call["method"], call["body"])
-        line = json.dumps({"id": call["id"], **told}).encode() + b"\n"
-        try:
-            with lock:
-                connection.sendall(line)
-        except OSError:
-            pass  # nobody waits for it any more
+    def answer(call: Call) -> None:
+        said = said_by(agents[call.node], call.method, call.text)
+        with lock, contextlib.suppress(OSError):  # nobody may wait for it any more
+            pipe.send((call.number, said))
 
-    with connection, connection.makefile("rb") as lines:
-        for line in lines:
-            threading.Thread(target=answer, args=(json.loads(line),), daemon=True).start()
+    with pipe, contextlib.suppress(EOFError, OSError):
+        while True:
+            threading.Thread(target=answer, args=(pipe.recv(),), daemon=True).start()
 
 
 @dataclass
@@ -82,7 +79,7 @@ class SocketNodes:
     cut: set[str] = field(default_factory=set)
     delay_s: float = 0.0
     name: str = "nodes"
-    _callers: dict[Path, tuple[Caller, socket.socket]] = field(default_factory=dict)
+    _callers: dict[Path, tuple[Caller, Connection]] = field(default_factory=dict)
 
     def __getstate__(self) -> dict[str, object]:
         """Return what another process needs."""
@@ -102,27 +99,29 @@ class SocketNodes:
         """Return nothing."""
         return ()
 
-    def close(self) -> None:
-        """End all connections."""
-        for _, connection in [*self._callers.values()]:
-            _shut(connection)
+    def taken_back(self, node: str) -> str:
+        """Return nothing."""
+        return ""
 
-    def call(self, node: str, method: str, body: str) -> Future[str]:
+    def close(self) -> None:
+        """Do nothing: connections end with this process."""
+
+    def call(self, node: str, method: Method, text: str) -> Future[str]:
         """Have the agent of a node answer a call."""
         if node not in self.known:
             return no_answer("nobody knows where its agent is")
         answer: Future[str] = Future()
         if not self.delay_s:
-            self._pass_on(node, method, body, answer)
+            self._pass_on(node, method, text, answer)
         else:
-            later = (node, method, body, answer)
+            later = (node, method, text, answer)
             threading.Timer(self.delay_s, self._pass_on, later).start()
         return answer
 
-    def _pass_on(self, node: str, method: str, body: str, answer: Future[str]) -> None:
+    def _pass_on(self, node: str, method: Method, text: str, answer: Future[str]) -> None:
         if node not in self.cut:
             try:
-                asked = self._caller(self.known[node]).call(node, method, body)
+                asked = self._caller(self.known[node]).call(node, method, text)
             except OSError as error:
                 asked = no_answer(one_line(error))
             asked.add_done_callback(lambda told: self._pass_back(node, told, answer))
@@ -139,29 +138,19 @@ class SocketNodes:
 
     def _caller(self, directory: Path) -> Caller:
         if directory not in self._callers:
-            connection = socket.socket(socket.AF_UNIX)
-            try:
-                connection.connect(_name(directory))
-            except OSError:
-                connection.close()
-                raise
-            caller = Caller(connection.makefile("wb"))
-            self._callers[directory] = caller, connection
-            reading = (directory, connection, caller)
+            pipe = Client(_name(directory), "AF_UNIX")
+            caller = Caller(pipe)
+            self._callers[directory] = caller, pipe
+            reading = (directory, pipe, caller)
             threading.Thread(target=self._read, args=reading, daemon=True).start()
         return self._callers[directory][0]
 
-    def _read(self, directory: Path, connection: socket.socket, caller: Caller) -> None:
-        with connection, connection.makefile("rb") as lines, contextlib.suppress(OSError):
-            for line in lines:
-                caller.take_in(json.loads(line))
+    def _read(self, directory: Path, pipe: Connection, caller: Caller) -> None:
+        with pipe, contextlib.suppress(EOFError, OSError):
+            while True:
+                caller.take_in(*pipe.recv())
         self._callers.pop(directory, None)
         caller.end("its agent has ended")
-
-
-def _shut(connection: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)
 
 
 def main() -> None:

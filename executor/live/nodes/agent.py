@@ -6,22 +6,25 @@ happened until the controller has seen it, and lets nothing run longer than its 
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pwd
 import secrets
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from dovetail.executor.live.clock import boot_s
+from dovetail.executor.live.directories import require_own
 from dovetail.executor.live.events import AnyEvent, DeviceHealed, DeviceSick, RankRefused
 from dovetail.executor.live.jobs import JobSpec, Owner, Run, Seat
 from dovetail.executor.live.nodes.bell import Bell
 from dovetail.executor.live.nodes.fence import Fence, FencedError, Mark, identity
-from dovetail.executor.live.nodes.log_parts import LogPiece, piece_of
+from dovetail.executor.live.nodes.log_parts import LogPiece, LogPlace, piece_of
 from dovetail.executor.live.nodes.messages import (
     Abort,
     Allowed,
@@ -40,57 +43,15 @@ from dovetail.executor.live.nodes.messages import (
 )
 from dovetail.executor.live.nodes.story import Story
 from dovetail.executor.live.pools.lease import Lease
-from dovetail.executor.live.pools.parts import Meeting, Part, Prepared, whole
-from dovetail.executor.live.pools.pool import NodePool, Progress
-from dovetail.executor.live.pools.run_files import PASS_THROUGH
-from dovetail.instances.errors import DovetailError
+from dovetail.executor.live.pools.local import LocalPool
+from dovetail.executor.live.pools.opening import opener
+from dovetail.executor.live.pools.parts import Part, Prepared, whole
+from dovetail.executor.live.pools.pool import Progress
+from dovetail.executor.live.pools.run_files import KEEP_S, PASS_THROUGH, PRUNE_S
+from dovetail.instances.errors import DovetailError, InputError
 
 MOST_NEWS: Final = 1000
 """Events of one answer, but of one that tells all anew; the rest comes with the next."""
-
-
-class Host(NodePool, Protocol):
-    """A pool of this machine's devices that keeps parts of runs (``pools.local.LocalPool``)."""
-
-    def join(self, address: str, lease: Lease) -> None:
-        """Become the part of a larger pool that is on this node; called before ``resume``."""
-        ...
-
-    def unreleased(self) -> Sequence[Run]:
-        """Return the runs of this directory that were launched or prepared, and not released."""
-        ...
-
-    def kept(self) -> Sequence[Run]:
-        """Return the runs that are not released."""
-        ...
-
-    def has_trace(self, part: Part) -> bool:
-        """Tell whether a rank of a part was started here, or may never be."""
-        ...
-
-    def keep(self, part: Part) -> None:
-        """Take up a part, unless it is kept already; what trace it has is told by ``poll``."""
-        ...
-
-    def part(self, run: str) -> Part | None:
-        """Return what is kept of a run."""
-        ...
-
-    def prepare(self, run: Run, ranks: Sequence[int], meeting: Meeting | None = None) -> None:
-        """Bring ranks of a run to their gates and hold them there."""
-        ...
-
-    def prepared(self) -> Sequence[Prepared]:
-        """Return at once the parts that have come to their gates since the last call."""
-        ...
-
-    def commit(self, run: str) -> None:
-        """Start what stands at its gates; what does not by now is refused for good."""
-        ...
-
-    def abort(self, run: str, reason: str) -> None:
-        """Refuse for good, through no fault of its job, what has not been started."""
-        ...
 
 
 class EndingError(DovetailError):
@@ -131,7 +92,9 @@ class Agent:
         Where ranks on other nodes reach those on this one.
     """
 
-    def __init__(self, directory: Path, open_pool: Callable[[Path], Host], address: str) -> None:
+    def __init__(
+        self, directory: Path, open_pool: Callable[[Path], LocalPool], address: str
+    ) -> None:
         self.incarnation = secrets.token_hex(8)
         self._directory, self._open_pool, self.address = directory, open_pool, address
         directory.mkdir(parents=True, exist_ok=True)
@@ -141,7 +104,7 @@ class Agent:
         self._lease = Lease(directory / "lease")
         self._lock = threading.RLock()
         self._bell = Bell()
-        self._pool: Host | None = None
+        self._pool: LocalPool | None = None
         self._story = Story()
         self._sick: dict[str, DeviceSick | DeviceHealed] = {}
         self._leaving: set[str] = set()
@@ -176,8 +139,7 @@ class Agent:
             wait_s = asked.wait_s if self._done == done else 0.0
         # A request that waits is answered as soon as a newer one has come.
         self._bell.ring()
-        until_s = boot_s() + wait_s
-        self._bell.wait_for(lambda: self._has_news(turn), lambda: until_s - boot_s())
+        self._bell.wait_for(lambda: self._has_news(turn), wait_s)
         with self._lock:
             return self._answer(asked, beyond, newest=turn == self._turn)
 
@@ -187,11 +149,11 @@ class Agent:
         if pool is not None:
             pool.prune(keep_s)
 
-    def log(self, run: str, rank: int, part: str, offset: int) -> LogPiece | None:
-        """Return a piece of what a rank has written; None where there is nothing of it."""
+    def log(self, place: LogPlace) -> LogPiece:
+        """Return a piece of what a rank has written."""
         pool = self._pool
-        path = None if pool is None else pool.log_path(run, rank)
-        return None if path is None else piece_of(Path(path), part, offset)
+        path = None if pool is None else pool.log_path(place.run, place.rank)
+        return piece_of(Path(path), place.part, place.offset) if path else LogPiece()
 
     def close(self) -> None:
         """Let go of everything but the jobs, which run on until the lease lapses."""
@@ -204,7 +166,7 @@ class Agent:
 
     # Who asks.
 
-    def _admit(self, asked: Exchange) -> Host:
+    def _admit(self, asked: Exchange) -> LocalPool:
         mark = Mark(home=asked.home, epoch=asked.epoch)
         before = self._fence.mark
         if self._fence.admit(mark, not self._lease.lapsed or self._may_run()):
@@ -235,7 +197,7 @@ class Agent:
     def _is_over(self, part: Part) -> bool:
         return all(self._story.over(part.run.id, rank) for rank in part.ranks)
 
-    def _open(self, home: str) -> Host:
+    def _open(self, home: str) -> LocalPool:
         self._story, self._sick, self._leaving = Story(), {}, set()
         pool = self._open_pool(self._directory / "homes" / home)
         pool.join(self.address, self._lease)
@@ -246,7 +208,7 @@ class Agent:
 
     # Orders.
 
-    def _obey(self, asked: Exchange, pool: Host) -> tuple[Part, ...] | None:
+    def _obey(self, asked: Exchange, pool: LocalPool) -> tuple[Part, ...] | None:
         """Carry out what has not been, and return what is kept beyond what was attached."""
         if asked.renew_s is not None:
             self._lease.renew_until(asked.renew_s + asked.lease_s)
@@ -260,7 +222,7 @@ class Agent:
                 beyond = self._beyond(order, pool)
         return beyond
 
-    def _carry_out(self, order: AnyOrder, pool: Host) -> None:
+    def _carry_out(self, order: AnyOrder, pool: LocalPool) -> None:
         match order:
             case Attach():
                 self._attach(order, pool)
@@ -284,7 +246,7 @@ class Agent:
             case Release(run=run):
                 self._release(run, pool)
 
-    def _attach(self, order: Attach, pool: Host) -> None:
+    def _attach(self, order: Attach, pool: LocalPool) -> None:
         """Take up what should be here, and tell all that is known anew."""
         for part in order.parts:
             if pool.has_trace(part):
@@ -297,7 +259,7 @@ class Agent:
             for event in self._story.retold(run.id):
                 self._outbox.add(event)
 
-    def _beyond(self, order: Attach, pool: Host) -> tuple[Part, ...]:
+    def _beyond(self, order: Attach, pool: LocalPool) -> tuple[Part, ...]:
         known = {part.run.id for part in order.parts}
         kept = (pool.part(run.id) for run in pool.kept() if run.id not in known)
         return tuple(part for part in kept if part is not None)
@@ -318,14 +280,14 @@ class Agent:
             self._note(refused)
         return False
 
-    def _release(self, run: str, pool: Host) -> None:
+    def _release(self, run: str, pool: LocalPool) -> None:
         """Let go of a run; one that is not over is ended before."""
         self._take_in(pool)
         if pool.part(run) is not None and not self._let_go_if_over(run, pool):
             pool.stop(run, 0.0)
             self._leaving.add(run)
 
-    def _let_go_if_over(self, run: str, pool: Host) -> bool:
+    def _let_go_if_over(self, run: str, pool: LocalPool) -> bool:
         part = pool.part(run)
         if part is not None and not self._is_over(part):
             return False
@@ -342,7 +304,7 @@ class Agent:
                 self._take_in(self._pool)
             return bool(self._outbox.news) or turn != self._turn or self._closed
 
-    def _take_in(self, pool: Host) -> None:
+    def _take_in(self, pool: LocalPool) -> None:
         for event in pool.poll():
             self._note(event)
         for prepared in pool.prepared():
@@ -393,20 +355,76 @@ class Agent:
             done=0,
         )
 
-    def _watched(self, asked: Exchange, pool: Host) -> list[Run]:
+    def _watched(self, asked: Exchange, pool: LocalPool) -> list[Run]:
         """Return the runs whose progress is told: all, or those that there is news of."""
         new = {getattr(one.event, "run", None) for one in self._outbox.news}
         return [run for run in pool.kept() if asked.watch or run.id in new]
 
-    def _progress(self, run: Run, pool: Host) -> tuple[Progress | None, ...]:
+    def _progress(self, run: Run, pool: LocalPool) -> tuple[Progress | None, ...]:
         return tuple(pool.progress(run.id))
 
-    def _libraries(self, runs: Sequence[Run], pool: Host) -> dict[str, str]:
+    def _libraries(self, runs: Sequence[Run], pool: LocalPool) -> dict[str, str]:
         alive = (run for run in runs if self._story.has_trace(run.id))
         return {run.id: found for run in alive if (found := pool.library(run))}
 
 
-def facts_of(agent: str, pool: Host) -> Facts:
+@contextmanager
+def hosted(directory: Path, pool: str, address: str) -> Iterator[Agent]:
+    """Have an agent that keeps the jobs of this node; they run on after it.
+
+    Parameters
+    ----------
+    directory : path
+        The agent's state directory.
+    pool : str
+        As ``opening.opener`` has it.
+    address : str
+        Where other nodes reach this one.
+
+    Raises
+    ------
+    InputError
+        When there is no such pool, or the directory cannot be had.
+    """
+    require_own(directory)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        told = f"cannot be made: {error.strerror}"
+        raise InputError(told, "directory", str(directory)) from None
+    with _only_one(directory):
+        agent = Agent(directory, opener(pool, directory), address)
+        over = threading.Event()
+        threading.Thread(target=_prune, args=(agent, over), daemon=True).start()
+        try:
+            yield agent
+        finally:
+            over.set()
+            agent.close()
+
+
+def _prune(agent: Agent, over: threading.Event) -> None:
+    while not over.wait(PRUNE_S):
+        agent.prune(KEEP_S)
+
+
+@contextmanager
+def _only_one(directory: Path) -> Iterator[None]:
+    """Let no second agent keep the same directory."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    file = os.open(directory / "lock", flags, 0o600)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(file)
+        raise InputError("another agent keeps it", "directory", str(directory)) from None
+    try:
+        yield
+    finally:
+        os.close(file)
+
+
+def facts_of(agent: str, pool: LocalPool) -> Facts:
     """Return what an agent says of itself and its pool."""
     first, same, other = (_somebody(uid) for uid in (0, 0, 1))
     return Facts(
@@ -426,7 +444,7 @@ def _somebody(uid: int) -> Run:
     return Run(id="j0.0", job="j0", spec=spec, seats=(Seat(gpu="none"),))
 
 
-def _allowed(pool: Host, libraries: Iterable[str]) -> Iterator[Allowed]:
+def _allowed(pool: LocalPool, libraries: Iterable[str]) -> Iterator[Allowed]:
     models = sorted({gpu.model for node in pool.cluster().nodes for gpu in node.devices})
     for library in libraries:
         for model in models:

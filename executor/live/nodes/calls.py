@@ -1,33 +1,29 @@
-"""Calls to agents, whatever carries them: a method and a JSON text, and a JSON text that answers.
+"""Calls to agents: a method and a JSON text, and what the agent says to it.
 
-Over pipes a call is one JSON line (``id``, ``node``, ``method``, ``body``), and so is its answer:
-``id`` and ``body``, or why there is none: ``fenced`` where another controller has the node, else
-``error``. Answers come in any order.
+Between the service and the driver of Ray, a process of its own, they go through a pipe, and from
+there to the agent's actor. Answers come in any order.
 """
 
 from __future__ import annotations
 
-import base64
 import itertools
-import json
 import queue
 import threading
-from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import IO, Annotated, Final
-
-from pydantic import Field, StrictInt
+from multiprocessing.connection import Connection
+from typing import Final, Literal, NamedTuple
 
 from dovetail.executor.live.nodes.agent import Agent
 from dovetail.executor.live.nodes.fence import FencedError
-from dovetail.executor.live.nodes.log_parts import LogPiece
+from dovetail.executor.live.nodes.log_parts import LogPlace
 from dovetail.executor.live.nodes.messages import Exchange, read_message
-from dovetail.instances._record import Name, Record
 from dovetail.instances.errors import DovetailError
 
 ANSWER_S: Final = 3.0
 """Seconds that an agent has to answer, besides those that it was asked to wait."""
+
+Method = Literal["exchange", "log"]
 
 
 class NoAnswerError(DovetailError):
@@ -38,55 +34,40 @@ class FencedOutError(NoAnswerError):
     """An agent has another controller."""
 
 
-class LogPlace(Record):
-    """What is asked for of a log."""
+class Call(NamedTuple):
+    """A call on its way to the agent of a node."""
 
-    run: Name
-    rank: Annotated[StrictInt, Field(ge=0)]
-    part: str
-    offset: Annotated[StrictInt, Field(ge=0)]
+    number: int
+    node: str
+    method: Method
+    text: str
 
 
-def answer_of(agent: Agent, method: str, body: str) -> Mapping[str, str]:
-    """Return what an agent answers: ``body``, ``fenced`` or ``error``."""
+class Said(NamedTuple):
+    """What an agent says to a call: its answer as JSON, or in one line why there is none."""
+
+    kind: Literal["answer", "fenced", "error"]
+    text: str
+
+
+def said_by(agent: Agent, method: Method, text: str) -> Said:
+    """Return what an agent says to a call."""
     try:
         if method == "log":
-            return {"body": _log(agent, LogPlace.model_validate_json(body))}
-        asked = read_message(Exchange, body.encode())
-        return {"body": agent.exchange(asked).model_dump_json()}
+            answer = agent.log(read_message(LogPlace, text)).model_dump_json()
+        else:
+            answer = agent.exchange(read_message(Exchange, text)).model_dump_json()
     except FencedError as error:
-        return {"fenced": one_line(error)}
+        return Said("fenced", one_line(error))
     except Exception as error:  # told to the controller, which shows it
-        return {"error": one_line(error)}
+        return Said("error", one_line(error))
+    return Said("answer", answer)
 
 
 def one_line(error: Exception) -> str:
     """Return what an error says, in one line."""
     told = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return " ".join(str(told).split())
-
-
-def _log(agent: Agent, place: LogPlace) -> str:
-    piece = agent.log(place.run, place.rank, place.part, place.offset)
-    if piece is None:
-        return "null"
-    data = base64.b64encode(piece.data).decode()
-    return json.dumps({"part": piece.part, "data": data, "following": piece.following})
-
-
-def log_piece(body: str) -> LogPiece | None:
-    """Return the piece of a log that an agent has answered with; None where there is none yet.
-
-    Raises
-    ------
-    OSError
-        When it is something else.
-    """
-    try:
-        told = json.loads(body)
-        return told and LogPiece(told["part"], base64.b64decode(told["data"]), told["following"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise OSError(f"it answered something else than an agent does: {error}") from None
 
 
 def no_answer(why: str) -> Future[str]:
@@ -97,55 +78,52 @@ def no_answer(why: str) -> Future[str]:
 
 
 class Caller:
-    """Calls as lines; whoever reads the answers hands them over. Safe from any thread.
+    """Calls through a pipe; whoever reads it hands the answers over. Safe from any thread.
 
     Parameters
     ----------
-    out : binary file
-        Where lines go; it may be slow without anybody waiting for it.
+    pipe : Connection
+        Takes a ``Call`` each; it may be slow without anybody waiting for it.
     """
 
-    def __init__(self, out: IO[bytes]) -> None:
-        self._ids = itertools.count(1)
-        self._calls: dict[int, Future[str]] = {}
-        self._lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+    def __init__(self, pipe: Connection) -> None:
+        self._numbers = itertools.count(1)
+        self._answers: dict[int, Future[str]] = {}
+        self._unsent: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
         self._ended = ""
-        self._writer = threading.Thread(target=self._write, args=(out,), daemon=True)
-        self._writer.start()
+        self._sender = threading.Thread(target=self._send, args=(pipe,), daemon=True)
+        self._sender.start()
 
-    def call(self, node: str, method: str, body: str) -> Future[str]:
+    def call(self, node: str, method: Method, text: str) -> Future[str]:
         """Send a call, and return at once what its answer will be in."""
         if self._ended:
             return no_answer(self._ended)
-        number, answer = next(self._ids), Future[str]()
-        self._calls[number] = answer
-        line = {"id": number, "node": node, "method": method, "body": body}
-        self._lines.put(json.dumps(line).encode() + b"\n")
+        call, answer = Call(next(self._numbers), node, method, text), Future[str]()
+        self._answers[call.number] = answer
+        self._unsent.put(call)
         return answer
 
-    def take_in(self, told: Mapping[str, object]) -> None:
-        """Take in an answer."""
-        answer = self._calls.pop(told["id"], None) if isinstance(told["id"], int) else None
+    def take_in(self, number: int, said: Said) -> None:
+        """Take in what was said to a call."""
+        answer = self._answers.pop(number, None)
         if answer is None:
             return
-        if "body" in told:
-            answer.set_result(str(told["body"]))
-        elif "fenced" in told:
-            answer.set_exception(FencedOutError(str(told["fenced"])))
+        if said.kind == "answer":
+            answer.set_result(said.text)
         else:
-            answer.set_exception(NoAnswerError(str(told.get("error"))))
+            error = FencedOutError if said.kind == "fenced" else NoAnswerError
+            answer.set_exception(error(said.text))
 
     def end(self, why: str) -> None:
-        """Let no answer be awaited any more; nobody reads the lines by now."""
+        """Let no answer be awaited any more; nobody is at the pipe's other end by now."""
         self._ended = why
-        self._lines.put(None)
-        self._writer.join()
-        while self._calls:
+        self._unsent.put(None)
+        self._sender.join()
+        while self._answers:
             with suppress(KeyError):
-                self._calls.popitem()[1].set_exception(NoAnswerError(why))
+                self._answers.popitem()[1].set_exception(NoAnswerError(why))
 
-    def _write(self, out: IO[bytes]) -> None:
-        with suppress(OSError), out:  # whoever reads the answers sees its end
-            while (line := self._lines.get()) is not None:
-                out.write(line)
-                out.flush()
+    def _send(self, pipe: Connection) -> None:
+        with suppress(OSError):  # whoever reads the answers sees its end
+            while (call := self._unsent.get()) is not None:
+                pipe.send(call)

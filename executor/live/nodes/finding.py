@@ -4,34 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from dovetail.instances._record import Name, Record
+from dovetail.executor.live.nodes.calls import Method
 
 
-class Sighted(Record):
+class Sighted(NamedTuple):
     """What an engine says of a node.
 
     Attributes
     ----------
     rack : str or None
         Where the node stands.
-    leaving : str
-        Why no new jobs are to be started there; empty: they are.
     pilot : str or None
         The job of Slurm that lends it.
+    leaving : str
+        Why no new jobs are to be started there; empty: they are.
     """
 
-    rack: Name | None = None
+    rack: str | None = None
+    pilot: str | None = None
     leaving: str = ""
-    pilot: Name | None = None
 
 
 class NodeFinder(Protocol):
     """Finds nodes, has agents run there, and carries calls to them.
 
-    ``nodes`` and ``call`` are called often, from several threads, and return at once. A node keeps
-    its id for as long as it keeps its agent's directory.
+    Methods but ``start`` and ``taken_back`` return at once, and are called from several threads. A
+    node keeps its id for as long as it keeps its agent's directory.
 
     Attributes
     ----------
@@ -57,8 +57,15 @@ class NodeFinder(Protocol):
         """Take in how many devices waiting jobs lack, and the nodes that keep runs."""
         ...
 
-    def call(self, node: str, method: str, body: str) -> Future[str]:
-        """Have the agent of a node answer a call (``calls.answer_of``); it may take for ever.
+    def taken_back(self, node: str) -> str:
+        """Return why a rank of a node, which failed just now, may have been ended with its node.
+
+        Empty: it was not. It may take seconds.
+        """
+        ...
+
+    def call(self, node: str, method: Method, text: str) -> Future[str]:
+        """Have the agent of a node answer a call (``calls.said_by``); it may take for ever.
 
         What it answers is told by a thread that waits for nothing, or ``NoAnswerError``.
         """

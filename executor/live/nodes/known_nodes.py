@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final
 
-from dovetail.executor.live.nodes.finding import Sighted
 from dovetail.executor.live.nodes.messages import Facts
 from dovetail.executor.live.nodes.remote import Remote
 from dovetail.instances._record import Name, Record
@@ -32,8 +31,6 @@ class KnownNodes:
 
     Attributes
     ----------
-    facts, racks : dict
-        By node.
     generation : int
         Grows whenever any of it changes.
     """
@@ -41,21 +38,27 @@ class KnownNodes:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         directory.mkdir(parents=True, exist_ok=True)
-        self.facts: dict[str, Facts] = {}
-        self.racks: dict[str, str | None] = {}
+        self._kept: dict[str, _Kept] = {}
         self.generation = 0
         for path in sorted(directory.glob(f"*{_ENDING}")):
             self._read(path)
 
-    def note(self, remote: Remote, where: Sighted | None) -> bool:
-        """Keep what a node is, and return whether that is news."""
-        rack = where.rack if where else self.racks.get(remote.id)
-        known = (self.facts.get(remote.id), self.racks.get(remote.id))
-        if remote.facts is None or known == (remote.facts, rack):
+    def nodes(self) -> Collection[str]:
+        """Return the nodes that are known."""
+        return [*self._kept]
+
+    def of(self, node: str) -> tuple[Facts | None, str | None]:
+        """Return what a node was when it answered last, and its rack."""
+        kept = self._kept.get(node)
+        return (kept.facts, kept.rack) if kept else (None, None)
+
+    def note(self, remote: Remote, rack: str | None) -> bool:
+        """Keep what a node is, and where it stands, and return whether that is news."""
+        remote.rack = rack
+        if remote.facts is None or self.of(remote.id) == (remote.facts, rack):
             return False
-        self.facts[remote.id], self.racks[remote.id] = remote.facts, rack
+        kept = self._kept[remote.id] = _Kept(facts=remote.facts, rack=rack)
         self.generation += 1
-        kept = _Kept(facts=remote.facts, rack=rack)
         try:
             write_data(kept.to_data(), self._directory / f"{remote.id}{_ENDING}")
         except InputError as error:
@@ -64,28 +67,25 @@ class KnownNodes:
 
     def forget(self, node: str) -> None:
         """Forget what a node was."""
-        self.facts.pop(node, None)
-        self.racks.pop(node, None)
+        self._kept.pop(node, None)
         self.generation += 1
         (self._directory / f"{node}{_ENDING}").unlink(missing_ok=True)
 
     def _read(self, path: Path) -> None:
         node = path.name.removesuffix(_ENDING)
         try:
-            kept = _Kept.from_data(read_data(path), str(path))
+            self._kept[node] = _Kept.from_data(read_data(path), str(path))
         except InputError as error:
             _log.warning("what %s was is not known: %s", node, error)
-            return
-        self.facts[node], self.racks[node] = kept.facts, kept.rack
 
 
-def merged(nodes: Sequence[tuple[Remote, str | None]]) -> Cluster:
-    """Return the cluster of several nodes, each with its rack, under the strictest of their rules.
+def merged(remotes: Sequence[Remote]) -> Cluster:
+    """Return the cluster of several nodes under the strictest of their rules.
 
     Its shares are those of any node; ``NodePool.allowed`` says which of them a model takes.
     """
-    known = [(remote, rack, remote.facts.cluster) for remote, rack in nodes if remote.facts]
-    clusters = [cluster for _, _, cluster in known]
+    known = [remote for remote in remotes if remote.facts]
+    clusters = [remote.facts.cluster for remote in known if remote.facts]
     if not clusters:
         return Cluster(nodes=())
     return Cluster(
@@ -96,7 +96,5 @@ def merged(nodes: Sequence[tuple[Remote, str | None]]) -> Cluster:
         gang_sharing="whole" if any(one.gang_sharing == "whole" for one in clusters) else "partial",
         reserve_mib=max(one.reserve_mib for one in clusters),
         per_process_mib=max(one.per_process_mib for one in clusters),
-        nodes=tuple(
-            Node(id=remote.id, rack=rack, gpus=remote.devices()) for remote, rack, _ in known
-        ),
+        nodes=tuple(Node(id=one.id, rack=one.rack, gpus=one.devices()) for one in known),
     )

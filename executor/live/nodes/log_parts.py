@@ -1,4 +1,4 @@
-"""The log of a rank on its node, piece by piece, and its mirror on the controller's machine.
+"""The log of a rank on its node, piece by piece, and its copy on the controller's machine.
 
 A log is one newest file and older parts, rotated by the rank's shim. A part is known by its inode
 and the time it was made, so a reader goes on in the part that he was in, wherever rotation put it.
@@ -6,52 +6,72 @@ and the time it was made, so a reader goes on in the part that he was in, wherev
 
 from __future__ import annotations
 
+import json
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Annotated, Final
+from weakref import WeakValueDictionary
+
+from pydantic import ConfigDict, Field, StrictInt
+
+from dovetail.executor.live.jobs import Run
+from dovetail.executor.live.pools.run_files import remove_old
+from dovetail.instances._record import Name, Record
+from dovetail.instances.errors import DovetailError
 
 PIECE_BYTES: Final = 1 << 20
 _KEPT_PARTS: Final = 4
 _MOST_PIECES: Final = 256
 
 
-class LogPiece(NamedTuple):
+class LogPlace(Record):
+    """Up to where the log of a rank is known: a part (empty: nothing is), and an offset there."""
+
+    run: Name
+    rank: Annotated[StrictInt, Field(ge=0)]
+    part: str = ""
+    offset: Annotated[StrictInt, Field(ge=0)] = 0
+
+
+class LogPiece(Record):
     """Bytes of a part of a log, from an offset on.
 
     Attributes
     ----------
     part : str
-        The part that they are of.
+        The part that they are of; empty: there is no log yet.
     data : bytes
         At most a mebibyte.
     following : str
         The part that was begun after it, once all of this one is read; empty: there is none yet.
     """
 
-    part: str
-    data: bytes
-    following: str
+    model_config = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
+
+    part: str = ""
+    data: bytes = b""
+    following: str = ""
 
 
-def piece_of(newest: Path, part: str, offset: int) -> LogPiece | None:
+def piece_of(newest: Path, part: str, offset: int) -> LogPiece:
     """Return what comes next for who has read a part up to an offset.
 
-    The oldest part that is left where the named one is not; None where there is no part at all.
+    The oldest part that is left where the named one is not.
     """
     parts = _parts(newest)
     if not parts:
-        return None
+        return LogPiece()
     names = [name for name, _ in parts]
     place = names.index(part) if part in names else 0
     name, path = parts[place]
     data = _read(path, offset if name == part else 0)
     is_read = len(data) < PIECE_BYTES
     following = names[place + 1] if is_read and place + 1 < len(parts) else ""
-    return LogPiece(name, data, following)
+    return LogPiece(part=name, data=data, following=following)
 
 
 def _parts(newest: Path) -> list[tuple[str, Path]]:
@@ -87,7 +107,7 @@ class Mirror:
         self.newest = newest
         self._lock = threading.Lock()
 
-    def update(self, ask: Callable[[str, int], LogPiece | None]) -> str | None:
+    def update(self, ask: Callable[[str, int], LogPiece]) -> str | None:
         """Fetch what has been written since, and return the copy's path; None: nothing yet.
 
         Parameters
@@ -97,17 +117,17 @@ class Mirror:
             update, and what has been fetched stays.
         """
         with self._lock:
-            with suppress(OSError):
+            with suppress(OSError, DovetailError):
                 self._fetch(ask)
             return str(self.newest) if self.newest.exists() else None
 
-    def _fetch(self, ask: Callable[[str, int], LogPiece | None]) -> None:
+    def _fetch(self, ask: Callable[[str, int], LogPiece]) -> None:
         # A rank may write faster than can be fetched: who asks is to have an answer all the same.
         for _ in range(_MOST_PIECES):
             part = self._part()
             offset = self.newest.stat().st_size if part else 0
             piece = ask(part, offset)
-            if piece is None:
+            if not piece.part:
                 return
             if piece.part != part:
                 self._begin(piece.part)
@@ -133,3 +153,43 @@ class Mirror:
                 os.rename(newer, f"{self.newest}.{k}")
         os.close(os.open(self.newest, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
         Path(f"{self.newest}.part").write_text(part, encoding="ascii")
+
+
+class CopiedLogs:
+    """Copies of logs, each with where its rank was: logs are asked for long after a run is over.
+
+    Parameters
+    ----------
+    directory : path
+        Has a folder a run.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._lock = threading.Lock()
+        # For as long as somebody reads.
+        self._mirrors: WeakValueDictionary[tuple[str, int], Mirror] = WeakValueDictionary()
+
+    def remember(self, run: Run, nodes: Mapping[int, str]) -> None:
+        """Keep on which node each rank of a run is."""
+        folder = self._directory / run.id
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (folder / "nodes.json").write_text(json.dumps(nodes), encoding="utf-8")
+
+    def place(self, run: str, rank: int) -> str | None:
+        """Return on which node a rank was; None where nothing is known of it."""
+        with suppress(OSError, ValueError, AttributeError):
+            text = (self._directory / run / "nodes.json").read_text(encoding="utf-8")
+            node = json.loads(text).get(str(rank))
+            return node if isinstance(node, str) else None
+        return None
+
+    def mirror(self, run: str, rank: int) -> Mirror:
+        """Return the copy of a rank's log."""
+        fresh = Mirror(self._directory / run / f"rank{rank}" / "log")
+        with self._lock:
+            return self._mirrors.setdefault((run, rank), fresh)
+
+    def prune(self, keep_s: float, is_kept: Callable[[str], bool]) -> None:
+        """Remove what is left of runs that ended longer ago."""
+        remove_old(self._directory, keep_s, is_kept)

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from typing import Annotated, Final, Literal, TypeVar
 
 from pydantic import AfterValidator, Field, StrictBool, StrictInt, ValidationError
-from pydantic_core import from_json
 
 from dovetail.executor.live.events import AnyEvent, Reason
 from dovetail.executor.live.jobs import Run
@@ -26,13 +25,8 @@ from dovetail.instances._record import (
     Share,
     input_error,
     rule_broken,
-    shown,
 )
-from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Cluster
-
-VERSION: Final = 2
-"""Of the exchange; both sides have to speak the same."""
 
 MOST_WAIT_S: Final = 30.0
 """The longest that an agent is asked to wait for news before it answers."""
@@ -250,10 +244,10 @@ class Answer(Record):
     allowed: tuple[Allowed, ...] = ()
 
 
-_M = TypeVar("_M", Exchange, Answer)
+_M = TypeVar("_M", bound=Record)
 
 
-def read_message(kind: type[_M], text: bytes) -> _M:
+def read_message(kind: type[_M], text: str) -> _M:
     """Return a message from its JSON.
 
     Raises
@@ -261,18 +255,6 @@ def read_message(kind: type[_M], text: bytes) -> _M:
     InputError
         One line: it is no message, of another version, or breaks a rule.
     """
-    try:
-        data = from_json(text, allow_inf_nan=False)
-    except ValueError as error:
-        raise InputError(f"must be JSON: {' '.join(str(error).split())}") from None
-    if not isinstance(data, dict):
-        raise InputError(f"must be a mapping, got {shown(data)}")
-    if data.get("version") != VERSION:
-        raise InputError(
-            f"must be {VERSION}, got {shown(data.get('version'))}: "
-            "the same dovetail has to be installed on all nodes",
-            "version",
-        )
     try:
         return kind.model_validate_json(text)
     except ValidationError as error:

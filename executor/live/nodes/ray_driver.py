@@ -2,19 +2,18 @@
 
 ::
 
-    python -m dovetail.executor.live.nodes.ray_driver < PLAN
+    python -m dovetail.executor.live.nodes.ray_driver PIPE
 
-The first line of its standard input is a ``RayPlan``, every further one a call (``calls``); when
-the input ends, so does it. It prints answers as they come, and every second a ``Sighting``, each
-as one JSON line. It is no part of the service, since Ray ends the process of a driver that has
-lost its head node for a minute, and says much on standard error.
+The pipe is the number of a file descriptor. What comes first through it is a ``RayPlan``, all that
+follows are calls (``calls``); when nothing more can come, the driver ends. It tells what was said
+to them, and every second a ``Sighting``. It is no part of the service, since Ray ends the process
+of a driver that has lost its head node for a minute, and says much on standard error.
 """
 
 from __future__ import annotations
 
 import asyncio
 import importlib
-import json
 import logging
 import os
 import subprocess
@@ -22,13 +21,16 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import IO, Any, Final, NamedTuple
+from multiprocessing.connection import Connection
+from typing import Any, Final, NamedTuple
 
 from dovetail.executor.live.clock import boot_s
+from dovetail.executor.live.nodes.calls import Call, Said
 from dovetail.executor.live.nodes.finding import Sighted
-from dovetail.executor.live.nodes.ray_agent import AgentPlan, AgentReply, RayAgent
-from dovetail.executor.live.nodes.ray_finding import RayPlan, Sighting
+from dovetail.executor.live.nodes.ray_agent import AgentPlan, RayAgent, Status
+from dovetail.executor.live.nodes.ray_options import RayPlan, Sighting
 from dovetail.instances._version import VERSION
 
 NAMESPACE: Final = "dovetail"
@@ -72,8 +74,7 @@ class RayNode(NamedTuple):
     ray_id: str
     name: str
     address: str
-    rack: str | None
-    pilot: str | None
+    sighted: Sighted
 
 
 def wanted_nodes(table: Sequence[Mapping[str, Any]], plan: RayPlan) -> list[RayNode]:
@@ -81,17 +82,14 @@ def wanted_nodes(table: Sequence[Mapping[str, Any]], plan: RayPlan) -> list[RayN
 
     A node is called what its label ``node`` says, or else as its host.
     """
-    return [
-        RayNode(
-            entry["NodeID"],
-            entry["Labels"].get("node") or entry["NodeManagerHostname"],
-            entry["NodeManagerAddress"],
-            entry["Labels"].get("rack"),
-            entry["Labels"].get("pilot"),
-        )
-        for entry in table
-        if entry["Alive"] and _is_wanted(entry, plan)
-    ]
+    found = []
+    for entry in table:
+        if entry["Alive"] and _is_wanted(entry, plan):
+            labels = entry["Labels"]
+            name = labels.get("node") or entry["NodeManagerHostname"]
+            sighted = Sighted(labels.get("rack"), labels.get("pilot"))
+            found.append(RayNode(entry["NodeID"], name, entry["NodeManagerAddress"], sighted))
+    return found
 
 
 def _is_wanted(entry: Mapping[str, Any], plan: RayPlan) -> bool:
@@ -108,7 +106,7 @@ class _Kept:
     node: RayNode
     task: asyncio.Task[None] | None = None
     actor: Any = None
-    reply: AgentReply | None = None
+    status: Status | None = None
     trouble: str = ""
     calls: int = 0
 
@@ -123,13 +121,13 @@ class Driver:
         What is wanted.
     ray : module
         Ray, connected.
-    out : text file
-        Where answers and sightings go.
+    pipe : Connection
+        To the service.
     """
 
     plan: RayPlan
     ray: Any
-    out: IO[str]
+    pipe: Connection
     _kept: dict[str, _Kept] = field(default_factory=dict)
     _named: dict[str, _Kept] = field(default_factory=dict)
 
@@ -144,15 +142,15 @@ class Driver:
         ours = self.ray.get_runtime_context().get_node_id()
         loop, calling = asyncio.get_running_loop(), set[asyncio.Task[None]]()
 
-        def begin(line: bytes) -> None:
-            task = loop.create_task(self._carry(json.loads(line)))
+        def begin(call: Call) -> None:
+            task = loop.create_task(self._carry(call))
             calling.add(task)
             task.add_done_callback(calling.discard)
 
         def read() -> None:
-            with open(0, "rb", closefd=False) as given:
-                for line in given:
-                    loop.call_soon_threadsafe(begin, line)
+            with suppress(EOFError, OSError):
+                while True:
+                    loop.call_soon_threadsafe(begin, self.pipe.recv())
             os._exit(0)
 
         threading.Thread(target=read, daemon=True).start()
@@ -166,11 +164,8 @@ class Driver:
             sighting = self._look(nodes)
             if boot_s() > first_s or len(sighting.nodes) == len(nodes):
                 first_s = 0.0
-                self._say(sighting.model_dump(mode="json"))
+                self.pipe.send(sighting)
             await asyncio.sleep(LOOK_S if not first_s else LOOK_S / 4)
-
-    def _say(self, told: Mapping[str, object]) -> None:
-        _say(self.out, told)
 
     # Sightings.
 
@@ -184,26 +179,27 @@ class Driver:
             if node.ray_id not in self._kept:
                 kept = self._kept[node.ray_id] = _Kept(node)
                 kept.task = asyncio.get_running_loop().create_task(self._keep(kept))
-        answering = [kept for kept in self._kept.values() if kept.reply and kept.reply.answers]
-        self._named = {kept.node.name: kept for kept in reversed(answering)}
-        return Sighting(
-            nodes={
-                name: Sighted(rack=kept.node.rack, pilot=kept.node.pilot)
-                for name, kept in self._named.items()
-            },
-            notes=(*self._notes(), *_twins([kept for kept in self._kept.values() if kept.reply])),
-        )
+        told = [kept for kept in self._kept.values() if kept.status]
+        self._named = {
+            kept.node.name: kept
+            for kept in reversed(told)
+            if kept.status and kept.status["answers"]
+        }
+        sighted = {name: kept.node.sighted for name, kept in self._named.items()}
+        counted = Counter(kept.node.name for kept in told)
+        twins = [f"{name}: {_TWINS}" for name, count in counted.items() if count > 1]
+        return Sighting(sighted, (*self._notes(), *twins))
 
     def _notes(self) -> list[str]:
         found = []
         for kept in self._kept.values():
             notes = [kept.trouble] if kept.trouble else []
-            if kept.reply is not None:
-                notes += kept.reply.notes
-                if kept.reply.version != VERSION:
-                    told = f"its agent runs Dovetail {kept.reply.version}, this service {VERSION}"
-                    notes.append(told)
-                if kept.reply.busy and kept.reply.plan != self._agent_plan(kept.node):
+            if kept.status is not None:
+                notes += kept.status["notes"]
+                version = kept.status["version"]
+                if version != VERSION:
+                    notes.append(f"its agent runs Dovetail {version}, this service {VERSION}")
+                if kept.status["busy"] and self._is_other(kept):
                     told = "its agent was started with other options; replaced once nothing runs"
                     notes.append(told)
             found += [f"{kept.node.name}: {note}" for note in notes]
@@ -217,25 +213,29 @@ class Driver:
             try:
                 if kept.actor is None:
                     kept.actor = await asyncio.to_thread(self._actor_on, kept.node)
-                kept.reply = AgentReply.from_data(await kept.actor.status.remote())
+                status = kept.status = await kept.actor.status.remote()
                 kept.trouble = ""
-                if not kept.reply.busy and kept.reply.plan != self._agent_plan(kept.node):
+                if not status["busy"] and self._is_other(kept):
                     self.ray.kill(kept.actor)
-                    kept.actor = kept.reply = None
+                    kept.actor = kept.status = None
             except self.ray.exceptions.ActorUnavailableError:
                 pass  # it is asked again at the next look, and may answer then
             except Exception as error:  # whatever its class's import raised on the node
-                kept.actor = kept.reply = None
+                kept.actor = kept.status = None
                 kept.trouble = f"its agent has died: {_last_line(error)}"
             await asyncio.sleep(LOOK_S)
 
     def _agent_plan(self, node: RayNode) -> AgentPlan:
-        return AgentPlan(
-            node=node.name,
-            address=node.address,
-            pool=self.plan.pool,
-            directory=self.plan.directory,
-        )
+        return {
+            "node": node.name,
+            "address": node.address,
+            "pool": self.plan.pool,
+            "directory": self.plan.directory,
+            "version": VERSION,
+        }
+
+    def _is_other(self, kept: _Kept) -> bool:
+        return kept.status is not None and kept.status["plan"] != self._agent_plan(kept.node)
 
     def _actor_on(self, node: RayNode) -> Any:  # noqa: ANN401 (Ray's own)
         """Return the actor of a node, which is made if there is none.
@@ -254,32 +254,26 @@ class Driver:
             max_concurrency=MOST_THREADS,
             scheduling_strategy=NodeAffinitySchedulingStrategy(node.ray_id, soft=False),
         )
-        return made.remote(self._agent_plan(node).model_dump(mode="json"))
+        return made.remote(self._agent_plan(node))
 
     # Calls.
 
-    async def _carry(self, call: Mapping[str, Any]) -> None:
-        """Carry a call to its agent, and say what that answers."""
-        kept = self._named.get(call["node"])
+    async def _carry(self, call: Call) -> None:
+        """Carry a call to its agent, and tell what that says."""
+        kept = self._named.get(call.node)
         if kept is None or kept.actor is None:
-            answer: Mapping[str, object] = {"error": "Ray knows no agent there"}
+            said = Said("error", "Ray knows no agent there")
         elif kept.calls >= MOST_CALLS:
-            answer = {"error": "its agent has many calls, and answers none"}
+            said = Said("error", "its agent has many calls, and answers none")
         else:
             kept.calls += 1
             try:
-                answer = await kept.actor.call.remote(call["method"], call["body"])
+                said = Said(*await kept.actor.call.remote(call.method, call.text))
             except Exception as error:  # Ray's own
-                answer = {"error": f"Ray cannot reach its agent ({type(error).__name__})"}
+                said = Said("error", f"Ray cannot reach its agent ({type(error).__name__})")
             finally:
                 kept.calls -= 1
-        self._say({"id": call["id"], **answer})
-
-
-def _twins(told: Sequence[_Kept]) -> list[str]:
-    """Return what people should know of names that several nodes have whose actors have told."""
-    counted = Counter(kept.node.name for kept in told)
-    return [f"{name}: {_TWINS}" for name, count in counted.items() if count > 1]
+        self.pipe.send((call.number, said))
 
 
 def _last_line(error: Exception) -> str:
@@ -314,26 +308,18 @@ def is_open(address: str) -> bool:
     return done.returncode != _REFUSED
 
 
-def _say(out: IO[str], told: Mapping[str, object]) -> None:
-    out.write(json.dumps(told) + "\n")
-    out.flush()
-
-
-def main() -> int:
-    """Drive until standard input ends."""
-    with open(0, "rb", buffering=0, closefd=False) as given:
-        plan = RayPlan.model_validate_json(given.readline())
-    out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    try:
-        ray = connected(plan.address)
-        if not plan.open and is_open(plan.address):
-            raise PermissionError(_OPEN)
-        asyncio.run(Driver(plan, ray, out).run())
-    except Exception as error:  # told in one line to the service, which tries again
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        trouble = Sighting(trouble=lines[0] if lines else type(error).__name__)
-        _say(out, trouble.model_dump(mode="json"))
+def main() -> None:
+    """Drive until the service is gone."""
+    with Connection(int(sys.argv[1])) as pipe:
+        plan = pipe.recv()
+        try:
+            ray = connected(plan.address)
+            if not plan.open and is_open(plan.address):
+                raise PermissionError(_OPEN)
+            asyncio.run(Driver(plan, ray, pipe).run())
+        except Exception as error:  # told in one line to the service, which tries again
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            pipe.send(Sighting(trouble=lines[0] if lines else type(error).__name__))
     # Tasks may wait for calls that never end.
     os._exit(1)
 

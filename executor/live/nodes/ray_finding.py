@@ -6,135 +6,33 @@ The service itself never imports Ray. Calls to agents go through the driver.
 from __future__ import annotations
 
 import importlib.util
-import json
 import logging
-import re
 import socket
 import subprocess
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Final
 
-from pydantic import StrictBool, ValidationError
-
-from dovetail.executor.live.nodes.calls import Caller, no_answer
+from dovetail.executor.live.nodes.calls import Caller, Method, no_answer
 from dovetail.executor.live.nodes.finding import Sighted
-from dovetail.executor.live.nodes.hosting import opener
-from dovetail.executor.live.nodes.lease import LEASE_S, LEAST_S
+from dovetail.executor.live.nodes.ray_options import RayPlan, Sighting, host_and_port
 from dovetail.instances._children import module_command
-from dovetail.instances._record import Name, Positive, Record
-from dovetail.instances.errors import InputError, UnsupportedError
+from dovetail.instances.errors import UnsupportedError
 
 START_S: Final = 60.0
 """Seconds that Ray has at the start to tell of a node, where none is known from before."""
 
 MUTE_S: Final = 90.0
-"""Seconds without a line after which a driver is started anew: Ray itself gives up after 60."""
+"""Seconds without a word after which a driver is started anew: Ray itself gives up after 60."""
 
 _PAUSE_S: Final = 1.0
 _MOST_PAUSE_S: Final = 15.0
 _CONNECT_S: Final = 5.0
-_FLAG: Final = "--pool"
-_OPTIONS: Final = ("label", "resource", "directory", "lease", "open", "pool")
 
 _log = logging.getLogger(__name__)
-
-
-class RayPlan(Record):
-    """What ``--pool ray:ADDRESS,OPTIONS`` asks for.
-
-    Attributes
-    ----------
-    address : str
-        ``HOST:PORT`` of the head.
-    pool : str
-        What each node's agent keeps: ``gpu`` or ``cpu`` and their options.
-    label : str or None
-        ``KEY:VALUE``: only nodes with this label.
-    resource : str or None
-        Only nodes that have this resource of Ray; by default ``GPU`` or ``CPU``, as the pool.
-    directory : str or None
-        Where agents keep their state on their nodes.
-    lease_s : float
-        Seconds that a node's jobs run on when the node is cut off.
-    open : bool
-        Whether the cluster may let everybody in.
-    """
-
-    address: Name
-    pool: Name = "gpu"
-    label: Name | None = None
-    resource: Name | None = None
-    directory: Name | None = None
-    lease_s: Positive = LEASE_S
-    open: StrictBool = False
-
-    @property
-    def needed_resource(self) -> str:
-        """The resource that a node must have."""
-        return self.resource or ("CPU" if self.pool.startswith("cpu") else "GPU")
-
-
-def ray_plan(text: str) -> RayPlan:
-    """Return the plan of ``ADDRESS[,label=KEY:VALUE][,resource=NAME]...[,pool=POOL]``.
-
-    ``pool`` comes last, since its own options have commas, too.
-
-    Raises
-    ------
-    InputError
-        When the address or an option cannot be.
-    """
-    head, found, pool = text.partition(",pool=")
-    address, *options = head.split(",")
-    given = dict(_option(option) for option in options)
-    if found:
-        given["pool"] = pool
-    try:
-        host_and_port(address)
-    except ValueError:
-        raise InputError(f"must be ray:HOST:PORT, got {address!r}", _FLAG) from None
-    lease_s = _seconds(given.pop("lease", f"{LEASE_S:g}"))
-    is_open = given.pop("open", "no")
-    if is_open not in ("yes", "no"):
-        raise InputError(f"open must be yes or no, got {is_open!r}", _FLAG)
-    asked = {"address": address, **given, "lease_s": lease_s, "open": is_open == "yes"}
-    plan = RayPlan.from_data(asked, _FLAG)
-    opener(plan.pool, Path())
-    if plan.label is not None and not re.fullmatch(r"[^:]+:[^:]+", plan.label):
-        raise InputError(f"label must be KEY:VALUE, got {plan.label!r}", _FLAG)
-    if plan.directory is not None and not Path(plan.directory).is_absolute():
-        raise InputError(f"directory must begin with /, got {plan.directory!r}", _FLAG)
-    return plan
-
-
-def _option(text: str) -> tuple[str, str]:
-    name, _, value = text.partition("=")
-    if name not in _OPTIONS:
-        raise InputError(f"must be one of {', '.join(_OPTIONS)}, got {name!r}", _FLAG)
-    return name, value
-
-
-def _seconds(text: str) -> float:
-    if not re.fullmatch(r"\d{1,4}(\.\d+)?", text) or float(text) < LEAST_S:
-        raise InputError(f"lease must be seconds >= {LEAST_S:g}, got {text!r}", _FLAG)
-    return float(text)
-
-
-def host_and_port(text: str) -> tuple[str, int]:
-    """Return what ``HOST:PORT`` says.
-
-    Raises
-    ------
-    ValueError
-        When it says something else.
-    """
-    host, colon, port = text.rpartition(":")
-    if not (host and colon and port.isdecimal() and int(port) <= 65_535):
-        raise ValueError(f"must be HOST:PORT, got {text!r}")
-    return host.strip("[]"), int(port)
 
 
 def unreachable(address: str) -> str:
@@ -147,24 +45,6 @@ def unreachable(address: str) -> str:
             return ""
     except OSError as error:
         return str(error)
-
-
-class Sighting(Record):
-    """What the driver tells every second.
-
-    Attributes
-    ----------
-    nodes : mapping of str to Sighted
-        The agents that answer Ray now, by node.
-    notes : tuple of str
-        What people should know, a line each.
-    trouble : str
-        Why the driver ends.
-    """
-
-    nodes: Mapping[str, Sighted] = {}
-    notes: tuple[str, ...] = ()
-    trouble: str = ""
 
 
 class RayFinder:
@@ -235,10 +115,10 @@ class RayFinder:
         """Return the nodes that Ray has told of."""
         return self._known
 
-    def call(self, node: str, method: str, body: str) -> Future[str]:
+    def call(self, node: str, method: Method, text: str) -> Future[str]:
         """Have the agent of a node answer a call."""
         caller = self._caller
-        return caller.call(node, method, body) if caller else no_answer(self._why_none())
+        return caller.call(node, method, text) if caller else no_answer(self._why_none())
 
     def _why_none(self) -> str:
         return f"Ray at {self._plan.address}: {self._trouble or 'its driver is being started'}"
@@ -249,6 +129,10 @@ class RayFinder:
     def awaited(self) -> Sequence[str]:
         """Return nothing: nodes that may join are known to Ray alone."""
         return ()
+
+    def taken_back(self, node: str) -> str:
+        """Return nothing: nobody takes nodes back."""
+        return ""
 
     def close(self) -> None:
         """End the driver; agents and their jobs run on."""
@@ -282,52 +166,44 @@ class RayFinder:
     def _run_driver(self) -> bool:
         """Run a driver until it ends, and return whether it told of nodes."""
         self._trouble, told = "", False
-        with open(self._directory / "ray.log", "wb") as errors, self._lock:
-            if self._closing.is_set():
-                return False
-            driver = subprocess.Popen(
-                module_command("dovetail.executor.live.nodes.ray_driver"),
-                # Ray has its workers import from where its driver runs.
-                cwd=self._directory,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                env=self._env,
-                start_new_session=True,
-            )
-            self._driver = driver
-        assert driver.stdin is not None
-        assert driver.stdout is not None
-        with driver:
-            watch = _Watch(driver)
-            caller = Caller(driver.stdin)
-            try:
-                driver.stdin.write(self._plan.model_dump_json().encode() + b"\n")
-                driver.stdin.flush()
-                self._caller = caller
-                for line in driver.stdout:
-                    watch.fed()
-                    said = json.loads(line)
-                    if "id" in said:
-                        caller.take_in(said)
-                    else:
-                        told |= self._take_in(line)
-            except BrokenPipeError:
-                pass  # it has ended before it was told its plan; another is started
-            finally:
-                watch.end()
-                driver.kill()
-                self._caller = None
-                # It closes what the driver read.
-                caller.end(self._why_none())
+        ours, theirs = Pipe()
+        with ours:
+            with theirs, open(self._directory / "ray.log", "wb") as errors, self._lock:
+                if self._closing.is_set():
+                    return False
+                program = module_command("dovetail.executor.live.nodes.ray_driver")
+                self._driver = driver = subprocess.Popen(
+                    (*program, str(theirs.fileno())),
+                    # Ray has its workers import from where its driver runs.
+                    cwd=self._directory,
+                    stdin=subprocess.DEVNULL,
+                    stdout=errors,
+                    stderr=errors,
+                    env=self._env,
+                    start_new_session=True,
+                    pass_fds=[theirs.fileno()],
+                )
+            with driver:
+                caller = Caller(ours)
+                try:
+                    ours.send(self._plan)
+                    self._caller = caller
+                    while ours.poll(MUTE_S):
+                        said = ours.recv()
+                        if isinstance(said, Sighting):
+                            self._take_in(said)
+                            told |= bool(said.nodes)
+                        else:
+                            caller.take_in(*said)
+                except (EOFError, OSError):
+                    pass  # it has ended; another is started
+                finally:
+                    driver.kill()
+                    self._caller = None
+                    caller.end(self._why_none())
         return told
 
-    def _take_in(self, line: bytes) -> bool:
-        """Take in a line, and return whether it tells of nodes."""
-        try:
-            sighting = Sighting.model_validate_json(line)
-        except ValidationError:
-            return False
+    def _take_in(self, sighting: Sighting) -> None:
         self._trouble = sighting.trouble
         for note in sorted(set(sighting.notes) - self._notes):
             _log.warning("%s", note)
@@ -337,27 +213,3 @@ class RayFinder:
             self._told = ""
         if self._known:  # agents that are still being started are told of later
             self._first.set()
-        return bool(sighting.nodes)
-
-
-class _Watch:
-    """Kills a driver that has said nothing for too long."""
-
-    def __init__(self, driver: subprocess.Popen[bytes]) -> None:
-        self._driver = driver
-        self._timer = self._set()
-
-    def fed(self) -> None:
-        """Take in that it has said something."""
-        self._timer.cancel()
-        self._timer = self._set()
-
-    def end(self) -> None:
-        """Watch no more."""
-        self._timer.cancel()
-
-    def _set(self) -> threading.Timer:
-        timer = threading.Timer(MUTE_S, self._driver.kill)
-        timer.daemon = True
-        timer.start()
-        return timer

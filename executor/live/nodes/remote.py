@@ -1,11 +1,18 @@
-"""What a controller knows of one node, and what it still has to tell it."""
+"""What a controller knows of one node, what it still has to tell it, and its calls on their way.
+
+One call waits for news, and orders need not wait for it: they go with a second one.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
+from dovetail.executor.live.clock import boot_s
 from dovetail.executor.live.events import AnyEvent, DeviceHealed, DeviceSick, RankEnded
+from dovetail.executor.live.nodes.calls import ANSWER_S
 from dovetail.executor.live.nodes.fence import Mark
 from dovetail.executor.live.nodes.lease import Lease
 from dovetail.executor.live.nodes.messages import (
@@ -26,10 +33,21 @@ from dovetail.executor.live.pools.parts import Part, Prepared
 from dovetail.executor.live.pools.pool import Progress, Usage
 from dovetail.instances.instance import Gpu
 
+_PAUSE_S: Final = 0.2
+_MOST_PAUSE_S: Final = 2.0
+
+
+@dataclass(eq=False)
+class OnItsWay:
+    """A request whose answer is awaited until it is due; infinite while the answer is judged."""
+
+    sent_s: float
+    due_s: float
+
 
 @dataclass
 class Remote:
-    """One node as its controller knows it; no thread, no clock and no connection.
+    """One node as its controller knows it; no thread, no lock and no connection.
 
     Attributes
     ----------
@@ -39,6 +57,8 @@ class Remote:
         Of its jobs.
     facts : Facts or None
         As its agent told last.
+    rack : str or None
+        Where it stands.
     incarnation : str or None
         Of the agent that answered last.
     silent : str
@@ -54,6 +74,7 @@ class Remote:
     id: str
     lease: Lease
     facts: Facts | None = None
+    rack: str | None = None
     incarnation: str | None = None
     silent: str = ""
     fenced: bool = False
@@ -66,6 +87,9 @@ class Remote:
     libraries: dict[str, str] = field(default_factory=dict)
     allowed: dict[tuple[str, str], tuple[int, ...]] = field(default_factory=dict)
     wondering: set[str] = field(default_factory=lambda: {""})
+    _calls: list[OnItsWay] = field(default_factory=list)
+    _pause_s: float = _PAUSE_S
+    _paused_s: float = 0.0
     _orders: list[AnyOrder] = field(default_factory=list)
     _numbered: int = 0
     _turn: int = 0
@@ -80,7 +104,11 @@ class Remote:
 
     def order(self, order: AnyOrder) -> None:
         """Add an order; it is repeated until it has been carried out."""
-        self._number(order)
+        self._numbered += 1
+        numbered = order.model_copy(update={"number": self._numbered})
+        if not isinstance(numbered, Attach):
+            self.standing[run_of(numbered)] = numbered
+        self._orders.append(numbered)
 
     def take_up(self) -> None:
         """Have all parts taken up, and everything told anew, by every agent from now on."""
@@ -89,7 +117,7 @@ class Remote:
             self._ask_to_attach()
 
     def _ask_to_attach(self) -> None:
-        self._number(Attach(parts=tuple(self.parts.values())))
+        self.order(Attach(parts=tuple(self.parts.values())))
         self._attach = self._numbered
 
     def is_other(self, answer: Answer) -> bool:
@@ -118,13 +146,19 @@ class Remote:
         """Whether there are orders that it is not known to have carried out."""
         return bool(self._orders)
 
-    def request(self, mark: Mark, wait_s: float, watch: bool) -> Exchange:
-        """Return what it is asked next."""
+    @property
+    def askable(self) -> bool:
+        """Whether a request may be sent; a second one only where it is urgent."""
+        most = 2 if self.urgent else 1
+        return boot_s() >= self._paused_s and len(self._calls) < most
+
+    def request(self, mark: Mark, wait_s: float, watch: bool) -> tuple[OnItsWay, Exchange]:
+        """Return what it is asked next, which is on its way from now on."""
         known = self.incarnation is not None
         self._sent = self._numbered
         self._turn += 1
         hurried = not known or any(isinstance(order, Attach) for order in self._orders)
-        return Exchange(
+        asked = Exchange(
             home=mark.home,
             epoch=mark.epoch,
             turn=self._turn,
@@ -137,10 +171,35 @@ class Remote:
             watch=watch or hurried,
             libraries=tuple(sorted(self.wondering)),
         )
+        sent_s = boot_s()
+        self.lease.asked(sent_s)
+        self._calls.append(OnItsWay(sent_s, sent_s + asked.wait_s + ANSWER_S))
+        return self._calls[-1], asked
+
+    def hold(self, call: OnItsWay) -> bool:
+        """Take in that an answer has come, and return whether it is to be listened to.
+
+        What was given up is not; nor is anything while an earlier answer is being judged.
+        """
+        if call not in self._calls or any(math.isinf(one.due_s) for one in self._calls):
+            self.drop(call)
+            return False
+        call.due_s = math.inf
+        return True
+
+    def drop(self, call: OnItsWay) -> None:
+        """Take in that a call is over."""
+        self._calls = [one for one in self._calls if one is not call]
+
+    def overdue(self) -> bool:
+        """Tell whether a call should have been answered by now."""
+        return any(call.due_s <= boot_s() for call in self._calls)
 
     def broken_off(self) -> None:
-        """Take in that what was sent may never have come."""
-        self._sent = self._done
+        """Take in that it does not answer: what was sent may not have come, and a pause is made."""
+        self._calls, self._sent = [], self._done
+        self._paused_s = boot_s() + self._pause_s
+        self._pause_s = min(2 * self._pause_s, _MOST_PAUSE_S)
 
     # What it tells.
 
@@ -153,7 +212,7 @@ class Remote:
                 return []
             self._meet(answer, sent_s, received_s)
         self.lease.heard(answer.clock_s, answer.until_s, received_s)
-        self.silent, self.fenced = "", False
+        self.silent, self.fenced, self._pause_s = "", False, _PAUSE_S
         self._done = max(self._done, answer.done)
         for order in self._orders:
             if isinstance(order, Release) and order.number <= self._done:
@@ -177,7 +236,7 @@ class Remote:
         if self.taken_up:
             self._ask_to_attach()
             for order in [*self.standing.values()]:
-                self._number(order)
+                self.order(order)
 
     def _note_readings(self, answer: Answer) -> None:
         for run, progress in answer.progress.items():
@@ -211,13 +270,6 @@ class Remote:
         for known in (self.progress, self.libraries):
             for run in known.keys() - kept:
                 del known[run]
-
-    def _number(self, order: AnyOrder) -> None:
-        self._numbered += 1
-        numbered = order.model_copy(update={"number": self._numbered})
-        if not isinstance(numbered, Attach):
-            self.standing[run_of(numbered)] = numbered
-        self._orders.append(numbered)
 
     # Names of devices.
 

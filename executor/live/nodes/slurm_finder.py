@@ -23,14 +23,13 @@ from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from dovetail.executor.live.clock import boot_s
-from dovetail.executor.live.nodes.calls import no_answer
+from dovetail.executor.live.nodes.calls import Method, no_answer
 from dovetail.executor.live.nodes.finding import Sighted
-from dovetail.executor.live.nodes.hosting import opener
-from dovetail.executor.live.nodes.lease import LEASE_S, LEAST_S
-from dovetail.executor.live.nodes.ray_finding import RayFinder, RayPlan, host_and_port
+from dovetail.executor.live.nodes.ray_finding import RayFinder
+from dovetail.executor.live.nodes.ray_options import RayPlan, host_and_port
 from dovetail.executor.live.nodes.slurm_commands import (
     Allocation,
     SlurmError,
@@ -38,13 +37,14 @@ from dovetail.executor.live.nodes.slurm_commands import (
     controller,
     slurm,
 )
+from dovetail.executor.live.nodes.slurm_options import Asked
+from dovetail.executor.live.nodes.slurm_programs import program
 from dovetail.executor.live.nodes.slurm_ray import (
     RESOURCE,
     address_towards,
     environment,
     make_secrets,
 )
-from dovetail.instances._children import module_command
 from dovetail.instances._record import Name, Record
 from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.instances.files import read_data, write_data, write_text
@@ -56,135 +56,17 @@ the last quarter of a short one."""
 LEAVE_S: Final = 45.0
 """Seconds before its end at which a pilot is let go: leases lapse, and jobs end in time."""
 
-MOST_LEASE_S: Final = 30
-"""What runs under a longer one might not be over when a pilot ends that was let go."""
-
-IDLE_S: Final = 600.0
-"""Seconds without a job after which a pilot that is not needed is given back."""
-
 _SETTLE_S: Final = 10.0
 _LOOK_S: Final = 2.0
 _HURRY_S: Final = 3.0
 _MOST_AGAIN_S: Final = 600.0
 _STEADY_S: Final = 300.0
-_PILOT: Final = "dovetail.executor.live.nodes.slurm_pilot"
-_HEAD: Final = "dovetail.executor.live.nodes.slurm_head"
 _PORTS: Final = range(20_000, 32_000)
 _TRIES: Final = 20
 _FLAG: Final = "--pool"
 _LET_GO: Final = "its pilot is over, or is let go"
 
 _log = logging.getLogger(__name__)
-
-
-class Asked(NamedTuple):
-    """What ``slurm:...`` asks for.
-
-    Attributes
-    ----------
-    job : str or None
-        An allocation that exists; None: pilots are submitted.
-    options : tuple of str
-        Of ``sbatch``.
-    pool : str
-        Of each agent.
-    scratch : str or None
-        Where agents keep their files, on each node.
-    lease_s : float
-        Seconds that jobs run on where their node is cut off.
-    pilots : tuple of int
-        How many pilots there are at least, and at most while jobs lack devices.
-    idle_s : float
-        Seconds without a job after which a pilot beyond the least is given back.
-    head : str or None
-        The address of this machine at which nodes reach Ray's head; None: the one that
-        ``slurmctld`` sees.
-    """
-
-    job: str | None
-    options: tuple[str, ...] = ()
-    pool: str = "gpu"
-    scratch: str | None = None
-    lease_s: float = LEASE_S
-    pilots: tuple[int, int] = (1, 1)
-    idle_s: float = IDLE_S
-    head: str | None = None
-
-
-def asked_for(text: str, environment: Mapping[str, str]) -> Asked:
-    """Return what the options of a Slurm pool ask for.
-
-    ``NAME=VALUE`` separated by commas: ``job``, ``scratch``, ``lease``, ``head``, ``pilots``,
-    ``idle``, and ``pool``, which comes last as its own options have commas, too; any other is an
-    option of ``sbatch``. A part without ``=`` belongs to the value before it; ``NAME=`` is an
-    option without value.
-
-    Raises
-    ------
-    InputError
-        When it asks for nothing, for both an allocation and a new one, or for no pool that is.
-    """
-    text, has_pool, pool = text.partition("pool=")
-    parts: list[tuple[str, str]] = []
-    for piece in filter(None, text.split(",")):
-        name, equals, value = piece.partition("=")
-        if equals:
-            parts.append((_new_name(name.strip(), parts, piece), value))
-        elif parts:
-            parts[-1] = (parts[-1][0], f"{parts[-1][1]},{piece}")
-        else:
-            parts.append(("job", piece.strip()))
-    given = dict(parts)
-    scratch = given.pop("scratch", None)
-    lease_s = _lease_s(given.pop("lease", f"{LEASE_S:g}"))
-    head = given.pop("head", None)
-    job = given.pop("job", None)
-    if job is None and not given:
-        job = environment.get("SLURM_JOB_ID")
-        if job is None:
-            rule = "must name an allocation (slurm:JOBID) or what to ask for (slurm:nodes=N,...)"
-            raise InputError(rule, _FLAG)
-    pilots, idle_s = (1, 1), IDLE_S
-    if job is None:
-        pilots = _pilots(given.pop("pilots", "1..1"))
-        idle_s = _idle_s(given.pop("idle", f"{IDLE_S:g}"))
-    if job is not None and (given or not job.isdecimal()):
-        extra = f"{next(iter(given))}=" if given else job
-        raise InputError(f"an allocation has a number and takes no options, got {extra!r}", _FLAG)
-    options = tuple(f"--{name}={value}" if value else f"--{name}" for name, value in given.items())
-    if has_pool:
-        opener(pool, Path())
-    pool = pool if has_pool else "gpu"
-    return Asked(job, options, pool, scratch, lease_s, pilots, idle_s, head)
-
-
-def _new_name(name: str, parts: Sequence[tuple[str, str]], piece: str) -> str:
-    if not name:
-        raise InputError(f"must be NAME=VALUE,..., got {piece!r}", _FLAG)
-    if name in dict(parts):
-        raise InputError(f"{name} must be given once, got {piece!r}, too", _FLAG)
-    return name
-
-
-def _pilots(text: str) -> tuple[int, int]:
-    least, dots, most = text.partition("..")
-    if dots and least.isdecimal() and most.isdecimal() and int(least) <= int(most) > 0:
-        return int(least), int(most)
-    raise InputError(f"pilots must be MIN..MAX, MAX >= 1, got {text!r}", _FLAG)
-
-
-def _idle_s(text: str) -> float:
-    if text.isdecimal() and int(text) > 0:
-        return float(text)
-    raise InputError(f"idle must be whole seconds >= 1, got {text!r}", _FLAG)
-
-
-def _lease_s(text: str) -> float:
-    if text.isdecimal() and LEAST_S <= int(text) <= MOST_LEASE_S:
-        return float(text)
-    raise InputError(
-        f"lease must be {LEAST_S:g} to {MOST_LEASE_S} whole seconds, got {text!r}", _FLAG
-    )
 
 
 class _Kept(Record):
@@ -295,8 +177,8 @@ class _Pilot:
         return [] if self.left else [node for node in self.known.nodes if node not in seen]
 
 
-class SlurmFinder:
-    """Finds the nodes of pilots (a ``NodeFinder``).
+class SlurmFinder(RayFinder):
+    """Finds the nodes of a Ray that pilots bring, and has pilots.
 
     A pilot that is submitted is asked for again when it ends, is cancelled or fails; a service
     that is started anew takes up the pilots of the last one.
@@ -317,8 +199,6 @@ class SlurmFinder:
         self._asked = asked
         self._kept = self._read()
         self._pilots = [_Pilot(job) for job in self._kept.pilots]
-        self._lock = threading.Lock()
-        self._closing = threading.Event()
         self._lacking, self._busy = 0, frozenset[str]()
         self._over: dict[str, tuple[float, str]] = {}
         self._again_s, self._submitted_s = 0.0, 0.0
@@ -327,7 +207,7 @@ class SlurmFinder:
         # The head lets nobody in without the token that was made for it.
         plan = RayPlan(address=self._head, pool=asked.pool, resource=RESOURCE, open=True)
         env = environment(self._files, self._files, host_and_port(self._head)[0])
-        self._ray = RayFinder(directory / "nodes", plan, env)
+        super().__init__(directory / "nodes", plan, env)
 
     def start(self) -> None:
         """Have a head and a pilot, and wait for neither: nodes join when Ray tells of them.
@@ -341,10 +221,10 @@ class SlurmFinder:
         UnsupportedError
             When the allocation is over, or Ray is not installed.
         """
-        self._ray.begin()
+        self.begin()
         self._keep_head()
         job = self._asked.job
-        known = self._kept.pilots and self._ray.had_nodes()
+        known = self._kept.pilots and self.had_nodes()
         if not known or job not in (None, *self._kept.pilots):
             if job is not None and allocation(job) is None:
                 raise UnsupportedError(f"there is no allocation {job} in Slurm (any more)")
@@ -352,20 +232,20 @@ class SlurmFinder:
                 self._add(job)
             self._look()
         if job is not None:
-            self._start_beside(f"pilot-{job}", [*self._command(), "--job", job])
+            self._start_beside(f"pilot-{job}", [*self._pilot_program(), "--job", job])
         threading.Thread(target=self._follow, name="watches pilots", daemon=True).start()
 
-    def call(self, node: str, method: str, body: str) -> Future[str]:
+    def call(self, node: str, method: Method, text: str) -> Future[str]:
         """Have the agent of a node answer a call."""
-        seen = self._ray.nodes().get(node)
+        seen = self._known.get(node)
         if seen is not None and self._pilot_of(seen) is None:
             return no_answer(_LET_GO)
-        return self._ray.call(node, method, body)
+        return super().call(node, method, text)
 
     def nodes(self) -> Mapping[str, Sighted]:
         """Return the nodes of pilots that are not let go, as far as Ray has told of them."""
-        found = ((node, self._pilot_of(seen)) for node, seen in self._ray.nodes().items())
-        return {node: Sighted(leaving=pilot.leaving) for node, pilot in found if pilot}
+        found = ((node, seen, self._pilot_of(seen)) for node, seen in self._known.items())
+        return {node: seen._replace(leaving=pilot.leaving) for node, seen, pilot in found if pilot}
 
     def _pilot_of(self, seen: Sighted) -> _Pilot | None:
         with self._lock:
@@ -373,7 +253,7 @@ class SlurmFinder:
             return next((pilot for pilot in found if not pilot.left), None)
 
     def _nodes_of(self, pilot: _Pilot) -> set[str]:
-        return {node for node, seen in self._ray.nodes().items() if seen.pilot == pilot.job}
+        return {node for node, seen in self._known.items() if seen.pilot == pilot.job}
 
     def taken_back(self, node: str) -> str:
         """Tell why a job that failed on a node just now was most likely ended by Slurm.
@@ -403,11 +283,6 @@ class SlurmFinder:
         """Take in how many devices waiting jobs lack, and the nodes that keep runs."""
         self._lacking, self._busy = lacking, frozenset(busy)
 
-    def close(self) -> None:
-        """Look no more; pilots, agents and their jobs run on, and the head for a while."""
-        self._closing.set()
-        self._ray.close()
-
     # The head.
 
     def _place_of_head(self) -> str:
@@ -427,8 +302,7 @@ class SlurmFinder:
 
     def _keep_head(self) -> None:
         """Start the program of the head, unless it runs."""
-        command = (*module_command(_HEAD), "--files", str(self._files), "--address", self._head)
-        self._start_beside("head", command)
+        self._start_beside("head", [*program("head", self._files), "--address", self._head])
 
     # Pilots.
 
@@ -494,15 +368,13 @@ class SlurmFinder:
 
     def _script(self) -> Path:
         path = self._files / "pilot.sh"
-        write_text(path, f"#!/bin/sh\nexec {shlex.join(self._command())}\n")
+        write_text(path, f"#!/bin/sh\nexec {shlex.join(self._pilot_program())}\n")
         return path
 
-    def _command(self) -> Sequence[str]:
+    def _pilot_program(self) -> Sequence[str]:
         scratch = ("--scratch", self._asked.scratch) if self._asked.scratch else ()
-        return (
-            *(*module_command(_PILOT), "--files", str(self._files)),
-            *("--name", self._kept.name, "--pool", self._asked.pool, *scratch),
-        )
+        node = ("--name", self._kept.name, "--pool", self._asked.pool, *scratch)
+        return (*program("pilot", self._files), *node)
 
     def _start_beside(self, name: str, command: Sequence[str]) -> None:
         """Start a program that outlives the service, unless it runs: it keeps a lock."""

@@ -34,7 +34,7 @@ class Chapter:
         if isinstance(event, OVER):
             self.end = event
         elif isinstance(event, RankStarted):
-            self.started = event
+            self.started, self.state = event, None
         else:
             self.state = event
 
@@ -73,6 +73,11 @@ class Story:
         """Tell whether a rank is known to be over."""
         found = self.chapters.get(run, {}).get(rank)
         return found is not None and found.end is not None
+
+    def lost(self, run: str, rank: int) -> bool:
+        """Tell whether nobody can say how a rank is."""
+        found = self.chapters.get(run, {}).get(rank)
+        return found is not None and found.end is None and isinstance(found.state, RankLost)
 
     def all_over(self, run: str) -> bool:
         """Tell whether every rank of the run is over of which anything is known."""

@@ -385,14 +385,12 @@ class CpuOptions(NamedTuple):
     shares: Enforcement | None
 
 
-def open_cpu_pool(directory: Path, options: str = "") -> CpuPool:
-    """Make the pool that ``--pool cpu:OPTIONS`` asks for.
+def cpu_options(text: str) -> CpuOptions:
+    """Return what the options of a cpu pool ask for.
 
     Parameters
     ----------
-    directory : path
-        The state directory.
-    options : str
+    text : str
         ``cores_per_device=1,devices=2,shares=affinity``, any of them.
 
     Raises
@@ -400,11 +398,6 @@ def open_cpu_pool(directory: Path, options: str = "") -> CpuPool:
     InputError
         When an option is unknown, or its value cannot be.
     """
-    return CpuPool(directory, *cpu_options(options))
-
-
-def cpu_options(text: str) -> CpuOptions:
-    """Return what the options of a cpu pool ask for; InputError as ``open_cpu_pool``."""
     given = dict(_option(part) for part in text.split(",") if part)
     unknown = [name for name in given if name not in _OPTIONS]
     if unknown:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.executor.live.pools.cpu import CpuPool, open_cpu_pool
+from dovetail.executor.live.pools.cpu import CpuPool, cpu_options
 from dovetail.executor.live.pools.pool import NodePool
 from dovetail.executor.live.pools.processes import runs, stat_of
 from dovetail.instances.errors import InputError
@@ -48,7 +48,7 @@ def make(tmp_path):
     def new(options=""):
         for old in pools:
             old.pool.close()
-        pools.append(Watched(open_cpu_pool(tmp_path / "state", options)))
+        pools.append(Watched(CpuPool(tmp_path / "state", *cpu_options(options))))
         return pools[-1]
 
     with cleared(tmp_path / "state"):

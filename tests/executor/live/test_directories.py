@@ -12,7 +12,7 @@ import pytest
 
 from dovetail.executor.live.directories import require_own
 from dovetail.executor.live.journal import Journal, JournalError
-from dovetail.executor.live.nodes.hosting import hosted
+from dovetail.executor.live.nodes.agent import hosted
 from dovetail.instances.errors import InputError
 
 NOBODY = 65534

@@ -9,8 +9,8 @@ import pytest
 
 from dovetail import solve
 from dovetail.executor.live.journal import Journal
-from dovetail.executor.live.pools.cpu import open_cpu_pool
-from dovetail.executor.live.pools.nodes import NodesPool
+from dovetail.executor.live.nodes.pool import NodesPool
+from dovetail.executor.live.pools.cpu import CpuPool
 from dovetail.executor.live.pools.simulated import SimulatedNode
 from dovetail.executor.live.service import Service
 from dovetail.instances.datasets import Measurement, Repository, SoloProfile
@@ -99,7 +99,7 @@ def agents(tmp_path_factory):
 
 @TWO_CORES
 def test_of_a_machine_a_node_and_a_simulation(agents, tmp_path):
-    cluster, local = planned(tmp_path / "local", lambda path: open_cpu_pool(path, "devices=2"))
+    cluster, local = planned(tmp_path / "local", lambda path: CpuPool(path, devices=2))
     # An A beside a B on one device; on the other the A that nobody may slow by more than 1.1.
     assert sorted(row["slowdown"] for row in local[0][0]) == [1.0, 1.2, 1.3]
     _, node = planned(tmp_path / "node", partial(on_nodes, agents=agents[0]))

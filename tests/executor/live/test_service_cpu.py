@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from dovetail.executor.live.journal import Journal
-from dovetail.executor.live.pools.cpu import open_cpu_pool
+from dovetail.executor.live.pools.cpu import CpuPool
 from dovetail.executor.live.pools.pool import SAMPLE_S
 from dovetail.executor.live.service import Service
 from dovetail.executor.live.states import JobState
@@ -36,7 +36,7 @@ class Killed(BaseException):
 @contextmanager
 def service_on_cores(directory, watching=None, sample_s=SAMPLE_S, **replaced):
     with Journal(directory) as journal:
-        pool = open_cpu_pool(directory, "devices=1")
+        pool = CpuPool(directory, devices=1)
         for name, method in replaced.items():
             setattr(pool, name, method)
         repository = Repository(directory / "repository.db")

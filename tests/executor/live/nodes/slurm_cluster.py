@@ -213,7 +213,7 @@ def head_beside(home: Path) -> psutil.Process | None:
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             words = process.cmdline()
-            if "dovetail.executor.live.nodes.slurm_head" in words and f"{home}/slurm" in words:
+            if {"dovetail.executor.live.nodes.slurm_programs", "head", f"{home}/slurm"} <= {*words}:
                 return process
     return None
 

@@ -7,10 +7,10 @@ import pytest
 
 from dovetail.executor.live.nodes import agent as agent_of_a_node
 from dovetail.executor.live.nodes.agent import Agent
-from dovetail.executor.live.nodes.calls import answer_of
+from dovetail.executor.live.nodes.calls import said_by
 from dovetail.executor.live.nodes.fence import FencedError
-from dovetail.executor.live.nodes.hosting import opener
 from dovetail.executor.live.nodes.messages import Answer, Attach, Exchange, Launch
+from dovetail.executor.live.pools.opening import opener
 from tests.executor.live.local_runs import a_run, cleared
 from tests.executor.live.waiting import wait_until
 
@@ -27,7 +27,7 @@ def asked(**fields):
 
 
 def told(agent, **fields):
-    return answer_of(agent, "exchange", asked(**fields).model_dump_json())
+    return said_by(agent, "exchange", asked(**fields).model_dump_json())
 
 
 def test_of_two_services_the_first_has_the_node_until_its_lease_lapses(agent):
@@ -37,7 +37,7 @@ def test_of_two_services_the_first_has_the_node_until_its_lease_lapses(agent):
 
     first = agent.exchange(asked())
     renewed(first, 1.0)
-    wait_until(lambda: "body" in told(agent, home="g"))
+    wait_until(lambda: told(agent, home="g").kind == "answer")
     again = agent.exchange(asked(home="g", turn=1))
     assert again.clock_s >= first.clock_s + 1.0
     renewed(again, 600.0, home="g")
@@ -65,10 +65,10 @@ def test_who_attaches_is_told_all_at_once(agent, tmp_path, monkeypatch):
 
 def test_an_agent_that_ends_tells_nobody_that_another_controller_has_its_node(agent):
     """Who is told so concludes nothing, though the lease lapse and the node never come back."""
-    incarnation = Answer.model_validate_json(told(agent)["body"]).incarnation
+    incarnation = Answer.model_validate_json(told(agent).text).incarnation
     with ThreadPoolExecutor() as asking:
         waits = asking.submit(told, agent, incarnation=incarnation, turn=1, wait_s=30.0)
         wait_until(lambda: agent._turn == 1)
         agent.close()
-        assert waits.result() == {"error": "the agent ends"}
-    assert told(agent, incarnation=incarnation, turn=2) == {"error": "the agent ends"}
+        assert waits.result() == ("error", "the agent ends")
+    assert told(agent, incarnation=incarnation, turn=2) == ("error", "the agent ends")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.executor.live.pools.nodes import NodesPool
+from dovetail.executor.live.nodes.pool import NodesPool
 from dovetail.executor.live.pools.pool import NodePool
 from tests.executor.live.pool_contract import PoolContract
 from tests.executor.live.test_cpu_pool import TWO_CORES

@@ -26,12 +26,12 @@ def test_a_copy_follows_a_log_through_its_rotations(tmp_path):
 
 
 def test_where_nothing_is_written_there_is_no_copy(tmp_path):
-    assert Mirror(tmp_path / "copy" / "log").update(lambda part, offset: None) is None
+    assert Mirror(tmp_path / "copy" / "log").update(lambda part, offset: LogPiece()) is None
 
 
 def test_who_asks_for_a_log_that_grows_faster_than_it_is_copied_is_answered(tmp_path, monkeypatch):
     monkeypatch.setattr(log_parts, "_MOST_PIECES", 3)
     mirror = Mirror(tmp_path / "copy" / "log")
-    endless = LogPiece("1", b"y\n" * (PIECE_BYTES // 2), "")
+    endless = LogPiece(part="1", data=b"y\n" * (PIECE_BYTES // 2))
     copy = mirror.update(lambda part, offset: endless)
     assert os.path.getsize(copy) == 3 * PIECE_BYTES

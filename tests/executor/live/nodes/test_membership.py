@@ -2,8 +2,8 @@
 
 import pytest
 
-from dovetail.executor.live.pools import nodes
-from dovetail.executor.live.pools.nodes import NodesPool
+from dovetail.executor.live.nodes import pool as nodes_pool
+from dovetail.executor.live.nodes.pool import NodesPool
 from dovetail.instances.errors import InputError
 from tests.executor.live.local_runs import Watched, a_run
 from tests.executor.live.waiting import wait_until
@@ -86,7 +86,7 @@ def test_a_node_that_joins_is_in_the_cluster_and_one_that_is_away_stays_there(tm
 def test_a_node_that_nobody_names_any_more_is_forgotten_once_it_is_gone(
     tmp_path, agents, monkeypatch
 ):
-    monkeypatch.setattr(nodes, "FORGET_S", 0.5)
+    monkeypatch.setattr(nodes_pool, "FORGET_S", 0.5)
     finder = found(agents)
     pool = NodesPool(tmp_path / "home", finder)
     pool.resume([])

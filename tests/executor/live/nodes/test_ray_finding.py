@@ -6,17 +6,10 @@ import sys
 import pytest
 
 from dovetail.executor.live.nodes.calls import NoAnswerError
-from dovetail.executor.live.nodes.ray_agent import (
-    KILLS,
-    _warnings,
-    agents_directory,
-)
+from dovetail.executor.live.nodes.ray_agent import KILLS, agents_directory, warnings
 from dovetail.executor.live.nodes.ray_driver import wanted_nodes
-from dovetail.executor.live.nodes.ray_finding import (
-    RayFinder,
-    RayPlan,
-    ray_plan,
-)
+from dovetail.executor.live.nodes.ray_finding import RayFinder
+from dovetail.executor.live.nodes.ray_options import RayPlan, ray_plan
 from dovetail.instances.errors import InputError, UnsupportedError
 
 
@@ -68,7 +61,7 @@ def entry(name, *, alive=True, resources=None, **labels):
 
 
 def names(plan, *table):
-    return [(node.name, node.rack) for node in wanted_nodes(table, plan)]
+    return [(node.name, node.sighted.rack) for node in wanted_nodes(table, plan)]
 
 
 def test_nodes_are_chosen_by_label_and_resource_and_named_by_label_or_host():
@@ -98,9 +91,9 @@ def test_agents_have_a_directory_unless_one_is_named(monkeypatch):
 
 def test_a_node_on_which_ray_kills_what_guards_jobs_is_told(monkeypatch):
     monkeypatch.delenv(KILLS, raising=False)
-    assert KILLS in _warnings()[0]
+    assert KILLS in warnings()[0]
     monkeypatch.setenv(KILLS, "false")
-    assert _warnings() == ()
+    assert warnings() == []
 
 
 def test_without_ray_the_extra_is_named(tmp_path, monkeypatch):

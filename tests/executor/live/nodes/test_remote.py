@@ -33,8 +33,12 @@ def node():
     return remote
 
 
+def asked(remote):
+    return remote.request(MARK, 1.0, watch=False)[1]
+
+
 def kinds(remote):
-    return [order.kind for order in remote.request(MARK, 1.0, watch=False).orders]
+    return [order.kind for order in asked(remote).orders]
 
 
 def test_orders_are_repeated_until_they_are_done(node):
@@ -61,7 +65,7 @@ def test_an_agent_that_was_restarted_is_told_all_that_still_holds(node):
     node.take_in(answer("another"), 12.0, 12.0)
     assert not node.attached
     assert kinds(node) == ["attach", "launch"]
-    assert [order.number for order in node.request(MARK, 1.0, watch=False).orders] == [1, 2]
+    assert [order.number for order in asked(node).orders] == [1, 2]
 
 
 def test_events_that_come_twice_are_taken_in_once(node):
@@ -69,7 +73,7 @@ def test_events_that_come_twice_are_taken_in_once(node):
     news = (News(number=1, event=event),)
     assert node.take_in(answer(news=news), 11.0, 11.0) == [event]
     assert node.take_in(answer(news=news), 12.0, 12.0) == []
-    assert node.request(MARK, 1.0, watch=False).seen == 1
+    assert asked(node).seen == 1
 
 
 def test_a_run_that_is_released_before_it_is_over_is_known_until_it_is(node):

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from dovetail.executor.live.journal import Journal, read_brain
-from dovetail.executor.live.pools.nodes import NodesPool
+from dovetail.executor.live.nodes.pool import NodesPool
 from dovetail.executor.live.service import Service
 from dovetail.executor.live.states import JobState
 from dovetail.instances.datasets import Repository

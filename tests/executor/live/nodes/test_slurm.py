@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import socket
 import subprocess
@@ -12,9 +11,10 @@ import psutil
 import pytest
 
 from dovetail.executor.live.journal import read_events
-from dovetail.executor.live.nodes.ray_finding import RayPlan
+from dovetail.executor.live.nodes.ray_finding import RayFinder
+from dovetail.executor.live.nodes.ray_options import RayPlan
 from dovetail.executor.live.nodes.slurm_ray import environment, ray_start
-from dovetail.instances._children import module_command
+from dovetail.instances.errors import UnsupportedError
 from tests.executor.live.waiting import LIMIT_S, wait_until
 
 from .slurm_bench import PATIENT_POOL, PILOT
@@ -120,16 +120,9 @@ def test_who_has_not_the_token_gets_nothing_from_head_or_nodes(bench):
             {"RAY_AUTH_MODE": "disabled"},
             {"RAY_AUTH_TOKEN_PATH": "/dev/null", "RAY_AUTH_TOKEN": "0" * 64},
         ):
-            plan = RayPlan(address=head, open=True).model_dump_json()
-            driver = subprocess.run(
-                module_command("dovetail.executor.live.nodes.ray_driver"),
-                input=f"{plan}\n",
-                env={**env, **lacking},
-                capture_output=True,
-                text=True,
-                timeout=LIMIT_S,
-            )
-            assert json.loads(driver.stdout)["trouble"].startswith("the cluster wants its token")
+            plan = RayPlan(address=head, open=True)
+            with pytest.raises(UnsupportedError, match="the cluster wants its token"):
+                RayFinder(bench.home / "stranger", plan, {**env, **lacking}).start()
             joins = subprocess.run(
                 ray_start("127.0.0.2", bench.home / "r", f"--address={head}"),
                 env={**env, **lacking},

@@ -10,9 +10,9 @@ import pytest
 
 from dovetail.executor.live.nodes.ray_finding import unreachable
 from dovetail.executor.live.nodes.slurm_commands import SlurmError, seconds, slurm
-from dovetail.executor.live.nodes.slurm_finder import Asked, asked_for
 from dovetail.executor.live.nodes.slurm_gpus import within_allocation
-from dovetail.executor.live.nodes.slurm_node import own_directory
+from dovetail.executor.live.nodes.slurm_options import Asked, asked_for
+from dovetail.executor.live.nodes.slurm_programs import own_directory
 from dovetail.executor.live.nodes.slurm_ray import address_towards, make_secrets
 from dovetail.instances.errors import InputError, UnsupportedError
 from tests.executor.live.injected_nvml import injected
@@ -115,9 +115,9 @@ def test_a_directory_that_others_own_is_refused(tmp_path):
 
 _HEAD = """
 import sys
-from dovetail.executor.live.nodes import slurm_head
-slurm_head.STAY_S = 2.0
-sys.exit(slurm_head.main())
+from dovetail.executor.live.nodes import slurm_programs
+slurm_programs.STAY_S = 2.0
+sys.exit(slurm_programs.main())
 """
 
 
@@ -132,7 +132,7 @@ def test_a_head_ends_some_time_after_its_service(tmp_path):
         free.bind(("127.0.0.2", 0))
         head = f"127.0.0.2:{free.getsockname()[1]}"
     kept = subprocess.Popen(
-        [sys.executable, "-c", _HEAD, "--files", str(files), "--address", head],
+        [sys.executable, "-c", _HEAD, "head", "--files", str(files), "--address", head],
         stdout=subprocess.DEVNULL,
     )
     wait_until(lambda: not unreachable(head), "the head")

@@ -1,24 +1,20 @@
 """The pool of many machines: each has an agent that keeps its jobs; this is their controller.
 
-It asks agents and takes answers in as they come (``nodes.link``). All that is known stands behind
-one lock, which nobody holds while he waits; so neither a node nor an engine that hangs holds up
-the service.
+It asks agents and takes answers in as they come. All that is known stands behind one lock, which
+nobody holds while he waits; so neither a node nor an engine that hangs holds up the service.
 ``docs/nodes.md`` tells what happens when a part of it dies.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import queue
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
-from weakref import WeakValueDictionary
 
 from dovetail.executor.live.clock import boot_s
 from dovetail.executor.live.events import (
@@ -34,37 +30,28 @@ from dovetail.executor.live.events import (
 )
 from dovetail.executor.live.jobs import Run
 from dovetail.executor.live.nodes.bell import Bell
-from dovetail.executor.live.nodes.calls import (
-    ANSWER_S,
-    FencedOutError,
-    LogPlace,
-    NoAnswerError,
-    log_piece,
-)
+from dovetail.executor.live.nodes.calls import ANSWER_S, FencedOutError, NoAnswerError
 from dovetail.executor.live.nodes.fence import raise_epoch
 from dovetail.executor.live.nodes.finding import NodeFinder, Sighted
 from dovetail.executor.live.nodes.gangs import Gang, ToNode
 from dovetail.executor.live.nodes.known_nodes import KnownNodes, merged
 from dovetail.executor.live.nodes.lease import LEASE_S, Granted, Lease, require_length
-from dovetail.executor.live.nodes.link import Call, Link
-from dovetail.executor.live.nodes.log_parts import LogPiece, Mirror
+from dovetail.executor.live.nodes.log_parts import CopiedLogs, LogPiece, LogPlace
 from dovetail.executor.live.nodes.messages import (
     Answer,
     AnyOrder,
     Commit,
-    Exchange,
     Launch,
     Pause,
     Release,
     Stop,
     read_message,
 )
-from dovetail.executor.live.nodes.remote import Remote
+from dovetail.executor.live.nodes.remote import OnItsWay, Remote
 from dovetail.executor.live.nodes.story import Chapter, RankEvent, Story
 from dovetail.executor.live.pools.ailments import Ailments, Cause
 from dovetail.executor.live.pools.parts import Part, Prepared
 from dovetail.executor.live.pools.pool import SAMPLE_S, Progress, Usage
-from dovetail.executor.live.pools.run_files import remove_old
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Cluster
 
@@ -122,9 +109,6 @@ class NodesPool:
         Seconds to wait at the start for nodes to answer.
     sample_s : float
         Seconds between two looks at progress: as often it is asked for, while somebody looks.
-    taken_back : callable, optional
-        Tells why a rank of a node, which ended in failure just now, may have been ended with its
-        node by whoever lends it; empty: it was not. It may take seconds.
 
     Raises
     ------
@@ -142,7 +126,6 @@ class NodesPool:
         lease_s: float = LEASE_S,
         find_s: float = FIND_S,
         sample_s: float = SAMPLE_S,
-        taken_back: Callable[[str], str] | None = None,
     ) -> None:
         require_length(lease_s)
         self.name, self.notice = finder.name, ""
@@ -150,7 +133,7 @@ class NodesPool:
         self._files.mkdir(parents=True, exist_ok=True)
         self._mark = raise_epoch(self._files / "controller.json")
         self._granted = Granted(self._files / "lease.json", lease_s, boot_s())
-        self._finder, self._lease_s, self._taken_back = finder, lease_s, taken_back
+        self._finder, self._lease_s = finder, lease_s
         self._watched_s = min(sample_s, QUIET_S)
         self._known = KnownNodes(self._files / "known")
         self._lock = threading.RLock()
@@ -158,18 +141,15 @@ class NodesPool:
         self._seen: queue.SimpleQueue[AnyEvent] = queue.SimpleQueue()
         self._wake: Callable[[], None] = lambda: None
         self._remotes: dict[str, Remote] = {}
-        self._links: dict[str, Link] = {}
         self._runs: dict[str, Run] = {}
         self._gangs: dict[str, Gang] = {}
         self._told = Story()
-        self._lost: set[tuple[str, int]] = set()
         self._merged: tuple[int, Cluster] | None = None
         self._beyond: dict[str, Run] = {}
         self._looked_s = 0.0
         self._lacking = 0
         self._resumed = self._taken_up = False
-        # As long as somebody reads: logs of runs that are long over are read, too.
-        self._mirrors: WeakValueDictionary[tuple[str, int], Mirror] = WeakValueDictionary()
+        self._logs = CopiedLogs(self._files / "logs")
         self._ailments = Ailments(self._files / "sick-devices.json", self._put)
         self._closing = threading.Event()
         finder.start()
@@ -190,7 +170,7 @@ class NodesPool:
     def _follow_nodes(self) -> None:
         """Begin to talk to nodes that are new, spare those that leave, forget those that left."""
         named = self._finder.nodes()
-        for node in [*self._known.facts, *named]:
+        for node in [*self._known.nodes(), *named]:
             self._meet(node)
         self._spare_leaving(named)
         with self._lock:
@@ -206,11 +186,10 @@ class NodesPool:
             if node in self._remotes or self._closing.is_set():
                 return
             lease = Lease(self._lease_s, boot_s(), self._granted.longest_s)
-            remote = Remote(node, lease, self._known.facts.get(node))
+            remote = Remote(node, lease, *self._known.of(node))
             if self._resumed:
                 remote.take_up()
             self._remotes[node] = remote
-            self._links[node] = Link(partial(self._send, node), partial(self._took, node))
             self._ask(node)
 
     def _forget_if_gone(self, node: str) -> None:
@@ -222,7 +201,6 @@ class NodesPool:
             if not gone or remote.parts or not others:
                 return
             del self._remotes[node]
-            del self._links[node]
             self._known.forget(node)
         self._wake()
 
@@ -239,7 +217,6 @@ class NodesPool:
 
     def _await_nodes(self, within_s: float) -> None:
         """Wait until one node has answered, and a little longer for the others."""
-        begun_s = boot_s()
 
         def unanswered() -> list[str]:
             named = self._finder.nodes()
@@ -251,9 +228,10 @@ class NodesPool:
             with self._lock:
                 return any(remote.facts for remote in self._remotes.values())
 
-        self._bell.wait_for(has_facts, lambda: begun_s + within_s - boot_s())
-        others_s = min(within_s, OTHERS_S)
-        self._bell.wait_for(lambda: not unanswered(), lambda: begun_s + others_s - boot_s())
+        begun_s = boot_s()
+        self._bell.wait_for(has_facts, within_s)
+        others_s = begun_s + min(within_s, OTHERS_S) - boot_s()
+        self._bell.wait_for(lambda: not unanswered(), others_s)
 
     @property
     def awaited(self) -> str:
@@ -280,9 +258,7 @@ class NodesPool:
         with self._lock:
             if self._merged is None or self._merged[0] != self.generation:
                 remotes = [self._remotes[node] for node in sorted(self._remotes)]
-                racks = self._known.racks
-                found = merged([(remote, racks.get(remote.id)) for remote in remotes])
-                self._merged = self.generation, found
+                self._merged = self.generation, merged(remotes)
             return self._merged[1]
 
     # The service's calls.
@@ -356,13 +332,11 @@ class NodesPool:
             return [*self._beyond.values()]
 
     def _await_attached(self) -> None:
-        until_s = boot_s() + ATTACH_S
-
         def all_have() -> bool:
             with self._lock:
                 return all(r.attached or r.silent for r in self._remotes.values())
 
-        self._bell.wait_for(all_have, lambda: until_s - boot_s())
+        self._bell.wait_for(all_have, ATTACH_S)
 
     def launch(self, run: Run) -> None:
         """Start every rank of the run that has no trace yet, all or none at the same time."""
@@ -374,7 +348,7 @@ class NodesPool:
             if refusal:
                 self._refuse(run, refusal)
                 return
-            self._remember_place(run, parts)
+            self._logs.remember(run, {rank: n for n, part in parts.items() for rank in part.ranks})
             if len(parts) == 1:
                 ((node, part),) = parts.items()
                 self._order(node, Launch(run=part.run))
@@ -414,7 +388,6 @@ class NodesPool:
                 self._order(node, Release(run=run))
             self._gangs.pop(run, None)
             self._told.forget(run)
-            self._lost -= {(run, rank) for rank in range(len(known.seats))}
         self._ring_all()
 
     def poll(self) -> Sequence[AnyEvent]:
@@ -444,29 +417,26 @@ class NodesPool:
 
     def log_path(self, run: str, rank: int) -> str | None:
         """Return the copy of a rank's log, with what its node has of it by now."""
-        node = self._place(run, rank)
+        with self._lock:
+            known = self._runs.get(run)
+        seats = known.seats if known is not None else ()
+        node = node_of(seats[rank].gpu) if rank < len(seats) else self._logs.place(run, rank)
         if node is None:
             return None
-        fresh = Mirror(self._files / "logs" / run / f"rank{rank}" / "log")
-        with self._lock:
-            mirror = self._mirrors.setdefault((run, rank), fresh)
 
-        def ask(part: str, offset: int) -> LogPiece | None:
+        def ask(part: str, offset: int) -> LogPiece:
             remote = self._remotes.get(node)
             if self._closing.is_set() or remote is None or remote.silent:
-                return None
+                return LogPiece()
             place = LogPlace(run=run, rank=rank, part=part, offset=offset)
-            try:
-                answer = self._finder.call(node, "log", place.model_dump_json())
-                return log_piece(answer.result(ANSWER_S))
-            except NoAnswerError as error:
-                raise OSError(str(error)) from None
+            answer = self._finder.call(node, "log", place.model_dump_json())
+            return read_message(LogPiece, answer.result(ANSWER_S))
 
-        return mirror.update(ask)
+        return self._logs.mirror(run, rank).update(ask)
 
     def prune(self, keep_s: float) -> None:
         """Remove what is known here of runs that ended longer ago; agents do so on their nodes."""
-        remove_old(self._files / "logs", keep_s, self._runs.__contains__)
+        self._logs.prune(keep_s, self._runs.__contains__)
 
     def close(self) -> None:
         """Let go of everything but the jobs: they run on, until their leases lapse."""
@@ -478,13 +448,12 @@ class NodesPool:
 
     def _await_delivered(self) -> None:
         """Let what was ordered a moment ago reach the nodes that answer."""
-        until_s = boot_s() + DELIVER_S
 
         def delivered() -> bool:
             with self._lock:
                 return not any(r.waiting and not r.silent for r in self._remotes.values())
 
-        self._bell.wait_for(delivered, lambda: until_s - boot_s())
+        self._bell.wait_for(delivered, DELIVER_S)
 
     # Runs and their parts.
 
@@ -506,7 +475,7 @@ class NodesPool:
 
     def _why_not_now(self, run: Run, parts: Mapping[str, Part]) -> str:
         """Return why a run that nothing is known of cannot be started at present."""
-        if any((run.id, rank) in self._lost for rank in range(len(run.seats))):
+        if any(self._told.lost(run.id, rank) for rank in range(len(run.seats))):
             return ""
         if any(self._remotes[node].story.has_trace(run.id) for node in parts):
             return ""
@@ -569,35 +538,32 @@ class NodesPool:
 
     def _ask(self, node: str) -> None:
         """Ask a node what is to be asked, unless it is being asked; the lock is held."""
-        remote, link = self._remotes[node], self._links[node]
-        if self._closing.is_set() or not link.free(remote.urgent):
+        remote = self._remotes[node]
+        if self._closing.is_set() or not remote.askable:
             return
         watched = boot_s() < self._looked_s + _LOOKED_S
         wait_s = self._watched_s if watched else QUIET_S
-        remote.lease.asked(boot_s())
-        link.send(remote.request(self._mark, wait_s, watched))
+        call, asked = remote.request(self._mark, wait_s, watched)
+        answer = self._finder.call(node, "exchange", asked.model_dump_json())
+        answer.add_done_callback(partial(self._took, node, call))
 
-    def _send(self, node: str, asked: Exchange) -> Future[str]:
-        return self._finder.call(node, "exchange", asked.model_dump_json())
-
-    def _took(self, node: str, call: Call, answer: Future[str]) -> None:
+    def _took(self, node: str, call: OnItsWay, answer: Future[str]) -> None:
         """Take in that a call has been answered, or never will be."""
         received_s = boot_s()
         told = _read(answer)
         with self._lock:
-            link = self._links.get(node)
-            if link is None or self._closing.is_set() or not link.hold(call):
+            remote = self._remotes.get(node)
+            if remote is None or self._closing.is_set() or not remote.hold(call):
                 return
         take_in = partial(self._take_in, node, call, told, received_s)
-        failed = isinstance(told, Answer) and any(_failed(one.event) for one in told.news)
-        if failed and self._taken_back is not None:
+        if isinstance(told, Answer) and any(_failed(one.event) for one in told.news):
             # Answers of other nodes do not wait for what the engine says.
             threading.Thread(target=self._judge, args=(node, take_in), daemon=True).start()
         else:
             take_in("")
 
     def _judge(self, node: str, take_in: Callable[[str], None]) -> None:
-        taken_back = self._taken_back(node) if self._taken_back else ""
+        taken_back = self._finder.taken_back(node)
         if taken_back:
             # Before it is told: jobs are started again at once, and not on what is going.
             self._spare_leaving(self._finder.nodes())
@@ -606,7 +572,7 @@ class NodesPool:
     def _take_in(
         self,
         node: str,
-        call: Call,
+        call: OnItsWay,
         told: Answer | NoAnswerError,
         received_s: float,
         taken_back: str,
@@ -614,21 +580,20 @@ class NodesPool:
         # Asked first: what is taken in is not told again, should anything fail after it.
         where = self._finder.nodes().get(node)
         with self._lock:
-            remote, link = self._remotes.get(node), self._links.get(node)
-            if remote is None or link is None:
+            remote = self._remotes.get(node)
+            if remote is None:
                 return
-            link.drop(call)
+            remote.drop(call)
             try:
                 if isinstance(told, NoAnswerError):
-                    self._missed(remote, link, told)
+                    self._missed(remote, told)
                 elif remote.is_other(told) and not self._displaced(remote):
-                    self._missed(remote, link, NoAnswerError(_OTHER), at_once=True)
+                    self._missed(remote, NoAnswerError(_OTHER), at_once=True)
                 else:
-                    link.heard()
                     self._answered(remote, where, told, call.sent_s, received_s, taken_back)
-            except Exception as error:  # a link that dies would leave its node lost for ever
+            except Exception as error:  # a node that is never asked again would be lost for ever
                 _log.exception("what %s has told cannot be taken in", node)
-                self._missed(remote, link, NoAnswerError(f"it cannot be taken in: {error}"))
+                self._missed(remote, NoAnswerError(f"it cannot be taken in: {error}"))
             self._ask(node)
         self._bell.ring()
         self._ring_all()
@@ -647,8 +612,8 @@ class NodesPool:
         new = remote.take_in(answer, sent_s, received_s)
         if remote.incarnation != before:
             self._unprepare(remote.id)
-        if self._known.note(remote, where):
-            told = [facts.notice for facts in self._known.facts.values()]
+        if self._known.note(remote, where.rack if where else remote.rack):
+            told = [one.facts.notice for one in self._remotes.values() if one.facts]
             self.notice = "; ".join(dict.fromkeys(filter(None, told)))
             self._wake()
         if was_silent:
@@ -663,11 +628,8 @@ class NodesPool:
         remote.forget_released()
         self._judge_devices(remote)
 
-    def _missed(
-        self, remote: Remote, link: Link, why: NoAnswerError, at_once: bool = False
-    ) -> None:
+    def _missed(self, remote: Remote, why: NoAnswerError, at_once: bool = False) -> None:
         """Take in that a node does not answer: after a while, or at once, it is silent."""
-        link.broken_off()
         remote.broken_off()
         fenced = isinstance(why, FencedOutError)
         remote.fenced |= fenced
@@ -711,10 +673,10 @@ class NodesPool:
                 if boot_s() >= remote.lease.gone_s and not remote.fenced:
                     self._tell_gone(remote)
             self._give_up_overdue()
-            for node, link in self._links.items():
-                if link.overdue():
+            for node, remote in self._remotes.items():
+                if remote.overdue():
                     told = f"it has not answered within {ANSWER_S:g} s"
-                    self._missed(self._remotes[node], link, NoAnswerError(told))
+                    self._missed(remote, NoAnswerError(told))
                 self._ask(node)
 
     # What follows from it.
@@ -740,10 +702,6 @@ class NodesPool:
         if event.run not in self._runs or self._told.over(event.run, event.rank):
             return
         self._told.take_in(event)
-        if isinstance(event, RankLost):
-            self._lost.add((event.run, event.rank))
-        else:
-            self._lost.discard((event.run, event.rank))
         self._put(event)
 
     def _put(self, event: AnyEvent) -> None:
@@ -763,7 +721,7 @@ class NodesPool:
             self._ailments.report(gpu.id, Cause.ANSWER, why)
         for run, rank in self._ranks(remote):
             gang = self._gangs.get(run)
-            if (run, rank) not in self._lost and (gang is None or gang.decided):
+            if not self._told.lost(run, rank) and (gang is None or gang.decided):
                 self._tell(RankLost(at_s=0.0, run=run, rank=rank, reason=why))
 
     def _tell_gone(self, remote: Remote) -> None:
@@ -778,7 +736,7 @@ class NodesPool:
     def _tell_anew(self, remote: Remote, taken_back: str) -> None:
         """Tell how ranks are that counted as lost, now that their node answers again."""
         for run, rank in [*self._ranks(remote)]:
-            if (run, rank) in self._lost:
+            if self._told.lost(run, rank):
                 for event in remote.story.chapters.get(run, {}).get(rank, Chapter()).retold():
                     self._tell(_gone(event, taken_back))
 
@@ -786,7 +744,7 @@ class NodesPool:
         """Tell that lost ranks are gone of which their node has no trace, nor an order to start."""
         for run, rank in [*self._ranks(remote)]:
             asked = isinstance(remote.standing.get(run), Launch | Commit | Stop)
-            if (run, rank) in self._lost and not remote.story.has_trace(run) and not asked:
+            if self._told.lost(run, rank) and not remote.story.has_trace(run) and not asked:
                 reason = f"{remote.id} has no trace of it"
                 self._tell(RankGone(at_s=0.0, run=run, rank=rank, reason=reason))
 
@@ -822,25 +780,6 @@ class NodesPool:
             else:
                 self._ailments.heal(gpu.id, Cause.ANSWER)
 
-    # Where logs are.
-
-    def _remember_place(self, run: Run, parts: Mapping[str, Part]) -> None:
-        """Keep on which node each rank is: logs are asked for long after a run is over."""
-        place = {str(rank): node for node, part in parts.items() for rank in part.ranks}
-        folder = self._files / "logs" / run.id
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        (folder / "nodes.json").write_text(json.dumps(place), encoding="utf-8")
-
-    def _place(self, run: str, rank: int) -> str | None:
-        known = self._runs.get(run)
-        if known is not None:
-            return node_of(known.seats[rank].gpu) if rank < len(known.seats) else None
-        with suppress(OSError, ValueError, AttributeError):
-            text = (self._files / "logs" / run / "nodes.json").read_text(encoding="utf-8")
-            node = json.loads(text).get(str(rank))
-            return node if isinstance(node, str) else None
-        return None
-
 
 def _ranks_by_node(run: Run) -> dict[str, list[int]]:
     ranks: dict[str, list[int]] = {}
@@ -856,7 +795,7 @@ def node_of(device: str) -> str:
 
 def _read(answer: Future[str]) -> Answer | NoAnswerError:
     try:
-        return read_message(Answer, answer.result().encode())
+        return read_message(Answer, answer.result())
     except NoAnswerError as error:
         return error
     except InputError as error:

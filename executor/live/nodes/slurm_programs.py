@@ -1,0 +1,214 @@
+"""The programs of a Slurm pool: of Ray's head, of a pilot, and of each node of that.
+
+::
+
+    python -m dovetail.executor.live.nodes.slurm_programs head --files FILES --address ADDRESS:PORT
+    python -m dovetail.executor.live.nodes.slurm_programs pilot --files FILES --job JOB ...
+    python -m dovetail.executor.live.nodes.slurm_programs node --files FILES --name NAME --pool POOL
+
+``--files`` are the service's, which all nodes see. The head runs beside the service and nothing but
+Ray's own. What it knows of the cluster is on disk, so that nodes, agents and jobs go on when it
+dies and is started again. A pilot is a step on all nodes of its allocation; its program runs inside
+the allocation as the script of a job, or beside the service where the allocation is somebody's own.
+A node has a Ray that joins the head. Should its program die, Ray dies with it, and so does the
+agent; jobs run on, as far as Slurm lets them, until their lease lapses.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from dovetail.executor.live.clock import boot_s
+from dovetail.executor.live.directories import LOCK
+from dovetail.executor.live.nodes.ray_agent import OWN_DIRECTORY, OWN_POOL
+from dovetail.executor.live.nodes.ray_finding import unreachable
+from dovetail.executor.live.nodes.ray_options import host_and_port
+from dovetail.executor.live.nodes.slurm_commands import SlurmError, allocation
+from dovetail.executor.live.nodes.slurm_gpus import within_allocation
+from dovetail.executor.live.nodes.slurm_ray import (
+    RESOURCE,
+    address_towards,
+    environment,
+    keep,
+    ray_start,
+)
+from dovetail.executor.live.pools.run_files import PASS_THROUGH
+from dovetail.instances._children import module_command
+from dovetail.instances.errors import DovetailError, InputError
+
+STAY_S: Final = 60.0
+"""Seconds for which the head stays after its service: longer than any lease.
+
+A service that was away for longer has no leases left, and hence no jobs; Ray on the nodes of its
+pilots waits there for the next head.
+"""
+
+_PAUSE_S: Final = 1.0
+_MOST_PAUSE_S: Final = 30.0
+
+
+def program(name: str, files: Path) -> Sequence[str]:
+    """Return the command of a program."""
+    return (*module_command(__spec__.name), name, "--files", str(files))
+
+
+# The head.
+
+
+def keep_head(files: Path, address: str, port: int) -> None:
+    """Keep the head of a pool at an address until it has no service any more."""
+    env = {
+        **environment(files, files, address),
+        "RAY_gcs_storage": "rocksdb",
+        "RAY_gcs_storage_path": str(files / "gcs"),
+    }
+    head = ("--head", f"--port={port}", "--no-monitor", "--include-dashboard=false")
+    keep(lambda folder: (ray_start(address, folder, *head), env), _served(files.parent / LOCK))
+
+
+def _served(lock: Path) -> Callable[[], bool]:
+    """Return what tells whether a service has run within ``STAY_S``."""
+    seen_s = boot_s()
+
+    def served() -> bool:
+        nonlocal seen_s
+        with suppress(OSError, ValueError):
+            if Path(f"/proc/{int(lock.read_text())}").exists():
+                seen_s = boot_s()
+        return boot_s() < seen_s + STAY_S
+
+    return served
+
+
+# A pilot.
+
+
+def keep_step(job: str, files: Path, node_options: Sequence[str]) -> None:
+    """Keep a step in an allocation until that is over.
+
+    It goes on without a node that dies, and is begun anew when it ends itself.
+    """
+    pause_s = _PAUSE_S
+    while True:
+        try:
+            found = allocation(job)
+            if found is None:
+                return
+            if found.running:
+                step = _step(job, len(found.nodes), files, node_options)
+                subprocess.run(step, stdin=subprocess.DEVNULL)
+                pause_s = min(2 * pause_s, _MOST_PAUSE_S)
+        except SlurmError as error:
+            print(f"dovetail: {error}", file=sys.stderr, flush=True)
+        time.sleep(pause_s)
+
+
+def _step(job: str, nodes: int, files: Path, node_options: Sequence[str]) -> Sequence[str]:
+    return (
+        *("srun", f"--jobid={job}", "--job-name=dovetail-nodes", "--overlap"),
+        *(f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1"),
+        *("--no-kill", "--kill-on-bad-exit=0", "--cpu-bind=none", "--input=none", "--quiet"),
+        *(f"--output={files}/pilot-{job}-%n.log", "--open-mode=append"),
+        *(*program("node", files), *node_options),
+    )
+
+
+# A node.
+
+
+def own_directory(root: Path, name: str) -> Path:
+    """Return a directory of this user's own below one that others may write to.
+
+    Raises
+    ------
+    InputError
+        When somebody else has it.
+    """
+    directory = root / f"dovetail-{os.geteuid()}-{name}"
+    directory.mkdir(parents=True, exist_ok=True, mode=PASS_THROUGH)
+    found = directory.lstat()
+    if directory.is_symlink() or found.st_uid != os.geteuid():
+        raise InputError("belongs to somebody else", "scratch", str(directory))
+    return directory
+
+
+def keep_node(files: Path, name: str, pool: str, scratch: str | None) -> None:
+    """Have this node in the cluster of a service; it never returns.
+
+    Parameters
+    ----------
+    files : path
+        The service's.
+    name : str
+        Tells the agents of a service from those of another.
+    pool : str
+        Of the agent, out of which it takes what its step has.
+    scratch : str, optional
+        Where the agent keeps its state; variables in it are the node's.
+    """
+    node, pilot = os.environ["SLURMD_NODENAME"], os.environ["SLURM_JOB_ID"]
+    root = Path(os.path.expandvars(scratch or tempfile.gettempdir()))
+    own = {
+        OWN_DIRECTORY: str(own_directory(root, name) / node),
+        OWN_POOL: within_allocation(pool, os.environ),
+    }
+
+    def start(folder: Path) -> tuple[Sequence[str], Mapping[str, str]] | None:
+        # A service that was started on another machine has its head there.
+        head = (files / "head").read_text().strip()
+        if unreachable(head):
+            return None
+        address = address_towards(host_and_port(head)[0])
+        labels = f"--labels=node={node},pilot={pilot}"
+        resources = f"--resources={json.dumps({RESOURCE: 1})}"
+        return (
+            ray_start(address, folder, f"--address={head}", labels, resources),
+            {**environment(files, folder, address), **own},
+        )
+
+    keep(start, lambda: True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a program from the command line; what a pilot does not know is for its nodes."""
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--files", type=Path, required=True)
+    parser = argparse.ArgumentParser()
+    programs = parser.add_subparsers(dest="program", required=True)
+    head = programs.add_parser("head", parents=[common])
+    head.add_argument("--address", type=host_and_port, required=True)
+    pilot = programs.add_parser("pilot", parents=[common])
+    pilot.add_argument("--job", default=os.environ.get("SLURM_JOB_ID"))
+    node = programs.add_parser("node", parents=[common])
+    node.add_argument("--name", required=True)
+    node.add_argument("--pool", required=True)
+    node.add_argument("--scratch")
+    options, others = parser.parse_known_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    try:
+        match options.program:
+            case "head":
+                keep_head(options.files, *options.address)
+            case "pilot":
+                keep_step(options.job, options.files, others)
+            case "node":
+                keep_node(options.files, options.name, options.pool, options.scratch)
+    except DovetailError as error:
+        print(f"dovetail: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
