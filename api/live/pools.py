@@ -56,8 +56,7 @@ def _of_this_machine(text: str, directory: Path) -> NodePool:
 
 def _ray(rest: str, directory: Path, sample_s: float) -> NodePool:
     from dovetail.executor.live.nodes.pool import NodesPool
-    from dovetail.executor.live.nodes.ray_finding import RayFinder
-    from dovetail.executor.live.nodes.ray_options import ray_plan
+    from dovetail.executor.live.nodes.ray_finding import RayFinder, ray_plan
 
     plan = ray_plan(rest)
     return NodesPool(

@@ -69,6 +69,9 @@ class SimulatedRanks:
     def library(self, run: Run) -> str:
         return ""
 
+    def libraries(self) -> Collection[str]:
+        return ()
+
     def allowed(self, library: str, model: str) -> Collection[int]:
         return ()
 

@@ -12,7 +12,7 @@ import pwd
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +27,6 @@ from dovetail.executor.live.nodes.fence import Fence, FencedError, Mark, identit
 from dovetail.executor.live.nodes.log_parts import LogPiece, LogPlace, piece_of
 from dovetail.executor.live.nodes.messages import (
     Abort,
-    Allowed,
     Answer,
     AnyOrder,
     Attach,
@@ -46,7 +45,6 @@ from dovetail.executor.live.pools.lease import Lease
 from dovetail.executor.live.pools.local import LocalPool
 from dovetail.executor.live.pools.opening import opener
 from dovetail.executor.live.pools.parts import Part, Prepared, whole
-from dovetail.executor.live.pools.pool import Progress
 from dovetail.executor.live.pools.run_files import KEEP_S, PASS_THROUGH, PRUNE_S
 from dovetail.instances.errors import DovetailError, InputError
 
@@ -341,10 +339,9 @@ class Agent:
             news=tuple(news),
             beyond=beyond,
             facts=None if asked.incarnation == self.incarnation else facts_of(self._id, pool),
-            progress={run.id: self._progress(run, pool) for run in watched},
+            progress={run.id: tuple(pool.progress(run.id)) for run in watched},
             usage=pool.usage() if asked.watch else {},
             libraries=self._libraries(watched, pool) if asked.watch else {},
-            allowed=tuple(_allowed(pool, asked.libraries)),
         )
 
     def _nothing(self) -> Answer:
@@ -359,9 +356,6 @@ class Agent:
         """Return the runs whose progress is told: all, or those that there is news of."""
         new = {getattr(one.event, "run", None) for one in self._outbox.news}
         return [run for run in pool.kept() if asked.watch or run.id in new]
-
-    def _progress(self, run: Run, pool: LocalPool) -> tuple[Progress | None, ...]:
-        return tuple(pool.progress(run.id))
 
     def _libraries(self, runs: Sequence[Run], pool: LocalPool) -> dict[str, str]:
         alive = (run for run in runs if self._story.has_trace(run.id))
@@ -392,7 +386,12 @@ def hosted(directory: Path, pool: str, address: str) -> Iterator[Agent]:
     except OSError as error:
         told = f"cannot be made: {error.strerror}"
         raise InputError(told, "directory", str(directory)) from None
-    with _only_one(directory):
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    with os.fdopen(os.open(directory / "lock", flags, 0o600), "r+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError("another agent keeps it", "directory", str(directory)) from None
         agent = Agent(directory, opener(pool, directory), address)
         over = threading.Event()
         threading.Thread(target=_prune, args=(agent, over), daemon=True).start()
@@ -408,25 +407,10 @@ def _prune(agent: Agent, over: threading.Event) -> None:
         agent.prune(KEEP_S)
 
 
-@contextmanager
-def _only_one(directory: Path) -> Iterator[None]:
-    """Let no second agent keep the same directory."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    file = os.open(directory / "lock", flags, 0o600)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(file)
-        raise InputError("another agent keeps it", "directory", str(directory)) from None
-    try:
-        yield
-    finally:
-        os.close(file)
-
-
 def facts_of(agent: str, pool: LocalPool) -> Facts:
     """Return what an agent says of itself and its pool."""
     first, same, other = (_somebody(uid) for uid in (0, 0, 1))
+    models = {gpu.model for node in pool.cluster().nodes for gpu in node.devices}
     return Facts(
         agent=agent,
         pool=pool.name,
@@ -434,6 +418,10 @@ def facts_of(agent: str, pool: LocalPool) -> Facts:
         cluster=pool.cluster(),
         sharing=pool.sharing(first, same),
         sharing_others=pool.sharing(first, other),
+        allowed={
+            library: {model: tuple(sorted(pool.allowed(library, model))) for model in models}
+            for library in ("", *pool.libraries())
+        },
     )
 
 
@@ -442,14 +430,6 @@ def _somebody(uid: int) -> Run:
     owner = Owner(name=f"user {uid}", uid=uid, gid=uid)
     spec = JobSpec(command=("true",), workload="w", owner=owner, cwd="/")
     return Run(id="j0.0", job="j0", spec=spec, seats=(Seat(gpu="none"),))
-
-
-def _allowed(pool: LocalPool, libraries: Iterable[str]) -> Iterator[Allowed]:
-    models = sorted({gpu.model for node in pool.cluster().nodes for gpu in node.devices})
-    for library in libraries:
-        for model in models:
-            shares = tuple(sorted(pool.allowed(library, model)))
-            yield Allowed(library=library, model=model, shares=shares)
 
 
 def why_unknown_here(owner: Owner) -> str | None:

@@ -10,64 +10,106 @@ Source: J. Gray, Notes on Data Base Operating Systems, 1978 (two-phase commit).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final
 
+from dovetail.executor.live.clock import boot_s
 from dovetail.executor.live.nodes.messages import Abort, AnyOrder, Commit, Prepare
 from dovetail.executor.live.pools.parts import Meeting, Part
 
-
-class ToNode(NamedTuple):
-    """An order for a node."""
-
-    node: str
-    order: AnyOrder
+GANG_S: Final = 45.0
+"""Seconds in which all parts of a gang have to stand at their gates."""
 
 
 @dataclass
-class Gang:
-    """The start of one gang.
+class _Gang:
+    parts: Mapping[str, Part]
+    due_s: float
+    decided: bool = False
+    meeting: Meeting | None = None
+    prepared: set[str] = field(default_factory=set)
+
+
+class Gangs:
+    """The gangs that have been launched, by run.
 
     Parameters
     ----------
-    parts : mapping of str to Part
-        By node; without a meeting.
-    due_s : float
-        When all have to be prepared, on the controller's clock.
+    order : callable
+        Takes a node and an order for it.
     """
 
-    parts: Mapping[str, Part]
-    due_s: float
-    prepared: set[str] = field(default_factory=set)
-    meeting: Meeting | None = None
-    decided: bool = False
+    def __init__(self, order: Callable[[str, AnyOrder], None]) -> None:
+        self._order = order
+        self._gangs: dict[str, _Gang] = {}
 
-    def begin(self) -> Sequence[ToNode]:
-        """Return what the node of rank 0 is told first."""
-        first = next(node for node, part in self.parts.items() if 0 in part.ranks)
-        return [ToNode(first, Prepare(part=self.parts[first]))]
+    def begin(self, run: str, parts: Mapping[str, Part]) -> None:
+        """Start a gang, whose parts are given by node and have no meeting yet."""
+        self._gangs[run] = _Gang(parts, boot_s() + GANG_S)
+        first = next(node for node, part in parts.items() if 0 in part.ranks)
+        self._order(first, Prepare(part=parts[first]))
 
-    def note_prepared(self, node: str, meeting: Meeting | None) -> Sequence[ToNode]:
-        """Take in that a part stands at its gates, and return what is to be done for it."""
-        if self.decided or node in self.prepared:
-            return []
-        self.prepared.add(node)
-        if self.meeting is None:
-            self.meeting = meeting
-            return [
-                ToNode(other, Prepare(part=part._replace(meeting=meeting)))
-                for other, part in self.parts.items()
-                if other != node
-            ]
-        if self.prepared != self.parts.keys():
-            return []
-        self.decided = True
-        return [ToNode(each, Commit(part=part)) for each, part in self.parts.items()]
+    def go_on(self, run: str, parts: Mapping[str, Part]) -> None:
+        """Start what stands at its gates of a gang that an earlier controller had told to start."""
+        gang = self._gangs[run] = _Gang(parts, boot_s())
+        self._commit(gang)
 
-    def give_up(self, reason: str) -> Sequence[ToNode]:
-        """Abort all parts, unless they have been told to start."""
-        if self.decided:
-            return []
-        self.decided = True
-        return [ToNode(node, Abort(part=part, reason=reason)) for node, part in self.parts.items()]
+    def has(self, run: str) -> bool:
+        """Tell whether a gang has been launched."""
+        return run in self._gangs
+
+    def is_open(self, run: str) -> bool:
+        """Tell whether a gang may still be given up."""
+        gang = self._gangs.get(run)
+        return gang is not None and not gang.decided
+
+    def note_prepared(self, run: str, node: str, meeting: Meeting | None) -> None:
+        """Take in that a part stands at its gates."""
+        gang = self._gangs.get(run)
+        if gang is None or gang.decided or node in gang.prepared:
+            return
+        gang.prepared.add(node)
+        if gang.meeting is None:
+            gang.meeting = meeting
+            for other, part in gang.parts.items():
+                if other != node:
+                    self._order(other, Prepare(part=part._replace(meeting=meeting)))
+        elif gang.prepared == gang.parts.keys():
+            self._commit(gang)
+
+    def _commit(self, gang: _Gang) -> None:
+        gang.decided = True
+        for node, part in gang.parts.items():
+            self._order(node, Commit(part=part))
+
+    def forget_prepared(self, node: str) -> None:
+        """Take in that what stood at its gates on a node died with its agent."""
+        for gang in self._gangs.values():
+            gang.prepared.discard(node)
+
+    def give_up(self, run: str, reason: str) -> bool:
+        """Abort all parts and return true, unless they have been told to start."""
+        if not self.is_open(run):
+            return False
+        gang = self._gangs[run]
+        gang.decided = True
+        for node, part in gang.parts.items():
+            self._order(node, Abort(part=part, reason=reason))
+        return True
+
+    def hopeless(self, is_silent: Callable[[str], bool]) -> Iterator[tuple[str, str]]:
+        """Yield the gangs that have to be given up by now, each with the reason."""
+        for run, gang in [*self._gangs.items()]:
+            if gang.decided:
+                continue
+            silent = next(filter(is_silent, gang.parts), None)
+            if silent is not None:
+                yield run, f"{silent} does not answer"
+            elif boot_s() > gang.due_s:
+                waited = ", ".join(sorted(gang.parts.keys() - gang.prepared))
+                yield run, f"it was not prepared within {GANG_S:g} s on {waited}"
+
+    def forget(self, run: str) -> None:
+        """Forget a gang."""
+        self._gangs.pop(run, None)

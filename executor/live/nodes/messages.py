@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal, TypeVar
 
 from pydantic import AfterValidator, Field, StrictBool, StrictInt, ValidationError
 
-from dovetail.executor.live.events import AnyEvent, Reason
+from dovetail.executor.live.events import AnyEvent, RankEnded, RankGone, Reason
 from dovetail.executor.live.jobs import Run
 from dovetail.executor.live.pools.parts import Part, Prepared
 from dovetail.executor.live.pools.pool import Progress, Usage
@@ -135,14 +135,6 @@ class News(Record):
 # The exchange.
 
 
-class Allowed(Record):
-    """The shares of a device model that a program with this library may have."""
-
-    library: str
-    model: Name
-    shares: tuple[Share, ...]
-
-
 class Facts(Record):
     """What an agent is: asked for once an incarnation.
 
@@ -158,6 +150,9 @@ class Facts(Record):
         Why two runs may not share a device here; None: they may.
     sharing_others : str or None
         The same, for runs of different users.
+    allowed : mapping of str to mapping of str to tuple of int
+        The shares of each device model that programs may have, by their library: those that are
+        known, and the empty one for all others.
     """
 
     agent: Name
@@ -166,6 +161,7 @@ class Facts(Record):
     cluster: Cluster
     sharing: str | None = None
     sharing_others: str | None = None
+    allowed: Mapping[str, Mapping[str, tuple[Share, ...]]] = {}
 
 
 class Exchange(Record):
@@ -189,8 +185,6 @@ class Exchange(Record):
         For how long the agent may wait for news before it answers.
     watch : bool
         Whether progress, usage and libraries are asked for.
-    libraries : tuple of str
-        Those of which it is asked which shares they allow.
     """
 
     version: Literal[2] = 2
@@ -204,7 +198,6 @@ class Exchange(Record):
     orders: tuple[AnyOrder, ...] = ()
     wait_s: Annotated[NonNegative, Field(le=MOST_WAIT_S)] = 0.0
     watch: StrictBool = False
-    libraries: tuple[str, ...] = ()
 
 
 class Answer(Record):
@@ -226,7 +219,7 @@ class Answer(Record):
         What it keeps beyond the parts of the ``Attach`` that was among the orders.
     facts : Facts or None
         Where the request did not name this incarnation.
-    progress, usage, libraries, allowed
+    progress, usage, libraries
         By run (an item for each rank of the part), by device, by run; as of a ``NodePool``.
     """
 
@@ -241,7 +234,29 @@ class Answer(Record):
     progress: Mapping[str, tuple[Progress | None, ...]] = {}
     usage: Mapping[str, Usage] = {}
     libraries: Mapping[str, str] = {}
-    allowed: tuple[Allowed, ...] = ()
+
+    @property
+    def failed(self) -> bool:
+        """Whether it tells of a rank that has failed."""
+        return any(_failed(one.event) for one in self.news)
+
+    def excused(self, reason: str) -> Answer:
+        """Return the answer with ranks that have failed told as gone for a reason."""
+        return self.model_copy(update={"news": tuple(_excused(one, reason) for one in self.news)})
+
+
+def _failed(event: AnyEvent | Prepared) -> bool:
+    return isinstance(event, RankEnded) and event.status != 0
+
+
+def _excused(news: News, reason: str) -> News:
+    event = news.event
+    if not (isinstance(event, RankEnded) and _failed(event)):
+        return news
+    return News(
+        number=news.number,
+        event=RankGone(at_s=event.at_s, run=event.run, rank=event.rank, reason=reason),
+    )
 
 
 _M = TypeVar("_M", bound=Record)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 from dovetail.executor.live.clock import boot_s
 from dovetail.executor.live.events import (
@@ -33,7 +33,7 @@ from dovetail.executor.live.nodes.bell import Bell
 from dovetail.executor.live.nodes.calls import ANSWER_S, FencedOutError, NoAnswerError
 from dovetail.executor.live.nodes.fence import raise_epoch
 from dovetail.executor.live.nodes.finding import NodeFinder, Sighted
-from dovetail.executor.live.nodes.gangs import Gang, ToNode
+from dovetail.executor.live.nodes.gangs import Gangs
 from dovetail.executor.live.nodes.known_nodes import KnownNodes, merged
 from dovetail.executor.live.nodes.lease import LEASE_S, Granted, Lease, require_length
 from dovetail.executor.live.nodes.log_parts import CopiedLogs, LogPiece, LogPlace
@@ -47,7 +47,7 @@ from dovetail.executor.live.nodes.messages import (
     Stop,
     read_message,
 )
-from dovetail.executor.live.nodes.remote import OnItsWay, Remote
+from dovetail.executor.live.nodes.remote import OnItsWay, Remote, node_of, parts_of
 from dovetail.executor.live.nodes.story import Chapter, RankEvent, Story
 from dovetail.executor.live.pools.ailments import Ailments, Cause
 from dovetail.executor.live.pools.parts import Part, Prepared
@@ -70,20 +70,14 @@ SILENT_S: Final = 3.0
 FORGET_S: Final = 3600.0
 """Seconds without an answer after which a node is forgotten that its engine no longer names."""
 
-GANG_S: Final = 45.0
-"""Seconds in which all parts of a gang have to stand at their gates."""
-
 DELIVER_S: Final = 3.0
 """Seconds that orders have to be delivered when the pool is closed."""
 
 QUIET_S: Final = 2.0
 """Seconds that an agent waits for news at most."""
 
-Told = TypeVar("Told", bound=AnyEvent | Prepared)
-
 _LOOKED_S: Final = 5.0
 _LOOK_S: Final = 0.5
-_FOLLOW_S: Final = 1.0
 _TOLD: Final = 3
 _OTHER: Final = "its agent has another directory than before, and does not know what ran there"
 
@@ -142,7 +136,7 @@ class NodesPool:
         self._wake: Callable[[], None] = lambda: None
         self._remotes: dict[str, Remote] = {}
         self._runs: dict[str, Run] = {}
-        self._gangs: dict[str, Gang] = {}
+        self._gangs = Gangs(self._order)
         self._told = Story()
         self._merged: tuple[int, Cluster] | None = None
         self._beyond: dict[str, Run] = {}
@@ -154,18 +148,18 @@ class NodesPool:
         self._closing = threading.Event()
         finder.start()
         self._follow_nodes()
-        threading.Thread(target=self._follow, name="finds nodes", daemon=True).start()
-        threading.Thread(target=self._watch_leases, name="watches leases", daemon=True).start()
+        threading.Thread(target=self._look_after, name="looks after nodes", daemon=True).start()
         self._await_nodes(find_s)
 
-    # Nodes.
+    def _look_after(self) -> None:
+        while not self._closing.wait(self._until_lapse_s()):
+            for look in (self._look_at_leases, self._follow_nodes):
+                try:
+                    look()
+                except Exception:  # an engine in trouble must not end what runs, nor leases be lost
+                    _log.exception("nodes cannot be looked after at present")
 
-    def _follow(self) -> None:
-        while not self._closing.wait(_FOLLOW_S):
-            try:
-                self._follow_nodes()
-            except Exception:  # an engine in trouble must not end what runs
-                _log.exception("nodes cannot be found at present")
+    # Nodes.
 
     def _follow_nodes(self) -> None:
         """Begin to talk to nodes that are new, spare those that leave, forget those that left."""
@@ -218,11 +212,11 @@ class NodesPool:
     def _await_nodes(self, within_s: float) -> None:
         """Wait until one node has answered, and a little longer for the others."""
 
-        def unanswered() -> list[str]:
+        def all_have_answered() -> bool:
             named = self._finder.nodes()
             with self._lock:
-                known = ((node, self._remotes.get(node)) for node in named)
-                return [node for node, one in known if one is None or one.incarnation is None]
+                known = [self._remotes.get(node) for node in named]
+                return all(one is not None and one.incarnation for one in known)
 
         def has_facts() -> bool:
             with self._lock:
@@ -231,7 +225,14 @@ class NodesPool:
         begun_s = boot_s()
         self._bell.wait_for(has_facts, within_s)
         others_s = begun_s + min(within_s, OTHERS_S) - boot_s()
-        self._bell.wait_for(lambda: not unanswered(), others_s)
+        self._bell.wait_for(all_have_answered, others_s)
+
+    def _await_all(self, condition: Callable[[Remote], bool], within_s: float) -> None:
+        def hold() -> bool:
+            with self._lock:
+                return all(condition(remote) for remote in self._remotes.values())
+
+        self._bell.wait_for(hold, within_s)
 
     @property
     def awaited(self) -> str:
@@ -239,7 +240,9 @@ class NodesPool:
         named = sorted(self._finder.nodes())
         with self._lock:
             known = ((node, self._remotes.get(node)) for node in named)
-            new = [(node, one.silent if one else "") for node, one in known if not _met(one)]
+            new = [
+                (node, one.silent if one else "") for node, one in known if not (one and one.facts)
+            ]
         told = [*self._finder.awaited(), *(f"{node} ({why})" if why else node for node, why in new)]
         more = f" and {len(told) - _TOLD} more" if len(told) > _TOLD else ""
         return ", ".join(told[:_TOLD]) + more
@@ -272,42 +275,21 @@ class NodesPool:
         return next((reason for reason in reasons if reason), None)
 
     def library(self, run: Run) -> str:
-        """Return the library that decides which shares compute right for a run.
-
-        It is told as soon as its shares are known wherever ``allowed`` looks.
-        """
+        """Return the library that decides which shares compute right for a run."""
         with self._lock:
             told = (remote.libraries.get(run.id, "") for remote in self._remotes.values())
-            library = next(filter(None, told), "")
-            known = library and all(
-                None not in self._told_shares(library, model) for model in self._models_of(run)
-            )
-            return library if known else ""
+            return next(filter(None, told), "")
 
     def allowed(self, library: str, model: str) -> Collection[int]:
-        """Return the shares that every node with this device model allows; none until it said.
+        """Return the shares that every node with this device model allows.
 
         Nodes that do not answer are left out: nothing is placed there.
         """
         with self._lock:
-            found = self._told_shares(library, model)
-            return set.intersection(*(set(shares or ()) for shares in found)) if found else ()
-
-    def _told_shares(self, library: str, model: str) -> list[tuple[int, ...] | None]:
-        """Return what nodes with a device model have told; they are asked where they have not."""
-        found = []
-        for remote in self._remotes.values():
-            if remote.silent or model not in {gpu.model for gpu in remote.devices()}:
-                continue
-            found.append(remote.allowed.get((library, model)))
-            if found[-1] is None:
-                remote.wondering.add(library)
-        return found
-
-    def _models_of(self, run: Run) -> set[str]:
-        held = {seat.gpu for seat in run.seats}
-        devices = (gpu for remote in self._remotes.values() for gpu in remote.devices())
-        return {gpu.model for gpu in devices if gpu.id in held}
+            facts = [one.facts for one in self._remotes.values() if one.facts and not one.silent]
+        found = (one.allowed.get(library, one.allowed.get("", {})).get(model) for one in facts)
+        shares = [set(each) for each in found if each is not None]
+        return set.intersection(*shares) if shares else ()
 
     def attach(self, wake: Callable[[], None]) -> None:
         """Set what to call, from any thread, as soon as ``poll`` has something to tell."""
@@ -323,7 +305,7 @@ class NodesPool:
             for remote in self._remotes.values():
                 remote.take_up()
         self._ring_all()
-        self._await_attached()
+        self._await_all(lambda remote: remote.attached or bool(remote.silent), ATTACH_S)
         with self._lock:
             for remote in self._remotes.values():
                 if not remote.attached:
@@ -331,17 +313,10 @@ class NodesPool:
             self._taken_up = True
             return [*self._beyond.values()]
 
-    def _await_attached(self) -> None:
-        def all_have() -> bool:
-            with self._lock:
-                return all(r.attached or r.silent for r in self._remotes.values())
-
-        self._bell.wait_for(all_have, ATTACH_S)
-
     def launch(self, run: Run) -> None:
         """Start every rank of the run that has no trace yet, all or none at the same time."""
         with self._lock:
-            if run.id in self._gangs:
+            if self._gangs.has(run.id):
                 return
             parts = self._admit(run)
             refusal = self._why_not_now(run, parts)
@@ -352,8 +327,10 @@ class NodesPool:
             if len(parts) == 1:
                 ((node, part),) = parts.items()
                 self._order(node, Launch(run=part.run))
+            elif self._has_trace(run, parts):
+                self._gangs.go_on(run.id, parts)
             else:
-                self._launch_gang(run, parts)
+                self._gangs.begin(run.id, parts)
         self._ring_all()
 
     def stop(self, run: str, grace_s: float) -> None:
@@ -362,9 +339,7 @@ class NodesPool:
             known = self._runs.get(run)
             if known is None:
                 return
-            gang = self._gangs.get(run)
-            if gang is not None and not gang.decided:
-                self._give_up(run, "it was stopped before it was started")
+            self._give_up(run, "it was stopped before it was started")
             for node, part in self._parts(known).items():
                 self._order(node, Stop(part=part, grace_s=grace_s))
         self._ring_all()
@@ -386,7 +361,7 @@ class NodesPool:
             for node in self._parts(known):
                 self._remotes[node].parts.pop(run, None)
                 self._order(node, Release(run=run))
-            self._gangs.pop(run, None)
+            self._gangs.forget(run)
             self._told.forget(run)
         self._ring_all()
 
@@ -401,12 +376,8 @@ class NodesPool:
             known = self._runs.get(run)
             if known is None:
                 return ()
-            found: list[Progress | None] = [None] * len(known.seats)
-            for node, ranks in _ranks_by_node(known).items():
-                told = self._remotes[node].progress.get(run)
-                for rank in ranks if told else ():
-                    found[rank] = told[rank] if told and rank < len(told) else None
-            return found
+            told = (self._remotes[node_of(seat.gpu)].progress.get(run, ()) for seat in known.seats)
+            return [one[rank] if rank < len(one) else None for rank, one in enumerate(told)]
 
     def usage(self) -> Mapping[str, Usage]:
         """Return what each device of the nodes that answer was doing when its node last told."""
@@ -442,18 +413,10 @@ class NodesPool:
         """Let go of everything but the jobs: they run on, until their leases lapse."""
         if self._closing.is_set():
             return
-        self._await_delivered()
+        # What was ordered a moment ago is to reach the nodes that answer.
+        self._await_all(lambda remote: not remote.waiting or bool(remote.silent), DELIVER_S)
         self._closing.set()
         self._finder.close()
-
-    def _await_delivered(self) -> None:
-        """Let what was ordered a moment ago reach the nodes that answer."""
-
-        def delivered() -> bool:
-            with self._lock:
-                return not any(r.waiting and not r.silent for r in self._remotes.values())
-
-        self._bell.wait_for(delivered, DELIVER_S)
 
     # Runs and their parts.
 
@@ -466,21 +429,22 @@ class NodesPool:
         return parts
 
     def _parts(self, run: Run) -> dict[str, Part]:
-        ranks = _ranks_by_node(run)
-        for node in ranks:
+        parts = parts_of(run)
+        for node in parts:
             self._meet(node)
-        return {
-            node: self._remotes[node].inside(Part(run, tuple(mine))) for node, mine in ranks.items()
-        }
+        return parts
 
     def _why_not_now(self, run: Run, parts: Mapping[str, Part]) -> str:
         """Return why a run that nothing is known of cannot be started at present."""
         if any(self._told.lost(run.id, rank) for rank in range(len(run.seats))):
             return ""
-        if any(self._remotes[node].story.has_trace(run.id) for node in parts):
+        if self._has_trace(run, parts):
             return ""
         silent = [r for r in (self._remotes[node] for node in parts) if r.silent or r.facts is None]
         return f"{silent[0].id} does not answer: {silent[0].silent}" if silent else ""
+
+    def _has_trace(self, run: Run, nodes: Collection[str]) -> bool:
+        return any(self._remotes[node].story.has_trace(run.id) for node in nodes)
 
     def _order(self, node: str, order: AnyOrder) -> None:
         self._remotes[node].order(order)
@@ -490,49 +454,18 @@ class NodesPool:
             for node in [node for node, remote in self._remotes.items() if remote.urgent]:
                 self._ask(node)
 
-    # Gangs.
-
-    def _launch_gang(self, run: Run, parts: Mapping[str, Part]) -> None:
-        begun = [node for node in parts if self._remotes[node].story.has_trace(run.id)]
-        gang = Gang(parts, boot_s() + GANG_S, decided=bool(begun))
-        self._gangs[run.id] = gang
-        if begun:
-            # An earlier controller had told it to start: what stands at its gates still may.
-            for node, part in parts.items():
-                self._order(node, Commit(part=part))
-        else:
-            self._tell_nodes(gang.begin())
-
-    def _tell_nodes(self, orders: Sequence[ToNode]) -> None:
-        for node, order in orders:
-            self._order(node, order)
-
     def _give_up(self, run: str, reason: str) -> None:
         """Abort a gang that has not been told to start, so that it never will be."""
-        gang = self._gangs[run]
-        if not gang.decided:
-            self._tell_nodes(gang.give_up(reason))
+        if self._gangs.give_up(run, reason):
             self._refuse(self._runs[run], reason)
 
     def _refuse(self, run: Run, reason: str) -> None:
         for rank in range(len(run.seats)):
             self._tell(RankRefused(at_s=0.0, run=run.id, rank=rank, reason=reason, later=True))
 
-    def _unprepare(self, node: str) -> None:
-        """Take in that what stood at its gates on a node died with its agent."""
-        for gang in self._gangs.values():
-            gang.prepared.discard(node)
-
-    def _give_up_overdue(self) -> None:
-        for run, gang in [*self._gangs.items()]:
-            if gang.decided:
-                continue
-            silent = [node for node in gang.parts if self._remotes[node].silent]
-            if silent:
-                self._give_up(run, f"{silent[0]} does not answer")
-            elif boot_s() > gang.due_s:
-                waited = ", ".join(sorted(gang.parts.keys() - gang.prepared))
-                self._give_up(run, f"it was not prepared within {GANG_S:g} s on {waited}")
+    def _give_up_hopeless(self) -> None:
+        for run, reason in self._gangs.hopeless(lambda node: bool(self._remotes[node].silent)):
+            self._give_up(run, reason)
 
     # Calls to agents.
 
@@ -555,27 +488,24 @@ class NodesPool:
             remote = self._remotes.get(node)
             if remote is None or self._closing.is_set() or not remote.hold(call):
                 return
-        take_in = partial(self._take_in, node, call, told, received_s)
-        if isinstance(told, Answer) and any(_failed(one.event) for one in told.news):
+        if isinstance(told, Answer) and told.failed:
             # Answers of other nodes do not wait for what the engine says.
-            threading.Thread(target=self._judge, args=(node, take_in), daemon=True).start()
+            judging = (node, call, told, received_s)
+            threading.Thread(target=self._judge, args=judging, daemon=True).start()
         else:
-            take_in("")
+            self._take_in(node, call, told, received_s)
 
-    def _judge(self, node: str, take_in: Callable[[str], None]) -> None:
+    def _judge(self, node: str, call: OnItsWay, told: Answer, received_s: float) -> None:
+        """Take in that ranks have failed, or that they are gone as their node is taken back."""
         taken_back = self._finder.taken_back(node)
         if taken_back:
             # Before it is told: jobs are started again at once, and not on what is going.
             self._spare_leaving(self._finder.nodes())
-        take_in(taken_back)
+            told = told.excused(taken_back)
+        self._take_in(node, call, told, received_s)
 
     def _take_in(
-        self,
-        node: str,
-        call: OnItsWay,
-        told: Answer | NoAnswerError,
-        received_s: float,
-        taken_back: str,
+        self, node: str, call: OnItsWay, told: Answer | NoAnswerError, received_s: float
     ) -> None:
         # Asked first: what is taken in is not told again, should anything fail after it.
         where = self._finder.nodes().get(node)
@@ -590,7 +520,7 @@ class NodesPool:
                 elif remote.is_other(told) and not self._displaced(remote):
                     self._missed(remote, NoAnswerError(_OTHER), at_once=True)
                 else:
-                    self._answered(remote, where, told, call.sent_s, received_s, taken_back)
+                    self._answered(remote, where, told, call.sent_s, received_s)
             except Exception as error:  # a node that is never asked again would be lost for ever
                 _log.exception("what %s has told cannot be taken in", node)
                 self._missed(remote, NoAnswerError(f"it cannot be taken in: {error}"))
@@ -605,24 +535,23 @@ class NodesPool:
         answer: Answer,
         sent_s: float,
         received_s: float,
-        taken_back: str,
     ) -> None:
         was_silent, attached = bool(remote.silent), remote.attached
         before = remote.incarnation
         new = remote.take_in(answer, sent_s, received_s)
         if remote.incarnation != before:
-            self._unprepare(remote.id)
+            self._gangs.forget_prepared(remote.id)
         if self._known.note(remote, where.rack if where else remote.rack):
             told = [one.facts.notice for one in self._remotes.values() if one.facts]
             self.notice = "; ".join(dict.fromkeys(filter(None, told)))
             self._wake()
         if was_silent:
             _log.warning("%s answers again", remote.id)
-            self._tell_anew(remote, taken_back)
+            self._tell_anew(remote)
         if answer.beyond is not None and remote.attached:
             self._note_beyond(remote, answer.beyond)
         for event in new:
-            self._happened(remote, _gone(event, taken_back))
+            self._happened(remote, event)
         if remote.attached and not attached:
             self._miss_traces(remote)
         remote.forget_released()
@@ -642,7 +571,7 @@ class NodesPool:
                 remote.silent = str(why)
             if self._resumed:
                 self._lose(remote)
-        self._give_up_overdue()
+        self._give_up_hopeless()
 
     def _displaced(self, remote: Remote) -> bool:
         """Tell whether nothing can run any more of what a node's last agent may have started."""
@@ -653,13 +582,6 @@ class NodesPool:
         return True
 
     # Leases.
-
-    def _watch_leases(self) -> None:
-        while not self._closing.wait(self._until_lapse_s()):
-            try:
-                self._look_at_leases()
-            except Exception:  # without it, ranks of a lost node would count as lost for ever
-                _log.exception("leases cannot be looked at")
 
     def _until_lapse_s(self) -> float:
         with self._lock:
@@ -672,7 +594,7 @@ class NodesPool:
             for remote in self._remotes.values() if self._resumed else ():
                 if boot_s() >= remote.lease.gone_s and not remote.fenced:
                     self._tell_gone(remote)
-            self._give_up_overdue()
+            self._give_up_hopeless()
             for node, remote in self._remotes.items():
                 if remote.overdue():
                     told = f"it has not answered within {ANSWER_S:g} s"
@@ -684,16 +606,14 @@ class NodesPool:
     def _happened(self, remote: Remote, event: AnyEvent | Prepared) -> None:
         match event:
             case Prepared(run=run, meeting=meeting):
-                if run in self._gangs:
-                    self._tell_nodes(self._gangs[run].note_prepared(remote.id, meeting))
+                self._gangs.note_prepared(run, remote.id, meeting)
             case DeviceSick(gpu=gpu, reason=reason):
                 self._ailments.report(gpu, Cause.NODE, reason)
             case DeviceHealed(gpu=gpu):
                 self._ailments.heal(gpu, Cause.NODE)
             case RankRefused(run=run, reason=reason):
                 self._tell(event)
-                if run in self._gangs:
-                    self._give_up(run, f"{remote.id}: {reason}")
+                self._give_up(run, f"{remote.id}: {reason}")
             case RankStarted() | RankReady() | RankEnded() | RankLost() | RankGone():
                 self._tell(event)
 
@@ -720,8 +640,7 @@ class NodesPool:
         for gpu in remote.devices():
             self._ailments.report(gpu.id, Cause.ANSWER, why)
         for run, rank in self._ranks(remote):
-            gang = self._gangs.get(run)
-            if not self._told.lost(run, rank) and (gang is None or gang.decided):
+            if not self._told.lost(run, rank) and not self._gangs.is_open(run):
                 self._tell(RankLost(at_s=0.0, run=run, rank=rank, reason=why))
 
     def _tell_gone(self, remote: Remote) -> None:
@@ -733,12 +652,12 @@ class NodesPool:
             self._tell(RankGone(at_s=0.0, run=run, rank=rank, reason=reason))
             remote.order(Stop(part=remote.parts[run], grace_s=0.0))
 
-    def _tell_anew(self, remote: Remote, taken_back: str) -> None:
+    def _tell_anew(self, remote: Remote) -> None:
         """Tell how ranks are that counted as lost, now that their node answers again."""
         for run, rank in [*self._ranks(remote)]:
             if self._told.lost(run, rank):
                 for event in remote.story.chapters.get(run, {}).get(rank, Chapter()).retold():
-                    self._tell(_gone(event, taken_back))
+                    self._tell(event)
 
     def _miss_traces(self, remote: Remote) -> None:
         """Tell that lost ranks are gone of which their node has no trace, nor an order to start."""
@@ -753,7 +672,7 @@ class NodesPool:
         for part in beyond:
             outside = remote.outside(part)
             name = part.run.id
-            if name in self._runs and remote.parts.get(name) is not None:
+            if name in self._runs and name in remote.parts:
                 continue
             if self._taken_up:
                 remote.order(Release(run=name))
@@ -781,18 +700,6 @@ class NodesPool:
                 self._ailments.heal(gpu.id, Cause.ANSWER)
 
 
-def _ranks_by_node(run: Run) -> dict[str, list[int]]:
-    ranks: dict[str, list[int]] = {}
-    for rank, seat in enumerate(run.seats):
-        ranks.setdefault(node_of(seat.gpu), []).append(rank)
-    return ranks
-
-
-def node_of(device: str) -> str:
-    """Return the node of a device."""
-    return device.partition("/")[0]
-
-
 def _read(answer: Future[str]) -> Answer | NoAnswerError:
     try:
         return read_message(Answer, answer.result())
@@ -800,21 +707,6 @@ def _read(answer: Future[str]) -> Answer | NoAnswerError:
         return error
     except InputError as error:
         return NoAnswerError(f"its answer cannot be understood: {error}")
-
-
-def _met(remote: Remote | None) -> bool:
-    return remote is not None and remote.facts is not None
-
-
-def _failed(event: AnyEvent | Prepared) -> bool:
-    return isinstance(event, RankEnded) and event.status != 0
-
-
-def _gone(event: Told, reason: str) -> Told | RankGone:
-    """Return that a rank is gone for a reason, where it is told to have failed; empty: it did."""
-    if reason and isinstance(event, RankEnded) and event.status != 0:
-        return RankGone(at_s=event.at_s, run=event.run, rank=event.rank, reason=reason)
-    return event
 
 
 def _joined(known: Run, part: Part) -> Run:

@@ -12,6 +12,7 @@ from typing import Final
 
 from dovetail.executor.live.clock import boot_s
 from dovetail.executor.live.events import AnyEvent, DeviceHealed, DeviceSick, RankEnded
+from dovetail.executor.live.jobs import Run
 from dovetail.executor.live.nodes.calls import ANSWER_S
 from dovetail.executor.live.nodes.fence import Mark
 from dovetail.executor.live.nodes.lease import Lease
@@ -85,8 +86,6 @@ class Remote:
     progress: dict[str, Sequence[Progress | None]] = field(default_factory=dict)
     usage: dict[str, Usage] = field(default_factory=dict)
     libraries: dict[str, str] = field(default_factory=dict)
-    allowed: dict[tuple[str, str], tuple[int, ...]] = field(default_factory=dict)
-    wondering: set[str] = field(default_factory=lambda: {""})
     _calls: list[OnItsWay] = field(default_factory=list)
     _pause_s: float = _PAUSE_S
     _paused_s: float = 0.0
@@ -169,7 +168,6 @@ class Remote:
             orders=tuple(self._orders) if known else (),
             wait_s=0.0 if hurried or self.silent else wait_s,
             watch=watch or hurried,
-            libraries=tuple(sorted(self.wondering)),
         )
         sent_s = boot_s()
         self.lease.asked(sent_s)
@@ -245,9 +243,6 @@ class Remote:
             here = usage._replace(at_s=usage.at_s + self._offset_s)
             self.usage[self.outside_device(device)] = here
         self.libraries.update(answer.libraries)
-        for one in answer.allowed:
-            self.allowed[one.library, one.model] = one.shares
-            self.wondering.discard(one.library)
 
     def _of_here(self, progress: Progress | None) -> Progress | None:
         if progress is None:
@@ -288,10 +283,6 @@ class Remote:
         """Return the controller's name of a device."""
         return f"{self.id}/{device}"
 
-    def inside(self, part: Part) -> Part:
-        """Return a part as the node names its own devices."""
-        return _renamed(part, lambda device: device.removeprefix(f"{self.id}/"))
-
     def outside(self, part: Part) -> Part:
         """Return a part as the controller names the node's devices."""
         return _renamed(part, self.outside_device)
@@ -314,6 +305,22 @@ def run_of(order: AnyOrder) -> str:
         case Release(run=run) | Pause(run=run):
             return run
     return order.part.run.id
+
+
+def node_of(device: str) -> str:
+    """Return the node of a device."""
+    return device.partition("/")[0]
+
+
+def parts_of(run: Run) -> dict[str, Part]:
+    """Return the parts of a run by node, each as the node names its own devices."""
+    ranks: dict[str, list[int]] = {}
+    for rank, seat in enumerate(run.seats):
+        ranks.setdefault(node_of(seat.gpu), []).append(rank)
+    return {
+        node: _renamed(Part(run, tuple(mine)), lambda device: device.partition("/")[2])
+        for node, mine in ranks.items()
+    }
 
 
 def _renamed(part: Part, name: Callable[[str], str]) -> Part:

@@ -32,10 +32,8 @@ from typing import Final
 from dovetail.executor.live.clock import boot_s
 from dovetail.executor.live.directories import LOCK
 from dovetail.executor.live.nodes.ray_agent import OWN_DIRECTORY, OWN_POOL
-from dovetail.executor.live.nodes.ray_finding import unreachable
-from dovetail.executor.live.nodes.ray_options import host_and_port
+from dovetail.executor.live.nodes.ray_finding import host_and_port, unreachable
 from dovetail.executor.live.nodes.slurm_commands import SlurmError, allocation
-from dovetail.executor.live.nodes.slurm_gpus import within_allocation
 from dovetail.executor.live.nodes.slurm_ray import (
     RESOURCE,
     address_towards,
@@ -43,9 +41,10 @@ from dovetail.executor.live.nodes.slurm_ray import (
     keep,
     ray_start,
 )
+from dovetail.executor.live.nvml import Nvml, NvmlError
 from dovetail.executor.live.pools.run_files import PASS_THROUGH
 from dovetail.instances._children import module_command
-from dovetail.instances.errors import DovetailError, InputError
+from dovetail.instances.errors import DovetailError, InputError, UnsupportedError
 
 STAY_S: Final = 60.0
 """Seconds for which the head stays after its service: longer than any lease.
@@ -56,6 +55,10 @@ pilots waits there for the next head.
 
 _PAUSE_S: Final = 1.0
 _MOST_PAUSE_S: Final = 30.0
+_GLOBAL: Final = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
+"""Numbers of device files, whatever a cgroup hides."""
+
+_VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 
 
 def program(name: str, files: Path) -> Sequence[str]:
@@ -178,6 +181,71 @@ def keep_node(files: Path, name: str, pool: str, scratch: str | None) -> None:
         )
 
     keep(start, lambda: True)
+
+
+# The GPUs of a node.
+
+
+def within_allocation(pool: str, environment: Mapping[str, str]) -> str:
+    """Return an agent's pool, of GPUs with those of its step only.
+
+    Parameters
+    ----------
+    pool : str
+        As ``hosting.opener`` has it; ``cpu`` needs no bounds.
+    environment : mapping of str to str
+        The step's.
+
+    Raises
+    ------
+    InputError
+        When it names a GPU that the step does not have.
+    UnsupportedError
+        When the step has no GPU, or they cannot be told apart.
+    """
+    name, _, asked = pool.partition(":")
+    if name != "gpu":
+        return pool
+    allowed = allocated(environment)
+    if not asked:
+        return f"gpu:{','.join(allowed)}"
+    wanted = [part for part in asked.split(",") if part]
+    for part in wanted:
+        if not any(uuid.startswith(part) for uuid in allowed):
+            raise InputError(f"must be a GPU of the allocation, got {part!r}", "--pool")
+    return pool
+
+
+def allocated(environment: Mapping[str, str]) -> Sequence[str]:
+    """Return the UUIDs of a step's GPUs.
+
+    Slurm names GPUs by the number of their device file (``/dev/nvidia3``), which is not always
+    the driver's order; a site may set UUIDs instead.
+
+    Raises
+    ------
+    UnsupportedError
+        When there is none.
+    """
+    visible = _listed(environment.get(_VISIBLE, ""))
+    if visible and all(part.startswith("GPU-") for part in visible):
+        return visible
+    numbers = next(filter(None, (_listed(environment.get(name, "")) for name in _GLOBAL)), ())
+    if not numbers:
+        raise UnsupportedError("the allocation has no GPU on this node (ask for one by gres)")
+    try:
+        with Nvml() as nvml:
+            by_number = {str(nvml.device_file(gpu.uuid)): gpu.uuid for gpu in nvml.gpus()}
+    except NvmlError as error:
+        raise UnsupportedError(str(error)) from None
+    missing = [number for number in numbers if number not in by_number]
+    if missing:
+        raise UnsupportedError(f"the driver does not know the allocated GPU {missing[0]}")
+    return [by_number[number] for number in numbers]
+
+
+def _listed(text: str) -> Sequence[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

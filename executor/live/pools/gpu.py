@@ -143,6 +143,11 @@ class GpuPool(LocalPool):
         pids = [pid for root in roots if root is not None for pid in _family(root.pid)]
         return self._cublas.of(pids, run.spec.owner.uid, run.spec.owner.gid) or ""
 
+    def libraries(self) -> Collection[str]:
+        """Return the versions of cuBLAS with which shares of these GPUs were measured."""
+        models = {gpu.model for node in self.cluster().nodes for gpu in node.devices}
+        return {one for model in models for one in self._splits.libraries(model, self._driver)}
+
     def allowed(self, library: str, model: str) -> Collection[int]:
         """Return the shares of a GPU model under which a version of cuBLAS computes right."""
         if not self._has_mps or not library:

@@ -50,10 +50,11 @@ _THIS_MACHINE: Final = "127.0.0.1"
 class LocalPool:
     """What every pool of local processes does alike; a kind of pool overrides the hooks.
 
-    The hooks are `cluster`, `sharing`, `usage`, `rank_environment`, `rank_bounds`, `is_ready`,
-    `before_kill`, `members` and `released`. Of these ``rank_environment``, ``rank_bounds``,
-    ``is_ready``, ``before_kill`` and ``members`` are called from threads of the runs, several at
-    a time for different runs, and may take seconds; the others from the service's thread.
+    The hooks are `cluster`, `sharing`, `libraries`, `usage`, `rank_environment`, `rank_bounds`,
+    `is_ready`, `before_kill`, `members` and `released`. Of these ``rank_environment``,
+    ``rank_bounds``, ``is_ready``, ``before_kill`` and ``members`` are called from threads of the
+    runs, several at a time for different runs, and may take seconds; the others from the service's
+    thread.
 
     Parameters
     ----------
@@ -98,6 +99,10 @@ class LocalPool:
     def library(self, run: Run) -> str:
         """Return the library on which it depends which shares compute right; empty: none."""
         return ""
+
+    def libraries(self) -> Collection[str]:
+        """Return the libraries of which it is known which shares they allow."""
+        return ()
 
     def allowed(self, library: str, model: str) -> Collection[int]:
         """Return the shares that a program with this library may have."""

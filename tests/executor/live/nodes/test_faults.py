@@ -469,7 +469,10 @@ class TestWhoMayAsk:
     def test_all_that_is_wrong_is_told_in_one_line(self, agents):
         agent = agents[0]
         assert self.ask(agent, "{").startswith("NoAnswerError: invalid JSON: ")
-        assert self.ask(agent, "[]") == "NoAnswerError: must be a mapping, got an empty list"
+        assert (
+            self.ask(agent, "[]")
+            == "NoAnswerError: must be a mapping of field names to values, got an empty list"
+        )
         version = self.asked().replace('"version":2', '"version":1')
         assert self.ask(agent, version) == "NoAnswerError: version: must be 2, got 1"
         assert "epoch" in self.ask(agent, '{"version":2,"home":"h","epoch":0,"lease_s":1}')

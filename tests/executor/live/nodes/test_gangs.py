@@ -2,73 +2,98 @@
 
 import pytest
 
-from dovetail.executor.live.nodes.gangs import Gang
+from dovetail.executor.live.nodes import gangs as two_phases
+from dovetail.executor.live.nodes.gangs import Gangs
 from dovetail.executor.live.pools.parts import Meeting, Part
 from tests.executor.live.local_runs import a_run
 
 MEETING = Meeting("10.0.0.2", 20_000)
+RUN = a_run("true", gpus=("b/0", "a/0", "c/0", "a/1"))
+PARTS = {"a": Part(RUN, (1, 3)), "b": Part(RUN, (0,)), "c": Part(RUN, (2,))}
+
+
+class Told(Gangs):
+    """Gangs that keep what nodes were told."""
+
+    def __init__(self):
+        self.orders = []
+        super().__init__(lambda node, order: self.orders.append((node, order)))
+
+    def since(self):
+        """Return what nodes were told since the last time."""
+        orders, self.orders = self.orders, []
+        return [(node, order.kind) for node, order in orders]
+
+    def prepared(self, *nodes):
+        for node in nodes:
+            self.note_prepared(RUN.id, node, MEETING)
+        return self.since()
 
 
 @pytest.fixture
-def gang():
-    run = a_run("true", gpus=("b/0", "a/0", "c/0", "a/1"))
-    parts = {"a": Part(run, (1, 3)), "b": Part(run, (0,)), "c": Part(run, (2,))}
-    return Gang(parts, due_s=60.0)
+def gangs():
+    made = Told()
+    made.begin(RUN.id, PARTS)
+    assert made.since() == [("b", "prepare")]
+    return made
 
 
-def told(orders):
-    return [(each.node, each.order.kind) for each in orders]
+ALL = ("a", "b", "c")
 
 
-def test_the_node_of_rank_0_prepares_first_and_says_where_the_gang_meets(gang):
-    assert told(gang.begin()) == [("b", "prepare")]
-    orders = gang.note_prepared("b", MEETING)
-    assert told(orders) == [("a", "prepare"), ("c", "prepare")]
-    assert {each.order.part.meeting for each in orders} == {MEETING}
+def test_the_node_of_rank_0_prepares_first_and_says_where_the_gang_meets(gangs):
+    gangs.note_prepared(RUN.id, "b", MEETING)
+    assert {order.part.meeting for _, order in gangs.orders} == {MEETING}
+    assert gangs.since() == [("a", "prepare"), ("c", "prepare")]
 
 
-def test_all_are_told_to_start_once_the_last_is_prepared(gang):
-    gang.begin()
-    gang.note_prepared("b", MEETING)
-    assert gang.note_prepared("c", MEETING) == []
-    assert told(gang.note_prepared("a", MEETING)) == [
-        ("a", "commit"),
-        ("b", "commit"),
-        ("c", "commit"),
-    ]
+def test_all_are_told_to_start_once_the_last_is_prepared(gangs):
+    gangs.prepared("b")
+    assert gangs.prepared("c") == []
+    assert gangs.prepared("a") == [(node, "commit") for node in ALL]
 
 
-def test_news_that_comes_twice_changes_nothing(gang):
-    gang.begin()
-    gang.note_prepared("b", MEETING)
-    assert gang.note_prepared("b", MEETING) == []
-    gang.note_prepared("c", MEETING)
-    assert gang.note_prepared("c", MEETING) == []
-    assert len(gang.note_prepared("a", MEETING)) == 3
-    assert gang.note_prepared("a", MEETING) == []
+def test_news_that_comes_twice_changes_nothing(gangs):
+    gangs.prepared("b")
+    assert gangs.prepared("b", "c", "c") == []
+    assert len(gangs.prepared("a")) == 3
+    assert gangs.prepared("a") == []
 
 
 @pytest.mark.parametrize("prepared", [(), ("b",), ("b", "c")])
-def test_until_then_all_can_be_given_up_and_nothing_starts_afterwards(gang, prepared):
-    gang.begin()
-    for node in prepared:
-        gang.note_prepared(node, MEETING)
-    assert told(gang.give_up("why")) == [("a", "abort"), ("b", "abort"), ("c", "abort")]
-    assert gang.note_prepared("a", MEETING) == []
-    assert gang.give_up("again") == []
+def test_until_then_all_can_be_given_up_and_nothing_starts_afterwards(gangs, prepared):
+    gangs.prepared(*prepared)
+    assert gangs.give_up(RUN.id, "why")
+    assert gangs.since() == [(node, "abort") for node in ALL]
+    assert gangs.prepared("a") == []
+    assert not gangs.give_up(RUN.id, "again")
 
 
-def test_after_that_nothing_is_given_up(gang):
-    gang.begin()
-    for node in ("b", "c", "a"):
-        gang.note_prepared(node, MEETING)
-    assert gang.give_up("too late") == []
+def test_after_that_nothing_is_given_up(gangs):
+    gangs.prepared("b", "c", "a")
+    assert not gangs.give_up(RUN.id, "too late")
+    assert gangs.since() == []
+    assert [*gangs.hopeless(lambda node: True)] == []
 
 
-def test_a_part_whose_agent_was_restarted_has_to_be_prepared_again(gang):
-    gang.begin()
-    gang.note_prepared("b", MEETING)
-    gang.note_prepared("c", MEETING)
-    gang.prepared.discard("c")
-    assert gang.note_prepared("a", MEETING) == []
-    assert len(gang.note_prepared("c", MEETING)) == 3
+def test_a_part_whose_agent_was_restarted_has_to_be_prepared_again(gangs):
+    gangs.prepared("b", "c")
+    gangs.forget_prepared("c")
+    assert gangs.prepared("a") == []
+    assert len(gangs.prepared("c")) == 3
+
+
+def test_one_that_was_told_to_start_by_an_earlier_controller_goes_on():
+    gangs = Told()
+    gangs.go_on(RUN.id, PARTS)
+    assert gangs.since() == [(node, "commit") for node in ALL]
+
+
+def test_one_whose_node_is_silent_or_slow_is_hopeless(gangs, monkeypatch):
+    assert [*gangs.hopeless(lambda node: False)] == []
+    assert [*gangs.hopeless(lambda node: node == "c")] == [(RUN.id, "c does not answer")]
+    gangs.prepared("b")
+    late_s = two_phases.boot_s() + 46.0
+    monkeypatch.setattr(two_phases, "boot_s", lambda: late_s)
+    told = "it was not prepared within 45 s on a, c"
+    assert [*gangs.hopeless(lambda node: False)] == [(RUN.id, told)]

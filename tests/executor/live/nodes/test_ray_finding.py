@@ -8,8 +8,7 @@ import pytest
 from dovetail.executor.live.nodes.calls import NoAnswerError
 from dovetail.executor.live.nodes.ray_agent import KILLS, agents_directory, warnings
 from dovetail.executor.live.nodes.ray_driver import wanted_nodes
-from dovetail.executor.live.nodes.ray_finding import RayFinder
-from dovetail.executor.live.nodes.ray_options import RayPlan, ray_plan
+from dovetail.executor.live.nodes.ray_finding import RayFinder, RayPlan, ray_plan
 from dovetail.instances.errors import InputError, UnsupportedError
 
 

@@ -6,7 +6,7 @@ from dovetail.executor.live.events import RankEnded, RankGone, RankStarted
 from dovetail.executor.live.nodes.fence import Fence, FencedError, Mark, raise_epoch
 from dovetail.executor.live.nodes.lease import Lease
 from dovetail.executor.live.nodes.messages import Answer, Facts, Launch, News, Release, Stop
-from dovetail.executor.live.nodes.remote import Remote
+from dovetail.executor.live.nodes.remote import Remote, parts_of
 from dovetail.executor.live.pools.parts import Part
 from dovetail.executor.live.pools.pool import Progress
 from dovetail.instances.instance import Cluster, Gpu, Node
@@ -93,10 +93,10 @@ def test_a_run_that_is_released_before_it_is_over_is_known_until_it_is(node):
 
 def test_devices_have_the_node_s_name_outside_and_their_own_inside(node):
     assert [gpu.id for gpu in node.devices()] == ["n1/0"]
-    part = Part(a_run("true", gpus=("n1/0", "n2/0")), (0,))
-    inside = node.inside(part)
+    run = a_run("true", gpus=("n1/0", "n2/0"))
+    inside = parts_of(run)["n1"]
     assert [seat.gpu for seat in inside.run.seats] == ["0", "n2/0"]
-    assert node.outside(inside) == part
+    assert node.outside(inside) == Part(run, (0,))
 
 
 def test_times_are_the_controller_s(node):

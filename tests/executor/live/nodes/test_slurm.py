@@ -11,8 +11,7 @@ import psutil
 import pytest
 
 from dovetail.executor.live.journal import read_events
-from dovetail.executor.live.nodes.ray_finding import RayFinder
-from dovetail.executor.live.nodes.ray_options import RayPlan
+from dovetail.executor.live.nodes.ray_finding import RayFinder, RayPlan
 from dovetail.executor.live.nodes.slurm_ray import environment, ray_start
 from dovetail.instances.errors import UnsupportedError
 from tests.executor.live.waiting import LIMIT_S, wait_until
@@ -31,9 +30,9 @@ WAIT = "while [ ! -e go ]; do sleep 0.1; done"
 def test_the_twelve_jobs_of_the_tutorial_run_once_each_as_gangs_over_nodes(bench):
     with bench.serving(PILOT, "--watch", WATCH):
         with bench.client() as client:
-            devices = {device.id for device in client.service().devices}
+            everywhere = {f"{node}/cpu-0" for node in NODES}
+            wait_until(lambda: {one.id for one in client.service().devices} == everywhere)
             names = client.submit(tutorial_jobs(bench.home))
-        assert devices == {f"{node}/cpu-0" for node in NODES}
         bench.wait_for(names, "finished")
     came = came_of(bench.home, bench.home)
     assert (len(names), came.starts) == (12, came.expected)

@@ -10,9 +10,8 @@ import pytest
 
 from dovetail.executor.live.nodes.ray_finding import unreachable
 from dovetail.executor.live.nodes.slurm_commands import SlurmError, seconds, slurm
-from dovetail.executor.live.nodes.slurm_gpus import within_allocation
 from dovetail.executor.live.nodes.slurm_options import Asked, asked_for
-from dovetail.executor.live.nodes.slurm_programs import own_directory
+from dovetail.executor.live.nodes.slurm_programs import own_directory, within_allocation
 from dovetail.executor.live.nodes.slurm_ray import address_towards, make_secrets
 from dovetail.instances.errors import InputError, UnsupportedError
 from tests.executor.live.injected_nvml import injected
