@@ -28,7 +28,7 @@ from dovetail.executor.live.nodes.calls import (
     one_line,
     said_by,
 )
-from dovetail.executor.live.nodes.finding import Sighted
+from dovetail.executor.live.nodes.ray_finding import Sighted
 
 
 def _name(directory: Path) -> str:
@@ -62,7 +62,7 @@ def _serve(pipe: Connection, agents: Mapping[str, Agent]) -> None:
 
 @dataclass
 class SocketNodes:
-    """Nodes whose agents answer at sockets of this machine (a ``NodeFinder``).
+    """Nodes whose agents answer at sockets of this machine (in place of a ``RayFinder``).
 
     Attributes
     ----------

@@ -12,7 +12,7 @@ import pwd
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -328,21 +328,22 @@ class Agent:
         if not newest:
             # All of it comes with the answer to the newer request, or its order would be lost.
             return self._nothing()
-        watched = self._watched(asked, pool)
+        new = {getattr(one.event, "run", None) for one in self._outbox.news}
+        watched = [run for run in pool.kept() if asked.watch or run.id in new]
         # With what is kept comes all that is known of it: of the rest there is no trace.
         news = self._outbox.news[: MOST_NEWS if beyond is None else None]
-        return Answer(
-            incarnation=self.incarnation,
-            clock_s=boot_s(),
-            until_s=self._lease.deadline_s,
-            done=self._done,
-            news=tuple(news),
-            beyond=beyond,
-            facts=None if asked.incarnation == self.incarnation else facts_of(self._id, pool),
-            progress={run.id: tuple(pool.progress(run.id)) for run in watched},
-            usage=pool.usage() if asked.watch else {},
-            libraries=self._libraries(watched, pool) if asked.watch else {},
-        )
+        told = {
+            "done": self._done,
+            "news": tuple(news),
+            "beyond": beyond,
+            "facts": None if asked.incarnation == self.incarnation else facts_of(self._id, pool),
+            "progress": {run.id: tuple(pool.progress(run.id)) for run in watched},
+        }
+        if asked.watch:
+            alive = (run for run in watched if self._story.has_trace(run.id))
+            libraries = {run.id: found for run in alive if (found := pool.library(run))}
+            told |= {"usage": pool.usage(), "libraries": libraries}
+        return self._nothing().model_copy(update=told)
 
     def _nothing(self) -> Answer:
         return Answer(
@@ -351,15 +352,6 @@ class Agent:
             until_s=self._lease.deadline_s,
             done=0,
         )
-
-    def _watched(self, asked: Exchange, pool: LocalPool) -> list[Run]:
-        """Return the runs whose progress is told: all, or those that there is news of."""
-        new = {getattr(one.event, "run", None) for one in self._outbox.news}
-        return [run for run in pool.kept() if asked.watch or run.id in new]
-
-    def _libraries(self, runs: Sequence[Run], pool: LocalPool) -> dict[str, str]:
-        alive = (run for run in runs if self._story.has_trace(run.id))
-        return {run.id: found for run in alive if (found := pool.library(run))}
 
 
 @contextmanager

@@ -32,7 +32,6 @@ from dovetail.executor.live.jobs import Run
 from dovetail.executor.live.nodes.bell import Bell
 from dovetail.executor.live.nodes.calls import ANSWER_S, FencedOutError, NoAnswerError
 from dovetail.executor.live.nodes.fence import raise_epoch
-from dovetail.executor.live.nodes.finding import NodeFinder, Sighted
 from dovetail.executor.live.nodes.gangs import Gangs
 from dovetail.executor.live.nodes.known_nodes import KnownNodes, merged
 from dovetail.executor.live.nodes.lease import LEASE_S, Granted, Lease, require_length
@@ -47,7 +46,8 @@ from dovetail.executor.live.nodes.messages import (
     Stop,
     read_message,
 )
-from dovetail.executor.live.nodes.remote import OnItsWay, Remote, node_of, parts_of
+from dovetail.executor.live.nodes.ray_finding import RayFinder, Sighted
+from dovetail.executor.live.nodes.remote import OnItsWay, Remote, joined, node_of, parts_of
 from dovetail.executor.live.nodes.story import Chapter, RankEvent, Story
 from dovetail.executor.live.pools.ailments import Ailments, Cause
 from dovetail.executor.live.pools.parts import Part, Prepared
@@ -95,7 +95,7 @@ class NodesPool:
     ----------
     directory : path
         The service's state directory.
-    finder : NodeFinder
+    finder : RayFinder
         Finds the nodes; started and closed by this pool.
     lease_s : float
         Seconds that a node's jobs run on when the node is cut off, at least ``lease.LEAST_S``.
@@ -116,7 +116,7 @@ class NodesPool:
     def __init__(
         self,
         directory: Path,
-        finder: NodeFinder,
+        finder: RayFinder,
         lease_s: float = LEASE_S,
         find_s: float = FIND_S,
         sample_s: float = SAMPLE_S,
@@ -169,11 +169,9 @@ class NodesPool:
         self._spare_leaving(named)
         with self._lock:
             busy = {node for node, remote in self._remotes.items() if remote.parts}
+            for node in self._remotes.keys() - named.keys():
+                self._forget_if_gone(self._remotes[node])
         self._finder.weigh(self._lacking, busy)
-        with self._lock:
-            unnamed = self._remotes.keys() - named.keys()
-        for node in unnamed:
-            self._forget_if_gone(node)
 
     def _meet(self, node: str) -> None:
         with self._lock:
@@ -186,17 +184,14 @@ class NodesPool:
             self._remotes[node] = remote
             self._ask(node)
 
-    def _forget_if_gone(self, node: str) -> None:
+    def _forget_if_gone(self, remote: Remote) -> None:
         """Forget a node that nobody names, unless something may still run there."""
-        with self._lock:
-            remote = self._remotes[node]
-            gone = remote.silent and boot_s() > remote.lease.heard_s + FORGET_S
-            others = any(one.facts for one in self._remotes.values() if one is not remote)
-            if not gone or remote.parts or not others:
-                return
-            del self._remotes[node]
-            self._known.forget(node)
-        self._wake()
+        gone = remote.silent and boot_s() > remote.lease.heard_s + FORGET_S
+        others = any(one.facts for one in self._remotes.values() if one is not remote)
+        if gone and others and not remote.parts:
+            del self._remotes[remote.id]
+            self._known.forget(remote.id)
+            self._wake()
 
     def _spare_leaving(self, named: Mapping[str, Sighted]) -> None:
         """Let no jobs be started on nodes that leave."""
@@ -486,27 +481,24 @@ class NodesPool:
         told = _read(answer)
         with self._lock:
             remote = self._remotes.get(node)
-            if remote is None or self._closing.is_set() or not remote.hold(call):
+            if remote is None or self._closing.is_set() or not remote.hold(call, received_s):
                 return
         if isinstance(told, Answer) and told.failed:
             # Answers of other nodes do not wait for what the engine says.
-            judging = (node, call, told, received_s)
-            threading.Thread(target=self._judge, args=judging, daemon=True).start()
+            threading.Thread(target=self._judge, args=(node, call, told), daemon=True).start()
         else:
-            self._take_in(node, call, told, received_s)
+            self._take_in(node, call, told)
 
-    def _judge(self, node: str, call: OnItsWay, told: Answer, received_s: float) -> None:
+    def _judge(self, node: str, call: OnItsWay, told: Answer) -> None:
         """Take in that ranks have failed, or that they are gone as their node is taken back."""
         taken_back = self._finder.taken_back(node)
         if taken_back:
             # Before it is told: jobs are started again at once, and not on what is going.
             self._spare_leaving(self._finder.nodes())
             told = told.excused(taken_back)
-        self._take_in(node, call, told, received_s)
+        self._take_in(node, call, told)
 
-    def _take_in(
-        self, node: str, call: OnItsWay, told: Answer | NoAnswerError, received_s: float
-    ) -> None:
+    def _take_in(self, node: str, call: OnItsWay, told: Answer | NoAnswerError) -> None:
         # Asked first: what is taken in is not told again, should anything fail after it.
         where = self._finder.nodes().get(node)
         with self._lock:
@@ -520,7 +512,7 @@ class NodesPool:
                 elif remote.is_other(told) and not self._displaced(remote):
                     self._missed(remote, NoAnswerError(_OTHER), at_once=True)
                 else:
-                    self._answered(remote, where, told, call.sent_s, received_s)
+                    self._answered(remote, where, told, call)
             except Exception as error:  # a node that is never asked again would be lost for ever
                 _log.exception("what %s has told cannot be taken in", node)
                 self._missed(remote, NoAnswerError(f"it cannot be taken in: {error}"))
@@ -529,16 +521,11 @@ class NodesPool:
         self._ring_all()
 
     def _answered(
-        self,
-        remote: Remote,
-        where: Sighted | None,
-        answer: Answer,
-        sent_s: float,
-        received_s: float,
+        self, remote: Remote, where: Sighted | None, answer: Answer, call: OnItsWay
     ) -> None:
         was_silent, attached = bool(remote.silent), remote.attached
         before = remote.incarnation
-        new = remote.take_in(answer, sent_s, received_s)
+        new = remote.take_in(answer, call.sent_s, call.received_s)
         if remote.incarnation != before:
             self._gangs.forget_prepared(remote.id)
         if self._known.note(remote, where.rack if where else remote.rack):
@@ -678,7 +665,7 @@ class NodesPool:
                 remote.order(Release(run=name))
                 continue
             known = self._beyond.get(name)
-            self._beyond[name] = outside.run if known is None else _joined(known, outside)
+            self._beyond[name] = outside.run if known is None else joined(known, outside)
             self._runs[name] = self._beyond[name]
             remote.parts[name] = part
 
@@ -707,11 +694,3 @@ def _read(answer: Future[str]) -> Answer | NoAnswerError:
         return error
     except InputError as error:
         return NoAnswerError(f"its answer cannot be understood: {error}")
-
-
-def _joined(known: Run, part: Part) -> Run:
-    """Return a run with the devices of one more part as the controller names them."""
-    seats = list(known.seats)
-    for rank in part.ranks:
-        seats[rank] = part.run.seats[rank]
-    return known.model_copy(update={"seats": tuple(seats)})

@@ -28,9 +28,8 @@ from typing import Any, Final, NamedTuple
 
 from dovetail.executor.live.clock import boot_s
 from dovetail.executor.live.nodes.calls import Call, Said
-from dovetail.executor.live.nodes.finding import Sighted
 from dovetail.executor.live.nodes.ray_agent import AgentPlan, RayAgent, Status
-from dovetail.executor.live.nodes.ray_finding import RayPlan, Sighting
+from dovetail.executor.live.nodes.ray_finding import RayPlan, Sighted, Sighting
 from dovetail.instances._version import VERSION
 
 NAMESPACE: Final = "dovetail"

@@ -20,7 +20,6 @@ from typing import Final, NamedTuple
 from pydantic import StrictBool
 
 from dovetail.executor.live.nodes.calls import Caller, Method, no_answer
-from dovetail.executor.live.nodes.finding import Sighted
 from dovetail.executor.live.nodes.lease import LEASE_S, LEAST_S
 from dovetail.executor.live.pools.opening import opener
 from dovetail.instances._children import module_command
@@ -40,6 +39,24 @@ _FLAG: Final = "--pool"
 _OPTIONS: Final = ("label", "resource", "directory", "lease", "open", "pool")
 
 _log = logging.getLogger(__name__)
+
+
+class Sighted(NamedTuple):
+    """What an engine says of a node.
+
+    Attributes
+    ----------
+    rack : str or None
+        Where the node stands.
+    pilot : str or None
+        The job of Slurm that lends it.
+    leaving : str
+        Why no new jobs are to be started there; empty: they are.
+    """
+
+    rack: str | None = None
+    pilot: str | None = None
+    leaving: str = ""
 
 
 class RayPlan(Record):
@@ -168,7 +185,10 @@ def unreachable(address: str) -> str:
 
 
 class RayFinder:
-    """Finds nodes on a Ray cluster (a ``NodeFinder``).
+    """Finds nodes on a Ray cluster, has agents run there, and carries calls to them.
+
+    Methods but ``start`` and ``taken_back`` return at once, and are called from several threads. A
+    node keeps its id for as long as it keeps its agent's directory.
 
     Parameters
     ----------
@@ -232,11 +252,14 @@ class RayFinder:
         return any((self._directory / "known").glob("*.json"))
 
     def nodes(self) -> Mapping[str, Sighted]:
-        """Return the nodes that Ray has told of."""
+        """Return the nodes that are known now, by id."""
         return self._known
 
     def call(self, node: str, method: Method, text: str) -> Future[str]:
-        """Have the agent of a node answer a call."""
+        """Have the agent of a node answer a call (``calls.said_by``); it may take for ever.
+
+        What it answers is told by a thread that waits for nothing, or ``NoAnswerError``.
+        """
         caller = self._caller
         return caller.call(node, method, text) if caller else no_answer(self._why_none())
 
@@ -244,14 +267,23 @@ class RayFinder:
         return f"Ray at {self._plan.address}: {self._trouble or 'its driver is being started'}"
 
     def weigh(self, lacking: int, busy: Collection[str]) -> None:
-        """Do nothing: who keeps the cluster decides how large it is."""
+        """Take in how many devices waiting jobs lack, and the nodes that keep runs.
+
+        Who keeps the cluster decides how large it is.
+        """
 
     def awaited(self) -> Sequence[str]:
-        """Return nothing: nodes that may join are known to Ray alone."""
+        """Return what has no nodes yet, though it is to have some, each in a few words.
+
+        Nodes that may join are known to Ray alone.
+        """
         return ()
 
     def taken_back(self, node: str) -> str:
-        """Return nothing: nobody takes nodes back."""
+        """Return why a rank of a node, which failed just now, may have been ended with its node.
+
+        Empty: it was not, as nobody takes nodes back. It may take seconds.
+        """
         return ""
 
     def close(self) -> None:

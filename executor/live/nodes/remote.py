@@ -44,6 +44,7 @@ class OnItsWay:
 
     sent_s: float
     due_s: float
+    received_s: float = 0.0
 
 
 @dataclass
@@ -174,7 +175,7 @@ class Remote:
         self._calls.append(OnItsWay(sent_s, sent_s + asked.wait_s + ANSWER_S))
         return self._calls[-1], asked
 
-    def hold(self, call: OnItsWay) -> bool:
+    def hold(self, call: OnItsWay, received_s: float) -> bool:
         """Take in that an answer has come, and return whether it is to be listened to.
 
         What was given up is not; nor is anything while an earlier answer is being judged.
@@ -182,7 +183,7 @@ class Remote:
         if call not in self._calls or any(math.isinf(one.due_s) for one in self._calls):
             self.drop(call)
             return False
-        call.due_s = math.inf
+        call.due_s, call.received_s = math.inf, received_s
         return True
 
     def drop(self, call: OnItsWay) -> None:
@@ -321,6 +322,14 @@ def parts_of(run: Run) -> dict[str, Part]:
         node: _renamed(Part(run, tuple(mine)), lambda device: device.partition("/")[2])
         for node, mine in ranks.items()
     }
+
+
+def joined(known: Run, part: Part) -> Run:
+    """Return a run with the devices of one more part as the controller names them."""
+    seats = list(known.seats)
+    for rank in part.ranks:
+        seats[rank] = part.run.seats[rank]
+    return known.model_copy(update={"seats": tuple(seats)})
 
 
 def _renamed(part: Part, name: Callable[[str], str]) -> Part:

@@ -27,8 +27,7 @@ from typing import Final
 
 from dovetail.executor.live.clock import boot_s
 from dovetail.executor.live.nodes.calls import Method, no_answer
-from dovetail.executor.live.nodes.finding import Sighted
-from dovetail.executor.live.nodes.ray_finding import RayFinder, RayPlan, host_and_port
+from dovetail.executor.live.nodes.ray_finding import RayFinder, RayPlan, Sighted, host_and_port
 from dovetail.executor.live.nodes.slurm_commands import (
     Allocation,
     SlurmError,
