@@ -14,7 +14,7 @@ from dovetail.executor.live.mps.manager import MpsManager
 from dovetail.executor.live.nvml import Gpu, Nvml
 from dovetail.executor.live.pools.gpu import GpuPool, device_id
 from dovetail.executor.live.pools.submissions import Submissions
-from dovetail.executor.live.split_measuring import (
+from dovetail.executor.measuring.split_measuring import (
     CANDIDATES,
     EVERY_SHARE,
     Probe,

@@ -244,7 +244,6 @@ class GpuPool(LocalPool):
     def _read(self, name: str, gpu: Gpu) -> Usage:
         readings = self._nvml.read(gpu.uuid)
         told = self._dcgm.metrics(gpu.uuid) if self._dcgm and gpu.uuid in self._without_gpm else {}
-        clock = self._nvml.clock(gpu.uuid)
         memory, others = self._processes(name, gpu)
         return Usage(
             at_s=boot_s(),
@@ -253,9 +252,9 @@ class GpuPool(LocalPool):
             metrics={**readings.metrics, **told},
             source=DCGM if told else readings.source,
             memory_by_run=memory,
-            clock_mhz=clock.sm_mhz,
-            temperature_c=clock.temperature_c,
-            throttled=clock.throttled,
+            clock_mhz=readings.clock_mhz,
+            temperature_c=readings.temperature_c,
+            throttled=readings.throttled,
             others=others,
             driver=self._driver,
         )

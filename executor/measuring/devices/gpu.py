@@ -19,7 +19,7 @@ from dovetail.executor.live.mps.manager import MpsManager
 from dovetail.executor.live.nvml import Gpu, Nvml
 from dovetail.executor.live.pools.gpu import GpuPool, device_id
 from dovetail.executor.live.pools.submissions import Submissions
-from dovetail.executor.live.split_measuring import Probe, count_sms
+from dovetail.executor.measuring.split_measuring import Probe, count_sms
 from dovetail.executor.live.splits import WHOLE, SplitKey, Splits
 from dovetail.executor.measuring.campaign import Mode
 from dovetail.executor.measuring.devices.device import Device, DeviceLostError

@@ -28,7 +28,7 @@ from dovetail.executor.measuring.records import Seat  # noqa: E402
 from dovetail.instances.errors import DovetailError, UnsupportedError  # noqa: E402
 from tests.executor.live.gpu_machine import HASTY, gpu_machine, half_is_right  # noqa: E402
 from tests.executor.live.injected_nvml import injected  # noqa: E402
-from tests.executor.live.made_up_libcuda import made_up_libcuda  # noqa: E402
+from tests.executor.live.libcuda import standin_libcuda  # noqa: E402
 
 from .programs import a_campaign, sitting  # noqa: E402
 
@@ -187,10 +187,10 @@ def test_where_mps_serves_nobody_the_rest_goes_on(machine, campaign_on):
 
 @pytest.mark.parametrize(
     ("name", "told"),
-    [("NO_MPS", "did not reach MPS"), ("FAIL", "cuInit failed with CUDA error 100")],
+    [("STANDIN_NO_MPS", "did not reach MPS"), ("STANDIN_FAIL", "cuInit failed with CUDA error 100")],
 )
 def test_the_trial_of_mps_asks_cuda(machine, tmp_path, monkeypatch, name, told):
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(made_up_libcuda(tmp_path)))
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(standin_libcuda(tmp_path)))
     for _ in range(2):
         device = opened(machine, trial=None)
         with closing(device):
