@@ -10,7 +10,7 @@ import ctypes
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Self, TypeVar
@@ -45,7 +45,9 @@ GPM_METRICS: Final[Mapping[str, tuple[int, float]]] = MappingProxyType(
         "nvlink_tx_bytes_s": (61, float(MIB)),
     }
 )
-"""Metric -> id in GPM (all known to the 580 header, up to 209), and the factor from GPM's per cent and MiB/s to fractions and bytes/s."""
+"""Metric -> id in GPM, and the factor from its per cent and MiB/s to fractions and bytes/s.
+
+All ids are known to the 580 header, whose last one is 209."""
 
 THROTTLES: Final[Mapping[int, str]] = MappingProxyType(
     {

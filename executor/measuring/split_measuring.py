@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Generator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -105,7 +106,7 @@ def _answers(
                 cap = None if following == WHOLE else following
                 running.append(way.submit(command, Seat(gpu=probe.gpu, share=cap)))
             first = running[0]
-            if not way.wait(lambda first=first: bool(first.over), time.monotonic() + within_s):
+            if not way.wait(partial(getattr, first, "over"), time.monotonic() + within_s):
                 raise GateError(f"{command[0]} did not end within {within_s:.0f} s")
             yield share, _answer(way, first, command[0])
             way.end([running.pop(0)], 0.0)

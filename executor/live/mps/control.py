@@ -14,6 +14,7 @@ import re
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -54,12 +55,54 @@ _REFUSALS: Final[tuple[tuple[re.Pattern[str], type[MpsError]], ...]] = (
 _SERVER_EXIT: Final = re.compile(r"Server \d+ exited with status \d+")
 
 
-class ServerStatus(StrEnum):
-    """What ``get_server_status`` answers."""
+class HealthState(StrEnum):
+    """What MPS on a GPU is doing."""
 
-    INITIALIZING = "INITIALIZING"
-    ACTIVE = "ACTIVE"
-    FAULT = "FAULT"
+    DOWN = "down"
+    """No daemon of ours answers."""
+    IDLE = "idle"
+    """A daemon runs and has no server; the first client brings one."""
+    ACTIVE = "active"
+    """Every server serves."""
+    UNTOLD = "untold"
+    """A server runs; the installed control program cannot tell its state (before 555)."""
+    STARTING = "starting"
+    """A server is initialising."""
+    FAULT = "fault"
+    """A client's fault has stopped a server; newcomers are refused."""
+    UNKNOWN = "unknown"
+    """The daemon does not answer in time, is gone from under its clients, or talks nonsense."""
+
+
+_WORST_LAST: Final = tuple(HealthState)
+_STATUS: Final = {
+    "ACTIVE": HealthState.ACTIVE,
+    "INITIALIZING": HealthState.STARTING,
+    "FAULT": HealthState.FAULT,
+}
+"""What ``get_server_status`` answers."""
+
+
+class Health(NamedTuple):
+    """MPS on one GPU.
+
+    Attributes
+    ----------
+    state : HealthState
+        The worst of its servers'.
+    uid : int or None
+        The user it serves; None where it is down.
+    servers, clients : tuple of int
+        Their pids.
+    why : str
+        In words, where there is something to say.
+    """
+
+    state: HealthState
+    uid: int | None = None
+    servers: tuple[int, ...] = ()
+    clients: tuple[int, ...] = ()
+    why: str = ""
 
 
 class Spoken(NamedTuple):
@@ -143,23 +186,41 @@ class Control:
         """Return the pids of the clients of all its servers."""
         return tuple(client for server in self.servers() for client in self.clients(server))
 
-    def status(self, server: int) -> ServerStatus | None:
-        """Return how a server is; None where the program cannot tell (before 555).
+    def status(self, server: int) -> HealthState:
+        """Return how a server is.
 
         Raises
         ------
         NoServerError
             The server has gone.
         """
+        command = f"get_server_status {server}"
         try:
-            answer = self.ask(f"get_server_status {server}")
+            answer = self.ask(command)
         except UnknownCommandError:
-            return None
+            return HealthState.UNTOLD
         words = {word.strip(":.,") for word in " ".join(answer).split()}
-        found = [status for status in ServerStatus if status in words]
+        found = [state for word, state in _STATUS.items() if word in words]
         if len(found) != 1:
-            raise self._not_understood(f"get_server_status {server}", answer)
+            raise self._not_understood(command, answer)
         return found[0]
+
+    def health(self) -> Health:
+        """Return how the daemon and its servers are; what cannot be known is a state of its own."""
+        try:
+            servers = self.servers()
+            clients = tuple(client for server in servers for client in self.clients(server))
+            states = []
+            for server in servers:
+                with suppress(NoServerError):
+                    states.append(self.status(server))
+        except NoDaemonError as error:
+            return Health(HealthState.DOWN, why=str(error))
+        except MpsError as error:
+            return Health(HealthState.UNKNOWN, self.uid, why=str(error))
+        if not states:
+            return Health(HealthState.IDLE, self.uid, why=self.last_server_exit())
+        return Health(max(states, key=_WORST_LAST.index), self.uid, servers, clients)
 
     def terminate_client(self, server: int, client: int, within_s: float) -> bool:
         """End all GPU work of a client, and say whether that was done.
@@ -171,13 +232,6 @@ class Control:
         except NoServerError:
             return True
         return answer[-1:] == ("0",) or client not in self.clients(server)
-
-    def shutdown_server(self, server: int, within_s: float) -> None:
-        """End a server at once, its clients with it."""
-        try:
-            self.ask(f"shutdown_server {server} -f", within_s)
-        except NoServerError:
-            return
 
     def quit(self, within_s: float) -> None:
         """End the daemon, its servers by force if they still run after ``within_s`` seconds.

@@ -7,8 +7,9 @@ A program of its own that needs PyTorch only: it runs under whatever Python and 
 It prints one line of JSON: the SMs that this client sees, whether it is a client of MPS at all,
 the version of cuBLAS, and of every product how far its worst element is off, as a part of what
 rounding may cause. ``count`` prints the first two only, and needs no PyTorch. ``cpu`` tries the
-program itself without a GPU, ``small`` with small products. ``wait`` draws the factors and computes the references, which needs no GPU, and goes on once no
-other such program is on a GPU of this machine: so one gets ready while another has it.
+program itself without a GPU, ``small`` with small products. ``wait`` draws the factors and
+computes the references, which needs no GPU, and goes on once no other such program is on a GPU of
+this machine: so one gets ready while another has it.
 
 Factors lie in [0.5, 1.5), so that an element that was not written (the output is filled with NaN
 before) or not summed to the end is off by far more than rounding: four units in the last place

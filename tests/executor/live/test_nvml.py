@@ -145,7 +145,10 @@ def test_every_error_at_the_beginning_is_one_line(library, name):
 
 
 def test_a_symbol_that_is_missing_is_a_reading_that_is_missing(library):
-    for name in ("nvmlDeviceGetMPSComputeRunningProcesses_v3", "nvmlDeviceGetTotalEnergyConsumption"):
+    for name in (
+        "nvmlDeviceGetMPSComputeRunningProcesses_v3",
+        "nvmlDeviceGetTotalEnergyConsumption",
+    ):
         delattr(library, name)
     with nvml.Nvml() as session:
         assert session.read(FIRST).energy_j is None

@@ -19,7 +19,7 @@ from dovetail.executor.live.mps.control import (
     LONGEST_DIRECTORY,
     PIPE_DIRECTORY,
     Control,
-    ServerStatus,
+    HealthState,
 )
 from dovetail.executor.live.mps.errors import (
     MpsError,
@@ -139,7 +139,6 @@ class TestNoSuchServer:
         control.start()
         assert control.clients(123) == ()
         assert control.terminate_client(123, 456, 5)
-        control.shutdown_server(123, 5)
         with pytest.raises(NoServerError, match="Server 123 not found"):
             control.ask("get_client_list 123")
 
@@ -211,7 +210,7 @@ class TestServersOfStandin:
         assert client.learns() == "attached"
         (server,) = control.servers()
         told = control.status(server)
-        assert told == (None if "535" in program else ServerStatus.ACTIVE)
+        assert told == (HealthState.UNTOLD if "535" in program else HealthState.ACTIVE)
         wait_until(control.server_processes)
         assert [process.pid for process in control.server_processes()] == [server]
 
