@@ -179,10 +179,11 @@ class MpsManager:
     def close(self) -> None:
         """End the daemons that nobody can be a client of; the others run on."""
         for daemon in every_mps():
-            if daemon.program != PROGRAM or daemon.directory is None or daemon.devices is None:
+            place = Path(daemon.directory or "/")
+            if daemon.program != PROGRAM or place.parent != self.directory or not daemon.devices:
                 continue
             control = self._control(daemon.devices, daemon.uid)
-            if control.directory == Path(daemon.directory) and not self._in_use(control):
+            if control.directory == place and not self._in_use(control):
                 control.quit(self._patience.quit_s)
 
     @staticmethod
