@@ -11,6 +11,7 @@ pynvml = pytest.importorskip("pynvml", reason="needs the extra live")
 
 from dovetail.cli import main  # noqa: E402
 from dovetail.executor.live.nvml import Nvml, NvmlError  # noqa: E402
+from dovetail.executor.live.splits import read_splits  # noqa: E402
 from tests.executor.live.injected_nvml import injected  # noqa: E402
 from tests.executor.live.libcuda import standin_libcuda  # noqa: E402
 from tests.executor.live.mps import standin  # noqa: E402
@@ -42,7 +43,7 @@ def test_splits_cannot_be_measured_without_a_gpu(tmp_path, capsys):
     assert main(["doctor", "--splits", "--directory", str(tmp_path)]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
-    assert not (tmp_path / "splits.json").exists()
+    assert read_splits(tmp_path).evidence == ()
 
 
 @pytest.mark.parametrize(
@@ -90,8 +91,8 @@ def test_what_was_measured_before_something_failed_is_kept(tmp_path, capsys, mon
         arguments = ["--python", str(python), "--shares", "50,40", "--directory", str(tmp_path)]
         assert main(["doctor", "--splits", *arguments]) == 2
     assert "50 % is 66 SMs and computes right in all of 1 products" in capsys.readouterr().err
-    (kept,) = json.loads((tmp_path / "splits.json").read_text())["evidence"]
-    assert (kept["gpu_model"], kept["share"]) == ("Injected H200", 50)
+    (kept,) = read_splits(tmp_path).evidence
+    assert (kept.gpu_model, kept.share) == ("Injected H200", 50)
 
 
 def measured_shares(tmp_path, *options):
@@ -111,7 +112,7 @@ def measured_shares(tmp_path, *options):
         library.uuids = {k: f"GPU-0000000{k}-0000-4000-8000-00000000000{k}" for k in range(2)}
         asked = ["--shares", "50,10", "--python", str(python), "--directory", str(tmp_path)]
         assert main(["doctor", "--splits", *asked, *options]) == 0
-    return [one["share"] for one in json.loads((tmp_path / "splits.json").read_text())["evidence"]]
+    return [one.share for one in read_splits(tmp_path).evidence]
 
 
 @NEEDS_MPS
