@@ -13,7 +13,7 @@ import pwd
 import re
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -52,7 +52,6 @@ _REFUSALS: Final[tuple[tuple[re.Pattern[str], type[MpsError]], ...]] = (
     (re.compile(r"Server \d+ not found"), NoServerError),
     (re.compile(r"Not enough privilege|Insufficient privileges"), MpsRefusedError),
 )
-_SERVER_EXIT: Final = re.compile(r"Server \d+ exited with status \d+")
 
 
 class HealthState(StrEnum):
@@ -219,7 +218,7 @@ class Control:
         except MpsError as error:
             return Health(HealthState.UNKNOWN, self.uid, why=str(error))
         if not states:
-            return Health(HealthState.IDLE, self.uid, why=self.last_server_exit())
+            return Health(HealthState.IDLE, self.uid)
         return Health(max(states, key=_WORST_LAST.index), self.uid, servers, clients)
 
     def terminate_client(self, server: int, client: int, within_s: float) -> bool:
@@ -273,6 +272,8 @@ class Control:
     def say(self, options: Sequence[str], command: str, within_s: float) -> Spoken:
         """Run the control program once, and return what came of it, whatever that is."""
         begun, status, out, err = time.monotonic(), None, "", ""
+        kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
+        place = str(self.directory)
         try:
             done = subprocess.run(
                 [self.program, *options],
@@ -283,7 +284,7 @@ class Control:
                 timeout=within_s,
                 check=False,
                 cwd="/",
-                env=self._environment(),
+                env={**kept, DEVICES: self.gpu, PIPE_DIRECTORY: place, LOG_DIRECTORY: place},
                 umask=0o077,
                 **acting_as(self.uid),
             )
@@ -294,20 +295,15 @@ class Control:
             raise MpsError(f"{self}: {self.program}: {error.strerror}") from None
         return Spoken(tuple(options), command, status, out, err, time.monotonic() - begun)
 
-    def last_server_exit(self) -> str:
-        """Return what the log says of the last server that exited; empty where nothing."""
-        found = _SERVER_EXIT.findall(self._log_end())
-        return str(found[-1]) if found else ""
-
     def trim_logs(self) -> None:
         """Empty logs that have grown long: every command adds five lines, and nobody rotates."""
         for name in ("control.log", "server.log"):
-            handle = self._open_log(name, os.O_RDWR)
-            if handle is None:
-                continue
-            with os.fdopen(handle, "rb+") as log:
+            # The directory is the user's: a link there must not lead a root service astray.
+            flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
+            with suppress(OSError), os.fdopen(os.open(self.directory / name, flags), "rb+") as log:
+                found = os.fstat(log.fileno())
                 # The daemon appends (O_APPEND), so that it goes on at the new end.
-                if os.fstat(log.fileno()).st_size > _LOG_MOST:
+                if found.st_uid == self.uid and found.st_size > _LOG_MOST:
                     log.truncate(0)
 
     def __str__(self) -> str:
@@ -339,30 +335,6 @@ class Control:
             what = command or " ".join(options)
             raise NoAnswerError(f"{self}: {what!r} was not answered in {within_s:g} s")
         return spoken
-
-    def _environment(self) -> Mapping[str, str]:
-        kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
-        place = str(self.directory)
-        return kept | {DEVICES: self.gpu, PIPE_DIRECTORY: place, LOG_DIRECTORY: place}
-
-    def _log_end(self) -> str:
-        handle = self._open_log("control.log", os.O_RDONLY)
-        if handle is None:
-            return ""
-        with os.fdopen(handle, "rb") as log:
-            log.seek(max(0, os.fstat(log.fileno()).st_size - 65536))
-            return log.read().decode(errors="replace")
-
-    def _open_log(self, name: str, mode: int) -> int | None:
-        # The directory is the user's: a link there must not lead a root service astray.
-        try:
-            handle = os.open(self.directory / name, mode | os.O_NOFOLLOW | os.O_NONBLOCK)
-        except OSError:
-            return None
-        if os.fstat(handle).st_uid != self.uid:
-            os.close(handle)
-            return None
-        return handle
 
 
 def is_daemon(process: Process) -> bool:

@@ -156,14 +156,6 @@ def test_a_program_that_is_not_there(place, gpu):
 
 @the_real_one
 class TestRealWithoutGpu:
-    def test_a_server_that_dies_at_once_is_in_the_log(self, control):
-        control.start()
-        assert control.last_server_exit() == ""
-        control.ask(f"start_server -uid {os.geteuid()}")
-        wait_until(control.last_server_exit)
-        assert "exited with status 1" in control.last_server_exit()
-        assert control.servers() == ()
-
     @pytest.mark.parametrize(("length", "starts"), [(87, True), (88, False)])
     def test_the_longest_directory(self, program, place, gpu, length, starts):
         pipes = place / ("x" * (length - len(str(place)) - 1))
