@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import json
-import queue
+import os
+import select
 import signal
-import threading
+from types import FrameType
 
 RUN, STOP, QUIT = "run", "stop", "quit"
 
 
 class Commands:
-    """Lines of a file that a thread reads, standard input by default.
+    """Lines of standard input, read when they are asked for.
 
     A signal to end, and the end of the input, count as ``quit``: who works on a device comes to
     an end between two pieces of work, as MPS does not survive everything else.
     """
 
     def __init__(self, source: int = 0) -> None:
-        self._said: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._source = source
+        self._unread = b""
         self._ending: str | None = None
+        self._signalled, wake = os.pipe()
+        os.set_blocking(wake, False)
+        signal.set_wakeup_fd(wake)
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: self._said.put(QUIT))
-        threading.Thread(target=self._read, args=(source,), daemon=True).start()
+            signal.signal(number, _noted)
 
     def next(self) -> str:
         """Wait for the next command, and return it.
@@ -32,36 +36,42 @@ class Commands:
         ValueError
             A line is no command.
         """
-        found, self._ending = self._ending or self._said.get(), None
-        return _checked(found)
+        found, self._ending = self._ending or self._read(None) or QUIT, None
+        return found
 
     def end(self, within_s: float = 0) -> bool:
         """Tell whether a run is to end, as soon as it is to or after ``within_s`` seconds.
 
         The command that ends it is the next one.
         """
-        if self._ending is None:
-            try:
-                self._ending = self._said.get(timeout=max(0.0, within_s))
-            except queue.Empty:
-                return False
-        if _checked(self._ending) == RUN:
+        self._ending = self._ending or self._read(within_s)
+        if self._ending == RUN:
             raise ValueError("told to run while it runs")
-        return True
+        return self._ending is not None
 
-    def _read(self, source: int) -> None:
-        with open(source, errors="replace", closefd=False) as lines:
-            for line in lines:
-                self._said.put(line.rstrip("\n"))
-        self._said.put(QUIT)
+    def _read(self, within_s: float | None) -> str | None:
+        while b"\n" not in self._unread:
+            wait_s = None if within_s is None else max(0.0, within_s)
+            ready, _, _ = select.select([self._signalled, self._source], [], [], wait_s)
+            if not ready:
+                return None
+            read = b"" if self._signalled in ready else os.read(self._source, 65536)
+            if not read:
+                return QUIT
+            self._unread += read
+        line, _, self._unread = self._unread.partition(b"\n")
+        return _command(line)
 
 
-def _checked(line: str) -> str:
-    """Return the command of a line; the one that counts as ``quit`` is no JSON."""
+def _noted(number: int, frame: FrameType | None) -> None:
+    """Do nothing: Python has written to the wake-up pipe by now."""
+
+
+def _command(line: bytes) -> str:
     try:
-        found = line if line == QUIT else json.loads(line)["do"]
+        found = json.loads(line)["do"]
     except (ValueError, TypeError, KeyError):
         found = None
     if found not in (RUN, STOP, QUIT):
-        raise ValueError(f"no command: {line!r}")
+        raise ValueError(f"no command: {line.decode(errors='replace')!r}")
     return str(found)
