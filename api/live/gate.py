@@ -14,19 +14,19 @@ from dovetail.executor.live.mps.manager import MpsManager
 from dovetail.executor.live.nvml import Gpu, Nvml
 from dovetail.executor.live.pools.gpu import GpuPool, device_id
 from dovetail.executor.live.pools.submissions import Submissions
-from dovetail.executor.live.split_measuring import (
-    CANDIDATES,
-    EVERY_SHARE,
-    Probe,
-    count_sms,
-    measure_shares,
-)
 from dovetail.executor.live.splits import (
     SplitEvidence,
     SplitKey,
     Splits,
     keep_splits,
     read_splits,
+)
+from dovetail.executor.measuring.split_measuring import (
+    CANDIDATES,
+    EVERY_SHARE,
+    Probe,
+    count_sms,
+    measure_shares,
 )
 from dovetail.instances.errors import UnsupportedError
 

@@ -18,7 +18,13 @@ from types import FrameType
 from typing import Final
 
 from rich.console import Console, Group, RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.text import Text
 
 from dovetail import __version__
@@ -33,12 +39,11 @@ from dovetail.executor.live.doctor.jobs_python import (
 from dovetail.executor.live.nvml import Gpu, Nvml, NvmlError
 from dovetail.executor.live.splits import read_splits
 from dovetail.executor.measuring.campaign import Campaign, OwnWorkload, Stage, read_campaign
+from dovetail.executor.measuring.cpu_device import CpuDevice
 from dovetail.executor.measuring.crew import Crew
-from dovetail.executor.measuring.devices.cpu import CpuDevice
-from dovetail.executor.measuring.devices.device import Device
-from dovetail.executor.measuring.devices.gpu import GpuDevice, campaign_mps
-from dovetail.executor.measuring.devices.simulated import SimulatedDevice
-from dovetail.executor.measuring.experiments import experiments, remaining, seconds_left
+from dovetail.executor.measuring.device import Device
+from dovetail.executor.measuring.experiments import experiments, remaining
+from dovetail.executor.measuring.gpu_device import GpuDevice, campaign_mps
 from dovetail.executor.measuring.ledger import (
     Ledger,
     fingerprint,
@@ -50,6 +55,7 @@ from dovetail.executor.measuring.ledger import (
 from dovetail.executor.measuring.outcome import write_tables
 from dovetail.executor.measuring.records import Experiment, Machine, Result, Seat
 from dovetail.executor.measuring.runner import Runner
+from dovetail.executor.measuring.simulated_device import SimulatedDevice
 from dovetail.executor.measuring.summary import summary
 from dovetail.executor.measuring.workloads import BUILT_IN, WORKER
 from dovetail.instances._record import listed, shown
@@ -68,6 +74,9 @@ TIME_UP: Final = 3
 END_PART: Final = 0.1
 END_MOST_S: Final = 10.0
 """Of the time that was given, this part, at most so long, is kept for ending the workers."""
+
+SPEED_S: Final = 600.0
+"""The time left is told from the experiments of so many seconds."""
 
 _NO_GPU: Final = "dovetail doctor tells what is lacking; --device cpu tries a campaign without"
 
@@ -321,7 +330,7 @@ def _plan_data(
                 "planned": planned,
                 "left": len(usable),
                 "refused": sorted({refused[one.key] for one in mine if one.key in refused}),
-                "seconds": round(seconds_left(campaign.windows, usable, ()), 1),
+                "seconds": round(len(usable) * campaign.windows.usual_s, 1),
             }
         )
     return {"campaign": campaign.name, "stages": stages}
@@ -336,11 +345,11 @@ def _plan_view(
     for at, stage in enumerate(campaign.stages):
         mine = [one for one in usable if one.stage == at]
         why = sorted({refused[one.key] for one in left if one.stage == at and one.key in refused})
-        time_s = seconds_left(campaign.windows, mine, ())
+        time_s = len(mine) * campaign.windows.usual_s
         cells = (_stage_told(at, stage), str(planned[at]), str(len(mine)), _about(time_s))
         table.add_row(*map(Text, cells), Text("; ".join(why)))
     facts = device.facts
-    total_s = seconds_left(campaign.windows, usable, ())
+    total_s = len(usable) * campaign.windows.usual_s
     return Group(
         Text(f"{campaign.name} on {facts.stand_in or facts.gpu_model}"),
         *([Text(STAND_IN_WORDS)] if facts.stand_in else []),
@@ -390,21 +399,22 @@ class _Told:
         columns = (
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[left]}"),
+            TimeRemainingColumn(),
             TextColumn("{task.description}"),
         )
         err = Console(stderr=True)
-        self.progress = Progress(*columns, console=err, transient=True, disable=not err.is_terminal)
-        self._task = self.progress.add_task("starting workers", total=None, left="")
-
-    def begins(self, experiment: Experiment, left: int, left_s: float) -> None:
-        self.progress.update(
-            self._task,
-            description=Text(experiment.key).markup,
-            completed=self._done,
-            total=self._done + left,
-            left=f"about {_about(left_s)} left",
+        self.progress = Progress(
+            *columns,
+            console=err,
+            transient=True,
+            disable=not err.is_terminal,
+            speed_estimate_period=SPEED_S,
         )
+        self._task = self.progress.add_task("starting workers", total=None)
+
+    def begins(self, experiment: Experiment, left: int) -> None:
+        name, total = Text(experiment.key).markup, self._done + left
+        self.progress.update(self._task, description=name, completed=self._done, total=total)
 
     def ends(self, result: Result) -> None:
         self._done += 1

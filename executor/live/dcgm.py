@@ -17,7 +17,6 @@ from __future__ import annotations
 import logging
 import math
 import re
-import shutil
 import subprocess
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -127,14 +126,10 @@ class Dcgm:
 
     def metrics(self, uuid: str) -> dict[str, float]:
         """Return the means of a GPU's activity since the last call; empty where nothing is told."""
-        told = self.readings(uuid)
+        with self._lock:
+            told = self._rows.pop(uuid, [])
         names = {name for row in told for name in row}
         return {name: fmean(row[name] for row in told if name in row) for name in sorted(names)}
-
-    def readings(self, uuid: str) -> Sequence[Mapping[str, float]]:
-        """Return a GPU's activity in each second since the last call."""
-        with self._lock:
-            return self._rows.pop(uuid, [])
 
     def close(self) -> None:
         """End it."""
@@ -167,7 +162,9 @@ class Dcgm:
         if not profiled:
             return
         common = frozenset.intersection(*(has[gpu] for gpu in profiled))
-        with self._begun(profiled, sorted(common)) as running:
+        entities, names = (",".join(map(str, one)) for one in (profiled, sorted(common)))
+        command = [self._program, "dmon", "-i", entities, "-e", names, "-d", str(EVERY_MS)]
+        with self._begun(command) as running:
             assert running.stdout is not None
             for row in rows(running.stdout):
                 if row.gpu in known:
@@ -176,9 +173,7 @@ class Dcgm:
                         kept.append(row.metrics)
                         del kept[:-_MOST_ROWS]
 
-    def _begun(self, gpus: Iterable[int], asked: Iterable[int]) -> subprocess.Popen[str]:
-        entities, names = (",".join(map(str, numbers)) for numbers in (gpus, asked))
-        command = [self._program, "dmon", "-i", entities, "-e", names, "-d", str(EVERY_MS)]
+    def _begun(self, command: Sequence[str]) -> subprocess.Popen[str]:
         with self._lock:
             self._running = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
@@ -186,12 +181,6 @@ class Dcgm:
             if self._closing.is_set():
                 self._running.terminate()
             return self._running
-
-
-def open_dcgm() -> Dcgm | None:
-    """Return a session where DCGM's command line is installed."""
-    program = shutil.which(PROGRAM)
-    return None if program is None else Dcgm(program)
 
 
 def _number(word: str) -> float | None:

@@ -10,8 +10,8 @@ import ctypes
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
@@ -45,7 +45,9 @@ GPM_METRICS: Final[Mapping[str, tuple[int, float]]] = MappingProxyType(
         "nvlink_tx_bytes_s": (61, float(MIB)),
     }
 )
-"""Metric -> id in GPM, and the factor from GPM's per cent and MiB/s to fractions and bytes/s."""
+"""Metric -> id in GPM, and the factor from its per cent and MiB/s to fractions and bytes/s.
+
+All ids are known to the 580 header, whose last one is 209."""
 
 THROTTLES: Final[Mapping[int, str]] = MappingProxyType(
     {
@@ -60,9 +62,6 @@ THROTTLES: Final[Mapping[int, str]] = MappingProxyType(
     }
 )
 """Bit of ``nvmlClocksEventReason*`` -> what lowers the clocks; being idle is left out."""
-
-_LAST_GPM_ID: Final = 209
-"""The last id that the 580 header knows."""
 
 
 class NvmlError(DovetailError):
@@ -126,23 +125,15 @@ class MemoryHealth(NamedTuple):
 class Readings(NamedTuple):
     """What a GPU reports now; None for what it cannot tell.
 
-    ``metrics`` are means since the reading before, ``source`` says by which means they were had.
+    ``metrics`` are means since the reading before, ``source`` says by which means they were had,
+    ``throttled`` what lowers clocks: ``power cap``, ``thermal`` and so on.
     """
 
     used_mib: float | None
     energy_j: float | None
-    power_w: float | None
     metrics: Mapping[str, float]
     source: str
-
-
-class Clock(NamedTuple):
-    """How fast a GPU runs now, and what holds it back; None where it does not tell.
-
-    ``throttled`` names what lowers clocks: ``power cap``, ``thermal`` and so on.
-    """
-
-    sm_mhz: float | None
+    clock_mhz: float | None
     temperature_c: float | None
     throttled: tuple[str, ...]
 
@@ -173,7 +164,12 @@ class Nvml:
     """
 
     def __init__(self) -> None:
-        self._nv = _bindings()
+        try:
+            import pynvml
+        except ImportError:
+            told = "GPUs are read through nvidia-ml-py: pip install './dovetail[live]'"
+            raise UnsupportedError(told) from None
+        self._nv: Any = pynvml
         with self._told():
             self._nv.nvmlInit()
         self.lost: tuple[str, ...] = ()
@@ -234,38 +230,27 @@ class Nvml:
         GpuLostError
             When the GPU does not answer any more.
         """
-        handle = self._handle(uuid)
-        used_mib, power_w, energy_j = self.used_mib(uuid), self.power_w(uuid), self.energy_j(uuid)
+        nv, handle = self._nv, self._handle(uuid)
+        memory = self._optional(nv.nvmlDeviceGetMemoryInfo, handle)
         with self._sampling:
             metrics, source = self._metrics(uuid, handle)
-        return Readings(used_mib, energy_j, power_w, metrics, source)
-
-    def clock(self, uuid: str) -> Clock:
-        """Return how fast a GPU runs now; raises as ``read``."""
-        nv, handle = self._nv, self._handle(uuid)
         mhz = self._optional(nv.nvmlDeviceGetClockInfo, handle, nv.NVML_CLOCK_SM)
         heat = self._optional(nv.nvmlDeviceGetTemperature, handle, nv.NVML_TEMPERATURE_GPU)
         bits = self._optional(nv.nvmlDeviceGetCurrentClocksThrottleReasons, handle) or 0
-        return Clock(
+        return Readings(
+            None if memory is None else memory.used / MIB,
+            self.energy_j(uuid),
+            metrics,
+            source,
             None if mhz is None else float(mhz),
             None if heat is None else float(heat),
             tuple(name for bit, name in THROTTLES.items() if bits & bit),
         )
 
-    def power_w(self, uuid: str) -> float | None:
-        """Return what a GPU draws now, in watts; raises as ``read``."""
-        power = self._optional(self._nv.nvmlDeviceGetPowerUsage, self._handle(uuid))
-        return None if power is None else power / 1000
-
     def energy_j(self, uuid: str) -> float | None:
         """Return the joules that a GPU has used since its driver was loaded; raises as ``read``."""
         told = self._optional(self._nv.nvmlDeviceGetTotalEnergyConsumption, self._handle(uuid))
         return None if told is None else told / 1000
-
-    def used_mib(self, uuid: str) -> float | None:
-        """Return the memory that is taken on a GPU; raises as ``read``."""
-        memory = self._optional(self._nv.nvmlDeviceGetMemoryInfo, self._handle(uuid))
-        return None if memory is None else memory.used / MIB
 
     def check(self, uuid: str) -> None:
         """Return if a GPU answers; raises as ``read``."""
@@ -294,7 +279,8 @@ class Nvml:
         """
         nv, handle = self._nv, self._handle(uuid)
         found: dict[int, float | None] = {}
-        for ask in (nv.nvmlDeviceGetComputeRunningProcesses, _mps_processes(nv)):
+        of_mps = nv.nvmlDeviceGetMPSComputeRunningProcesses
+        for ask in (nv.nvmlDeviceGetComputeRunningProcesses, of_mps):
             for process in self._optional(ask, handle) or ():
                 used = process.usedGpuMemory
                 found[process.pid] = None if used is None else used / MIB
@@ -306,14 +292,15 @@ class Nvml:
         Those from before the first call are not told again by the driver. To be called from one
         thread.
         """
-        if not self._listens():
+        if self._events is None and not self._deaf:
+            self._events = self._registered()
+            self._deaf = self._events is None
+        if self._deaf:
             return
         # A GPU that has just been lost no longer tells who it is.
         uuids = {_address(handle): uuid for uuid, handle in self._handles.items()}
-        while True:
-            event = self._optional(self._nv.nvmlEventSetWait_v2, self._events, 0)
-            if event is None:
-                return
+        wait = self._nv.nvmlEventSetWait_v2
+        while (event := self._optional(wait, self._events, 0)) is not None:
             yield Xid(uuids.get(_address(event.device), ""), int(event.eventData))
 
     # How it is read.
@@ -366,35 +353,17 @@ class Nvml:
                 return found | by_gpm, "NVML GPM"
         return found, "NVML utilisation" if found else ""
 
-    def _listens(self) -> bool:
-        """Register for critical errors once; tell whether that has worked for any GPU."""
-        if self._events is None and not self._deaf:
-            self._deaf = not self._registers()
-        return not self._deaf
-
-    def _registers(self) -> bool:
-        nv = self._nv
+    def _registered(self) -> Any:
+        """Register for critical errors; None where that has worked for no GPU."""
+        nv, registered = self._nv, False
         events = self._optional(nv.nvmlEventSetCreate)
-        if events is None:
-            return False
-        kind = nv.nvmlEventTypeXidCriticalError
-        registered = [
-            self._succeeds(nv.nvmlDeviceRegisterEvents, handle, kind, events)
-            for handle in self._handles.values()
-        ]
-        if not any(registered):
+        for handle in self._handles.values() if events is not None else ():
+            with suppress(NvmlError, GpuLostError), self._told():
+                nv.nvmlDeviceRegisterEvents(handle, nv.nvmlEventTypeXidCriticalError, events)
+                registered = True
+        if events is not None and not registered:
             self._optional(nv.nvmlEventSetFree, events)
-            return False
-        self._events = events
-        return True
-
-    def _succeeds(self, call: Callable[..., object], *arguments: object) -> bool:
-        try:
-            with self._told():
-                call(*arguments)
-        except (NvmlError, GpuLostError):
-            return False
-        return True
+        return events if registered else None
 
     def _optional(self, call: Callable[..., _Value], *arguments: object) -> _Value | None:
         """Return what a call returns; None where the GPU, the driver or the user's rights lack it.
@@ -425,7 +394,12 @@ class Nvml:
             raise _LackingError(f"NVML is older than this call: {error}") from None
         except (nv.NVMLError_GpuIsLost, nv.NVMLError_ResetRequired) as error:
             raise GpuLostError(f"NVML: {error}") from None
-        except _unusable(nv) as error:
+        except (
+            nv.NVMLError_Uninitialized,
+            nv.NVMLError_DriverNotLoaded,
+            nv.NVMLError_LibraryNotFound,
+            nv.NVMLError_LibRmVersionMismatch,
+        ) as error:
             raise NvmlError(f"NVML: {error}", getattr(error, "value", None)) from None
         except nv.NVMLError as error:
             raise _LackingError(f"NVML: {error}", error.value) from None
@@ -475,47 +449,21 @@ class _Gpm:
 
     def _between(self, older: Any, newer: Any) -> dict[str, float]:
         nv = self._nv
-        wanted = [(name, *how) for name, how in GPM_METRICS.items() if how[0] <= _LAST_GPM_ID]
         asked = nv.c_nvmlGpmMetricsGet_t()
         asked.version = nv.NVML_GPM_METRICS_GET_VERSION
-        asked.numMetrics = len(wanted)
+        asked.numMetrics = len(GPM_METRICS)
         asked.sample1, asked.sample2 = older, newer
-        for place, (_, number, _) in enumerate(wanted):
-            asked.metrics[place].metricId = number
+        for metric, (number, _) in zip(asked.metrics, GPM_METRICS.values(), strict=False):
+            metric.metricId = number
         if self._session._optional(nv.nvmlGpmMetricsGet, asked) is None:
             return {}
         found = {}
-        for place, (name, _, factor) in enumerate(wanted):
-            metric = asked.metrics[place]
+        for metric, (name, (_, factor)) in zip(asked.metrics, GPM_METRICS.items(), strict=False):
             if metric.nvmlReturn == nv.NVML_SUCCESS and math.isfinite(metric.value):
                 value = max(0.0, metric.value * factor)
                 found[name] = value if name.endswith("bytes_s") else min(1.0, value)
         return found
 
 
-def _bindings() -> Any:
-    try:
-        import pynvml
-    except ImportError:
-        raise UnsupportedError(
-            "GPUs are read through nvidia-ml-py: pip install './dovetail[live]'"
-        ) from None
-    return pynvml
-
-
 def _address(handle: Any) -> int | None:
     return ctypes.cast(handle, ctypes.c_void_p).value
-
-
-def _unusable(nv: Any) -> tuple[type[Exception], ...]:
-    return (
-        nv.NVMLError_Uninitialized,
-        nv.NVMLError_DriverNotLoaded,
-        nv.NVMLError_LibraryNotFound,
-        nv.NVMLError_LibRmVersionMismatch,
-    )
-
-
-def _mps_processes(nv: Any) -> Callable[[Any], Sequence[Any]]:
-    found: Callable[[Any], Sequence[Any]] = nv.nvmlDeviceGetMPSComputeRunningProcesses
-    return found

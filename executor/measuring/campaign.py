@@ -79,6 +79,11 @@ class Windows(Record):
             raise rule_broken("most_s", rule)
         return self
 
+    @property
+    def usual_s(self) -> float:
+        """What a window may take: settling, and half-way between the shortest and the longest."""
+        return self.settle_s + (self.least_s + self.most_s) / 2
+
 
 class Campaign(Record):
     """What ``dovetail measure`` reads.
@@ -130,14 +135,10 @@ def read_campaign(path: FilePath) -> Campaign:
     source = source_name(path)
     if not isinstance(data, dict) or data.get("format") != CAMPAIGN_FORMAT:
         raise InputError(f"must be a file of the format {CAMPAIGN_FORMAT}", "", source)
-    campaign = Campaign.from_data(data, source)
+    campaign, folder = Campaign.from_data(data, source), Path(os.path.realpath(path)).parent
     return campaign.replace(
         workloads=tuple(
-            one if isinstance(one, str) else one.replace(program=str(_beside(path, one.program)))
+            one if isinstance(one, str) else one.replace(program=str(folder / one.program))
             for one in campaign.workloads
         )
     )
-
-
-def _beside(path: FilePath, program: str) -> Path:
-    return Path(os.path.realpath(path)).parent / program

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, NamedTuple
 
-from dovetail.executor.measuring.devices.device import Device
+from dovetail.executor.measuring.device import Device
 from dovetail.executor.measuring.records import Seat
 from dovetail.executor.measuring.worker import Failure, Worker
 from dovetail.instances.errors import DovetailError
@@ -90,34 +90,30 @@ class Crew:
 
     def has(self, seats: Sequence[Seat]) -> bool:
         """Tell whether workers for all of these seats are ready."""
-        there = Counter(worker.seat for worker in self._workers if worker.idle)
-        return Counter(seats) <= there
+        return Counter(seats) <= Counter(worker.seat for worker in self._workers if worker.idle)
 
-    def keep(self, wanted: Counter[Seat]) -> None:
-        """End the workers that are not wanted."""
-        left = Counter(wanted)
-        beyond = []
+    def staff(self, now: Counter[Seat], later: Counter[Seat], until_s: float) -> None:
+        """End workers that are wanted neither now nor later, and start side by side what lacks.
+
+        It ends where there is no room for another; who fails is told by ``take``.
+
+        Parameters
+        ----------
+        now, later : Counter of Seat
+            How many of each.
+        until_s : float
+            By the monotonic clock; workers that are not ready then stay on their way.
+        """
+        left, beyond = now | later, []
         for worker in self._workers:
             if left[worker.seat] > 0 and worker.failure() is None:
                 left[worker.seat] -= 1
             else:
                 beyond.append(worker)
         self.dismiss(beyond)
-
-    def prepare(self, wanted: Counter[Seat], until_s: float) -> None:
-        """Start what is wanted and has room; whoever fails is told by ``take``.
-
-        Parameters
-        ----------
-        wanted : Counter of Seat
-            How many of each.
-        until_s : float
-            By the monotonic clock; workers that are not ready then stay on their way.
-        """
-        there = Counter(worker.seat for worker in self._workers)
-        for seat in (wanted - there).elements():
-            self._make_room(seat, [one for one in self._workers if one.seat in wanted])
-            if not self._has_room(seat) or isinstance(self._begin(seat, until_s), Failure):
+        for seat in (now - Counter(worker.seat for worker in self._workers)).elements():
+            room = self._make_room(seat, [one for one in self._workers if one.seat in now])
+            if not room or isinstance(self._begin(seat, until_s), Failure):
                 break
         self.wait(lambda: not self._starting(), until_s)
 
@@ -141,7 +137,11 @@ class Crew:
     def wait(self, done: Callable[[], bool], until_s: float) -> bool:
         """Wait until something holds or a moment of the monotonic clock; return whether it does."""
         met = self._device.submissions.wait(done, until_s)
-        self._learn()
+        for worker in self._workers:
+            if worker.ready is not None:
+                needed = self._need_mib.get(worker.seat.workload, 0.0)
+                self._need_mib[worker.seat.workload] = max(worker.memory_mib or 0.0, needed)
+                self.longest_start_s = max(self.longest_start_s, worker.ready_after_s)
         return met
 
     def rest(self, workers: Sequence[Worker]) -> None:
@@ -152,9 +152,18 @@ class Crew:
         self.wait(lambda: all(w.idle or w.failure() for w in workers), until_s)
         self.dismiss([worker for worker in workers if not worker.idle])
 
+    def dismiss(self, workers: Iterable[Worker]) -> None:
+        """End workers: they are asked, their GPU work is ended, and only then are they killed."""
+        ending = list(workers)
+        runs = [worker.submission for worker in ending if worker.submission is not None]
+        self._device.submissions.end(runs, self._limits.obey_s)
+        for worker in ending:
+            self._workers.remove(worker)
+            worker.forget()
+
     def clear(self) -> None:
         """End all."""
-        self.dismiss(list(self._workers))
+        self.dismiss(self._workers)
 
     def close(self) -> None:
         """End all, for good."""
@@ -171,9 +180,7 @@ class Crew:
             worker = next(same, None)
             if worker is None:
                 self._make_room(seat, found)
-                found.append(self._begin(seat, until_s))
-            else:
-                found.append(worker)
+            found.append(worker or self._begin(seat, until_s))
         workers = [one for one in found if isinstance(one, Worker)]
         self.wait(lambda: not any(map(self._is_coming, workers)), until_s)
         return tuple(self._ready(one) if isinstance(one, Worker) else one for one in found)
@@ -194,9 +201,6 @@ class Crew:
         """Start a worker, once there are few enough that start."""
         self.dismiss([worker for worker in self._workers if worker.seat.mode != seat.mode])
         self.wait(lambda: len(self._starting()) < self._limits.at_once, until_s)
-        return self._launch(seat)
-
-    def _launch(self, seat: Seat) -> Worker | Failure:
         self._numbered += 1
         path = os.path.join(self._sockets.name, str(self._numbered))
         try:
@@ -215,41 +219,18 @@ class Crew:
         late = time.monotonic() - worker.started_s >= self._limits.ready_s
         return worker.ready is None and not late and worker.failure() is None
 
-    def _learn(self) -> None:
-        for worker in self._workers:
-            if worker.ready is None:
-                continue
-            name = worker.seat.workload
-            self._need_mib[name] = max(worker.memory_mib or 0.0, self._need_mib.get(name, 0.0))
-            self.longest_start_s = max(self.longest_start_s, worker.ready_after_s)
-
-    # How room is made.
-
-    def _has_room(self, seat: Seat) -> bool:
-        if len(self._workers) >= self._limits.workers:
-            return False
-        free_mib = self._device.free_mib()
-        coming = sum(self._needs(worker.seat) for worker in self._starting())
-        return free_mib is None or free_mib >= coming + self._needs(seat) + SPARE_MIB
-
-    def _needs(self, seat: Seat) -> float:
-        return self._need_mib.get(seat.workload, 0.0)
-
-    def _make_room(self, seat: Seat, kept: Collection[object]) -> None:
-        """End the workers that were used longest ago until there is room for another."""
-        while not self._has_room(seat):
+    def _make_room(self, seat: Seat, kept: Collection[object]) -> bool:
+        """End the workers that were used longest ago until there is room; tell whether there is."""
+        while not (room := self._has_room(seat)):
             idle = [one for one in self._workers if one not in kept]
             if not idle:
-                return
+                break
             self.dismiss([min(idle, key=lambda one: one.used_s)])
+        return room
 
-    # How workers end.
-
-    def dismiss(self, workers: Iterable[Worker]) -> None:
-        """End workers: they are asked, their GPU work is ended, and only then are they killed."""
-        ending = list(workers)
-        runs = [worker.submission for worker in ending if worker.submission is not None]
-        self._device.submissions.end(runs, self._limits.obey_s)
-        for worker in ending:
-            self._workers.remove(worker)
-            worker.forget()
+    def _has_room(self, seat: Seat) -> bool:
+        free_mib = self._device.free_mib()
+        coming = [seat, *(worker.seat for worker in self._starting())]
+        needed_mib = SPARE_MIB + sum(self._need_mib.get(one.workload, 0.0) for one in coming)
+        few = len(self._workers) < self._limits.workers
+        return few and (free_mib is None or free_mib >= needed_mib)

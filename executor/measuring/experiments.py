@@ -1,31 +1,14 @@
-"""From a campaign to its experiments in their order, and how long what is left will take."""
+"""From a campaign to its experiments, in their order."""
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from itertools import combinations_with_replacement
-from statistics import fmean
-from typing import NamedTuple
 
-from dovetail.executor.measuring.campaign import Campaign, Stage, Windows
+from dovetail.executor.measuring.campaign import Campaign, Stage
 from dovetail.executor.measuring.records import Experiment, Seat
-
-
-class Took(NamedTuple):
-    """How long one experiment took in all, its workers' starts and ends included.
-
-    Attributes
-    ----------
-    workers : int
-        How many ran in it.
-    seconds : float
-        From the end of the experiment before.
-    """
-
-    workers: int
-    seconds: float
 
 
 def experiments(campaign: Campaign) -> tuple[Experiment, ...]:
@@ -37,12 +20,13 @@ def experiments(campaign: Campaign) -> tuple[Experiment, ...]:
     a workload. A round's order depends on seed, stage and repeat alone: what a campaign gains
     at its end leaves it as it was.
     """
-    return tuple(
-        Experiment(at, seats, repeat)
-        for at, stage in enumerate(campaign.stages)
-        for repeat in range(stage.repeats)
-        for seats in _shuffled(_settings(campaign, stage), f"{campaign.seed}:{at}:{repeat}")
-    )
+    found: list[Experiment] = []
+    for at, stage in enumerate(campaign.stages):
+        for repeat in range(stage.repeats):
+            drawn = list(_settings(campaign, stage))
+            random.Random(f"{campaign.seed}:{at}:{repeat}").shuffle(drawn)
+            found += (Experiment(at, seats, repeat) for seats in drawn)
+    return tuple(found)
 
 
 def remaining(campaign: Campaign, settled: Collection[str]) -> tuple[Experiment, ...]:
@@ -56,30 +40,6 @@ def workers_needed(planned: Iterable[Experiment]) -> Counter[Seat]:
     for one in planned:
         needed |= Counter(one.seats)
     return needed
-
-
-def seconds_left(windows: Windows, left: Iterable[Experiment], took: Sequence[Took]) -> float:
-    """Return how long experiments will take, judged by those that were carried out.
-
-    An experiment of as many workers as one that was carried out takes the mean of these; where
-    there was none, the mean of all; where nothing was carried out, settling and half-way between
-    the shortest window and the longest.
-    """
-    guess = windows.settle_s + (windows.least_s + windows.most_s) / 2
-    counts = Counter(len(one.seats) for one in left)
-    return sum(number * _expected(workers, took, guess) for workers, number in counts.items())
-
-
-def _expected(workers: int, took: Sequence[Took], guess: float) -> float:
-    alike = [one.seconds for one in took if one.workers == workers]
-    known = alike or [one.seconds for one in took]
-    return fmean(known) if known else guess
-
-
-def _shuffled(settings: Iterable[tuple[Seat, ...]], seed: str) -> list[tuple[Seat, ...]]:
-    order = list(settings)
-    random.Random(seed).shuffle(order)
-    return order
 
 
 def _settings(campaign: Campaign, stage: Stage) -> Iterator[tuple[Seat, ...]]:

@@ -15,12 +15,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Final, NamedTuple, Self
 
-from dovetail.executor.measuring.campaign import CAMPAIGN_FORMAT, Campaign, OwnWorkload
+from dovetail.executor.measuring.campaign import CAMPAIGN_FORMAT, Campaign, OwnWorkload, Windows
 from dovetail.executor.measuring.records import LEDGER_FORMAT, Machine, Result, Seat
-from dovetail.instances._record import Record, shown
+from dovetail.instances._record import shown
 from dovetail.instances._syntax import parse_json
 from dovetail.instances.datasets import REPOSITORY, Evidence, Repository
 from dovetail.instances.errors import DovetailError, InputError, source_name
@@ -90,22 +90,17 @@ class Ledger:
         self._lock = _locked(Path(folder))
         try:
             self._old = () if self.path.exists() else _old_entries(Path(folder))
-            self._found = _contents(self._old or _entries(self._repository))
+            self._found = _contents(self._old or _entries(self.path))
         except BaseException:
             self.close()
             raise
         self._machine: Machine | None = None
-        self._results = list(self._found.results if self._found else ())
-
-    @property
-    def results(self) -> tuple[Result, ...]:
-        """All that was found, in the order of time."""
-        return tuple(self._results)
+        self.results: tuple[Result, ...] = self._found.results if self._found else ()
 
     @property
     def settled(self) -> frozenset[str]:
         """The keys that are not measured again."""
-        return settled(self._results)
+        return settled(self.results)
 
     def begin(self, machine: Machine, campaign: Campaign) -> None:
         """Go on with a campaign on a machine, or begin it.
@@ -116,11 +111,13 @@ class Ledger:
             When it cannot be written, or is of another campaign or machine; nothing is changed
             then.
         """
-        found = self._found
-        if found is not None:
-            _refuse_other(found, machine, campaign, self.path)
-        entries: list[_Entry] = list(self._old)
-        if found is None or not _the_same(machine, found.machine):
+        found, entries = self._found, list[_Entry](self._old)
+        if found is not None and (differs := _differs(found, machine, campaign)):
+            rule = f"is of another {differs}; measure into a folder of its own"
+            raise InputError(rule, "", source_name(self.path))
+        if found is None or found.machine != machine.replace(
+            date=found.machine.date, campaign=found.machine.campaign
+        ):
             entries.append(machine)
         if found is None or campaign != found.campaign:
             entries.append(campaign)
@@ -137,7 +134,7 @@ class Ledger:
         """
         assert self._machine is not None
         self._write([result], self._machine)
-        self._results.append(result)
+        self.results = (*self.results, result)
 
     def close(self) -> None:
         """Let another process have the ledger."""
@@ -146,19 +143,18 @@ class Ledger:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _write(self, entries: Iterable[_Entry], machine: Machine) -> None:
         known = (machine.gpu_model, machine.driver, machine.cublas)
-        kinds = {kind: name for name, kind in _KINDS.items()}
         self._repository.record(
-            Evidence(kinds[type(one)], *known, getattr(one, "date", machine.date), one.to_data())
+            Evidence(
+                type(one).__name__.lower(),
+                *known,
+                getattr(one, "date", machine.date),
+                one.to_data(),
+            )
             for one in entries
         )
 
@@ -171,12 +167,11 @@ def read_ledger(folder: FilePath) -> Contents:
     InputError
         When there is none, or it is damaged.
     """
-    repository = Repository(Path(folder) / REPOSITORY)
-    old = () if repository.path.exists() else _old_entries(Path(folder))
-    found = _contents(old or _entries(repository, missing=True))
+    path = Path(folder) / REPOSITORY
+    old = () if path.exists() else _old_entries(Path(folder))
+    found = _contents(old or _entries(path, missing=True))
     if found is None:
-        rule = "must hold a machine and a campaign"
-        raise InputError(rule, "", source_name(repository.path))
+        raise InputError("must hold a machine and a campaign", "", source_name(path))
     return found
 
 
@@ -246,49 +241,30 @@ def today() -> str:
 # What may go on with a ledger.
 
 
-def _the_same(machine: Machine, other: Machine) -> bool:
-    """Tell whether nothing differs but when, and what the campaign is called."""
-    return machine.replace(date=other.date, campaign=other.campaign) == other
-
-
-def _refuse_other(found: Contents, machine: Machine, campaign: Campaign, path: Path) -> None:
-    differs = _other_machine(found.machine, machine) or _other_campaign(found, machine, campaign)
-    if differs:
-        raise InputError(f"{differs}; measure into a folder of its own", "", source_name(path))
-
-
-def _other_machine(old: Machine, new: Machine) -> str:
+def _differs(found: Contents, machine: Machine, campaign: Campaign) -> str:
+    """Say why another machine or campaign may not go on with a ledger; empty where it may."""
     for field in _EQUAL:
-        was, now = getattr(old, field), getattr(new, field)
+        was, now = getattr(found.machine, field), getattr(machine, field)
         if was != now:
-            return f"is of another machine: {field} was {shown(was)}, is {shown(now)}"
-    return ""
-
-
-def _other_campaign(found: Contents, machine: Machine, campaign: Campaign) -> str:
+            return f"machine: {field} was {shown(was)}, is {shown(now)}"
     old = found.campaign
-    for field in ("size", "seed", "windows", "names"):
+    for field in ("size", "seed", "windows"):
         was, now = getattr(old, field), getattr(campaign, field)
+        if isinstance(was, Windows) and was != now:
+            inner = next(k for k in type(was).model_fields if getattr(was, k) != getattr(now, k))
+            field, was, now = f"{field}.{inner}", getattr(was, inner), getattr(now, inner)
         if was != now:
-            return f"is of another campaign: {_changed(field, was, now)}"
+            return f"campaign: {field} was {shown(was)}, is {shown(now)}"
+    if old.names != campaign.names:
+        return "campaign: the workloads are not the same"
     if machine.fingerprint != found.machine.fingerprint:
-        return "is of another campaign: the program of an own workload has changed"
+        return "campaign: the program of an own workload has changed"
     for at, stage in enumerate(old.stages):
         if at >= len(campaign.stages):
-            return f"is of another campaign: stages[{at}] is gone"
-        new = campaign.stages[at]
-        if stage.replace(repeats=1) != new.replace(repeats=1):
-            return f"is of another campaign: stages[{at}] has changed (append a stage instead)"
+            return f"campaign: stages[{at}] is gone"
+        if stage.replace(repeats=1) != campaign.stages[at].replace(repeats=1):
+            return f"campaign: stages[{at}] has changed (append a stage instead)"
     return ""
-
-
-def _changed(field: str, was: object, now: object) -> str:
-    if isinstance(was, Record):
-        inner = next(n for n in type(was).model_fields if getattr(was, n) != getattr(now, n))
-        return _changed(f"{field}.{inner}", getattr(was, inner), getattr(now, inner))
-    if isinstance(was, tuple):
-        return "the workloads are not the same"
-    return f"{field} was {shown(was)}, is {shown(now)}"
 
 
 # The folder and what is in it.
@@ -320,13 +296,12 @@ def _contents(entries: Sequence[_Entry]) -> Contents | None:
     return Contents(machines, campaigns[-1], results)
 
 
-def _entries(repository: Repository, missing: bool = False) -> Sequence[_Entry]:
-    if not missing and not repository.path.exists():
+def _entries(path: Path, missing: bool = False) -> Sequence[_Entry]:
+    if not missing and not path.exists():
         return ()
-    source = source_name(repository.path)
     return [
-        _KINDS[one.kind].from_data(one.content, f"{source}: {one.kind} {number}")
-        for number, one in enumerate(repository.evidence(*_KINDS), 1)
+        _KINDS[one.kind].from_data(one.content, f"{source_name(path)}: {one.kind} {number}")
+        for number, one in enumerate(Repository(path).evidence(*_KINDS), 1)
     ]
 
 

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, Literal, NamedTuple, Protocol
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, Protocol
 
 from dovetail.executor.measuring.campaign import Campaign
 from dovetail.executor.measuring.crew import Crew
-from dovetail.executor.measuring.devices.device import Device
-from dovetail.executor.measuring.experiments import (
-    Took,
-    experiments,
-    remaining,
-    seconds_left,
-    workers_needed,
-)
+from dovetail.executor.measuring.device import Device
+from dovetail.executor.measuring.experiments import remaining, workers_needed
 from dovetail.executor.measuring.ledger import Ledger, standing, today
-from dovetail.executor.measuring.records import Conditions, Experiment, Pace, Result
+from dovetail.executor.measuring.records import Experiment, Result
 from dovetail.executor.measuring.windows import LEAST, is_over, pace
 from dovetail.executor.measuring.worker import Failure, Worker
 from dovetail.instances.errors import DovetailError
@@ -30,30 +24,15 @@ _LOOK_S: Final = 0.1
 _READ_S: Final = 0.5
 _SLACK_S: Final = 1.0
 
-
-class _Observed(NamedTuple):
-    """A window, by the monotonic clock, and what was read of the device meanwhile."""
-
-    start_s: float
-    end_s: float
-    conditions: Conditions
-    memory_mib: Mapping[str, float]
-
-
-class _Found(NamedTuple):
-    """What came of an experiment, as `Result` has it."""
-
-    status: Literal["ok", "out-of-memory", "failed", "refused"]
-    told: str
-    observed: _Observed | None = None
-    paces: tuple[Pace, ...] | None = None
+_Found = dict[str, Any]
+"""What came of an experiment: fields of `Result`."""
 
 
 class Audience(Protocol):
     """Who is told how a campaign goes."""
 
-    def begins(self, experiment: Experiment, left: int, left_s: float) -> None:
-        """An experiment begins; so many are left with it, and take about so long."""
+    def begins(self, experiment: Experiment, left: int) -> None:
+        """An experiment begins; so many are left with it."""
 
     def ends(self, result: Result) -> None:
         """A result was kept."""
@@ -91,7 +70,6 @@ class Runner:
         self._device, self._crew = device, crew
         self._until_s, self._audience = until_s, audience
         self._refused: set[str] = set()
-        self._took: list[Took] = []
         self._stage = -1
 
     def run(self) -> tuple[Experiment, ...]:
@@ -105,19 +83,13 @@ class Runner:
             When the device does not come back from trouble.
         """
         while left := self._left():
-            begun_s = time.monotonic()
             if not self._fits(left[0]):
-                return left
+                break
             self._man(left)
-            estimate_s = seconds_left(self._campaign.windows, left, self._took)
-            self._audience.begins(left[0], len(left), estimate_s)
-            result = self._settled(left[0]) if self._fits(left[0]) else None
-            if result is None:
-                return left
-            if result.status != "refused":
-                took_s = time.monotonic() - begun_s
-                self._took.append(Took(len(result.workloads), took_s))
-        return ()
+            self._audience.begins(left[0], len(left))
+            if not self._fits(left[0]) or not self._settle(left[0]):
+                break
+        return left
 
     # What comes next.
 
@@ -142,18 +114,10 @@ class Runner:
             return
         self._stage = left[0].stage
         usable = [one for one in left if self._why_not(one) is None]
-        later = [one.stage for one in usable if one.stage > self._stage]
-        now = [one for one in usable if one.stage == self._stage]
-        then = [one for one in usable if later and one.stage == min(later)]
-        self._crew.keep(workers_needed([*now, *then]))
-        self._crew.prepare(workers_needed(now[: self._that_fit()]), self._until_s)
-
-    def _that_fit(self) -> int:
-        windows = self._campaign.windows
-        left_s = self._until_s - time.monotonic() - START_S
-        each_s = windows.settle_s + windows.least_s
-        most = len(experiments(self._campaign))
-        return max(1, min(most, int(min(left_s / each_s, most))))
+        following = min((one.stage for one in usable if one.stage > self._stage), default=None)
+        now = workers_needed(one for one in usable if one.stage == self._stage)
+        later = workers_needed(one for one in usable if one.stage == following)
+        self._crew.staff(now, later, self._until_s)
 
     def _why_not(self, experiment: Experiment) -> str | None:
         for seat in experiment.seats:
@@ -163,17 +127,19 @@ class Runner:
 
     # One experiment.
 
-    def _settled(self, experiment: Experiment) -> Result | None:
-        """Measure, keep the result, and bring the device back if need be; None: time is up."""
+    def _settle(self, experiment: Experiment) -> bool:
+        """Measure, keep the result, and bring the device back if need be; False: time is up."""
         if (why := self._why_not(experiment)) is not None:
-            return self._refuse(experiment, why)
+            self._refuse(experiment, why)
+            return True
         result = self._tried(experiment)
-        if result is not None and _lacked_room(result):
+        beside = 0 if result is None else result.residents - len(result.workloads)
+        if result is not None and result.status == "out-of-memory" and beside:
             # Others had held memory that this pair could have had.
             self._crew.clear()
             result = self._tried(experiment)
         if result is None:
-            return None
+            return False
         trouble = self._device.trouble()
         if trouble:
             result = result.replace(status="failed", told=trouble, paces=None)
@@ -182,59 +148,57 @@ class Runner:
             self._crew.clear()
             self._device.recover()
             self._stage = -1
-        return result
+        return True
 
-    def _refuse(self, experiment: Experiment, why: str) -> Result:
+    def _refuse(self, experiment: Experiment, why: str) -> None:
         self._refused.add(experiment.key)
-        result = self._result(experiment, _Found("refused", why))
         known = standing(self._ledger.results).get(experiment.key)
         if known is None or (known.status, known.told) != ("refused", why):
-            self._keep(result)
-        return result
+            self._keep(_result(experiment, {"status": "refused", "told": why}))
 
     def _keep(self, result: Result) -> None:
         self._ledger.append(result)
         self._audience.ends(result)
 
     def _tried(self, experiment: Experiment) -> Result | None:
+        """Return what came of an experiment; None: time is up."""
         try:
             taken = self._crew.take(experiment.seats, self._until_s)
         except TimeoutError:
             return None
         workers = [one for one in taken if isinstance(one, Worker)]
+        lacks = ((worker, self._device.unconfirmed(worker)) for worker in workers)
+        residents = 0
         if len(workers) < len(taken):
-            failures = [(s.workload, one) for s, one in zip(experiment.seats, taken, strict=True)]
-            return self._result(experiment, _failed(failures), taken)
-        residents = len(self._crew.pids)
-        if (lack := self._unconfirmed(workers)) is not None:
+            names = (seat.workload for seat in experiment.seats)
+            found = _failed(zip(names, taken, strict=True))
+        elif (lack := next((one for one in lacks if one[1] is not None), None)) is not None:
             self._crew.dismiss(workers)
-            return self._result(experiment, _Found("failed", lack), taken)
-        if not self._fits(experiment):
+            found = {"status": "failed", "told": f"{lack[0].seat.workload}: {lack[1]}"}
+        elif not self._fits(experiment):
             return None
-        return self._result(experiment, self._window(workers), taken, residents)
-
-    def _unconfirmed(self, workers: Sequence[Worker]) -> str | None:
-        for worker in workers:
-            if (lack := self._device.unconfirmed(worker)) is not None:
-                return f"{worker.seat.workload}: {lack}"
-        return None
+        else:
+            residents = len(self._crew.pids)
+            found = self._window(workers)
+        told = [one.ready if isinstance(one, Worker) else None for one in taken]
+        found["families"] = tuple(one and one.get("family") for one in told)
+        found["batch_sizes"] = tuple(one and one.get("batch_size") for one in told)
+        return _result(experiment, found, residents)
 
     def _window(self, workers: Sequence[Worker]) -> _Found:
-        """Let workers run, and measure once they have settled."""
+        """Let workers run, measure once they have settled, and return what was found."""
         for worker in workers:
             worker.run()
         try:
             found = self._observed(workers)
         except DovetailError as error:
-            return _Found("failed", str(error))
+            found = {"status": "failed", "told": str(error)}
         finally:
-            failures = [(one.seat.workload, one.failure()) for one in workers]
+            ends = [(one.seat.workload, one.failure()) for one in workers]
             self._crew.rest(workers)
-        if any(failure for _, failure in failures):
-            return _failed(failures)
-        return self._judged(found, workers)
+        return _failed(ends) if any(failure for _, failure in ends) else found
 
-    def _observed(self, workers: Sequence[Worker]) -> _Observed:
+    def _observed(self, workers: Sequence[Worker]) -> _Found:
         windows = self._campaign.windows
 
         def any_failed() -> bool:
@@ -250,54 +214,33 @@ class Runner:
             if now_s - looked_s >= _READ_S:
                 meter.look()
                 looked_s = now_s
-        return _Observed(start_s, now_s, *meter.read())
-
-    def _judged(self, observed: _Observed, workers: Sequence[Worker]) -> _Found:
+        conditions, memory_mib = meter.read()
+        found: _Found = {**conditions.to_data(), "window_s": now_s - start_s}
         paces = []
         for worker in workers:
-            found = pace(
-                worker.events(),
-                observed.start_s,
-                observed.end_s,
-                observed.memory_mib.get(worker.run_id, worker.memory_mib),
-                (worker.ready or {}).get("sms"),
-            )
-            if found is None:
+            run = worker.submission.run.id if worker.submission is not None else ""
+            held_mib, sms = memory_mib.get(run, worker.memory_mib), (worker.ready or {}).get("sms")
+            paces.append(pace(worker.events(), start_s, now_s, held_mib, sms))
+            if paces[-1] is None:
                 told = f"{worker.seat.workload}: did fewer than {LEAST} chunks in the window"
-                return _Found("failed", told, observed)
-            paces.append(found)
-        return _Found("ok", "", observed, tuple(paces))
+                return {**found, "status": "failed", "told": told}
+        return {**found, "status": "ok", "paces": tuple(paces)}
 
-    def _result(
-        self,
-        experiment: Experiment,
-        found: _Found,
-        taken: Sequence[Worker | Failure] = (),
-        residents: int = 0,
-    ) -> Result:
-        seats = experiment.seats
-        told = [one.ready if isinstance(one, Worker) else None for one in taken]
-        measured: dict[str, object] = {}
-        if found.observed is not None:
-            measured = found.observed.conditions.to_data()
-            measured["window_s"] = found.observed.end_s - found.observed.start_s
-        return Result(
-            key=experiment.key,
-            stage=experiment.stage,
-            repeat=experiment.repeat,
-            mode=seats[0].mode,
-            workloads=tuple(seat.workload for seat in seats),
-            shares=tuple(seat.share for seat in seats),
-            first=tuple(seat.first for seat in seats),
-            families=tuple(one and one.get("family") for one in told) or None,
-            batch_sizes=tuple(one and one.get("batch_size") for one in told) or None,
-            status=found.status,
-            told=found.told,
-            paces=found.paces,
-            residents=max(len(seats), residents),
-            date=today(),
-            **measured,
-        )
+
+def _result(experiment: Experiment, found: _Found, residents: int = 0) -> Result:
+    seats = experiment.seats
+    return Result(
+        key=experiment.key,
+        stage=experiment.stage,
+        repeat=experiment.repeat,
+        mode=seats[0].mode,
+        workloads=tuple(seat.workload for seat in seats),
+        shares=tuple(seat.share for seat in seats),
+        first=tuple(seat.first for seat in seats),
+        residents=max(len(seats), residents),
+        date=today(),
+        **found,
+    )
 
 
 def _failed(taken: Iterable[tuple[str, object]]) -> _Found:
@@ -306,8 +249,4 @@ def _failed(taken: Iterable[tuple[str, object]]) -> _Found:
     short = [(name, one) for name, one in failures if one.why == "out-of-memory"]
     name, worst = (short or failures)[0]
     told = f"{name}: {worst.told or worst.why}"
-    return _Found("out-of-memory" if short else "failed", told)
-
-
-def _lacked_room(result: Result) -> bool:
-    return result.status == "out-of-memory" and result.residents > len(result.workloads)
+    return {"status": "out-of-memory" if short else "failed", "told": told}

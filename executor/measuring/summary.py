@@ -144,7 +144,7 @@ def summary(contents: Contents) -> Summary:
     results = tuple(standing(contents.results).values())
     alone = baselines(results)
     asked = contents.campaign.windows.relative_error
-    errors = [_worst_error(one) for one in results if one.sound]
+    errors = [max(p.relative_error for p in one.paces or ()) for one in results if one.sound]
     busy = [one.others_busy for one in results if one.sound and one.others_busy is not None]
     singly, together = tuple(_alone(results)), tuple(_together(results, alone))
     return Summary(
@@ -159,20 +159,18 @@ def summary(contents: Contents) -> Summary:
         alone=singly,
         together=together,
         sharing=tuple(_sharing(together, results)),
-        tails=(*_tails_alone(singly), *_tails_together(together)),
+        tails=tuple(_tails(singly, together)),
         left_out=outcome(contents, contents.campaign.name).left_out,
     )
 
 
 def _covers(contents: Contents) -> Iterable[Cover]:
     found, over = standing(contents.results), settled(contents.results)
-    planned: dict[int, list[str]] = defaultdict(list)
-    for one in experiments(contents.campaign):
-        planned[one.stage].append(one.key)
+    planned = experiments(contents.campaign)
     for at, stage in enumerate(contents.campaign.stages):
-        keys = planned[at]
+        keys = [one.key for one in planned if one.stage == at]
         results = [found[key] for key in keys if key in found]
-        counts = {status: sum(r.status == status for r in results) for status in _STATUSES}
+        counts = Counter(one.status for one in results)
         done = sum(one.sound for one in results)
         yield Cover(
             stage=at,
@@ -191,11 +189,10 @@ def _covers(contents: Contents) -> Iterable[Cover]:
         )
 
 
-_STATUSES = ("ok", "out-of-memory", "failed", "refused")
-
-
 def _alone(results: Iterable[Result]) -> Iterable[Alone]:
-    for (seat,), repeats in sorted(_of(1, results), key=_solo_order):
+    settings = {seats[0]: found for seats, found in by_setting(results).items() if len(seats) == 1}
+    for seat in sorted(settings, key=lambda one: (one.mode, one.workload, -(one.share or 100))):
+        repeats = settings[seat]
         paces = [one.paces[0] for one in repeats if one.paces]
         yield Alone(
             workload=seat.workload,
@@ -211,15 +208,6 @@ def _alone(results: Iterable[Result]) -> Iterable[Alone]:
         )
 
 
-def _of(workers: int, results: Iterable[Result]) -> list[tuple[tuple[Seat, ...], list[Result]]]:
-    return [item for item in by_setting(results).items() if len(item[0]) == workers]
-
-
-def _solo_order(item: tuple[tuple[Seat, ...], object]) -> tuple[str, str, int]:
-    seat = item[0][0]
-    return seat.mode, seat.workload, -(seat.share or 100)
-
-
 def _energy_j(one: Result) -> float | None:
     """Return the energy of an iteration alone; a worker that waits draws power between them."""
     (pace,) = one.paces or ()
@@ -230,7 +218,9 @@ def _energy_j(one: Result) -> float | None:
 
 
 def _together(results: Iterable[Result], alone: Baselines) -> Iterable[Together]:
-    for seats, repeats in _of(2, results):
+    for seats, repeats in by_setting(results).items():
+        if len(seats) == 1:
+            continue
         slowed = [found for one in repeats if (found := slowdowns(one, alone)) is not None]
         if slowed:
             mine, other = (fmean(values) for values in zip(*slowed, strict=True))
@@ -252,43 +242,31 @@ def _together(results: Iterable[Result], alone: Baselines) -> Iterable[Together]
             )
 
 
-def _tails_alone(alone: Iterable[Alone]) -> Iterable[Tail]:
+def _tails(alone: Iterable[Alone], together: Iterable[Together]) -> Iterable[Tail]:
+    """Yield the tails of those alone, then beside partners of each cap."""
+    found: dict[tuple[Seat, int | None, bool], list[tuple[float, str | None]]] = defaultdict(list)
     for one in alone:
         if one.p99_s is not None:
-            yield Tail(
-                workload=one.workload,
-                mode=one.mode,
-                share=one.share,
-                partners=0,
-                p99_s=one.p99_s,
-                worst_s=one.p99_s,
-            )
-
-
-def _tails_together(together: Iterable[Together]) -> Iterable[Tail]:
-    found: dict[tuple[Seat, int | None], list[tuple[float, str]]] = defaultdict(list)
-    for one in together:
-        for at, p99_s in enumerate(one.p99_s):
+            found[Seat(one.workload, one.mode, one.share), None, False].append((one.p99_s, None))
+    for pair in together:
+        for at, p99_s in enumerate(pair.p99_s):
             if p99_s is not None:
-                seat = Seat(one.workloads[at], one.mode, one.shares[at], one.first[at])
-                found[seat, one.shares[1 - at]].append((p99_s, one.workloads[1 - at]))
-    for (seat, other_share), beside in found.items():
-        worst_s, worst = max(beside)
+                seat = Seat(pair.workloads[at], pair.mode, pair.shares[at], pair.first[at])
+                beside = pair.shares[1 - at], True
+                found[seat, *beside].append((p99_s, pair.workloads[1 - at]))
+    for (seat, other_share, paired), tails in found.items():
+        worst_s, worst = max(tails)
         yield Tail(
             workload=seat.workload,
             mode=seat.mode,
             share=seat.share,
             other_share=other_share,
             preferred=seat.first,
-            partners=len({partner for _, partner in beside}),
-            p99_s=fmean(p99_s for p99_s, _ in beside),
+            partners=len({partner for _, partner in tails}) if paired else 0,
+            p99_s=fmean(p99_s for p99_s, _ in tails),
             worst_s=worst_s,
             worst=worst,
         )
-
-
-def _worst_error(one: Result) -> float:
-    return max(pace.relative_error for pace in one.paces or ())
 
 
 _Way = tuple[Mode, tuple[int | None, ...], bool]

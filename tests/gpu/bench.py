@@ -17,7 +17,7 @@ import pytest
 
 from dovetail.executor.live.mps import processes
 from dovetail.executor.live.mps.client import client_environment
-from dovetail.executor.live.mps.control import PROGRAM, Control
+from dovetail.executor.live.mps.control import PROGRAM, Control, HealthState
 from dovetail.executor.live.mps.directories import make_base, make_private, place_of
 from dovetail.executor.live.mps.errors import MpsError, NoServerError
 from dovetail.executor.live.mps.manager import MpsManager
@@ -45,10 +45,10 @@ COUNTED_S = 5.0
 NOTICES_S = 6.0
 """For errors, states and Xids to show themselves."""
 
-QUICK = Patience(answer_s=5.0, active_s=8.0, terminate_s=10.0, shutdown_s=10.0, quit_s=5.0)
+QUICK = Patience(answer_s=5.0, active_s=8.0, terminate_s=10.0, quit_s=5.0)
 """Shorter than the service's, so that a rung that does not help is left soon."""
 
-_ENDS = Patience(answer_s=5.0, active_s=1.0, terminate_s=5.0, shutdown_s=5.0, quit_s=2.0)
+_ENDS = Patience(answer_s=5.0, active_s=1.0, terminate_s=5.0, quit_s=2.0)
 _CUTTING = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
 _KEPT = ("PATH", "LD_LIBRARY_PATH", "HOME", "LANG")
 
@@ -193,11 +193,11 @@ class Daemon:
             return "gone"
         except MpsError as error:
             return f"error: {error}"
-        return "not told" if told is None else told.value
+        return "not told" if told is HealthState.UNTOLD else told.value
 
     def is_healthy_again(self, server):
         """Wait until the server is not in fault any more, or gone."""
-        return awaited(lambda: self.status(server) in ("ACTIVE", "gone"), LATE_S)
+        return awaited(lambda: self.status(server) in ("active", "gone"), LATE_S)
 
     def newcomer(self, name="newcomer", within_s=READY_S):
         """Start a client that reports, and return what it was told first."""

@@ -7,7 +7,6 @@ import pytest
 
 from dovetail.executor.live.mps import processes
 from dovetail.executor.live.mps.control import SERVER
-from dovetail.executor.live.mps.health import health_of
 from dovetail.executor.live.pools.gpu import OUTSIDE_S
 
 from .bench import said
@@ -56,7 +55,7 @@ def test_clients(bench, daemon):
     assert process is not None
     assert process.runs(SERVER)
     assert listed == started
-    assert bench.values["state"] in ("ACTIVE", "not told")
+    assert bench.values["state"] in ("active", "not told")
 
 
 @pytest.mark.check("they reach later clients", usual_s=4)
@@ -134,7 +133,7 @@ def test_look(bench, daemon):
         daemon.client("idle").ready()
     looks, before = 20, clocks_s()
     for _ in range(looks):
-        health_of(daemon.control)
+        daemon.control.health()
     wall_ms, cpu_ms = (
         (now - then) / looks * 1000 for now, then in zip(clocks_s(), before, strict=True)
     )

@@ -9,7 +9,6 @@ import time
 import pytest
 
 from dovetail.executor.live.mps import processes
-from dovetail.executor.live.mps.health import health_of
 from dovetail.executor.live.mps.recovery import PATIENCE
 
 from . import bench as benches
@@ -120,7 +119,7 @@ def test_fault(bench, what, mode, beside):
         newcomer_afterwards=outcome(after),
         left_when_asked=left,
     )
-    assert seen["xids"] or "FAULT" in [state for state, _ in seen["states"]]
+    assert seen["xids"] or "fault" in [state for state, _ in seen["states"]]
     assert seen["errors"].get("partner") != "no error"
     assert outcome(after) == "is served"
 
@@ -163,7 +162,7 @@ def test_kill(bench, victim):
     seen = watched(bench, daemon, server, there, begun)
     goes_on = there[1].goes_on()
     early = outcome(daemon.newcomer())
-    health = health_of(daemon.control).state.value
+    health = daemon.control.health().state.value
     server_lives = processes.look(server) is not None
     left = [client.leave() for client in there]
     recovery = daemon.manager.recover(bench.gpu.uuid)

@@ -50,7 +50,7 @@ def test_context_cost(bench):
     """MiB that a context and the server take beside a job's own memory."""
 
     def used():
-        found = bench.nvml.used_mib(bench.gpu.uuid)
+        found = bench.nvml.read(bench.gpu.uuid).used_mib
         return pytest.skip("NVML does not tell the memory in use") if found is None else found
 
     mib = [used()]

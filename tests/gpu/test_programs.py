@@ -5,7 +5,6 @@ import shutil
 import pytest
 
 from dovetail.executor.live.mps.control import SERVER
-from dovetail.executor.live.mps.health import health_of
 from tests.executor.live.mps.record import STEPS
 
 from .bench import said
@@ -43,7 +42,7 @@ def test_commands(bench):
     bench.saw(
         compute_mode=bench.gpu.compute_mode,
         listens_after_s=start_s,
-        state=health_of(daemon.control).state.value,
+        state=daemon.control.health().state.value,
         without_it=said(absent),
         second_start=said(twice),
         quit=said(daemon.say("quit -t 5")),

@@ -54,7 +54,7 @@ def signal_daemon(bench, daemon, sent):
     [
         pytest.param("the victims of a fault leave", 1, victims_leave, id="leave"),
         pytest.param("the victims of a fault stay", 3, victims_stay, id="stay"),
-        pytest.param("a victim of a fault is stopped", 4, victim_stopped, id="stopped"),
+        pytest.param("a victim of a fault is stopped", 3, victim_stopped, id="stopped"),
         pytest.param("the daemon is stopped", 2, daemon_deaf, id="deaf"),
         pytest.param("the daemon is killed", 2, daemon_gone, id="gone"),
     ],

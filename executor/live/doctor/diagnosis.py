@@ -10,12 +10,11 @@ from typing import NamedTuple
 
 from dovetail.executor.live.doctor import driver, gpus, jobs_python, machine, mps, service, shares
 from dovetail.executor.live.doctor.driver import Driver, Places
-from dovetail.executor.live.doctor.finding import Finding, Level, Seen, Usable
+from dovetail.executor.live.doctor.finding import Finding, Level, Seen, Usable, broken
 from dovetail.executor.live.mps.foreign import every_mps
 from dovetail.executor.live.mps.manager import MpsManager
 from dovetail.executor.live.nvml import Gpu, GpuLostError, Nvml, NvmlError
 from dovetail.executor.live.progress import HOOK_DIRECTORY
-from dovetail.executor.live.splits import Splits
 from dovetail.instances.errors import UnsupportedError
 
 _PLACES = Places()
@@ -115,10 +114,13 @@ def diagnose(
     )
     tables = [shares.share_table(splits, gpu.name, version, gpu.sms) for gpu in used.values()]
     sound = all(finding.level is not Level.BROKEN for finding in base)
+    allowed = any(splits.allowed_anywhere(model, version) for model in used)
+    shared = allowed and manager.why_not() is None
+    usable = Usable.PARTITIONED if shared else Usable.UNPARTITIONED
     return Diagnosis(
         (*base, *below, *of_gpus, *above),
         tuple(table for table in tables if table.rows),
-        _usable(used, splits, version, manager) if sound and used else Usable.NOT,
+        usable if sound and used else Usable.NOT,
     )
 
 
@@ -147,8 +149,9 @@ def _of_gpus(nvml: Nvml, found: tuple[Gpu, ...], manager: MpsManager) -> Iterato
     for told in nvml.lost:
         yield from _findings(("gpu.lost", gpus.lost(told)))
     if not found and not nvml.lost:
-        none = Seen("the driver runs, and there is no GPU", Level.BROKEN, "see above")
-        yield from _findings(("gpu.none", none))
+        yield from _findings(
+            ("gpu.none", broken("the driver runs, and there is no GPU", "see above"))
+        )
     for gpu in found:
         try:
             yield from _of_gpu(nvml, gpu, manager)
@@ -169,8 +172,3 @@ def _of_gpu(nvml: Nvml, gpu: Gpu, manager: MpsManager) -> tuple[Finding, ...]:
         ("gpu.strangers", gpus.strangers(nvml, gpu)),
         gpu=gpus.short(gpu),
     )
-
-
-def _usable(models: Iterable[str], splits: Splits, version: str, manager: MpsManager) -> Usable:
-    allowed = any(splits.allowed_anywhere(model, version) for model in models)
-    return Usable.PARTITIONED if allowed and manager.why_not() is None else Usable.UNPARTITIONED

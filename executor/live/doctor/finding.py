@@ -36,6 +36,21 @@ class Seen(NamedTuple):
     remedy: str = ""
 
 
+def note(told: str, remedy: str) -> Seen:
+    """Return what somebody should know."""
+    return Seen(told, Level.NOTE, remedy)
+
+
+def lacking(told: str, remedy: str) -> Seen:
+    """Return what is lacking."""
+    return Seen(told, Level.LACKING, remedy)
+
+
+def broken(told: str, remedy: str) -> Seen:
+    """Return what keeps GPUs, or the service, from use."""
+    return Seen(told, Level.BROKEN, remedy)
+
+
 class Finding(NamedTuple):
     """One thing that was looked at.
 

@@ -10,36 +10,34 @@ from typing import Final
 
 from dovetail.executor.live.dcgm import PROGRAM as DCGM
 from dovetail.executor.live.dcgm import uuids
-from dovetail.executor.live.doctor.finding import Level, Seen
+from dovetail.executor.live.doctor.finding import Seen, broken, lacking, note
 from dovetail.executor.live.mps.foreign import MpsProcess, every_mps
 from dovetail.executor.live.nvml import Gpu, MemoryHealth, Nvml
 from dovetail.executor.live.pools.processes import tokens
 from dovetail.instances._record import listed
 
 _ANSWER_S: Final = 10.0
-_SHOWN: Final = 12
-"""Characters of a UUID that tell GPUs apart."""
+
+
+def short(gpu: Gpu) -> str:
+    """Return what people call a GPU: so much of its UUID tells it from others."""
+    return gpu.uuid[:12]
 
 
 def lost(told: str) -> Seen:
     """Tell of a GPU that does not answer."""
-    return Seen(told, Level.BROKEN, "reset the GPU or reboot; nothing is started on it")
+    return broken(told, "reset the GPU or reboot; nothing is started on it")
 
 
 def unusable(gpu: Gpu) -> Seen | None:
     """Return why a GPU cannot be used, None where it can."""
     if gpu.mig:
         remedy = "Dovetail shares whole GPUs: leave it to others"
-        return Seen(f"{gpu.name} is cut up by MIG", Level.BROKEN, remedy)
+        return broken(f"{gpu.name} is cut up by MIG", remedy)
     if gpu.compute_mode == "prohibited":
         remedy = f"nvidia-smi -i {short(gpu)} -c DEFAULT, by an administrator"
-        return Seen(f"{gpu.name} is in compute mode PROHIBITED", Level.BROKEN, remedy)
+        return broken(f"{gpu.name} is in compute mode PROHIBITED", remedy)
     return None
-
-
-def short(gpu: Gpu) -> str:
-    """Return what people call a GPU."""
-    return gpu.uuid[:_SHOWN]
 
 
 def model(gpu: Gpu) -> Seen:
@@ -56,14 +54,13 @@ def mps_of_others(foreign: Sequence[MpsProcess]) -> Seen | None:
     if not foreign:
         return None
     told = f"MPS of others may be on it: pid {listed(str(one.pid) for one in foreign)}"
-    return Seen(told, Level.LACKING, "jobs take turns until its owner ends it: see MPS below")
+    return lacking(told, "jobs take turns until its owner ends it: see MPS below")
 
 
 def compute_mode(gpu: Gpu) -> Seen:
     """Tell who may open it."""
     if gpu.compute_mode == "exclusive_process":
-        remedy = "fine under MPS; jobs outside it will find the GPU busy"
-        return Seen("EXCLUSIVE_PROCESS", Level.NOTE, remedy)
+        return note("EXCLUSIVE_PROCESS", "fine under MPS; jobs outside it will find the GPU busy")
     return Seen("DEFAULT")
 
 
@@ -71,12 +68,10 @@ def memory(health: MemoryHealth) -> Seen:
     """Tell of errors in its memory."""
     ecc = {None: "ECC not told", True: "ECC on", False: "ECC off"}[health.ecc]
     if health.failed:
-        told = f"{ecc}; a bad row could not be remapped"
-        return Seen(told, Level.LACKING, "have the GPU replaced")
+        return lacking(f"{ecc}; a bad row could not be remapped", "have the GPU replaced")
     if health.pending:
         told = f"{ecc}; bad memory waits to be taken out of use"
-        remedy = "drain the GPU and have it reset, or reboot"
-        return Seen(told, Level.NOTE, remedy)
+        return note(told, "drain the GPU and have it reset, or reboot")
     return Seen(f"{ecc}, no repair pending" if health.pending is False else ecc)
 
 
@@ -87,14 +82,12 @@ def profiling(nvml: Nvml, gpu: Gpu) -> Seen:
     lost_too = "only utilisation and memory are told: no SM activity, no DRAM bandwidth"
     if shutil.which(DCGM) is None:
         told = f"no GPM (before Hopper), and no {DCGM}: {lost_too}"
-        remedy = "install datacenter-gpu-manager and start its nvidia-dcgm service"
-        return Seen(told, Level.LACKING, remedy)
+        return lacking(told, "install datacenter-gpu-manager and start its nvidia-dcgm service")
     if gpu.uuid not in _seen_by_dcgm():
         told = f"no GPM (before Hopper), and {DCGM} does not tell of this GPU: {lost_too}"
-        remedy = "start the host engine: systemctl start nvidia-dcgm, or nv-hostengine"
-        return Seen(told, Level.LACKING, remedy)
+        return lacking(told, "start the host engine: systemctl start nvidia-dcgm, or nv-hostengine")
     remedy = "while Nsight or another profiler runs, it tells nothing"
-    return Seen("by DCGM, as there is no GPM (before Hopper)", Level.NOTE, remedy)
+    return note("by DCGM, as there is no GPM (before Hopper)", remedy)
 
 
 @cache
@@ -120,6 +113,5 @@ def strangers(nvml: Nvml, gpu: Gpu) -> Seen | None:
     pids = nvml.processes(gpu.uuid).keys() - jobs - {process.pid for process in every_mps()}
     if not pids:
         return None
-    remedy = "what they cost jobs is not known; Dovetail should have the GPU to itself"
     told = f"processes of others run there: pid {listed(map(str, sorted(pids)))}"
-    return Seen(told, Level.NOTE, remedy)
+    return note(told, "what they cost jobs is not known; Dovetail should have the GPU to itself")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from dovetail.executor.live.doctor.driver import Driver
-from dovetail.executor.live.doctor.finding import Level, Seen
+from dovetail.executor.live.doctor.finding import Seen, lacking, note
 
 PROGRAM: Final = Path(__file__).with_name("libraries.py")
 
@@ -81,7 +81,7 @@ def asked(python: str) -> Libraries | NoPythonError:
 def interpreter(python: str, found: Libraries | NoPythonError) -> Seen:
     """Tell the Python."""
     if isinstance(found, NoPythonError):
-        return Seen(str(found), Level.LACKING, "name the Python of the jobs with --python")
+        return lacking(str(found), "name the Python of the jobs with --python")
     return Seen(f"{python}, Python {found.python}")
 
 
@@ -91,16 +91,16 @@ def torch(found: Libraries | NoPythonError, driver: object) -> Seen | None:
         return None
     if found.torch is None:
         remedy = "dovetail doctor --python FILE names the Python of the jobs; --splits needs it"
-        return Seen("no PyTorch", Level.NOTE, remedy)
+        return note("no PyTorch", remedy)
     if found.cuda is None:
         remedy = "the jobs' Python needs a build for CUDA (pytorch.org): name it with --python"
-        return Seen(f"{found.torch}, a build without CUDA", Level.NOTE, remedy)
+        return note(f"{found.torch}, a build without CUDA", remedy)
     told = f"{found.torch}, built for CUDA {found.cuda}"
     served = driver.cuda if isinstance(driver, Driver) else None
     if served is not None and served[0] < int(found.cuda.partition(".")[0]):
         seen = f"{told}; the driver serves CUDA {served[0]}.{served[1]}"
         remedy = f"update the driver, or install a build for CUDA {served[0]}"
-        return Seen(seen, Level.LACKING, remedy)
+        return lacking(seen, remedy)
     return Seen(told)
 
 
@@ -110,18 +110,14 @@ def cublas(found: Libraries | NoPythonError) -> Seen | None:
         return None
     if found.cublas is None and found.package is None:
         remedy = "dovetail doctor --splits asks the one that PyTorch loads"
-        return Seen("not found beside PyTorch", Level.NOTE, remedy)
+        return note("not found beside PyTorch", remedy)
     told = f"{found.package or 'of no package'}, tells {found.cublas or 'no version'}"
-    version = _parsed(found.package)
-    if version is not None and _AFFECTED[0] <= version <= _AFFECTED[1]:
+    parts = (found.package or "").split(".")[:3]
+    version = tuple(map(int, parts)) if all(map(str.isdecimal, parts)) else ()
+    if len(version) == 3 and _AFFECTED[0] <= version <= _AFFECTED[1]:
         remedy = "no share is used before it is measured: dovetail doctor --splits"
         seen = f"{told}; others saw such versions compute wrong on H200 under SM shares"
-        return Seen(seen, Level.NOTE, remedy)
+        return note(seen, remedy)
     if version == _CLEAN:
         return Seen(f"{told}; others saw no error with it on H200")
     return Seen(told)
-
-
-def _parsed(version: str | None) -> tuple[int, ...] | None:
-    parts = (version or "").split(".")[:3]
-    return tuple(map(int, parts)) if len(parts) == 3 and all(map(str.isdecimal, parts)) else None

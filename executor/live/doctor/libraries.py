@@ -9,10 +9,9 @@ import json
 import platform
 import re
 import sys
+from contextlib import suppress
 from importlib import metadata, util
 from pathlib import Path
-
-_CUDA = re.compile(r"^cuda\b[^=]*=\s*['\"]([\d.]+)['\"]", re.MULTILINE)
 
 _LIBRARY = "libcublasLt.so"
 
@@ -22,56 +21,42 @@ def torch_cuda() -> "str | None":
     found = util.find_spec("torch")
     if found is None or found.origin is None:
         return None
-    try:
+    told = ""
+    with suppress(OSError):
         told = Path(found.origin).with_name("version.py").read_text(encoding="utf-8")
-    except OSError:
-        return None
-    version = _CUDA.search(told)
+    version = re.search(r"^cuda\b[^=]*=\s*['\"]([\d.]+)['\"]", told, re.MULTILINE)
     return version[1] if version else None
 
 
 def version_of(package: str) -> "str | None":
     """Return the version of an installed package."""
-    try:
+    with suppress(metadata.PackageNotFoundError):
         return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
+    return None
 
 
-def cublas_package(major: str) -> "str | None":
-    """Return the name of the installed package that cuBLAS came in."""
-    names = (f"nvidia-cublas-cu{major}", "nvidia-cublas")
-    return next((name for name in names if version_of(name) is not None), None)
-
-
-def cublas_file(package: "str | None") -> "Path | None":
-    """Return the library of a package; without one, what lies where Conda puts it."""
+def cublas_number(package: "str | None") -> "str | None":
+    """Return the version that the library of a package, or else Conda's, gives itself."""
     files = (metadata.files(package) or []) if package else []
     packed = [Path(str(file.locate())) for file in files if file.name.startswith(_LIBRARY)]
-    return next(iter(packed or sorted(Path(sys.prefix, "lib").glob(f"{_LIBRARY}*"))), None)
-
-
-def cublas_number(path: "Path | None") -> "str | None":
-    """Return the version that a library gives itself."""
-    if path is None:
-        return None
-    try:
-        library = ctypes.CDLL(str(path))
-        library.cublasLtGetVersion.restype = ctypes.c_size_t
-        return str(library.cublasLtGetVersion())
-    except (OSError, AttributeError):
-        return None
+    for path in (packed or sorted(Path(sys.prefix, "lib").glob(f"{_LIBRARY}*")))[:1]:
+        with suppress(OSError, AttributeError):
+            library = ctypes.CDLL(str(path))
+            library.cublasLtGetVersion.restype = ctypes.c_size_t
+            return str(library.cublasLtGetVersion())
+    return None
 
 
 def libraries() -> "dict[str, str | None]":
     """Return what the program prints."""
-    cuda = torch_cuda()
-    package = cublas_package(cuda.partition(".")[0]) if cuda else None
+    cuda = torch_cuda() or ""
+    names = (f"nvidia-cublas-cu{cuda.partition('.')[0]}", "nvidia-cublas") if cuda else ()
+    package = next((name for name in names if version_of(name)), None)
     return {
         "python": platform.python_version(),
         "torch": version_of("torch"),
-        "cuda": cuda,
-        "cublas": cublas_number(cublas_file(package)) if cuda else None,
+        "cuda": cuda or None,
+        "cublas": cublas_number(package) if cuda else None,
         "package": version_of(package) if package else None,
     }
 

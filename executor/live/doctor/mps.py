@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from dovetail.executor.live.doctor.finding import Level, Seen
+from dovetail.executor.live.doctor.finding import Seen, lacking, note
 from dovetail.executor.live.mps.control import LOG_DIRECTORY, PIPE_DIRECTORY, PROGRAM, SERVER
 from dovetail.executor.live.mps.directories import place_of
 from dovetail.executor.live.mps.errors import MpsRefusedError
@@ -34,14 +34,14 @@ def control(driver: str) -> Seen:
     path = shutil.which(PROGRAM)
     if path is None:
         remedy = "comes with NVIDIA's driver (Debian: nvidia-cuda-mps); else jobs take turns"
-        return Seen(f"{PROGRAM} is not installed", Level.LACKING, remedy)
+        return lacking(f"{PROGRAM} is not installed", remedy)
     version = _version(path)
     if version is None:
         return Seen(f"{path}, which does not tell its version")
     told = f"{path}, version {version}"
     if driver and version != driver:
         remedy = "programs and driver of one version fit: install those of the driver"
-        return Seen(f"{told}; the driver is {driver}", Level.NOTE, remedy)
+        return note(f"{told}; the driver is {driver}", remedy)
     return Seen(told)
 
 
@@ -63,18 +63,13 @@ def _version(path: str) -> str | None:
             check=False,
             env={"PATH": os.defpath, PIPE_DIRECTORY: nowhere, LOG_DIRECTORY: nowhere},
         )
+        said = _VERSION.search(done.stdout + done.stderr)
+        embedded = set(_VERSION_TEXT.findall(Path(path).read_bytes())) if said is None else set()
     except (OSError, subprocess.TimeoutExpired):
         return None
-    said = _VERSION.search(done.stdout + done.stderr)
-    return said[1] if said else _embedded_version(path)
-
-
-def _embedded_version(path: str) -> str | None:
-    try:
-        found = set(_VERSION_TEXT.findall(Path(path).read_bytes()))
-    except OSError:
-        return None
-    return found.pop().decode() if len(found) == 1 else None
+    if said is not None:
+        return said[1]
+    return bytes(embedded.pop()).decode() if len(embedded) == 1 else None
 
 
 def server() -> Seen:
@@ -83,7 +78,7 @@ def server() -> Seen:
     path = shutil.which(SERVER, path=places)
     if path is None:
         remedy = "it comes with the control daemon, which starts it: install both"
-        return Seen(f"{SERVER} is not installed", Level.LACKING, remedy)
+        return lacking(f"{SERVER} is not installed", remedy)
     return Seen(path)
 
 
@@ -93,15 +88,14 @@ def directory(base: Path) -> Seen:
         place_of(base, _SOME_GPU, max(_LONGEST_UID, os.geteuid()))
     except MpsRefusedError as error:
         told = f"a daemon would not start: {error}"
-        return Seen(told, Level.LACKING, "name a shorter directory with --directory")
+        return lacking(told, "name a shorter directory with --directory")
     existing = next(path for path in (base, *base.parents) if os.path.lexists(path))
     if existing == base and base.lstat().st_uid != os.geteuid():
-        told = f"{base} belongs to uid {base.lstat().st_uid}"
         remedy = f"must be uid {os.geteuid()}'s: move it away, or name another --directory"
-        return Seen(told, Level.LACKING, remedy)
+        return lacking(f"{base} belongs to uid {base.lstat().st_uid}", remedy)
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         told = f"{base} cannot be made: {existing} cannot be written"
-        return Seen(told, Level.LACKING, "name another directory with --directory")
+        return lacking(told, "name another directory with --directory")
     return Seen(f"{base} can have the daemons' sockets")
 
 
@@ -118,54 +112,38 @@ def ours(base: Path, running: Sequence[MpsProcess], *, serving: bool) -> Iterato
             yield Seen(f"{told}, of the service that runs")
         else:
             remedy = f"a service takes it up; without one: {_ending(one, mine)}"
-            yield Seen(f"{told}, and no service runs", Level.NOTE, remedy)
+            yield note(f"{told}, and no service runs", remedy)
 
 
 def pid_files(base: Path) -> Seen | None:
     """Tell of files that name a process which is no daemon."""
-    lying = [path for path in _pid_files(base) if not _holds(path)]
+    lying = []
+    for path in sorted(base.glob(f"*/{_PID_FILE}")):
+        try:
+            told = path.read_text().strip()
+        except OSError:
+            continue
+        process = look(int(told)) if told.isdecimal() else None
+        if process is None or not process.runs(PROGRAM):
+            lying.append(str(path))
     if not lying:
         return None
-    told = f"{listed(map(str, lying))}: no daemon has that pid"
-    return Seen(told, Level.NOTE, "a daemon was killed; the next takes its directory over")
-
-
-def _pid_files(base: Path) -> list[Path]:
-    try:
-        return sorted(base.glob(f"*/{_PID_FILE}"))
-    except OSError:
-        return []
-
-
-def _holds(pid_file: Path) -> bool:
-    """Whether the process that a pid file names is a control daemon; unread, it counts as one."""
-    try:
-        told = pid_file.read_text().strip()
-    except OSError:
-        return True
-    process = look(int(told)) if told.isdecimal() else None
-    return process is not None and process.runs(PROGRAM)
+    told = f"{listed(lying)}: no daemon has that pid"
+    return note(told, "a daemon was killed; the next takes its directory over")
 
 
 def others(base: Path, running: Sequence[MpsProcess]) -> Iterator[Seen]:
     """Tell of MPS that is not this service's, and how its owner ends it."""
     theirs = [one for one in running if not _is_ours(one, base)]
     for one in theirs:
-        told = f"{one.program} {one.pid} of uid {one.uid}, pipe directory {_pipes(one)}"
-        remedy = f"if nobody needs it, for its owner: {_ending(one, theirs)}"
-        yield Seen(told, Level.LACKING, remedy)
+        default = str(DEFAULT_DIRECTORY)
+        if not os.access(f"/proc/{one.pid}/environ", os.R_OK):
+            default = "that may not be seen"
+        pipes = one.directory or default
+        told = f"{one.program} {one.pid} of uid {one.uid}, pipe directory {pipes}"
+        yield lacking(told, f"if nobody needs it, for its owner: {_ending(one, theirs)}")
     if not theirs:
         yield Seen("no MPS of others runs")
-
-
-def _pipes(one: MpsProcess) -> str:
-    if one.directory is not None:
-        return one.directory
-    return str(DEFAULT_DIRECTORY) if _may_be_asked(one) else "that may not be seen"
-
-
-def _may_be_asked(one: MpsProcess) -> bool:
-    return os.access(f"/proc/{one.pid}/environ", os.R_OK)
 
 
 def _ending(one: MpsProcess, running: Sequence[MpsProcess]) -> str:
@@ -184,5 +162,4 @@ def stale(running: Sequence[MpsProcess], default: Path = DEFAULT_DIRECTORY) -> S
     if used or not (default / "control").exists():
         return None
     told = f"{default} has the sockets of a daemon that is gone"
-    remedy = f"harmless: jobs are kept from it; rm -r {default} if it is nobody's"
-    return Seen(told, Level.NOTE, remedy)
+    return note(told, f"harmless: jobs are kept from it; rm -r {default} if it is nobody's")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from dovetail.executor.live.doctor.finding import Level, Seen
+from dovetail.executor.live.doctor.finding import Seen, lacking
 from dovetail.executor.live.splits import (
     WHOLE,
-    SplitEvidence,
     SplitKey,
     Splits,
     read_splits,
@@ -73,7 +72,7 @@ def evidence_in(directory: Path) -> tuple[Splits, Seen | None]:
     except DovetailError as error:
         told = str(error)
         remedy = "nothing is partitioned; move the file away and run dovetail doctor --splits"
-    return Splits(), Seen(told, Level.LACKING, remedy)
+    return Splits(), lacking(told, remedy)
 
 
 def allowed(splits: Splits, models: Iterable[str], driver: str) -> Iterator[Seen]:
@@ -82,13 +81,13 @@ def allowed(splits: Splits, models: Iterable[str], driver: str) -> Iterator[Seen
         libraries = splits.libraries(model, driver)
         if not libraries:
             told = f"not measured on {model}, driver {driver}"
-            yield Seen(told, Level.LACKING, "dovetail doctor --splits --python FILE")
+            yield lacking(told, "dovetail doctor --splits --python FILE")
         for key in (SplitKey(model, driver, library) for library in libraries):
             if splits.allowed(key):
                 yield Seen(splits.why(key))
             else:
                 remedy = "no share is used: jobs share this GPU without caps"
-                yield Seen(splits.why(key), Level.LACKING, remedy)
+                yield lacking(splits.why(key), remedy)
 
 
 def share_table(splits: Splits, gpu_model: str, driver: str, sms: int | None) -> ShareTable:
@@ -106,10 +105,9 @@ def share_table(splits: Splits, gpu_model: str, driver: str, sms: int | None) ->
     seen = splits.seen(gpu_model, driver)
     whole = sms or seen.get(WHOLE)
     reported = {share: None if whole is None else reported_sms(share, whole) for share in seen}
+    keys = (SplitKey(gpu_model, driver, one) for one in splits.libraries(gpu_model, driver))
     measured = [
-        row
-        for library in splits.libraries(gpu_model, driver)
-        for row in _measured(splits, SplitKey(gpu_model, driver, library), reported)
+        _row(splits, key, share, reported[share]) for key in keys for share in splits.measured(key)
     ]
     known = {row.share for row in measured}
     counted = [ShareRow(p, seen[p], reported[p]) for p in seen if p not in known]
@@ -117,29 +115,19 @@ def share_table(splits: Splits, gpu_model: str, driver: str, sms: int | None) ->
     return ShareTable(gpu_model, driver, tuple(rows))
 
 
-def _measured(
-    splits: Splits, key: SplitKey, reported: Mapping[int, int | None]
-) -> Iterator[ShareRow]:
-    """Yield a row for each share that was measured with a library."""
-    allowed = splits.allowed(key)
-    for share in sorted(splits.measured(key)):
-        found = [one for one in splits.evidence if one.key == key and one.share == share]
-        yield _row(found, reported[share], share in allowed)
-
-
-def _row(found: Sequence[SplitEvidence], reported: int | None, allowed: bool) -> ShareRow:
+def _row(splits: Splits, key: SplitKey, share: int, reported: int | None) -> ShareRow:
+    found = [one for one in splits.evidence if one.key == key and one.share == share]
     products = [product for one in found for product in one.products]
     errors = [product.error for product in products if product.error is not None]
     right = sum(product.right for product in products)
-    last = found[-1]
     return ShareRow(
-        last.share,
-        last.sms,
+        share,
+        found[-1].sms,
         reported,
         right,
         len(products) - right,
         max(errors) if len(errors) == len(products) else None,
-        last.cublas,
-        str(last.date),
-        allowed,
+        key.cublas,
+        str(found[-1].date),
+        share in splits.allowed(key),
     )

@@ -13,7 +13,8 @@ import pwd
 import re
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -51,15 +52,56 @@ _REFUSALS: Final[tuple[tuple[re.Pattern[str], type[MpsError]], ...]] = (
     (re.compile(r"Server \d+ not found"), NoServerError),
     (re.compile(r"Not enough privilege|Insufficient privileges"), MpsRefusedError),
 )
-_SERVER_EXIT: Final = re.compile(r"Server \d+ exited with status \d+")
 
 
-class ServerStatus(StrEnum):
-    """What ``get_server_status`` answers."""
+class HealthState(StrEnum):
+    """What MPS on a GPU is doing."""
 
-    INITIALIZING = "INITIALIZING"
-    ACTIVE = "ACTIVE"
-    FAULT = "FAULT"
+    DOWN = "down"
+    """No daemon of ours answers."""
+    IDLE = "idle"
+    """A daemon runs and has no server; the first client brings one."""
+    ACTIVE = "active"
+    """Every server serves."""
+    UNTOLD = "untold"
+    """A server runs; the installed control program cannot tell its state (before 555)."""
+    STARTING = "starting"
+    """A server is initialising."""
+    FAULT = "fault"
+    """A client's fault has stopped a server; newcomers are refused."""
+    UNKNOWN = "unknown"
+    """The daemon does not answer in time, is gone from under its clients, or talks nonsense."""
+
+
+_WORST_LAST: Final = tuple(HealthState)
+_STATUS: Final = {
+    "ACTIVE": HealthState.ACTIVE,
+    "INITIALIZING": HealthState.STARTING,
+    "FAULT": HealthState.FAULT,
+}
+"""What ``get_server_status`` answers."""
+
+
+class Health(NamedTuple):
+    """MPS on one GPU.
+
+    Attributes
+    ----------
+    state : HealthState
+        The worst of its servers'.
+    uid : int or None
+        The user it serves; None where it is down.
+    servers, clients : tuple of int
+        Their pids.
+    why : str
+        In words, where there is something to say.
+    """
+
+    state: HealthState
+    uid: int | None = None
+    servers: tuple[int, ...] = ()
+    clients: tuple[int, ...] = ()
+    why: str = ""
 
 
 class Spoken(NamedTuple):
@@ -143,23 +185,41 @@ class Control:
         """Return the pids of the clients of all its servers."""
         return tuple(client for server in self.servers() for client in self.clients(server))
 
-    def status(self, server: int) -> ServerStatus | None:
-        """Return how a server is; None where the program cannot tell (before 555).
+    def status(self, server: int) -> HealthState:
+        """Return how a server is.
 
         Raises
         ------
         NoServerError
             The server has gone.
         """
+        command = f"get_server_status {server}"
         try:
-            answer = self.ask(f"get_server_status {server}")
+            answer = self.ask(command)
         except UnknownCommandError:
-            return None
+            return HealthState.UNTOLD
         words = {word.strip(":.,") for word in " ".join(answer).split()}
-        found = [status for status in ServerStatus if status in words]
+        found = [state for word, state in _STATUS.items() if word in words]
         if len(found) != 1:
-            raise self._not_understood(f"get_server_status {server}", answer)
+            raise self._not_understood(command, answer)
         return found[0]
+
+    def health(self) -> Health:
+        """Return how the daemon and its servers are; what cannot be known is a state of its own."""
+        try:
+            servers = self.servers()
+            clients = tuple(client for server in servers for client in self.clients(server))
+            states = []
+            for server in servers:
+                with suppress(NoServerError):
+                    states.append(self.status(server))
+        except NoDaemonError as error:
+            return Health(HealthState.DOWN, why=str(error))
+        except MpsError as error:
+            return Health(HealthState.UNKNOWN, self.uid, why=str(error))
+        if not states:
+            return Health(HealthState.IDLE, self.uid)
+        return Health(max(states, key=_WORST_LAST.index), self.uid, servers, clients)
 
     def terminate_client(self, server: int, client: int, within_s: float) -> bool:
         """End all GPU work of a client, and say whether that was done.
@@ -171,13 +231,6 @@ class Control:
         except NoServerError:
             return True
         return answer[-1:] == ("0",) or client not in self.clients(server)
-
-    def shutdown_server(self, server: int, within_s: float) -> None:
-        """End a server at once, its clients with it."""
-        try:
-            self.ask(f"shutdown_server {server} -f", within_s)
-        except NoServerError:
-            return
 
     def quit(self, within_s: float) -> None:
         """End the daemon, its servers by force if they still run after ``within_s`` seconds.
@@ -219,6 +272,8 @@ class Control:
     def say(self, options: Sequence[str], command: str, within_s: float) -> Spoken:
         """Run the control program once, and return what came of it, whatever that is."""
         begun, status, out, err = time.monotonic(), None, "", ""
+        kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
+        place = str(self.directory)
         try:
             done = subprocess.run(
                 [self.program, *options],
@@ -229,7 +284,7 @@ class Control:
                 timeout=within_s,
                 check=False,
                 cwd="/",
-                env=self._environment(),
+                env={**kept, DEVICES: self.gpu, PIPE_DIRECTORY: place, LOG_DIRECTORY: place},
                 umask=0o077,
                 **acting_as(self.uid),
             )
@@ -240,20 +295,15 @@ class Control:
             raise MpsError(f"{self}: {self.program}: {error.strerror}") from None
         return Spoken(tuple(options), command, status, out, err, time.monotonic() - begun)
 
-    def last_server_exit(self) -> str:
-        """Return what the log says of the last server that exited; empty where nothing."""
-        found = _SERVER_EXIT.findall(self._log_end())
-        return str(found[-1]) if found else ""
-
     def trim_logs(self) -> None:
         """Empty logs that have grown long: every command adds five lines, and nobody rotates."""
         for name in ("control.log", "server.log"):
-            handle = self._open_log(name, os.O_RDWR)
-            if handle is None:
-                continue
-            with os.fdopen(handle, "rb+") as log:
+            # The directory is the user's: a link there must not lead a root service astray.
+            flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
+            with suppress(OSError), os.fdopen(os.open(self.directory / name, flags), "rb+") as log:
+                found = os.fstat(log.fileno())
                 # The daemon appends (O_APPEND), so that it goes on at the new end.
-                if os.fstat(log.fileno()).st_size > _LOG_MOST:
+                if found.st_uid == self.uid and found.st_size > _LOG_MOST:
                     log.truncate(0)
 
     def __str__(self) -> str:
@@ -285,30 +335,6 @@ class Control:
             what = command or " ".join(options)
             raise NoAnswerError(f"{self}: {what!r} was not answered in {within_s:g} s")
         return spoken
-
-    def _environment(self) -> Mapping[str, str]:
-        kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
-        place = str(self.directory)
-        return kept | {DEVICES: self.gpu, PIPE_DIRECTORY: place, LOG_DIRECTORY: place}
-
-    def _log_end(self) -> str:
-        handle = self._open_log("control.log", os.O_RDONLY)
-        if handle is None:
-            return ""
-        with os.fdopen(handle, "rb") as log:
-            log.seek(max(0, os.fstat(log.fileno()).st_size - 65536))
-            return log.read().decode(errors="replace")
-
-    def _open_log(self, name: str, mode: int) -> int | None:
-        # The directory is the user's: a link there must not lead a root service astray.
-        try:
-            handle = os.open(self.directory / name, mode | os.O_NOFOLLOW | os.O_NONBLOCK)
-        except OSError:
-            return None
-        if os.fstat(handle).st_uid != self.uid:
-            os.close(handle)
-            return None
-        return handle
 
 
 def is_daemon(process: Process) -> bool:

@@ -53,12 +53,7 @@ def make_private(place: Path, uid: int) -> None:
     found = place.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != uid or stat.S_IMODE(found.st_mode) & 0o77:
         raise MpsRefusedError(f"{place}: must be a directory of user {uid}, closed to others")
-    if uid != os.geteuid():
-        _check_way(place, uid)
-
-
-def _check_way(place: Path, uid: int) -> None:
-    for above in place.parents:
+    for above in place.parents if uid != os.geteuid() else ():
         if not above.stat().st_mode & stat.S_IXOTH:
             raise MpsRefusedError(f"{above}: user {uid} may not pass it (chmod o+x), as MPS needs")
 

@@ -9,7 +9,7 @@ import shutil
 import threading
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from dovetail.executor.live.mps import directories, processes
@@ -19,11 +19,12 @@ from dovetail.executor.live.mps.control import (
     PIPE_DIRECTORY,
     PROGRAM,
     Control,
+    Health,
+    HealthState,
     acting_as,
 )
 from dovetail.executor.live.mps.errors import MpsError, MpsRefusedError, NoDaemonError
 from dovetail.executor.live.mps.foreign import MpsProcess, every_mps, foreign_mps
-from dovetail.executor.live.mps.health import Health, HealthState, health_of
 from dovetail.executor.live.mps.recovery import PATIENCE, Patience, Recovery, climb
 
 
@@ -98,7 +99,8 @@ class MpsManager:
         found = client_environment(control.directory, uuid, share, memory_mib, latency)
         acting_as(uid)
         with self._locked(uuid):
-            self._refuse_foreign(uuid)
+            for other in self.foreign(uuid):
+                raise MpsRefusedError(f"{uuid}: MPS of others may be on it: {other}; end it first")
             self._vacate(uuid, uid)
             self._ensure(control)
         return found
@@ -111,8 +113,8 @@ class MpsManager:
         """
         return {DEVICES: uuid, PIPE_DIRECTORY: str(self.directory / "none")}
 
-    def clients(self, uuid: str) -> tuple[int, ...]:
-        """Return the pids in the client lists of the GPU's servers.
+    def attached(self, uuid: str, pid: int) -> bool:
+        """Whether a process, or one that descends from it, is in the GPU's client lists.
 
         Raises
         ------
@@ -121,21 +123,9 @@ class MpsManager:
         """
         found: list[int] = []
         for control in self._controls(uuid):
-            try:
+            with suppress(NoDaemonError):
                 found += control.all_clients()
-            except NoDaemonError:
-                continue
-        return tuple(found)
-
-    def attached(self, uuid: str, pid: int) -> bool:
-        """Whether a process, or one that descends from it, is in the GPU's client lists.
-
-        Raises
-        ------
-        MpsError
-            As ``clients``.
-        """
-        return any(processes.descends(client, pid) for client in self.clients(uuid))
+        return any(processes.descends(client, pid) for client in found)
 
     def terminate(self, uuid: str, pid: int) -> bool:
         """End the GPU work of a process and its descendants.
@@ -165,9 +155,9 @@ class MpsManager:
     def recover(self, uuid: str) -> Recovery:
         """Climb the ladder of recovery until the GPU takes new clients again.
 
-        Wait for the server; terminate its clients; shut the servers down; make the daemon quit;
-        kill it, proved to be ours; start another. Call it when there has been trouble: clients that
-        are still there may be ended.
+        Wait for the server; terminate its clients; make the daemon quit; kill it, proved to be
+        ours; start another. Call it when there has been trouble: clients that are still there may
+        be ended.
 
         Raises
         ------
@@ -188,14 +178,18 @@ class MpsManager:
 
     def close(self) -> None:
         """End the daemons that nobody can be a client of; the others run on."""
-        for control in self._running():
-            if not self._in_use(control):
+        for daemon in every_mps():
+            place = Path(daemon.directory or "/")
+            if daemon.program != PROGRAM or place.parent != self.directory or not daemon.devices:
+                continue
+            control = self._control(daemon.devices, daemon.uid)
+            if control.directory == place and not self._in_use(control):
                 control.quit(self._patience.quit_s)
 
     @staticmethod
     def _health(control: Control) -> Health:
         control.trim_logs()
-        health = health_of(control)
+        health = control.health()
         left = _left_by(control) if health.state is HealthState.DOWN else ()
         if not left:
             return health
@@ -234,10 +228,6 @@ class MpsManager:
         directories.make_base(self.directory)
         directories.make_private(control.directory, control.uid)
         control.start()
-
-    def _refuse_foreign(self, uuid: str) -> None:
-        for other in self.foreign(uuid):
-            raise MpsRefusedError(f"{uuid}: MPS of others may be on it: {other}; end it first")
 
     @staticmethod
     def _in_use(control: Control) -> bool:
@@ -280,20 +270,6 @@ class MpsManager:
         return [
             control for control in self._controls(uuid) if control.daemon() or _left_by(control)
         ]
-
-    def _running(self) -> list[Control]:
-        """Return the controls of all our daemons that live."""
-        found: list[Control] = []
-        for daemon in every_mps():
-            directory, uuid = daemon.directory, daemon.devices
-            if daemon.program != PROGRAM or directory is None or uuid is None:
-                continue
-            if Path(directory).parent != self.directory:
-                continue
-            control = self._control(uuid, daemon.uid)
-            if control.directory == Path(directory):
-                found.append(control)
-        return found
 
     @contextmanager
     def _locked(self, uuid: str) -> Iterator[None]:

@@ -7,9 +7,8 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from dovetail.executor.live.mps import processes
-from dovetail.executor.live.mps.control import ANSWER_S, Control
+from dovetail.executor.live.mps.control import ANSWER_S, Control, Health, HealthState
 from dovetail.executor.live.mps.errors import MpsError
-from dovetail.executor.live.mps.health import Health, HealthState, health_of
 
 
 class Patience(NamedTuple):
@@ -23,8 +22,6 @@ class Patience(NamedTuple):
         Until a server in fault is active again; its clients have to leave for that.
     terminate_s : float
         For ``terminate_client``, one client.
-    shutdown_s : float
-        For ``shutdown_server -f``, one server.
     quit_s : float
         After which ``quit`` forces servers down.
     """
@@ -32,7 +29,6 @@ class Patience(NamedTuple):
     answer_s: float = ANSWER_S
     active_s: float = 60.0
     terminate_s: float = 30.0
-    shutdown_s: float = 30.0
     quit_s: float = 10.0
 
 
@@ -65,16 +61,19 @@ def climb(control: Control, patience: Patience) -> Recovery:
     A daemon that is gone leaves at most servers, which are killed at once.
     """
     steps: list[str] = []
-    health = health_of(control)
-    for rung in _RUNGS:
+    for words, rung, asks in _RUNGS:
+        health = control.health()
         if is_well(control, health):
             break
-        if rung.asks and health.state in _SILENT:
+        if asks and health.state in (HealthState.DOWN, HealthState.UNKNOWN):
             continue
-        steps.append(_try(rung, control, patience))
-        health = health_of(control)
+        try:
+            rung(control, patience)
+        except MpsError as error:
+            words = f"{words}: {error}"
+        steps.append(words)
     left = control.holders() if len(steps) > 1 else ()
-    return Recovery(is_well(control, health), tuple(steps), left)
+    return Recovery(is_well(control, control.health()), tuple(steps), left)
 
 
 def is_well(control: Control, health: Health) -> bool:
@@ -89,24 +88,10 @@ def is_well(control: Control, health: Health) -> bool:
     return health.state in (HealthState.IDLE, HealthState.ACTIVE)
 
 
-class _Rung(NamedTuple):
-    words: str
-    climb: Callable[[Control, Patience], None]
-    asks: bool
-
-
-def _try(rung: _Rung, control: Control, patience: Patience) -> str:
-    try:
-        rung.climb(control, patience)
-    except MpsError as error:
-        return f"{rung.words}: {error}"
-    return rung.words
-
-
 def _wait(control: Control, patience: Patience) -> None:
     end = time.monotonic() + patience.active_s
     while time.monotonic() < end:
-        health = health_of(control)
+        health = control.health()
         if health.state is HealthState.DOWN or is_well(control, health):
             return
         time.sleep(patience.active_s / 50)
@@ -116,11 +101,6 @@ def _terminate(control: Control, patience: Patience) -> None:
     for server in control.servers():
         for client in control.clients(server):
             control.terminate_client(server, client, patience.terminate_s)
-
-
-def _shut_down(control: Control, patience: Patience) -> None:
-    for server in control.servers():
-        control.shutdown_server(server, patience.shutdown_s)
 
 
 def _restart(control: Control, patience: Patience) -> None:
@@ -136,11 +116,10 @@ def _kill(control: Control, patience: Patience) -> None:
     control.start()
 
 
-_SILENT: Final = (HealthState.DOWN, HealthState.UNKNOWN)
-_RUNGS: Final = (
-    _Rung("waited for its servers", _wait, asks=False),
-    _Rung("terminated its clients", _terminate, asks=True),
-    _Rung("shut its servers down", _shut_down, asks=True),
-    _Rung("made the daemon quit and started another", _restart, asks=True),
-    _Rung("killed the daemon and started another", _kill, asks=False),
+_RUNGS: Final[tuple[tuple[str, Callable[[Control, Patience], None], bool], ...]] = (
+    ("waited for its servers", _wait, False),
+    ("terminated its clients", _terminate, True),
+    ("made the daemon quit and started another", _restart, True),
+    ("killed the daemon and started another", _kill, False),
 )
+"""What each rung is, in words, and whether the daemon has to answer."""

@@ -7,6 +7,7 @@ daemon and a stand-in, NVML with the real bindings and injected callbacks.
 from __future__ import annotations
 
 import logging
+import shutil
 import socket
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -16,8 +17,9 @@ from typing import Final, Literal, NamedTuple
 from dovetail.executor.live import events
 from dovetail.executor.live.clock import boot_s
 from dovetail.executor.live.cublas import CublasVersions
+from dovetail.executor.live.dcgm import PROGRAM as DCGMI
 from dovetail.executor.live.dcgm import SOURCE as DCGM
-from dovetail.executor.live.dcgm import open_dcgm
+from dovetail.executor.live.dcgm import Dcgm
 from dovetail.executor.live.events import AnyEvent
 from dovetail.executor.live.jobs import Run
 from dovetail.executor.live.mps import processes as mps_processes
@@ -107,7 +109,7 @@ class GpuPool(LocalPool):
         self._cublas = CublasVersions()
         self._ailments = Ailments(directory / "sick.json", self._tell)
         self._without_gpm = {g.uuid for g in self._gpus.values() if not nvml.has_gpm(g.uuid)}
-        self._dcgm = open_dcgm() if self._without_gpm else None
+        self._dcgm = Dcgm() if self._without_gpm and shutil.which(DCGMI) else None
         under_mps = mps if self._has_mps else None
         self._health = GpuHealth(self._gpus, nvml, under_mps, self._ailments, self._end)
 
@@ -249,7 +251,6 @@ class GpuPool(LocalPool):
     def _read(self, name: str, gpu: Gpu) -> Usage:
         readings = self._nvml.read(gpu.uuid)
         told = self._dcgm.metrics(gpu.uuid) if self._dcgm and gpu.uuid in self._without_gpm else {}
-        clock = self._nvml.clock(gpu.uuid)
         memory, others = self._processes(name, gpu)
         return Usage(
             at_s=boot_s(),
@@ -258,9 +259,9 @@ class GpuPool(LocalPool):
             metrics={**readings.metrics, **told},
             source=DCGM if told else readings.source,
             memory_by_run=memory,
-            clock_mhz=clock.sm_mhz,
-            temperature_c=clock.temperature_c,
-            throttled=clock.throttled,
+            clock_mhz=readings.clock_mhz,
+            temperature_c=readings.temperature_c,
+            throttled=readings.throttled,
             others=others,
             driver=self._driver,
         )

@@ -9,8 +9,8 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from dovetail.executor.live.clock import boot_s
+from dovetail.executor.live.mps.control import HealthState
 from dovetail.executor.live.mps.errors import MpsError
-from dovetail.executor.live.mps.health import HealthState
 from dovetail.executor.live.mps.manager import MpsManager
 from dovetail.executor.live.nvml import Gpu, GpuLostError, Nvml, NvmlError, Xid
 from dovetail.executor.live.pools.ailments import Ailments, Cause

@@ -2,9 +2,9 @@
 
 They run under whatever Python has the PyTorch that jobs use, which need not have Dovetail: no
 file of this folder imports anything of it but its neighbours, and 3.10 is enough. ``worker.py``
-is the program that runs them.
+runs a workload, ``products.py`` compares matrix products under a share.
 
-A workload is a module, of this folder or a file of the user's, with
+A workload of the user's is a file with
 
 ``KIND``
     ``training`` or ``inference``.
@@ -18,24 +18,31 @@ A workload is a module, of this folder or a file of the user's, with
 ``gaps(draw, size)``, only for inference that answers requests
     Yields the seconds from one request's arrival to the next one's, drawn from a
     ``random.Random``. An iteration then answers a request.
+
+The built-in ones are functions marked ``@built_in`` in ``kernels.py``, ``networks.py`` and
+``transformers.py``.
 """
 
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
-BUILT_IN: Final = (
-    "burst",
-    "convnet",
-    "gemm",
-    "gpt",
-    "graph",
-    "lstm",
-    "recommender",
-    "stream",
-    "tiny",
-    "transformer",
+MODULES: Final = MappingProxyType(
+    {
+        "burst": "transformers",
+        "convnet": "networks",
+        "gemm": "kernels",
+        "gpt": "transformers",
+        "graph": "networks",
+        "lstm": "networks",
+        "recommender": "networks",
+        "stream": "kernels",
+        "tiny": "kernels",
+        "transformer": "transformers",
+    }
 )
-"""Names of the workloads of this folder."""
+BUILT_IN: Final = tuple(MODULES)
+"""Names of the built-in workloads."""
 
 WORKER: Final = Path(__file__).with_name("worker.py")
 """The program that runs one workload, and is told by lines of JSON when."""

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
+
+from .loading import Step
 
 LEARNING_RATE = 1e-7
 """So small that no model learns its few random batches by heart while it is measured: gradients
@@ -29,12 +30,17 @@ def half_precision(device: str) -> contextlib.AbstractContextManager[object]:
     return torch.autocast(device_type=device, dtype=kind, enabled=kind != torch.float32)
 
 
+def parameters_of(*modules: nn.Module) -> list[Tensor]:
+    """Return the parameters of several modules."""
+    return [parameter for module in modules for parameter in module.parameters()]
+
+
 def training(
     parameters: Iterable[Tensor],
     loss: Callable[..., Tensor],
     batches: Sequence[tuple[Tensor, ...]],
     optimizer: Callable[..., torch.optim.Optimizer],
-) -> Callable[[], Tensor]:
+) -> Step:
     """Return a training step, which goes through the batches in turn and returns its loss."""
     turn = itertools.cycle(batches)
     steps = optimizer(parameters, lr=LEARNING_RATE)
@@ -47,42 +53,3 @@ def training(
         return value.detach()
 
     return step
-
-
-class Block(nn.Module):
-    """A layer of a transformer, normalised before attention and before its two products."""
-
-    def __init__(self, width: int, heads: int, causal: bool) -> None:
-        super().__init__()
-        self.heads, self.causal = heads, causal
-        self.before_attention = nn.LayerNorm(width)
-        self.to_heads = nn.Linear(width, 3 * width)
-        self.from_heads = nn.Linear(width, width)
-        self.products = nn.Sequential(
-            nn.LayerNorm(width),
-            nn.Linear(width, 4 * width),
-            nn.GELU(),
-            nn.Linear(4 * width, width),
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map (batch, length, width) to the same."""
-        batch, length, width = x.shape
-        heads = self.to_heads(self.before_attention(x)).view(batch, length, 3, self.heads, -1)
-        query, key, value = heads.permute(2, 0, 3, 1, 4).unbind()
-        seen = functional.scaled_dot_product_attention(query, key, value, is_causal=self.causal)
-        x = x + self.from_heads(seen.transpose(1, 2).reshape(batch, length, width))
-        return x + self.products(x)
-
-
-class Tokens(nn.Module):
-    """Embeddings of tokens and of their places."""
-
-    def __init__(self, vocabulary: int, length: int, width: int) -> None:
-        super().__init__()
-        self.tokens = nn.Embedding(vocabulary, width)
-        self.places = nn.Parameter(0.02 * torch.randn(length, width))
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Map (batch, length) to (batch, length, width)."""
-        return self.tokens(tokens) + self.places

@@ -12,78 +12,45 @@ import re
 import resource
 import time
 from pathlib import Path
-from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
-MIB = 2**20
+from .products import cublas_version, under_mps
 
 
-class Device(Protocol):
-    """What the worker asks of a device."""
-
-    name: str
+class Device:
+    """Processor cores: work is done when the call that asks for it returns."""
 
     def mark(self) -> Any:
         """Return a mark behind all work given so far."""
+        return time.monotonic()
 
     def wait(self, mark: Any) -> None:
         """Return when the device has come to the mark."""
 
     def seconds(self, first: Any, then: Any) -> float:
         """Return the time from one mark to a later one; both have been waited for."""
+        return float(then - first)
 
     def idle(self) -> None:
         """Return when the device has done all of this process's work."""
 
     def memory_mib(self) -> float:
-        """Return the most memory that this process has held, as far as it can know."""
-
-    def about(self) -> dict[str, object]:
-        """Return what the ready event says of the device, and of PyTorch."""
-
-
-class Cpu:
-    """Processor cores: work is done when the call that asks for it returns."""
-
-    name = "cpu"
-
-    def mark(self) -> float:
-        """Return the time: there is nothing in the queue."""
-        return time.monotonic()
-
-    def wait(self, mark: float) -> None:
-        """Return at once."""
-
-    def seconds(self, first: float, then: float) -> float:
-        """Return the difference of two times."""
-        return then - first
-
-    def idle(self) -> None:
-        """Return at once."""
-
-    def memory_mib(self) -> float:
-        """Return the peak of the resident set."""
+        """Return the most memory that this process has held: the peak of its resident set."""
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
     def about(self) -> dict[str, object]:
-        """Return the processor's name; there are no SMs, and no MPS."""
+        """Return what the ready event says of the device: here neither SMs nor MPS."""
         found = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())
-        return {
-            "device": found[1] if found else platform.machine(),
-            "sms": None,
-            "mps": None,
-            "cublas": None,
-        }
+        name = found[1] if found else platform.machine()
+        return {"device": name, "sms": None, "mps": None, "cublas": None}
 
 
-class Cuda:
+class Cuda(Device):
     """The first CUDA device that this process sees.
 
     Marks are CUDA events of the current stream, with times taken by the GPU. The host sleeps
     while it waits for them, and leaves its core to others.
     """
-
-    name = "cuda"
 
     def __init__(self, torch: Any) -> None:
         torch.cuda.init()
@@ -110,17 +77,16 @@ class Cuda:
 
     def memory_mib(self) -> float:
         """Return the peak of what PyTorch has reserved; CUDA's own memory comes on top."""
-        return float(self._cuda.max_memory_reserved()) / MIB
+        return float(self._cuda.max_memory_reserved()) / 2**20
 
     def about(self) -> dict[str, object]:
         """Return what this process sees of the GPU: under a cap, fewer SMs than it has."""
         properties = self._cuda.get_device_properties(0)
-        asking = products()
         return {
             "device": properties.name,
             "sms": properties.multi_processor_count,
-            "mps": asking.under_mps(),
-            "cublas": asking.cublas_version(),
+            "mps": under_mps(),
+            "cublas": cublas_version(),
         }
 
 
@@ -132,20 +98,9 @@ def open_device(name: str) -> Device:
     processor core a program of the user's may do without PyTorch.
     """
     if name == "cpu" and importlib.util.find_spec("torch") is None:
-        return Cpu()
+        return Device()
     import torch
 
     torch.set_num_threads(1)
     torch.backends.cudnn.benchmark = False
-    return Cuda(torch) if name == "cuda" else Cpu()
-
-
-def products() -> ModuleType:
-    """Return ``products.py`` of live mode, which asks CUDA the same questions."""
-    path = Path(__file__).resolve().parents[2] / "live" / "products.py"
-    spec = importlib.util.spec_from_file_location("dovetail_products", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return Cuda(torch) if name == "cuda" else Device()

@@ -8,14 +8,14 @@ import random
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
-from . import BUILT_IN
+from . import MODULES
 
 KINDS = ("training", "inference")
 
 Step = Callable[[], object]
+Gaps = Callable[[random.Random, str], Iterator[float]]
 
 
 class WorkloadError(Exception):
@@ -23,13 +23,39 @@ class WorkloadError(Exception):
 
 
 class Workload(NamedTuple):
-    """A workload in one size; ``workloads/__init__.py`` says what its parts mean."""
+    """A workload; ``workloads/__init__.py`` says what its parts mean."""
 
     kind: str
     family: str
-    batch_size: int
+    batch: dict[str, int]
     prepare: Callable[[str, str, int], Step]
-    gaps: Callable[[random.Random, str], Iterator[float]] | None
+    gaps: Gaps | None
+
+
+_built_in: dict[str, Workload] = {}
+
+
+def built_in(
+    full: int, tiny: int, gaps: Gaps | None = None
+) -> Callable[[Callable[[str, int, bool], Step]], Callable[[str, int, bool], Step]]:
+    """Make a function a built-in workload of its name, with these batch sizes.
+
+    It takes the device, the batch size, and whether the size is full.
+    """
+    batch = {"full": full, "tiny": tiny}
+
+    def add(build: Callable[[str, int, bool], Step]) -> Callable[[str, int, bool], Step]:
+        def prepare(device: str, size: str, seed: int) -> Step:
+            import torch
+
+            torch.manual_seed(seed)
+            return build(device, batch[size], size == "full")
+
+        kind = "inference" if gaps else "training"
+        _built_in[build.__name__] = Workload(kind, build.__name__, batch, prepare, gaps)
+        return build
+
+    return add
 
 
 def load(name_or_file: str, size: str) -> Workload:
@@ -40,24 +66,20 @@ def load(name_or_file: str, size: str) -> Workload:
     WorkloadError
         Neither is there, or it lacks a part.
     """
-    module = _module(name_or_file)
+    if name_or_file in MODULES:
+        importlib.import_module(f"{__package__}.{MODULES[name_or_file]}")
+        return _built_in[name_or_file]
+    path = Path(name_or_file)
+    if path.suffix != ".py" or not path.is_file():
+        known = ", ".join(MODULES)
+        raise WorkloadError(f"{name_or_file!r}: no built-in workload ({known}), nor a file NAME.py")
     try:
-        return _workload(module, size)
+        return _own(path.resolve(), size)
     except WorkloadError as error:
         raise WorkloadError(f"{name_or_file}: {error}") from None
 
 
-def _module(name_or_file: str) -> ModuleType:
-    if name_or_file in BUILT_IN:
-        return importlib.import_module(f"{__package__}.{name_or_file}")
-    path = Path(name_or_file)
-    if path.suffix != ".py" or not path.is_file():
-        known = ", ".join(BUILT_IN)
-        raise WorkloadError(f"{name_or_file!r}: no built-in workload ({known}), nor a file NAME.py")
-    return _own_module(path.resolve())
-
-
-def _own_module(path: Path) -> ModuleType:
+def _own(path: Path, size: str) -> Workload:
     sys.path.insert(0, str(path.parent))  # as for a program: it may import what lies beside it
     spec = importlib.util.spec_from_file_location("own_workload", path)
     assert spec is not None
@@ -65,25 +87,21 @@ def _own_module(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
-    return module
 
+    def part(name: str, fits: Callable[[Any], bool]) -> Any:
+        found = getattr(module, name, None)
+        if not fits(found):
+            raise WorkloadError(f"must have {name}, got {found!r}")
+        return found
 
-def _workload(module: ModuleType, size: str) -> Workload:
-    kind = _part(module, "KIND", lambda found: isinstance(found, str))
+    kind = part("KIND", lambda found: isinstance(found, str))
     if kind not in KINDS:
         raise WorkloadError(f"KIND must be one of {', '.join(KINDS)}, got {kind!r}")
-    batch = _part(module, "BATCH", lambda found: isinstance(found, dict)).get(size)
-    if not isinstance(batch, int) or batch < 1:
-        raise WorkloadError(f"BATCH[{size!r}] must be an integer >= 1, got {batch!r}")
+    batch = part("BATCH", lambda found: isinstance(found, dict))
+    if not isinstance(batch.get(size), int) or batch[size] < 1:
+        raise WorkloadError(f"BATCH[{size!r}] must be an integer >= 1, got {batch.get(size)!r}")
     gaps = getattr(module, "gaps", None)
     if gaps is not None and kind != "inference":
         raise WorkloadError("gaps is for inference only")
-    family = _part(module, "FAMILY", lambda found: isinstance(found, str))
-    return Workload(kind, family, batch, _part(module, "prepare", callable), gaps)
-
-
-def _part(module: ModuleType, name: str, fits: Callable[[Any], bool]) -> Any:
-    found = getattr(module, name, None)
-    if not fits(found):
-        raise WorkloadError(f"must have {name}, got {found!r}")
-    return found
+    family = part("FAMILY", lambda found: isinstance(found, str))
+    return Workload(kind, family, batch, part("prepare", callable), gaps)

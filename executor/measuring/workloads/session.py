@@ -14,8 +14,8 @@ from functools import partial
 from typing import IO, NoReturn
 
 from .commands import QUIT, RUN, Commands
-from .devices import Device, open_device
-from .loading import Workload, load
+from .devices import open_device
+from .loading import load
 from .loops import Tell, as_requests_arrive, warm_up, without_pause
 
 LACKS_MEMORY = (
@@ -33,14 +33,20 @@ def main(arguments: Sequence[str]) -> NoReturn:
 
     After a failure it ends at once: a device in error makes orderly clearing up fail, too.
     """
-    options = _options(arguments)
-    events = _events() if options.socket is None else _connected(options.socket)
+    parser = argparse.ArgumentParser(prog="worker.py")
+    parser.add_argument("workload", metavar="NAME_OR_FILE")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--size", choices=("full", "tiny"), default="full")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--socket", metavar="PATH")
+    options = parser.parse_args(arguments)
+    tell = partial(_tell, _events(options.socket))
     try:
-        serve(options, partial(_tell, events))
+        serve(options, tell)
     except ConnectionError:  # nobody listens any more
         os._exit(1)
     except (Exception, SystemExit) as error:
-        _tell(events, "failed", why=why(error), told=told(error))
+        tell("failed", why=why(error), told=told(error))
         os._exit(1)
     sys.exit(0)
 
@@ -51,40 +57,30 @@ def serve(options: argparse.Namespace, tell: Tell) -> None:
     commands = Commands()
     device = open_device(options.device)
     try:
-        _serve(options, workload, device, commands, tell)
+        step = workload.prepare(options.device, options.size, options.seed)
+        chunk = warm_up(step, device)
+        tell(
+            "ready",
+            workload=options.workload,
+            kind=workload.kind,
+            family=workload.family,
+            batch_size=workload.batch[options.size],
+            torch=getattr(sys.modules.get("torch"), "__version__", None),
+            memory_mib=device.memory_mib(),
+            pid=os.getpid(),
+            **device.about(),
+        )
+        while (command := commands.next()) != QUIT:
+            if command == RUN and workload.gaps is not None:
+                gaps = workload.gaps(random.Random(options.seed), options.size)
+                as_requests_arrive(step, device, gaps, commands, tell)
+            elif command == RUN:
+                without_pause(step, device, chunk, commands, tell)
+            else:
+                tell("stopped", memory_mib=device.memory_mib())
     finally:  # also after a failure: MPS does not survive every client that ends at work
         with contextlib.suppress(RuntimeError):
             device.idle()
-
-
-def _serve(
-    options: argparse.Namespace,
-    workload: Workload,
-    device: Device,
-    commands: Commands,
-    tell: Tell,
-) -> None:
-    step = workload.prepare(options.device, options.size, options.seed)
-    chunk = warm_up(step, device)
-    tell(
-        "ready",
-        workload=options.workload,
-        kind=workload.kind,
-        family=workload.family,
-        batch_size=workload.batch_size,
-        torch=getattr(sys.modules.get("torch"), "__version__", None),
-        memory_mib=device.memory_mib(),
-        pid=os.getpid(),
-        **device.about(),
-    )
-    while (command := commands.next()) != QUIT:
-        if command == RUN and workload.gaps is not None:
-            gaps = workload.gaps(random.Random(options.seed), options.size)
-            as_requests_arrive(step, device, gaps, commands, tell)
-        elif command == RUN:
-            without_pause(step, device, chunk, commands, tell)
-        else:
-            tell("stopped", memory_mib=device.memory_mib())
 
 
 def why(error: BaseException) -> str:
@@ -100,25 +96,15 @@ def told(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
-def _options(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="worker.py")
-    parser.add_argument("workload", metavar="NAME_OR_FILE")
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--size", choices=("full", "tiny"), default="full")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--socket", metavar="PATH")
-    return parser.parse_args(arguments)
+def _events(path: str | None) -> IO[str]:
+    """Return where events go: standard output, for them alone, or a socket.
 
-
-def _events() -> IO[str]:
-    """Return the standard output for events alone; what else is printed goes to the error."""
-    events = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    return events
-
-
-def _connected(path: str) -> IO[str]:
-    """Return a socket for events; commands are read from it as from the standard input."""
+    From a socket commands are read, too, as from standard input.
+    """
+    if path is None:
+        events = os.fdopen(os.dup(1), "w", encoding="utf-8")
+        os.dup2(2, 1)
+        return events
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(path)
         os.dup2(connection.fileno(), 0)

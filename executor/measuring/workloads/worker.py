@@ -13,24 +13,26 @@ import importlib
 import importlib.util
 import sys
 from pathlib import Path
+from types import ModuleType
 
 PACKAGE = "dovetail_workloads"
 """What this folder is imported as, so that its modules' names are in nobody's way."""
 
 
-def import_session() -> object:
-    """Import this folder as a package, wherever it lies and with no path to it, and its session."""
-    folder = Path(__file__).resolve().parent
-    spec = importlib.util.spec_from_file_location(
-        PACKAGE, folder / "__init__.py", submodule_search_locations=[str(folder)]
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    package = importlib.util.module_from_spec(spec)
-    sys.modules[PACKAGE] = package
-    spec.loader.exec_module(package)
-    return importlib.import_module(f"{PACKAGE}.session")
+def imported(name: str) -> ModuleType:
+    """Import a module of this folder as one of a package, wherever it lies."""
+    init = Path(__file__).resolve().with_name("__init__.py")
+    if PACKAGE not in sys.modules:
+        found = [str(init.parent)]
+        spec = importlib.util.spec_from_file_location(
+            PACKAGE, init, submodule_search_locations=found
+        )
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules[PACKAGE] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[PACKAGE])
+    return importlib.import_module(f"{PACKAGE}.{name}")
 
 
 if __name__ == "__main__":
-    import_session().main(sys.argv[1:])  # type: ignore[attr-defined]
+    imported("session").main(sys.argv[1:])

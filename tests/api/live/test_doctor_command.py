@@ -1,7 +1,9 @@
 """``dovetail doctor`` on this machine, and with made-up GPUs through the real ``pynvml``."""
 
 import json
+import os
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -9,8 +11,10 @@ pynvml = pytest.importorskip("pynvml", reason="needs the extra live")
 
 from dovetail.cli import main  # noqa: E402
 from dovetail.executor.live.nvml import Nvml, NvmlError  # noqa: E402
+from dovetail.executor.live.splits import read_splits  # noqa: E402
 from tests.executor.live.injected_nvml import injected  # noqa: E402
-from tests.executor.live.made_up_libcuda import made_up_libcuda  # noqa: E402
+from tests.executor.live.libcuda import standin_libcuda  # noqa: E402
+from tests.executor.live.mps import standin  # noqa: E402
 
 NEEDS_MPS = pytest.mark.skipif(
     shutil.which("nvidia-cuda-mps-control") is None, reason="needs nvidia-cuda-mps-control"
@@ -39,7 +43,7 @@ def test_splits_cannot_be_measured_without_a_gpu(tmp_path, capsys):
     assert main(["doctor", "--splits", "--directory", str(tmp_path)]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
-    assert not (tmp_path / "splits.json").exists()
+    assert read_splits(tmp_path).evidence == ()
 
 
 @pytest.mark.parametrize(
@@ -87,8 +91,8 @@ def test_what_was_measured_before_something_failed_is_kept(tmp_path, capsys, mon
         arguments = ["--python", str(python), "--shares", "50,40", "--directory", str(tmp_path)]
         assert main(["doctor", "--splits", *arguments]) == 2
     assert "50 % is 66 SMs and computes right in all of 1 products" in capsys.readouterr().err
-    (kept,) = json.loads((tmp_path / "splits.json").read_text())["evidence"]
-    assert (kept["gpu_model"], kept["share"]) == ("Injected H200", 50)
+    (kept,) = read_splits(tmp_path).evidence
+    assert (kept.gpu_model, kept.share) == ("Injected H200", 50)
 
 
 def measured_shares(tmp_path, *options):
@@ -108,7 +112,7 @@ def measured_shares(tmp_path, *options):
         library.uuids = {k: f"GPU-0000000{k}-0000-4000-8000-00000000000{k}" for k in range(2)}
         asked = ["--shares", "50,10", "--python", str(python), "--directory", str(tmp_path)]
         assert main(["doctor", "--splits", *asked, *options]) == 0
-    return [one["share"] for one in json.loads((tmp_path / "splits.json").read_text())["evidence"]]
+    return [one.share for one in read_splits(tmp_path).evidence]
 
 
 @NEEDS_MPS
@@ -134,9 +138,10 @@ def test_the_table_of_shares_says_what_is_known(tmp_path, capsys):
     assert max(map(len, lines)) <= 100
 
 
-@NEEDS_MPS
 def test_counted_sms_are_shown_and_allow_nothing(tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(made_up_libcuda(tmp_path)))
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(standin_libcuda(tmp_path)))
+    program = Path(standin.install(tmp_path, "555"))
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
     with injected() as library:
         library.processes = {"compute": [], "mps": []}
         library.uuids = {k: f"GPU-0000000{k}-0000-4000-8000-00000000000{k}" for k in range(2)}
@@ -144,11 +149,11 @@ def test_counted_sms_are_shown_and_allow_nothing(tmp_path, capsys, monkeypatch):
         assert main(["doctor", *asked]) == 3
     (table,) = json.loads(capsys.readouterr().out)["shares"]
     assert table["gpu_model"] == "Injected H200"
-    # made up: 132 * 25 // 100 = 33; others' formula: 2 * (132 * 25 // 200) = 32
+    # made up as others have seen it: 2 * (132 * 25 // 200) = 32
     seen = [
         (row["share"], row["sms"], row["reported_sms"], row["allowed"]) for row in table["rows"]
     ]
-    assert seen == [(25, 33, 32, False), (50, 66, 66, False)]
+    assert seen == [(25, 32, 32, False), (50, 66, 66, False)]
 
 
 @pytest.mark.parametrize("shares", ["0", "101", "50,", "half"])

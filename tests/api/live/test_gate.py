@@ -12,13 +12,13 @@ from dovetail.executor.live.splits import SplitKey, read_splits
 from dovetail.live.gate import measure
 from tests.executor.live.gpu_machine import HASTY, gpu_machine
 from tests.executor.live.injected_nvml import injected
-from tests.executor.live.made_up_libcuda import made_up_libcuda
+from tests.executor.live.libcuda import standin_libcuda
 
 ANSWER = '{"cublas": "130100", "sms": 66, "mps": true, "products": [["nn", "float16", 1, 2, 3, 0]]}'
 
 
 def test_what_is_measured_is_kept_and_not_measured_again(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(made_up_libcuda(tmp_path)))
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(standin_libcuda(tmp_path)))
     python = tmp_path / "python"
     python.write_text(
         f"#!{sys.executable}\nimport sys\nif sys.argv[-1] == \"wait\": print('{ANSWER}')\n"
@@ -35,7 +35,7 @@ def test_what_is_measured_is_kept_and_not_measured_again(tmp_path, monkeypatch, 
         assert "50 % is 66 SMs and computes right in all of 1 products (1 of 2, about" in told
         splits = read_splits(machine.state)
         assert splits.allowed(SplitKey("Injected H200", "580.0 (injected)", "130100")) == (10, 50)
-        assert {one.share: one.sms for one in splits.sms} == {50: 66, 10: 13}
+        assert {one.share: one.sms for one in splits.sms} == {50: 66, 10: 12}
         measure(machine.state, mps, str(python), Namespace(**asked))
         assert "2 of 2 shares were measured before" in capsys.readouterr().err
         assert machine.daemons() == []

@@ -35,7 +35,7 @@ from .mps import standin
 from .test_service import ME, serving, spec
 
 PATTERN = r"iteration (?P<iteration>\d+)"
-HASTY = Patience(answer_s=5.0, active_s=1.0, terminate_s=1.0, shutdown_s=1.0, quit_s=1.0)
+HASTY = Patience(answer_s=5.0, active_s=1.0, terminate_s=1.0, quit_s=1.0)
 QUICK = WatchOptions(
     warm_up_s=0.1,
     settle_s=0.1,

@@ -138,10 +138,6 @@ class InjectedLibrary:
         c_ulonglong.from_address(energy).value = self.energy_mj()
         return SUCCESS
 
-    def _nvmlDeviceGetPowerUsage(self, handle: c_void_p, power: c_void_p) -> int:
-        c_uint.from_address(power).value = 250500
-        return SUCCESS
-
     def _nvmlDeviceGetClockInfo(self, handle: c_void_p, kind: c_uint, mhz: c_void_p) -> int:
         c_uint.from_address(mhz).value = 1980 if kind == pynvml.NVML_CLOCK_SM else 1
         return SUCCESS

@@ -27,6 +27,7 @@ from dovetail.executor.live.mps.control import PROGRAM, SERVER
 from dovetail.executor.live.nvml import Nvml, NvmlError
 from tests.gpu import proof as proofs
 
+from .libcuda import standin_libcuda
 from .mps import from_proof, record, standin
 from .mps.test_control import RECORDED, SPOKEN_BY_STANDIN
 from .waiting import LIMIT_S
@@ -59,14 +60,7 @@ OTHERS = (
 @pytest.fixture(scope="session")
 def cuda(tmp_path_factory):
     """The folder of the stand-in for libcuda, compiled."""
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("no C compiler for the stand-in for libcuda")
-    place = tmp_path_factory.mktemp("cuda")
-    options = ["-Wall", "-Werror", "-shared", "-fPIC", "-pthread", "-Wl,-soname,libcuda.so.1"]
-    library = place / "libcuda.so.1"
-    subprocess.run([compiler, *options, "-o", library, STANDIN / "cuda.c"], check=True)
-    return place
+    return standin_libcuda(tmp_path_factory.mktemp("cuda"))
 
 
 class Suite:

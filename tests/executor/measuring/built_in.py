@@ -4,7 +4,6 @@ A program for a Python with PyTorch, without Dovetail: ``python built_in.py FOLD
 the folder of the workloads and the names of those that can learn.
 """
 
-import importlib
 import importlib.util
 import json
 import sys
@@ -14,14 +13,11 @@ from pathlib import Path
 spec = importlib.util.spec_from_file_location("worker", Path(sys.argv[1]) / "worker.py")
 worker = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(worker)
-worker.import_session()
-package = sys.modules[worker.PACKAGE]
+building, loading = worker.imported("building"), worker.imported("loading")
+names = sys.modules[worker.PACKAGE].BUILT_IN
 
 import torch  # noqa: E402
 
-building = importlib.import_module(f"{worker.PACKAGE}.building")
-devices = importlib.import_module(f"{worker.PACKAGE}.devices")
-loading = importlib.import_module(f"{worker.PACKAGE}.loading")
 torch.set_num_threads(1)
 
 
@@ -42,7 +38,6 @@ def facts(name):
     return {
         "kind": workload.kind,
         "family": workload.family,
-        "batches": [workload.batch_size, loading.load(name, "full").batch_size],
         "open_loop": workload.gaps is not None,
         "finite": bool(finite),
         "first": first,
@@ -60,8 +55,8 @@ def learnt(name):
 
 
 results = {
-    "facts": {name: facts(name) for name in package.BUILT_IN},
+    "facts": {name: facts(name) for name in names},
     "learnt": {name: learnt(name) for name in sys.argv[2:]},
-    "cublas": devices.products().cublas_version(),
+    "cublas": worker.imported("products").cublas_version(),
 }
 print(json.dumps(results))

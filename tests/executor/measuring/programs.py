@@ -120,8 +120,8 @@ class Heard:
     def __init__(self):
         self.begun, self.ended = [], []
 
-    def begins(self, experiment, left, left_s):
-        self.begun.append((experiment.key, left, left_s))
+    def begins(self, experiment, left):
+        self.begun.append((experiment.key, left))
 
     def ends(self, result):
         self.ended.append(result)

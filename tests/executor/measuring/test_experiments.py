@@ -1,15 +1,6 @@
 from collections import Counter
 
-import pytest
-
-from dovetail.executor.measuring.campaign import Windows
-from dovetail.executor.measuring.experiments import (
-    Took,
-    experiments,
-    remaining,
-    seconds_left,
-    workers_needed,
-)
+from dovetail.executor.measuring.experiments import experiments, remaining, workers_needed
 from dovetail.executor.measuring.records import Seat
 from tests.executor.measuring.made import campaign
 
@@ -99,15 +90,3 @@ def test_a_self_pair_needs_two_equal_workers_unless_their_caps_differ():
     assert workers_needed(experiments(split)) == Counter(
         {Seat("a", "mps", 10): 1, Seat("a", "mps", 90): 1}
     )
-
-
-def test_time_left_is_guessed_from_the_windows_and_then_from_what_was_measured():
-    windows = Windows(settle_s=1, least_s=3, most_s=9)
-    left = experiments(campaign({"measure": "solos"}, {"measure": "pairs"}))
-    # 3 solos and 6 pairs; nothing measured: 1 + (3 + 9) / 2 = 7 s each
-    assert seconds_left(windows, left, []) == 9 * 7
-    # solos took 4 and 6 s: pairs are taken for the same
-    solos = [Took(1, 4.0), Took(1, 6.0)]
-    assert seconds_left(windows, left, solos) == pytest.approx(9 * 5)
-    assert seconds_left(windows, left, [*solos, Took(2, 11.0)]) == pytest.approx(3 * 5 + 6 * 11)
-    assert seconds_left(windows, [], solos) == 0

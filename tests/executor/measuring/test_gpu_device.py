@@ -21,14 +21,14 @@ from dovetail.executor.live.mps.manager import MpsManager  # noqa: E402
 from dovetail.executor.live.nvml import Nvml  # noqa: E402
 from dovetail.executor.live.pools import gpu_health  # noqa: E402
 from dovetail.executor.live.splits import Splits  # noqa: E402
-from dovetail.executor.measuring.devices import device as device_module  # noqa: E402
-from dovetail.executor.measuring.devices.device import DeviceLostError  # noqa: E402
-from dovetail.executor.measuring.devices.gpu import GpuDevice  # noqa: E402
+from dovetail.executor.measuring import device as device_module  # noqa: E402
+from dovetail.executor.measuring.device import DeviceLostError  # noqa: E402
+from dovetail.executor.measuring.gpu_device import GpuDevice  # noqa: E402
 from dovetail.executor.measuring.records import Seat  # noqa: E402
 from dovetail.instances.errors import DovetailError, UnsupportedError  # noqa: E402
 from tests.executor.live.gpu_machine import HASTY, gpu_machine, half_is_right  # noqa: E402
 from tests.executor.live.injected_nvml import injected  # noqa: E402
-from tests.executor.live.made_up_libcuda import made_up_libcuda  # noqa: E402
+from tests.executor.live.libcuda import standin_libcuda  # noqa: E402
 
 from .programs import a_campaign, sitting  # noqa: E402
 
@@ -36,8 +36,14 @@ PRETENDER = Path(__file__).with_name("pretender.py")
 PAIRS = {"measure": "pairs", "workloads": ["conv"]}
 
 
+@pytest.fixture(scope="module")
+def libcuda(tmp_path_factory):
+    return standin_libcuda(tmp_path_factory.mktemp("cuda"))
+
+
 @pytest.fixture
-def machine():
+def machine(libcuda, monkeypatch):
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(libcuda))
     with injected() as library, gpu_machine(library) as machine:
         yield machine
 
@@ -53,12 +59,11 @@ class Alive(dict):
         return [(pid, 300 << 20) for pid in self.pids()] if kind == "mps" else super().get(kind)
 
 
-def opened(machine, splits=None, cublas="130100", trial=lambda submissions: None):
+def opened(machine, splits=None, cublas="130100"):
     mps = MpsManager(machine.place / "m", program=machine.program, patience=HASTY)
     nvml = Nvml()
-    return GpuDevice(
-        machine.place / "pool", nvml.gpus()[0], nvml, mps, splits or Splits(), cublas, trial
-    )
+    splits = splits or Splits()
+    return GpuDevice(machine.place / "pool", nvml.gpus()[0], nvml, mps, splits, cublas)
 
 
 def command(*options):
@@ -70,8 +75,8 @@ def campaign_on(machine):
     """Open a device and a sitting for stages; all is closed with the test."""
     opening = []
 
-    def start(*stages, options=(), trial=lambda submissions: None, splits=None, **fields):
-        device = opened(machine, splits, trial=trial)
+    def start(*stages, options=(), splits=None, **fields):
+        device = opened(machine, splits)
         of = a_campaign(["conv", "lstm"], *stages, **fields)
         entered = sitting(device, of, machine.place / "out", command(*options))
         now = entered.__enter__()
@@ -167,32 +172,29 @@ def test_time_slicing_needs_the_default_compute_mode_and_no_mps(machine, campaig
     device.close()
 
 
-def test_where_mps_serves_nobody_the_rest_goes_on(machine, campaign_on):
-    tried = []
-
-    def refused(submissions):
-        tried.append(submissions)
-        raise DovetailError("CUDA error 807")
-
+def test_where_mps_serves_nobody_the_rest_goes_on(machine, campaign_on, monkeypatch):
+    monkeypatch.setenv("STANDIN_FAIL", "1")
     without = {"measure": "solos", "mode": "time-sliced"}
-    now = campaign_on({"measure": "solos"}, without, trial=refused)
+    now = campaign_on({"measure": "solos"}, without)
     assert now.runner.run() == ()
     found = [(one.mode, one.status) for one in now.ledger.results]
     assert sorted(found) == [*[("mps", "refused")] * 2, *[("time-sliced", "ok")] * 2]
     told = {one.told.partition(": ")[2] for one in now.ledger.results if one.mode == "mps"}
-    assert told == {"MPS serves nobody here: CUDA error 807"}
-    assert len(tried) == 1
+    assert len(told) == 1
+    assert told.pop().startswith("MPS serves nobody here: ")
     assert machine.daemons() == []
 
 
 @pytest.mark.parametrize(
     ("name", "told"),
-    [("NO_MPS", "did not reach MPS"), ("FAIL", "cuInit failed with CUDA error 100")],
+    [
+        ("STANDIN_NO_MPS", "did not reach MPS"),
+        ("STANDIN_FAIL", "cuInit failed with CUDA error 100"),
+    ],
 )
-def test_the_trial_of_mps_asks_cuda(machine, tmp_path, monkeypatch, name, told):
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(made_up_libcuda(tmp_path)))
+def test_the_trial_of_mps_asks_cuda(machine, monkeypatch, name, told):
     for _ in range(2):
-        device = opened(machine, trial=None)
+        device = opened(machine)
         with closing(device):
             if name not in os.environ:
                 device.open("mps")

@@ -12,10 +12,10 @@ import pytest
 
 from dovetail.executor.live.pools.cpu import SOURCE
 from dovetail.executor.live.pools.processes import runs, stat_of
+from dovetail.executor.measuring import device as device_module
 from dovetail.executor.measuring import runner
+from dovetail.executor.measuring.cpu_device import CpuDevice
 from dovetail.executor.measuring.crew import Crew
-from dovetail.executor.measuring.devices import device as device_module
-from dovetail.executor.measuring.devices.cpu import CpuDevice
 from dovetail.executor.measuring.outcome import write_tables
 from dovetail.executor.measuring.records import Seat
 from dovetail.instances.datasets import read_dataset
@@ -82,7 +82,7 @@ def test_alone_and_in_pairs(device, tmp_path):
     assert 0 < spin.metrics["sm_active"] <= 1
     # A worker that waits for requests leaves the core alone.
     assert alone["requests"].metrics["sm_active"] < spin.metrics["sm_active"]
-    assert [left for _, left, _ in heard.begun] == [5, 4, 3, 2, 1]
+    assert [left for _, left in heard.begun] == [5, 4, 3, 2, 1]
     assert heard.ended == list(results)
     # Workers that did well leave no log.
     assert list((tmp_path / "pool" / "runs").iterdir()) == []

@@ -2,10 +2,10 @@
 
 import pytest
 
-from dovetail.executor.measuring.devices.simulated import SimulatedDevice
 from dovetail.executor.measuring.ledger import read_ledger
 from dovetail.executor.measuring.outcome import outcome
 from dovetail.executor.measuring.records import Seat
+from dovetail.executor.measuring.simulated_device import SimulatedDevice
 from dovetail.instances.instance import Instance
 
 from .programs import a_campaign, sitting

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.executor.measuring.workloads import BUILT_IN, WORKER
+from dovetail.executor.measuring.workloads import BUILT_IN, MODULES, WORKER
 from dovetail.executor.measuring.workloads.loading import WorkloadError, load
 from tests.executor.live.waiting import LIMIT_S
 from tests.pytorch import TORCH_PYTHON, needs_torch
@@ -81,8 +81,15 @@ def test_it_runs_with_python_310_and_needs_pytorch_alone(path):
     assert ours <= {"torch"}
 
 
-def test_every_name_is_a_file():
-    assert set(BUILT_IN) <= {path.stem for path in FILES}
+def test_every_function_that_is_marked_has_a_name_and_a_module():
+    marked = {
+        node.name: path.stem
+        for path in FILES
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef)
+        and any(getattr(getattr(m, "func", m), "id", "") == "built_in" for m in node.decorator_list)
+    }
+    assert marked == MODULES
     assert list(BUILT_IN) == sorted(BUILT_IN)
 
 
@@ -108,7 +115,8 @@ def own(tmp_path, text):
 
 def test_an_own_workload_is_loaded(tmp_path):
     found = load(own(tmp_path, OWN), "tiny")
-    assert (found.kind, found.family, found.batch_size, found.gaps) == ("training", "own", 2, None)
+    assert (found.kind, found.family, found.gaps) == ("training", "own", None)
+    assert found.batch["tiny"] == 2
 
 
 def test_it_may_import_what_lies_beside_it(tmp_path):

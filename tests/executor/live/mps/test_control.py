@@ -19,7 +19,7 @@ from dovetail.executor.live.mps.control import (
     LONGEST_DIRECTORY,
     PIPE_DIRECTORY,
     Control,
-    ServerStatus,
+    HealthState,
 )
 from dovetail.executor.live.mps.errors import (
     MpsError,
@@ -139,7 +139,6 @@ class TestNoSuchServer:
         control.start()
         assert control.clients(123) == ()
         assert control.terminate_client(123, 456, 5)
-        control.shutdown_server(123, 5)
         with pytest.raises(NoServerError, match="Server 123 not found"):
             control.ask("get_client_list 123")
 
@@ -157,14 +156,6 @@ def test_a_program_that_is_not_there(place, gpu):
 
 @the_real_one
 class TestRealWithoutGpu:
-    def test_a_server_that_dies_at_once_is_in_the_log(self, control):
-        control.start()
-        assert control.last_server_exit() == ""
-        control.ask(f"start_server -uid {os.geteuid()}")
-        wait_until(control.last_server_exit)
-        assert "exited with status 1" in control.last_server_exit()
-        assert control.servers() == ()
-
     @pytest.mark.parametrize(("length", "starts"), [(87, True), (88, False)])
     def test_the_longest_directory(self, program, place, gpu, length, starts):
         pipes = place / ("x" * (length - len(str(place)) - 1))
@@ -211,7 +202,7 @@ class TestServersOfStandin:
         assert client.learns() == "attached"
         (server,) = control.servers()
         told = control.status(server)
-        assert told == (None if "535" in program else ServerStatus.ACTIVE)
+        assert told == (HealthState.UNTOLD if "535" in program else HealthState.ACTIVE)
         wait_until(control.server_processes)
         assert [process.pid for process in control.server_processes()] == [server]
 

@@ -22,4 +22,4 @@ def pytest_configure(config):
     library.processes = {"compute": [(int(pid), 1 << 20) for pid in pids], "mps": []}
     library.uuids[0] = os.environ.get("STANDIN_UUID") or f"GPU-{uuid.uuid4()}"
     bench.WINDOW_S, bench.COUNTED_S, bench.NOTICES_S = 0.6, 0.3, 1.5
-    bench.QUICK = Patience(answer_s=1.0, active_s=3.0, terminate_s=1.0, shutdown_s=1.0, quit_s=1.0)
+    bench.QUICK = Patience(answer_s=1.0, active_s=3.0, terminate_s=1.0, quit_s=1.0)

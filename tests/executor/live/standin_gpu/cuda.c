@@ -52,7 +52,7 @@ static int attach(void) {
     int connection = pipe_socket();
     char word[64];
     pthread_t thread;
-    if (connection < 0) return SUCCESS;
+    if (connection < 0 || getenv("STANDIN_NO_MPS")) return SUCCESS;
     FILE *stream = fdopen(connection, "r");
     dprintf(connection, "{\"client\": %d}\n", getpid());
     if (!fgets(word, sizeof word, stream)) return CONNECTION_FAILED;
@@ -77,7 +77,7 @@ static size_t most_mib(void) {
 }
 
 int cuInit(unsigned flags) {
-    int status = flags ? INVALID_VALUE : attach();
+    int status = flags ? INVALID_VALUE : getenv("STANDIN_FAIL") ? NO_DEVICE : attach();
     ready = status == SUCCESS;
     return status;
 }

@@ -10,20 +10,19 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from dovetail.executor.live.mps.health import HealthState
+from dovetail.executor.live.mps.control import HealthState
 from dovetail.executor.live.mps.manager import MpsManager
 from dovetail.executor.live.nvml import Gpu, Nvml
 from dovetail.executor.live.pools.gpu import GpuPool, device_id
 from dovetail.executor.live.pools.submissions import Submissions
-from dovetail.executor.live.split_measuring import Probe, count_sms
 from dovetail.executor.live.splits import WHOLE, SplitKey, Splits
 from dovetail.executor.measuring.campaign import Mode
-from dovetail.executor.measuring.devices.device import Device, DeviceLostError
+from dovetail.executor.measuring.device import Device, DeviceLostError
 from dovetail.executor.measuring.records import Facts, Seat
+from dovetail.executor.measuring.split_measuring import Probe, count_sms
 from dovetail.executor.measuring.worker import Event, Worker
 from dovetail.instances.errors import DovetailError, UnsupportedError
 
@@ -31,8 +30,6 @@ RECOVER_S: Final = 180.0
 """Seconds that a GPU has to be well again: the ladder of recovery of MPS may take minutes."""
 
 _LOOK_S: Final = 0.5
-
-Trial = Callable[[Submissions], None]
 
 
 class GpuDevice(Device):
@@ -52,10 +49,6 @@ class GpuDevice(Device):
         What is known of shares.
     cublas : str or None
         The version that the workers' Python has.
-    trial : callable, optional
-        Is given the way to the pool before the first worker of MPS starts; raises
-        ``DovetailError`` where MPS serves nobody, and nothing is then tried under MPS. By default
-        a small client asks for its SMs.
 
     Raises
     ------
@@ -73,7 +66,6 @@ class GpuDevice(Device):
         mps: MpsManager,
         splits: Splits,
         cublas: str | None,
-        trial: Trial | None = None,
     ) -> None:
         self._directory, self._gpu, self._nvml, self._mps = directory, gpu, nvml, mps
         self._driver = nvml.driver()
@@ -90,8 +82,7 @@ class GpuDevice(Device):
         )
         super().__init__(self._pool, device_id(gpu), facts)
         self._refuse_taken()
-        self._trial: Trial | None = trial or self._count
-        self._mps_lacks = ""
+        self._tried_mps, self._mps_lacks = False, ""
 
     def why_not(self, seat: Seat) -> str | None:
         """Return why a setting cannot be had on this GPU, or may not be used."""
@@ -111,8 +102,8 @@ class GpuDevice(Device):
             self.submissions.close()
             self._mode, self._pool = mode, self._opened(mode)
             self.submissions = Submissions(self._pool)
-        if mode == "mps" and self._trial is not None:
-            self._try_mps(self._trial)
+        if mode == "mps" and not self._tried_mps:
+            self._try_mps()
 
     def unconfirmed(self, worker: Worker) -> str | None:
         """Return what of MPS, its share and its SMs a ready worker does not have."""
@@ -176,33 +167,25 @@ class GpuDevice(Device):
 
     def _wrong_sms(self, seat: Seat, ready: Event) -> str | None:
         """Compare the SMs that a worker sees with those that the split gate has seen."""
-        expected = self._expected_sms(seat, ready.get("cublas"))
-        seen = ready.get("sms")
-        if expected is None or seen == expected:
-            return None
-        return f"sees {seen} SMs at {seat.share or WHOLE} %, must see {expected}"
-
-    def _expected_sms(self, seat: Seat, cublas: str | None) -> int | None:
-        key, share = SplitKey(self._gpu.name, self._driver, cublas or ""), seat.share or WHOLE
+        share, seen = seat.share or WHOLE, ready.get("sms")
+        key = SplitKey(self._gpu.name, self._driver, ready.get("cublas") or "")
+        whole = [self._gpu.sms] if share == WHOLE else []
         known = [one.sms for one in self._splits.evidence if (one.key, one.share) == (key, share)]
-        if known:
-            return known[-1]
-        return self._gpu.sms if share == WHOLE else None
+        expected = [*whole, *known][-1:]
+        if expected in ([], [None], [seen]):
+            return None
+        return f"sees {seen} SMs at {share} %, must see {expected[0]}"
 
-    def _try_mps(self, trial: Trial) -> None:
+    def _try_mps(self) -> None:
         """Let a small client try MPS once: workers that it does not serve may hang for minutes."""
-        self._trial = None
+        self._tried_mps = True
+        facts = (self._gpu.name, self._driver, self._gpu.sms, sys.executable)
         try:
-            trial(self.submissions)
+            list(count_sms(Probe(*facts, self.submissions, self.gpu), (WHOLE,)))
         except DovetailError as error:
             self._mps_lacks = f"MPS serves nobody here: {error}"
             self.open("time-sliced")
             raise DovetailError(self._mps_lacks) from None
-
-    def _count(self, submissions: Submissions) -> None:
-        facts = (self._gpu.name, self._driver, self._gpu.sms, sys.executable)
-        for _ in count_sms(Probe(*facts, submissions, self.gpu), (WHOLE,)):
-            pass
 
     # Who else is there.
 

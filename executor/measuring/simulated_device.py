@@ -14,7 +14,7 @@ from dovetail.executor.live.clock import boot_s
 from dovetail.executor.live.jobs import Seat as PoolSeat
 from dovetail.executor.live.pools.simulated import SimulatedNode
 from dovetail.executor.live.pools.submissions import Submissions
-from dovetail.executor.measuring.devices.device import Device
+from dovetail.executor.measuring.device import Device
 from dovetail.executor.measuring.records import Facts, Seat
 from dovetail.executor.measuring.windows import Events, Steps
 from dovetail.executor.measuring.worker import Failure, Worker
@@ -45,9 +45,8 @@ class SimulatedDevice(Device):
 
     def worker(self, seat: Seat, command: Sequence[str], path: str) -> Worker:
         """Return a worker; nothing starts before it runs."""
-        return SimulatedWorker(
-            seat, self.submissions, self.gpu, self._truth.workloads[seat.workload]
-        )
+        workload = self._truth.workloads[seat.workload]
+        return SimulatedWorker(seat, self.submissions, self.gpu, workload)
 
     def energy_j(self) -> float | None:
         """Return what the simulation counts."""
@@ -61,7 +60,6 @@ class SimulatedWorker(Worker):
     def __init__(self, seat: Seat, submissions: Submissions, gpu: str, workload: Workload) -> None:
         super().__init__(seat, submissions)
         self._place = PoolSeat(gpu=gpu, share=seat.share)
-        self._events: list[Steps] = []
         self._iterations, self._read_s = 0.0, 0.0
         self.memory_mib = workload.memory_mib
         batch = workload.batch.size if workload.batch else None
@@ -70,7 +68,7 @@ class SimulatedWorker(Worker):
     def failure(self) -> Failure | None:
         """Return why it ended; by itself it ends only where memory is short."""
         if self.submission is not None and self.submission.status == 1:
-            self._fail(Failure("out-of-memory", "the instance's memory does not suffice"))
+            self._fail("out-of-memory", "the instance's memory does not suffice")
         return super().failure()
 
     def run(self) -> None:
@@ -89,14 +87,12 @@ class SimulatedWorker(Worker):
 
     def events(self) -> Events:
         """Read the counter, and return what it has told since ``run``."""
-        read = self._submissions.pool.progress(self.run_id)
+        run = self.submission
+        read = self._submissions.pool.progress(run.run.id) if run is not None else ()
         done = read[0] if read else None
         if done is not None and done.iterations > self._iterations:
             at_s = done.at_s - boot_s() + time.monotonic()
             counted, busy_s = done.iterations - self._iterations, done.at_s - self._read_s
             self._events.append(Steps(at_s, counted, busy_s))
             self._iterations, self._read_s = done.iterations, done.at_s
-        return tuple(self._events)
-
-    def forget(self) -> None:
-        """Do nothing: there is no process."""
+        return super().events()

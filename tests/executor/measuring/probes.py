@@ -5,15 +5,15 @@ from contextlib import contextmanager
 import pytest
 
 from dovetail.executor.live.pools.submissions import Submissions
-from dovetail.executor.live.split_measuring import Probe
+from dovetail.executor.measuring.split_measuring import Probe
 
 
 @contextmanager
 def probed(python):
     """Return a probe of a GPU with this Python."""
     pytest.importorskip("pynvml", reason="needs the extra live")
-    from .gpu_machine import gpu_machine
-    from .injected_nvml import injected
+    from tests.executor.live.gpu_machine import gpu_machine
+    from tests.executor.live.injected_nvml import injected
 
     with injected() as library, gpu_machine(library) as machine:
         pool = machine.pool()

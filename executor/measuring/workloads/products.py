@@ -2,13 +2,14 @@
 
 A program of its own that needs PyTorch only: it runs under whatever Python and cuBLAS jobs use::
 
-    python products.py [cuda|cpu] [small] [wait]
+    python products.py [cuda|cpu|count] [small] [wait]
 
 It prints one line of JSON: the SMs that this client sees, whether it is a client of MPS at all,
 the version of cuBLAS, and of every product how far its worst element is off, as a part of what
-rounding may cause. ``cpu`` tries the program itself without a GPU, ``small`` with small products.
-``wait`` draws the factors and computes the references, which needs no GPU, and goes on once no
-other such program is on a GPU of this machine: so one gets ready while another has it.
+rounding may cause. ``count`` prints the first two only, and needs no PyTorch. ``cpu`` tries the
+program itself without a GPU, ``small`` with small products. ``wait`` draws the factors and
+computes the references, which needs no GPU, and goes on once no other such program is on a GPU of
+this machine: so one gets ready while another has it.
 
 Factors lie in [0.5, 1.5), so that an element that was not written (the output is filled with NaN
 before) or not summed to the end is off by far more than rounding: four units in the last place
@@ -27,8 +28,8 @@ from typing import Any
 Shape = tuple[int, int, int]
 Result = tuple[str, str, int, int, int, float | None]
 
-MPS_ENABLED = 133
-"""CU_DEVICE_ATTRIBUTE_MPS_ENABLED (cuda.h)."""
+MULTIPROCESSOR_COUNT, MPS_ENABLED = 16, 133
+"""Attributes of a device (``CU_DEVICE_ATTRIBUTE_*`` of cuda.h)."""
 
 SHAPES = (
     (16, 1000, 2048),
@@ -104,11 +105,35 @@ def cublas_version() -> str | None:
     return str(library.cublasLtGetVersion())
 
 
+def asked(driver: ctypes.CDLL, name: str, *arguments: object) -> None:
+    """Call a function of CUDA's driver, and see that it succeeded."""
+    status = getattr(driver, name)(*arguments)
+    if status != 0:
+        raise OSError(f"{name} failed with CUDA error {status}")
+
+
+def attribute(driver: ctypes.CDLL, number: int) -> int:
+    """Return an attribute of device 0."""
+    value = ctypes.c_int(0)
+    asked(driver, "cuDeviceGetAttribute", ctypes.byref(value), number, 0)
+    return value.value
+
+
 def under_mps() -> bool:
     """Tell whether CUDA has brought this process to an MPS server: without one, caps are void."""
-    driver, value = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(0)
-    status = driver.cuDeviceGetAttribute(ctypes.byref(value), MPS_ENABLED, 0)
-    return status == 0 and value.value == 1
+    return attribute(ctypes.CDLL("libcuda.so.1"), MPS_ENABLED) == 1
+
+
+def counted() -> "dict[str, object]":
+    """Return the SMs that a client in a context sees, and whether it is one of MPS."""
+    driver, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+    asked(driver, "cuInit", 0)
+    asked(driver, "cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
+    asked(driver, "cuCtxSetCurrent", context)
+    try:
+        return {"sms": attribute(driver, MULTIPROCESSOR_COUNT), "mps": under_mps()}
+    finally:
+        driver.cuDevicePrimaryCtxRelease_v2(0)
 
 
 def measure(device: str, shapes: Sequence[Shape], ready: Callable[[], object]) -> dict[str, object]:
@@ -140,7 +165,12 @@ def alone() -> None:
 
 
 if __name__ == "__main__":
-    where = sys.argv[1] if len(sys.argv) > 1 else "cuda"
-    asked = set(sys.argv[2:])
-    waiting: Callable[[], object] = alone if "wait" in asked else str
-    print(json.dumps(measure(where, SMALL if "small" in asked else SHAPES, waiting)))
+    where, *words = sys.argv[1:] or ["cuda"]
+    if where == "count":
+        try:
+            print(json.dumps(counted()))
+        except OSError as error:
+            raise SystemExit(str(error)) from None
+    else:
+        waiting: Callable[[], object] = alone if "wait" in words else str
+        print(json.dumps(measure(where, SMALL if "small" in words else SHAPES, waiting)))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean
 from types import MappingProxyType
 from typing import Final
@@ -14,7 +13,7 @@ from dovetail.executor.live.pools.pool import NodePool, Usage
 from dovetail.executor.live.pools.submissions import Submissions
 from dovetail.executor.measuring.campaign import Mode
 from dovetail.executor.measuring.records import Conditions, Facts, Seat
-from dovetail.executor.measuring.worker import Resident, Worker
+from dovetail.executor.measuring.worker import Worker
 from dovetail.instances.errors import DovetailError
 
 READING_S: Final = 1.0
@@ -75,7 +74,8 @@ class Device:
 
     def worker(self, seat: Seat, command: Sequence[str], path: str) -> Worker:
         """Start a worker by a command, which is told the path of its socket."""
-        worker = Resident(seat, self.submissions, path)
+        worker = Worker(seat, self.submissions)
+        worker.listen(path)
         worker.submission = self.submissions.submit(
             (*command, "--socket", path),
             PoolSeat(gpu=self.gpu, share=seat.share),
@@ -153,44 +153,48 @@ class Meter:
     def read(self) -> tuple[Conditions, Mapping[str, float]]:
         """Return what was read since the window began, and the most that each run held, in MiB."""
         self._take()
-        power_w, energy_j = None, None
         ended_s, ended_j = self._stepped()
-        if ended_j is not None and self._begun_j is not None and ended_s > self._begun_s:
-            energy_j = ended_j - self._begun_j
-            power_w = energy_j / (ended_s - self._begun_s)
+        known = ended_j is not None and self._begun_j is not None and ended_s > self._begun_s
+        energy_j = (ended_j or 0.0) - (self._begun_j or 0.0) if known else None
+        power_w = None if energy_j is None else energy_j / (ended_s - self._begun_s)
         used = [usage for usage, _ in self._readings]
-        metrics = self._metrics()
         memory: dict[str, float] = {}
-        for one in used:
-            memory |= {
-                run: max(mib, memory.get(run, 0.0)) for run, mib in one.memory_by_run.items()
+        for run, mib in (item for one in used for item in one.memory_by_run.items()):
+            memory[run] = max(mib, memory.get(run, 0.0))
+        names = dict.fromkeys(name for one in used for name in one.metrics)
+        metrics = {name: self._over(one.metrics.get(name) for one in used) for name in names}
+        conditions = Conditions.from_data(
+            {
+                "energy_j": energy_j,
+                "power_w": power_w,
+                "metrics": {name: mean for name, (mean, _) in metrics.items()},
+                "metrics_variance": {k: v for k, (_, v) in metrics.items() if v is not None},
+                "metrics_source": next((one.source for one in reversed(used) if one.metrics), ""),
+                "clock_mhz": self._over(one.clock_mhz for one in used)[0],
+                "temperature_c": self._over(one.temperature_c for one in used)[0],
+                "throttled": sorted({why for one in used for why in one.throttled}),
+                "disturbed_by": sorted({pid for one in used for pid in one.others}),
+                "others_busy": self._over(one.others_busy for one in used)[0],
             }
-        conditions = Conditions(
-            energy_j=energy_j,
-            power_w=power_w,
-            metrics={name: _mean(values) for name, values in metrics.items()},
-            metrics_variance={n: _variance(v) for n, v in metrics.items() if len(v) > 1},
-            metrics_source=next((one.source for one in reversed(used) if one.metrics), ""),
-            clock_mhz=_weighed([(one.clock_mhz, s) for one, s in self._readings]),
-            temperature_c=_weighed([(one.temperature_c, s) for one, s in self._readings]),
-            throttled=tuple(sorted({why for one in used for why in one.throttled})),
-            disturbed_by=tuple(sorted({pid for one in used for pid in one.others})),
-            others_busy=_weighed([(one.others_busy, s) for one, s in self._readings]),
         )
         return conditions, memory
+
+    def _over(self, read: Iterable[float | None]) -> tuple[float | None, float | None]:
+        """Return mean and variance over time of readings, None where there was none (or one)."""
+        timed = zip(read, (seconds for _, seconds in self._readings), strict=True)
+        known = [(value, seconds) for value, seconds in timed if value is not None]
+        if not known:
+            return None, None
+        values, seconds = zip(*known, strict=True)
+        mean = fmean(values, seconds)
+        spread = fmean([(value - mean) ** 2 for value in values], seconds)
+        return mean, spread if len(known) > 1 else None
 
     def _take(self) -> None:
         usage, now_s = self._pool.usage().get(self._gpu), time.monotonic()
         if usage is not None:
             self._readings.append((usage, now_s - self._read_s))
         self._read_s = now_s
-
-    def _metrics(self) -> dict[str, list[tuple[float, float]]]:
-        found: dict[str, list[tuple[float, float]]] = defaultdict(list)
-        for usage, seconds in self._readings:
-            for name, value in usage.metrics.items():
-                found[name].append((value, seconds))
-        return found
 
     def _stepped(self) -> tuple[float, float | None]:
         """Return a moment and the energy by then, just after the counter has gone on.
@@ -204,18 +208,3 @@ class Meter:
             time.sleep(_STEP_S / 100)
             now = self._energy_j()
         return time.monotonic(), now
-
-
-def _mean(found: Sequence[tuple[float, float]]) -> float:
-    values, seconds = zip(*found, strict=True)
-    return fmean(values, seconds)
-
-
-def _variance(found: Sequence[tuple[float, float]]) -> float:
-    mean = _mean(found)
-    return _mean([((value - mean) ** 2, seconds) for value, seconds in found])
-
-
-def _weighed(found: Sequence[tuple[float | None, float]]) -> float | None:
-    known = [(value, seconds) for value, seconds in found if value is not None]
-    return _mean(known) if known else None

@@ -20,8 +20,7 @@ from dovetail.executor.live.pools.submissions import Submission, Submissions
 from dovetail.executor.live.splits import WHOLE, SmCount, SplitEvidence
 from dovetail.instances.errors import DovetailError
 
-PROGRAM: Final = Path(__file__).with_name("products.py")
-COUNTER: Final = Path(__file__).with_name("sm_count.py")
+PROGRAM: Final = Path(__file__).with_name("workloads") / "products.py"
 
 _LIKELY: Final = (50, 10, 90, 100, 5, 95, 25)
 CANDIDATES: Final = (*_LIKELY, *(share for share in range(5, WHOLE, 5) if share not in _LIKELY))
@@ -91,9 +90,9 @@ def count_sms(probe: Probe, shares: Sequence[int]) -> Generator[SmCount, None, N
     GateError
         When the program cannot run or says what cannot be.
     """
-    command = (sys.executable, "-I", "-S", str(COUNTER))
+    command = (sys.executable, "-I", "-S", str(PROGRAM), "count")
     for share, told in _answers(probe, command, shares, _COUNTERS, _COUNT_PATIENCE_S):
-        yield _count(probe, share, told)
+        yield SmCount.from_data(_facts(probe, share, told), PROGRAM.name)
 
 
 def _answers(
@@ -107,16 +106,12 @@ def _answers(
                 cap = None if following == WHOLE else following
                 running.append(way.submit(command, Seat(gpu=probe.gpu, share=cap)))
             first = running[0]
-            if not way.wait(partial(_is_over, first), time.monotonic() + within_s):
+            if not way.wait(partial(getattr, first, "over"), time.monotonic() + within_s):
                 raise GateError(f"{command[0]} did not end within {within_s:.0f} s")
             yield share, _answer(way, first, command[0])
             way.end([running.pop(0)], 0.0)
     finally:
         way.end(running, 0.0)
-
-
-def _is_over(one: Submission) -> bool:
-    return bool(one.over)
 
 
 def _answer(way: Submissions, one: Submission, program: str) -> Mapping[str, object]:
@@ -133,53 +128,28 @@ def _answer(way: Submissions, one: Submission, program: str) -> Mapping[str, obj
     return told
 
 
-def _check_mps(told: Mapping[str, object]) -> None:
+def _facts(probe: Probe, share: int, told: Mapping[str, object]) -> dict[str, object]:
     if told.get("mps") is not True:
         raise GateError("the program did not reach MPS: what it says, says nothing of a share")
-
-
-def _check_cap(probe: Probe, share: int, sms: object) -> None:
-    if probe.sms is not None and share < WHOLE and sms == probe.sms:
-        raise GateError(f"at {share} % the program saw all {sms} SMs: the cap is not kept")
-
-
-def _count(probe: Probe, share: int, told: Mapping[str, object]) -> SmCount:
-    _check_mps(told)
-    return SmCount.from_data(
-        {
-            "gpu_model": probe.gpu_model,
-            "driver": probe.driver,
-            "share": share,
-            "sms": told.get("sms"),
-            "date": _now(),
-        },
-        COUNTER.name,
-    )
+    return {
+        "gpu_model": probe.gpu_model,
+        "driver": probe.driver,
+        "share": share,
+        "sms": told.get("sms"),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
 
 
 def _evidence(probe: Probe, share: int, told: Mapping[str, object]) -> SplitEvidence:
     if told.get("cublas") is None or told.get("sms") is None:
         raise GateError("the program saw no GPU, or its PyTorch uses no cuBLAS")
-    _check_mps(told)
-    _check_cap(probe, share, told["sms"])
-    products = told.get("products")
+    facts, sms, products = _facts(probe, share, told), told["sms"], told.get("products")
+    if probe.sms is not None and share < WHOLE and sms == probe.sms:
+        raise GateError(f"at {share} % the program saw all {sms} SMs: the cap is not kept")
     fields = ("kind", "dtype", "m", "n", "k", "error")
-    return SplitEvidence.from_data(
-        {
-            "gpu_model": probe.gpu_model,
-            "driver": probe.driver,
-            "cublas": told["cublas"],
-            "share": share,
-            "sms": told["sms"],
-            "products": [
-                dict(zip(fields, product, strict=True))
-                for product in (products if isinstance(products, list) else [])
-            ],
-            "date": _now(),
-        },
-        PROGRAM.name,
-    )
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
+    compared = [
+        dict(zip(fields, product, strict=True))
+        for product in (products if isinstance(products, list) else [])
+    ]
+    found = {**facts, "cublas": told["cublas"], "products": compared}
+    return SplitEvidence.from_data(found, PROGRAM.name)

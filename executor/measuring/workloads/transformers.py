@@ -1,0 +1,129 @@
+"""Workloads of transformers: two are trained, one answers requests."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from .building import half, half_precision, parameters_of, training
+from .loading import Step, built_in
+
+
+class _Block(nn.Module):
+    """A layer, normalised before attention and before its two products."""
+
+    def __init__(self, width: int, causal: bool) -> None:
+        super().__init__()
+        self.heads, self.causal = width // 64, causal
+        self.before_attention = nn.LayerNorm(width)
+        self.to_heads = nn.Linear(width, 3 * width)
+        self.from_heads = nn.Linear(width, width)
+        self.products = nn.Sequential(
+            nn.LayerNorm(width),
+            nn.Linear(width, 4 * width),
+            nn.GELU(),
+            nn.Linear(4 * width, width),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, width = x.shape
+        heads = self.to_heads(self.before_attention(x)).view(batch, length, 3, self.heads, -1)
+        query, key, value = heads.permute(2, 0, 3, 1, 4).unbind()
+        seen = functional.scaled_dot_product_attention(query, key, value, is_causal=self.causal)
+        x = x + self.from_heads(seen.transpose(1, 2).reshape(batch, length, width))
+        return x + self.products(x)
+
+
+class _Tokens(nn.Module):
+    """Embeddings of tokens and of their places."""
+
+    def __init__(self, vocabulary: int, length: int, width: int) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, width)
+        self.places = nn.Parameter(0.02 * torch.randn(length, width))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.tokens(tokens) + self.places
+
+
+@built_in(full=32, tiny=2)
+def transformer(device: str, batch: int, full: bool) -> Step:
+    """Train a transformer encoder (half of BERT-base: its width, six of its layers).
+
+    Bounded by tensor cores in the products of its layers (bfloat16), with memory-bound
+    normalisations, activations and optimizer steps between them.
+    """
+    length, width, layers = (256, 768, 6) if full else (32, 128, 2)
+    vocabulary, classes = 8192, 100
+    with torch.device(device):
+        blocks = [_Block(width, causal=False) for _ in range(layers)]
+        model = nn.Sequential(_Tokens(vocabulary, length, width), *blocks)
+        head = nn.Linear(width, classes)
+        texts = torch.randint(vocabulary, (batch, length))
+        labels = torch.randint(classes, (batch,))
+
+    def loss(texts: Tensor, labels: Tensor) -> Tensor:
+        with half_precision(device):
+            return functional.cross_entropy(head(model(texts).mean(dim=1)), labels)
+
+    return training(parameters_of(model, head), loss, [(texts, labels)], torch.optim.AdamW)
+
+
+@built_in(full=4, tiny=1)
+def gpt(device: str, batch: int, full: bool) -> Step:
+    """Train a small causal language model (as GPT-2: long texts, a score for every next token).
+
+    Bounded by tensor cores in its products (bfloat16) and by memory in the scores of the
+    vocabulary, which are several times larger than anything else in it.
+    """
+    vocabulary, length, width, layers = (32_768, 1024, 768, 6) if full else (512, 64, 128, 2)
+    with torch.device(device):
+        blocks = [_Block(width, causal=True) for _ in range(layers)]
+        tokens = _Tokens(vocabulary, length, width)
+        model = nn.Sequential(tokens, *blocks, nn.LayerNorm(width))
+        texts = torch.randint(vocabulary, (batch, length + 1))
+    nn.init.normal_(tokens.tokens.weight, std=0.02)  # they are the last product's weights, too
+
+    def loss(texts: Tensor, following: Tensor) -> Tensor:
+        with half_precision(device):
+            scores = functional.linear(model(texts), tokens.tokens.weight)
+            return functional.cross_entropy(scores.flatten(0, 1), following.flatten())
+
+    batches = [(texts[:, :-1], texts[:, 1:])]
+    return training(model.parameters(), loss, batches, torch.optim.AdamW)
+
+
+def _bursts(draw: random.Random, size: str) -> Iterator[float]:
+    """Yield exponential gaps, after a sixteenth of the requests a longer one."""
+    between_s = {"full": 0.008, "tiny": 0.012}[size]
+    while True:
+        yield draw.expovariate(1 / between_s)
+        if draw.random() < 1 / 16:
+            yield draw.expovariate(1 / 0.1)
+
+
+@built_in(full=8, tiny=1, gaps=_bursts)
+def burst(device: str, batch: int, full: bool) -> Step:
+    """Answer requests that come in bursts, with idle gaps between them, by a transformer encoder.
+
+    Bounded by launches and latency: a request is small, in half precision, and the answer is
+    copied to the host. What counts is how long a request waits, not how many are answered.
+    Requests arrive whether earlier ones are answered or not (open loop).
+    """
+    length, width, layers = (128, 1024, 24) if full else (48, 192, 4)
+    vocabulary, classes, kind = 30_000, 1000, half(device)
+    with torch.device(device):
+        blocks = [_Block(width, causal=False).to(kind) for _ in range(layers)]
+        model = nn.Sequential(_Tokens(vocabulary, length, width).to(kind), *blocks)
+        head = nn.Linear(width, classes).to(kind)
+    tokens = torch.randint(vocabulary, (batch, length))
+
+    def step() -> Tensor:
+        with torch.inference_mode():
+            return head(model(tokens.to(device)).mean(dim=1)).argmax(dim=1).cpu()
+
+    return step
