@@ -1,4 +1,4 @@
-"""The figures of ``overhead.py`` for HyperQueue; run by a Python that has it, which has no Dovetail.
+"""The figures of ``overhead.py`` for HyperQueue, run by a Python that has it.
 
     python hyperqueue_figures.py FOLDER JOBS SUBMISSIONS SECONDS
 
@@ -39,8 +39,8 @@ def main(folder: Path, jobs: int, submissions: int, seconds: float) -> dict[str,
             done = client.submit(program("bash", "-c", STAMP, "bash", str(one_by_one)))
             client.wait_for_jobs([done])
         queued = folder / "gaps"
-        last = [client.submit(program("bash", "-c", STAMP, "bash", str(queued))) for _ in range(jobs)]
-        client.wait_for_jobs(last)
+        stamped = program("bash", "-c", STAMP, "bash", str(queued))
+        client.wait_for_jobs([client.submit(stamped) for _ in range(jobs)])
         client.submit(program("sleep", "600"))
         began = time.perf_counter()
         for _ in range(submissions):

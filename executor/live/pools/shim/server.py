@@ -15,6 +15,7 @@ import signal
 import socket
 import time
 import traceback
+from functools import partial
 from typing import NoReturn
 
 from .guard import guard_rank
@@ -77,11 +78,17 @@ def _become_shim(requests: socket.socket, free: int, token: EnvironmentEntry) ->
             prctl(PR_SET_NAME, b"shim " + held.partition(b"/")[2])
             _introduce(gates[0])
             # Not before: forking takes the time of a core, which this rank can use better.
-            guard_rank(os.fsdecode(directory), at_gate=lambda: os.write(free, b"\n"))
+            guard_rank(os.fsdecode(directory), at_gate=partial(_ask_for_another, free))
     except BaseException:
         traceback.print_exc()
     finally:
         os._exit(0)
+
+
+def _ask_for_another(free: int) -> None:
+    # The fork server may be gone, which is no concern of this rank.
+    with contextlib.suppress(OSError):
+        os.write(free, b"\n")
 
 
 def _take_streams(directory: bytes, gate: int) -> None:
