@@ -16,7 +16,7 @@ from dovetail.executor.live.clock import boot_s
 from dovetail.executor.live.jobs import Run
 from dovetail.executor.live.pools.cgroups import CpuGroups, find_groups
 from dovetail.executor.live.pools.gate import LaunchError
-from dovetail.executor.live.pools.keeper import Bounds
+from dovetail.executor.live.pools.hooks import Bounds
 from dovetail.executor.live.pools.local import LocalPool
 from dovetail.executor.live.pools.pool import Usage
 from dovetail.executor.live.pools.processes import Process

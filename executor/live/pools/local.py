@@ -21,7 +21,8 @@ from dovetail.executor.live.events import AnyEvent
 from dovetail.executor.live.jobs import Owner, Run
 from dovetail.executor.live.pools.environment import environment_of
 from dovetail.executor.live.pools.gate import ForkServer, LaunchError
-from dovetail.executor.live.pools.keeper import LEAVE_S, Bounds, Keeper
+from dovetail.executor.live.pools.hooks import Bounds
+from dovetail.executor.live.pools.keeper import LEAVE_S, Keeper
 from dovetail.executor.live.pools.lease import Lease
 from dovetail.executor.live.pools.parts import Meeting, Part, Prepared, whole
 from dovetail.executor.live.pools.pool import Progress, Usage
