@@ -41,7 +41,6 @@ from typing import Final, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.optimize import nnls
 
 from dovetail.instances.errors import InputError
 from dovetail.predictors.folds import HeldOut
@@ -446,6 +445,9 @@ def _fit_spread(found: Sequence[Table], code: int) -> FloatArray:
     if not len(value):
         return np.zeros(2)
     parts = np.column_stack([np.ones(len(value)), np.maximum(0.0, value - 1)])
+    # Here, since it takes a service a quarter of a second to load.
+    from scipy.optimize import nnls
+
     fitted = np.maximum(nnls(parts, np.abs(error))[0], [1e-6, 0.0])
     scaled: FloatArray = fitted * max(np.quantile(error / (parts @ fitted), 0.9), 1e-3)
     return scaled

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from dovetail.predictors.folds import HeldOut
 from dovetail.predictors.predictor import BoolArray, FloatArray, IntArray
@@ -246,6 +245,9 @@ def partners(
     gain, alone = _gains(table.prediction[cell], setting.price, draw)
     gain = np.where(allowed & allowed.T, gain + gain.T, _FORBIDDEN)
     np.fill_diagonal(gain, alone)
+    # Here, since it takes a service a quarter of a second to load.
+    from scipy.optimize import linear_sum_assignment
+
     found: IntArray = linear_sum_assignment(gain, maximize=True)[1]
     return found
 

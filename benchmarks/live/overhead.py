@@ -1,113 +1,172 @@
-"""What the live service costs: from a job's end to the next one's start, and CPU time of its own.
+"""What live mode costs beside the jobs, and HyperQueue in the same run.
 
-    python benchmarks/live/overhead.py [--jobs 20] [--waiting 1000] [--seconds 20]
+    python benchmarks/live/overhead.py [--hq PYTHON] [--jobs 40] [--waiting 1000] [--seconds 20]
 
-Jobs are real processes on the ``cpu`` pool; each writes the time as it starts and as it ends.
+Jobs are real processes on one core, on the ``cpu`` pool; ``bash`` writes the time as it starts and
+as it ends. HyperQueue is measured where the interpreter that ``--hq`` names has it (``pip install
+hyperqueue`` into a virtual environment of its own).
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import json
+import platform
 import statistics
+import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import psutil
 from faults import state_directory
+from hyperqueue_figures import FIGURES, STAMP
 from load import ME
 from service_process import Cores, ServiceProcess, Setup
 
-from dovetail.executor.live.jobs import JobSpec
+from dovetail import VERSION
 from dovetail.executor.live.watch import WatchOptions
+from dovetail.live.client import Client
 
-_STAMP = 'date +%s.%N >> "$1"; sleep "$2"; date +%s.%N >> "$1"'
-_SLEEP_S = 0.2
-_LOOK_S = 0.2
+_LOOK_S = 0.05
+_HQ = Path(__file__).with_name("hyperqueue_figures.py")
+
+
+class Figures(NamedTuple):
+    """What was measured of one scheduler; times in seconds."""
+
+    name: str
+    launches: Sequence[float]
+    gaps: Sequence[float]
+    submissions_s: float
+    idle: float
 
 
 def main() -> None:
-    """Print both figures for each policy."""
+    """Print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--jobs", type=int, default=20)
+    parser.add_argument("--hq", metavar="PYTHON", help="an interpreter that has hyperqueue")
+    parser.add_argument("--jobs", type=int, default=40)
     parser.add_argument("--waiting", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=20.0)
     options = parser.parse_args()
     print(
-        f"load average when this began: {psutil.getloadavg()[0]:.1f} on {psutil.cpu_count()} cores"
+        f"load average {psutil.getloadavg()[0]:.1f} on {psutil.cpu_count()} cores, "
+        f"Dovetail {VERSION}, Python {platform.python_version()}, Linux {platform.release()}"
     )
+    print(f"| | launch | end to next start | {options.waiting:,} submissions | CPU while idle |")
+    print("|---|---|---|---|---|")
+    if options.hq:
+        _tell(hyperqueue(options.hq, options.jobs, options.waiting, options.seconds))
     for policy in ("fifo", "dovetail"):
-        for waiting in (0, options.waiting):
-            gaps = gaps_s(policy, options.jobs, waiting)
-            print(
-                f"{policy}, {waiting} more waiting: from an end to the next start "
-                f"{1000 * statistics.median(gaps):.0f} ms (median of {len(gaps)}, "
-                f"{1000 * min(gaps):.0f} to {1000 * max(gaps):.0f})",
-                flush=True,
-            )
-        used = idle_use(policy, options.waiting, options.seconds)
-        print(f"{policy}, {options.waiting} waiting, all devices busy: {used:.2%} of a core")
+        _tell(dovetail(policy, options.jobs, options.waiting, options.seconds))
+    if not options.hq:
+        print("HyperQueue was not measured: --hq names no interpreter that has it")
 
 
-def gaps_s(policy: str, jobs: int, waiting: int) -> list[float]:
-    """Return the seconds from each end to the start that follows it on one device."""
-    with state_directory() as directory:
-        times = directory / "times"
-        service = _service(directory, policy)
-        try:
-            # Two ranks, so that nobody has a device beside it.
-            stamped = _spec(("sh", "-c", _STAMP, "sh", str(times), str(_SLEEP_S)), "stamped")
-            service.ask("submit", [stamped] * jobs, ME)
-            service.ask("submit", [_spec(("sleep", "600"), "waits")] * waiting, ME)
-            while not times.exists() or len(times.read_text().split()) < 4 * jobs:
-                time.sleep(_LOOK_S)
-            _end_all(service)
-        finally:
-            service.stop()
-        return _gaps(sorted(map(float, times.read_text().split())))
+def _tell(figures: Figures) -> None:
+    columns = [figures.name, *map(_spread, (figures.launches, figures.gaps))]
+    columns += [f"{figures.submissions_s:.2f} s", f"{figures.idle:.2%} of a core"]
+    print(f"| {' | '.join(columns)} |", flush=True)
 
 
-def _gaps(times: Sequence[float]) -> list[float]:
-    """Return the gaps between jobs whose two ranks each wrote two times."""
-    jobs = [times[k : k + 4] for k in range(0, len(times), 4)]
-    return [after[0] - before[-1] for before, after in itertools.pairwise(jobs)]
+def _spread(seconds: Sequence[float]) -> str:
+    low, middle, high = (1000 * f(seconds) for f in (min, statistics.median, max))
+    return f"{middle:.1f} ms ({low:.1f} to {high:.1f})"
 
 
-def idle_use(policy: str, waiting: int, seconds: float) -> float:
-    """Return the CPU time that the service takes in a second while nothing happens."""
-    with state_directory() as directory:
-        service = _service(directory, policy)
-        try:
-            service.ask("submit", [_spec(("sleep", "600"), "runs")], ME)
-            service.ask("submit", [_spec(("sleep", "600"), "waits")] * waiting, ME)
-            time.sleep(5.0)
-            process = psutil.Process(service.pid)
-            before = process.cpu_times()
-            time.sleep(seconds)
-            after = process.cpu_times()
-            _end_all(service)
-        finally:
-            service.stop()
-        return (after.user + after.system - before.user - before.system) / seconds
-
-
-def _service(directory: Path, policy: str) -> ServiceProcess:
-    return ServiceProcess(Setup(directory, Cores(), policy, watching=WatchOptions(), sample_s=1.0))
-
-
-def _spec(command: tuple[str, ...], workload: str) -> JobSpec:
-    env = {"PATH": "/usr/bin:/bin"}
-    return JobSpec(
-        command=command, workload=workload, owner=ME, cwd="/", env=env, workers=2, grace_s=0.0
+def hyperqueue(python: str, jobs: int, waiting: int, seconds: float) -> Figures:
+    """Return the figures of HyperQueue."""
+    with state_directory() as folder:
+        command = [python, str(_HQ), str(folder), str(jobs), str(waiting), str(seconds)]
+        subprocess.run(command, check=True, capture_output=True)
+        found = json.loads((folder / FIGURES).read_text())
+    return Figures(
+        f"HyperQueue {found['version']}",
+        _launches(found["submitted"], found["launch"]),
+        _gaps(found["gaps"]),
+        found["submissions_s"],
+        found["idle"],
     )
+
+
+def dovetail(policy: str, jobs: int, waiting: int, seconds: float) -> Figures:
+    """Return the figures of live mode under a policy."""
+    with state_directory() as folder:
+        sock = folder / "api.sock"
+        setup = Setup(folder, Cores(1), policy, watching=WatchOptions(), sample_s=1.0, socket=sock)
+        service = ServiceProcess(setup)
+        try:
+            with Client(str(sock)) as client:
+                launches = _launch_alone(client, folder / "launch", jobs)
+                gaps = _launch_queued(client, folder / "gaps", jobs)
+                client.submit([_job(("sleep", "600"))])
+                began = time.perf_counter()
+                for _ in range(waiting):
+                    client.submit([_job(("true",))])
+                took = time.perf_counter() - began
+                idle = _idle_use(service.pid, seconds)
+                _end_all(service)
+        finally:
+            service.stop()
+    return Figures(f"Dovetail, `{policy}`", launches, gaps, took, idle)
+
+
+def _launch_alone(client: Client, times: Path, jobs: int) -> list[float]:
+    submitted = []
+    for _ in range(jobs):
+        submitted.append(time.time())
+        (job,) = client.submit([_stamped(times)])
+        client.wait(job)
+    return _launches(submitted, times.read_text().split())
+
+
+def _launch_queued(client: Client, times: Path, jobs: int) -> list[float]:
+    queued = client.submit([_stamped(times)] * jobs)
+    for job in queued:
+        client.wait(job)
+    return _gaps(times.read_text().split())
+
+
+def _launches(submitted: Sequence[float], times: Sequence[str]) -> list[float]:
+    return [float(at) - asked for asked, at in zip(submitted, times[::2], strict=True)]
+
+
+def _gaps(times: Sequence[str]) -> list[float]:
+    return [float(b) - float(a) for a, b in itertools.pairwise(times)][1::2]
+
+
+def _idle_use(pid: int, seconds: float) -> float:
+    """Return the CPU time in a second of the service, its server and its fork server."""
+    time.sleep(2.0)
+    before = _cpu_s(pid)
+    time.sleep(seconds)
+    return (_cpu_s(pid) - before) / seconds
+
+
+def _cpu_s(pid: int) -> float:
+    service = psutil.Process(pid)
+    times = [each.cpu_times() for each in (service, *service.children())]
+    return sum(each.user + each.system for each in times)
+
+
+def _stamped(times: Path) -> dict[str, Any]:
+    return _job(("bash", "-c", STAMP, "bash", str(times)))
+
+
+def _job(command: tuple[str, ...]) -> dict[str, Any]:
+    # With a gSLA of 1 it has its device alone.
+    env = {"PATH": "/usr/bin:/bin"}
+    return {"command": command, "workload": "w", "cwd": "/", "env": env, "gsla": 1.0}
 
 
 def _end_all(service: ServiceProcess) -> None:
     """Cancel whatever there is; those that wait first, so that none of them starts."""
     service.ask("drain", [], True, ME)
-    for view in service.ask("jobs"):
-        service.ask("cancel", view.id, ME)
+    for view in reversed(service.ask("jobs")):
+        service.ask("cancel", view.id, ME, 0.0)
     while service.ask("jobs"):
         time.sleep(_LOOK_S)
 

@@ -16,7 +16,6 @@ from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtrit
 
 from dovetail.executor.live.events import Separated
 from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
@@ -335,6 +334,9 @@ def repeats_of(slowdowns: Sequence[float]) -> _Repeats:
     freedom = WORTH + count - 1
     squares = WORTH * (SPREAD * mean) ** 2 + sum((x - mean) ** 2 for x in slowdowns)
     scale = math.sqrt(squares / freedom * (1 + 1 / count))
+    # Here, since it takes a service a fifth of a second to load.
+    from scipy.special import stdtrit
+
     return _Repeats(mean, mean + scale * float(stdtrit(freedom, CONFIDENCE)), count)
 
 

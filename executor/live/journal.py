@@ -1,7 +1,8 @@
 """The journal: every event of live mode in a SQLite file, durable before anything is done for it.
 
-An append is one transaction of SQLite's write-ahead log with ``synchronous = FULL``: when it
-returns, its events are on the disk; a service that is killed leaves all of them or none. Every
+An append is one transaction of SQLite's write-ahead log (``synchronous = NORMAL``): a service that
+is killed leaves all of its events or none. ``sync`` waits until all that was appended is on the
+disk, and outlasts the machine; so one wait serves what happened and what was decided for it. Every
 row has a check sum, because SQLite notices torn files but not every changed byte.
 
 A service reads its journal from the last checkpoint (a copy of the brain in the same file) and
@@ -118,6 +119,8 @@ class Journal:
             os.close(self._lock)
             raise
         self._checkpointed = 0
+        # What an earlier service has left may not be on the disk yet.
+        self._synced = 0
         self._settled: set[int] = set()
 
     @property
@@ -126,7 +129,9 @@ class Journal:
         return self._sequence
 
     def append(self, events: Sequence[AnyEvent]) -> int:
-        """Make events durable, all or none, and return the number of the last one.
+        """Add events, all or none, and return the number of the last one.
+
+        They outlast this process; the machine, once ``sync`` has returned.
 
         Raises
         ------
@@ -139,6 +144,26 @@ class Journal:
             self._connection.executemany("INSERT INTO event VALUES (?, ?, ?)", rows)
         self._sequence += len(rows)
         return self._sequence
+
+    def sync(self) -> None:
+        """Wait until all events are on the disk.
+
+        Raises
+        ------
+        JournalError
+            When they are not.
+        """
+        if self._synced == self._sequence:
+            return
+        log = self._path.with_name(f"{self._path.name}-wal")
+        # Where there is no log, SQLite has put all of it into the journal's file.
+        with _faults(self._path, "written"), suppress(FileNotFoundError):
+            descriptor = os.open(log, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fdatasync(descriptor)
+            finally:
+                os.close(descriptor)
+        self._synced = self._sequence
 
     def replay(self) -> Brain:
         """Return the brain as it was after the last event.
@@ -452,7 +477,7 @@ def _opened(path: Path, alone: bool = False) -> tuple[sqlite3.Connection, int]:
         if alone:
             connection.execute("PRAGMA locking_mode = EXCLUSIVE")
         connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA synchronous = NORMAL")
         if _is_empty(connection):
             with _transaction(connection):
                 for statement in _SCHEMA:

@@ -1,9 +1,9 @@
 """The service: it joins the journal, the brain, a pool and a policy, and loses no job.
 
-One thread serves (``Service.run``); any thread may ask (``Service.desk``). What happens is made
-durable, then told to the brain, then carried out. While the journal cannot be written, requests
-are refused and nothing is carried out; jobs run on, and what happens to them is kept until it can
-be written.
+One thread serves (``Service.run``); any thread may ask (``Service.desk``). What happens is
+journalled, told to the brain, and decided on; before anything is answered or carried out, all of
+it is durable. While the journal cannot be written, requests are refused and nothing is carried
+out; jobs run on, and what happens to them is kept until it can be written.
 """
 
 from __future__ import annotations
@@ -283,6 +283,7 @@ class Service:
             self._serve()
             if self._decision_is_due() and self._prepared():
                 return True
+            self._obey()
             self._mailbox.wait(self._idle_s())
         return False
 
@@ -325,7 +326,7 @@ class Service:
             self._changed, self._rest_until_s = True, self._again_s
             return False
         self._first_s = time.perf_counter() - began
-        self._obey()
+        self._obey_before_deciding()
         return True
 
     def carry_out(self, decision: Decision, decide_s: float) -> None:
@@ -420,7 +421,7 @@ class Service:
         if self._news or requests:
             self._record(requests)
         self._record_what_was_measured()
-        self._obey()
+        self._obey_before_deciding()
         if self._clock.now_s() >= self._prune_s:
             self._prune()
 
@@ -558,22 +559,24 @@ class Service:
                 granted.append((request, asked))
         try:
             self._commit([*self._news, *(event for _, asked in granted for event in asked)])
+            self._news = []
+            if granted:
+                self._journal.sync()
         except JournalError as error:
             self._be_in_trouble("journal", error)
             for request, asked in granted:
                 request.reply(asked) if not asked else request.refuse(BusyError(str(error)))
             return
-        self._news = []
         for request, asked in granted:
             request.reply(asked)
 
     def _commit(self, happened: Sequence[AnyEvent]) -> None:
-        """Make events durable, then tell the brain.
+        """Journal events, then tell the brain.
 
         Raises
         ------
         JournalError
-            When they are not durable; the brain does not know of them then.
+            When they are not journalled; the brain does not know of them then.
         """
         if not happened:
             return
@@ -585,10 +588,6 @@ class Service:
                     self._commands += self._brain.apply(event)
             except TransitionError as error:
                 _LOG.warning("%s is passed over: %s", event.kind, error)
-        while self._brain.ended:
-            job = self._brain.ended.popleft()
-            if self._notifier is not None:
-                self._notifier.tell(job)
         if any(isinstance(event, events.DevicesChanged) for event in happened):
             self._take_up_devices()
         self._changed |= any(event.kind not in _QUIET for event in happened)
@@ -614,10 +613,24 @@ class Service:
         except JournalError as error:
             _LOG.warning("no checkpoint: %s", error)
 
+    def _obey_before_deciding(self) -> None:
+        """Carry out what cannot wait for a decision, as the release of ended runs can."""
+        if any(not isinstance(command, Release) for command in self._commands):
+            self._obey()
+
     def _obey(self) -> None:
         """Carry out what is to be done; what a pool fails to do is tried again."""
         if self._again_s <= self._clock.now_s():
             self._again_s = math.inf
+        try:
+            self._journal.sync()
+        except JournalError as error:
+            self._be_in_trouble("journal", error)
+            return
+        while self._brain.ended:
+            job = self._brain.ended.popleft()
+            if self._notifier is not None:
+                self._notifier.tell(job)
         commands, self._commands = self._commands, []
         if self._dry_run:
             return

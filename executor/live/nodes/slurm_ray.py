@@ -23,7 +23,7 @@ from typing import Final
 
 from dovetail.executor.live.clock import boot_s
 from dovetail.executor.live.nodes.ray_agent import KILLS
-from dovetail.executor.live.pools.shim import PR_SET_PDEATHSIG
+from dovetail.executor.live.pools.shim.kernel import PR_SET_PDEATHSIG
 from dovetail.instances._children import module_command
 from dovetail.instances.errors import DovetailError, UnsupportedError
 

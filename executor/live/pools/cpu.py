@@ -16,12 +16,12 @@ from dovetail.executor.live.clock import boot_s
 from dovetail.executor.live.jobs import Run
 from dovetail.executor.live.pools.cgroups import CpuGroups, find_groups
 from dovetail.executor.live.pools.gate import LaunchError
-from dovetail.executor.live.pools.keeper import Bounds
+from dovetail.executor.live.pools.hooks import Bounds
 from dovetail.executor.live.pools.local import LocalPool
 from dovetail.executor.live.pools.pool import Usage
 from dovetail.executor.live.pools.processes import Process
 from dovetail.executor.live.pools.run_files import DamagedError, home_token
-from dovetail.executor.live.pools.shim import Stat, every_process
+from dovetail.executor.live.pools.shim.kernel import Stat, every_process
 from dovetail.instances._record import shown
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Cluster, Gpu, Node

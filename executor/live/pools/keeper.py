@@ -17,11 +17,10 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Final, NamedTuple, Protocol
+from typing import Final
 
 from dovetail.executor.live import events
 from dovetail.executor.live.clock import boot_s
-from dovetail.executor.live.jobs import Run
 from dovetail.executor.live.pools.gate import (
     Gate,
     LaunchError,
@@ -29,11 +28,13 @@ from dovetail.executor.live.pools.gate import (
     complaint,
     is_blameless,
 )
+from dovetail.executor.live.pools.hooks import Hooks
 from dovetail.executor.live.pools.lease import Lease
-from dovetail.executor.live.pools.parts import Meeting, Part, Prepared
+from dovetail.executor.live.pools.parts import Part, Prepared
 from dovetail.executor.live.pools.processes import Process, boot_id, holders, session
 from dovetail.executor.live.pools.run_files import DamagedError, RankFiles, RunFiles, StopOrder
-from dovetail.executor.live.pools.shim import LAPSED, descendants, send
+from dovetail.executor.live.pools.shim.kernel import descendants, send
+from dovetail.executor.live.pools.shim.lease import LAPSED
 
 PREPARE_S: Final = 60.0
 """Seconds that the shims of a run have to bring their processes to the gate."""
@@ -64,48 +65,6 @@ _LONGEST_SLEEP_S: Final = 3600.0
 _log = logging.getLogger(__name__)
 
 
-class Bounds(NamedTuple):
-    """What a rank is kept within from before its program runs.
-
-    Attributes
-    ----------
-    cpus : tuple of int
-        Cores it may run on; empty = all.
-    cgroups : tuple of str
-        ``cgroup.procs`` files that it enters.
-    """
-
-    cpus: tuple[int, ...] = ()
-    cgroups: tuple[str, ...] = ()
-
-
-class Hooks(Protocol):
-    """What kinds of local pools do differently.
-
-    All are called from the run's own thread, so they may take their time, but not for ever.
-    """
-
-    def rank_spec(self, part: Part, rank: int, files: RunFiles) -> dict[str, object]:
-        """Return what the shim of a rank is to run; LaunchError where it cannot be."""
-        ...
-
-    def meeting(self, part: Part) -> Meeting | None:
-        """Return where the gang of a part meets; None for a run of one rank."""
-        ...
-
-    def is_ready(self, run: Run, rank: int, pid: int) -> bool:
-        """Return whether a rank is proven to run under its cap; asked again until it is."""
-        ...
-
-    def before_kill(self, run: Run, rank: int) -> None:
-        """Do what has to be done before the processes of a rank are killed."""
-        ...
-
-    def members(self, run: Run, rank: int) -> list[Process]:
-        """Return processes that belong to a rank by other signs than token and session."""
-        ...
-
-
 class _Phase(Enum):
     IDLE = auto()
     """It has no trace."""
@@ -133,6 +92,7 @@ class _Rank:
     ready: bool = False
     pause_s: float = _READY_FIRST_S
     due_s: float = 0.0
+    started_s: float = 0.0
     alive_s: float = 0.0
     rung: int = 0
     killed: bool = False
@@ -269,7 +229,7 @@ class Keeper:
                 self._guarded_step()
         finally:
             for rank in self._ranks:
-                self._let_go(rank)
+                self._unwatch(rank)
 
     def _goes_on(self) -> bool:
         over = all(rank.phase is _Phase.OVER for rank in self._ranks)
@@ -301,7 +261,7 @@ class Keeper:
         for rank in self._ranks:
             if rank.watch is not None:
                 watched.add(rank.watch)
-            if rank.phase is _Phase.HELD and rank.gate is not None:
+            if rank.gate is not None:
                 watched.add(rank.gate.descriptor)
         due = [rank.due_s for rank in self._ranks if rank.due_s]
         self._await(watched, min(due) - boot_s() if due else _LONGEST_SLEEP_S)
@@ -347,7 +307,7 @@ class Keeper:
 
     def _bring_about(self, orders: _Orders) -> None:
         if orders.launch or orders.prepare:
-            self._bring_to_gates()
+            self._bring_to_gates(orders.launch)
         if orders.prepare:
             self._tell_held()
         if orders.launch or orders.commit:
@@ -373,7 +333,7 @@ class Keeper:
             if started.never:
                 self._end(rank, self._refused(rank, started.never, started.later))
                 return
-            rank.process = started.rank
+            rank.process, rank.started_s = started.rank, started.at_s
             rank.shim = started.shim if started.boot == boot_id() else None
             rank.watch = rank.shim.watch() if rank.shim else None
             if rank.watch is not None:
@@ -403,8 +363,10 @@ class Keeper:
 
     # Launching: all ranks come to their gates, then all gates open, or none.
 
-    def _bring_to_gates(self) -> None:
+    def _bring_to_gates(self, launch: bool) -> None:
         idle = self._those(_Phase.IDLE)
+        # One that waits for no other is let go before it is there.
+        at_once = launch and len(idle) == 1
         try:
             if self._lapsed():
                 raise NotNowError(LAPSED)
@@ -412,8 +374,11 @@ class Keeper:
             specs = [self._hooks.rank_spec(self.part, k.number, self._files) for k in idle]
             for rank, spec in zip(idle, specs, strict=True):
                 rank.files.write_spec(spec)
-                rank.gate = Gate(rank.files)
-            self._await_gates(idle)
+                rank.gate = Gate(self._hooks.fork_server, rank.files)
+                if at_once:
+                    rank.gate.open()
+            if not at_once:
+                self._await_gates(idle)
         except Exception as error:
             if not isinstance(error, LaunchError | OSError):
                 _log.exception("%s: it could not be launched", self.kept.id)
@@ -449,8 +414,6 @@ class Keeper:
         for rank in ranks:
             assert rank.gate is not None
             answer = rank.gate.answer(deadline_s)
-            if answer == "lapsed":
-                raise NotNowError(LAPSED)
             if answer != "prepared":
                 refusal = NotNowError if is_blameless(answer) else LaunchError
                 raise refusal(f"rank {rank.number}: {complaint(answer)}")
@@ -463,11 +426,13 @@ class Keeper:
 
     def _await_start(self, rank: _Rank) -> None:
         assert rank.gate is not None
-        answer = rank.gate.answer(boot_s() + PREPARE_S)
-        if answer == "started":
-            rank.gate.leave()
-        else:
+        deadline_s = boot_s() + PREPARE_S
+        answer = rank.gate.answer(deadline_s)
+        if answer == "prepared":
+            answer = rank.gate.answer(deadline_s)
+        if answer != "started":
             rank.gate.dismiss()
+            rank.gate = None
         rank.phase = _Phase.IDLE
         self._adopt(rank)
         if rank.phase is _Phase.IDLE:
@@ -481,7 +446,7 @@ class Keeper:
         for rank in self._those(_Phase.HELD):
             assert rank.gate is not None
             rank.gate.dismiss()
-            rank.phase = _Phase.IDLE
+            rank.gate, rank.phase = None, _Phase.IDLE
         for rank in self._those(_Phase.IDLE):
             self._refuse(rank, reason, later)
 
@@ -505,7 +470,7 @@ class Keeper:
     def _hold(self, rank: _Rank) -> None:
         """Keep a rank at its gate as long as it may come to its start."""
         assert rank.gate is not None
-        if rank.gate.gone:
+        if rank.gate.speaks:
             self._give_up(f"rank {rank.number}: its launcher died before the start", later=True)
         elif self._lapsed():
             self._give_up(LAPSED, later=True)
@@ -534,7 +499,8 @@ class Keeper:
     def _watch(self, rank: _Rank) -> None:
         assert rank.shim is not None
         assert rank.process is not None
-        if not rank.shim.alive:
+        # What its shim says last is that there is an exit status.
+        if (rank.gate is not None and rank.gate.speaks) or not rank.shim.alive:
             self._conclude(rank)
             return
         if self._stopping is not None:
@@ -664,7 +630,7 @@ class Keeper:
     def _help_lapse(self, rank: _Rank, lease: Lease) -> None:
         """Kill what its shim should have killed for the lease's sake: it may stand still."""
         assert rank.shim is not None
-        overdue_s = lease.end_of(rank.shim) + lease.kill_s + _OVERDUE_S
+        overdue_s = lease.end_of(rank.started_s) + lease.kill_s + _OVERDUE_S
         if boot_s() >= overdue_s:
             self._kill_rest(rank)
             rank.shim.send(signal.SIGKILL)
@@ -677,17 +643,13 @@ class Keeper:
         self._unwatch(rank)
         self._tell(event)
 
-    def _let_go(self, rank: _Rank) -> None:
-        self._unwatch(rank)
-        if rank.phase is _Phase.HELD and rank.gate is not None:
-            rank.gate.leave()
-
     def _unwatch(self, rank: _Rank) -> None:
         if rank.watch is not None:
             os.close(rank.watch)
             rank.watch = None
-        if rank.shim is not None:
-            rank.shim.reap()
+        if rank.gate is not None:
+            rank.gate.leave()
+            rank.gate = None
 
     def _lose(self, rank: _Rank, reason: str) -> None:
         """Tell, once, that nobody can say whether a rank still runs."""

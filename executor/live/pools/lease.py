@@ -12,13 +12,10 @@ from pathlib import Path
 from typing import Final
 
 from dovetail.executor.live.clock import boot_id, boot_s
-from dovetail.executor.live.pools.processes import Process
-from dovetail.executor.live.pools.shim import LeaseRecord, lease_line, read_lease
+from dovetail.executor.live.pools.shim.lease import LeaseRecord, lease_line, read_lease
 
 KILL_S: Final = 5.0
 """Seconds between a lapse, when ranks are asked to end, and the kill of what is left of them."""
-
-_TICKS_S: Final = os.sysconf("SC_CLK_TCK")
 
 
 class Lease:
@@ -56,14 +53,13 @@ class Lease:
         """Whether no rank may run, nor be started."""
         return boot_s() >= self.deadline_s
 
-    def end_of(self, process: Process) -> float:
-        """Return until when a process may run that was started under a lease of this node.
+    def end_of(self, started_s: float) -> float:
+        """Return until when a rank may run that was started then, under a lease of this node.
 
         One that is older than this lease had another, which had ended when this one began.
         """
         record = self._record
-        older = (process.started + 1) / _TICKS_S < record.since_s
-        return record.since_s if older else record.deadline_s
+        return record.since_s if started_s < record.since_s else record.deadline_s
 
     def renew_until(self, deadline_s: float) -> None:
         """Let ranks run until then; an earlier deadline than the known one changes nothing.

@@ -20,8 +20,9 @@ from dovetail.executor.live.descriptors import FOR_JOBS
 from dovetail.executor.live.events import AnyEvent
 from dovetail.executor.live.jobs import Owner, Run
 from dovetail.executor.live.pools.environment import environment_of
-from dovetail.executor.live.pools.gate import LaunchError
-from dovetail.executor.live.pools.keeper import LEAVE_S, Bounds, Keeper
+from dovetail.executor.live.pools.gate import ForkServer, LaunchError
+from dovetail.executor.live.pools.hooks import Bounds
+from dovetail.executor.live.pools.keeper import LEAVE_S, Keeper
 from dovetail.executor.live.pools.lease import Lease
 from dovetail.executor.live.pools.parts import Meeting, Part, Prepared, whole
 from dovetail.executor.live.pools.pool import Progress, Usage
@@ -80,6 +81,7 @@ class LocalPool:
         self._lease: Lease | None = None
         self._wake: Callable[[], None] = lambda: None
         self._ports = threading.Lock()
+        self.fork_server = ForkServer(directory)
         directory.mkdir(parents=True, exist_ok=True)
         directory.chmod(PASS_THROUGH)
 
@@ -148,6 +150,7 @@ class LocalPool:
 
     def resume(self, runs: Sequence[Run]) -> Sequence[Run]:
         """Take up the runs that should exist, and return what was found beyond them."""
+        self.fork_server.start()
         for run in runs:
             self._keep(self.files(run.id).read_part() or whole(run))
         unreleased = {run.id for run in self.unreleased()}
@@ -218,6 +221,7 @@ class LocalPool:
         for keeper in self._keepers.values():
             keeper.leave(until_s)
         self._keepers.clear()
+        self.fork_server.close()
 
     # What a node of a larger pool does besides.
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from dovetail.executor.live.pools.shim import Stat, boot_id, descendants, every_process, stat_of
-from dovetail.executor.live.pools.shim import send as _send
+from dovetail.executor.live.pools.shim.kernel import (
+    Stat,
+    boot_id,
+    descendants,
+    every_process,
+    stat_of,
+)
+from dovetail.executor.live.pools.shim.kernel import send as _send
 
 TOKEN: Final = "DOVETAIL_LAUNCH"
 """The variable that every process of a rank inherits; its value names directory, run and rank."""
@@ -43,13 +48,6 @@ class Process(NamedTuple):
     def send(self, number: int) -> bool:
         """Signal it, and return whether that was done."""
         return _send(self.pid, self.started, number)
-
-    def reap(self) -> None:
-        """Take the exit status from the kernel if it has ended and is a child of this process."""
-        stat = stat_of(self.pid)
-        if stat is not None and stat.started == self.started:
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(self.pid, os.WNOHANG)
 
     def watch(self) -> int | None:
         """Return a descriptor that becomes readable when it ends; None where it has ended."""

@@ -30,7 +30,7 @@ from dovetail.executor.live.clock import boot_s
 from dovetail.executor.live.jobs import Run
 from dovetail.executor.live.pools.parts import Meeting, Part, whole
 from dovetail.executor.live.pools.processes import Process
-from dovetail.executor.live.pools.shim import claim, write_durably
+from dovetail.executor.live.pools.shim.durable import claim, write_new
 from dovetail.instances.errors import DovetailError, InputError
 
 KEEP_S = 30 * 86_400.0
@@ -42,6 +42,7 @@ PRUNE_S = 3600.0
 PASS_THROUGH = 0o711
 """Others may go through a directory to what is theirs, and see nothing on the way."""
 
+_TICKS_S = os.sysconf("SC_CLK_TCK")
 _SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
@@ -52,13 +53,14 @@ class DamagedError(DovetailError):
 class Started(NamedTuple):
     """What ``started.json`` says.
 
-    Of a rank that may never be started it says why, ``never``, and there are no processes;
-    ``later``: nothing is wrong with its job.
+    ``at_s``: when, in seconds since that boot. Of a rank that may never be started it says why,
+    ``never``, and there are no processes; ``later``: nothing is wrong with its job.
     """
 
     rank: Process | None
     shim: Process | None
     boot: str
+    at_s: float = 0.0
     never: str = ""
     later: bool = False
 
@@ -202,11 +204,12 @@ class RankFiles(NamedTuple):
         if found is None:
             return None
         if "never" in found:
-            return Started(None, None, "", str(found["never"]), bool(found.get("later")))
+            return Started(None, None, "", 0.0, str(found["never"]), bool(found.get("later")))
         try:
             rank = Process(int(found["pid"]), int(found["pid_started"]))
             shim = Process(int(found["shim"]), int(found["shim_started"]))
-            return Started(rank, shim, str(found["boot"]))
+            at_s = float(found.get("at_s", shim.started / _TICKS_S))
+            return Started(rank, shim, str(found["boot"]), at_s)
         except (KeyError, TypeError, ValueError):
             raise DamagedError(f"{self.directory}/started.json: cannot be understood") from None
 
@@ -291,5 +294,5 @@ def _part(data: bytes) -> Part:
 
 def _replace(path: Path, data: bytes) -> None:
     beside = path.with_name(f"{path.name}.tmp")
-    write_durably(str(beside), data)
+    os.close(write_new(str(beside), data))
     beside.replace(path)

@@ -12,7 +12,7 @@ import pytest
 
 from dovetail.cli import main
 from dovetail.executor.live.pools.processes import runs
-from dovetail.executor.live.pools.shim import every_process
+from dovetail.executor.live.pools.shim.kernel import every_process
 from dovetail.executor.measuring.ledger import read_ledger
 from dovetail.instances.datasets import Repository, read_dataset
 from tests.executor.live.waiting import LIMIT_S, wait_until

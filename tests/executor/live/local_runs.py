@@ -9,6 +9,7 @@ import sys
 from contextlib import contextmanager
 
 from dovetail.executor.live.jobs import JobSpec, Owner, Run, Seat
+from dovetail.executor.live.pools.gate import ForkServer
 from dovetail.executor.live.pools.processes import tokens
 from dovetail.executor.live.pools.run_files import home_token
 
@@ -51,6 +52,16 @@ def write_shim_spec(rank, command, **more):
 def python(program):
     """Return the command that runs a Python program without site packages: it starts quickly."""
     return (sys.executable, "-S", "-c", program)
+
+
+@contextmanager
+def fork_server(directory):
+    """Yield what forks shims for a state directory."""
+    server = ForkServer(directory)
+    try:
+        yield server
+    finally:
+        server.close()
 
 
 class Watched:

@@ -14,7 +14,7 @@ import pytest
 from dovetail.executor.live.clock import boot_id, boot_s
 from dovetail.executor.live.pools.lease import Lease
 from dovetail.executor.live.pools.local import LocalPool
-from dovetail.executor.live.pools.shim import LAPSED, LeaseRecord, lease_line, read_lease
+from dovetail.executor.live.pools.shim.lease import LAPSED, LeaseRecord, lease_line, read_lease
 
 from .local_runs import Watched, a_run, cleared, left_over
 from .waiting import wait_until

@@ -6,6 +6,7 @@ import os
 import resource
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import threading
@@ -777,7 +778,7 @@ class TestAKeeperInTrouble:
         pool.pool.launch(a_run("true", gpus="ab"))
         for rank in (0, 1):
             pool.wait_for("rank_refused", rank)
-        monkeypatch.setattr(os, "pipe", exhausted)
+        monkeypatch.setattr(socket, "socketpair", exhausted)
         pool.pool.launch(a_run("true", name="j2.1"))
         refused = pool.wait_for("rank_refused", run="j2.1")
         assert "Too many open files" in refused.reason

@@ -22,9 +22,17 @@ from dovetail.executor.live.pools.local import LocalPool
 from dovetail.executor.live.pools.parts import Meeting, Part, whole
 from dovetail.executor.live.pools.processes import holders
 from dovetail.executor.live.pools.run_files import RunFiles
-from dovetail.executor.live.pools.shim import LAPSED
+from dovetail.executor.live.pools.shim.lease import LAPSED
 
-from .local_runs import Watched, a_run, cleared, left_over, python, write_shim_spec
+from .local_runs import (
+    Watched,
+    a_run,
+    cleared,
+    fork_server,
+    left_over,
+    python,
+    write_shim_spec,
+)
 from .waiting import LIMIT_S, wait_until
 
 GPUS = ("n1/cpu-0", "n2/cpu-0", "n1/cpu-1")
@@ -304,12 +312,13 @@ class TestAtTheGate:
             self.lease = Lease(tmp_path / "lease")
             lease = {"path": str(self.lease.path), "kill_s": 1.0}
             write_shim_spec(files.rank(0), "echo started", lease=lease)
-            yield files.rank(0)
+            with fork_server(tmp_path / "state") as self.server:
+                yield files.rank(0)
 
     def prepared(self, rank):
         """Return the gate of a shim that has prepared its rank; the lease ends in a second."""
         self.lease.renew_until(boot_s() + 1.0)
-        gate = Gate(rank)
+        gate = Gate(self.server, rank)
         with ThreadPoolExecutor(1) as asking:
             answer = asking.submit(gate.answer, boot_s() + LIMIT_S)
             while not answer.done():
@@ -319,8 +328,8 @@ class TestAtTheGate:
         return gate
 
     def test_it_prepares_nothing_without_a_lease(self, rank):
-        gate = Gate(rank)
-        assert gate.answer(boot_s() + LIMIT_S) == "lapsed"
+        gate = Gate(self.server, rank)
+        assert gate.answer(boot_s() + LIMIT_S) == f"later {LAPSED}"
         gate.dismiss()
         assert rank.started() is None
 

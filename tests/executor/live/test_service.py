@@ -228,7 +228,7 @@ class Full:
     def __init__(self, journal):
         self._journal = journal
         self.replay, self.checkpoint = journal.replay, journal.checkpoint
-        self.compact = journal.compact
+        self.compact, self.sync = journal.compact, journal.sync
 
     def append(self, events):
         if Full.full:

@@ -4,7 +4,7 @@ import os
 
 from dovetail.executor.live.nodes import log_parts
 from dovetail.executor.live.nodes.log_parts import PIECE_BYTES, LogPiece, Mirror, piece_of
-from dovetail.executor.live.pools.shim import Log
+from dovetail.executor.live.pools.shim.output import Log
 
 
 def test_a_copy_follows_a_log_through_its_rotations(tmp_path):

@@ -1,0 +1,119 @@
+"""What has to outlast the machine's end: that a rank was started, and how it ended."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+
+RESERVED_BYTES = 1024
+"""Room kept for the exit status, so that a full disk cannot take it."""
+
+_RETRY_S = 1.0
+
+
+def write_new(path: str, data: bytes) -> int:
+    """Write a file that nobody else may read, whole, and return it open."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+    file = os.open(path, flags, 0o600)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(file, view) :]
+    except BaseException:
+        os.close(file)
+        raise
+    return file
+
+
+def claim(directory: str, record: dict[str, object]) -> bool:
+    """Make ``started.json``, whole and durable; return False where there is one already.
+
+    It is on the disk when this returns. If the machine stops before, there may be a file that
+    cannot be read; that, too, keeps the rank from being started.
+    """
+    beside = os.path.join(directory, f"started.{os.getpid()}.tmp")
+    file = -1
+    try:
+        try:
+            file = write_new(beside, json.dumps(record).encode())
+            os.link(beside, os.path.join(directory, "started.json"))
+        except FileExistsError:
+            return False
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(beside)
+        # After all names are made: most file systems write data and names in one go then.
+        os.fsync(file)
+    finally:
+        if file >= 0:
+            os.close(file)
+    sync_directory(directory)
+    return True
+
+
+def sync_directory(path: str) -> None:
+    """Wait until the names in a directory are on the disk."""
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+class ExitFile:
+    """The rank's exit status, for which room is kept from the beginning."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._path = os.path.join(directory, "exit.json")
+        # By its number: another shim may be trying to claim the same rank.
+        self._beside = os.path.join(directory, f"exit.{os.getpid()}.tmp")
+        file = write_new(self._beside, b"")
+        try:
+            os.posix_fallocate(file, 0, RESERVED_BYTES)
+        except OSError:
+            self.give_up()
+            raise
+        finally:
+            os.close(file)
+
+    def give_up(self) -> None:
+        """Give the room back."""
+        with contextlib.suppress(OSError):
+            os.unlink(self._beside)
+
+    def write(self, status: int | None, refused: str = "", lapsed: bool = False) -> None:
+        """Put the status into place, however long that takes: the service waits for it.
+
+        The service makes it durable itself; where it is gone, `sync` does.
+        """
+        text = json.dumps({"status": status, "refused": refused[:200], "lapsed": lapsed})
+        while not self._written(text.encode().ljust(RESERVED_BYTES)):
+            time.sleep(_RETRY_S)
+
+    def sync(self) -> None:
+        """Wait until the status is on the disk, if the disk takes it."""
+        with contextlib.suppress(OSError):
+            file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(file)
+            finally:
+                os.close(file)
+            sync_directory(self._directory)
+
+    def _written(self, data: bytes) -> bool:
+        try:
+            # In place: the reserved blocks are written over.
+            file = os.open(self._beside, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                os.pwrite(file, data, 0)
+            finally:
+                os.close(file)
+            os.rename(self._beside, self._path)
+        except FileNotFoundError:
+            return True  # somebody has removed the directory: nobody waits for the status
+        except OSError:
+            return False
+        return True

@@ -1,0 +1,288 @@
+"""The guard of one rank: it starts the rank's process, keeps its log, and outlives the service.
+
+``docs/launcher.md`` tells a rank's life; in short:
+
+- the process is forked, made the job's user and brought to its directory, but waits at a gate.
+  The shim says ``prepared`` on its standard output (or ``refused REASON``, or ``later REASON``
+  where nothing is wrong with the job) and reads ``go`` from its standard input; end of file
+  means that nothing is to be started, and no trace is left;
+- ``started.json`` appears by ``link``, which fails if there is one: a rank never starts twice;
+- the gate opens. The shim is a subreaper, so every descendant that loses its parent becomes its
+  child, and ``waitpid`` failing with ECHILD proves that nothing of the rank is left;
+- SIGTERM asks the job's process group to end, SIGQUIT kills every descendant;
+- where the rank runs under a lease, both happen when that has lapsed, whoever is left to tell;
+- ``exit.json``, for which room was reserved at the start, is renamed into place at the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import threading
+import time
+import traceback
+from typing import TYPE_CHECKING
+
+from .durable import ExitFile, claim
+from .kernel import PR_SET_CHILD_SUBREAPER, boot_id, boot_s, descendants, prctl, send, stat_of, told
+from .lease import LAPSED, Alarm, Lease, Reader
+from .output import readers_of
+from .rank import Child
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+    from .output import Readers
+
+LINGER_S = 2.0
+"""Seconds that what outlives a rank's own process gets after SIGTERM."""
+
+_SWEEP_S = 0.1
+_CHUNK = 65536
+
+
+def guard_rank(directory: str, at_gate: Callable[[], object]) -> None:
+    """Start the rank that ``spec.json`` in a directory tells of, and guard it until its end.
+
+    Parameters
+    ----------
+    directory : str
+        Of the rank.
+    at_gate : callable
+        Called once the rank stands at its gate.
+    """
+    with open(os.path.join(directory, "spec.json"), encoding="utf-8") as file:
+        spec = json.load(file)
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    lease = Lease(**spec["lease"]) if "lease" in spec else None
+    if _lapsed(lease):
+        _say(f"later {LAPSED}")
+        return
+    child = Child(spec)
+    try:
+        # While the child goes to its gate.
+        readers, ending = readers_of(directory, spec), ExitFile(directory)
+    except Exception as error:
+        refused = child.prepared()
+        child.give_up()
+        # What the system refuses here is the service's own.
+        later = isinstance(error, OSError) and not refused
+        _say(f"{'later' if later else 'refused'} {refused or told(error)}")
+        return
+    refused = child.prepared()
+    if refused:
+        _say(f"refused {refused}")
+    else:
+        _say("prepared")
+        at_gate()
+    if refused or os.read(0, _CHUNK) != b"go\n" or not _claimed(directory, child):
+        child.give_up()
+        ending.give_up()
+        return
+    _guard(child, lease, readers, ending)
+
+
+def _guard(child: Child, lease: Lease | None, readers: list[Readers], ending: ExitFile) -> None:
+    lapsed = _lapsed(lease)
+    refused = LAPSED if lapsed else child.release()
+    if refused:
+        child.give_up()
+        ending.write(None, refused, lapsed)
+        if not _say(f"refused {refused}"):
+            ending.sync()
+        return
+    guard = Guard(child, readers)
+    if lease is not None:
+        guard.heed(lease)
+    _say("started")
+    ending.write(guard.wait(), lapsed=guard.lapsed)
+    if not _say("ended"):
+        ending.sync()
+
+
+def _lapsed(lease: Lease | None) -> bool:
+    """Return whether a rank may not be started, as far as its lease is known by now."""
+    if lease is None:
+        return False
+    lease.look()
+    return lease.lapsed
+
+
+def _claimed(directory: str, child: Child) -> bool:
+    try:
+        if claim(directory, _started(child)):
+            return True
+        _say("taken")
+    except OSError as error:
+        _say(f"later {told(error)}")
+    return False
+
+
+def _started(child: Child) -> dict[str, object]:
+    shim, rank = stat_of(os.getpid()), stat_of(child.pid)
+    assert shim is not None
+    assert rank is not None
+    return {
+        "pid": child.pid,
+        "pid_started": rank.started,
+        "shim": shim.pid,
+        "shim_started": shim.started,
+        "boot": boot_id(),
+        "at_s": boot_s(),
+    }
+
+
+def _say(text: str) -> bool:
+    """Tell the service; return False where it is gone."""
+    try:
+        os.write(1, f"{text}\n".encode(errors="replace"))
+    except OSError:
+        return False
+    return True
+
+
+class Guard:
+    """Waits for a rank's process and all its descendants, copying their output meanwhile.
+
+    Attributes
+    ----------
+    lapsed : bool
+        Whether the rank was ended for its lease's sake.
+    """
+
+    def __init__(self, child: Child, readers: list[Readers]) -> None:
+        self._pid = child.pid
+        self._outputs = list(zip(child.outputs, readers, strict=True))
+        self._status: int | None = None
+        self._alone = False
+        self._asked = self._killing = False
+        self._linger_until: float | None = None
+        self.lapsed = False
+        self._woken = _wake_on_signals(self._on_signal)
+        self._poll = select.poll()
+        self._poll.register(self._woken, select.POLLIN)
+        for output in child.outputs:
+            self._poll.register(output, select.POLLIN)
+
+    def wait(self) -> int:
+        """Return the exit status, negative for a signal, once nothing of the rank is left."""
+        # What ended before signals were watched woke nobody.
+        self._reap()
+        while not self._alone:
+            self._sleep()
+            self._copy_output()
+            self._obey()
+            self._reap()
+        self._copy_output()
+        assert self._status is not None
+        return self._status
+
+    def heed(self, lease: Lease) -> None:
+        """End the rank once its lease has lapsed: ask, and kill some seconds later.
+
+        In a thread of its own, so that nothing holds it up that holds up ``wait``, as a disk may
+        that takes no output. If the lapse is noticed late, the kill comes the sooner after it.
+        """
+        try:
+            parts = lease, Alarm(), Reader(lease.look)
+            threading.Thread(target=self._end_after, args=parts, daemon=True).start()
+        except (OSError, RuntimeError):
+            # What could not be ended in time does not run at all.
+            traceback.print_exc()
+            self.lapsed = self._killing = True
+
+    def _end_after(self, lease: Lease, alarm: Alarm, reader: Reader) -> None:
+        lease.outlast(alarm, reader)
+        if self._status is None:
+            self.lapsed = True
+            self._ask()
+        alarm.sleep_until(lease.deadline_s + lease.kill_s)
+        while True:
+            self._signal_all(signal.SIGKILL)
+            time.sleep(_SWEEP_S)
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        self._asked |= number == signal.SIGTERM
+        self._killing |= number == signal.SIGQUIT
+
+    def _sleep(self) -> None:
+        sweeping = self._killing or self._status is not None
+        self._poll.poll(_SWEEP_S * 1000 if sweeping else None)
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._woken, _CHUNK)
+
+    def _copy_output(self) -> None:
+        for output, readers in self._outputs:
+            # Bounded, so that a job that prints without end can still be stopped.
+            for _ in range(64):
+                try:
+                    data = os.read(output, _CHUNK)
+                except BlockingIOError:
+                    break
+                if not data:
+                    with contextlib.suppress(KeyError):
+                        self._poll.unregister(output)
+                    break
+                for read in list(readers):
+                    _hand(read, data, readers)
+
+    def _obey(self) -> None:
+        if self._asked and self._status is None:
+            self._ask()
+            self._asked = False
+        if self._killing:
+            self._signal_all(signal.SIGKILL)
+        elif self._status is not None:
+            self._clear_up()
+
+    def _ask(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._pid, signal.SIGTERM)
+        # A stopped process takes no notice of that, and all of a paused job are stopped.
+        self._signal_all(signal.SIGCONT)
+
+    def _clear_up(self) -> None:
+        """End what outlives the rank's own process."""
+        now = time.monotonic()
+        if self._linger_until is None:
+            self._linger_until = now + LINGER_S
+            self._signal_all(signal.SIGTERM)
+            self._signal_all(signal.SIGCONT)
+        elif now >= self._linger_until:
+            self._signal_all(signal.SIGKILL)
+
+    def _signal_all(self, number: int) -> None:
+        # What cannot be looked at now is looked at again in the next sweep.
+        with contextlib.suppress(OSError):
+            for stat in descendants(os.getpid()):
+                send(stat.pid, stat.started, number)
+
+    def _reap(self) -> None:
+        try:
+            while (ended := os.waitpid(-1, os.WNOHANG))[0] != 0:
+                if ended[0] == self._pid:
+                    self._status = os.waitstatus_to_exitcode(ended[1])
+        except ChildProcessError:
+            self._alone = True
+
+
+def _hand(read: Callable[[bytes], object], data: bytes, readers: Readers) -> None:
+    """Give output to a reader; one that fails gets no more, and the job goes on."""
+    try:
+        read(data)
+    except Exception:
+        readers.remove(read)
+        traceback.print_exc()
+
+
+def _wake_on_signals(react: Callable[[int, FrameType | None], None]) -> int:
+    """Let signals end a poll; return the descriptor that becomes readable."""
+    woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGQUIT):
+        signal.signal(number, react)
+    return woken

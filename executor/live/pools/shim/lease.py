@@ -1,0 +1,172 @@
+"""The lease under which a rank runs, as its shim reads it."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import threading
+import time
+import zlib
+from typing import TYPE_CHECKING, NamedTuple
+
+from .kernel import LIBC, boot_id, boot_s, raise_errno
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LAPSED = "the lease of its node lapsed"
+"""Why a rank was not started under a lease that nobody renewed."""
+
+_AHEAD_S = 2.0
+"""Seconds before a lease's end at which its file is read, so that there is time to do it again."""
+
+_AGAIN_S = 0.5
+_LOOK_S = 0.5
+_LOOKS = 3
+_SETTLED_S = 0.01
+_MOST_BYTES = 65536
+_TFD_TIMER_ABSTIME = 1
+
+
+class LeaseRecord(NamedTuple):
+    """What a lease file says, in seconds since the machine booted.
+
+    ``since_s`` tells a lease from one that lapsed before it: who ran under that may not go on.
+    """
+
+    since_s: float
+    deadline_s: float
+
+
+def lease_line(record: LeaseRecord, boot: str) -> bytes:
+    """Return what a lease file holds; always of one length, so that it is written over."""
+    text = f"{record.since_s:020.6f} {record.deadline_s:020.6f} {boot}"
+    return f"{text} {zlib.crc32(text.encode()):08x}\n".encode()
+
+
+def read_lease(path: str, boot: str) -> LeaseRecord | None:
+    """Return what a lease file says; None where it is garbled, or of another boot.
+
+    Raises
+    ------
+    OSError
+        When it cannot be read.
+    """
+    with open(path, "rb") as file:
+        line = file.read(_MOST_BYTES)
+    try:
+        since, deadline, *_ = line.split()
+        found = LeaseRecord(float(since), float(deadline))
+    except ValueError:
+        return None
+    return found if line == lease_line(found, boot) else None
+
+
+class Alarm:
+    """Wakes on the clock that counts suspended time, as ``poll`` and ``sleep`` do not."""
+
+    def __init__(self) -> None:
+        self._timer = LIBC.timerfd_create(time.CLOCK_BOOTTIME, os.O_CLOEXEC)
+        if self._timer < 0:
+            raise_errno()
+
+    def sleep_until(self, at_s: float) -> None:
+        """Return at a moment in seconds since the machine booted; at once if that is over."""
+        moment = int(at_s), int(at_s % 1 * 1e9)
+        # An interval of 0: once.
+        times = (ctypes.c_long * 4)(0, 0, *moment)
+        if LIBC.timerfd_settime(self._timer, _TFD_TIMER_ABSTIME, times, None) < 0:
+            raise_errno()
+        os.read(self._timer, 8)
+
+
+class Lease:
+    """The leave to run a rank, which ends unless its file says in time that it goes on.
+
+    The file is read in a thread of its own: a disk that hangs makes no lease last longer.
+
+    Parameters
+    ----------
+    path : str
+        The lease file.
+    kill_s : float
+        Seconds between its end and the kill of what is left of the rank.
+
+    Attributes
+    ----------
+    deadline_s : float
+        When it ends, as far as is known.
+    """
+
+    def __init__(self, path: str, kill_s: float) -> None:
+        self._path, self._boot = path, boot_id()
+        self.kill_s = kill_s
+        self._since_s: float | None = None
+        self.deadline_s = 0.0
+
+    @property
+    def lapsed(self) -> bool:
+        """Whether it has ended."""
+        return boot_s() >= self.deadline_s
+
+    def look(self) -> None:
+        """Take from the file whether it goes on. What cannot be read or understood says nothing."""
+        found = self._found()
+        if found is None:
+            return
+        if self._since_s is None:
+            self._since_s = found.since_s
+        # Another lease is none for who ran under this one: it had lapsed before that began.
+        if found.since_s == self._since_s:
+            self.deadline_s = max(self.deadline_s, found.deadline_s)
+
+    def _found(self) -> LeaseRecord | None:
+        # Again, since it may just be being written.
+        for _ in range(_LOOKS):
+            with contextlib.suppress(OSError):
+                if found := read_lease(self._path, self._boot):
+                    return found
+            time.sleep(_SETTLED_S)
+        return None
+
+    def outlast(self, alarm: Alarm, reader: Reader) -> None:
+        """Return once it has lapsed.
+
+        It is read shortly before its end, and, if it goes on no longer then, again until the end.
+
+        Parameters
+        ----------
+        alarm : Alarm
+            To sleep by.
+        reader : Reader
+            Of this lease.
+        """
+        while True:
+            now, ahead_s = boot_s(), self.deadline_s - _AHEAD_S
+            alarm.sleep_until(ahead_s if now < ahead_s else min(now + _AGAIN_S, self.deadline_s))
+            reader.read()
+            if self.lapsed:
+                return
+
+
+class Reader:
+    """Reads when it is asked to, and holds up nobody for longer than a moment."""
+
+    def __init__(self, look: Callable[[], None]) -> None:
+        self._look = look
+        self._asked, self._done = threading.Event(), threading.Event()
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def read(self) -> None:
+        """Return when that is done, or takes long."""
+        self._done.clear()
+        self._asked.set()
+        self._done.wait(_LOOK_S)
+
+    def _serve(self) -> None:
+        while True:
+            self._asked.wait()
+            self._asked.clear()
+            self._look()
+            self._done.set()

@@ -1,0 +1,173 @@
+"""Where the output of a rank goes: its log, files of its user's choice, what counts its lines."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import importlib
+import os
+import stat as stat_module
+import sys
+from typing import TYPE_CHECKING, Any
+
+from .kernel import told
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    Readers = list[Callable[[bytes], object]]
+
+
+class Log:
+    """The output of a rank: ``log``, and older parts as ``log.1``, ``log.2``, ...
+
+    Parameters
+    ----------
+    path : str
+        Of the newest part.
+    most_bytes : int
+        A part is closed before it grows larger, at the end of a line where there is one.
+    files : int
+        Parts kept, the newest included.
+    owner : tuple of int, optional
+        The user and group that the parts belong to.
+    mode : int
+        Their permissions.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        most_bytes: int,
+        files: int,
+        owner: tuple[int, int] | None = None,
+        mode: int = 0o600,
+    ) -> None:
+        self._path, self._most, self._files = path, most_bytes, files
+        self._owner, self._mode = owner, mode
+        self._lost = 0
+        self._open()
+
+    def write(self, data: bytes) -> None:
+        """Append output. What a full disk refuses is dropped, counted, and told later."""
+        while data:
+            room = self._most - self._size
+            if len(data) > room and self._size:
+                cut = data.rfind(b"\n", 0, max(room, 0)) + 1
+                self._append(data[:cut])
+                data = data[cut:]
+                self._rotate()
+            else:
+                self._append(data[: self._most])
+                data = data[self._most :]
+
+    def _append(self, data: bytes) -> None:
+        if self._lost:
+            note = f"[dovetail: {self._lost} bytes of output lost, the disk took no more]\n"
+            if self._refused(note.encode()):
+                self._lost += len(data)
+                return
+            self._lost = 0
+        self._lost += self._refused(data)
+
+    def _refused(self, data: bytes) -> int:
+        """Write what the disk takes, and return how many bytes it does not."""
+        view = memoryview(data)
+        with contextlib.suppress(OSError):
+            while view:
+                written = os.write(self._file, view)
+                self._size += written
+                view = view[written:]
+        return len(view)
+
+    def _rotate(self) -> None:
+        old = self._file
+        try:
+            for number in range(self._files - 1, 0, -1):
+                newer = f"{self._path}.{number - 1}" if number > 1 else self._path
+                with contextlib.suppress(FileNotFoundError):
+                    os.rename(newer, f"{self._path}.{number}")
+            if self._files == 1:
+                os.unlink(self._path)
+            self._open()
+        except OSError:
+            # The present part grows on, which loses nothing.
+            self._size = 0
+            return
+        os.close(old)
+
+    def _open(self) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        self._file = os.open(self._path, flags, self._mode)
+        os.fchmod(self._file, self._mode)
+        if self._owner is not None:
+            os.fchown(self._file, *self._owner)
+        self._size = os.fstat(self._file).st_size
+
+
+class Copy(Log):
+    """A file of the user's choice that gets output, too: appended to, and never rotated."""
+
+    def __init__(self, path: str, mode: int) -> None:
+        super().__init__(path, sys.maxsize, 1, mode=mode)
+
+    def _open(self) -> None:
+        os.makedirs(os.path.dirname(self._path), exist_ok=True)
+        # Nothing that could hang, or that somebody else put there to be written to.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        flags |= os.O_NONBLOCK | os.O_NOCTTY
+        self._file = os.open(self._path, flags, self._mode)
+        found = os.fstat(self._file)
+        null = stat_module.S_ISCHR(found.st_mode) and found.st_rdev == os.makedev(1, 3)
+        if not null and not stat_module.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "must be a regular file", self._path)
+        self._size = 0
+
+
+@contextlib.contextmanager
+def _rights_of(user: dict[str, Any] | None) -> Iterator[None]:
+    """Open files as a user while the block runs; ourselves for None."""
+    if user is None:
+        yield
+        return
+    groups, gid, uid = os.getgroups(), os.getegid(), os.geteuid()
+    os.setgroups(user["groups"])
+    os.setegid(user["gid"])
+    os.seteuid(user["uid"])
+    try:
+        yield
+    finally:
+        os.seteuid(uid)
+        os.setegid(gid)
+        os.setgroups(groups)
+
+
+def _copies(spec: dict[str, Any]) -> list[Readers]:
+    """Return what takes a copy of each of the rank's outputs, with the rights of its user."""
+    os.umask(0o022)
+    try:
+        with _rights_of(spec["user"]):
+            mode = spec["log"]["mode"]
+            return [[Copy(path, mode).write] if path else [] for path in spec["copies"]]
+    except OSError as error:
+        # Of a place that its user chose: no fault of the service's, unlike others.
+        raise ValueError(f"its output: {told(error)}") from None
+
+
+def readers_of(directory: str, spec: dict[str, Any]) -> list[Readers]:
+    """Return what takes each of the rank's outputs."""
+    user, settings = spec["user"], spec["log"]
+    owner = (user["uid"], user["gid"]) if user else None
+    path = os.path.join(directory, "log")
+    log = Log(path, settings["most_bytes"], settings["files"], owner, settings["mode"])
+    return [[log.write, *_counters(spec["lines"]), *copies] for copies in _copies(spec)]
+
+
+def _counters(lines: dict[str, str] | None) -> Readers:
+    """Return what looks for progress in an output."""
+    if lines is None:
+        return []
+    if lines["modules"] not in sys.path:
+        sys.path.insert(0, lines["modules"])
+    found = importlib.import_module("dovetail_progress_lines").Lines
+    return [found(lines["pattern"], lines["path"]).feed]

@@ -1,0 +1,116 @@
+"""The fork server of a pool: it keeps a shim that is there before its rank is.
+
+It serves one service, over the socket that is its standard input, and ends when that closes, as
+it does with the service. The spare shim takes the next request itself; then the next is forked.
+Neither holds anything of any rank or user, so what is killed is replaced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import select
+import signal
+import socket
+import time
+import traceback
+from functools import partial
+from typing import NoReturn
+
+from .guard import guard_rank
+from .kernel import PR_SET_NAME, EnvironmentEntry, prctl
+
+_REQUEST_BYTES = 8192
+_AGAIN_S = 1.0
+
+
+def serve(variable: str) -> None:
+    """Have a shim ready for each request, until there can be no more.
+
+    Parameters
+    ----------
+    variable : str
+        By which the processes of a rank are found; its value, as long as the longest token, is
+        written over in each shim.
+    """
+    os.chdir("/")
+    _close_inherited()
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_IGN)
+    requests, token = socket.socket(fileno=0), EnvironmentEntry(variable)
+    # What is never looked at again is never copied into a shim.
+    gc.freeze()
+    while not _closes(requests):
+        spare, free = os.pipe()
+        try:
+            if os.fork() == 0:
+                os.close(spare)
+                _become_shim(requests, free, token)
+        except OSError:
+            time.sleep(_AGAIN_S)
+        os.close(free)
+        _closes(requests, spare)
+        os.close(spare)
+
+
+def _closes(requests: socket.socket, spare: int | None = None) -> bool:
+    """Return whether the service is gone; with a spare, once that is so or the spare is none."""
+    poll = select.poll()
+    poll.register(requests, 0)
+    if spare is not None:
+        poll.register(spare, select.POLLIN)
+    woken = dict(poll.poll(0 if spare is None else None))
+    return requests.fileno() in woken
+
+
+def _become_shim(requests: socket.socket, free: int, token: EnvironmentEntry) -> NoReturn:
+    """Wait for a rank and guard it; its service is at the other end of the gate that is sent."""
+    try:
+        os.setsid()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        request, gates, *_ = socket.recv_fds(requests, _REQUEST_BYTES, 1)
+        if gates:
+            directory, held = request.split(b"\0")
+            _take_streams(directory, gates[0])
+            token.write(held)
+            # As an administrator sees it in ``ps`` and ``top``.
+            prctl(PR_SET_NAME, b"shim " + held.partition(b"/")[2])
+            _introduce(gates[0])
+            # Not before: forking takes the time of a core, which this rank can use better.
+            guard_rank(os.fsdecode(directory), at_gate=partial(_ask_for_another, free))
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(0)
+
+
+def _ask_for_another(free: int) -> None:
+    # The fork server may be gone, which is no concern of this rank.
+    with contextlib.suppress(OSError):
+        os.write(free, b"\n")
+
+
+def _take_streams(directory: bytes, gate: int) -> None:
+    append = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+    log = os.open(os.path.join(directory, b"shim.log"), append, 0o600)
+    for theirs, ours in ((gate, 0), (gate, 1), (log, 2)):
+        os.dup2(theirs, ours)
+    os.close(log)
+
+
+def _introduce(gate: int) -> None:
+    """Hand over what this process can be waited for and killed by, whatever its number."""
+    me = os.pidfd_open(os.getpid())
+    with socket.socket(fileno=gate) as line:
+        socket.send_fds(line, [b"\n"], [me])
+    os.close(me)
+
+
+def _close_inherited() -> None:
+    """Close what whoever started the service left open: it is none of the job's business."""
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2:
+            # The listing's own descriptor is closed already.
+            with contextlib.suppress(OSError):
+                os.close(int(name))
