@@ -374,7 +374,10 @@ class Keeper:
             specs = [self._hooks.rank_spec(self.part, k.number, self._files) for k in idle]
             for rank, spec in zip(idle, specs, strict=True):
                 rank.files.write_spec(spec)
-                rank.gate = Gate(self._hooks.fork_server, rank.files)
+                try:
+                    rank.gate = Gate(self._hooks.fork_server, rank.files)
+                except ConnectionError as error:
+                    raise NotNowError(f"rank {rank.number}: {complaint('')}") from error
                 if at_once:
                     rank.gate.open()
             if not at_once:
