@@ -52,12 +52,11 @@ class KnownNodes:
         kept = self._kept.get(node)
         return (kept.facts, kept.rack) if kept else (None, None)
 
-    def note(self, remote: Remote, rack: str | None) -> bool:
+    def note(self, remote: Remote) -> bool:
         """Keep what a node is, and where it stands, and return whether that is news."""
-        remote.rack = rack
-        if remote.facts is None or self.of(remote.id) == (remote.facts, rack):
+        if remote.facts is None or self.of(remote.id) == (remote.facts, remote.rack):
             return False
-        kept = self._kept[remote.id] = _Kept(facts=remote.facts, rack=rack)
+        kept = self._kept[remote.id] = _Kept(facts=remote.facts, rack=remote.rack)
         self.generation += 1
         try:
             write_data(kept.to_data(), self._directory / f"{remote.id}{_ENDING}")

@@ -137,6 +137,7 @@ class NodesPool:
         self._remotes: dict[str, Remote] = {}
         self._runs: dict[str, Run] = {}
         self._gangs = Gangs(self._order)
+        self._ordered: set[str] = set()
         self._told = Story()
         self._merged: tuple[int, Cluster] | None = None
         self._beyond: dict[str, Run] = {}
@@ -165,7 +166,7 @@ class NodesPool:
         """Begin to talk to nodes that are new, spare those that leave, forget those that left."""
         named = self._finder.nodes()
         for node in [*self._known.nodes(), *named]:
-            self._meet(node)
+            self._meet(node, named.get(node))
         self._spare_leaving(named)
         with self._lock:
             busy = {node for node, remote in self._remotes.items() if remote.parts}
@@ -173,12 +174,17 @@ class NodesPool:
                 self._forget_if_gone(self._remotes[node])
         self._finder.weigh(self._lacking, busy)
 
-    def _meet(self, node: str) -> None:
+    def _meet(self, node: str, where: Sighted | None = None) -> None:
+        """Begin to talk to a node, unless that has begun; its rack may be another now."""
         with self._lock:
-            if node in self._remotes or self._closing.is_set():
+            known = self._remotes.get(node)
+            if known is not None and where is not None:
+                known.rack = where.rack
+            if known is not None or self._closing.is_set():
                 return
             lease = Lease(self._lease_s, boot_s(), self._granted.longest_s)
-            remote = Remote(node, lease, *self._known.of(node))
+            facts, rack = self._known.of(node)
+            remote = Remote(node, lease, facts, where.rack if where else rack)
             if self._resumed:
                 remote.take_up()
             self._remotes[node] = remote
@@ -190,6 +196,7 @@ class NodesPool:
         others = any(one.facts for one in self._remotes.values() if one is not remote)
         if gone and others and not remote.parts:
             del self._remotes[remote.id]
+            self._ordered.discard(remote.id)
             self._known.forget(remote.id)
             self._wake()
 
@@ -297,9 +304,9 @@ class NodesPool:
             for run in runs:
                 self._admit(run)
             self._resumed = True
-            for remote in self._remotes.values():
+            for node, remote in self._remotes.items():
                 remote.take_up()
-        self._ring_all()
+                self._ask(node)
         self._await_all(lambda remote: remote.attached or bool(remote.silent), ATTACH_S)
         with self._lock:
             for remote in self._remotes.values():
@@ -326,7 +333,7 @@ class NodesPool:
                 self._gangs.go_on(run.id, parts)
             else:
                 self._gangs.begin(run.id, parts)
-        self._ring_all()
+        self._send_orders()
 
     def stop(self, run: str, grace_s: float) -> None:
         """End every rank of the run (ask, wait, terminate, kill); calling it again is harmless."""
@@ -337,7 +344,7 @@ class NodesPool:
             self._give_up(run, "it was stopped before it was started")
             for node, part in self._parts(known).items():
                 self._order(node, Stop(part=part, grace_s=grace_s))
-        self._ring_all()
+        self._send_orders()
 
     def pause(self, run: str, on: bool) -> None:
         """Stop every process of a run where it is, or let it go on; again harmless."""
@@ -345,7 +352,7 @@ class NodesPool:
             known = self._runs.get(run)
             for node in self._parts(known) if known is not None else ():
                 self._order(node, Pause(run=run, on=on))
-        self._ring_all()
+        self._send_orders()
 
     def release(self, run: str) -> None:
         """Give back what an ended run held. Logs stay."""
@@ -358,7 +365,7 @@ class NodesPool:
                 self._order(node, Release(run=run))
             self._gangs.forget(run)
             self._told.forget(run)
-        self._ring_all()
+        self._send_orders()
 
     def poll(self) -> Sequence[AnyEvent]:
         """Return at once what has happened since the last call; the caller sets ``at_s``."""
@@ -383,8 +390,7 @@ class NodesPool:
 
     def log_path(self, run: str, rank: int) -> str | None:
         """Return the copy of a rank's log, with what its node has of it by now."""
-        with self._lock:
-            known = self._runs.get(run)
+        known = self._runs.get(run)
         seats = known.seats if known is not None else ()
         node = node_of(seats[rank].gpu) if rank < len(seats) else self._logs.place(run, rank)
         if node is None:
@@ -443,11 +449,12 @@ class NodesPool:
 
     def _order(self, node: str, order: AnyOrder) -> None:
         self._remotes[node].order(order)
+        self._ordered.add(node)
 
-    def _ring_all(self) -> None:
+    def _send_orders(self) -> None:
         with self._lock:
-            for node in [node for node, remote in self._remotes.items() if remote.urgent]:
-                self._ask(node)
+            while self._ordered:
+                self._ask(self._ordered.pop())
 
     def _give_up(self, run: str, reason: str) -> None:
         """Abort a gang that has not been told to start, so that it never will be."""
@@ -499,8 +506,6 @@ class NodesPool:
         self._take_in(node, call, told)
 
     def _take_in(self, node: str, call: OnItsWay, told: Answer | NoAnswerError) -> None:
-        # Asked first: what is taken in is not told again, should anything fail after it.
-        where = self._finder.nodes().get(node)
         with self._lock:
             remote = self._remotes.get(node)
             if remote is None:
@@ -512,23 +517,21 @@ class NodesPool:
                 elif remote.is_other(told) and not self._displaced(remote):
                     self._missed(remote, NoAnswerError(_OTHER), at_once=True)
                 else:
-                    self._answered(remote, where, told, call)
+                    self._answered(remote, told, call)
             except Exception as error:  # a node that is never asked again would be lost for ever
                 _log.exception("what %s has told cannot be taken in", node)
                 self._missed(remote, NoAnswerError(f"it cannot be taken in: {error}"))
             self._ask(node)
         self._bell.ring()
-        self._ring_all()
+        self._send_orders()
 
-    def _answered(
-        self, remote: Remote, where: Sighted | None, answer: Answer, call: OnItsWay
-    ) -> None:
+    def _answered(self, remote: Remote, answer: Answer, call: OnItsWay) -> None:
         was_silent, attached = bool(remote.silent), remote.attached
         before = remote.incarnation
         new = remote.take_in(answer, call.sent_s, call.received_s)
         if remote.incarnation != before:
             self._gangs.forget_prepared(remote.id)
-        if self._known.note(remote, where.rack if where else remote.rack):
+        if self._known.note(remote):
             told = [one.facts.notice for one in self._remotes.values() if one.facts]
             self.notice = "; ".join(dict.fromkeys(filter(None, told)))
             self._wake()
@@ -637,7 +640,7 @@ class NodesPool:
         for run, rank in [*self._ranks(remote)]:
             reason = f"{remote.id} has not answered, and its lease has lapsed"
             self._tell(RankGone(at_s=0.0, run=run, rank=rank, reason=reason))
-            remote.order(Stop(part=remote.parts[run], grace_s=0.0))
+            self._order(remote.id, Stop(part=remote.parts[run], grace_s=0.0))
 
     def _tell_anew(self, remote: Remote) -> None:
         """Tell how ranks are that counted as lost, now that their node answers again."""
@@ -662,7 +665,7 @@ class NodesPool:
             if name in self._runs and name in remote.parts:
                 continue
             if self._taken_up:
-                remote.order(Release(run=name))
+                self._order(remote.id, Release(run=name))
                 continue
             known = self._beyond.get(name)
             self._beyond[name] = outside.run if known is None else joined(known, outside)
