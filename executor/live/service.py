@@ -31,7 +31,7 @@ from dovetail.executor.live.events import AnyEvent
 from dovetail.executor.live.fair_share import without_unfair_stops
 from dovetail.executor.live.first_looks import FirstLooks, first_starts
 from dovetail.executor.live.jobs import JobSpec
-from dovetail.executor.live.journal import Journal, JournalError
+from dovetail.executor.live.journal import EVENTS_A_CHECKPOINT, Journal, JournalError
 from dovetail.executor.live.learning import Learner
 from dovetail.executor.live.left_behind import LeftBehind
 from dovetail.executor.live.library import Library
@@ -226,6 +226,8 @@ class Service:
         try:
             self._take_up()
             run_rounds(self, self._policy)
+            # So that the next start reads no events.
+            self._checkpoint(every=1)
         finally:
             self._mailbox.abandon()
             self._pool.close()
@@ -607,9 +609,9 @@ class Service:
             self._observer.equip(models)
             self._learner.equip(models.values())
 
-    def _checkpoint(self) -> None:
+    def _checkpoint(self, every: int = EVENTS_A_CHECKPOINT) -> None:
         try:
-            self._journal.checkpoint(self._brain)
+            self._journal.checkpoint(self._brain, every)
         except JournalError as error:
             _LOG.warning("no checkpoint: %s", error)
 

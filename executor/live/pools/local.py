@@ -298,12 +298,11 @@ class LocalPool:
 
     def unreleased(self) -> Sequence[Run]:
         """Return the runs of this directory that were launched or prepared, and not released."""
-        homes = sorted(path.parent for path in self.directory.glob("runs/*/run.json"))
-        parts = [
-            files.read_part()
-            for files in map(self.files, (home.name for home in homes))
-            if not files.released
-        ]
+        folder = os.path.join(self.directory, "runs")
+        # There may be tens of thousands that are over, which have none.
+        names = os.listdir(folder) if os.path.exists(folder) else []
+        kept = sorted(name for name in names if os.path.exists(f"{folder}/{name}/run.json"))
+        parts = [files.read_part() for files in map(self.files, kept) if not files.released]
         return [part.run for part in parts if part is not None]
 
     # For kinds of pools and for keepers.
