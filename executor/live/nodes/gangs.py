@@ -43,6 +43,7 @@ class Gangs:
     def __init__(self, order: Callable[[str, AnyOrder], None]) -> None:
         self._order = order
         self._gangs: dict[str, _Gang] = {}
+        self._doubted: set[str] = set()
 
     def begin(self, run: str, parts: Mapping[str, Part]) -> None:
         """Start a gang, whose parts are given by node and have no meeting yet."""
@@ -75,7 +76,11 @@ class Gangs:
             for other, part in gang.parts.items():
                 if other != node:
                     self._order(other, Prepare(part=part._replace(meeting=meeting)))
-        elif gang.prepared == gang.parts.keys():
+        self._commit_if_certain(gang)
+
+    def _commit_if_certain(self, gang: _Gang) -> None:
+        """Tell a gang to start of which all parts stand at their gates for all that is known."""
+        if gang.prepared == gang.parts.keys() and self._doubted.isdisjoint(gang.parts):
             self._commit(gang)
 
     def _commit(self, gang: _Gang) -> None:
@@ -83,10 +88,21 @@ class Gangs:
         for node, part in gang.parts.items():
             self._order(node, Commit(part=part))
 
-    def forget_prepared(self, node: str) -> None:
-        """Take in that what stood at its gates on a node died with its agent."""
-        for gang in self._gangs.values():
-            gang.prepared.discard(node)
+    def doubt(self, node: str) -> None:
+        """Take in that a node does not answer: its agent may have died with all at its gates."""
+        self._doubted.add(node)
+
+    def trust(self, node: str) -> None:
+        """Take in that a node answers, and start the gangs that have waited for that."""
+        if node in self._doubted:
+            self._doubted.discard(node)
+            for gang in self._gangs.values():
+                if not gang.decided:
+                    self._commit_if_certain(gang)
+
+    def died_at_gates(self, node: str) -> list[str]:
+        """Return the gangs of which a part stood at its gates on a node, whose agent is new."""
+        return [run for run, g in self._gangs.items() if not g.decided and node in g.prepared]
 
     def give_up(self, run: str, reason: str) -> bool:
         """Abort all parts and return true, unless they have been told to start."""

@@ -530,7 +530,8 @@ class NodesPool:
         before = remote.incarnation
         new = remote.take_in(answer, call.sent_s, call.received_s)
         if remote.incarnation != before:
-            self._gangs.forget_prepared(remote.id)
+            for run in self._gangs.died_at_gates(remote.id):
+                self._give_up(run, f"{remote.id}: its agent died before the start")
         if self._known.note(remote):
             told = [one.facts.notice for one in self._remotes.values() if one.facts]
             self.notice = "; ".join(dict.fromkeys(filter(None, told)))
@@ -542,6 +543,7 @@ class NodesPool:
             self._note_beyond(remote, answer.beyond)
         for event in new:
             self._happened(remote, event)
+        self._gangs.trust(remote.id)
         if remote.attached and not attached:
             self._miss_traces(remote)
         remote.forget_released()
@@ -550,6 +552,7 @@ class NodesPool:
     def _missed(self, remote: Remote, why: NoAnswerError, at_once: bool = False) -> None:
         """Take in that a node does not answer: after a while, or at once, it is silent."""
         remote.broken_off()
+        self._gangs.doubt(remote.id)
         fenced = isinstance(why, FencedOutError)
         remote.fenced |= fenced
         at_once |= fenced
