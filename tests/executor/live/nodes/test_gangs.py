@@ -76,11 +76,21 @@ def test_after_that_nothing_is_given_up(gangs):
     assert [*gangs.hopeless(lambda node: True)] == []
 
 
-def test_a_part_whose_agent_was_restarted_has_to_be_prepared_again(gangs):
+def test_no_gang_starts_while_one_of_its_nodes_does_not_answer(gangs):
+    gangs.doubt("c")
+    gangs.doubt("d")
+    assert gangs.prepared("b", "a", "c") == [("a", "prepare"), ("c", "prepare")]
+    assert gangs.is_open(RUN.id)
+    gangs.trust("c")
+    assert gangs.since() == [(node, "commit") for node in ALL]
+
+
+def test_an_agent_that_died_with_a_part_at_its_gates_is_known_until_the_gang_starts(gangs):
     gangs.prepared("b", "c")
-    gangs.forget_prepared("c")
-    assert gangs.prepared("a") == []
-    assert len(gangs.prepared("c")) == 3
+    assert gangs.died_at_gates("a") == []
+    assert gangs.died_at_gates("c") == [RUN.id]
+    gangs.prepared("a")
+    assert gangs.died_at_gates("c") == []
 
 
 def test_one_that_was_told_to_start_by_an_earlier_controller_goes_on():
