@@ -28,12 +28,12 @@ from multiprocessing import get_context
 from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
 
-from dovetail.executor.live import events
-from dovetail.executor.live.brain import Brain
-from dovetail.executor.live.events import AnyEvent
-from dovetail.executor.live.jobs import JobSpec, Owner, Run, Seat
-from dovetail.executor.live.journal import JOURNAL, Journal
-from dovetail.executor.live.live_jobs import LiveJob
+from dovetail.executor.jobs import events
+from dovetail.executor.jobs.brain import Brain
+from dovetail.executor.jobs.events import AnyEvent
+from dovetail.executor.jobs.journal import JOURNAL, Journal
+from dovetail.executor.jobs.live_jobs import LiveJob
+from dovetail.executor.jobs.specs import JobSpec, Owner, Run, Seat
 
 SUBMISSIONS = 10_000
 WAITING = 1_000

@@ -25,9 +25,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dovetail.executor.live.events import Measured, Placed
-from dovetail.executor.live.journal import read_events
-from dovetail.executor.live.progress import hook_environment
+from dovetail.executor.jobs.events import Measured, Placed
+from dovetail.executor.jobs.journal import read_events
+from dovetail.executor.pools.progress import hook_environment
 
 PAGE = Path(__file__).parents[1] / "docs" / "tutorial-live.md"
 FILE = re.compile(r'^```\w+ title="([^"]+)"\n(.*?)^```$', re.M | re.S)

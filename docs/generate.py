@@ -23,9 +23,9 @@ from typing import Any, get_type_hints
 from pydantic import TypeAdapter
 
 from dovetail.cli import parser
+from dovetail.executor.jobs.specs import JobSpec
+from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live import views
-from dovetail.executor.live.jobs import JobSpec
-from dovetail.executor.live.states import JobState
 from dovetail.instances import instance as instances
 from dovetail.instances import plan as plans
 from dovetail.instances._record import Record

@@ -13,8 +13,8 @@ import numpy as np
 
 from dovetail.instances._record import listed
 from dovetail.instances.datasets import DataSet
+from dovetail.instances.datasets._measured import require_slowdowns
 from dovetail.instances.errors import InputError, UnsupportedError
-from dovetail.instances.importers._measured import require_slowdowns
 from dovetail.predictors.about import About, TrainingData
 from dovetail.predictors.bounds import Calibration, calibrate, standing
 from dovetail.predictors.drift import Drift, Outcome, drift

@@ -17,8 +17,8 @@ from tests.executor.simulation.worlds import trace, world
 
 PROGRAMS = (
     "dovetail.executor.live.fitting",
-    "dovetail.executor.live.nodes.ray_driver",
-    "dovetail.executor.live.nodes.slurm_programs",
+    "dovetail.executor.nodes.ray_driver",
+    "dovetail.executor.nodes.slurm_programs",
     "dovetail.solver._child",
 )
 """What `module_command` is asked to run."""

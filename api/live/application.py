@@ -20,10 +20,10 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dovetail import __version__
+from dovetail.executor.jobs.specs import Owner
 from dovetail.executor.live.admission import is_administrator
 from dovetail.executor.live.desk import Desk
 from dovetail.executor.live.errors import UnknownJobError
-from dovetail.executor.live.jobs import Owner
 from dovetail.executor.live.views import Chosen, JobView, ServiceView
 from dovetail.instances._record import Record, input_error
 from dovetail.instances.errors import DovetailError, InputError

@@ -528,7 +528,7 @@ def _chosen(command: argparse.ArgumentParser) -> None:
 
 
 def _any_state(text: str) -> str:
-    from dovetail.executor.live.states import JobState
+    from dovetail.executor.jobs.states import JobState
 
     return _one_of([state.value for state in JobState], text)
 
@@ -541,7 +541,7 @@ def _requeue(requeue: argparse.ArgumentParser) -> None:
 
 
 def _state(text: str) -> str:
-    from dovetail.executor.live.states import OVER, JobState
+    from dovetail.executor.jobs.states import OVER, JobState
 
     return _one_of([state.value for state in JobState if state not in OVER], text)
 

@@ -18,7 +18,7 @@ from socket import AF_UNIX, socket
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
-from dovetail.executor.live.states import OVER, JobState
+from dovetail.executor.jobs.states import OVER, JobState
 from dovetail.executor.live.views import EVERY, Chosen, DeviceView, JobView, ServiceView, StepView
 from dovetail.instances.errors import DovetailError, InputError
 from dovetail.live.faults import (

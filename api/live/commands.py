@@ -14,8 +14,8 @@ from functools import partial
 from itertools import takewhile
 from typing import Any, Final
 
+from dovetail.executor.jobs.states import OVER, QUEUED, JobState
 from dovetail.executor.live.errors import RefusedError, UnknownJobError
-from dovetail.executor.live.states import OVER, QUEUED, JobState
 from dovetail.executor.live.views import Chosen, JobView, ServiceView
 from dovetail.instances._json import json_text
 from dovetail.instances.errors import InputError

@@ -14,10 +14,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from dovetail.executor.live.doctor.diagnosis import Diagnosis, Preflight, diagnose
-from dovetail.executor.live.doctor.finding import Finding, Level
-from dovetail.executor.live.doctor.shares import ShareRow, ShareTable
-from dovetail.executor.live.mps.manager import MpsManager
+from dovetail.executor.doctor.diagnosis import Diagnosis, Preflight, diagnose
+from dovetail.executor.doctor.finding import Finding, Level
+from dovetail.executor.doctor.shares import ShareRow, ShareTable
+from dovetail.executor.mps.manager import MpsManager
 from dovetail.instances.errors import InputError
 from dovetail.instances.files import write_data
 from dovetail.live.gate import measure

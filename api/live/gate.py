@@ -9,12 +9,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from dovetail.executor.live.doctor.jobs_python import NoPythonError, libraries_of
-from dovetail.executor.live.mps.manager import MpsManager
-from dovetail.executor.live.nvml import Gpu, Nvml
-from dovetail.executor.live.pools.gpu import GpuPool, device_id
-from dovetail.executor.live.pools.submissions import Submissions
-from dovetail.executor.live.splits import (
+from dovetail.executor.doctor.jobs_python import NoPythonError, libraries_of
+from dovetail.executor.gpus.nvml import Gpu, Nvml
+from dovetail.executor.gpus.splits import (
     SplitEvidence,
     SplitKey,
     Splits,
@@ -28,6 +25,9 @@ from dovetail.executor.measuring.split_measuring import (
     count_sms,
     measure_shares,
 )
+from dovetail.executor.mps.manager import MpsManager
+from dovetail.executor.pools.gpu import GpuPool, device_id
+from dovetail.executor.pools.submissions import Submissions
 from dovetail.instances.errors import UnsupportedError
 
 

@@ -11,9 +11,9 @@ from itertools import count
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
+from dovetail.executor.jobs.specs import Owner
 from dovetail.executor.live.desk import Desk
 from dovetail.executor.live.errors import RefusedError
-from dovetail.executor.live.jobs import Owner
 
 _CHUNK_BYTES: Final = 64 * 1024
 _POLL_S: Final = 0.25

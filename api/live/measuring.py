@@ -30,14 +30,14 @@ from rich.text import Text
 from dovetail import __version__
 from dovetail.cli import INTERRUPTED
 from dovetail.commands import instance_named
-from dovetail.executor.live.doctor.jobs_python import (
+from dovetail.executor.doctor.jobs_python import (
     NO_LIBRARIES,
     Libraries,
     NoPythonError,
     libraries_of,
 )
-from dovetail.executor.live.nvml import Gpu, Nvml, NvmlError
-from dovetail.executor.live.splits import read_splits
+from dovetail.executor.gpus.nvml import Gpu, Nvml, NvmlError
+from dovetail.executor.gpus.splits import read_splits
 from dovetail.executor.measuring.campaign import Campaign, OwnWorkload, Stage, read_campaign
 from dovetail.executor.measuring.cpu_device import CpuDevice
 from dovetail.executor.measuring.crew import Crew

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from dovetail.executor.live.jobs import Owner
+from dovetail.executor.jobs.specs import Owner
 from dovetail.instances.errors import InputError
 
 LEAST_TOKEN: Final = 20

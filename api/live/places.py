@@ -8,7 +8,7 @@ import socket as sockets
 import time
 from pathlib import Path
 
-from dovetail.executor.live.directories import LOCK
+from dovetail.executor.system.directories import LOCK
 from dovetail.instances.errors import DovetailError, InputError
 
 ROOT_DIRECTORY = Path("/var/lib/dovetail")

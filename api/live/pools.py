@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from dovetail.executor.live.pools.pool import NodePool
+from dovetail.executor.pools.pool import NodePool
 from dovetail.instances.errors import InputError
 from dovetail.live.places import mps_directory
 
@@ -49,14 +49,14 @@ def _cpu(rest: str, directory: Path, _: float) -> NodePool:
 
 
 def _of_this_machine(text: str, directory: Path) -> NodePool:
-    from dovetail.executor.live.pools.opening import opener
+    from dovetail.executor.pools.opening import opener
 
     return opener(text, directory, mps_directory(directory))(directory)
 
 
 def _ray(rest: str, directory: Path, sample_s: float) -> NodePool:
-    from dovetail.executor.live.nodes.pool import NodesPool
-    from dovetail.executor.live.nodes.ray_finding import RayFinder, ray_plan
+    from dovetail.executor.nodes.pool import NodesPool
+    from dovetail.executor.nodes.ray_finding import RayFinder, ray_plan
 
     plan = ray_plan(rest)
     return NodesPool(
@@ -65,9 +65,9 @@ def _ray(rest: str, directory: Path, sample_s: float) -> NodePool:
 
 
 def _slurm(rest: str, directory: Path, sample_s: float) -> NodePool:
-    from dovetail.executor.live.nodes.pool import NodesPool
-    from dovetail.executor.live.nodes.slurm_finder import SlurmFinder
-    from dovetail.executor.live.nodes.slurm_options import asked_for
+    from dovetail.executor.nodes.pool import NodesPool
+    from dovetail.executor.nodes.slurm_finder import SlurmFinder
+    from dovetail.executor.nodes.slurm_options import asked_for
 
     asked = asked_for(rest, os.environ)
     # Pilots come when Slurm lets them.
@@ -78,7 +78,7 @@ def _slurm(rest: str, directory: Path, sample_s: float) -> NodePool:
 
 def _simulated(rest: str, directory: Path, _: float) -> NodePool:
     from dovetail.commands import instance_named
-    from dovetail.executor.live.pools.simulated import SimulatedNode
+    from dovetail.executor.pools.simulated import SimulatedNode
 
     if not rest:
         raise InputError("must name an instance: simulated:INSTANCE", _FLAG)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
 from pydantic import FailFast, Field, StrictBool, ValidationError, create_model
 
-from dovetail.executor.live.jobs import FIXED, Index, JobSpec, Owner
+from dovetail.executor.jobs.specs import FIXED, Index, JobSpec, Owner
 from dovetail.instances._record import Name, Record, input_error
 from dovetail.instances.errors import InputError
 from dovetail.live.faults import TOKEN_VARIABLE

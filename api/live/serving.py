@@ -15,12 +15,12 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
-from dovetail.executor.live.descriptors import take_all
-from dovetail.executor.live.journal import Journal
-from dovetail.executor.live.pools.pool import SAMPLE_S, NodePool, told_awaited
+from dovetail.executor.jobs.journal import Journal
 from dovetail.executor.live.service import Service
-from dovetail.executor.live.small_files import write_kept
 from dovetail.executor.live.watch import WatchOptions
+from dovetail.executor.pools.pool import SAMPLE_S, NodePool, told_awaited
+from dovetail.executor.system.descriptors import take_all
+from dovetail.executor.system.small_files import write_kept
 from dovetail.instances.datasets import REPOSITORY, Repository
 from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.instances.files import write_data

@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from dovetail.executor.live.states import OVER, QUEUED, JobState
+from dovetail.executor.jobs.states import OVER, QUEUED, JobState
 from dovetail.executor.live.views import DeviceView, JobView, ServiceView
 from dovetail.live.durations import lasting
 from dovetail.live.wording import beside, clock_time, done, places, printable, slowdown

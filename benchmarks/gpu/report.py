@@ -22,7 +22,7 @@ import findings
 from drawings import heat_map, marks
 
 from dovetail.charts import Axis, log_time_axis
-from dovetail.executor.live.splits import read_splits
+from dovetail.executor.gpus.splits import read_splits
 from dovetail.instances.datasets import DataSet, read_dataset
 from dovetail.instances.errors import DovetailError
 from dovetail.instances.files import write_text

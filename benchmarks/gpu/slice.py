@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from dovetail.executor.live.nvml import Nvml
+from dovetail.executor.gpus.nvml import Nvml
 from dovetail.instances.errors import DovetailError
 
 HERE: Final = Path(__file__).resolve().parent

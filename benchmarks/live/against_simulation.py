@@ -25,13 +25,13 @@ from faults import state_directory
 from load import ME
 from service_process import Cores, ServiceProcess, Setup
 
-from dovetail.executor.live.jobs import JobSpec
-from dovetail.executor.live.journal import read_brain
-from dovetail.executor.live.states import JobState
+from dovetail.executor.jobs.journal import read_brain
+from dovetail.executor.jobs.specs import JobSpec
+from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live.watch import WatchOptions
 from dovetail.executor.simulation import Options, simulate
 from dovetail.instances.datasets import Repository
-from dovetail.instances.datasets.records import DataSet
+from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.instance import Instance, SlowdownEntry, Workload
 from dovetail.instances.traces import Trace, TraceJob
 from dovetail.solver.policies import policy_named

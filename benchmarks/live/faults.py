@@ -1,6 +1,6 @@
 """The fault campaign of live mode: what is broken on purpose, and what is left whole.
 
-    python benchmarks/live/faults.py [--pool simulated|cpu] [--seed 0] [--short] [FAULT ...]
+    python benchmarks/live/faults.py [--pool simulated|cpu] [--seed 0] [--rounds 60] [FAULT ...]
 
 Every service is a process of its own, and every SIGKILL a real one. With ``--pool cpu`` jobs are
 real processes too. After each run: no job that was acknowledged is lost, none is started twice
@@ -46,13 +46,15 @@ from load import (
 )
 from service_process import Cores, ServiceGoneError, ServiceProcess, Setup, Simulated
 
+from dovetail.executor.jobs.journal import JOURNAL, JournalError, read_brain, read_events
 from dovetail.executor.live.errors import BusyError
 from dovetail.executor.live.invariants import violations
-from dovetail.executor.live.journal import JOURNAL, JournalError, read_brain, read_events
-from dovetail.executor.live.pools.pool import NodePool
+from dovetail.executor.pools.pool import NodePool
 
 _YEAR_S: Final = 365 * 86400.0
 _FLOOD: Final = 10_000
+_LONG: Final = 60
+"""From so many rounds on, services are killed at every point, and 10,000 jobs flood one."""
 
 
 @dataclass(frozen=True)
@@ -419,10 +421,11 @@ def _flooded(kind: Kind, directory: Path, jobs: int, accepted: set[str]) -> Tall
 # The campaign.
 
 
-def campaign(kind: Kind, seed: int, short: bool) -> dict[str, Callable[[], Tally]]:
-    """Return every fault by its name, in its short or long form."""
+def campaign(kind: Kind, seed: int, rounds: int) -> dict[str, Callable[[], Tally]]:
+    """Return every fault by its name; those that are drawn share the rounds, others come once."""
     draw = random.Random(seed)
-    times = 2 if short else 20
+    short = rounds < _LONG
+    times = rounds // (4 if kind is CPU else 3)
     faults = {
         "service killed at every point": lambda: killed_at_every_point(kind, 13 if short else 1),
         "killed again and again": lambda: killed_again_and_again(kind, draw, times),
@@ -453,13 +456,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--pool", choices=("simulated", "cpu"), default="simulated")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--short", action="store_true")
+    parser.add_argument(
+        "--rounds", type=int, default=60, help="of the faults that are drawn at random"
+    )
     parser.add_argument("faults", nargs="*", metavar="FAULT", help="part of a name; default: all")
     options = parser.parse_args()
     kind = CPU if options.pool == "cpu" else SIMULATED
     wrong = 0
     print(f"{'fault':<32}{'runs':>6}{'killed':>8}{'jobs':>8}{'starts':>8}{'wrong':>7}{'s':>8}")
-    for name, fault in campaign(kind, options.seed, options.short).items():
+    for name, fault in campaign(kind, options.seed, options.rounds).items():
         if options.faults and not any(part in name for part in options.faults):
             continue
         began = time.monotonic()

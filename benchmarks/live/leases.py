@@ -10,8 +10,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from dovetail.executor.live.clock import boot_s
-from dovetail.executor.live.pools.lease import Lease
+from dovetail.executor.pools.lease import Lease
+from dovetail.executor.system.clock import boot_s
 
 RENEWALS = 5000
 FOR_S = 15.0

@@ -17,12 +17,12 @@ from pathlib import Path
 import psutil
 from service_process import POINTS, ServiceGoneError, ServiceProcess, Setup
 
-from dovetail.executor.live.brain import Brain
+from dovetail.executor.jobs.brain import Brain
+from dovetail.executor.jobs.journal import read_brain
+from dovetail.executor.jobs.specs import JobSpec, Owner
+from dovetail.executor.jobs.states import OVER, JobState
 from dovetail.executor.live.errors import BusyError
 from dovetail.executor.live.invariants import violations
-from dovetail.executor.live.jobs import JobSpec, Owner
-from dovetail.executor.live.journal import read_brain
-from dovetail.executor.live.states import OVER, JobState
 from dovetail.instances.instance import Instance
 
 ME = Owner(name="campaign", uid=os.geteuid(), gid=os.getegid())

@@ -19,8 +19,8 @@ from faults import state_directory
 from load import ME
 from service_process import Cores, ServiceProcess, Setup
 
-from dovetail.executor.live.jobs import JobSpec
-from dovetail.executor.live.journal import JOURNAL
+from dovetail.executor.jobs.journal import JOURNAL
+from dovetail.executor.jobs.specs import JobSpec
 from dovetail.executor.live.watch import WatchOptions
 
 _AT_ONCE = 500

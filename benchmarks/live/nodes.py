@@ -32,12 +32,12 @@ from load import ME
 from service_process import Cores, ServiceProcess, Setup, Simulated
 from socket_agents import SocketNodes
 
-from dovetail.executor.live.jobs import JobSpec
-from dovetail.executor.live.nodes.pool import NodesPool
-from dovetail.executor.live.pools.pool import NodePool
-from dovetail.executor.live.states import JobState
+from dovetail.executor.jobs.specs import JobSpec
+from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live.views import JobView
 from dovetail.executor.live.watch import WatchOptions
+from dovetail.executor.nodes.pool import NodesPool
+from dovetail.executor.pools.pool import NodePool
 from dovetail.instances.instance import Cluster, Gpu, Instance, Node
 
 _STAMP: Final = 'date +%s.%N >> "$1"; sleep 600'

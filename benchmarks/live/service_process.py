@@ -21,15 +21,15 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from dovetail.executor.live import clock
-from dovetail.executor.live.events import AnyEvent
-from dovetail.executor.live.jobs import Run
-from dovetail.executor.live.journal import Journal
-from dovetail.executor.live.pools.cpu import CpuPool
-from dovetail.executor.live.pools.pool import NodePool
-from dovetail.executor.live.pools.simulated import SimulatedNode
+from dovetail.executor.jobs.events import AnyEvent
+from dovetail.executor.jobs.journal import Journal
+from dovetail.executor.jobs.specs import Run
 from dovetail.executor.live.service import Service
 from dovetail.executor.live.watch import WatchOptions
+from dovetail.executor.pools.cpu import CpuPool
+from dovetail.executor.pools.pool import NodePool
+from dovetail.executor.pools.simulated import SimulatedNode
+from dovetail.executor.system import clock
 from dovetail.instances.datasets import Repository
 from dovetail.instances.errors import DovetailError
 from dovetail.instances.instance import Instance
@@ -54,8 +54,8 @@ _CONTEXT.set_forkserver_preload(
     [
         "dovetail.executor.live.service",
         "dovetail.live.server",
-        "dovetail.executor.live.pools.cpu",
-        "dovetail.executor.live.pools.simulated",
+        "dovetail.executor.pools.cpu",
+        "dovetail.executor.pools.simulated",
         "dovetail.solver.policies.dovetail",
         "dovetail.predictors.fill",
         "psutil",

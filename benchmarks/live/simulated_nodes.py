@@ -20,13 +20,13 @@ from typing import Final
 
 from socket_agents import listening, serve
 
-from dovetail.executor.live.clock import boot_s
-from dovetail.executor.live.events import AnyEvent, RankEnded, RankReady, RankRefused, RankStarted
-from dovetail.executor.live.jobs import Run
-from dovetail.executor.live.nodes.agent import Agent
-from dovetail.executor.live.pools.lease import Lease
-from dovetail.executor.live.pools.parts import Meeting, Part, Prepared, whole
-from dovetail.executor.live.pools.pool import Progress, Usage
+from dovetail.executor.jobs.events import AnyEvent, RankEnded, RankReady, RankRefused, RankStarted
+from dovetail.executor.jobs.specs import Run
+from dovetail.executor.nodes.agent import Agent
+from dovetail.executor.pools.lease import Lease
+from dovetail.executor.pools.parts import Meeting, Part, Prepared, whole
+from dovetail.executor.pools.pool import Progress, Usage
+from dovetail.executor.system.clock import boot_s
 from dovetail.instances.instance import Cluster, Gpu, Node
 
 _MODEL: Final = "simulated"

@@ -2,7 +2,7 @@
 
     python benchmarks/live/socket_agents.py --node n1 --directory DIR --pool cpu --address 127.0.0.2
 
-What goes through it is that of ``dovetail.executor.live.nodes.calls``. The socket has no file: its
+What goes through it is that of ``dovetail.executor.nodes.calls``. The socket has no file: its
 name is made of the directory.
 """
 
@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 
-from dovetail.executor.live.nodes.agent import Agent, hosted
-from dovetail.executor.live.nodes.calls import (
+from dovetail.executor.nodes.agent import Agent, hosted
+from dovetail.executor.nodes.calls import (
     Call,
     Caller,
     Method,
@@ -28,7 +28,7 @@ from dovetail.executor.live.nodes.calls import (
     one_line,
     said_by,
 )
-from dovetail.executor.live.nodes.ray_finding import Sighted
+from dovetail.executor.nodes.ray_finding import Sighted
 
 
 def _name(directory: Path) -> str:

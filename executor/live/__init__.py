@@ -1,1 +1,1 @@
-"""Live mode: real processes on a node's devices, journalled, and never lost."""
+"""The live service: it decides every round, carries out what was decided and learns from it."""

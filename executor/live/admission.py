@@ -6,11 +6,11 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from dovetail.executor.live.brain import Brain
+from dovetail.executor.jobs.brain import Brain
+from dovetail.executor.jobs.live_jobs import LiveJob
+from dovetail.executor.jobs.specs import FIXED, JobSpec, Owner
+from dovetail.executor.jobs.states import OVER, QUEUED, JobState
 from dovetail.executor.live.errors import RefusedError
-from dovetail.executor.live.jobs import FIXED, JobSpec, Owner
-from dovetail.executor.live.live_jobs import LiveJob
-from dovetail.executor.live.states import OVER, QUEUED, JobState
 from dovetail.formulations.rules import largest_gang
 from dovetail.instances._record import field_path, shown
 from dovetail.instances.errors import InputError

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.executor.live.events import Separated
+from dovetail.executor.jobs.events import Separated
 from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
 from dovetail.instances.instance import Metrics, Workload
 from dovetail.instances.slowdown_table import Caps, SlowdownTable

@@ -8,7 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dovetail.executor.live import events
+from dovetail.executor.jobs import events
+from dovetail.executor.jobs.brain import Brain
+from dovetail.executor.jobs.events import AnyEvent
+from dovetail.executor.jobs.live_jobs import LiveJob
+from dovetail.executor.jobs.specs import JobSpec, Owner
+from dovetail.executor.jobs.states import OVER, QUEUED, UNDER_WAY, JobState
 from dovetail.executor.live.admission import (
     is_administrator,
     refuse_after,
@@ -19,22 +24,17 @@ from dovetail.executor.live.admission import (
     refuse_others,
     refuse_too_many,
 )
-from dovetail.executor.live.brain import Brain
-from dovetail.executor.live.clock import ServiceClock
 from dovetail.executor.live.devices import Devices
 from dovetail.executor.live.errors import RefusedError, UnknownJobError
-from dovetail.executor.live.events import AnyEvent
-from dovetail.executor.live.jobs import JobSpec, Owner
-from dovetail.executor.live.live_jobs import LiveJob
 from dovetail.executor.live.mailbox import Mailbox, Request
 from dovetail.executor.live.observing import Observer
 from dovetail.executor.live.planning import Lacks, of_job, of_round
-from dovetail.executor.live.pools.pool import NodePool, told_awaited
-from dovetail.executor.live.pools.run_files import RunFiles
 from dovetail.executor.live.presenting import job_views, listed
 from dovetail.executor.live.preview import Preview, Round
-from dovetail.executor.live.states import OVER, QUEUED, UNDER_WAY, JobState
 from dovetail.executor.live.views import EVERY, Chosen, JobView, ServiceView
+from dovetail.executor.pools.pool import NodePool, told_awaited
+from dovetail.executor.pools.run_files import RunFiles
+from dovetail.executor.system.clock import ServiceClock
 from dovetail.instances._record import shown
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Instance

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dovetail.executor.live.brain import Brain
-from dovetail.executor.live.jobs import Run
-from dovetail.executor.live.live_jobs import LiveJob
-from dovetail.executor.live.states import JobState
+from dovetail.executor.jobs.brain import Brain
+from dovetail.executor.jobs.live_jobs import LiveJob
+from dovetail.executor.jobs.specs import Run
+from dovetail.executor.jobs.states import JobState
 
 _LEAVING = frozenset({JobState.STOPPING, JobState.LOST})
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dovetail.executor.live import events
-from dovetail.executor.live.events import AnyEvent
-from dovetail.executor.live.pools.pool import NodePool
+from dovetail.executor.jobs import events
+from dovetail.executor.jobs.events import AnyEvent
+from dovetail.executor.pools.pool import NodePool
 from dovetail.instances._record import listed, shown
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Cluster

@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple, Self
 
-from dovetail.executor.live.brain import Brain
-from dovetail.executor.live.live_jobs import LiveJob
+from dovetail.executor.jobs.brain import Brain
+from dovetail.executor.jobs.live_jobs import LiveJob
 from dovetail.solver.policies import Decision, Job, Start, State
 
 

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from statistics import fmean, pvariance
 from typing import Final, NamedTuple
 
-from dovetail.executor.live.jobs import Run
-from dovetail.executor.live.pools.pool import Usage
+from dovetail.executor.jobs.specs import Run
 from dovetail.executor.live.rates import Rate
+from dovetail.executor.pools.pool import Usage
 from dovetail.instances.datasets import Measurement, SoloProfile
 from dovetail.instances.instance import METRICS, Metrics
 

@@ -10,11 +10,11 @@ import math
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Final
 
-from dovetail.executor.live.brain import Brain
+from dovetail.executor.jobs.brain import Brain
+from dovetail.executor.jobs.live_jobs import LiveJob
+from dovetail.executor.jobs.specs import WorkloadKey
+from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live.fair_share import turns
-from dovetail.executor.live.jobs import WorkloadKey
-from dovetail.executor.live.live_jobs import LiveJob
-from dovetail.executor.live.states import JobState
 from dovetail.executor.live.unfailing import UnfailingPolicy
 from dovetail.solver.policies import Start, State
 from dovetail.solver.policies.draft import Draft

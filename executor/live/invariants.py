@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 
-from dovetail.executor.live.brain import Brain
-from dovetail.executor.live.live_jobs import LiveJob
+from dovetail.executor.jobs.brain import Brain
+from dovetail.executor.jobs.live_jobs import LiveJob
 
 _WAITS = {"submitted", "waiting"}
 _HOLDS = {"starting", "profiling", "running", "paused", "stopping", "lost"}

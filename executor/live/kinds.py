@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from hashlib import sha256
 from typing import Final, NamedTuple
 
-from dovetail.executor.live.brain import Brain
-from dovetail.executor.live.jobs import JobSpec
-from dovetail.executor.live.live_jobs import LiveJob
-from dovetail.executor.live.states import HOLDING
+from dovetail.executor.jobs.brain import Brain
+from dovetail.executor.jobs.live_jobs import LiveJob
+from dovetail.executor.jobs.specs import JobSpec
+from dovetail.executor.jobs.states import HOLDING
 from dovetail.instances.instance import Cluster, Node
 
 _LONGEST_NAME: Final = 160

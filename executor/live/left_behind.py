@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from dovetail.executor.live import events
-from dovetail.executor.live.brain import Brain
-from dovetail.executor.live.commands import Command, Release, Stop
-from dovetail.executor.live.events import AnyEvent
-from dovetail.executor.live.jobs import Run
-from dovetail.executor.live.states import HOLDING, QUEUED, UNDER_WAY
+from dovetail.executor.jobs import events
+from dovetail.executor.jobs.brain import Brain
+from dovetail.executor.jobs.commands import Command, Release, Stop
+from dovetail.executor.jobs.events import AnyEvent
+from dovetail.executor.jobs.specs import Run
+from dovetail.executor.jobs.states import HOLDING, QUEUED, UNDER_WAY
 
 TRACE_S: Final = 60.0
 """Seconds that a pool has at the start to report a run that should be there."""

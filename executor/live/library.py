@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from dovetail.executor.live.brain import Brain
-from dovetail.executor.live.jobs import JobSpec, Run
+from dovetail.executor.jobs.brain import Brain
+from dovetail.executor.jobs.specs import JobSpec, Run
 from dovetail.executor.live.kinds import workload_name
 from dovetail.executor.live.world import World
 from dovetail.instances.datasets import DataSet, SoloProfile

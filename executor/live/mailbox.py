@@ -8,8 +8,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from dovetail.executor.jobs.events import AnyEvent
 from dovetail.executor.live.errors import BusyError
-from dovetail.executor.live.events import AnyEvent
 
 _CLOSED: Final = "the service is stopping"
 _ABANDONED: Final = "the service ended before it could answer"

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from dovetail.executor.live.live_jobs import LiveJob
+from dovetail.executor.jobs.live_jobs import LiveJob
 
 LONGEST_S: Final = 30.0
 """Seconds after which a command is killed that has not ended."""

@@ -6,17 +6,17 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
-from dovetail.executor.live import events
-from dovetail.executor.live.brain import Brain
+from dovetail.executor.jobs import events
+from dovetail.executor.jobs.brain import Brain
+from dovetail.executor.jobs.events import AnyEvent
+from dovetail.executor.jobs.specs import Run
 from dovetail.executor.live.devices import Devices
-from dovetail.executor.live.events import AnyEvent
-from dovetail.executor.live.jobs import Run
 from dovetail.executor.live.library import Library
-from dovetail.executor.live.pools.pool import NodePool, Usage
 from dovetail.executor.live.presenting import powers
 from dovetail.executor.live.readings import LastSeen, Reading
 from dovetail.executor.live.watch import Watch, WatchOptions, watched
 from dovetail.executor.live.world import World
+from dovetail.executor.pools.pool import NodePool, Usage
 
 
 class Observer:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple, Self
 
-from dovetail.executor.live.live_jobs import LiveJob
-from dovetail.executor.live.states import HOLDING, QUEUED, JobState
+from dovetail.executor.jobs.live_jobs import LiveJob
+from dovetail.executor.jobs.states import HOLDING, QUEUED, JobState
 
 
 class Past(NamedTuple):

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, NamedTuple, Self
 
-from dovetail.executor.live.brain import Brain
+from dovetail.executor.jobs.brain import Brain
+from dovetail.executor.jobs.live_jobs import LiveJob
+from dovetail.executor.jobs.states import QUEUED, JobState
 from dovetail.executor.live.fair_share import Precedence
-from dovetail.executor.live.live_jobs import LiveJob
-from dovetail.executor.live.states import QUEUED, JobState
 from dovetail.executor.state_instance import starting, staying
 from dovetail.formulations.problems import Problem
 from dovetail.instances.checker import CheckReport, check

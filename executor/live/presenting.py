@@ -6,13 +6,13 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 
-from dovetail.executor.live.brain import Brain
-from dovetail.executor.live.live_jobs import LiveJob
+from dovetail.executor.jobs.brain import Brain
+from dovetail.executor.jobs.live_jobs import LiveJob
+from dovetail.executor.jobs.states import HOLDING, OVER, QUEUED, WATCHED, JobState
 from dovetail.executor.live.planning import Lacks
-from dovetail.executor.live.pools.pool import Usage
 from dovetail.executor.live.readings import Reading
-from dovetail.executor.live.states import HOLDING, OVER, QUEUED, WATCHED, JobState
 from dovetail.executor.live.views import Chosen, DeviceView, JobView, StepView
+from dovetail.executor.pools.pool import Usage
 from dovetail.instances._record import shown
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Cluster

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from dovetail.executor.live.brain import Brain
-from dovetail.executor.live.clock import ServiceClock
+from dovetail.executor.jobs.brain import Brain
 from dovetail.executor.live.fair_share import Precedence, without_unfair_stops
 from dovetail.executor.live.first_looks import FirstLooks, first_starts
 from dovetail.executor.live.planning import plan_of
-from dovetail.executor.live.pools.pool import NodePool
 from dovetail.executor.live.unfailing import UnfailingPolicy, asked
 from dovetail.executor.live.world import CannotStartError, World, in_groups
+from dovetail.executor.pools.pool import NodePool
+from dovetail.executor.system.clock import ServiceClock
 from dovetail.instances.instance import Instance
 from dovetail.instances.plan import Plan
 from dovetail.solver.policies import Start, objective_of, policy_named

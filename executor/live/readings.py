@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from dovetail.executor.live.pools.pool import Progress
+from dovetail.executor.pools.pool import Progress
 
 MOST: Final = 10_000
 """Runs that are kept; those noted longest ago are forgotten first."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 from typing import Final
 
-from dovetail.executor.live.events import Measured, Profiled
+from dovetail.executor.jobs.events import Measured, Profiled
 from dovetail.instances.datasets import Measurement, Repository, SoloProfile
 from dovetail.instances.errors import DovetailError
 

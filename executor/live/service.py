@@ -19,39 +19,39 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
-from dovetail.executor.live import events
+from dovetail.executor.jobs import events
+from dovetail.executor.jobs.brain import TransitionError
+from dovetail.executor.jobs.commands import Command, Launch, Pause, Release, Stop
+from dovetail.executor.jobs.events import AnyEvent
+from dovetail.executor.jobs.journal import EVENTS_A_CHECKPOINT, Journal, JournalError
+from dovetail.executor.jobs.live_jobs import LiveJob
+from dovetail.executor.jobs.specs import JobSpec
+from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live.admission import MOST_WAITING
-from dovetail.executor.live.brain import TransitionError
-from dovetail.executor.live.clock import ServiceClock, boot_id, boot_s
-from dovetail.executor.live.commands import Command, Launch, Pause, Release, Stop
 from dovetail.executor.live.desk import Desk, Limits
 from dovetail.executor.live.devices import Devices
 from dovetail.executor.live.errors import BusyError
-from dovetail.executor.live.events import AnyEvent
 from dovetail.executor.live.fair_share import without_unfair_stops
 from dovetail.executor.live.first_looks import FirstLooks, first_starts
-from dovetail.executor.live.jobs import JobSpec
-from dovetail.executor.live.journal import EVENTS_A_CHECKPOINT, Journal, JournalError
 from dovetail.executor.live.learning import Learner
 from dovetail.executor.live.left_behind import LeftBehind
 from dovetail.executor.live.library import Library
-from dovetail.executor.live.live_jobs import LiveJob
 from dovetail.executor.live.mailbox import Mailbox, Request
 from dovetail.executor.live.notifying import Notifier
 from dovetail.executor.live.observing import Observer
-from dovetail.executor.live.pools.pool import SAMPLE_S, NodePool, told_awaited
-from dovetail.executor.live.pools.run_files import KEEP_S, PRUNE_S
 from dovetail.executor.live.presenting import device_views
 from dovetail.executor.live.preview import REST, Preview
 from dovetail.executor.live.recorder import Recorder
 from dovetail.executor.live.room import DiskFullError, require_room
-from dovetail.executor.live.states import JobState
 from dovetail.executor.live.unfailing import AGAIN_S as POLICY_AGAIN_S
 from dovetail.executor.live.unfailing import UnfailingPolicy
 from dovetail.executor.live.views import ServiceView
 from dovetail.executor.live.watch import WatchOptions
 from dovetail.executor.live.world import CannotStartError, World, in_groups
+from dovetail.executor.pools.pool import SAMPLE_S, NodePool, told_awaited
+from dovetail.executor.pools.run_files import KEEP_S, PRUNE_S
 from dovetail.executor.rounds import run_rounds
+from dovetail.executor.system.clock import ServiceClock, boot_id, boot_s
 from dovetail.instances._version import VERSION
 from dovetail.instances.datasets import Repository
 from dovetail.instances.errors import DovetailError

@@ -10,8 +10,8 @@ from itertools import accumulate
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from dovetail.executor.live.pools.pool import Progress
-from dovetail.executor.live.progress.hook.dovetail_progress import BUCKETS, latency_at
+from dovetail.executor.pools.pool import Progress
+from dovetail.executor.pools.progress_hook.dovetail_progress import BUCKETS, latency_at
 
 LEAST: Final = 500
 """The fewest latencies that make a 99th percentile: five are above it."""

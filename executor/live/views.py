@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from dovetail.executor.live.states import JobState
+from dovetail.executor.jobs.states import JobState
 
 
 class Chosen(NamedTuple):

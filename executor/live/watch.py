@@ -17,8 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
-from dovetail.executor.live.brain import Brain
-from dovetail.executor.live.events import (
+from dovetail.executor.jobs.brain import Brain
+from dovetail.executor.jobs.events import (
     AnyEvent,
     Measured,
     Profiled,
@@ -26,16 +26,16 @@ from dovetail.executor.live.events import (
     Separated,
     StopDecided,
 )
+from dovetail.executor.jobs.live_jobs import LiveJob
+from dovetail.executor.jobs.specs import Run
+from dovetail.executor.jobs.states import WATCHED, JobState
 from dovetail.executor.live.findings import Slowed, measurement, moment, solo_profile
-from dovetail.executor.live.jobs import Run
 from dovetail.executor.live.kinds import workload_name
 from dovetail.executor.live.library import Library
-from dovetail.executor.live.live_jobs import LiveJob
-from dovetail.executor.live.pools.pool import Progress, Usage
 from dovetail.executor.live.rates import Rate, Sample, rate_of
 from dovetail.executor.live.readings import Reading
-from dovetail.executor.live.states import WATCHED, JobState
 from dovetail.executor.live.tails import Tail, Tails
+from dovetail.executor.pools.pool import Progress, Usage
 from dovetail.instances.datasets import SoloProfile
 
 _Residents = tuple[tuple[str, bool], ...]

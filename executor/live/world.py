@@ -13,16 +13,16 @@ from dataclasses import dataclass, field
 from itertools import chain, product
 from typing import Final, Self
 
-from dovetail.executor.live import events
+from dovetail.executor.jobs import events
+from dovetail.executor.jobs.brain import Brain
+from dovetail.executor.jobs.live_jobs import LiveJob
+from dovetail.executor.jobs.specs import JobSpec, Run, Seat, WorkloadKey
+from dovetail.executor.jobs.states import HOLDING, OVER, JobState
 from dovetail.executor.live.beliefs import WHOLE, Belief, Beliefs
-from dovetail.executor.live.brain import Brain
 from dovetail.executor.live.device_check import why_not_free
-from dovetail.executor.live.jobs import JobSpec, Run, Seat, WorkloadKey
 from dovetail.executor.live.kind_state import KindState, useful_caps
 from dovetail.executor.live.kinds import Kind, Layout, workload_name
-from dovetail.executor.live.live_jobs import LiveJob
 from dovetail.executor.live.past import Past
-from dovetail.executor.live.states import HOLDING, OVER, JobState
 from dovetail.executor.second_opinion import malformed, violations
 from dovetail.executor.state_instance import instance_of
 from dovetail.formulations.rules import slowdown_alone

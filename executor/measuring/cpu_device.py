@@ -13,9 +13,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from dovetail.executor.live.pools.cpu import CpuPool
 from dovetail.executor.measuring.device import Device
 from dovetail.executor.measuring.records import Facts, Seat
+from dovetail.executor.pools.cpu import CpuPool
 
 _ONE_THREAD: Final = MappingProxyType({"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"})
 

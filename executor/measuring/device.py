@@ -8,12 +8,12 @@ from statistics import fmean
 from types import MappingProxyType
 from typing import Final
 
-from dovetail.executor.live.jobs import Seat as PoolSeat
-from dovetail.executor.live.pools.pool import NodePool, Usage
-from dovetail.executor.live.pools.submissions import Submissions
+from dovetail.executor.jobs.specs import Seat as PoolSeat
 from dovetail.executor.measuring.campaign import Mode
 from dovetail.executor.measuring.records import Conditions, Facts, Seat
 from dovetail.executor.measuring.worker import Worker
+from dovetail.executor.pools.pool import NodePool, Usage
+from dovetail.executor.pools.submissions import Submissions
 from dovetail.instances.errors import DovetailError
 
 READING_S: Final = 1.0

@@ -13,17 +13,17 @@ import time
 from pathlib import Path
 from typing import Final
 
-from dovetail.executor.live.mps.control import HealthState
-from dovetail.executor.live.mps.manager import MpsManager
-from dovetail.executor.live.nvml import Gpu, Nvml
-from dovetail.executor.live.pools.gpu import GpuPool, device_id
-from dovetail.executor.live.pools.submissions import Submissions
-from dovetail.executor.live.splits import WHOLE, SplitKey, Splits
+from dovetail.executor.gpus.nvml import Gpu, Nvml
+from dovetail.executor.gpus.splits import WHOLE, SplitKey, Splits
 from dovetail.executor.measuring.campaign import Mode
 from dovetail.executor.measuring.device import Device, DeviceLostError
 from dovetail.executor.measuring.records import Facts, Seat
 from dovetail.executor.measuring.split_measuring import Probe, count_sms
 from dovetail.executor.measuring.worker import Event, Worker
+from dovetail.executor.mps.control import HealthState
+from dovetail.executor.mps.manager import MpsManager
+from dovetail.executor.pools.gpu import GpuPool, device_id
+from dovetail.executor.pools.submissions import Submissions
 from dovetail.instances.errors import DovetailError, UnsupportedError
 
 RECOVER_S: Final = 180.0

@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from dovetail.executor.live.clock import boot_s
-from dovetail.executor.live.jobs import Seat as PoolSeat
-from dovetail.executor.live.pools.simulated import SimulatedNode
-from dovetail.executor.live.pools.submissions import Submissions
+from dovetail.executor.jobs.specs import Seat as PoolSeat
 from dovetail.executor.measuring.device import Device
 from dovetail.executor.measuring.records import Facts, Seat
 from dovetail.executor.measuring.windows import Events, Steps
 from dovetail.executor.measuring.worker import Failure, Worker
+from dovetail.executor.pools.simulated import SimulatedNode
+from dovetail.executor.pools.submissions import Submissions
+from dovetail.executor.system.clock import boot_s
 from dovetail.instances.instance import Instance, Workload
 
 _FOR_EVER: Final = ("simulated", "work_s=1e12")

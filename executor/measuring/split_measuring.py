@@ -15,9 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from dovetail.executor.live.jobs import Seat
-from dovetail.executor.live.pools.submissions import Submission, Submissions
-from dovetail.executor.live.splits import WHOLE, SmCount, SplitEvidence
+from dovetail.executor.gpus.splits import WHOLE, SmCount, SplitEvidence
+from dovetail.executor.jobs.specs import Seat
+from dovetail.executor.pools.submissions import Submission, Submissions
 from dovetail.instances.errors import DovetailError
 
 PROGRAM: Final = Path(__file__).with_name("workloads") / "products.py"

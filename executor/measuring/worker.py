@@ -16,9 +16,9 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final, Literal, NamedTuple
 
-from dovetail.executor.live.pools.submissions import Submission, Submissions
 from dovetail.executor.measuring.records import Seat
 from dovetail.executor.measuring.windows import Answered, Events, Steps
+from dovetail.executor.pools.submissions import Submission, Submissions
 
 Event = Mapping[str, Any]
 

@@ -1,5 +1,6 @@
 """What has been measured: solo profiles, and workloads measured together on one GPU."""
 
+from dovetail.instances.datasets.dataset import DataSet
 from dovetail.instances.datasets.files import (
     Pairs,
     dataset_files,
@@ -7,7 +8,7 @@ from dovetail.instances.datasets.files import (
     read_pairs,
     write_dataset,
 )
-from dovetail.instances.datasets.records import DataSet, Measurement, SoloProfile
+from dovetail.instances.datasets.records import Measurement, SoloProfile
 from dovetail.instances.datasets.repository import REPOSITORY, Evidence, Recorded, Repository
 
 __all__ = [

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from dovetail.instances._record import Record, listed, shown
+from dovetail.instances._tables import Row, as_number
 from dovetail.instances.datasets.records import Measurement, SoloProfile
 from dovetail.instances.errors import InputError, closest
-from dovetail.instances.importers._tables import Row, as_number
 from dovetail.instances.instance import METRICS
 
 Cell = str | int | float | None

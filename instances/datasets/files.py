@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dovetail.instances._record import listed
+from dovetail.instances._tables import read_table
+from dovetail.instances.datasets._measured import doubts, require_slowdowns, slowdowns_of
 from dovetail.instances.datasets._parquet import parquet_bytes, parquet_table
 from dovetail.instances.datasets._rows import (
     PAIR_REQUIRED,
@@ -31,12 +33,11 @@ from dovetail.instances.datasets._rows import (
     profiles_of,
     used,
 )
-from dovetail.instances.datasets.records import DataSet, Measurement
+from dovetail.instances.datasets.dataset import DataSet
+from dovetail.instances.datasets.records import Measurement
 from dovetail.instances.datasets.repository import Repository, is_repository
 from dovetail.instances.errors import InputError, source_name
 from dovetail.instances.files import FilePath, write_bytes
-from dovetail.instances.importers._measured import doubts, require_slowdowns, slowdowns_of
-from dovetail.instances.importers._tables import read_table
 
 TABLES = ("profiles", "pairs")
 FORMS = (".csv", ".csv.gz", ".parquet")

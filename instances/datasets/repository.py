@@ -22,7 +22,8 @@ from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from dovetail.instances._record import Record
-from dovetail.instances.datasets.records import DataSet, Measurement, SoloProfile
+from dovetail.instances.datasets.dataset import DataSet
+from dovetail.instances.datasets.records import Measurement, SoloProfile
 from dovetail.instances.errors import InputError, UnsupportedError, source_name
 from dovetail.instances.files import FilePath
 

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from dovetail.instances._record import Record, listed, shown
-from dovetail.instances.datasets.records import DataSet, Measurement, SoloProfile
+from dovetail.instances._tables import Row, read_tsv
+from dovetail.instances.datasets._measured import entries, nodes
+from dovetail.instances.datasets.dataset import DataSet
+from dovetail.instances.datasets.records import Measurement, SoloProfile
 from dovetail.instances.errors import InputError
 from dovetail.instances.files import read_data
-from dovetail.instances.importers._measured import entries, nodes
-from dovetail.instances.importers._tables import Row, read_tsv
 from dovetail.instances.instance import Instance
 
 TRACE = ("job type", "command", "steps flag", "data flag", "total steps", "arrival s", "GPUs")

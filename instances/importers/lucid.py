@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 from itertools import permutations
 
-from dovetail.instances.datasets.records import DataSet, Measurement, SoloProfile
-from dovetail.instances.importers._measured import entries, nodes
-from dovetail.instances.importers._tables import Row, read_csv, table_of
+from dovetail.instances._tables import Row, read_csv, table_of
+from dovetail.instances.datasets._measured import entries, nodes
+from dovetail.instances.datasets.dataset import DataSet
+from dovetail.instances.datasets.records import Measurement, SoloProfile
 from dovetail.instances.instance import Instance
 
 GPU_MODEL = "RTX 3090"

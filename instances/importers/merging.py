@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from dovetail.instances._record import listed
+from dovetail.instances.datasets._measured import entries
 from dovetail.instances.datasets.files import read_pairs
 from dovetail.instances.datasets.records import Measurement
 from dovetail.instances.errors import InputError, source_name
 from dovetail.instances.files import FilePath
-from dovetail.instances.importers._measured import entries
 from dovetail.instances.importers.pairs import ImportedPairs
 from dovetail.instances.instance import EntryKey, Instance, SlowdownEntry
 

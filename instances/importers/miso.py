@@ -7,8 +7,9 @@ Source: the repository ``boringlee24/socc22-miso``, gathered in two tables: ``so
 
 from __future__ import annotations
 
-from dovetail.instances.datasets.records import DataSet, SoloProfile
-from dovetail.instances.importers._tables import Row, read_csv, table_of
+from dovetail.instances._tables import Row, read_csv, table_of
+from dovetail.instances.datasets.dataset import DataSet
+from dovetail.instances.datasets.records import SoloProfile
 
 GPU_MODEL = "A100-40GB"
 

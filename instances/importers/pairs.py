@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dovetail.instances._record import listed, shown
+from dovetail.instances.datasets._measured import UNKNOWN_MEMORY_MIB, cluster, entries, nodes
 from dovetail.instances.datasets.files import read_pairs
 from dovetail.instances.datasets.records import Measurement
 from dovetail.instances.errors import InputError
-from dovetail.instances.importers._measured import UNKNOWN_MEMORY_MIB, cluster, entries, nodes
 from dovetail.instances.instance import Instance
 
 

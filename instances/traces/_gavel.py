@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from dovetail.instances._record import listed, shown
+from dovetail.instances._tables import Row, read_tsv, table_of
 from dovetail.instances.errors import InputError, source_name
 from dovetail.instances.files import FilePath
-from dovetail.instances.importers._tables import Row, read_tsv, table_of
 from dovetail.instances.importers.gavel import TRACE, gpu_models, solo_throughputs
 from dovetail.instances.traces.trace import Trace, TraceJob
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from dovetail.instances._tables import Row, read_csv
 from dovetail.instances.files import FilePath
-from dovetail.instances.importers._tables import Row, read_csv
 from dovetail.instances.traces._left_out import left_out
 from dovetail.instances.traces.trace import Trace, TraceJob
 

@@ -12,8 +12,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from dovetail.instances._tables import Row, read_csv
 from dovetail.instances.errors import InputError
-from dovetail.instances.importers._tables import Row, read_csv
 from dovetail.instances.traces._left_out import left_out
 from dovetail.instances.traces._moments import moment
 from dovetail.instances.traces.trace import Trace, TraceJob

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dovetail.instances._record import listed, shown
+from dovetail.instances._tables import Row, as_number, read_table
 from dovetail.instances.datasets._parquet import parquet_bytes, parquet_table
 from dovetail.instances.datasets._rows import (
     Cell,
@@ -21,7 +22,6 @@ from dovetail.instances.datasets._rows import (
 )
 from dovetail.instances.datasets.files import csv_bytes
 from dovetail.instances.errors import InputError, source_name
-from dovetail.instances.importers._tables import Row, as_number, read_table
 from dovetail.instances.traces._left_out import left_out
 from dovetail.instances.traces.trace import Trace, TraceJob
 

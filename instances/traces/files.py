@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Final, Literal, get_args
 
 from dovetail.instances._record import listed, shown
+from dovetail.instances._tables import lines_of
 from dovetail.instances.errors import InputError
 from dovetail.instances.files import FilePath, write_bytes
-from dovetail.instances.importers._tables import lines_of
 from dovetail.instances.importers.gavel import TRACE
 from dovetail.instances.traces import _muri, _philly, _swf, _table
 from dovetail.instances.traces._gavel import GAVEL_GPU_MODEL, read_gavel

@@ -1,8 +1,8 @@
 """Exact pairing: the engine under ``match_pairs`` (see ``matching`` for the scheme)."""
 
-from dovetail.solver.pairing.certificate import Certificate, certificate_errors
-from dovetail.solver.pairing.matching import Matching, compile_kernels, match_pairs
-from dovetail.solver.pairing.prices import Prices
+from dovetail.solver.pairing.certificate import certificate_errors
+from dovetail.solver.pairing.matching import compile_kernels, match_pairs
+from dovetail.solver.pairing.result import Certificate, Matching, Prices
 from dovetail.solver.pairing.splits import BestSplits, SplitValues, best_splits
 
 __all__ = [

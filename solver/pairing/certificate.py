@@ -25,17 +25,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.solver.pairing.arguments import PairValues, Problem, checked, require_in_range
-
-if TYPE_CHECKING:
-    from dovetail.solver.pairing.matching import Matching
+from dovetail.solver.pairing.result import Certificate, Dual, Matching
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -58,50 +55,6 @@ _MOST_DUAL = 2.0**900
 
 _MOST_UNITS = 2**24
 """Sums over the limit on GPUs that are kept in a table."""
-
-
-@dataclass(frozen=True)
-class Dual:
-    """A dual of one class.
-
-    Attributes
-    ----------
-    jobs : (m,) int
-        The jobs of the class.
-    price : float
-        Per group.
-    potential : (m,) float
-        p of each of the jobs.
-    blossoms : tuple of ((k,) int, float)
-        Odd sets of jobs and their duals.
-    """
-
-    jobs: Ints
-    price: float
-    potential: Floats
-    blossoms: tuple[tuple[Ints, float], ...]
-
-    @property
-    def constant(self) -> float:
-        """The bound on no groups."""
-        inside = [z * ((len(members) - 1) // 2) for members, z in self.blossoms]
-        return math.fsum([*self.potential.tolist(), *inside])
-
-
-@dataclass(frozen=True)
-class Certificate:
-    """The duals that prove a bound.
-
-    Attributes
-    ----------
-    main : tuple of Dual
-        One per class, feasible for all pairs.
-    refined : tuple of Dual
-        Further ones, feasible for the pairs that could be in a better solution.
-    """
-
-    main: tuple[Dual, ...]
-    refined: tuple[Dual, ...] = ()
 
 
 def certificate_errors(

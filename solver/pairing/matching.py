@@ -35,7 +35,6 @@ from dovetail.instances.errors import ArgumentError
 from dovetail.solver.pairing import blossom
 from dovetail.solver.pairing.arguments import Problem, checked
 from dovetail.solver.pairing.capacity import Bracket, Joint, merged, node_values, solve_prices
-from dovetail.solver.pairing.certificate import Certificate, Dual
 from dovetail.solver.pairing.compilation import (
     Run,
     compiled,
@@ -50,7 +49,8 @@ from dovetail.solver.pairing.deadline import Deadline, OutOfTimeError
 from dovetail.solver.pairing.fixed_point import Rounded, rounded
 from dovetail.solver.pairing.gangs import ConcaveValue, Incumbent, close_gap
 from dovetail.solver.pairing.greedy import greedy_partners
-from dovetail.solver.pairing.prices import Prices, Start, known, sampled
+from dovetail.solver.pairing.prices import Start, known, sampled
+from dovetail.solver.pairing.result import Certificate, Dual, Matching, Prices
 from dovetail.solver.pairing.size_class import ClassStart, SizeClass, Tangent, exact_sum
 from dovetail.solver.pairing.splits import SplitValues, best_splits
 
@@ -66,38 +66,6 @@ _COMPILED_JOBS = 400
 
 _FINISH = 2
 """Time kept for the bound at a deadline, in times of what reading the values took."""
-
-
-@dataclass(frozen=True)
-class Matching:
-    """What ``match_pairs`` found and proved.
-
-    Attributes
-    ----------
-    mate : (n,) int
-        Each job's partner; its own index where it runs alone; -1 where it is not placed.
-    value : float
-        The sum of the values of the pairs and of the jobs alone; -inf without a solution.
-    bound : float
-        A proven bound on the value of every solution; -inf where there is proven to be none.
-    gap : float
-        ``|bound - value| / max(|bound|, |value|)``, 0 where both are 0; inf without a solution
-        where that is not proven.
-    status : str
-        ``optimal`` (gap at most 1e-6), ``feasible``, ``infeasible`` (proven) or ``unknown``.
-    certificate : Certificate
-        The duals that prove the bound; ``certificate_errors`` checks them.
-    prices : Prices
-        To start the next round from (``previous``).
-    """
-
-    mate: Ints
-    value: float
-    bound: float
-    gap: float
-    status: str
-    certificate: Certificate
-    prices: Prices
 
 
 def match_pairs(

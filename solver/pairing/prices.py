@@ -8,18 +8,17 @@ decide only how fast the proof is found, never what is proven.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.instances.errors import ArgumentError
 from dovetail.solver.pairing import dense
 from dovetail.solver.pairing.capacity import solve_prices
 from dovetail.solver.pairing.compilation import Run, over_rows
 from dovetail.solver.pairing.deadline import Deadline
+from dovetail.solver.pairing.result import Prices
 from dovetail.solver.pairing.size_class import ClassData, ClassStart, SizeClass
 
 Floats = NDArray[np.float64]
@@ -35,75 +34,6 @@ _LARGEST_PART = 4
 
 _SAMPLE_ROUNDS = 2
 """Rounds of pricing for a sample, whose prices need not be exact."""
-
-
-@dataclass(frozen=True)
-class Prices:
-    """What GPUs and jobs are worth at the optimum, to start the next round from.
-
-    Attributes
-    ----------
-    gpu : float
-        Per GPU: what one more would add.
-    job : (n,) float
-        Per job: what it adds above the price of the GPUs it takes; NaN for jobs not known yet.
-    partner : (n,) int, optional
-        In the fractional optimum at these prices: the job that a job goes to (which need not
-        go back to it), itself where it has no partner; -1 where that is not known.
-    pairs : (2, e) int, optional
-        The pairs of jobs that are likely at these prices, the smaller index first.
-
-    Raises
-    ------
-    ArgumentError
-        Where ``gpu`` is NaN, or ``partner`` or ``pairs`` are not indices of these jobs.
-    """
-
-    gpu: float
-    job: Floats
-    partner: Ints | None = None
-    pairs: Ints | None = None
-
-    def __post_init__(self) -> None:
-        n = len(self.job)
-        partner, pairs = self.partner, self.pairs
-        if partner is not None and (
-            partner.shape != (n,) or (partner < -1).any() or (partner >= n).any()
-        ):
-            raise ArgumentError(f"partner must hold {n} indices of jobs or -1")
-        if math.isnan(self.gpu):
-            raise ArgumentError("gpu must be a number")
-        if pairs is not None and (
-            pairs.ndim != 2
-            or len(pairs) != 2
-            or (pairs < 0).any()
-            or (pairs >= n).any()
-            or (pairs[0] >= pairs[1]).any()
-        ):
-            raise ArgumentError("pairs must hold two indices of jobs each, the smaller first")
-
-    def reindexed(self, index: Ints) -> Prices:
-        """Return the prices of another set of jobs.
-
-        Parameters
-        ----------
-        index : (m,) int
-            For each job of the new set its index in this one, -1 where it is new.
-        """
-        index = np.asarray(index, dtype=np.int64)
-        n = len(self.job)
-        if len(index) and not (index.min() >= -1 and index.max() < n):
-            raise ArgumentError(f"index must be from -1 to {n - 1}, got {index.tolist()}")
-        place = np.full(n + 1, -1, dtype=np.int64)
-        place[index] = np.arange(len(index))
-        place[-1] = -1
-        partner, pairs = self.partner, self.pairs
-        if partner is not None:
-            partner = place[np.append(partner, -1)[index]]
-        if pairs is not None:
-            pairs = np.sort(place[pairs], axis=0)
-            pairs = pairs[:, pairs[0] >= 0]
-        return Prices(self.gpu, np.append(self.job, np.nan)[index], partner, pairs)
 
 
 @dataclass(frozen=True)

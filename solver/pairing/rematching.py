@@ -19,7 +19,8 @@ from dovetail.solver.pairing.arguments import checked
 from dovetail.solver.pairing.capacity import least_bound, merged, solve_prices
 from dovetail.solver.pairing.deadline import Deadline, OutOfTimeError
 from dovetail.solver.pairing.matching import matching_of, of_only_class, quickest_run, searched
-from dovetail.solver.pairing.prices import Prices, Start
+from dovetail.solver.pairing.prices import Start
+from dovetail.solver.pairing.result import Prices
 from dovetail.solver.pairing.size_class import NOT_ALONE, ClassData, Tangent
 
 Floats = NDArray[np.float64]

@@ -21,7 +21,7 @@ from dovetail.instances.generate import generate
 from dovetail.instances.objectives import OBJECTIVES
 from dovetail.solver.rounds import solve, unknown_pairs
 from tests.data import example_data
-from tests.executor.live.waiting import LIMIT_S
+from tests.executor.waiting import LIMIT_S
 from tests.instances.test_broken_inputs import INSTANCE, PLAN, changed, plan_data
 
 

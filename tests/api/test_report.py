@@ -19,7 +19,7 @@ from dovetail.report import report_html
 from dovetail.solver.rounds import solve
 from tests.api import samples
 from tests.data import small
-from tests.executor.live.waiting import LIMIT_S
+from tests.executor.waiting import LIMIT_S
 
 VOID = {"meta", "link", "input"}
 SECTIONS = {"where", "slowdowns", "waiting", "comparison", "settings"}

@@ -17,7 +17,7 @@ from dovetail.executor.simulation.results import RunResult
 from dovetail.instances.traces import library_trace
 from dovetail.simulation_groups import Groups, gain
 from dovetail.solver.policies import POLICIES, Decision, Start, registry
-from tests.executor.live.waiting import LIMIT_S, wait_until
+from tests.executor.waiting import LIMIT_S, wait_until
 
 DAY = "library:lab-day"
 ONE = ("--jobs", 1)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.executor.live.nvml import Nvml, NvmlError
+from dovetail.executor.gpus.nvml import Nvml, NvmlError
 from dovetail.executor.measuring.campaign import read_campaign
 from dovetail.executor.measuring.experiments import experiments
 from dovetail.executor.measuring.ledger import read_ledger, settled

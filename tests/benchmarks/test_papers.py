@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.executor.live.waiting import LIMIT_S
+from tests.executor.waiting import LIMIT_S
 
 PAPERS = Path(__file__).parents[2] / "benchmarks" / "papers"
 DATA = Path(__file__).parents[3] / "shared" / "data"

@@ -34,7 +34,7 @@ import pytest
 
 import dovetail
 from dovetail.cli import main
-from tests.executor.live.waiting import LIMIT_S, wait_until
+from tests.executor.waiting import LIMIT_S, wait_until
 
 ROOT = Path(__file__).parents[2]
 PAGES = [

@@ -16,9 +16,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dovetail.executor.live.events import Placed, Profiled
-from dovetail.executor.live.journal import read_events
-from tests.executor.live.local_runs import cleared
+from dovetail.executor.jobs.events import Placed, Profiled
+from dovetail.executor.jobs.journal import read_events
+from tests.executor.local_runs import cleared
 
 PATH = Path(__file__).parents[2] / "benchmarks" / "live_tutorial.py"
 QUICK = "sample_s=0.1,warm_up_s=0.2,settle_s=0.2,profile_s=0.5,profile_most_s=4,window_s=1"

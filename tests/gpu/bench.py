@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.executor.live.mps import processes
-from dovetail.executor.live.mps.client import client_environment
-from dovetail.executor.live.mps.control import PROGRAM, Control, HealthState
-from dovetail.executor.live.mps.directories import make_base, make_private, place_of
-from dovetail.executor.live.mps.errors import MpsError, NoServerError
-from dovetail.executor.live.mps.manager import MpsManager
-from dovetail.executor.live.mps.recovery import Patience
+from dovetail.executor.mps import processes
+from dovetail.executor.mps.client import client_environment
+from dovetail.executor.mps.control import PROGRAM, Control, HealthState
+from dovetail.executor.mps.directories import make_base, make_private, place_of
+from dovetail.executor.mps.errors import MpsError, NoServerError
+from dovetail.executor.mps.manager import MpsManager
+from dovetail.executor.mps.recovery import Patience
 
 CLIENT = Path(__file__).with_name("client.py")
 

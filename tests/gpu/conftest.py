@@ -20,8 +20,8 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.executor.live.mps.control import PROGRAM, Control
-from dovetail.executor.live.nvml import Nvml
+from dovetail.executor.gpus.nvml import Nvml
+from dovetail.executor.mps.control import PROGRAM, Control
 from dovetail.instances.errors import DovetailError
 from dovetail.instances.files import write_data
 

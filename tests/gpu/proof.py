@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from dovetail import __version__
-from dovetail.executor.live.mps.foreign import every_mps, may_see
+from dovetail.executor.mps.foreign import every_mps, may_see
 from dovetail.instances.errors import InputError, UnsupportedError
 from dovetail.instances.files import read_data
 

@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from dovetail.executor.live.mps import processes
-from dovetail.executor.live.mps.control import SERVER
-from dovetail.executor.live.pools.gpu import OUTSIDE_S
+from dovetail.executor.mps import processes
+from dovetail.executor.mps.control import SERVER
+from dovetail.executor.pools.gpu import OUTSIDE_S
 
 from .bench import said
 

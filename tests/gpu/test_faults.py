@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from dovetail.executor.live.mps import processes
-from dovetail.executor.live.mps.recovery import PATIENCE
+from dovetail.executor.mps import processes
+from dovetail.executor.mps.recovery import PATIENCE
 
 from . import bench as benches
 from .bench import CLIENT, error_told, outcome, said, settled

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.executor.live.mps.client import MEMORY
-from dovetail.executor.live.pools.gpu import RESERVE_MIB
+from dovetail.executor.mps.client import MEMORY
+from dovetail.executor.pools.gpu import RESERVE_MIB
 
 from .bench import error_told
 

@@ -8,7 +8,7 @@ import time
 import pynvml
 import pytest
 
-from dovetail.executor.live.nvml import GPM_METRICS
+from dovetail.executor.gpus.nvml import GPM_METRICS
 
 from . import bench as benches
 

@@ -4,8 +4,8 @@ import shutil
 
 import pytest
 
-from dovetail.executor.live.mps.control import SERVER
-from tests.executor.live.mps.record import STEPS
+from dovetail.executor.mps.control import SERVER
+from tests.executor.mps.record import STEPS
 
 from .bench import said
 

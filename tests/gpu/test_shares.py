@@ -5,8 +5,8 @@ from itertools import pairwise
 
 import pytest
 
-from dovetail.executor.live.mps.client import PERCENTAGE
-from dovetail.executor.live.splits import reported_sms
+from dovetail.executor.gpus.splits import reported_sms
+from dovetail.executor.mps.client import PERCENTAGE
 
 from .bench import alone, together
 

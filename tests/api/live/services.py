@@ -12,15 +12,15 @@ import threading
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from dovetail.executor.live.journal import Journal
-from dovetail.executor.live.pools.simulated import SimulatedNode
+from dovetail.executor.jobs.journal import Journal
 from dovetail.executor.live.service import Service
+from dovetail.executor.pools.simulated import SimulatedNode
 from dovetail.instances.datasets import Repository
 from dovetail.instances.instance import Instance
 from dovetail.live.client import Client
 from dovetail.live.peers import Tokens
 from dovetail.live.server import Listening, serving
-from tests.executor.live.waiting import LIMIT_S
+from tests.executor.waiting import LIMIT_S
 
 ME = pwd.getpwuid(os.getuid()).pw_name
 OTHER = "nobody" if ME != "nobody" else "daemon"

@@ -19,16 +19,16 @@ from pathlib import Path
 import httpx
 import pytest
 
+from dovetail.executor.jobs.specs import JobSpec, Owner
+from dovetail.executor.jobs.states import OVER, JobState
 from dovetail.executor.live.errors import RefusedError, UnknownJobError
-from dovetail.executor.live.jobs import JobSpec, Owner
-from dovetail.executor.live.states import OVER, JobState
 from dovetail.instances.errors import DovetailError, InputError
 from dovetail.live import application
 from dovetail.live.client import Client
 from dovetail.live.faults import ServiceFailedError
 from dovetail.live.places import NoServiceError
 from tests.api.live.services import ME, OTHER, TOKENS, job, service_here
-from tests.executor.live.waiting import LIMIT_S, wait_until
+from tests.executor.waiting import LIMIT_S, wait_until
 
 
 def state(live, name):

@@ -24,7 +24,7 @@ import pytest
 from dovetail.cli import main
 from dovetail.live.client import Client
 from tests.api.live.services import ME, TRUTH, served
-from tests.executor.live.waiting import LIMIT_S, wait_until
+from tests.executor.waiting import LIMIT_S, wait_until
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ from contextlib import ExitStack
 
 import pytest
 
-from dovetail.executor.live.states import JobState
+from dovetail.executor.jobs.states import JobState
 from dovetail.live import connections
 from dovetail.live.client import Client
 from dovetail.live.connections import Peer, Room
 from tests.api.live.services import ME, TOKENS, job, served, service_here
-from tests.executor.live.waiting import LIMIT_S
+from tests.executor.waiting import LIMIT_S
 
 DESCRIPTORS = 256
 

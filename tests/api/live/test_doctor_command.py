@@ -10,11 +10,11 @@ import pytest
 pynvml = pytest.importorskip("pynvml", reason="needs the extra live")
 
 from dovetail.cli import main  # noqa: E402
-from dovetail.executor.live.nvml import Nvml, NvmlError  # noqa: E402
-from dovetail.executor.live.splits import read_splits  # noqa: E402
-from tests.executor.live.injected_nvml import injected  # noqa: E402
-from tests.executor.live.libcuda import standin_libcuda  # noqa: E402
-from tests.executor.live.mps import standin  # noqa: E402
+from dovetail.executor.gpus.nvml import Nvml, NvmlError  # noqa: E402
+from dovetail.executor.gpus.splits import read_splits  # noqa: E402
+from tests.executor.gpus.injected_nvml import injected  # noqa: E402
+from tests.executor.gpus.libcuda import standin_libcuda  # noqa: E402
+from tests.executor.mps import standin  # noqa: E402
 
 NEEDS_MPS = pytest.mark.skipif(
     shutil.which("nvidia-cuda-mps-control") is None, reason="needs nvidia-cuda-mps-control"

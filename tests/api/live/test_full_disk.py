@@ -8,14 +8,14 @@ import subprocess
 
 import pytest
 
+from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live.errors import BusyError
-from dovetail.executor.live.nodes.fence import raise_epoch
-from dovetail.executor.live.nodes.lease import Granted
-from dovetail.executor.live.states import JobState
+from dovetail.executor.nodes.fence import raise_epoch
+from dovetail.executor.nodes.lease import Granted
 from dovetail.live.client import Client
 from tests.api.live.services import served
-from tests.executor.live.local_runs import cleared
-from tests.executor.live.waiting import LIMIT_S, wait_until
+from tests.executor.local_runs import cleared
+from tests.executor.waiting import LIMIT_S, wait_until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 

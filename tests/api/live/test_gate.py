@@ -7,12 +7,12 @@ import pytest
 
 pytest.importorskip("pynvml", reason="needs the extra live")
 
-from dovetail.executor.live.mps.manager import MpsManager
-from dovetail.executor.live.splits import SplitKey, read_splits
+from dovetail.executor.gpus.splits import SplitKey, read_splits
+from dovetail.executor.mps.manager import MpsManager
 from dovetail.live.gate import measure
-from tests.executor.live.gpu_machine import HASTY, gpu_machine
-from tests.executor.live.injected_nvml import injected
-from tests.executor.live.libcuda import standin_libcuda
+from tests.executor.gpus.gpu_machine import HASTY, gpu_machine
+from tests.executor.gpus.injected_nvml import injected
+from tests.executor.gpus.libcuda import standin_libcuda
 
 ANSWER = '{"cublas": "130100", "sms": 66, "mps": true, "products": [["nn", "float16", 1, 2, 3, 0]]}'
 

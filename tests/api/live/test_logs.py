@@ -7,11 +7,11 @@ import os
 
 import pytest
 
+from dovetail.executor.jobs.states import OVER, JobState
 from dovetail.executor.live.errors import RefusedError
-from dovetail.executor.live.states import OVER, JobState
 from dovetail.live import logs
 from dovetail.live.logs import Log, followed, last_lines, written
-from tests.executor.live.waiting import LIMIT_S
+from tests.executor.waiting import LIMIT_S
 
 UID = os.getuid()
 

@@ -11,11 +11,11 @@ from textwrap import dedent
 import pytest
 
 from dovetail.cli import main
-from dovetail.executor.live.pools.processes import runs
-from dovetail.executor.live.pools.shim.kernel import every_process
 from dovetail.executor.measuring.ledger import read_ledger
+from dovetail.executor.pools.processes import runs
+from dovetail.executor.pools.shim.kernel import every_process
 from dovetail.instances.datasets import Repository, read_dataset
-from tests.executor.live.waiting import LIMIT_S, wait_until
+from tests.executor.waiting import LIMIT_S, wait_until
 
 SPIN = """
 KIND, FAMILY, BATCH = "training", "spin", {"full": 1, "tiny": 1}

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from dovetail.executor.live.journal import Journal
+from dovetail.executor.jobs.journal import Journal
 from dovetail.instances.errors import InputError
 from dovetail.live import places
 from dovetail.live.peers import Tokens, owner_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dovetail.executor.live.states import JobState
+from dovetail.executor.jobs.states import JobState
 from dovetail.live.prometheus import exposition
 from tests.api.live.test_tables import device, job, service
 

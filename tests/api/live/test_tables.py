@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from dovetail.executor.live.states import JobState
+from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live.views import DeviceView, JobView, ServiceView, StepView
 from dovetail.live.durations import lasting, parsed_duration
 from dovetail.live.tables import by_node, dashboard, job_view, queue_view, service_view

@@ -1,6 +1,6 @@
 """What may happen next to a brain: mostly what makes sense, sometimes what cannot be."""
 
-from dovetail.executor.live import events
+from dovetail.executor.jobs import events
 from dovetail.instances.datasets import Measurement, SoloProfile
 from tests.executor.live.telling import ANN, BOB, GPUS, run_of, spec
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dovetail.executor.live import events
-from dovetail.executor.live.brain import Brain
+from dovetail.executor.jobs import events
+from dovetail.executor.jobs.brain import Brain
+from dovetail.executor.jobs.specs import JobSpec, Owner, Run, Seat
 from dovetail.executor.live.invariants import violations
-from dovetail.executor.live.jobs import JobSpec, Owner, Run, Seat
 from dovetail.instances.datasets import Measurement, SoloProfile
 
 ANN = Owner(name="ann", uid=1000, gid=1000)

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
+from dovetail.executor.jobs.events import Separated
 from dovetail.executor.live.beliefs import Beliefs, Source, repeats_of
-from dovetail.executor.live.events import Separated
 from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
 from dovetail.instances.instance import Metrics
 

@@ -6,12 +6,12 @@ import os
 
 import pytest
 
-from dovetail.executor.live import checkpoint
+from dovetail.executor.jobs import checkpoint
+from dovetail.executor.jobs.journal import read_brain
+from dovetail.executor.jobs.specs import Owner
+from dovetail.executor.jobs.states import OVER, QUEUED
 from dovetail.executor.live.errors import RefusedError
 from dovetail.executor.live.fair_share import standings
-from dovetail.executor.live.jobs import Owner
-from dovetail.executor.live.journal import read_brain
-from dovetail.executor.live.states import OVER, QUEUED
 from dovetail.instances.errors import InputError
 
 from .telling import ANN, BOB, Story

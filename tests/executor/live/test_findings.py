@@ -6,10 +6,10 @@ import math
 
 import pytest
 
+from dovetail.executor.jobs.specs import JobSpec, Run, Seat
 from dovetail.executor.live.findings import Slowed, measurement, moment, power_w, solo_profile
-from dovetail.executor.live.jobs import JobSpec, Run, Seat
-from dovetail.executor.live.pools.pool import Usage
 from dovetail.executor.live.rates import Rate
+from dovetail.executor.pools.pool import Usage
 from tests.executor.live.telling import ANN
 
 STEADY = Rate(4.0, 0.012, 0.0, 240.0, 60.0)

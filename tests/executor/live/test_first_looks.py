@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live.first_looks import FirstLooks
-from dovetail.executor.live.pools.simulated import SimulatedNode
-from dovetail.executor.live.states import JobState
+from dovetail.executor.pools.simulated import SimulatedNode
 
 from .telling import Story
 from .test_service import ME, TRUTH, is_in, service_in, spec

@@ -14,7 +14,7 @@ from dovetail.executor.live import fitting, learning
 from dovetail.executor.live.learning import LEAST_PAIRS, Learner
 from dovetail.instances.datasets import Measurement, Repository, SoloProfile
 from dovetail.instances.instance import Metrics
-from tests.executor.live.waiting import wait_until
+from tests.executor.waiting import wait_until
 
 MODEL = "A100"
 UNCAPPED = (None, None)

@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from dovetail.executor.live.live_jobs import LiveJob, Step
+from dovetail.executor.jobs.live_jobs import LiveJob, Step
+from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live.past import Past
-from dovetail.executor.live.states import JobState
 
 from .telling import spec
 

@@ -16,12 +16,12 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from dovetail.executor.live import brain as rules
-from dovetail.executor.live import events
-from dovetail.executor.live.brain import Brain, TransitionError
+from dovetail.executor.jobs import brain as rules
+from dovetail.executor.jobs import events
+from dovetail.executor.jobs.brain import Brain, TransitionError
+from dovetail.executor.jobs.journal import JOURNAL, Journal, read_brain, read_events
+from dovetail.executor.jobs.states import HOLDING, OVER, TRANSITIONS
 from dovetail.executor.live.invariants import violations
-from dovetail.executor.live.journal import JOURNAL, Journal, read_brain, read_events
-from dovetail.executor.live.states import HOLDING, OVER, TRANSITIONS
 from tests.executor.live.fate import random_event
 from tests.executor.live.telling import GPUS
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dovetail.executor.live.pools.pool import Progress
 from dovetail.executor.live.readings import LastSeen, Reading
+from dovetail.executor.pools.pool import Progress
 
 ALONE = Reading(iterations=10.0, total=100.0, rate=4.0, solo_rate=4.0, slowdown=1.0)
 SHARED = Reading(iterations=40.0, total=100.0, rate=2.0, solo_rate=4.0, slowdown=2.0, predicted=1.5)

@@ -12,10 +12,10 @@ from contextlib import closing
 
 import pytest
 
-from dovetail.executor.live import events
+from dovetail.executor.jobs import events
 from dovetail.executor.live.recorder import Recorder
 from dovetail.instances.datasets import Measurement, Repository, SoloProfile
-from tests.executor.live.waiting import LIMIT_S, wait_until
+from tests.executor.waiting import LIMIT_S, wait_until
 
 SOLO = SoloProfile(
     workload="ann/vision",

@@ -7,9 +7,9 @@ import random
 
 import pytest
 
+from dovetail.executor.jobs.journal import read_events
+from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live import service
-from dovetail.executor.live.journal import read_events
-from dovetail.executor.live.states import JobState
 from dovetail.executor.live.watch import WatchOptions
 from dovetail.executor.simulation import simulate
 from dovetail.instances.datasets import Measurement, SoloProfile

@@ -8,16 +8,16 @@ from functools import partial
 import pytest
 
 from dovetail import solve
-from dovetail.executor.live.journal import Journal
-from dovetail.executor.live.nodes.pool import NodesPool
-from dovetail.executor.live.pools.cpu import CpuPool
-from dovetail.executor.live.pools.simulated import SimulatedNode
+from dovetail.executor.jobs.journal import Journal
 from dovetail.executor.live.service import Service
+from dovetail.executor.nodes.pool import NodesPool
+from dovetail.executor.pools.cpu import CpuPool
+from dovetail.executor.pools.simulated import SimulatedNode
 from dovetail.instances.datasets import Measurement, Repository, SoloProfile
 from dovetail.instances.instance import Instance, Node
-from tests.executor.live.nodes.agents import finder, start_agents
-from tests.executor.live.test_cpu_pool import TWO_CORES
 from tests.executor.live.test_service import ME, serving, spec
+from tests.executor.nodes.agents import finder, start_agents
+from tests.executor.pools.test_cpu_pool import TWO_CORES
 
 BESIDE = {("A", "A"): (1.9, 1.9), ("A", "B"): (1.2, 1.3), ("B", "B"): (1.6, 1.6)}
 """Synthetic slowdowns: whoever packs well puts an A beside a B."""

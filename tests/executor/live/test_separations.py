@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from dovetail.executor.live import brain as rules
-from dovetail.executor.live import events
+from dovetail.executor.jobs import brain as rules
+from dovetail.executor.jobs import events
+from dovetail.executor.jobs.brain import TransitionError
+from dovetail.executor.jobs.journal import Journal
 from dovetail.executor.live.beliefs import Source
-from dovetail.executor.live.brain import TransitionError
-from dovetail.executor.live.journal import Journal
 from dovetail.instances.datasets import Measurement
 from dovetail.solver.policies import policy_named
 

@@ -9,18 +9,18 @@ from itertools import pairwise
 
 import pytest
 
+from dovetail.executor.jobs.journal import Journal, JournalError, read_events
+from dovetail.executor.jobs.specs import JobSpec, Owner
+from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live.errors import BusyError, RefusedError, UnknownJobError
-from dovetail.executor.live.jobs import JobSpec, Owner
-from dovetail.executor.live.journal import Journal, JournalError, read_events
-from dovetail.executor.live.pools.simulated import SimulatedNode
 from dovetail.executor.live.service import Service
-from dovetail.executor.live.states import JobState
 from dovetail.executor.live.watch import WatchOptions
+from dovetail.executor.pools.simulated import SimulatedNode
 from dovetail.instances.datasets import Repository
 from dovetail.instances.errors import InputError
 from dovetail.instances.instance import Instance
 from dovetail.solver.policies import Decision, Start
-from tests.executor.live.waiting import LIMIT_S, wait_until
+from tests.executor.waiting import LIMIT_S, wait_until
 
 ME = Owner(name="me", uid=os.geteuid(), gid=os.getegid())
 OTHER = Owner(name="other", uid=os.geteuid() + 1000, gid=1000)

@@ -9,16 +9,16 @@ from contextlib import contextmanager
 
 import pytest
 
-from dovetail.executor.live.journal import Journal
-from dovetail.executor.live.pools.cpu import CpuPool
-from dovetail.executor.live.pools.pool import SAMPLE_S
+from dovetail.executor.jobs.journal import Journal
+from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live.service import Service
-from dovetail.executor.live.states import JobState
 from dovetail.executor.live.watch import WatchOptions
+from dovetail.executor.pools.cpu import CpuPool
+from dovetail.executor.pools.pool import SAMPLE_S
 from dovetail.instances.datasets import Repository
-from tests.executor.live.local_runs import cleared, python
 from tests.executor.live.test_service import ME, is_in, serving, spec
-from tests.executor.live.waiting import wait_until
+from tests.executor.local_runs import cleared, python
+from tests.executor.waiting import wait_until
 
 ENV = {"PATH": os.environ.get("PATH", "/usr/bin:/bin")}
 

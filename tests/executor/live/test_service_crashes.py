@@ -14,15 +14,15 @@ from contextlib import suppress
 
 import pytest
 
+from dovetail.executor.jobs.journal import Journal, read_brain
+from dovetail.executor.jobs.states import QUEUED, JobState
 from dovetail.executor.live.errors import BusyError
 from dovetail.executor.live.invariants import violations
-from dovetail.executor.live.journal import Journal, read_brain
-from dovetail.executor.live.pools.simulated import SimulatedNode
 from dovetail.executor.live.service import Service
-from dovetail.executor.live.states import QUEUED, JobState
+from dovetail.executor.pools.simulated import SimulatedNode
 from dovetail.instances.datasets import Repository
 from tests.executor.live.test_service import ME, TRUTH, service_in, spec
-from tests.executor.live.waiting import LIMIT_S, wait_until
+from tests.executor.waiting import LIMIT_S, wait_until
 
 _STEPS = ("append", "launch", "stop", "release")
 

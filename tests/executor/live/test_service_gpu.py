@@ -10,10 +10,10 @@ import pytest
 
 pynvml = pytest.importorskip("pynvml", reason="needs the extra live")
 
-from dovetail.executor.live.brain import JobState  # noqa: E402
-from dovetail.executor.live.jobs import Owner  # noqa: E402
-from dovetail.executor.live.pools import gpu, gpu_health  # noqa: E402
+from dovetail.executor.jobs.brain import JobState  # noqa: E402
+from dovetail.executor.jobs.specs import Owner  # noqa: E402
 from dovetail.executor.live.watch import WatchOptions  # noqa: E402
+from dovetail.executor.pools import gpu, gpu_health  # noqa: E402
 from dovetail.instances.datasets import Measurement, Repository  # noqa: E402
 
 from .gpu_machine import gpu_machine, half_is_right, stand_in_cublas  # noqa: E402
@@ -291,7 +291,7 @@ def test_a_gpu_that_falls_silent_is_sick_until_it_answers(machine):
 
 def test_a_refusal_of_mps_fails_no_job(machine, monkeypatch):
     """MPS of others is on the GPU: jobs wait until it has gone."""
-    from dovetail.executor.live.mps.control import Control
+    from dovetail.executor.mps.control import Control
 
     foreign = machine.place / "foreign"
     foreign.mkdir(mode=0o700)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from dovetail.executor.live.pools.simulated import SimulatedNode
-from dovetail.executor.live.states import JobState
+from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live.watch import WatchOptions
+from dovetail.executor.pools.simulated import SimulatedNode
 from dovetail.instances.checker import check
 from dovetail.instances.datasets import Repository
 from dovetail.instances.instance import Instance
 from tests.executor.live.test_service import ME, is_in, kinds, service_in, spec
-from tests.executor.live.waiting import wait_until
+from tests.executor.waiting import wait_until
 
 QUICK = WatchOptions(
     warm_up_s=0.1,

@@ -7,9 +7,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from dovetail.executor.live.pools.pool import Progress
-from dovetail.executor.live.progress.hook.dovetail_progress import bucket_of
 from dovetail.executor.live.tails import LEAST, Tails, tail_of
+from dovetail.executor.pools.pool import Progress
+from dovetail.executor.pools.progress_hook.dovetail_progress import bucket_of
 
 BUCKET = 2 ** (1 / 32)
 DRAWS = {

@@ -7,12 +7,12 @@ from collections import Counter
 
 import pytest
 
-from dovetail.executor.live import events
-from dovetail.executor.live.pools.pool import Progress, Usage
-from dovetail.executor.live.progress.hook.dovetail_progress import bucket_of
+from dovetail.executor.jobs import events
+from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live.readings import Reading
-from dovetail.executor.live.states import JobState
 from dovetail.executor.live.watch import Watch, WatchOptions, watched
+from dovetail.executor.pools.pool import Progress, Usage
+from dovetail.executor.pools.progress_hook.dovetail_progress import bucket_of
 from dovetail.instances.datasets import SoloProfile
 from tests.executor.live.telling import BOB, Story
 

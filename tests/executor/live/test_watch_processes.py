@@ -10,13 +10,13 @@ from dataclasses import replace
 
 import pytest
 
-from dovetail.executor.live import events
-from dovetail.executor.live.clock import boot_s
-from dovetail.executor.live.progress import hook_environment, read_progress
+from dovetail.executor.jobs import events
 from dovetail.executor.live.watch import Watch, WatchOptions, watched
+from dovetail.executor.pools.progress import hook_environment, read_progress
+from dovetail.executor.system.clock import boot_s
 from tests.executor.live.telling import Story
 from tests.executor.live.test_watch import Known, profile
-from tests.executor.live.waiting import wait_until
+from tests.executor.waiting import wait_until
 
 LOOP = """
 import os, sys, time

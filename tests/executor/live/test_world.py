@@ -9,10 +9,10 @@ import random
 import pytest
 
 from dovetail import check, solve
-from dovetail.executor.live import events
+from dovetail.executor.jobs import events
+from dovetail.executor.jobs.brain import TransitionError
+from dovetail.executor.jobs.states import HOLDING, JobState
 from dovetail.executor.live.beliefs import Beliefs
-from dovetail.executor.live.brain import TransitionError
-from dovetail.executor.live.states import HOLDING, JobState
 from dovetail.executor.live.world import CannotStartError, World, in_groups, workload_name
 from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
 from dovetail.instances.instance import Cluster, Metrics

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 import time
 
-from dovetail.executor.live.journal import Journal
+from dovetail.executor.jobs.journal import Journal
 from dovetail.executor.live.mailbox import Mailbox
-from dovetail.executor.live.pools.simulated import SimulatedNode
 from dovetail.executor.live.service import Service
+from dovetail.executor.pools.simulated import SimulatedNode
 from dovetail.instances.datasets import Repository
 
 

@@ -9,7 +9,7 @@ import subprocess
 import threading
 
 from dovetail.executor.measuring.workloads import WORKER
-from tests.executor.live.waiting import LIMIT_S
+from tests.executor.waiting import LIMIT_S
 from tests.pytorch import TORCH_PYTHON
 
 

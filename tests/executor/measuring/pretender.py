@@ -1,6 +1,6 @@
 """A worker that pretends to compute on a GPU: it attaches to MPS as CUDA would, and counts.
 
-There is no GPU and no CUDA: its client side is that of ``tests/executor/live/mps/client.py``, and
+There is no GPU and no CUDA: its client side is that of ``tests/executor/mps/client.py``, and
 the SMs it claims to see follow from its cap as they were published for an H200.
 """
 

@@ -4,16 +4,16 @@ from contextlib import contextmanager
 
 import pytest
 
-from dovetail.executor.live.pools.submissions import Submissions
 from dovetail.executor.measuring.split_measuring import Probe
+from dovetail.executor.pools.submissions import Submissions
 
 
 @contextmanager
 def probed(python):
     """Return a probe of a GPU with this Python."""
     pytest.importorskip("pynvml", reason="needs the extra live")
-    from tests.executor.live.gpu_machine import gpu_machine
-    from tests.executor.live.injected_nvml import injected
+    from tests.executor.gpus.gpu_machine import gpu_machine
+    from tests.executor.gpus.injected_nvml import injected
 
     with injected() as library, gpu_machine(library) as machine:
         pool = machine.pool()

@@ -10,7 +10,7 @@ from dovetail.executor.measuring.crew import Crew, Limits
 from dovetail.executor.measuring.ledger import Ledger
 from dovetail.executor.measuring.runner import Runner
 from dovetail.executor.measuring.workloads import WORKER
-from tests.executor.live.waiting import LIMIT_S
+from tests.executor.waiting import LIMIT_S
 
 from .made import campaign, machine
 

@@ -15,20 +15,20 @@ import pytest
 
 pynvml = pytest.importorskip("pynvml", reason="needs the extra live")
 
-from dovetail.executor.live.mps import processes  # noqa: E402
-from dovetail.executor.live.mps.control import PIPE_DIRECTORY  # noqa: E402
-from dovetail.executor.live.mps.manager import MpsManager  # noqa: E402
-from dovetail.executor.live.nvml import Nvml  # noqa: E402
-from dovetail.executor.live.pools import gpu_health  # noqa: E402
-from dovetail.executor.live.splits import Splits  # noqa: E402
+from dovetail.executor.gpus.nvml import Nvml  # noqa: E402
+from dovetail.executor.gpus.splits import Splits  # noqa: E402
 from dovetail.executor.measuring import device as device_module  # noqa: E402
 from dovetail.executor.measuring.device import DeviceLostError  # noqa: E402
 from dovetail.executor.measuring.gpu_device import GpuDevice  # noqa: E402
 from dovetail.executor.measuring.records import Seat  # noqa: E402
+from dovetail.executor.mps import processes  # noqa: E402
+from dovetail.executor.mps.control import PIPE_DIRECTORY  # noqa: E402
+from dovetail.executor.mps.manager import MpsManager  # noqa: E402
+from dovetail.executor.pools import gpu_health  # noqa: E402
 from dovetail.instances.errors import DovetailError, UnsupportedError  # noqa: E402
-from tests.executor.live.gpu_machine import HASTY, gpu_machine, half_is_right  # noqa: E402
-from tests.executor.live.injected_nvml import injected  # noqa: E402
-from tests.executor.live.libcuda import standin_libcuda  # noqa: E402
+from tests.executor.gpus.gpu_machine import HASTY, gpu_machine, half_is_right  # noqa: E402
+from tests.executor.gpus.injected_nvml import injected  # noqa: E402
+from tests.executor.gpus.libcuda import standin_libcuda  # noqa: E402
 
 from .programs import a_campaign, sitting  # noqa: E402
 

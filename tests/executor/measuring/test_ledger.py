@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from dovetail.executor.live.splits import SmCount, keep_splits, read_splits
+from dovetail.executor.gpus.splits import SmCount, keep_splits, read_splits
 from dovetail.executor.measuring.campaign import read_campaign
 from dovetail.executor.measuring.ledger import (
     Ledger,

@@ -10,18 +10,18 @@ import time
 
 import pytest
 
-from dovetail.executor.live.pools.cpu import SOURCE
-from dovetail.executor.live.pools.processes import runs, stat_of
 from dovetail.executor.measuring import device as device_module
 from dovetail.executor.measuring import runner
 from dovetail.executor.measuring.cpu_device import CpuDevice
 from dovetail.executor.measuring.crew import Crew
 from dovetail.executor.measuring.outcome import write_tables
 from dovetail.executor.measuring.records import Seat
+from dovetail.executor.pools.cpu import SOURCE
+from dovetail.executor.pools.processes import runs, stat_of
 from dovetail.instances.datasets import read_dataset
 from dovetail.predictors.estimators.registry import spec
 from dovetail.predictors.rows import training_rows
-from tests.executor.live.waiting import LIMIT_S
+from tests.executor.waiting import LIMIT_S
 
 from .programs import (
     BRIEF,

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from dovetail.executor.measuring.split_measuring import PROGRAM, GateError, count_sms
-from tests.executor.live.libcuda import standin_libcuda
+from tests.executor.gpus.libcuda import standin_libcuda
 from tests.executor.measuring.probes import probed
 
 

@@ -9,10 +9,10 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 
-from dovetail.executor.live.pools.processes import tokens
 from dovetail.executor.measuring import split_measuring
 from dovetail.executor.measuring.split_measuring import GateError, measure_shares
 from dovetail.executor.measuring.workloads import products
+from dovetail.executor.pools.processes import tokens
 
 from .probes import probed
 

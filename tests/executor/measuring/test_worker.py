@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from dovetail.executor.measuring.workloads.session import told, why
-from tests.executor.live.waiting import LIMIT_S
 from tests.executor.measuring.driving import Worker, worker_command
+from tests.executor.waiting import LIMIT_S
 from tests.pytorch import needs_torch
 
 PAGE = Path(__file__).parents[3] / "docs" / "workloads.md"

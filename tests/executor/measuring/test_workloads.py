@@ -10,7 +10,7 @@ import pytest
 
 from dovetail.executor.measuring.workloads import BUILT_IN, MODULES, WORKER
 from dovetail.executor.measuring.workloads.loading import WorkloadError, load
-from tests.executor.live.waiting import LIMIT_S
+from tests.executor.waiting import LIMIT_S
 from tests.pytorch import TORCH_PYTHON, needs_torch
 
 PROGRAM = Path(__file__).with_name("built_in.py")

@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse as sp
 
 from dovetail.solver.pairing import Certificate, certificate_errors, match_pairs
-from dovetail.solver.pairing.certificate import Dual
+from dovetail.solver.pairing.result import Dual
 
 from .instances import pair_values
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dovetail.solver.pairing import Certificate, Matching, certificate_errors, match_pairs
-from dovetail.solver.pairing.certificate import Dual
+from dovetail.solver.pairing.result import Dual
 
 from .instances import Case, enumerated, random_case
 

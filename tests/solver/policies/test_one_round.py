@@ -11,8 +11,8 @@ from dovetail.solver import policies
 from dovetail.solver.policies import policy_named
 from dovetail.solver.registry import Auto
 from tests.executor.live.test_service import ME, service_in, spec
-from tests.executor.live.waiting import wait_until
 from tests.executor.simulation.worlds import run, trace, world
+from tests.executor.waiting import wait_until
 
 
 @pytest.fixture

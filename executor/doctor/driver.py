@@ -1,0 +1,196 @@
+"""NVIDIA's driver: the devices on the bus, the kernel module, its nodes, and NVML above it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import stat
+from importlib import metadata
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from dovetail.executor.doctor.finding import Level, Seen, broken, note
+from dovetail.executor.doctor.machine import container
+from dovetail.executor.gpus.nvml import NvmlError
+from dovetail.instances.errors import DovetailError, UnsupportedError
+
+_NODES: Final = re.compile(r"nvidia(\d+|ctl|-uvm)")
+_NVRM: Final = re.compile(r"NVRM version:.*?(\d{3}\.\d+(?:\.\d+)?)")
+_XID: Final = re.compile(r"NVRM: (Xid \(PCI:[0-9a-fA-F:.]+\): \d+)")
+
+_WITHOUT_GPU: Final = "without a GPU: dovetail serve --pool cpu"
+_LIBRARY_NOT_FOUND: Final = 12
+_REMEDIES: Final = {
+    4: "this user may not open /dev/nvidia*: see the nodes above",
+    9: f"{_WITHOUT_GPU}; else modprobe nvidia (if it fails, dmesg says why)",
+    13: "that library is none of NVIDIA's driver: see LD_LIBRARY_PATH, ldconfig",
+    18: "the driver was updated beneath its module: reboot, or unload and load nvidia*",
+}
+"""By ``nvmlReturn_t`` of nvml.h: no permission, not loaded, function not found, mismatch."""
+
+
+class Places(NamedTuple):
+    """Where the kernel tells of the driver."""
+
+    pci: Path = Path("/sys/bus/pci/devices")
+    module: Path = Path("/proc/driver/nvidia/version")
+    nodes: Path = Path("/dev")
+    log: Path = Path("/dev/kmsg")
+
+
+class Driver(NamedTuple):
+    """What NVML says of the driver: its version, and the newest CUDA that it serves."""
+
+    version: str
+    cuda: tuple[int, int] | None
+
+
+def _here(in_container: str, otherwise: str) -> str:
+    return otherwise if container() is None else in_container
+
+
+def bus(pci: Path, told: Driver | DovetailError) -> Seen | None:
+    """Count the devices; where none is seen, and the driver answers, nothing is told."""
+    found = 0
+    try:
+        for device in pci.iterdir():
+            vendor, kind = (device / "vendor").read_text(), (device / "class").read_text()
+            found += vendor.strip() == "0x10de" and kind.startswith("0x03")
+    except OSError:
+        if not found:
+            return None
+    if found:
+        return Seen(f"{found} NVIDIA GPU{'s' * (found > 1)} on the PCI bus")
+    passed = "a virtual machine needs it passed through (PCI passthrough)"
+    remedy = _here("the host has none, or hides it from this container", passed)
+    return None if isinstance(told, Driver) else broken("no NVIDIA GPU on the PCI bus", remedy)
+
+
+def module_version(path: Path) -> str | None:
+    """Return the version of the kernel module; None where it is not loaded."""
+    try:
+        found = _NVRM.search(path.read_text(errors="replace"))
+    except OSError:
+        return None
+    return found[1] if found else "of unknown version"
+
+
+def module(version: str | None, driver: Driver | DovetailError) -> Seen:
+    """Tell of the kernel module."""
+    if version is not None:
+        return Seen(f"nvidia {version}")
+    if isinstance(driver, Driver):
+        return Seen("not told by /proc/driver/nvidia, but the driver answers", Level.NOTE)
+    remedy = _here(
+        "load it on the host, and start the container with its GPUs (--gpus all)",
+        "install NVIDIA's driver, or load it: modprobe nvidia",
+    )
+    return broken("the kernel module nvidia is not loaded", remedy)
+
+
+def nodes(folder: Path, module: str | None) -> Seen:
+    """Say whether the device files are there and may be opened."""
+    found = [path for path in sorted(folder.glob("nvidia*")) if _NODES.fullmatch(path.name)]
+    if not found and module is None:
+        remedy = "they come with the kernel module"
+        return Seen(f"there is no {folder}/nvidia*", Level.LACKING, remedy)
+    if not found:
+        remedy = _here(
+            "start the container with the host's GPUs (docker: --gpus all)",
+            "nvidia-modprobe -c 0 -u makes them; nvidia-smi does, too",
+        )
+        return broken(f"there is no {folder}/nvidia*", remedy)
+    closed = [
+        f"{path.name} (mode {stat.S_IMODE(path.stat().st_mode):o})"
+        for path in found
+        if not os.access(path, os.R_OK | os.W_OK)
+    ]
+    if closed:
+        remedy = "join the group that owns them, or ask an administrator"
+        return broken(f"may not be opened: {', '.join(closed)}", remedy)
+    if not (folder / "nvidia-uvm").exists():
+        remedy = "CUDA needs it: modprobe nvidia-uvm, or nvidia-modprobe -u -c 0"
+        return broken(f"{folder}/nvidia-uvm is missing", remedy)
+    return Seen(f"{', '.join(path.name for path in found)} may be opened")
+
+
+def bindings(told: Driver | DovetailError) -> Seen:
+    """Compare the bindings with the driver: older ones lack what is new, newer ones load."""
+    try:
+        version = metadata.version("nvidia-ml-py")
+    except metadata.PackageNotFoundError:
+        return broken("nvidia-ml-py is not installed", "pip install './dovetail[live]'")
+    # Bindings 13.580.65 were made for the driver's series 580.
+    series = re.match(r"\d+\.(\d+)", version)
+    major = re.match(r"\d+", told.version) if isinstance(told, Driver) else None
+    if major and int(series[1] if series else 0) < int(major[0]):
+        remedy = f"pip install 'nvidia-ml-py>=13.{major[0]}'"
+        return note(f"nvidia-ml-py {version} is older than the driver", remedy)
+    return Seen(f"nvidia-ml-py {version}")
+
+
+def nvml(told: Driver | DovetailError) -> Seen:
+    """Tell what NVML says, or why it says nothing."""
+    if isinstance(told, Driver):
+        cuda = "" if told.cuda is None else f", CUDA up to {told.cuda[0]}.{told.cuda[1]}"
+        return Seen(f"NVIDIA {told.version}{cuda}")
+    if isinstance(told, UnsupportedError):
+        return broken("cannot be asked without nvidia-ml-py", str(told))
+    code = told.code if isinstance(told, NvmlError) else None
+    if code != _LIBRARY_NOT_FOUND:
+        unknown = "see what nvidia-smi says; install NVIDIA's driver anew if it fails, too"
+        return broken(str(told), _REMEDIES.get(code or 0, unknown))
+    remedy = _here(
+        "else start the container with its GPUs (--gpus all)",
+        "else install NVIDIA's driver, all of it",
+    )
+    return broken(_library_trouble(), f"{_WITHOUT_GPU}; {remedy}")
+
+
+def _library_trouble() -> str:
+    """Return why the library of NVML cannot be loaded: missing, or there and no good."""
+    try:
+        ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError as error:
+        if "No such file" in str(error):
+            return "libnvidia-ml.so.1 is not installed"
+        return f"libnvidia-ml.so.1 cannot be loaded: {error}"
+    return "libnvidia-ml.so.1 was not found at first, and is now: try again"
+
+
+def past_errors(log: Path, module: str | None) -> Seen | None:
+    """Tell of critical errors (Xid) that the kernel's log still has."""
+    if module is None:
+        return None
+    try:
+        found = _XID.findall(_kernel_log(log))
+    except OSError:
+        told = "the kernel's log may not be read: whether there were Xid errors is not known"
+        return note(told, "run dovetail doctor as root")
+    if found:
+        told = f"{len(found)} Xid since the log begins, the last: {found[-1]}"
+        remedy = "13, 31, 43, 45, 68, 109 are programs' own; others: NVIDIA's list of Xid errors"
+        return note(told, remedy)
+    return Seen("no Xid error in the kernel's log")
+
+
+def _kernel_log(path: Path) -> str:
+    """Return what the kernel's log has now; each read is a record of it."""
+    handle, records = os.open(path, os.O_RDONLY | os.O_NONBLOCK), list[bytes]()
+    try:
+        while record := _record(handle):
+            records.append(record)
+    finally:
+        os.close(handle)
+    return b"".join(records).decode(errors="replace")
+
+
+def _record(handle: int) -> bytes:
+    while True:
+        try:
+            return os.read(handle, 8192)
+        except BrokenPipeError:  # overwritten while it was read; the next is there
+            continue
+        except BlockingIOError:
+            return b""

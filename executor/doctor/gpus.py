@@ -1,0 +1,117 @@
+"""Each GPU: what it is, whether it can be used, how it is profiled, and who is on it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Sequence
+from functools import cache
+from typing import Final
+
+from dovetail.executor.doctor.finding import Seen, broken, lacking, note
+from dovetail.executor.gpus.dcgm import PROGRAM as DCGM
+from dovetail.executor.gpus.dcgm import uuids
+from dovetail.executor.gpus.nvml import Gpu, MemoryHealth, Nvml
+from dovetail.executor.mps.foreign import MpsProcess, every_mps
+from dovetail.executor.pools.processes import tokens
+from dovetail.instances._record import listed
+
+_ANSWER_S: Final = 10.0
+
+
+def short(gpu: Gpu) -> str:
+    """Return what people call a GPU: so much of its UUID tells it from others."""
+    return gpu.uuid[:12]
+
+
+def lost(told: str) -> Seen:
+    """Tell of a GPU that does not answer."""
+    return broken(told, "reset the GPU or reboot; nothing is started on it")
+
+
+def unusable(gpu: Gpu) -> Seen | None:
+    """Return why a GPU cannot be used, None where it can."""
+    if gpu.mig:
+        remedy = "Dovetail shares whole GPUs: leave it to others"
+        return broken(f"{gpu.name} is cut up by MIG", remedy)
+    if gpu.compute_mode == "prohibited":
+        remedy = f"nvidia-smi -i {short(gpu)} -c DEFAULT, by an administrator"
+        return broken(f"{gpu.name} is in compute mode PROHIBITED", remedy)
+    return None
+
+
+def model(gpu: Gpu) -> Seen:
+    """Tell what it is."""
+    sms = f"{gpu.sms} SMs" if gpu.sms else "SMs unknown"
+    capability = ".".join(map(str, gpu.capability))
+    return Seen(
+        f"{gpu.name}, {gpu.memory_mib / 1024:.0f} GiB, {sms}, compute capability {capability}"
+    )
+
+
+def mps_of_others(foreign: Sequence[MpsProcess]) -> Seen | None:
+    """Tell of MPS that is not this service's."""
+    if not foreign:
+        return None
+    told = f"MPS of others may be on it: pid {listed(str(one.pid) for one in foreign)}"
+    return lacking(told, "jobs take turns until its owner ends it: see MPS below")
+
+
+def compute_mode(gpu: Gpu) -> Seen:
+    """Tell who may open it."""
+    if gpu.compute_mode == "exclusive_process":
+        return note("EXCLUSIVE_PROCESS", "fine under MPS; jobs outside it will find the GPU busy")
+    return Seen("DEFAULT")
+
+
+def memory(health: MemoryHealth) -> Seen:
+    """Tell of errors in its memory."""
+    ecc = {None: "ECC not told", True: "ECC on", False: "ECC off"}[health.ecc]
+    if health.failed:
+        return lacking(f"{ecc}; a bad row could not be remapped", "have the GPU replaced")
+    if health.pending:
+        told = f"{ecc}; bad memory waits to be taken out of use"
+        return note(told, "drain the GPU and have it reset, or reboot")
+    return Seen(f"{ecc}, no repair pending" if health.pending is False else ecc)
+
+
+def profiling(nvml: Nvml, gpu: Gpu) -> Seen:
+    """Say by what jobs on it are profiled."""
+    if nvml.has_gpm(gpu.uuid):
+        return Seen("by NVML GPM")
+    lost_too = "only utilisation and memory are told: no SM activity, no DRAM bandwidth"
+    if shutil.which(DCGM) is None:
+        told = f"no GPM (before Hopper), and no {DCGM}: {lost_too}"
+        return lacking(told, "install datacenter-gpu-manager and start its nvidia-dcgm service")
+    if gpu.uuid not in _seen_by_dcgm():
+        told = f"no GPM (before Hopper), and {DCGM} does not tell of this GPU: {lost_too}"
+        return lacking(told, "start the host engine: systemctl start nvidia-dcgm, or nv-hostengine")
+    remedy = "while Nsight or another profiler runs, it tells nothing"
+    return note("by DCGM, as there is no GPM (before Hopper)", remedy)
+
+
+@cache
+def _seen_by_dcgm() -> frozenset[str]:
+    """Return the GPUs that DCGM's host engine tells of; none where it does not answer."""
+    try:
+        done = subprocess.run(
+            [DCGM, "discovery", "-l"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_ANSWER_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return frozenset()
+    return frozenset(uuids(done.stdout.splitlines()).values())
+
+
+def strangers(nvml: Nvml, gpu: Gpu) -> Seen | None:
+    """Tell of processes on a GPU that are neither jobs of a service nor of MPS itself."""
+    jobs = {process.pid for process, _ in tokens()}
+    pids = nvml.processes(gpu.uuid).keys() - jobs - {process.pid for process in every_mps()}
+    if not pids:
+        return None
+    told = f"processes of others run there: pid {listed(map(str, sorted(pids)))}"
+    return note(told, "what they cost jobs is not known; Dovetail should have the GPU to itself")

@@ -1,0 +1,165 @@
+"""MPS: its two programs, the directory of its sockets, and the daemons that run already."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from dovetail.executor.doctor.finding import Seen, lacking, note
+from dovetail.executor.mps.control import LOG_DIRECTORY, PIPE_DIRECTORY, PROGRAM, SERVER
+from dovetail.executor.mps.directories import place_of
+from dovetail.executor.mps.errors import MpsRefusedError
+from dovetail.executor.mps.foreign import MpsProcess
+from dovetail.executor.mps.processes import look
+from dovetail.instances._record import listed
+
+DEFAULT_DIRECTORY: Final = Path("/tmp/nvidia-mps")
+"""Where CUDA looks for a daemon unless it is told otherwise."""
+
+_ANSWER_S: Final = 5.0
+_VERSION: Final = re.compile(r"\b(\d{3}\.\d{2,3}(?:\.\d{2,3})?)\b")
+_VERSION_TEXT: Final = re.compile(rb"\0(\d{3}\.\d{2,3}(?:\.\d{2,3})?)\0")
+_PID_FILE: Final = "nvidia-cuda-mps-control.pid"
+_SOME_GPU: Final = "GPU-00000000-0000-0000-0000-000000000000"
+_LONGEST_UID: Final = 65_534
+
+
+def control(driver: str) -> Seen:
+    """Tell the control program, and whether it is of the driver's version, where that is known."""
+    path = shutil.which(PROGRAM)
+    if path is None:
+        remedy = "comes with NVIDIA's driver (Debian: nvidia-cuda-mps); else jobs take turns"
+        return lacking(f"{PROGRAM} is not installed", remedy)
+    version = _version(path)
+    if version is None:
+        return Seen(f"{path}, which does not tell its version")
+    told = f"{path}, version {version}"
+    if driver and version != driver:
+        remedy = "programs and driver of one version fit: install those of the driver"
+        return note(f"{told}; the driver is {driver}", remedy)
+    return Seen(told)
+
+
+def _version(path: str) -> str | None:
+    """Return the version of the control program: as it says (``-v``), else as its file has it.
+
+    Where it knows no ``-v`` it looks for a daemon (535 does); the directory that it is given has
+    none.
+    """
+    nowhere = "/nonexistent/dovetail"
+    try:
+        done = subprocess.run(
+            [path, "-v"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_ANSWER_S,
+            check=False,
+            env={"PATH": os.defpath, PIPE_DIRECTORY: nowhere, LOG_DIRECTORY: nowhere},
+        )
+        said = _VERSION.search(done.stdout + done.stderr)
+        embedded = set(_VERSION_TEXT.findall(Path(path).read_bytes())) if said is None else set()
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    if said is not None:
+        return said[1]
+    return bytes(embedded.pop()).decode() if len(embedded) == 1 else None
+
+
+def server() -> Seen:
+    """Tell the server program."""
+    places = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
+    path = shutil.which(SERVER, path=places)
+    if path is None:
+        remedy = "it comes with the control daemon, which starts it: install both"
+        return lacking(f"{SERVER} is not installed", remedy)
+    return Seen(path)
+
+
+def directory(base: Path) -> Seen:
+    """Say whether pipe directories can be made, and are short enough for sockets."""
+    try:
+        place_of(base, _SOME_GPU, max(_LONGEST_UID, os.geteuid()))
+    except MpsRefusedError as error:
+        told = f"a daemon would not start: {error}"
+        return lacking(told, "name a shorter directory with --directory")
+    existing = next(path for path in (base, *base.parents) if os.path.lexists(path))
+    if existing == base and base.lstat().st_uid != os.geteuid():
+        remedy = f"must be uid {os.geteuid()}'s: move it away, or name another --directory"
+        return lacking(f"{base} belongs to uid {base.lstat().st_uid}", remedy)
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        told = f"{base} cannot be made: {existing} cannot be written"
+        return lacking(told, "name another directory with --directory")
+    return Seen(f"{base} can have the daemons' sockets")
+
+
+def _is_ours(process: MpsProcess, base: Path) -> bool:
+    return process.directory is not None and Path(process.directory).parent == base
+
+
+def ours(base: Path, running: Sequence[MpsProcess], *, serving: bool) -> Iterator[Seen]:
+    """Tell of daemons and servers below the service's directory; ``serving``: the service runs."""
+    mine = [one for one in running if _is_ours(one, base)]
+    for one in mine:
+        told = f"{one.program} {one.pid} of uid {one.uid}"
+        if serving:
+            yield Seen(f"{told}, of the service that runs")
+        else:
+            remedy = f"a service takes it up; without one: {_ending(one, mine)}"
+            yield note(f"{told}, and no service runs", remedy)
+
+
+def pid_files(base: Path) -> Seen | None:
+    """Tell of files that name a process which is no daemon."""
+    lying = []
+    for path in sorted(base.glob(f"*/{_PID_FILE}")):
+        try:
+            told = path.read_text().strip()
+        except OSError:
+            continue
+        process = look(int(told)) if told.isdecimal() else None
+        if process is None or not process.runs(PROGRAM):
+            lying.append(str(path))
+    if not lying:
+        return None
+    told = f"{listed(lying)}: no daemon has that pid"
+    return note(told, "a daemon was killed; the next takes its directory over")
+
+
+def others(base: Path, running: Sequence[MpsProcess]) -> Iterator[Seen]:
+    """Tell of MPS that is not this service's, and how its owner ends it."""
+    theirs = [one for one in running if not _is_ours(one, base)]
+    for one in theirs:
+        default = str(DEFAULT_DIRECTORY)
+        if not os.access(f"/proc/{one.pid}/environ", os.R_OK):
+            default = "that may not be seen"
+        pipes = one.directory or default
+        told = f"{one.program} {one.pid} of uid {one.uid}, pipe directory {pipes}"
+        yield lacking(told, f"if nobody needs it, for its owner: {_ending(one, theirs)}")
+    if not theirs:
+        yield Seen("no MPS of others runs")
+
+
+def _ending(one: MpsProcess, running: Sequence[MpsProcess]) -> str:
+    """Return the command that ends a daemon with its servers, or a server that has lost it."""
+    daemons = [other for other in running if other.program == PROGRAM]
+    if one.program == SERVER:
+        orphaned = all(other.directory != one.directory for other in daemons)
+        return f"kill {one.pid}" if orphaned else "it ends with its daemon"
+    named = f"{PIPE_DIRECTORY}={one.directory} " if one.directory else ""
+    return f"echo quit | {named}{PROGRAM}"
+
+
+def stale(running: Sequence[MpsProcess], default: Path = DEFAULT_DIRECTORY) -> Seen | None:
+    """Tell of what a daemon has left in CUDA's own pipe directory."""
+    used = any(Path(one.directory or default) == default for one in running)
+    if used or not (default / "control").exists():
+        return None
+    told = f"{default} has the sockets of a daemon that is gone"
+    return note(told, f"harmless: jobs are kept from it; rm -r {default} if it is nobody's")

@@ -1,0 +1,159 @@
+"""Whether a service could start here: its directory, who holds it, its socket and its port."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import socket
+import stat
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from dovetail.executor.doctor.finding import Seen, broken, lacking, note
+from dovetail.executor.mps.processes import look
+from dovetail.executor.system.directories import LOCK
+
+_LEAST_DISK: Final = 2**30
+_LONGEST_SOCKET: Final = 107
+_NETWORK_FILE_SYSTEMS: Final = frozenset(
+    {"nfs", "nfs4", "cifs", "lustre", "gpfs", "beegfs", "ceph"}
+)
+_LISTENS: Final = "0A"
+"""State of a socket that listens in ``/proc/net/tcp`` (``TCP_LISTEN`` in the kernel)."""
+
+
+def running(directory: Path, pid: int | None) -> Seen:
+    """Tell of the service that has this state directory."""
+    if pid is None:
+        return Seen(f"none runs in {directory}")
+    remedy = "what it runs is told by dovetail queue; end it with SIGTERM before another"
+    return note(f"one runs in {directory}: {_process(pid)}", remedy)
+
+
+def state(directory: Path) -> Seen:
+    """Say whether a service could keep its state here."""
+    existing = next(path for path in (directory, *directory.parents) if os.path.lexists(path))
+    other = "name another with --directory, or $DOVETAIL_HOME"
+    if not existing.is_dir():
+        return broken(f"{directory} cannot be made: {existing} is no directory", other)
+    read_only = os.statvfs(existing).f_flag & os.ST_RDONLY
+    if not os.access(existing, os.W_OK | os.X_OK) or read_only:
+        return broken(f"{directory} cannot be written", other)
+    kind = _file_system(existing)
+    if kind in _NETWORK_FILE_SYSTEMS:
+        remedy = "the journal's locks are not safe there: name a local one with --directory"
+        return broken(f"{directory} is on {kind}", remedy)
+    free = shutil.disk_usage(existing).free
+    if free < _LEAST_DISK:
+        told = f"{directory} has {free / 2**20:.0f} MiB free"
+        return lacking(told, "make room: logs and the journal are kept there")
+    return Seen(f"{directory}, {free / 2**30:.0f} GiB free")
+
+
+def _file_system(path: Path) -> str:
+    """Return the kind of the file system that holds a path, empty where it is not told."""
+    mounts = dict[str, str]()
+    with suppress(OSError), open("/proc/self/mounts") as lines:
+        mounts = {fields[1]: fields[2] for fields in map(str.split, lines) if len(fields) > 2}
+    resolved = Path(os.path.realpath(path))
+    return next((mounts[str(at)] for at in (resolved, *resolved.parents) if str(at) in mounts), "")
+
+
+def holder(directory: Path) -> int | None:
+    """Return the service of a directory: who holds its journal's lock, 0 where it is not told.
+
+    None: there is none.
+    """
+    with suppress(OSError), open(directory / LOCK, "rb") as lock:
+        try:
+            # Shared, and only for this moment: two doctors do not keep each other out.
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            told = lock.read(20).strip()
+            return int(told) if told.isdigit() else 0
+    return None
+
+
+def unix_socket(path: Path, service: int | None) -> Seen:
+    """Say whether a service could listen here; ``service`` is the one that runs."""
+    other = "name another with dovetail serve --socket"
+    length = len(os.fsencode(path))
+    if length > _LONGEST_SOCKET:
+        told = f"{path} has {length} bytes; a socket's name may have {_LONGEST_SOCKET}"
+        return broken(told, other)
+    if not os.path.lexists(path):
+        above = next(one for one in path.parents if os.path.exists(one))
+        if not os.access(above, os.W_OK | os.X_OK):
+            return broken(f"{path}: {above} cannot be written", other)
+        return Seen(f"{path} is free")
+    if not stat.S_ISSOCK(path.lstat().st_mode):
+        return broken(f"{path} is there and is no socket", other)
+    peer = _peer(path)
+    if peer is None:
+        return Seen(f"{path} is left from a service that is gone; it is replaced")
+    if service is not None and peer in (0, service):
+        return Seen(f"{path} is that of the service that runs")
+    return broken(f"{path} is in use: {_process(peer)} listens there", other)
+
+
+def _peer(path: Path) -> int | None:
+    """Return the process that listens on a socket, 0 where it is not told; None: nobody does."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(str(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return None
+        except OSError:
+            return 0
+        told = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    return int.from_bytes(told[:4], "little")
+
+
+def port(address: tuple[str, int] | None) -> Seen | None:
+    """Say whether a service could listen on TCP, where it is to."""
+    if address is None:
+        return None
+    host, number = address
+    where, other = f"{host}:{number}", "name another with --listen"
+    try:
+        socket.create_server(
+            address, family=socket.AF_INET6 if ":" in host else socket.AF_INET
+        ).close()
+    except (OSError, OverflowError) as error:
+        if getattr(error, "errno", None) == errno.EADDRINUSE:
+            told = f"{where} is in use: {_process(_port_holder(number))} listens there"
+            return broken(told, other)
+        return broken(f"{where} cannot be had: {getattr(error, 'strerror', None) or error}", other)
+    return Seen(f"{where} is free")
+
+
+def _port_holder(port: int) -> int:
+    """Return the process that listens on a TCP port, 0 where that may not be seen."""
+    wanted = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with suppress(OSError), open(table) as lines:
+            for fields in map(str.split, list(lines)[1:]):
+                if fields[3] == _LISTENS and int(fields[1].rpartition(":")[2], 16) == port:
+                    wanted.add(f"socket:[{fields[9]}]")
+    for pid in filter(str.isdecimal, os.listdir("/proc")):
+        # It has ended, or is another user's.
+        with suppress(OSError):
+            for name in os.listdir(f"/proc/{pid}/fd"):
+                # One that was closed meanwhile says nothing of the others.
+                with suppress(FileNotFoundError):
+                    if os.readlink(f"/proc/{pid}/fd/{name}") in wanted:
+                        return int(pid)
+    return 0
+
+
+def _process(pid: int) -> str:
+    """Return what people call a process."""
+    process = look(pid) if pid else None
+    if process is None:
+        return "a process that is not told"
+    name = Path(process.arguments[0]).name if process.arguments else "?"
+    return f"{name}, pid {pid}, uid {process.uid}"

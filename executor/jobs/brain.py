@@ -1,0 +1,699 @@
+"""The state machine of live mode: events in, commands out, and no I/O at all.
+
+Every change of a job's state goes through ``TRANSITIONS``; anything else raises
+``TransitionError`` with the job's whole history. Replaying a journal's events gives the same
+state, and the commands that are still to be carried out: ``Brain.outstanding``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from heapq import heappop, heappush
+from operator import attrgetter
+from types import MappingProxyType
+from typing import Final
+
+from dovetail.executor.jobs import events
+from dovetail.executor.jobs.commands import Command, Launch, Pause, Release, Stop
+from dovetail.executor.jobs.events import AnyEvent
+from dovetail.executor.jobs.live_jobs import Device, LiveJob, RankState, RankView, Step
+from dovetail.executor.jobs.specs import FIXED, JobSpec, WorkloadKey
+from dovetail.executor.jobs.states import HOLDING, OVER, QUEUED, TRANSITIONS, JobState
+from dovetail.instances.errors import DovetailError
+
+MOST_LOSSES: Final = 3
+"""Runs of a job that may end unseen (a reboot), or not start then, before it is given up."""
+
+KEPT_OVER: Final = 20_000
+"""Jobs that are over and still known; those that ended before are in the journal only."""
+
+KEPT_APART: Final = 1000
+"""Separated pairs that are remembered, the last ones, of jobs and of workloads."""
+
+
+class TransitionError(DovetailError):
+    """An event does not fit the state that it meets."""
+
+
+@dataclass
+class Brain:
+    """All jobs and devices; changed by ``apply`` only.
+
+    Attributes
+    ----------
+    jobs : dict of str to LiveJob
+        By id, in the order of submission: all that are not over, and the last `KEPT_OVER` of
+        those that are.
+    submitted : int
+        How many jobs were ever submitted.
+    devices : dict of str to Device
+        Of the pool and of those before it, by id.
+    profiled : set
+        Workloads whose solo profile is known.
+    unrecorded : dict of int to Profiled or Measured
+        What is not yet known to be in the repository, by sequence number.
+    apart : list of (str, str)
+        Jobs that may not be put together any more, until one of them is over.
+    broken : list of Separated
+        Workloads that broke a gSLA, until they are measured to keep it at the same caps.
+    libraries : dict of int to dict of str to str
+        The library that each workload was seen to load last, by its user.
+    reserved : dict of str to Reserved
+        The devices that are kept for each job that waits, where any are.
+    now_s : float
+        When the last event happened.
+    sequence : int
+        The number of the last event.
+    queued, barred, holding : dict of str to LiveJob
+        Those of ``jobs`` that wait for devices, that are held or wait for other jobs' ends, and
+        that hold devices, in no order.
+    over : list
+        Those that are over, as a heap: when each ended, its ``sequence``, its id.
+    requests : dict of str to list of str
+        The jobs of each request that had a key, as long as they are all known.
+    used : dict of int to float
+        Device seconds of each user's runs that are over. Who begins to wait begins with what those
+        have who wait already: nobody saves up turns, nor pays for a time when nobody else waited.
+    waiting : Counter of int
+        How many of ``queued`` are each user's.
+    active : Counter of str
+        How many of ``queued`` and ``holding`` are of each array that has a limit.
+    ended : deque of LiveJob
+        Those that are over lately, for whoever tells of them and takes them out.
+    """
+
+    jobs: dict[str, LiveJob] = field(default_factory=dict)
+    submitted: int = 0
+    devices: dict[str, Device] = field(default_factory=dict)
+    profiled: set[WorkloadKey] = field(default_factory=set)
+    unrecorded: dict[int, events.Profiled | events.Measured] = field(default_factory=dict)
+    apart: list[tuple[str, str]] = field(default_factory=list)
+    broken: list[events.Separated] = field(default_factory=list)
+    libraries: dict[int, dict[str, str]] = field(default_factory=dict)
+    reserved: dict[str, events.Reserved] = field(default_factory=dict)
+    now_s: float = 0.0
+    sequence: int = 0
+    queued: dict[str, LiveJob] = field(default_factory=dict)
+    barred: dict[str, LiveJob] = field(default_factory=dict)
+    holding: dict[str, LiveJob] = field(default_factory=dict)
+    over: list[tuple[float, int, str]] = field(default_factory=list, compare=False)
+    requests: dict[str, list[str]] = field(default_factory=dict)
+    used: dict[int, float] = field(default_factory=dict)
+    waiting: Counter[int] = field(default_factory=Counter)
+    active: Counter[str] = field(default_factory=Counter)
+    ended: deque[LiveJob] = field(default_factory=partial(deque, maxlen=KEPT_OVER), compare=False)
+
+    def apply(self, event: AnyEvent) -> tuple[Command, ...]:
+        """Take in an event and return what is to be done for it.
+
+        Raises
+        ------
+        TransitionError
+            When the event does not fit the state. Nothing but ``sequence`` and ``now_s`` has
+            changed then, so that a journal with such an event is replayed like any other.
+        """
+        try:
+            return tuple(_REACTIONS[type(event)](self, event))
+        finally:
+            self.now_s = max(self.now_s, event.at_s)
+            self.sequence += 1
+
+    def add(self, job: LiveJob) -> None:
+        """Take in a job of a checkpoint."""
+        self.jobs[job.id] = job
+        if job.request:
+            self.requests.setdefault(job.request, []).append(job.id)
+        self._file(job)
+
+    def may_share(self, job: LiveJob) -> bool:
+        """Tell whether a job may be put beside others: its workload has a profile."""
+        return job.spec.key in self.profiled and not job.alone_only
+
+    def are_apart(self, first: str, second: str) -> bool:
+        """Tell whether two jobs may not be put together any more."""
+        return (first, second) in self.apart or (second, first) in self.apart
+
+    def library(self, spec: JobSpec) -> str:
+        """Return the library that a job's workload was seen to load last, empty before that."""
+        return self.libraries.get(spec.owner.uid, {}).get(spec.workload, "")
+
+    def queue(self) -> list[LiveJob]:
+        """Return the jobs that wait for devices, in the order of submission."""
+        return sorted(self.queued.values(), key=attrgetter("sequence"))
+
+    def outstanding(self) -> tuple[Command, ...]:
+        """Return what has to be done again after a restart: it may or may not have been done."""
+        found: list[Command] = []
+        for job in sorted(self.holding.values(), key=attrgetter("sequence")):
+            if job.run is None:
+                continue
+            if job.state is JobState.STOPPING:
+                found.append(Stop(job.run.id, job.grace_s))
+                continue
+            if any(rank.state is RankState.ASKED for rank in job.ranks):
+                found.append(Launch(job.run))
+            if job.paused is not None:
+                found.append(Pause(job.run.id, job.paused))
+        return tuple(found)
+
+    def next_job_id(self) -> str:
+        """Return the id of the next job to be submitted."""
+        return f"j{self.submitted + 1}"
+
+    def residents(self) -> dict[str, list[LiveJob]]:
+        """Return the jobs that hold each device, in the order of submission."""
+        found: dict[str, list[LiveJob]] = {gpu: [] for gpu in self.devices}
+        for job in sorted(self.holding.values(), key=attrgetter("sequence")):
+            if job.run is not None:
+                for seat in job.run.seats:
+                    found.setdefault(seat.gpu, []).append(job)
+        return found
+
+    # What events do. Each checks before it changes anything.
+
+    def _submitted(self, event: events.Submitted) -> list[Command]:
+        wanted = self.next_job_id()
+        self._require(event.job == wanted, f"the next job is {wanted!r}, not {event.job!r}")
+        known = event.spec.key in self.profiled
+        state = JobState.WAITING if known else JobState.SUBMITTED
+        job = LiveJob(event.job, event.spec, state, self.sequence + 1, request=event.request)
+        job.history.append(Step(event.at_s, state, "submitted"))
+        job.held = event.spec.owner.name if event.spec.held else ""
+        first = dict.fromkeys((*event.spec.after, *event.spec.after_any))
+        job.awaits = [name for name in first if self._job(name).state not in OVER]
+        self.submitted += 1
+        job.crowded = self._is_crowded(job)
+        if not job.barred:
+            self._begin_to_wait(job, event.at_s)
+        self.add(job)
+        return []
+
+    def _cancel(self, event: events.CancelRequested) -> list[Command]:
+        job = self._job(event.job)
+        why = f"cancelled by {event.by}"
+        if job.state in OVER:
+            return []
+        if job.state in QUEUED:
+            self._move(job, JobState.CANCELLED, event.at_s, why)
+            return []
+        job.stop_reason, job.stop_then = why, "cancel"
+        if event.grace_s is not None:
+            job.stop_grace_s = event.grace_s
+        return self._stop(job, event.at_s, why)
+
+    def _hold(self, event: events.HoldChanged) -> list[Command]:
+        job = self._job(event.job)
+        self._require(job.state not in OVER, f"{job.id} is {job.state}, and waits no more", job)
+        job.held = event.by if event.on else ""
+        if job.state in QUEUED:
+            self._unbar(job, event.at_s)
+            self._admit_next(job, event.at_s)
+        return []
+
+    def _pause(self, event: events.PauseChanged) -> list[Command]:
+        job = self._job(event.job)
+        runs = (JobState.PROFILING, JobState.RUNNING, JobState.PAUSED)
+        self._require(job.state in runs, f"{job.id} is {job.state}, and does not run", job)
+        assert job.run is not None
+        if event.on is not (job.state is JobState.PAUSED):
+            job.paused = event.on
+            done = "paused" if event.on else "resumed"
+            self._move(job, self._under_way(job), event.at_s, f"{done} by {event.by}")
+        return [Pause(job.run.id, event.on)]
+
+    def _edited(self, event: events.Edited) -> list[Command]:
+        job = self._job(event.job)
+        spec = event.spec.model_copy(update={"env": job.spec.env})
+        self._require(job.state in QUEUED, f"{job.id} is {job.state}, and does not wait", job)
+        for name in (*FIXED, *(["workers"] if job.runs else ())):
+            same = getattr(spec, name) == getattr(job.spec, name)
+            self._require(same, f"the {name} of {job.id} cannot be edited", job)
+        self._require(job.failures <= spec.retries, f"{job.id} has failed more often", job)
+        other = spec.workload != job.spec.workload
+        job.spec = spec
+        if job.run is not None:
+            job.run = job.run.model_copy(update={"spec": spec})
+        # Of other devices, perhaps.
+        self.reserved.pop(job.id, None)
+        if other:
+            job.alone_only = ""
+            state = JobState.WAITING if job.spec.key in self.profiled else JobState.SUBMITTED
+            if state is not job.state:
+                self._move(job, state, event.at_s, f"edited by {event.by}")
+        return []
+
+    def _drain(self, event: events.DrainChanged) -> list[Command]:
+        chosen = event.gpus or tuple(self.devices)
+        unknown = [gpu for gpu in chosen if gpu not in self.devices]
+        self._require(not unknown, f"no device {', '.join(unknown)}")
+        for gpu in chosen:
+            self.devices[gpu].drained = event.by if event.on else ""
+        return []
+
+    def _placed(self, event: events.Placed) -> list[Command]:
+        job = self._job(event.run.job)
+        self._check_place(job, event)
+        # One copy of the specification, not one a run.
+        job.run = event.run.model_copy(update={"spec": job.spec})
+        job.runs, job.profiling = job.runs + 1, event.profiling
+        job.ranks = [RankView() for _ in event.run.seats]
+        job.trouble = job.stop_reason = job.stop_then = ""
+        job.unseen, job.stop_grace_s, job.paused = False, None, None
+        self._move(job, JobState.STARTING, event.at_s, f"placed on {event.run.places}")
+        return [Launch(job.run)]
+
+    def _reserved(self, event: events.Reserved) -> list[Command]:
+        job = self._job(event.job)
+        waits = job.id in self.queued
+        self._require(waits, f"{job.id} is {job.state}, and does not wait for devices", job)
+        for gpu in event.gpus:
+            self._device(gpu)
+        if event.gpus:
+            self.reserved[job.id] = event
+        else:
+            self.reserved.pop(job.id, None)
+        return []
+
+    def _check_place(self, job: LiveJob, event: events.Placed) -> None:
+        wanted = f"{job.id}.{job.runs + 1}"
+        self._require(job.state in QUEUED, f"{job.id} is placed while it is {job.state}", job)
+        self._require(not job.barred, f"{job.id} is placed while it may not start", job)
+        self._require(event.run.id == wanted, f"run {event.run.id!r} is not {wanted!r}", job)
+        # The journal keeps its environment once.
+        placed = event.run.spec.model_copy(update={"env": job.spec.env})
+        self._require(placed == job.spec, f"{wanted} is not what was submitted", job)
+        residents = self.residents()
+        may_share = self.may_share(job) and not event.profiling
+        for seat in event.run.seats:
+            trouble = self._device(seat.gpu).trouble
+            self._require(not trouble, f"{seat.gpu} {trouble}", job)
+            others = residents[seat.gpu]
+            together = may_share and all(self.may_share(other) for other in others)
+            self._require(together or not others, f"{seat.gpu} is being used alone", job)
+            for other in others:
+                apart = self.are_apart(job.id, other.id)
+                self._require(not apart, f"{other.id} on {seat.gpu} was separated from it", job)
+
+    def _stop_decided(self, event: events.StopDecided) -> list[Command]:
+        job = self._present(event.run)
+        if job is None or job.state not in HOLDING or job.state is JobState.STOPPING:
+            return []
+        may = event.then != "wait" or job.spec.requeue
+        self._require(may, f"{job.id} may not be started again", job)
+        job.stop_reason, job.stop_then = event.reason, event.then
+        return self._stop(job, event.at_s, event.reason)
+
+    def _rank_started(self, event: events.RankStarted) -> list[Command]:
+        job, rank = self._rank(event)
+        if job is None or rank.state is RankState.OVER:
+            return []
+        if rank.pid is None:
+            rank.pid, rank.pid_started = event.pid, event.pid_started
+        if rank.started_s is None:
+            rank.started_s = event.at_s
+        rank.state = RankState.READY if rank.proven else RankState.STARTED
+        return self._settle(job, event.at_s)
+
+    def _rank_ready(self, event: events.RankReady) -> list[Command]:
+        job, rank = self._rank(event)
+        if job is None or rank.state is RankState.OVER:
+            return []
+        rank.state, rank.proven = RankState.READY, True
+        return self._settle(job, event.at_s)
+
+    def _rank_refused(self, event: events.RankRefused) -> list[Command]:
+        job, rank = self._rank(event)
+        never = job is None or rank.state is RankState.OVER or not rank.has_run
+        self._require(never, f"rank {event.rank} of {event.run} has run", job)
+        return self._rank_over(event, None, f"cannot start: {event.reason}")
+
+    def _rank_ended(self, event: events.RankEnded) -> list[Command]:
+        job, _ = self._rank(event)
+        trouble = "" if event.status == 0 else _status(event.rank, event.status)
+        if event.asked and job is not None and job.state is not JobState.STOPPING:
+            trouble = f"rank {event.rank} was asked to end, and the journal has lost why"
+        return self._rank_over(event, event.status, trouble)
+
+    def _rank_gone(self, event: events.RankGone) -> list[Command]:
+        return self._rank_over(event, None, f"rank {event.rank}: {event.reason}")
+
+    def _rank_lost(self, event: events.RankLost) -> list[Command]:
+        job, rank = self._rank(event)
+        if job is None or rank.state is RankState.OVER:
+            return []
+        rank.state = RankState.LOST
+        if job.state not in (JobState.STOPPING, JobState.LOST):
+            self._move(job, JobState.LOST, event.at_s, f"rank {event.rank}: {event.reason}")
+        return []
+
+    def _profiled(self, event: events.Profiled) -> list[Command]:
+        job = self._job_of(event.run)
+        self.unrecorded[self.sequence + 1] = event
+        self._learn(job.spec.key, event.at_s, f"{job.id} has been profiled")
+        return []
+
+    def _workload_known(self, event: events.WorkloadKnown) -> list[Command]:
+        self._learn((event.uid, event.workload), event.at_s, "its workload has a profile")
+        return []
+
+    def _profile_failed(self, event: events.ProfileFailed) -> list[Command]:
+        job = self._job_of(event.run)
+        # Where another job's profile came first, it may be sharing by now.
+        if job.state in OVER or job.spec.key in self.profiled:
+            return []
+        job.alone_only = event.reason
+        if job.state is JobState.PROFILING:
+            self._move(job, JobState.RUNNING, event.at_s, f"has no profile: {event.reason}")
+        return []
+
+    def _measured(self, event: events.Measured) -> list[Command]:
+        for run in event.runs:
+            self._job_of(run)
+        self.unrecorded[self.sequence + 1] = event
+        self.broken = [pair for pair in self.broken if not pair.is_refuted_by(event)]
+        return []
+
+    def _separated(self, event: events.Separated) -> list[Command]:
+        first, second = (self._job_of(run) for run in event.runs)
+        self._require(first is not second, f"{first.id} cannot be separated from itself", first)
+        stops = JobState.STOPPING in (first.state, second.state)
+        apart = stops or first.devices.isdisjoint(second.devices)
+        self._require(apart, f"{first.id} and {second.id} share a device, and none stops")
+        if not {first.state, second.state} & OVER:
+            self.apart = [*self.apart, (first.id, second.id)][-KEPT_APART:]
+        self.broken = [*self.broken, event][-KEPT_APART:]
+        return []
+
+    def _library_seen(self, event: events.LibrarySeen) -> list[Command]:
+        self.libraries.setdefault(event.uid, {})[event.workload] = event.library
+        return []
+
+    def _recorded(self, event: events.Recorded) -> list[Command]:
+        for sequence in [known for known in self.unrecorded if known <= event.sequence]:
+            del self.unrecorded[sequence]
+        return []
+
+    def _device_sick(self, event: events.DeviceSick) -> list[Command]:
+        self._device(event.gpu).sick = event.reason
+        return []
+
+    def _device_healed(self, event: events.DeviceHealed) -> list[Command]:
+        self._device(event.gpu).sick = ""
+        return []
+
+    def _devices_changed(
+        self, event: events.DevicesChanged | events.ServiceStarted
+    ) -> list[Command]:
+        for gpu in event.gpus:
+            self.devices.setdefault(gpu, Device())
+        for name, device in self.devices.items():
+            device.present = name in event.gpus
+        return []
+
+    # Parts that several events share.
+
+    def _learn(self, key: WorkloadKey, at_s: float, why: str) -> None:
+        """Let the jobs of a workload share from now on."""
+        self.profiled.add(key)
+        for job in [*self.queued.values(), *self.barred.values(), *self.holding.values()]:
+            if job.spec.key == key and job.state is JobState.PROFILING:
+                self._move(job, JobState.RUNNING, at_s, why)
+            elif job.spec.key == key and job.state is JobState.SUBMITTED:
+                self._move(job, JobState.WAITING, at_s, why)
+
+    def _rank_over(
+        self,
+        event: events.RankEnded | events.RankGone | events.RankRefused,
+        status: int | None,
+        trouble: str,
+    ) -> list[Command]:
+        job, rank = self._rank(event)
+        if job is None or rank.state is RankState.OVER:
+            return []
+        # Peers that miss a lost rank fail, often before that is proven gone.
+        missed = rank.state is RankState.LOST and isinstance(event, events.RankGone)
+        rank.state, rank.status = RankState.OVER, status
+        rank.ended_s = max(_over_s(event), job.since_s)
+        if trouble and (missed or not job.trouble):
+            job.trouble, job.unseen = trouble, _blameless(event)
+        if all(other.state is RankState.OVER for other in job.ranks):
+            return self._conclude(job, max(other.ended_s or 0.0 for other in job.ranks))
+        if trouble:
+            return self._stop(job, rank.ended_s, trouble)
+        return self._settle(job, event.at_s)
+
+    def _stop(self, job: LiveJob, at_s: float, why: str) -> list[Command]:
+        assert job.run is not None
+        if job.state is not JobState.STOPPING:
+            self._move(job, JobState.STOPPING, at_s, why)
+        return [Stop(job.run.id, job.grace_s)]
+
+    def _settle(self, job: LiveJob, at_s: float) -> list[Command]:
+        """Move a job on that was starting or lost, to what is now known of its ranks."""
+        if job.state not in (JobState.STARTING, JobState.LOST):
+            return []
+        states = {rank.state for rank in job.ranks}
+        if states <= {RankState.READY, RankState.OVER}:
+            self._move(job, self._under_way(job), at_s, "every rank runs")
+        elif job.state is JobState.LOST and RankState.LOST not in states:
+            self._move(job, JobState.STARTING, at_s, "every rank was found again")
+        return []
+
+    def _under_way(self, job: LiveJob) -> JobState:
+        """Return the state of a job every rank of which runs."""
+        if job.paused:
+            return JobState.PAUSED
+        profile = job.profiling and job.spec.key not in self.profiled and not job.alone_only
+        return JobState.PROFILING if profile else JobState.RUNNING
+
+    def _conclude(self, job: LiveJob, at_s: float) -> list[Command]:
+        """Say what becomes of a job none of whose ranks runs any more."""
+        assert job.run is not None
+        state, why = self._outcome(job)
+        self._move(job, state, at_s, why)
+        return [Release(job.run.id)]
+
+    def _outcome(self, job: LiveJob) -> tuple[JobState, str]:
+        queued = JobState.WAITING if job.spec.key in self.profiled else JobState.SUBMITTED
+        # Many programs save their state and exit with 0 when they are asked to stop: that is
+        # no sign that they had finished.
+        match job.stop_then:
+            case "cancel":
+                return JobState.CANCELLED, job.stop_reason
+            case "fail":
+                return JobState.FAILED, job.stop_reason
+            case "wait":
+                return queued, job.stop_reason
+        if not job.trouble:
+            return JobState.FINISHED, "every rank ended with status 0"
+        if self._again(job):
+            return queued, f"again after: {job.trouble}"
+        return JobState.FAILED, job.trouble
+
+    def _again(self, job: LiveJob) -> bool:
+        """Count a run that went wrong, and tell whether there may be another."""
+        if job.unseen:
+            job.losses += 1
+            may = job.spec.requeue or not any(rank.has_run for rank in job.ranks)
+            return may and job.losses <= MOST_LOSSES
+        job.failures += 1
+        return job.failures <= job.spec.retries
+
+    def _move(self, job: LiveJob, state: JobState, at_s: float, why: str) -> None:
+        """Bring a job to another state, and those that wait for its end on their way."""
+        self._enter(job, state, at_s, why)
+        ended = [job] if state in OVER else []
+        while ended:
+            first = ended.pop()
+            for other in [*self.barred.values()]:
+                if first.id not in other.awaits:
+                    continue
+                if first.id in other.spec.after and first.state is not JobState.FINISHED:
+                    how = "failed" if first.state is JobState.FAILED else "was cancelled"
+                    why = f"{first.id}, which had to finish before it, {how}"
+                    self._enter(other, JobState.CANCELLED, at_s, why)
+                    ended.append(other)
+                else:
+                    other.awaits.remove(first.id)
+                    self._unbar(other, at_s)
+
+    def _unbar(self, job: LiveJob, at_s: float) -> None:
+        """Let a job compete for devices, unless something else keeps it from that."""
+        job.crowded = job.id not in self.queued and self._is_crowded(job)
+        if not job.barred and job.id not in self.queued:
+            self._begin_to_wait(job, at_s)
+        self._file(job)
+
+    def _is_crowded(self, job: LiveJob) -> bool:
+        """Tell whether a job that does not compete yet has to wait for others of its array."""
+        most = job.spec.most_running
+        return most is not None and self.active[job.array] >= most
+
+    def _admit_next(self, left: LiveJob, at_s: float) -> None:
+        """Let the next of an array compete where one of it no longer does."""
+        if left.spec.most_running is None or self._is_crowded(left):
+            return
+        waits = (
+            job
+            for job in self.barred.values()
+            if job.array == left.array and job.crowded and not (job.held or job.awaits)
+        )
+        job = min(waits, key=attrgetter("sequence"), default=None)
+        if job is not None:
+            self._unbar(job, at_s)
+
+    def _enter(self, job: LiveJob, state: JobState, at_s: float, why: str) -> None:
+        rule = f"{job.id} cannot go from {job.state} to {state}"
+        self._require(state in TRANSITIONS[job.state], rule, job)
+        uid = job.spec.owner.uid
+        if job.state in HOLDING and state not in HOLDING:
+            held_s = job.spec.workers * job.held_s(at_s)
+            self.used[uid] = self.used.get(uid, 0.0) + held_s
+        if state in QUEUED and job.state not in QUEUED:
+            self._begin_to_wait(job, at_s)
+        job.state = state
+        job.history.append(Step(at_s, state, why))
+        if state in OVER:
+            job.held = ""
+            job.forget_environment()
+            self.ended.append(job)
+        self._file(job)
+        self._admit_next(job, at_s)
+
+    def _begin_to_wait(self, job: LiveJob, at_s: float) -> None:
+        """Let a user of whom no job waited compete with those who wait, and be no worse off."""
+        job.competes_since_s = at_s
+        uid = job.spec.owner.uid
+        if not self.waiting[uid]:
+            others = [self.used.get(other, 0.0) for other in self.waiting]
+            floor = min(others) if others else max(self.used.values(), default=0.0)
+            self.used[uid] = max(self.used.get(uid, 0.0), floor)
+
+    def _file(self, job: LiveJob) -> None:
+        self._count(job)
+        waits = job.state in QUEUED
+        was_active = job.id in self.queued or job.id in self.holding
+        for kept, belongs in (
+            (self.queued, waits and not job.barred),
+            (self.barred, waits and job.barred),
+            (self.holding, job.state in HOLDING),
+        ):
+            if belongs:
+                kept[job.id] = job
+            else:
+                kept.pop(job.id, None)
+        if job.spec.most_running is not None:
+            active = job.id in self.queued or job.id in self.holding
+            self.active[job.array] += active - was_active
+        if job.id not in self.queued:
+            self.reserved.pop(job.id, None)
+        if job.state in OVER:
+            heappush(self.over, (job.since_s, job.sequence, job.id))
+            self.apart = [pair for pair in self.apart if job.id not in pair]
+        if len(self.over) > KEPT_OVER:
+            forgotten = self.jobs.pop(heappop(self.over)[2])
+            self._forget_request(forgotten)
+
+    def _count(self, job: LiveJob) -> None:
+        """Count it among those that wait, or no more; before ``queued`` tells."""
+        competes = job.state in QUEUED and not job.barred
+        uid, change = job.spec.owner.uid, competes - (job.id in self.queued)
+        self.waiting[uid] += change
+        if not self.waiting[uid]:
+            del self.waiting[uid]
+
+    def _forget_request(self, job: LiveJob) -> None:
+        if job.request:
+            self.requests[job.request].remove(job.id)
+            if not self.requests[job.request]:
+                del self.requests[job.request]
+
+    def _job(self, name: str) -> LiveJob:
+        self._require(name in self.jobs, f"no job {name!r}")
+        return self.jobs[name]
+
+    def _job_of(self, run: str) -> LiveJob:
+        """Return the job of a run that is or was."""
+        name, _, number = run.rpartition(".")
+        job = self._job(name)
+        known = number.isdecimal() and 1 <= int(number) <= job.runs
+        self._require(known, f"{job.id} has no run {run!r}", job)
+        return job
+
+    def _present(self, run: str) -> LiveJob | None:
+        """Return the job whose present or last run this is, None for one before."""
+        job = self._job_of(run)
+        assert job.run is not None
+        return job if job.run.id == run else None
+
+    def _rank(self, event: events.RankEvent) -> tuple[LiveJob | None, RankView]:
+        """Return the rank that was seen; no job where that was in an earlier run."""
+        job = self._present(event.run)
+        if job is None:
+            return None, RankView(RankState.OVER)
+        self._require(event.rank < len(job.ranks), f"{event.run} has no rank {event.rank}", job)
+        return job, job.ranks[event.rank]
+
+    def _device(self, gpu: str) -> Device:
+        self._require(gpu in self.devices, f"no device {gpu!r}")
+        return self.devices[gpu]
+
+    def _require(self, holds: bool, rule: str, job: LiveJob | None = None) -> None:
+        if not holds:
+            past = [f"{step.state} ({step.why})" for step in job.history] if job else []
+            raise TransitionError("; ".join([rule, *past]))
+
+
+def _blameless(event: AnyEvent) -> bool:
+    """Tell whether the end of a rank says nothing of its job."""
+    match event:
+        case events.RankRefused(later=blameless) | events.RankEnded(asked=blameless):
+            return blameless
+        case _:
+            return isinstance(event, events.RankGone)
+
+
+def _over_s(event: AnyEvent) -> float:
+    """Return when a rank was over, as far as that is known."""
+    ended_s = event.ended_s if isinstance(event, events.RankEnded) else None
+    return event.at_s if ended_s is None else ended_s
+
+
+def _status(rank: int, status: int) -> str:
+    ended = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+    return f"rank {rank} {ended}"
+
+
+_REACTIONS: Final[Mapping[type, Callable[..., list[Command]]]] = MappingProxyType(
+    {
+        events.Submitted: Brain._submitted,
+        events.CancelRequested: Brain._cancel,
+        events.HoldChanged: Brain._hold,
+        events.PauseChanged: Brain._pause,
+        events.Edited: Brain._edited,
+        events.DrainChanged: Brain._drain,
+        events.Placed: Brain._placed,
+        events.Reserved: Brain._reserved,
+        events.StopDecided: Brain._stop_decided,
+        events.RankStarted: Brain._rank_started,
+        events.RankReady: Brain._rank_ready,
+        events.RankRefused: Brain._rank_refused,
+        events.RankEnded: Brain._rank_ended,
+        events.RankLost: Brain._rank_lost,
+        events.RankGone: Brain._rank_gone,
+        events.Profiled: Brain._profiled,
+        events.WorkloadKnown: Brain._workload_known,
+        events.ProfileFailed: Brain._profile_failed,
+        events.Measured: Brain._measured,
+        events.Separated: Brain._separated,
+        events.LibrarySeen: Brain._library_seen,
+        events.Recorded: Brain._recorded,
+        events.DeviceSick: Brain._device_sick,
+        events.DeviceHealed: Brain._device_healed,
+        events.DevicesChanged: Brain._devices_changed,
+        events.ServiceStarted: Brain._devices_changed,
+    }
+)

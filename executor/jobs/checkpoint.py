@@ -1,0 +1,75 @@
+"""A brain as plain texts and back, so that a start need not read a journal from its beginning.
+
+The environment of a job stands in the journal already, and is not written out again; once the
+job is over, nobody keeps it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+from pydantic import TypeAdapter
+from pydantic_core import from_json
+
+from dovetail.executor.jobs.brain import Brain
+from dovetail.executor.jobs.live_jobs import LiveJob
+from dovetail.executor.jobs.specs import JobSpec
+
+VERSION: Final = 1
+"""Of the texts below. Checkpoints of another version are passed over: the events tell it all."""
+
+_MADE_OF_JOBS: Final = {
+    *("jobs", "queued", "barred", "holding", "over", "requests", "waiting", "active", "ended")
+}
+
+_BRAIN: Final = TypeAdapter(Brain)
+_JOB: Final = TypeAdapter(LiveJob)
+
+
+class StoredJob(NamedTuple):
+    """A job's text and what was submitted, None for a job that is over."""
+
+    text: str
+    spec: JobSpec | None
+
+
+def brain_text(brain: Brain) -> str:
+    """Return all that a brain knows but its jobs."""
+    return _BRAIN.dump_json(brain, exclude=_MADE_OF_JOBS).decode()
+
+
+def job_text(job: LiveJob) -> str:
+    """Return all that is known of a job but its environment."""
+    elsewhere: dict[str, Any] = {"run": {"spec"}, "spec": {"env"}}
+    return _JOB.dump_json(job, exclude=elsewhere).decode()
+
+
+def restored(text: str, jobs: Iterable[StoredJob]) -> Brain:
+    """Return the brain that was written out, its jobs in the order of submission.
+
+    Raises
+    ------
+    ValueError
+        When a text is not what the functions above write.
+    """
+    brain = _BRAIN.validate_json(text)
+    for stored in jobs:
+        brain.add(_job(stored))
+    return brain
+
+
+def _job(stored: StoredJob) -> LiveJob:
+    data: dict[str, Any] = from_json(stored.text)
+    submitted = stored.spec
+    if "spec" not in data:
+        # A checkpoint of before jobs could be edited.
+        assert submitted is not None
+        data["spec"] = submitted
+    spec = JobSpec.model_validate(data["spec"])
+    if submitted is not None:
+        spec = spec.model_copy(update={"env": submitted.env})
+    data["spec"] = spec
+    if data["run"] is not None:
+        data["run"]["spec"] = spec
+    return _JOB.validate_python(data)

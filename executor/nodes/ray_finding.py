@@ -1,0 +1,367 @@
+"""Finds nodes on a Ray cluster: a driver of Ray in a process of its own keeps an agent on each.
+
+The service itself never imports Ray. Calls to agents go through the driver.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import re
+import socket
+import subprocess
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Future
+from multiprocessing import Pipe
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from pydantic import StrictBool
+
+from dovetail.executor.nodes.calls import Caller, Method, no_answer
+from dovetail.executor.nodes.lease import LEASE_S, LEAST_S
+from dovetail.executor.pools.opening import opener
+from dovetail.instances._children import module_command
+from dovetail.instances._record import Name, Positive, Record
+from dovetail.instances.errors import InputError, UnsupportedError
+
+START_S: Final = 60.0
+"""Seconds that Ray has at the start to tell of a node, where none is known from before."""
+
+MUTE_S: Final = 90.0
+"""Seconds without a word after which a driver is started anew: Ray itself gives up after 60."""
+
+_PAUSE_S: Final = 1.0
+_MOST_PAUSE_S: Final = 15.0
+_CONNECT_S: Final = 5.0
+_FLAG: Final = "--pool"
+_OPTIONS: Final = ("label", "resource", "directory", "lease", "open", "pool")
+
+_log = logging.getLogger(__name__)
+
+
+class Sighted(NamedTuple):
+    """What an engine says of a node.
+
+    Attributes
+    ----------
+    rack : str or None
+        Where the node stands.
+    pilot : str or None
+        The job of Slurm that lends it.
+    leaving : str
+        Why no new jobs are to be started there; empty: they are.
+    """
+
+    rack: str | None = None
+    pilot: str | None = None
+    leaving: str = ""
+
+
+class RayPlan(Record):
+    """What ``--pool ray:ADDRESS,OPTIONS`` asks for.
+
+    Attributes
+    ----------
+    address : str
+        ``HOST:PORT`` of the head.
+    pool : str
+        What each node's agent keeps: ``gpu`` or ``cpu`` and their options.
+    label : str or None
+        ``KEY:VALUE``: only nodes with this label.
+    resource : str or None
+        Only nodes that have this resource of Ray; by default ``GPU`` or ``CPU``, as the pool.
+    directory : str or None
+        Where agents keep their state on their nodes.
+    lease_s : float
+        Seconds that a node's jobs run on when the node is cut off.
+    open : bool
+        Whether the cluster may let everybody in.
+    """
+
+    address: Name
+    pool: Name = "gpu"
+    label: Name | None = None
+    resource: Name | None = None
+    directory: Name | None = None
+    lease_s: Positive = LEASE_S
+    open: StrictBool = False
+
+    @property
+    def needed_resource(self) -> str:
+        """The resource that a node must have."""
+        return self.resource or ("CPU" if self.pool.startswith("cpu") else "GPU")
+
+
+class Sighting(NamedTuple):
+    """What the driver tells every second.
+
+    Attributes
+    ----------
+    nodes : mapping of str to Sighted
+        The agents that answer Ray now, by node.
+    notes : tuple of str
+        What people should know, a line each.
+    trouble : str
+        Why the driver ends.
+    """
+
+    nodes: Mapping[str, Sighted] = {}
+    notes: tuple[str, ...] = ()
+    trouble: str = ""
+
+
+def ray_plan(text: str) -> RayPlan:
+    """Return the plan of ``ADDRESS[,label=KEY:VALUE][,resource=NAME]...[,pool=POOL]``.
+
+    ``pool`` comes last, since its own options have commas, too.
+
+    Raises
+    ------
+    InputError
+        When the address or an option cannot be.
+    """
+    head, found, pool = text.partition(",pool=")
+    address, *options = head.split(",")
+    given = dict(_option(option) for option in options)
+    if found:
+        given["pool"] = pool
+    try:
+        host_and_port(address)
+    except ValueError:
+        raise InputError(f"must be ray:HOST:PORT, got {address!r}", _FLAG) from None
+    lease_s = _seconds(given.pop("lease", f"{LEASE_S:g}"))
+    is_open = given.pop("open", "no")
+    if is_open not in ("yes", "no"):
+        raise InputError(f"open must be yes or no, got {is_open!r}", _FLAG)
+    asked = {"address": address, **given, "lease_s": lease_s, "open": is_open == "yes"}
+    plan = RayPlan.from_data(asked, _FLAG)
+    opener(plan.pool, Path())
+    if plan.label is not None and not re.fullmatch(r"[^:]+:[^:]+", plan.label):
+        raise InputError(f"label must be KEY:VALUE, got {plan.label!r}", _FLAG)
+    if plan.directory is not None and not Path(plan.directory).is_absolute():
+        raise InputError(f"directory must begin with /, got {plan.directory!r}", _FLAG)
+    return plan
+
+
+def _option(text: str) -> tuple[str, str]:
+    name, _, value = text.partition("=")
+    if name not in _OPTIONS:
+        raise InputError(f"must be one of {', '.join(_OPTIONS)}, got {name!r}", _FLAG)
+    return name, value
+
+
+def _seconds(text: str) -> float:
+    if not re.fullmatch(r"\d{1,4}(\.\d+)?", text) or float(text) < LEAST_S:
+        raise InputError(f"lease must be seconds >= {LEAST_S:g}, got {text!r}", _FLAG)
+    return float(text)
+
+
+def host_and_port(text: str) -> tuple[str, int]:
+    """Return what ``HOST:PORT`` says.
+
+    Raises
+    ------
+    ValueError
+        When it says something else.
+    """
+    host, colon, port = text.rpartition(":")
+    if not (host and colon and port.isdecimal() and int(port) <= 65_535):
+        raise ValueError(f"must be HOST:PORT, got {text!r}")
+    return host.strip("[]"), int(port)
+
+
+def unreachable(address: str) -> str:
+    """Return why nothing answers at ``HOST:PORT``; empty: something does.
+
+    Ray itself would wait for ever.
+    """
+    try:
+        with socket.create_connection(host_and_port(address), timeout=_CONNECT_S):
+            return ""
+    except OSError as error:
+        return str(error)
+
+
+class RayFinder:
+    """Finds nodes on a Ray cluster, has agents run there, and carries calls to them.
+
+    Methods but ``start`` and ``taken_back`` return at once, and are called from several threads. A
+    node keeps its id for as long as it keeps its agent's directory.
+
+    Parameters
+    ----------
+    directory : path
+        Where the service keeps what it knows of nodes.
+    plan : RayPlan
+        What is wanted.
+    env : mapping of str to str, optional
+        The driver's environment; by default this process's.
+    """
+
+    name = "ray"
+
+    def __init__(
+        self, directory: Path, plan: RayPlan, env: Mapping[str, str] | None = None
+    ) -> None:
+        self._plan, self._directory, self._env = plan, directory, env
+        self._known: Mapping[str, Sighted] = {}
+        self._caller: Caller | None = None
+        self._notes: frozenset[str] = frozenset()
+        self._trouble = self._told = ""
+        self._first = threading.Event()
+        self._closing = threading.Event()
+        self._started = False
+        self._driver: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """Begin to find nodes.
+
+        Raises
+        ------
+        UnsupportedError
+            When Ray is not installed, or tells of no node, and the service has had none before.
+        """
+        self.begin()
+        had_nodes = self.had_nodes()
+        self._first.wait(0.0 if had_nodes else START_S)
+        if not self._known and not had_nodes:
+            self.close()
+            told = [self._trouble, *sorted(self._notes)]
+            reason = "; ".join(filter(None, told)) or f"it has told of no node in {START_S:g} s"
+            raise UnsupportedError(f"Ray at {self._plan.address}: {reason}")
+        self._started = True
+
+    def begin(self) -> None:
+        """Begin to find nodes, and wait for none.
+
+        Raises
+        ------
+        UnsupportedError
+            When Ray is not installed.
+        """
+        if importlib.util.find_spec("ray") is None:
+            raise UnsupportedError("Ray is not installed: pip install './dovetail[ray]'")
+        self._directory.mkdir(parents=True, exist_ok=True)
+        threading.Thread(target=self._drive, name="drives Ray", daemon=True).start()
+
+    def had_nodes(self) -> bool:
+        """Tell whether a service of this directory has had nodes."""
+        return any((self._directory / "known").glob("*.json"))
+
+    def nodes(self) -> Mapping[str, Sighted]:
+        """Return the nodes that are known now, by id."""
+        return self._known
+
+    def call(self, node: str, method: Method, text: str) -> Future[str]:
+        """Have the agent of a node answer a call (``calls.said_by``); it may take for ever.
+
+        What it answers is told by a thread that waits for nothing, or ``NoAnswerError``.
+        """
+        caller = self._caller
+        return caller.call(node, method, text) if caller else no_answer(self._why_none())
+
+    def _why_none(self) -> str:
+        return f"Ray at {self._plan.address}: {self._trouble or 'its driver is being started'}"
+
+    def weigh(self, lacking: int, busy: Collection[str]) -> None:
+        """Take in how many devices waiting jobs lack, and the nodes that keep runs.
+
+        Who keeps the cluster decides how large it is.
+        """
+
+    def awaited(self) -> Sequence[str]:
+        """Return what has no nodes yet, though it is to have some, each in a few words.
+
+        Nodes that may join are known to Ray alone.
+        """
+        return ()
+
+    def taken_back(self, node: str) -> str:
+        """Return why a rank of a node, which failed just now, may have been ended with its node.
+
+        Empty: it was not, as nobody takes nodes back. It may take seconds.
+        """
+        return ""
+
+    def close(self) -> None:
+        """End the driver; agents and their jobs run on."""
+        self._closing.set()
+        with self._lock:
+            if self._driver is not None:
+                self._driver.kill()
+
+    def _drive(self) -> None:
+        pause_s = _PAUSE_S
+        while not self._closing.is_set():
+            try:
+                # A head that is away is looked for at little cost, and so as soon as it is back.
+                self._trouble = away = unreachable(self._plan.address)
+                told = not away and self._run_driver()
+            except Exception as error:  # a finder that ends would see no node any more
+                _log.exception("Ray cannot be driven")
+                self._trouble, away, told = str(error), "", False
+            self._first.set()
+            pause_s = _PAUSE_S if told or away else min(2 * pause_s, _MOST_PAUSE_S)
+            # Who has not started yet is told by an error, once.
+            if self._started:
+                self._tell_trouble(self._trouble or "its driver has ended")
+            self._closing.wait(pause_s)
+
+    def _tell_trouble(self, why: str) -> None:
+        if why != self._told and not self._closing.is_set():
+            _log.warning("Ray at %s: %s; asked again and again", self._plan.address, why)
+        self._told = why
+
+    def _run_driver(self) -> bool:
+        """Run a driver until it ends, and return whether it told of nodes."""
+        self._trouble, told = "", False
+        ours, theirs = Pipe()
+        with ours:
+            with theirs, open(self._directory / "ray.log", "wb") as errors, self._lock:
+                if self._closing.is_set():
+                    return False
+                program = module_command("dovetail.executor.nodes.ray_driver")
+                self._driver = driver = subprocess.Popen(
+                    (*program, str(theirs.fileno())),
+                    # Ray has its workers import from where its driver runs.
+                    cwd=self._directory,
+                    stdin=subprocess.DEVNULL,
+                    stdout=errors,
+                    stderr=errors,
+                    env=self._env,
+                    start_new_session=True,
+                    pass_fds=[theirs.fileno()],
+                )
+            with driver:
+                caller = Caller(ours)
+                try:
+                    ours.send(self._plan)
+                    self._caller = caller
+                    while ours.poll(MUTE_S):
+                        said = ours.recv()
+                        if isinstance(said, Sighting):
+                            self._take_in(said)
+                            told |= bool(said.nodes)
+                        else:
+                            caller.take_in(*said)
+                except (EOFError, OSError):
+                    pass  # it has ended; another is started
+                finally:
+                    driver.kill()
+                    self._caller = None
+                    caller.end(self._why_none())
+        return told
+
+    def _take_in(self, sighting: Sighting) -> None:
+        self._trouble = sighting.trouble
+        for note in sorted(set(sighting.notes) - self._notes):
+            _log.warning("%s", note)
+        self._notes = frozenset(sighting.notes)
+        self._known = {**self._known, **sighting.nodes}
+        if not sighting.trouble:
+            self._told = ""
+        if self._known:  # agents that are still being started are told of later
+            self._first.set()

@@ -1,0 +1,428 @@
+"""Finds nodes in pilots: allocations of Slurm in which Ray is started.
+
+Slurm only hands out nodes and starts Ray there, which joins a head beside the service. Everything
+else goes through Ray, so that neither ``slurmctld`` nor a ``slurmd`` that dies disturbs what runs.
+
+Where the head is, and what it wants to be shown, are files of the service's directory, which all
+nodes therefore have to see (a shared file system, as clusters under Slurm have).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import math
+import os
+import secrets
+import shlex
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from dovetail.executor.nodes.calls import Method, no_answer
+from dovetail.executor.nodes.ray_finding import RayFinder, RayPlan, Sighted, host_and_port
+from dovetail.executor.nodes.slurm_commands import (
+    Allocation,
+    SlurmError,
+    allocation,
+    controller,
+    slurm,
+)
+from dovetail.executor.nodes.slurm_options import Asked
+from dovetail.executor.nodes.slurm_programs import program
+from dovetail.executor.nodes.slurm_ray import (
+    RESOURCE,
+    address_towards,
+    environment,
+    make_secrets,
+)
+from dovetail.executor.system.clock import boot_s
+from dovetail.instances._record import Name, Record
+from dovetail.instances.errors import InputError, UnsupportedError
+from dovetail.instances.files import read_data, write_data, write_text
+
+DRAIN_S: Final = 600.0
+"""Seconds before its end from which on a pilot takes no new jobs, and the next one is asked for;
+the last quarter of a short one."""
+
+LEAVE_S: Final = 45.0
+"""Seconds before its end at which a pilot is let go: leases lapse, and jobs end in time."""
+
+_SETTLE_S: Final = 10.0
+_LOOK_S: Final = 2.0
+_HURRY_S: Final = 3.0
+_MOST_AGAIN_S: Final = 600.0
+_STEADY_S: Final = 300.0
+_PORTS: Final = range(20_000, 32_000)
+_TRIES: Final = 20
+_FLAG: Final = "--pool"
+_LET_GO: Final = "its pilot is over, or is let go"
+
+_log = logging.getLogger(__name__)
+
+
+class _Kept(Record):
+    """The file of the pilots that are not known to be over, oldest first."""
+
+    name: Name
+    pilots: tuple[Name, ...] = ()
+
+
+class _Pilot:
+    """One allocation, and what is known of it.
+
+    Attributes
+    ----------
+    known : Allocation or None
+        As Slurm told last.
+    leaving : str
+        Why it takes no new jobs; empty: it does.
+    requeued : bool
+        Whether it is over because it waits, or runs, once more.
+    """
+
+    def __init__(self, job: str) -> None:
+        self.job = job
+        self.known: Allocation | None = None
+        self._ends_s: float | None = None
+        self.leaving = ""
+        self.requeued = self._taken = False
+        self._busy_s, self._retired_s = boot_s(), math.inf
+
+    def look(self) -> bool:
+        """Ask Slurm how it is, and return whether it is over; no answer changes nothing.
+
+        One that Slurm has requeued is over; what runs under its name then is another.
+        """
+        found = allocation(self.job)
+        self._note(found)
+        self.requeued = found is not None and self._taken and not found.ending
+        if found is None or self.requeued:
+            return True
+        left = found.left_s if found.running else None
+        self._ends_s = None if left is None else boot_s() + left
+        if self.drained and not self.leaving:
+            at = time.strftime("%H:%M", time.localtime(time.time() + (left or 0)))
+            self.leaving = f"its pilot {self.job} ends at {at}"
+        return False
+
+    def weigh(self, needed: bool) -> None:
+        """Take in whether anything runs on it, or would run there."""
+        if needed:
+            self._busy_s = boot_s()
+
+    @property
+    def idle_s(self) -> float:
+        """For how long it has been of no use; a pilot that does not run yet is not idle."""
+        if self.known is None or not self.known.running:
+            self._busy_s = boot_s()
+        return boot_s() - self._busy_s
+
+    def retire(self) -> None:
+        """Let it take no new jobs, to be given back once nothing is left on it."""
+        self._retired_s = boot_s()
+        self.leaving = self.leaving or f"its pilot {self.job} was idle"
+
+    @property
+    def retired(self) -> bool:
+        """Whether it may be given back: whatever was placed there last would be seen by now."""
+        return boot_s() > self._retired_s + _SETTLE_S and self.idle_s > _SETTLE_S
+
+    @property
+    def drained(self) -> bool:
+        """Whether it takes no new jobs any more."""
+        if not math.isinf(self._retired_s):
+            return True
+        limit_s = self.known.limit_s if self.known else None
+        drain_s = max(LEAVE_S, min(DRAIN_S, (limit_s or 0.0) / 4))
+        return self._ends_s is not None and boot_s() > self._ends_s - drain_s
+
+    def _note(self, found: Allocation | None) -> None:
+        had_nodes = self.known is not None and self.known.running
+        self.known = found or self.known
+        if found is None or found.ending or (had_nodes and not found.running):
+            self._taken = True
+            self.leaving = self.leaving or f"its pilot {self.job} was taken back"
+
+    @property
+    def left(self) -> bool:
+        """Whether it is let go, or has no nodes (any more); one that ends tells how jobs end."""
+        if self.known is not None and not (self.known.running or self.known.ending):
+            return True
+        return self._ends_s is not None and boot_s() > self._ends_s - LEAVE_S
+
+    def ends(self, node: str) -> bool:
+        """Tell whether it, or its node, is being taken back; as far as Slurm says so soon."""
+        try:
+            found = allocation(self.job, within_s=_HURRY_S)
+        except SlurmError:
+            return False
+        self._note(found)
+        return found is None or not found.running or node not in found.nodes
+
+    def awaited(self, seen: Collection[str]) -> Sequence[str]:
+        """Return what of it has no agent yet but for the nodes seen, each in a few words."""
+        if self.known is None:
+            return [] if seen else [f"pilot {self.job}"]
+        if not self.known.running:
+            return [f"pilot {self.job} ({self.known.state}: {self.known.reason})"]
+        return [] if self.left else [node for node in self.known.nodes if node not in seen]
+
+
+class SlurmFinder(RayFinder):
+    """Finds the nodes of a Ray that pilots bring, and has pilots.
+
+    A pilot that is submitted is asked for again when it ends, is cancelled or fails; a service
+    that is started anew takes up the pilots of the last one.
+
+    Parameters
+    ----------
+    directory : path
+        The service's state directory; all nodes have to see it.
+    asked : Asked
+        What is asked for.
+    """
+
+    name = "slurm"
+
+    def __init__(self, directory: Path, asked: Asked) -> None:
+        self._files = directory / "slurm"
+        self._files.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._asked = asked
+        self._kept = self._read()
+        self._pilots = [_Pilot(job) for job in self._kept.pilots]
+        self._lacking, self._busy = 0, frozenset[str]()
+        self._over: dict[str, tuple[float, str]] = {}
+        self._again_s, self._submitted_s = 0.0, 0.0
+        self._head = self._place_of_head()
+        make_secrets(self._files)
+        # The head lets nobody in without the token that was made for it.
+        plan = RayPlan(address=self._head, pool=asked.pool, resource=RESOURCE, open=True)
+        env = environment(self._files, self._files, host_and_port(self._head)[0])
+        super().__init__(directory / "nodes", plan, env)
+
+    def start(self) -> None:
+        """Have a head and a pilot, and wait for neither: nodes join when Ray tells of them.
+
+        Where agents are known, nothing waits for Slurm: their leases would lapse meanwhile.
+
+        Raises
+        ------
+        SlurmError
+            When Slurm refuses, or does not answer.
+        UnsupportedError
+            When the allocation is over, or Ray is not installed.
+        """
+        self.begin()
+        self._keep_head()
+        job = self._asked.job
+        known = self._kept.pilots and self.had_nodes()
+        if not known or job not in (None, *self._kept.pilots):
+            if job is not None and allocation(job) is None:
+                raise UnsupportedError(f"there is no allocation {job} in Slurm (any more)")
+            if job is not None and job not in self._kept.pilots:
+                self._add(job)
+            self._look()
+        if job is not None:
+            self._start_beside(f"pilot-{job}", [*self._pilot_program(), "--job", job])
+        threading.Thread(target=self._follow, name="watches pilots", daemon=True).start()
+
+    def call(self, node: str, method: Method, text: str) -> Future[str]:
+        """Have the agent of a node answer a call."""
+        seen = self._known.get(node)
+        if seen is not None and self._pilot_of(seen) is None:
+            return no_answer(_LET_GO)
+        return super().call(node, method, text)
+
+    def nodes(self) -> Mapping[str, Sighted]:
+        """Return the nodes of pilots that are not let go, as far as Ray has told of them."""
+        found = ((node, seen, self._pilot_of(seen)) for node, seen in self._known.items())
+        return {node: seen._replace(leaving=pilot.leaving) for node, seen, pilot in found if pilot}
+
+    def _pilot_of(self, seen: Sighted) -> _Pilot | None:
+        with self._lock:
+            found = (pilot for pilot in self._pilots if pilot.job == seen.pilot)
+            return next((pilot for pilot in found if not pilot.left), None)
+
+    def _nodes_of(self, pilot: _Pilot) -> set[str]:
+        return {node for node, seen in self._known.items() if seen.pilot == pilot.job}
+
+    def taken_back(self, node: str) -> str:
+        """Tell why a job that failed on a node just now was most likely ended by Slurm.
+
+        Slurm tells every process of a pilot to end when it takes nodes back.
+        """
+        with self._lock:
+            over_s, job = self._over.get(node, (-LEAVE_S, ""))
+            pilots = [pilot for pilot in self._pilots if node in self._nodes_of(pilot)]
+        if boot_s() < over_s + LEAVE_S:
+            return f"its pilot {job} was taken back"
+        if pilots and all(pilot.ends(node) for pilot in pilots):
+            return f"its pilot {pilots[-1].job} was taken back"
+        return ""
+
+    def awaited(self) -> Sequence[str]:
+        """Return the pilots that have not begun, and the nodes of others without an agent yet."""
+        with self._lock:
+            pilots = [*self._pilots]
+        told = [what for pilot in pilots for what in pilot.awaited(self._nodes_of(pilot))]
+        more = self._asked.pilots[1] - max(self._asked.pilots[0], len(pilots))
+        if more > 0:
+            told.append(f"{more} more pilot{'' if more == 1 else 's'}, when jobs lack devices")
+        return told
+
+    def weigh(self, lacking: int, busy: Collection[str]) -> None:
+        """Take in how many devices waiting jobs lack, and the nodes that keep runs."""
+        self._lacking, self._busy = lacking, frozenset(busy)
+
+    # The head.
+
+    def _place_of_head(self) -> str:
+        """Return where the head is: where it was, unless this is another machine."""
+        path, host = self._files / "head", self._asked.head
+        with suppress(OSError, ValueError):
+            known = path.read_text().strip()
+            if host in (None, host_and_port(known)[0]) and _is_ours(host_and_port(known)[0]):
+                return known
+        host = host or address_towards(controller())
+        ports = (secrets.choice(_PORTS) for _ in range(_TRIES))
+        port = next((port for port in ports if _is_ours(host, port)), None)
+        if port is None:
+            raise InputError("head must be an address of this machine", _FLAG, host)
+        write_text(path, f"{host}:{port}\n")
+        return f"{host}:{port}"
+
+    def _keep_head(self) -> None:
+        """Start the program of the head, unless it runs."""
+        self._start_beside("head", [*program("head", self._files), "--address", self._head])
+
+    # Pilots.
+
+    def _follow(self) -> None:
+        while not self._closing.wait(_LOOK_S):
+            try:
+                self._keep_head()
+                self._look()
+            except SlurmError as error:
+                _log.warning("pilots: %s", error)
+            except Exception:  # whatever it is, nodes that are known go on
+                _log.exception("pilots cannot be looked at")
+
+    def _look(self) -> None:
+        """Take in how the pilots are, and ask for one where there is none that takes jobs."""
+        for pilot in [*self._pilots]:
+            if pilot.look():
+                _log.warning("pilot %s is over", pilot.job)
+                self._drop(pilot)
+                if pilot.requeued:
+                    self._add(pilot.job)
+        if self._asked.job is None:
+            self._grow_or_shrink()
+        elif not self._pilots:
+            _log.warning("allocation %s is over: no node is left", self._asked.job)
+
+    def _grow_or_shrink(self) -> None:
+        """Have as many pilots as jobs need, one more at a time, between the least and the most."""
+        for pilot in self._pilots:
+            runs = not self._busy.isdisjoint(self._nodes_of(pilot))
+            pilot.weigh(runs or (bool(self._lacking) and not pilot.drained))
+        taking = [pilot for pilot in self._pilots if not pilot.drained]
+        least, most = self._asked.pilots
+        short = self._lacking > 0 and not any(
+            pilot.awaited(self._nodes_of(pilot)) for pilot in taking
+        )
+        if len(taking) < least or (short and len(taking) < most):
+            self._submit()
+        for pilot in taking[least:]:
+            if pilot.idle_s > self._asked.idle_s:
+                pilot.retire()
+        for pilot in self._pilots:
+            if pilot.retired:
+                _log.info("pilot %s was idle: given back", pilot.job)
+                slurm("scancel", pilot.job)
+
+    def _submit(self) -> None:
+        """Submit a pilot, soon after one that ran long, later after one that did not."""
+        if boot_s() < self._submitted_s + self._again_s:
+            return
+        steady = boot_s() > self._submitted_s + _STEADY_S
+        self._again_s = 5.0 if steady else min(max(5.0, 2 * self._again_s), _MOST_AGAIN_S)
+        self._submitted_s = boot_s()
+        job = slurm(
+            *("sbatch", "--parsable", "--job-name=dovetail", "--no-kill", "--ntasks-per-node=1"),
+            *(f"--output={self._files}/pilot-%j.log", "--open-mode=append"),
+            *self._asked.options,
+            str(self._script()),
+            within_s=60.0,
+        )
+        self._add(job.strip().partition(";")[0])
+        self._pilots[-1].look()
+
+    def _script(self) -> Path:
+        path = self._files / "pilot.sh"
+        write_text(path, f"#!/bin/sh\nexec {shlex.join(self._pilot_program())}\n")
+        return path
+
+    def _pilot_program(self) -> Sequence[str]:
+        scratch = ("--scratch", self._asked.scratch) if self._asked.scratch else ()
+        node = ("--name", self._kept.name, "--pool", self._asked.pool, *scratch)
+        return (*program("pilot", self._files), *node)
+
+    def _start_beside(self, name: str, command: Sequence[str]) -> None:
+        """Start a program that outlives the service, unless it runs: it keeps a lock."""
+        lock = os.open(self._files / f"{name}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with (self._files / f"{name}.log").open("ab") as log:
+                subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                    pass_fds=[lock],
+                )
+        except BlockingIOError:
+            pass
+        finally:
+            os.close(lock)
+
+    # What is kept over restarts.
+
+    def _add(self, job: str) -> None:
+        with self._lock:
+            self._pilots.append(_Pilot(job))
+        self._keep()
+
+    def _drop(self, pilot: _Pilot) -> None:
+        with self._lock:
+            self._pilots.remove(pilot)
+            for node in self._nodes_of(pilot):
+                self._over[node] = (boot_s(), pilot.job)
+        self._keep()
+
+    def _keep(self) -> None:
+        self._kept = self._kept.replace(pilots=tuple(pilot.job for pilot in self._pilots))
+        write_data(self._kept.to_data(), self._files / "pilots.json")
+
+    def _read(self) -> _Kept:
+        path = self._files / "pilots.json"
+        if path.exists():
+            return _Kept.from_data(read_data(path), str(path))
+        kept = _Kept(name=secrets.token_hex(4))
+        write_data(kept.to_data(), path)
+        return kept
+
+
+def _is_ours(host: str, port: int = 0) -> bool:
+    """Tell whether an address is one of this machine's, and a port there is free."""
+    with suppress(OSError), socket.socket() as one:
+        one.bind((host, port))
+        return True
+    return False

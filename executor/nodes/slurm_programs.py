@@ -1,0 +1,282 @@
+"""The programs of a Slurm pool: of Ray's head, of a pilot, and of each node of that.
+
+::
+
+    python -m dovetail.executor.nodes.slurm_programs head --files FILES --address ADDRESS:PORT
+    python -m dovetail.executor.nodes.slurm_programs pilot --files FILES --job JOB ...
+    python -m dovetail.executor.nodes.slurm_programs node --files FILES --name NAME --pool POOL
+
+``--files`` are the service's, which all nodes see. The head runs beside the service and nothing but
+Ray's own. What it knows of the cluster is on disk, so that nodes, agents and jobs go on when it
+dies and is started again. A pilot is a step on all nodes of its allocation; its program runs inside
+the allocation as the script of a job, or beside the service where the allocation is somebody's own.
+A node has a Ray that joins the head. Should its program die, Ray dies with it, and so does the
+agent; jobs run on, as far as Slurm lets them, until their lease lapses.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from dovetail.executor.gpus.nvml import Nvml, NvmlError
+from dovetail.executor.nodes.ray_agent import OWN_DIRECTORY, OWN_POOL
+from dovetail.executor.nodes.ray_finding import host_and_port, unreachable
+from dovetail.executor.nodes.slurm_commands import SlurmError, allocation
+from dovetail.executor.nodes.slurm_ray import (
+    RESOURCE,
+    address_towards,
+    environment,
+    keep,
+    ray_start,
+)
+from dovetail.executor.pools.run_files import PASS_THROUGH
+from dovetail.executor.system.clock import boot_s
+from dovetail.executor.system.directories import LOCK
+from dovetail.instances._children import module_command
+from dovetail.instances.errors import DovetailError, InputError, UnsupportedError
+
+STAY_S: Final = 60.0
+"""Seconds for which the head stays after its service: longer than any lease.
+
+A service that was away for longer has no leases left, and hence no jobs; Ray on the nodes of its
+pilots waits there for the next head.
+"""
+
+_PAUSE_S: Final = 1.0
+_MOST_PAUSE_S: Final = 30.0
+_GLOBAL: Final = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
+"""Numbers of device files, whatever a cgroup hides."""
+
+_VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
+
+
+def program(name: str, files: Path) -> Sequence[str]:
+    """Return the command of a program."""
+    return (*module_command(__spec__.name), name, "--files", str(files))
+
+
+# The head.
+
+
+def keep_head(files: Path, address: str, port: int) -> None:
+    """Keep the head of a pool at an address until it has no service any more."""
+    env = {
+        **environment(files, files, address),
+        "RAY_gcs_storage": "rocksdb",
+        "RAY_gcs_storage_path": str(files / "gcs"),
+    }
+    head = ("--head", f"--port={port}", "--no-monitor", "--include-dashboard=false")
+    keep(lambda folder: (ray_start(address, folder, *head), env), _served(files.parent / LOCK))
+
+
+def _served(lock: Path) -> Callable[[], bool]:
+    """Return what tells whether a service has run within ``STAY_S``."""
+    seen_s = boot_s()
+
+    def served() -> bool:
+        nonlocal seen_s
+        with suppress(OSError, ValueError):
+            if Path(f"/proc/{int(lock.read_text())}").exists():
+                seen_s = boot_s()
+        return boot_s() < seen_s + STAY_S
+
+    return served
+
+
+# A pilot.
+
+
+def keep_step(job: str, files: Path, node_options: Sequence[str]) -> None:
+    """Keep a step in an allocation until that is over.
+
+    It goes on without a node that dies, and is begun anew when it ends itself.
+    """
+    pause_s = _PAUSE_S
+    while True:
+        try:
+            found = allocation(job)
+            if found is None:
+                return
+            if found.running:
+                step = _step(job, len(found.nodes), files, node_options)
+                subprocess.run(step, stdin=subprocess.DEVNULL)
+                pause_s = min(2 * pause_s, _MOST_PAUSE_S)
+        except SlurmError as error:
+            print(f"dovetail: {error}", file=sys.stderr, flush=True)
+        time.sleep(pause_s)
+
+
+def _step(job: str, nodes: int, files: Path, node_options: Sequence[str]) -> Sequence[str]:
+    return (
+        *("srun", f"--jobid={job}", "--job-name=dovetail-nodes", "--overlap"),
+        *(f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1"),
+        *("--no-kill", "--kill-on-bad-exit=0", "--cpu-bind=none", "--input=none", "--quiet"),
+        *(f"--output={files}/pilot-{job}-%n.log", "--open-mode=append"),
+        *(*program("node", files), *node_options),
+    )
+
+
+# A node.
+
+
+def own_directory(root: Path, name: str) -> Path:
+    """Return a directory of this user's own below one that others may write to.
+
+    Raises
+    ------
+    InputError
+        When somebody else has it.
+    """
+    directory = root / f"dovetail-{os.geteuid()}-{name}"
+    directory.mkdir(parents=True, exist_ok=True, mode=PASS_THROUGH)
+    found = directory.lstat()
+    if directory.is_symlink() or found.st_uid != os.geteuid():
+        raise InputError("belongs to somebody else", "scratch", str(directory))
+    return directory
+
+
+def keep_node(files: Path, name: str, pool: str, scratch: str | None) -> None:
+    """Have this node in the cluster of a service; it never returns.
+
+    Parameters
+    ----------
+    files : path
+        The service's.
+    name : str
+        Tells the agents of a service from those of another.
+    pool : str
+        Of the agent, out of which it takes what its step has.
+    scratch : str, optional
+        Where the agent keeps its state; variables in it are the node's.
+    """
+    node, pilot = os.environ["SLURMD_NODENAME"], os.environ["SLURM_JOB_ID"]
+    root = Path(os.path.expandvars(scratch or tempfile.gettempdir()))
+    own = {
+        OWN_DIRECTORY: str(own_directory(root, name) / node),
+        OWN_POOL: within_allocation(pool, os.environ),
+    }
+
+    def start(folder: Path) -> tuple[Sequence[str], Mapping[str, str]] | None:
+        # A service that was started on another machine has its head there.
+        head = (files / "head").read_text().strip()
+        if unreachable(head):
+            return None
+        address = address_towards(host_and_port(head)[0])
+        labels = f"--labels=node={node},pilot={pilot}"
+        resources = f"--resources={json.dumps({RESOURCE: 1})}"
+        return (
+            ray_start(address, folder, f"--address={head}", labels, resources),
+            {**environment(files, folder, address), **own},
+        )
+
+    keep(start, lambda: True)
+
+
+# The GPUs of a node.
+
+
+def within_allocation(pool: str, environment: Mapping[str, str]) -> str:
+    """Return an agent's pool, of GPUs with those of its step only.
+
+    Parameters
+    ----------
+    pool : str
+        As ``hosting.opener`` has it; ``cpu`` needs no bounds.
+    environment : mapping of str to str
+        The step's.
+
+    Raises
+    ------
+    InputError
+        When it names a GPU that the step does not have.
+    UnsupportedError
+        When the step has no GPU, or they cannot be told apart.
+    """
+    name, _, asked = pool.partition(":")
+    if name != "gpu":
+        return pool
+    allowed = allocated(environment)
+    if not asked:
+        return f"gpu:{','.join(allowed)}"
+    wanted = [part for part in asked.split(",") if part]
+    for part in wanted:
+        if not any(uuid.startswith(part) for uuid in allowed):
+            raise InputError(f"must be a GPU of the allocation, got {part!r}", "--pool")
+    return pool
+
+
+def allocated(environment: Mapping[str, str]) -> Sequence[str]:
+    """Return the UUIDs of a step's GPUs.
+
+    Slurm names GPUs by the number of their device file (``/dev/nvidia3``), which is not always
+    the driver's order; a site may set UUIDs instead.
+
+    Raises
+    ------
+    UnsupportedError
+        When there is none.
+    """
+    visible = _listed(environment.get(_VISIBLE, ""))
+    if visible and all(part.startswith("GPU-") for part in visible):
+        return visible
+    numbers = next(filter(None, (_listed(environment.get(name, "")) for name in _GLOBAL)), ())
+    if not numbers:
+        raise UnsupportedError("the allocation has no GPU on this node (ask for one by gres)")
+    try:
+        with Nvml() as nvml:
+            by_number = {str(nvml.device_file(gpu.uuid)): gpu.uuid for gpu in nvml.gpus()}
+    except NvmlError as error:
+        raise UnsupportedError(str(error)) from None
+    missing = [number for number in numbers if number not in by_number]
+    if missing:
+        raise UnsupportedError(f"the driver does not know the allocated GPU {missing[0]}")
+    return [by_number[number] for number in numbers]
+
+
+def _listed(text: str) -> Sequence[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a program from the command line; what a pilot does not know is for its nodes."""
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--files", type=Path, required=True)
+    parser = argparse.ArgumentParser()
+    programs = parser.add_subparsers(dest="program", required=True)
+    head = programs.add_parser("head", parents=[common])
+    head.add_argument("--address", type=host_and_port, required=True)
+    pilot = programs.add_parser("pilot", parents=[common])
+    pilot.add_argument("--job", default=os.environ.get("SLURM_JOB_ID"))
+    node = programs.add_parser("node", parents=[common])
+    node.add_argument("--name", required=True)
+    node.add_argument("--pool", required=True)
+    node.add_argument("--scratch")
+    options, others = parser.parse_known_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    try:
+        match options.program:
+            case "head":
+                keep_head(options.files, *options.address)
+            case "pilot":
+                keep_step(options.job, options.files, others)
+            case "node":
+                keep_node(options.files, options.name, options.pool, options.scratch)
+    except DovetailError as error:
+        print(f"dovetail: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,125 @@
+"""What is wrong with the devices of a pool: told as events, and kept over restarts."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from dovetail.executor.jobs import events
+from dovetail.executor.jobs.events import AnyEvent
+from dovetail.executor.system.clock import boot_id
+from dovetail.instances._record import Record
+from dovetail.instances.errors import InputError
+from dovetail.instances.files import read_data, write_data
+
+_log = logging.getLogger(__name__)
+
+
+class Cause(StrEnum):
+    """Who says that a device is sick; each is healed on its own."""
+
+    ANSWER = "answer"
+    """It does not answer."""
+    DRIVER = "driver"
+    """Its driver has reported an error of the device; that is not told again."""
+    NODE = "node"
+    """Its own node says so."""
+    ENGINE = "engine"
+    """Whoever lends its node will soon take it back."""
+    MPS = "mps"
+    """Its MPS server is in trouble, or what was under it is not gone yet."""
+    START = "start"
+    """Nothing could be started on it a moment ago."""
+
+
+_LASTING: Final = frozenset({Cause.DRIVER})
+"""What nobody can look up again: it holds until the machine is booted anew."""
+
+
+class _Kept(Record):
+    """The file of what is known, and since which boot."""
+
+    boot: str
+    devices: dict[str, dict[Cause, str]]
+
+
+class Ailments:
+    """What is wrong with each device, by cause.
+
+    Its methods may be called from several threads.
+
+    Parameters
+    ----------
+    path : path
+        The file that remembers every device that was ever told as sick: what was told last has to
+        be told anew after a restart, as what comes after it may be lost with the service.
+    tell : callable
+        Takes the events.
+    """
+
+    def __init__(self, path: Path, tell: Callable[[AnyEvent], None]) -> None:
+        self._path, self._tell = path, tell
+        self._lock = threading.Lock()
+        self._known: dict[str, dict[Cause, str]] = {}
+
+    def resume(self, devices: Collection[str]) -> None:
+        """Tell anew how the devices are that were sick once; what can be looked up again, is."""
+        with self._lock:
+            self._known = self._read()
+            for device in self._known.keys() & devices:
+                self._say(device)
+
+    def report(self, device: str, cause: Cause, reason: str) -> None:
+        """Note that a device is sick, and tell it where that is news."""
+        with self._lock:
+            causes = self._known.setdefault(device, {})
+            if causes.get(cause) != reason:
+                causes[cause] = reason
+                self._keep()
+                self._say(device)
+
+    def heal(self, device: str, cause: Cause) -> None:
+        """Note that a cause is gone, and tell how the device is where that is news."""
+        with self._lock:
+            if self._known.get(device, {}).pop(cause, None) is not None:
+                self._keep()
+                self._say(device)
+
+    def of(self, device: str) -> str:
+        """Return what is wrong with a device; empty where nothing is."""
+        return "; ".join(self._known.get(device, {}).values())
+
+    def has(self, device: str, *causes: Cause) -> bool:
+        """Return whether a device is sick from one of these causes."""
+        return not self._known.get(device, {}).keys().isdisjoint(causes)
+
+    def _say(self, device: str) -> None:
+        if reason := self.of(device):
+            self._tell(events.DeviceSick(at_s=0.0, gpu=device, reason=reason))
+        else:
+            self._tell(events.DeviceHealed(at_s=0.0, gpu=device))
+
+    def _keep(self) -> None:
+        kept = _Kept(boot=boot_id(), devices=self._known)
+        try:
+            write_data(kept.to_data(), self._path)
+        except InputError as error:
+            _log.warning("what is known of sick devices cannot be kept: %s", error)
+
+    def _read(self) -> dict[str, dict[Cause, str]]:
+        if not self._path.exists():
+            return {}
+        try:
+            kept = _Kept.from_data(read_data(self._path), self._path.name)
+        except InputError as error:
+            _log.warning("which devices were sick is not known: %s", error)
+            return {}
+        lasting = _LASTING if kept.boot == boot_id() else frozenset()
+        return {
+            device: {cause: reason for cause, reason in causes.items() if cause in lasting}
+            for device, causes in kept.devices.items()
+        }

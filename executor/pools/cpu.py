@@ -1,0 +1,428 @@
+"""The pool of this machine's processor cores, as stand-ins for GPUs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+from dovetail.executor.jobs.specs import Run
+from dovetail.executor.pools.cgroups import CpuGroups, find_groups
+from dovetail.executor.pools.gate import LaunchError
+from dovetail.executor.pools.hooks import Bounds
+from dovetail.executor.pools.local import LocalPool
+from dovetail.executor.pools.pool import Usage
+from dovetail.executor.pools.processes import Process
+from dovetail.executor.pools.run_files import DamagedError, home_token
+from dovetail.executor.pools.shim.kernel import Stat, every_process
+from dovetail.executor.system.clock import boot_s
+from dovetail.instances._record import shown
+from dovetail.instances.errors import InputError
+from dovetail.instances.instance import Cluster, Gpu, Node
+
+Enforcement = Literal["quota", "affinity", "none"]
+"""By what a share is kept: CPU time of a cgroup, cores, or not at all (then there are none)."""
+
+SOURCE: Final = "CPU time as a stand-in; memory traffic and bus, not measured, are given as 0"
+
+KEPT_BY: Final[Mapping[Enforcement, str]] = {
+    "quota": "shares are quotas of CPU time",
+    "affinity": "shares are numbers of cores",
+    "none": "no shares: neither a quota nor a second core is to be had",
+}
+"""How shares are kept, in words."""
+
+QUOTA_SHARES: Final = tuple(range(10, 100, 10))
+
+_OPTIONS: Final = ("cores_per_device", "devices", "shares")
+_NOTICE: Final = "processor cores stand in for GPUs: no figure of this pool is one of a GPU"
+_TICKS_S: Final = os.sysconf("SC_CLK_TCK")
+_AT_WORK: Final = (0, 1, 2, 5, 6, 7)
+_PAGE_MIB: Final = os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+class CpuPool(LocalPool):
+    """Groups of cores as devices: real processes, real contention, shares where they can be kept.
+
+    Parameters
+    ----------
+    directory : path
+        The state directory.
+    cores_per_device, devices : int
+        How many cores are a device, and how many devices there are; by default one core each, as
+        many as this process may use.
+    shares : {"quota", "affinity", "none"}, optional
+        By what shares are kept; by default the first of these that is to be had here.
+
+    Raises
+    ------
+    InputError
+        When there are fewer cores, or shares cannot be kept in that way.
+    """
+
+    name = "cpu"
+
+    def __init__(
+        self,
+        directory: Path,
+        cores_per_device: int = 1,
+        devices: int | None = None,
+        shares: Enforcement | None = None,
+    ) -> None:
+        self._cores = _devices(cores_per_device, devices)
+        if shares == "affinity" and cores_per_device == 1:
+            raise InputError("shares must not be affinity where a device is one core", "--pool")
+        super().__init__(directory)
+        self._groups = find_groups(f"dovetail-{home_token(directory)}")
+        self.shares = shares or _best(self._groups, cores_per_device)
+        if self.shares == "quota" and self._groups is None:
+            raise InputError("shares must not be quota: no cgroup can be limited here", "--pool")
+        kept_by = "no shares, as was asked" if shares == "none" else KEPT_BY[self.shares]
+        self.notice = f"{_NOTICE}; {kept_by}"
+        self._taken: dict[tuple[str, int], tuple[int, ...]] = {}
+        self._taking = threading.Lock()
+        self._usage = _Meter(self._cores)
+
+    def cluster(self) -> Cluster:
+        """Return the devices: each has its part of the machine's memory."""
+        memory = os.sysconf("SC_PHYS_PAGES") * _PAGE_MIB // len(self._cores)
+        gpus = tuple(
+            Gpu(id=device, model=f"cpu-{len(cores)}-core", memory_mib=memory)
+            for device, cores in self._cores.items()
+        )
+        node = Node(id=socket.gethostname(), gpus=gpus)
+        return Cluster(shares=self._allowed_shares(), nodes=(node,))
+
+    def resume(self, runs: Sequence[Run]) -> Sequence[Run]:
+        """Take up the runs that should exist, with their cores, and tidy up after others."""
+        beyond = super().resume(runs)
+        ranks = [(run, rank) for run in self.kept() for rank in range(len(run.seats))]
+        for run, rank in ranks:
+            spec = self.files(run.id).rank(rank).spec()
+            self._taken[run.id, rank] = tuple(spec["cpus"]) if spec else ()
+        if self._groups is not None:
+            for name in set(self._groups.names()) - {_group(*known) for known in ranks}:
+                self._groups.remove(name)
+        return beyond
+
+    def rank_bounds(self, run: Run, rank: int) -> Bounds:
+        """Return the cores of a rank, and the group that limits its time."""
+        seat = run.seats[rank]
+        if seat.gpu not in self._cores:
+            raise LaunchError(f"no device {seat.gpu!r}")
+        if seat.share is not None and self.shares == "none":
+            raise LaunchError(f"a share of {seat.share} % cannot be kept here")
+        cpus = self._take_cores(run, rank)
+        if self._groups is None:
+            return Bounds(cpus)
+        quota = self._quota(run, rank)
+        try:
+            return Bounds(cpus, (self._groups.make(_group(run, rank), quota),))
+        except OSError as error:
+            raise LaunchError(f"its cgroup cannot be made: {error.strerror}") from None
+
+    def is_ready(self, run: Run, rank: int, pid: int) -> bool:
+        """Return whether the kernel says that the rank is on its cores and in its group."""
+        spec = self.files(run.id).rank(rank).spec()
+        try:
+            on_its_cores = spec is not None and os.sched_getaffinity(pid) == set(spec["cpus"])
+            return on_its_cores and self._in_its_group(run, rank, pid)
+        except OSError:
+            # The rank, or its group, is gone; its keeper will see that.
+            return False
+
+    def members(self, run: Run, rank: int) -> list[Process]:
+        """Return the processes of the rank's group."""
+        return [] if self._groups is None else self._groups.members(_group(run, rank))
+
+    def released(self, run: Run) -> None:
+        """Remove the run's groups."""
+        for rank in range(len(run.seats)):
+            self._taken.pop((run.id, rank), None)
+            if self._groups is not None:
+                self._groups.remove(_group(run, rank))
+
+    def usage(self) -> Mapping[str, Usage]:
+        """Return the CPU time of each device's runs since the last call, and their memory."""
+        return self._usage.read(self._guards())
+
+    def close(self) -> None:
+        """Let go of everything but the jobs."""
+        super().close()
+        if self._groups is not None:
+            self._groups.close()
+
+    def _allowed_shares(self) -> tuple[int, ...]:
+        if self.shares == "quota":
+            return QUOTA_SHARES
+        if self.shares == "none":
+            return ()
+        count = len(next(iter(self._cores.values())))
+        return tuple(sorted({100 * cores // count for cores in range(1, count)}))
+
+    def _in_its_group(self, run: Run, rank: int, pid: int) -> bool:
+        if self._groups is None:
+            return True
+        name = _group(run, rank)
+        inside = pid in {process.pid for process in self._groups.members(name)}
+        return inside and self._groups.cores(name) == self._quota(run, rank)
+
+    def _quota(self, run: Run, rank: int) -> float | None:
+        seat = run.seats[rank]
+        if seat.share is None or self.shares != "quota":
+            return None
+        return seat.share / 100 * len(self._cores[seat.gpu])
+
+    def _take_cores(self, run: Run, rank: int) -> tuple[int, ...]:
+        """Return all cores of the device, or as many as the share is, the least taken first."""
+        seat = run.seats[rank]
+        cores = self._cores[seat.gpu]
+        with self._taking:
+            if self.shares == "affinity" and seat.share is not None:
+                count = max(1, -(-seat.share * len(cores) // 100))
+                others = Counter(
+                    core
+                    for (other, _), taken in self._taken.items()
+                    if other != run.id
+                    for core in taken
+                )
+                cores = tuple(sorted(sorted(cores, key=lambda core: others[core])[:count]))
+            self._taken[run.id, rank] = cores
+        return cores
+
+    def _guards(self) -> list[_Guarded]:
+        found = []
+        for run in self.kept():
+            for rank, seat in enumerate(run.seats):
+                try:
+                    started = self.files(run.id).rank(rank).started()
+                except DamagedError:
+                    continue
+                if started is not None and started.shim is not None:
+                    capped = seat.share is not None
+                    found.append(_Guarded(run.id, rank, seat.gpu, started.shim, capped))
+        return found
+
+
+def shares_here(cores_per_device: int = 1) -> Enforcement:
+    """Return by what a pool would keep shares here; a control group is made and removed again."""
+    groups = find_groups(f"dovetail-trial-{os.getpid()}")
+    if groups is not None:
+        groups.close()
+    return _best(groups, cores_per_device)
+
+
+def _best(groups: CpuGroups | None, cores_per_device: int) -> Enforcement:
+    if groups is not None:
+        return "quota"
+    return "affinity" if cores_per_device > 1 else "none"
+
+
+class _Guarded(NamedTuple):
+    """A rank, its device, the shim below which its processes are, and whether it has a cap."""
+
+    run: str
+    rank: int
+    device: str
+    shim: Process
+    capped: bool
+
+
+class _Meter:
+    """CPU time that each device's ranks had or waited for, and their memory.
+
+    Who waits for a core would use it: with others on the machine, time on it alone would make a
+    job that is always busy look like one that hardly computes.
+    """
+
+    def __init__(self, cores: Mapping[str, Sequence[int]]) -> None:
+        self._cores = cores
+        self._read_s = boot_s()
+        self._busy_s = self._busy()
+        self._wanted: dict[tuple[str, int], float] = {}
+        self._had_s: dict[tuple[str, int], float] = {}
+        self._most: dict[str, float] = {}
+
+    def read(self, ranks: Sequence[_Guarded]) -> Mapping[str, Usage]:
+        now_s, trees = boot_s(), _Trees(every_process())
+        spent: defaultdict[str, float] = defaultdict(float)
+        had: defaultdict[str, float] = defaultdict(float)
+        resident: Counter[str] = Counter()
+        by_run: Counter[str] = Counter()
+        wanted, had_s = {}, {}
+        for rank in ranks:
+            below = trees.below(rank.shim)
+            total = had_s[rank.run, rank.rank] = sum(stat.cpu for stat in below) / _TICKS_S
+            had[rank.device] += max(0.0, total - self._had_s.get((rank.run, rank.rank), 0.0))
+            # Who waits for his cap's sake would not use the core.
+            if not rank.capped:
+                total += sum(_queued_s(stat.pid) for stat in below)
+            wanted[rank.run, rank.rank] = total
+            spent[rank.device] += max(0.0, total - self._wanted.get((rank.run, rank.rank), 0.0))
+            # The shim, the first, is ours and not the job's.
+            pages = sum(stat.rss_pages for stat in below[1:])
+            resident[rank.device] += pages
+            by_run[rank.run] += pages
+        wall_s, self._read_s = now_s - self._read_s, now_s
+        self._wanted, self._had_s = wanted, had_s
+        busy_s, self._busy_s = self._busy_s, self._busy()
+        self._most = {
+            run: max(self._most.get(run, 0.0), pages * _PAGE_MIB) for run, pages in by_run.items()
+        }
+        homes = {rank.run: rank.device for rank in ranks}
+        return {
+            device: Usage(
+                at_s=now_s,
+                memory_mib=resident[device] * _PAGE_MIB,
+                metrics=_metrics(spent[device], wall_s, len(cores)),
+                source=SOURCE,
+                memory_by_run={
+                    run: most for run, most in self._most.items() if homes[run] == device
+                },
+                others_busy=_part(
+                    sum(self._busy_s[core] - busy_s[core] for core in cores) - had[device],
+                    wall_s * len(cores),
+                )
+                if busy_s
+                else None,
+            )
+            for device, cores in self._cores.items()
+        }
+
+    def _busy(self) -> dict[int, float]:
+        """Return the seconds that each core was at work since the machine began, stolen ones too.
+
+        User, nice, system, interrupts and steal of /proc/stat (proc_stat(5)), where guests are in
+        user. Empty where a container does not show them all.
+        """
+        text = Path("/proc/stat").read_text(encoding="ascii")
+        lines = re.findall(r"^cpu(\d+) (.+)$", text, re.MULTILINE)
+        found = {int(core): list(map(int, ticks.split())) for core, ticks in lines}
+        mine = [core for cores in self._cores.values() for core in cores]
+        if not found.keys() >= set(mine):
+            return {}
+        return {core: sum(found[core][at] for at in _AT_WORK) / _TICKS_S for core in mine}
+
+
+class _Trees:
+    """All processes by their parents."""
+
+    def __init__(self, processes: Sequence[Stat]) -> None:
+        self._known = {stat.pid: stat for stat in processes}
+        self._children: dict[int, list[int]] = {}
+        for stat in processes:
+            self._children.setdefault(stat.parent, []).append(stat.pid)
+
+    def below(self, root: Process) -> list[Stat]:
+        """Return a process and all its descendants, itself first; nothing where it is gone."""
+        top = self._known.get(root.pid)
+        if top is None or top.started != root.started:
+            return []
+        found = [top]
+        for stat in found:
+            found += [self._known[child] for child in self._children.get(stat.pid, [])]
+        return found
+
+
+def _queued_s(pid: int) -> float:
+    """Return the seconds for which the threads of a process have waited for a core."""
+    waited_ns = 0
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/schedstat", "rb") as file:
+                waited_ns += int(file.read().split()[1])
+    return waited_ns / 1e9
+
+
+def _metrics(spent_s: float, wall_s: float, cores: int) -> Mapping[str, float]:
+    if wall_s <= 0:
+        return {}
+    busy = _part(spent_s, wall_s * cores)
+    machine = _part(spent_s, wall_s * (os.cpu_count() or 1))
+    return {
+        "sm_active": busy,
+        "gpu_util": busy,
+        "cpu_util": machine,
+        "dram_active": 0.0,
+        "pcie_rx_bytes_s": 0.0,
+    }
+
+
+def _part(spent_s: float, of_s: float) -> float:
+    return min(1.0, max(0.0, spent_s / of_s)) if of_s > 0 else 0.0
+
+
+def _devices(cores_per_device: int, devices: int | None) -> dict[str, tuple[int, ...]]:
+    cores = sorted(os.sched_getaffinity(0))
+    count = len(cores) // cores_per_device if devices is None else devices
+    if not 0 < count * cores_per_device <= len(cores):
+        raise InputError(
+            f"must take at most the {len(cores)} cores that may be used, "
+            f"got {count} devices of {cores_per_device}",
+            "--pool",
+        )
+    return {
+        f"cpu-{k}": tuple(cores[k * cores_per_device : (k + 1) * cores_per_device])
+        for k in range(count)
+    }
+
+
+def _group(run: Run, rank: int) -> str:
+    return f"{run.id}-{rank}"
+
+
+class CpuOptions(NamedTuple):
+    """What ``cpu:OPTIONS`` asks for, as of a ``CpuPool``."""
+
+    cores_per_device: int
+    devices: int | None
+    shares: Enforcement | None
+
+
+def cpu_options(text: str) -> CpuOptions:
+    """Return what the options of a cpu pool ask for.
+
+    Parameters
+    ----------
+    text : str
+        ``cores_per_device=1,devices=2,shares=affinity``, any of them.
+
+    Raises
+    ------
+    InputError
+        When an option is unknown, or its value cannot be.
+    """
+    given = dict(_option(part) for part in text.split(",") if part)
+    unknown = [name for name in given if name not in _OPTIONS]
+    if unknown:
+        raise InputError(f"must be one of {', '.join(_OPTIONS)}, got {unknown[0]!r}", "--pool")
+    devices = given.get("devices")
+    return CpuOptions(
+        _number("cores_per_device", given.get("cores_per_device", "1")),
+        None if devices is None else _number("devices", devices),
+        _enforcement(given.get("shares")),
+    )
+
+
+def _option(text: str) -> tuple[str, str]:
+    name, _, value = text.partition("=")
+    return name.strip(), value.strip()
+
+
+def _number(name: str, text: str) -> int:
+    if not re.fullmatch(r"0*[1-9][0-9]{0,5}", text):
+        raise InputError(f"{name} must be a whole number >= 1, got {shown(text)}", "--pool")
+    return int(text)
+
+
+def _enforcement(text: str | None) -> Enforcement | None:
+    match text:
+        case None | "quota" | "affinity" | "none":
+            return text
+    raise InputError(f"shares must be quota, affinity or none, got {text!r}", "--pool")

@@ -1,0 +1,221 @@
+"""What the service says to a shim while a rank is being started, and what the shim answers."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+from pathlib import Path
+from typing import Final
+
+from dovetail.executor.pools import shim
+from dovetail.executor.pools.processes import TOKEN
+from dovetail.executor.pools.run_files import RankFiles
+from dovetail.executor.system.clock import boot_s
+from dovetail.instances.errors import DovetailError
+
+_DISMISS_S: Final = 5.0
+_TOKEN_BYTES: Final = 512
+
+
+class LaunchError(DovetailError):
+    """A rank cannot be started; the text says why."""
+
+
+class NotNowError(LaunchError):
+    """A rank cannot be started at present, through no fault of its job."""
+
+
+class ForkServer:
+    """The process that forks the shims of a pool; it is there before the first of them is.
+
+    It is started anew whenever it is gone, and ends with this process. Safe from any thread.
+
+    Parameters
+    ----------
+    directory : path
+        The state directory, for people who look at processes.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._using = threading.Lock()
+        self._requests: socket.socket | None = None
+        self._pid, self._closed = 0, False
+
+    def start(self) -> None:
+        """Start it, unless it runs as far as is known."""
+        with self._using:
+            self._started()
+
+    def fork(self, files: RankFiles, line: socket.socket) -> None:
+        """Let a rank have a shim, with this line to it."""
+        request = b"\0".join([os.fsencode(files.directory), files.token.encode()])
+        with self._using:
+            try:
+                socket.send_fds(self._started(), [request], [line.fileno()])
+            except OSError:
+                # It has ended, or stands still.
+                self._end()
+                socket.send_fds(self._started(), [request], [line.fileno()])
+
+    def kill(self) -> None:
+        """Kill it where it does not answer; what it has forked goes on."""
+        with self._using:
+            self._end()
+
+    def close(self) -> None:
+        """End it for good; what it has forked goes on."""
+        with self._using:
+            self._closed = True
+            self._end()
+
+    def _started(self) -> socket.socket:
+        if self._closed:
+            raise NotNowError("the service ends")
+        if self._requests is None:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            ours.settimeout(_DISMISS_S)
+            try:
+                with theirs:
+                    self._pid = _spawn(self._directory, theirs.fileno())
+            except OSError:
+                ours.close()
+                raise
+            self._requests = ours
+        return self._requests
+
+    def _end(self) -> None:
+        if self._requests is not None:
+            self._requests.close()
+            self._requests = None
+            # It holds nothing, and may be stopped.
+            os.kill(self._pid, signal.SIGKILL)
+            os.waitpid(self._pid, 0)
+
+
+class Gate:
+    """The line to a shim, and the process that the shim holds at the gate.
+
+    Parameters
+    ----------
+    server : ForkServer
+        Who makes the shim.
+    files : RankFiles
+        Of the rank; its specification has been written.
+    """
+
+    def __init__(self, server: ForkServer, files: RankFiles) -> None:
+        self._server = server
+        self._told, self._opened = b"", False
+        self._shim: int | None = None
+        self._line, theirs = socket.socketpair()
+        try:
+            with theirs:
+                server.fork(files, theirs)
+        except (OSError, NotNowError):
+            self._line.close()
+            raise
+
+    def answer(self, deadline_s: float) -> str:
+        """Return the next line that the shim says; empty when it is gone, or too slow."""
+        while not (line := self._next_line()):
+            if not _readable(self._line.fileno(), deadline_s - boot_s()) or not self._read():
+                return ""
+        return line
+
+    @property
+    def descriptor(self) -> int:
+        """What becomes readable when the shim ends or says more."""
+        return self._line.fileno()
+
+    @property
+    def speaks(self) -> bool:
+        """Whether the shim has ended or said more: of a process that is held it says nothing."""
+        return _readable(self.descriptor, 0.0)
+
+    def open(self) -> None:
+        """Let the process go as soon as it is there; if its shim has just died, files tell."""
+        if not self._opened:
+            self._opened = True
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                self._line.sendall(b"go\n")
+
+    def leave(self) -> None:
+        """Let go of the shim. What still waits at the gate ends."""
+        self._line.close()
+        if self._shim is not None:
+            os.close(self._shim)
+            self._shim = None
+
+    def dismiss(self) -> None:
+        """Let go of the shim and wait for its end."""
+        if self._shim is None and not self.answer(boot_s() + _DISMISS_S) and self._shim is None:
+            # Whatever there is of it, it has not been heard of: its request is not to be served.
+            self._server.kill()
+        self._line.close()
+        if self._shim is not None and not _readable(self._shim, _DISMISS_S):
+            signal.pidfd_send_signal(self._shim, signal.SIGKILL)
+            _readable(self._shim, math.inf)
+        self.leave()
+
+    def _next_line(self) -> str:
+        """Return the next line of what has been read that is not empty, if there is one."""
+        line, end, rest = self._told.lstrip(b"\n").partition(b"\n")
+        if not end:
+            return ""
+        self._told = rest
+        return line.decode(errors="replace").strip()
+
+    def _read(self) -> bool:
+        """Take what the shim has said; return False where it will say no more."""
+        try:
+            part, shims, *_ = socket.recv_fds(self._line, 4096, 1)
+        except ConnectionResetError:
+            return False
+        if shims:
+            (self._shim,) = shims
+        self._told += part
+        return bool(part)
+
+
+def _readable(descriptor: int, within_s: float) -> bool:
+    """Wait until something can be read, some time at most; return whether it can."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(None if within_s == math.inf else max(0.0, within_s) * 1000))
+
+
+_REFUSED: Final = "refused "
+
+
+def complaint(answer: str) -> str:
+    """Return why a rank is not started, from what its shim answered instead."""
+    reason = answer.removeprefix(_REFUSED).removeprefix("later ")
+    return reason or "its launcher died or did not answer"
+
+
+def is_blameless(answer: str) -> bool:
+    """Return whether a rank is not started through no fault of its job."""
+    return not answer.startswith(_REFUSED)
+
+
+def _spawn(directory: Path, requests: int) -> int:
+    folder = os.path.dirname(os.path.dirname(os.path.abspath(shim.__file__)))
+    program = f"import sys; sys.path.append({folder!r}); from shim.server import serve; "
+    return os.posix_spawn(
+        sys.executable,
+        [sys.executable, "-I", "-S", "-c", f"{program}serve({TOKEN!r})", str(directory)],
+        {"PATH": os.defpath, "LC_ALL": "C.UTF-8", TOKEN: " " * _TOKEN_BYTES},
+        file_actions=[
+            (os.POSIX_SPAWN_DUP2, requests, 0),
+            (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_RDWR, 0),
+        ],
+        setsid=True,
+        setsigmask=(),
+    )

@@ -1,0 +1,387 @@
+"""The pool of this machine's NVIDIA GPUs: jobs share them under MPS, or by turns without it.
+
+Nothing of this has met a GPU yet (``docs/hardware.md``): MPS is tested with NVIDIA's own control
+daemon and a stand-in, NVML with the real bindings and injected callbacks.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import socket
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+from dovetail.executor.gpus.cublas import CublasVersions
+from dovetail.executor.gpus.dcgm import PROGRAM as DCGMI
+from dovetail.executor.gpus.dcgm import SOURCE as DCGM
+from dovetail.executor.gpus.dcgm import Dcgm
+from dovetail.executor.gpus.nvml import Gpu, GpuLostError, Nvml, NvmlError
+from dovetail.executor.gpus.splits import SplitKey, Splits
+from dovetail.executor.jobs import events
+from dovetail.executor.jobs.events import AnyEvent
+from dovetail.executor.jobs.specs import Run
+from dovetail.executor.mps import processes as mps_processes
+from dovetail.executor.mps.control import SERVER
+from dovetail.executor.mps.errors import MpsError
+from dovetail.executor.mps.manager import MpsManager
+from dovetail.executor.pools.ailments import Ailments, Cause
+from dovetail.executor.pools.gate import LaunchError, NotNowError
+from dovetail.executor.pools.gpu_health import FAULT_S, GpuHealth
+from dovetail.executor.pools.local import LocalPool
+from dovetail.executor.pools.pool import Usage
+from dovetail.executor.pools.processes import Process, descendants, holders, stat_of
+from dovetail.executor.pools.run_files import DamagedError
+from dovetail.executor.system.clock import boot_s
+from dovetail.instances._record import listed
+from dovetail.instances.errors import InputError
+from dovetail.instances.instance import Cluster, Node
+from dovetail.instances.instance import Gpu as Device
+
+TURNS: Final = "no MPS: jobs that share a GPU take turns on it (time slicing), without SM shares"
+
+EXCLUSIVE: Final = "without MPS, a GPU in compute mode EXCLUSIVE_PROCESS takes one process"
+
+RESERVE_MIB: Final = 512.0
+"""Kept free on every GPU, for the driver and the MPS server."""
+
+OUTSIDE_S: Final = 15.0
+"""Seconds for which a process may be on a GPU and not in the client list of its MPS server."""
+
+_log = logging.getLogger(__name__)
+
+
+class _Fault(NamedTuple):
+    """When a program's fault was seen on a GPU, and which runs were there."""
+
+    at_s: float
+    runs: frozenset[str]
+
+
+class GpuPool(LocalPool):
+    """NVIDIA GPUs as devices, one MPS control daemon each.
+
+    A device's id is the beginning of the GPU's UUID, which NVIDIA's tools take, too. GPUs that are
+    cut up by MIG, in compute mode PROHIBITED or lost are left out.
+
+    Parameters
+    ----------
+    directory : path
+        The state directory.
+    nvml : Nvml
+        An open session; closed with the pool.
+    mps : MpsManager
+        Of the directory for MPS.
+    splits : Splits
+        Evidence of the shares that compute right; no other is used.
+    only : sequence of str
+        Device ids or UUIDs (their beginnings); none = all GPUs.
+    turns : bool
+        Whether jobs take turns without MPS, also where there is MPS.
+
+    Raises
+    ------
+    InputError
+        When there is no such GPU, or none at all.
+    """
+
+    name = "gpu"
+
+    def __init__(
+        self,
+        directory: Path,
+        nvml: Nvml,
+        mps: MpsManager,
+        splits: Splits,
+        only: Sequence[str] = (),
+        turns: bool = False,
+    ) -> None:
+        super().__init__(directory)
+        self._nvml, self._mps, self._splits = nvml, mps, splits
+        self._driver = nvml.driver()
+        self._gpus = {device_id(gpu): gpu for gpu in _chosen(_usable(nvml.gpus()), only)}
+        self._has_mps = not turns and mps.why_not() is None
+        self.notice = "" if self._has_mps else TURNS
+        self._victims: dict[str, _Fault] = {}
+        self._outside_since: dict[tuple[str, int], float] = {}
+        self._cublas = CublasVersions()
+        self._ailments = Ailments(directory / "sick.json", self._tell)
+        self._without_gpm = {g.uuid for g in self._gpus.values() if not nvml.has_gpm(g.uuid)}
+        self._dcgm = Dcgm() if self._without_gpm and shutil.which(DCGMI) else None
+        under_mps = mps if self._has_mps else None
+        self._health = GpuHealth(self._gpus, nvml, under_mps, self._ailments, self._end)
+
+    # What there is.
+
+    def cluster(self) -> Cluster:
+        """Return the GPUs, and the shares that some version of cuBLAS computes right under."""
+        devices = tuple(
+            Device(id=name, model=gpu.name, memory_mib=gpu.memory_mib, sms=gpu.sms)
+            for name, gpu in self._gpus.items()
+        )
+        shares: set[int] = set()
+        if self._has_mps:
+            models = {gpu.name for gpu in self._gpus.values()}
+            shares.update(*(self._splits.allowed_anywhere(m, self._driver) for m in models))
+        return Cluster(
+            nodes=(Node(id=socket.gethostname(), gpus=devices),),
+            shares=tuple(sorted(shares)),
+            reserve_mib=RESERVE_MIB,
+        )
+
+    def sharing(self, first: Run, second: Run) -> str | None:
+        """Return why two runs may never share a GPU: an MPS server serves one user."""
+        if self._has_mps:
+            same = first.spec.owner.uid == second.spec.owner.uid
+            return None if same else "an MPS server serves one user at a time"
+        modes = {gpu.compute_mode for gpu in self._gpus.values()}
+        return EXCLUSIVE if "exclusive_process" in modes else None
+
+    def library(self, run: Run) -> str:
+        """Return the version of cuBLAS that a run has loaded, empty where it is not known."""
+        roots = [self._root(run, rank) for rank in range(len(run.seats))]
+        pids = [pid for root in roots if root is not None for pid in _family(root.pid)]
+        return self._cublas.of(pids, run.spec.owner.uid, run.spec.owner.gid) or ""
+
+    def libraries(self) -> Collection[str]:
+        """Return the versions of cuBLAS with which shares of these GPUs were measured."""
+        models = {gpu.model for node in self.cluster().nodes for gpu in node.devices}
+        return {one for model in models for one in self._splits.libraries(model, self._driver)}
+
+    def allowed(self, library: str, model: str) -> Collection[int]:
+        """Return the shares of a GPU model under which a version of cuBLAS computes right."""
+        if not self._has_mps or not library:
+            return ()
+        return self._splits.allowed(SplitKey(model, self._driver, library))
+
+    def usage(self) -> Mapping[str, Usage]:
+        """Return what each GPU has been doing since the last call; none of one that is lost."""
+        found = {}
+        for name, gpu in self._gpus.items():
+            try:
+                found[name] = self._read(name, gpu)
+            except (GpuLostError, NvmlError) as error:
+                self._health.silent(name, str(error))
+        return found
+
+    def look(self, name: str) -> str:
+        """Look at a GPU at once, and return what is wrong there; empty where nothing is."""
+        return self._health.look(name)
+
+    def is_broken(self, name: str) -> bool:
+        """Return whether a GPU is as no recovery of MPS can help it."""
+        return self._ailments.has(name, Cause.ANSWER, Cause.DRIVER)
+
+    def resume(self, runs: Sequence[Run]) -> Sequence[Run]:
+        """Take up the runs that should exist, and begin to watch the GPUs."""
+        self._ailments.resume(self._gpus.keys())
+        beyond = super().resume(runs)
+        self._health.start()
+        return beyond
+
+    # What a rank needs.
+
+    def rank_environment(self, run: Run, rank: int) -> Mapping[str, str]:
+        """Return the variables that bring a rank to its GPU, under its cap and limit."""
+        seat, spec = run.seats[rank], run.spec
+        if seat.gpu not in self._gpus:
+            raise NotNowError(f"rank {rank}: the pool has no GPU {seat.gpu}")
+        uuid = self._gpus[seat.gpu].uuid
+        if not self._has_mps:
+            if seat.share is not None:
+                raise LaunchError(f"rank {rank}: no MPS, so no share can be held")
+            return self._mps.without_mps(uuid)
+        try:
+            return self._mps.environment(
+                uuid, spec.owner.uid, seat.share, seat.memory_mib, spec.priority == "latency"
+            )
+        except MpsError as error:
+            self._health.rest(seat.gpu, str(error))
+            raise NotNowError(f"rank {rank}: {error}") from None
+
+    def is_ready(self, run: Run, rank: int, pid: int) -> bool:
+        """Return whether a rank is among the clients of its GPU's MPS server.
+
+        A rank that has found the GPU, but not the server, runs without its cap: it is stopped.
+        """
+        if not self._has_mps:
+            return True
+        gpu, root = self._gpus.get(run.seats[rank].gpu), self._root(run, rank)
+        if gpu is None or root is None:
+            return False
+        try:
+            if self._mps.attached(gpu.uuid, root.pid):
+                self._outside_since.pop((run.id, rank), None)
+                return True
+            outside = not self._nvml.processes(gpu.uuid).keys().isdisjoint(_family(root.pid))
+        except (MpsError, NvmlError, GpuLostError) as error:
+            _log.info("%s: rank %d cannot be looked up: %s", run.id, rank, error)
+            return False
+        self._judge_outsider(run, rank, outside)
+        return False
+
+    def before_kill(self, run: Run, rank: int) -> None:
+        """Have MPS end the rank's work on the GPU: killing a busy client is undefined (NVIDIA)."""
+        gpu, root = self._gpus.get(run.seats[rank].gpu), self._root(run, rank)
+        if not self._has_mps or gpu is None:
+            return
+        if root is not None and root.alive:
+            above = [root]
+        else:
+            above = holders(self.files(run.id).rank(rank).token, run.spec.owner.uid)
+        done = [self._mps.terminate(gpu.uuid, process.pid) for process in above]
+        if not all(done):
+            _log.warning("%s: MPS could not end rank %d; it is killed all the same", run.id, rank)
+
+    def close(self) -> None:
+        """Let go of everything but the jobs and the daemons that serve them."""
+        quiet = self._health.close()
+        if self._dcgm is not None:
+            self._dcgm.close()
+        self._cublas.close()
+        super().close()
+        if quiet:
+            self._mps.close()
+            self._nvml.close()
+
+    # How it is found out.
+
+    def _read(self, name: str, gpu: Gpu) -> Usage:
+        readings = self._nvml.read(gpu.uuid)
+        told = self._dcgm.metrics(gpu.uuid) if self._dcgm and gpu.uuid in self._without_gpm else {}
+        memory, others = self._processes(name, gpu)
+        return Usage(
+            at_s=boot_s(),
+            memory_mib=readings.used_mib,
+            energy_j=readings.energy_j,
+            metrics={**readings.metrics, **told},
+            source=DCGM if told else readings.source,
+            memory_by_run=memory,
+            clock_mhz=readings.clock_mhz,
+            temperature_c=readings.temperature_c,
+            throttled=readings.throttled,
+            others=others,
+            driver=self._driver,
+        )
+
+    def _processes(self, name: str, gpu: Gpu) -> tuple[dict[str, float], tuple[int, ...]]:
+        """Return what each run holds on a GPU, where the driver tells it, and who else is there.
+
+        Where not even our own are named by their numbers, those are of another PID namespace (a
+        container), and nobody can be told apart.
+        """
+        by_pid = self._nvml.processes(gpu.uuid)
+        roots = self._roots(name) if by_pid else {}
+        found: dict[str, float] = defaultdict(float)
+        others = set(by_pid)
+        for pid, mib in by_pid.items():
+            root = next((above for above in _line(pid) if above in roots), None)
+            if root is not None:
+                others.discard(pid)
+                found[roots[root]] += mib or 0.0
+        if not found:
+            return {}, ()
+        others = {pid for pid in others if not _serves(pid)}
+        return {run: mib for run, mib in found.items() if mib}, tuple(sorted(others))
+
+    def _roots(self, name: str) -> dict[int, str]:
+        """Return the runs on a GPU by the process above all others of their rank there."""
+        found = {}
+        for run in self.kept():
+            for rank, seat in enumerate(run.seats):
+                root = self._root(run, rank) if seat.gpu == name else None
+                if root is not None:
+                    found[root.pid] = run.id
+        return found
+
+    def _root(self, run: Run, rank: int) -> Process | None:
+        """Return the launcher of a rank, to whom orphans among its processes go, too."""
+        try:
+            started = self.files(run.id).rank(rank).started()
+        except DamagedError:
+            return None
+        return started.shim if started is not None else None
+
+    def _tell(self, event: AnyEvent) -> None:
+        if isinstance(event, events.RankEnded) and event.status != 0:
+            event = self._judged(event)
+        super()._tell(event)
+
+    def _judged(self, ended: events.RankEnded) -> AnyEvent:
+        """Return how a rank failed: where a fault hit several runs, it says nothing of this one.
+
+        MPS passes a fault on to every client of the GPU, and names no culprit.
+        """
+        run = next((run for run in self.kept() if run.id == ended.run), None)
+        name = run.seats[ended.rank].gpu if run is not None else ""
+        if not self._has_mps or name not in self._gpus or not self._health.faulted(name):
+            return ended
+        known = self._victims.get(name)
+        if known is None or boot_s() - known.at_s > FAULT_S:
+            here = {one.id for one in self.kept() if name in {seat.gpu for seat in one.seats}}
+            known = self._victims[name] = _Fault(boot_s(), frozenset(here))
+        if ended.run not in known.runs or len(known.runs) == 1:
+            return ended
+        reason = f"a fault on {name}, of {listed(sorted(known.runs))}, ended all work there"
+        return events.RankGone(at_s=0.0, run=ended.run, rank=ended.rank, reason=reason)
+
+    def _judge_outsider(self, run: Run, rank: int, outside: bool) -> None:
+        key = (run.id, rank)
+        if not outside:
+            self._outside_since.pop(key, None)
+        elif boot_s() - self._outside_since.setdefault(key, boot_s()) > OUTSIDE_S:
+            del self._outside_since[key]
+            reason = f"rank {rank} is on the GPU, but not under MPS: it would ignore its share"
+            self._tell(events.StopDecided(at_s=0.0, run=run.id, reason=reason, then="fail"))
+
+    def _end(self, name: str, pids: Collection[int]) -> None:
+        """Stop the runs whose work on a GPU was lost with its MPS server."""
+        roots = self._roots(name) if pids else {}
+        lost = {roots[above] for pid in pids for above in _line(pid) if above in roots}
+        for run in self.kept():
+            if run.id in lost:
+                then: Literal["wait", "fail"] = "wait" if run.spec.requeue else "fail"
+                reason = "the MPS server of its GPU failed"
+                self._tell(events.StopDecided(at_s=0.0, run=run.id, reason=reason, then=then))
+
+
+def _line(pid: int) -> Iterator[int]:
+    """Yield a process and those above it."""
+    seen: set[int] = set()
+    while pid > 1 and pid not in seen:
+        yield pid
+        seen.add(pid)
+        stat = stat_of(pid)
+        pid = stat.parent if stat is not None else 0
+
+
+def _serves(pid: int) -> bool:
+    """Return whether a process is an MPS server: it holds a GPU for its clients."""
+    process = mps_processes.look(pid)
+    return process is not None and process.runs(SERVER)
+
+
+def _family(pid: int) -> list[int]:
+    return [pid, *(process.pid for process in descendants(pid))]
+
+
+def device_id(gpu: Gpu) -> str:
+    """Return the id that a GPU has in a pool."""
+    return gpu.uuid[:12]
+
+
+def _usable(gpus: Iterable[Gpu]) -> list[Gpu]:
+    return [gpu for gpu in gpus if not gpu.mig and gpu.compute_mode != "prohibited"]
+
+
+def _chosen(gpus: Sequence[Gpu], only: Sequence[str]) -> list[Gpu]:
+    chosen = [gpu for gpu in gpus if not only or any(gpu.uuid.startswith(name) for name in only)]
+    for name in only:
+        if not any(gpu.uuid.startswith(name) for gpu in gpus):
+            known = ", ".join(map(device_id, gpus)) or "none"
+            raise InputError(f"must name usable GPUs ({known}), got {name!r}", "--pool")
+    if not chosen:
+        raise InputError("there is no usable GPU: see dovetail doctor", "--pool")
+    return chosen

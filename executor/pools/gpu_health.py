@@ -1,0 +1,197 @@
+"""How the GPUs of a pool are: critical errors, silence, and MPS servers in trouble."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Callable, Collection, Mapping
+from typing import Final
+
+from dovetail.executor.gpus.nvml import Gpu, GpuLostError, Nvml, NvmlError, Xid
+from dovetail.executor.mps.control import HealthState
+from dovetail.executor.mps.errors import MpsError
+from dovetail.executor.mps.manager import MpsManager
+from dovetail.executor.pools.ailments import Ailments, Cause
+from dovetail.executor.pools.processes import runs, stat_of
+from dovetail.executor.system.clock import boot_s
+
+WATCH_S: Final = 2.0
+"""Seconds between looks at MPS and at critical errors."""
+
+REST_S: Final = 30.0
+"""Seconds for which nothing starts on a GPU on which something just could not."""
+
+FAULT_S: Final = 10.0
+"""Seconds for which a fault of a program explains the failures of those beside it."""
+
+LEAVE_S: Final = 5.0
+"""Seconds that a thread has to end; one that is in the middle of a recovery is left behind."""
+
+APPLICATION_XIDS: Final = frozenset({13, 31, 43, 45, 68, 109})
+"""Errors that a program causes; the GPU is as good as before (NVIDIA's device plugin)."""
+
+_FAULTY: Final = frozenset({HealthState.FAULT, HealthState.UNKNOWN})
+
+_log = logging.getLogger(__name__)
+
+
+class GpuHealth:
+    """Watches GPUs, and brings MPS back where it has failed; nothing starts there meanwhile.
+
+    One thread looks at all GPUs through NVML; each GPU has one for its MPS, since a recovery may
+    take minutes.
+
+    Parameters
+    ----------
+    gpus : mapping of str to Gpu
+        By device id.
+    nvml : Nvml
+        An open session.
+    mps : MpsManager or None
+        None where there is no MPS.
+    ailments : Ailments
+        Where what is found goes.
+    lost : callable
+        Takes a device and the processes on it whose work was lost with its MPS server.
+    """
+
+    def __init__(
+        self,
+        gpus: Mapping[str, Gpu],
+        nvml: Nvml,
+        mps: MpsManager | None,
+        ailments: Ailments,
+        lost: Callable[[str, Collection[int]], None],
+    ) -> None:
+        self._gpus, self._nvml, self._mps = gpus, nvml, mps
+        self._ailments, self._lost = ailments, lost
+        self._left: dict[str, tuple[int, ...]] = {}
+        self._rest_until_s: dict[str, float] = {}
+        self._names = {gpu.uuid: name for name, gpu in gpus.items()}
+        self._fault_s: dict[str, float] = {}
+        self._listening = threading.Lock()
+        self._closing = threading.Event()
+        self._threads = [self._thread("GPUs", self._look)]
+        for name, gpu in gpus.items() if mps is not None else ():
+            self._threads.append(self._thread(name, self._nurse, name, gpu.uuid))
+
+    def start(self) -> None:
+        """Begin to watch."""
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> bool:
+        """Stop watching, and return whether that is so: a recovery may be under way."""
+        self._closing.set()
+        begun = [thread for thread in self._threads if thread.ident is not None]
+        for thread in begun:
+            thread.join(LEAVE_S)
+        return not any(thread.is_alive() for thread in begun)
+
+    def rest(self, name: str, reason: str) -> None:
+        """Let nothing start on a GPU for a while, as something just could not."""
+        self._rest_until_s[name] = boot_s() + REST_S
+        self._ailments.report(name, Cause.START, reason)
+
+    def silent(self, name: str, reason: str) -> None:
+        """Note that a GPU has not answered; it is well again as soon as it does."""
+        self._ailments.report(name, Cause.ANSWER, reason)
+
+    def faulted(self, name: str) -> bool:
+        """Return whether a program's fault was seen on a GPU just now."""
+        self._listen()
+        uuid = self._gpus[name].uuid
+        if self._mps is not None and self._mps.health(uuid).state is HealthState.FAULT:
+            self._fault_s[name] = boot_s()
+        return boot_s() - self._fault_s.get(name, -math.inf) < FAULT_S
+
+    def look(self, name: str) -> str:
+        """Look at a GPU at once, and return what is wrong there; empty where nothing is."""
+        self._check(name, self._gpus[name])
+        faulted = self.faulted(name)
+        return self._ailments.of(name) or ("a program's fault was seen on it" if faulted else "")
+
+    def _thread(self, what: str, look: Callable[..., None], *of: str) -> threading.Thread:
+        return threading.Thread(
+            target=self._watch, args=(look, *of), name=f"health of {what}", daemon=True
+        )
+
+    def _watch(self, look: Callable[..., None], *of: str) -> None:
+        while not self._closing.wait(WATCH_S):
+            try:
+                look(*of)
+            except Exception:  # without its watchers a pool would start jobs on sick GPUs
+                _log.exception("the health of GPUs could not be looked at")
+
+    # What the driver tells.
+
+    def _look(self) -> None:
+        for name, gpu in self._gpus.items():
+            self._check(name, gpu)
+        self._listen()
+
+    def _listen(self) -> None:
+        try:
+            with self._listening:
+                for xid in self._nvml.xids():
+                    self._judge(xid)
+        except (NvmlError, GpuLostError) as error:
+            _log.info("critical errors cannot be asked for: %s", error)
+
+    def _judge(self, xid: Xid) -> None:
+        name = self._names.get(xid.uuid)
+        if name is None:
+            return
+        if xid.code in APPLICATION_XIDS:
+            self._fault_s[name] = boot_s()
+        else:
+            reason = f"the driver reported Xid {xid.code}: see dmesg"
+            self._ailments.report(name, Cause.DRIVER, reason)
+
+    def _check(self, name: str, gpu: Gpu) -> None:
+        try:
+            self._nvml.check(gpu.uuid)
+        except (NvmlError, GpuLostError) as error:
+            self.silent(name, str(error))
+        else:
+            self._ailments.heal(name, Cause.ANSWER)
+
+    # MPS.
+
+    def _nurse(self, name: str, uuid: str) -> None:
+        """Bring MPS back on a GPU whose server has failed; until then nothing starts there."""
+        assert self._mps is not None
+        health = self._mps.health(uuid)
+        if health.state in _FAULTY:
+            self._ailments.report(name, Cause.MPS, f"MPS: {health.why or health.state}")
+            try:
+                recovery = self._mps.recover(uuid)
+            except MpsError as error:
+                _log.info("%s: MPS is not recovered now: %s", name, error)
+                return
+            _log.warning("%s: MPS was recovered: %s", name, "; ".join(recovery.steps))
+            self._left[name] = recovery.left
+            self._lost(name, recovery.left)
+            if not recovery.healthy:
+                return
+        self._left[name] = tuple(filter(_lives, self._left.get(name, ())))
+        if not self._left[name]:
+            self._ailments.heal(name, Cause.MPS)
+        self._end_rest(name, uuid)
+
+    def _end_rest(self, name: str, uuid: str) -> None:
+        assert self._mps is not None
+        if name not in self._rest_until_s or boot_s() < self._rest_until_s[name]:
+            return
+        foreign = self._mps.foreign(uuid)
+        if foreign:
+            self.rest(name, f"MPS of others may be on it: {foreign[0]}; end it")
+        else:
+            del self._rest_until_s[name]
+            self._ailments.heal(name, Cause.START)
+
+
+def _lives(pid: int) -> bool:
+    stat = stat_of(pid)
+    return stat is not None and runs(stat)

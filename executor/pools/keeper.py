@@ -1,0 +1,675 @@
+"""Everything about one run of local processes happens in one thread: its keeper.
+
+The keeper launches, watches and ends the run's ranks, and tells what it saw as events. It waits
+on descriptors of the shims (pidfds), so that it costs nothing while nothing happens. A keeper
+that ends, with its service, leaves the ranks running; the next one finds them by their files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final
+
+from dovetail.executor.jobs import events
+from dovetail.executor.pools.gate import (
+    Gate,
+    LaunchError,
+    NotNowError,
+    complaint,
+    is_blameless,
+)
+from dovetail.executor.pools.hooks import Hooks
+from dovetail.executor.pools.lease import Lease
+from dovetail.executor.pools.parts import Part, Prepared
+from dovetail.executor.pools.processes import Process, boot_id, holders, session
+from dovetail.executor.pools.run_files import DamagedError, RankFiles, RunFiles, StopOrder
+from dovetail.executor.pools.shim.kernel import descendants, send
+from dovetail.executor.pools.shim.lease import LAPSED
+from dovetail.executor.system.clock import boot_s
+
+PREPARE_S: Final = 60.0
+"""Seconds that the shims of a run have to bring their processes to the gate."""
+
+COMMIT_S: Final = 60.0
+"""Seconds for which ranks are held at their gates before they are given up."""
+
+SHIM_KILL_S: Final = 10.0
+"""Seconds that a shim has to kill what it guards, before it is killed itself."""
+
+LEAVE_S: Final = 5.0
+"""Seconds that a run's thread has to end; one that hangs in a hook is left behind."""
+
+_READY_FIRST_S: Final = 0.02
+_READY_MOST_S: Final = 1.0
+_SWEEP_S: Final = 0.2
+_TROUBLE_S: Final = 2.0
+_OVERDUE_S: Final = 2.0
+_LOOK_S: Final = 15.0
+_UNTOLD_S: Final = 20.0
+
+_SIGNALLED_S: Final = 0.01
+_SIGNALLED_AT_MOST: Final = 100
+
+_LONGEST_SLEEP_S: Final = 3600.0
+"""Of ``poll``, which takes no more than 24.8 days."""
+
+_log = logging.getLogger(__name__)
+
+
+class _Phase(Enum):
+    IDLE = auto()
+    """It has no trace."""
+    HELD = auto()
+    """It stands at its gate, and has no trace yet."""
+    ALIVE = auto()
+    """Its shim runs."""
+    ABANDONED = auto()
+    """Its shim is gone without a word; what is left of it is being killed."""
+    UNKNOWN = auto()
+    """Its record is damaged, or cannot be read now."""
+    OVER = auto()
+
+
+@dataclass
+class _Rank:
+    number: int
+    files: RankFiles
+    phase: _Phase = _Phase.IDLE
+    process: Process | None = None
+    shim: Process | None = None
+    watch: int | None = None
+    gate: Gate | None = None
+    held_until_s: float = 0.0
+    ready: bool = False
+    pause_s: float = _READY_FIRST_S
+    due_s: float = 0.0
+    started_s: float = 0.0
+    alive_s: float = 0.0
+    rung: int = 0
+    killed: bool = False
+    trouble: str = ""
+    lost: str = ""
+    refusal: tuple[str, bool] | None = None
+
+
+@dataclass
+class _Orders:
+    """What the service wants and the run's thread has not taken up yet."""
+
+    launch: bool = False
+    prepare: bool = False
+    commit: bool = False
+    abort: str = ""
+    stop_s: float | None = None
+    pause: bool | None = None
+
+
+class Keeper:
+    """Keeps one run, or those of its ranks that are on this node.
+
+    Parameters
+    ----------
+    part : Part
+        What is kept of the run.
+    files : RunFiles
+        The run's files.
+    hooks : Hooks
+        The pool that it belongs to.
+    tell : callable
+        Takes events, from this thread; their ``at_s`` is set by whoever reads them.
+    tell_prepared : callable
+        Takes what has been prepared, from this thread.
+    lease : Lease, optional
+        Under which the ranks run.
+    """
+
+    def __init__(
+        self,
+        part: Part,
+        files: RunFiles,
+        hooks: Hooks,
+        tell: Callable[[events.AnyEvent], None],
+        tell_prepared: Callable[[Prepared], None],
+        lease: Lease | None = None,
+    ) -> None:
+        self.part, self.kept = part, part.run
+        self._files, self._hooks = files, hooks
+        self._tell, self._tell_prepared = tell, tell_prepared
+        self._lease = lease
+        self._orders, self._ordering = _Orders(), threading.Lock()
+        self._leaving, self._failure = False, ""
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._ranks = [_Rank(k, files.rank(k)) for k in part.ranks]
+        self._stopping: StopOrder | None = None
+        self._find()
+        self._thread = threading.Thread(
+            target=self._keep, name=f"keeper of {self.kept.id}", daemon=True
+        )
+        self._thread.start()
+
+    # Orders, from the service's thread.
+
+    def order_launch(self) -> None:
+        """Start every rank that has no trace, unless the run is being stopped."""
+        with self._ordered() as orders:
+            orders.launch = True
+
+    def order_prepare(self) -> None:
+        """Bring every rank that has no trace to its gate, and tell when all stand there."""
+        with self._ordered() as orders:
+            orders.prepare = True
+
+    def order_commit(self) -> None:
+        """Start what stands at its gate, and refuse what has no trace and does not."""
+        with self._ordered() as orders:
+            orders.commit = True
+
+    def order_abort(self, reason: str) -> None:
+        """Refuse every rank that has not been started."""
+        with self._ordered() as orders:
+            orders.abort = reason
+
+    def order_stop(self, grace_s: float) -> None:
+        """End every rank; an earlier order holds where it ends sooner."""
+        with self._ordered() as orders:
+            known = orders.stop_s
+            orders.stop_s = grace_s if known is None else min(grace_s, known)
+
+    def order_pause(self, on: bool) -> None:
+        """Stop the processes of every rank where they are, or let them go on."""
+        with self._ordered() as orders:
+            orders.pause = on
+
+    def begin_leave(self) -> None:
+        """Let this thread end soon, and the ranks run on."""
+        with self._ordered():
+            self._leaving = True
+
+    def leave(self, until_s: float | None = None) -> None:
+        """End this thread, and let the ranks run on; at once after a moment that is given."""
+        self.begin_leave()
+        within_s = LEAVE_S if until_s is None else max(0.0, until_s - boot_s())
+        self._thread.join(within_s)
+        if not self._thread.is_alive():
+            os.close(self._wake)
+
+    @property
+    def trouble(self) -> str:
+        """Why nobody can say how the run is, or end it; empty where that is known."""
+        told = [self._failure, *(rank.lost or rank.trouble for rank in self._ranks)]
+        return next((f"{self.kept.id}: {why}" for why in told if why), "")
+
+    @contextlib.contextmanager
+    def _ordered(self) -> Iterator[_Orders]:
+        """Let orders be added to those that the thread takes up next."""
+        with self._ordering:
+            yield self._orders
+        os.eventfd_write(self._wake, 1)
+
+    def _taken_orders(self) -> _Orders:
+        with self._ordering:
+            taken, self._orders = self._orders, _Orders()
+        return taken
+
+    # The thread.
+
+    def _keep(self) -> None:
+        """Keep the run until it is over or the service leaves."""
+        try:
+            while self._goes_on():
+                self._guarded_step()
+        finally:
+            for rank in self._ranks:
+                self._unwatch(rank)
+
+    def _goes_on(self) -> bool:
+        over = all(rank.phase is _Phase.OVER for rank in self._ranks)
+        return not over and not self._leaving
+
+    def _guarded_step(self) -> None:
+        try:
+            self._obey()
+            for rank in self._ranks:
+                self._advance(rank)
+            self._failure = ""
+            if self._goes_on():
+                self._sleep()
+        except Exception as error:  # a keeper that dies would leave devices busy for ever
+            self._fail(f"its keeper failed: {error}")
+
+    def _fail(self, reason: str) -> None:
+        """Tell what went wrong, and wait before it is tried again."""
+        if reason != self._failure:
+            _log.exception("%s: its keeper failed", self.kept.id)
+        self._failure = reason
+        for rank in self._ranks:
+            self._lose(rank, reason)
+        # An ended shim would wake it at once, again and again: only orders do.
+        self._await({self._wake}, _TROUBLE_S)
+
+    def _sleep(self) -> None:
+        watched = {self._wake}
+        for rank in self._ranks:
+            if rank.watch is not None:
+                watched.add(rank.watch)
+            if rank.gate is not None:
+                watched.add(rank.gate.descriptor)
+        due = [rank.due_s for rank in self._ranks if rank.due_s]
+        self._await(watched, min(due) - boot_s() if due else _LONGEST_SLEEP_S)
+
+    def _await(self, watched: set[int], within_s: float) -> None:
+        """Wait until one of the descriptors can be read, some time at most."""
+        poll = select.poll()
+        for descriptor in watched:
+            poll.register(descriptor, select.POLLIN)
+        poll.poll(min(max(0.0, within_s), _LONGEST_SLEEP_S) * 1000 + 1)
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._wake)
+
+    def _obey(self) -> None:
+        orders = self._taken_orders()
+        if orders.stop_s is not None:
+            self._begin_stop(orders.stop_s)
+        if self._stopping is not None:
+            self._give_up("it was stopped before it was started")
+        elif orders.abort:
+            self._give_up(orders.abort, later=True)
+        else:
+            self._bring_about(orders)
+            if orders.pause is not None:
+                self._pause(orders.pause)
+
+    def _pause(self, on: bool) -> None:
+        """Signal what runs and is not as it is to be, until nothing is left that is not.
+
+        A process may start another while the list of all is read. What a job itself has stopped
+        goes on with the others: nobody knows who stopped it.
+        """
+        number = signal.SIGSTOP if on else signal.SIGCONT
+        shims = [rank.shim for rank in self._those(_Phase.ALIVE) if rank.shim is not None]
+        for _ in range(_SIGNALLED_AT_MOST):
+            below = [stat for shim in shims for stat in descendants(shim.pid)]
+            other = [s for s in below if s.state not in "ZX" and (s.state in "Tt") is not on]
+            if not other:
+                return
+            for stat in other:
+                send(stat.pid, stat.started, number)
+            time.sleep(_SIGNALLED_S)
+
+    def _bring_about(self, orders: _Orders) -> None:
+        if orders.launch or orders.prepare:
+            self._bring_to_gates(orders.launch)
+        if orders.prepare:
+            self._tell_held()
+        if orders.launch or orders.commit:
+            self._open_gates()
+        if orders.commit:
+            self._give_up("it was not prepared when it was to start", later=True)
+
+    # Finding what there is.
+
+    def _find(self) -> None:
+        """Take up ranks that have a trace."""
+        order = self._files.stop_order()
+        if order is not None and order.boot == boot_id():
+            self._stopping = order
+        for rank in self._ranks:
+            self._adopt(rank)
+
+    def _adopt(self, rank: _Rank) -> None:
+        try:
+            started = rank.files.started()
+            if started is None:
+                return
+            if started.never:
+                self._end(rank, self._refused(rank, started.never, started.later))
+                return
+            rank.process, rank.started_s = started.rank, started.at_s
+            rank.shim = started.shim if started.boot == boot_id() else None
+            rank.watch = rank.shim.watch() if rank.shim else None
+            if rank.watch is not None:
+                self._take_up(rank)
+            elif rank.files.ending() is not None:
+                self._conclude(rank)
+            elif rank.shim is None:
+                self._end(rank, self._gone(rank, "the machine was restarted"))
+            else:
+                rank.phase = _Phase.ABANDONED
+        except (DamagedError, OSError) as error:
+            rank.phase, rank.trouble = _Phase.UNKNOWN, str(error)
+
+    def _take_up(self, rank: _Rank) -> None:
+        assert rank.process is not None
+        rank.phase, rank.trouble, rank.due_s = _Phase.ALIVE, "", boot_s()
+        rank.alive_s = rank.due_s
+        self._tell(
+            events.RankStarted(
+                at_s=0.0,
+                run=self.kept.id,
+                rank=rank.number,
+                pid=rank.process.pid,
+                pid_started=rank.process.started,
+            )
+        )
+
+    # Launching: all ranks come to their gates, then all gates open, or none.
+
+    def _bring_to_gates(self, launch: bool) -> None:
+        idle = self._those(_Phase.IDLE)
+        # One that waits for no other is let go before it is there.
+        at_once = launch and len(idle) == 1
+        try:
+            if self._lapsed():
+                raise NotNowError(LAPSED)
+            self._files.make(self.part)
+            specs = [self._hooks.rank_spec(self.part, k.number, self._files) for k in idle]
+            for rank, spec in zip(idle, specs, strict=True):
+                rank.files.write_spec(spec)
+                try:
+                    rank.gate = Gate(self._hooks.fork_server, rank.files)
+                except ConnectionError as error:
+                    raise NotNowError(f"rank {rank.number}: {complaint('')}") from error
+                if at_once:
+                    rank.gate.open()
+            if not at_once:
+                self._await_gates(idle)
+        except Exception as error:
+            if not isinstance(error, LaunchError | OSError):
+                _log.exception("%s: it could not be launched", self.kept.id)
+            # What the system refuses here is the service's own: files, pipes, processes.
+            self._abort(idle, str(error), isinstance(error, NotNowError | OSError))
+            return
+        for rank in idle:
+            rank.phase, rank.held_until_s = _Phase.HELD, boot_s() + COMMIT_S
+
+    def _open_gates(self) -> None:
+        if self._lapsed():
+            self._give_up(LAPSED, later=True)
+        held = self._those(_Phase.HELD)
+        for rank in held:
+            assert rank.gate is not None
+            rank.gate.open()
+        for rank in held:
+            self._await_start(rank)
+
+    def _tell_held(self) -> None:
+        held = tuple(rank.number for rank in self._those(_Phase.HELD))
+        if held:
+            self._tell_prepared(Prepared(self.kept.id, held, self._hooks.meeting(self.part)))
+
+    def _those(self, phase: _Phase) -> list[_Rank]:
+        return [rank for rank in self._ranks if rank.phase is phase]
+
+    def _lapsed(self) -> bool:
+        return self._lease is not None and self._lease.lapsed
+
+    def _await_gates(self, ranks: list[_Rank]) -> None:
+        deadline_s = boot_s() + PREPARE_S
+        for rank in ranks:
+            assert rank.gate is not None
+            answer = rank.gate.answer(deadline_s)
+            if answer != "prepared":
+                refusal = NotNowError if is_blameless(answer) else LaunchError
+                raise refusal(f"rank {rank.number}: {complaint(answer)}")
+
+    def _abort(self, ranks: list[_Rank], reason: str, later: bool) -> None:
+        for rank in ranks:
+            if rank.gate is not None:
+                rank.gate.dismiss()
+            self._end(rank, self._refused(rank, reason, later))
+
+    def _await_start(self, rank: _Rank) -> None:
+        assert rank.gate is not None
+        deadline_s = boot_s() + PREPARE_S
+        answer = rank.gate.answer(deadline_s)
+        if answer == "prepared":
+            answer = rank.gate.answer(deadline_s)
+        if answer != "started":
+            rank.gate.dismiss()
+            rank.gate = None
+        rank.phase = _Phase.IDLE
+        self._adopt(rank)
+        if rank.phase is _Phase.IDLE:
+            # It has left no trace, and once it is refused it never can.
+            self._refuse(
+                rank, f"rank {rank.number}: {complaint(answer)}", later=is_blameless(answer)
+            )
+
+    def _give_up(self, reason: str, later: bool = False) -> None:
+        """Refuse for good what has not been started."""
+        for rank in self._those(_Phase.HELD):
+            assert rank.gate is not None
+            rank.gate.dismiss()
+            rank.gate, rank.phase = None, _Phase.IDLE
+        for rank in self._those(_Phase.IDLE):
+            self._refuse(rank, reason, later)
+
+    def _refuse(self, rank: _Rank, reason: str, later: bool = False) -> None:
+        """Refuse a rank for good, as soon as its files can say so."""
+        rank.refusal = reason, later
+        try:
+            refused = rank.files.never_start(reason, later)
+        except OSError as error:
+            # Told before it is durable, it could still be started by whoever keeps it next.
+            if rank.trouble != str(error):
+                _log.warning("%s: rank %d cannot be refused: %s", self.kept.id, rank.number, error)
+            rank.trouble = str(error)
+            _due(rank, boot_s() + _TROUBLE_S)
+            return
+        if refused:
+            self._end(rank, self._refused(rank, reason, later))
+        else:
+            self._adopt(rank)
+
+    def _hold(self, rank: _Rank) -> None:
+        """Keep a rank at its gate as long as it may come to its start."""
+        assert rank.gate is not None
+        if rank.gate.speaks:
+            self._give_up(f"rank {rank.number}: its launcher died before the start", later=True)
+        elif self._lapsed():
+            self._give_up(LAPSED, later=True)
+        elif boot_s() >= rank.held_until_s:
+            self._give_up(f"it was prepared, and not committed within {COMMIT_S:g} s", later=True)
+        else:
+            _due(rank, rank.held_until_s)
+            if self._lease is not None:
+                _due(rank, self._lease.deadline_s)
+
+    # Watching.
+
+    def _advance(self, rank: _Rank) -> None:
+        rank.due_s = 0.0
+        if rank.phase is _Phase.IDLE and rank.refusal is not None:
+            self._refuse(rank, *rank.refusal)
+        elif rank.phase is _Phase.HELD:
+            self._hold(rank)
+        elif rank.phase is _Phase.ALIVE:
+            self._watch(rank)
+        elif rank.phase is _Phase.ABANDONED:
+            self._sweep(rank)
+        elif rank.phase is _Phase.UNKNOWN:
+            self._doubt(rank)
+
+    def _watch(self, rank: _Rank) -> None:
+        assert rank.shim is not None
+        assert rank.process is not None
+        # What its shim says last is that there is an exit status.
+        if (rank.gate is not None and rank.gate.speaks) or not rank.shim.alive:
+            self._conclude(rank)
+            return
+        if self._stopping is not None:
+            self._climb(rank, self._stopping)
+        if self._lease is not None:
+            self._help_lapse(rank, self._lease)
+        if self._end_is_untold(rank, rank.process):
+            told = (
+                "its process has ended, and its launcher, which hangs or is stopped, says no more"
+            )
+            self._lose(rank, told)
+        elif not rank.ready:
+            self._try_ready(rank, rank.process.pid)
+
+    def _end_is_untold(self, rank: _Rank, process: Process) -> bool:
+        """Return whether a rank's process ended some time ago, and its shim lives on."""
+        now = boot_s()
+        if process.alive:
+            rank.alive_s = now
+        _due(rank, now + _LOOK_S)
+        return now > rank.alive_s + _UNTOLD_S
+
+    def _try_ready(self, rank: _Rank, pid: int) -> None:
+        rank.ready = self._hooks.is_ready(self.kept, rank.number, pid)
+        if rank.ready:
+            rank.lost = ""
+            self._tell(events.RankReady(at_s=0.0, run=self.kept.id, rank=rank.number))
+            return
+        _due(rank, boot_s() + rank.pause_s)
+        rank.pause_s = min(2 * rank.pause_s, _READY_MOST_S)
+
+    def _conclude(self, rank: _Rank) -> None:
+        """Tell how a rank ended whose shim is gone."""
+        ending = rank.files.ending()
+        if ending is None:
+            rank.phase = _Phase.ABANDONED
+            rank.due_s = boot_s()
+        elif ending.status is None:
+            reason = f"rank {rank.number}: {ending.refused}"
+            self._end(rank, self._refused(rank, reason, ending.lapsed))
+        elif ending.lapsed:
+            self._end(rank, self._gone(rank, LAPSED))
+        else:
+            ended = events.RankEnded(
+                at_s=0.0,
+                run=self.kept.id,
+                rank=rank.number,
+                status=ending.status,
+                asked=self._stopping is not None,
+                ended_s=ending.ended_s,
+            )
+            self._end(rank, ended)
+
+    def _sweep(self, rank: _Rank) -> None:
+        """Kill what a dead shim left, until there is proof that nothing is left."""
+        if self._kill_rest(rank):
+            self._end(rank, self._gone(rank, "its launcher was killed"))
+        else:
+            rank.due_s = boot_s() + _SWEEP_S
+
+    def _doubt(self, rank: _Rank) -> None:
+        """Wait for the processes of a rank whose record is damaged; when it is stopped, kill."""
+        self._adopt(rank)
+        if rank.phase is not _Phase.UNKNOWN:
+            return
+        if self._stopping is None and holders(rank.files.token, self.kept.spec.owner.uid):
+            self._lose(rank, rank.trouble)
+            rank.due_s = boot_s() + _TROUBLE_S
+        elif self._kill_rest(rank):
+            self._end(rank, self._gone(rank, rank.trouble))
+        else:
+            rank.due_s = boot_s() + _SWEEP_S
+
+    def _kill_rest(self, rank: _Rank) -> bool:
+        """Kill every process that is known to be the rank's; return whether there was none."""
+        rest = self._rest(rank)
+        if rest and not rank.killed:
+            # Once, even where it fails: what is left has to be killed all the same.
+            rank.killed = True
+            self._hooks.before_kill(self.kept, rank.number)
+        for process in rest:
+            process.send(signal.SIGKILL)
+        return not rest
+
+    def _rest(self, rank: _Rank) -> set[Process]:
+        uid = self.kept.spec.owner.uid
+        rest = {*holders(rank.files.token, uid), *self._hooks.members(self.kept, rank.number)}
+        if rank.process is not None:
+            rest.update(session(rank.process))
+        return rest
+
+    # Ending: ask, wait, let the pool terminate, kill.
+
+    def _begin_stop(self, grace_s: float) -> None:
+        order = StopOrder(boot_s(), grace_s, boot_id())
+        known = self._stopping
+        if known is not None and known.asked_s + known.grace_s <= order.asked_s + grace_s:
+            return
+        self._stopping = (
+            order
+            if known is None
+            else known._replace(grace_s=order.asked_s + grace_s - known.asked_s)
+        )
+        try:
+            self._files.make(self.part)
+            self._files.write_stop_order(self._stopping)
+        except OSError:
+            # Then a service started meanwhile gives the whole grace again.
+            _log.warning("%s: its stop order could not be kept", self.kept.id)
+
+    def _climb(self, rank: _Rank, stop: StopOrder) -> None:
+        """Go up the ladder as far as time has come."""
+        assert rank.shim is not None
+        now, kill_s = boot_s(), stop.asked_s + stop.grace_s
+        if rank.rung == 0:
+            rank.rung = 1
+            rank.shim.send(signal.SIGTERM)
+        if rank.rung == 1 and now >= kill_s:
+            rank.rung, rank.killed = 2, True
+            self._hooks.before_kill(self.kept, rank.number)
+            rank.shim.send(signal.SIGQUIT)
+        if rank.rung == 2 and now >= kill_s + SHIM_KILL_S:
+            self._kill_rest(rank)
+            rank.shim.send(signal.SIGKILL)
+        _due(rank, kill_s if rank.rung == 1 else max(kill_s + SHIM_KILL_S, now + _SWEEP_S))
+
+    def _help_lapse(self, rank: _Rank, lease: Lease) -> None:
+        """Kill what its shim should have killed for the lease's sake: it may stand still."""
+        assert rank.shim is not None
+        overdue_s = lease.end_of(rank.started_s) + lease.kill_s + _OVERDUE_S
+        if boot_s() >= overdue_s:
+            self._kill_rest(rank)
+            rank.shim.send(signal.SIGKILL)
+        _due(rank, max(overdue_s, boot_s() + _SWEEP_S))
+
+    # Telling.
+
+    def _end(self, rank: _Rank, event: events.AnyEvent) -> None:
+        rank.phase, rank.due_s, rank.lost, rank.trouble = _Phase.OVER, 0.0, "", ""
+        self._unwatch(rank)
+        self._tell(event)
+
+    def _unwatch(self, rank: _Rank) -> None:
+        if rank.watch is not None:
+            os.close(rank.watch)
+            rank.watch = None
+        if rank.gate is not None:
+            rank.gate.leave()
+            rank.gate = None
+
+    def _lose(self, rank: _Rank, reason: str) -> None:
+        """Tell, once, that nobody can say whether a rank still runs."""
+        if rank.phase in (_Phase.IDLE, _Phase.HELD, _Phase.OVER) or rank.lost == reason:
+            return
+        # Once all is well again it is told anew that the rank is ready.
+        rank.ready, rank.lost = False, reason
+        self._tell(events.RankLost(at_s=0.0, run=self.kept.id, rank=rank.number, reason=reason))
+
+    def _refused(self, rank: _Rank, reason: str, later: bool = False) -> events.RankRefused:
+        return events.RankRefused(
+            at_s=0.0, run=self.kept.id, rank=rank.number, reason=reason, later=later
+        )
+
+    def _gone(self, rank: _Rank, reason: str) -> events.RankGone:
+        return events.RankGone(at_s=0.0, run=self.kept.id, rank=rank.number, reason=reason)
+
+
+def _due(rank: _Rank, at_s: float) -> None:
+    rank.due_s = min(rank.due_s, at_s) if rank.due_s else at_s

@@ -1,0 +1,461 @@
+"""Pools of this machine's devices: real processes, each guarded by a shim."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pwd
+import queue
+import re
+import socket
+import threading
+import zlib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+from dovetail.executor.jobs.events import AnyEvent
+from dovetail.executor.jobs.specs import Owner, Run
+from dovetail.executor.pools.environment import environment_of
+from dovetail.executor.pools.gate import ForkServer, LaunchError
+from dovetail.executor.pools.hooks import Bounds
+from dovetail.executor.pools.keeper import LEAVE_S, Keeper
+from dovetail.executor.pools.lease import Lease
+from dovetail.executor.pools.parts import Meeting, Part, Prepared, whole
+from dovetail.executor.pools.pool import Progress, Usage
+from dovetail.executor.pools.processes import Process, tokens
+from dovetail.executor.pools.progress import HOOK_DIRECTORY, read_progress
+from dovetail.executor.pools.run_files import (
+    PASS_THROUGH,
+    RunFiles,
+    home_token,
+    remove_old,
+)
+from dovetail.executor.system.clock import boot_s
+from dovetail.executor.system.descriptors import FOR_JOBS
+from dovetail.instances.instance import Cluster
+
+LOG_BYTES: Final = 64 * 2**20
+LOG_FILES: Final = 4
+
+_log = logging.getLogger(__name__)
+
+_PORTS: Final = range(20_000, 30_000)
+"""Below what Linux gives to outgoing connections by itself."""
+
+_TOLD: Final = 3
+_THIS_MACHINE: Final = "127.0.0.1"
+
+
+class LocalPool:
+    """What every pool of local processes does alike; a kind of pool overrides the hooks.
+
+    The hooks are `cluster`, `sharing`, `libraries`, `usage`, `rank_environment`, `rank_bounds`,
+    `is_ready`, `before_kill`, `members` and `released`. Of these ``rank_environment``,
+    ``rank_bounds``, ``is_ready``, ``before_kill`` and ``members`` are called from threads of the
+    runs, several at a time for different runs, and may take seconds; the others from the service's
+    thread.
+
+    Parameters
+    ----------
+    directory : path
+        The state directory.
+    log_bytes, log_files : int
+        The size of a part of a rank's log, and how many parts are kept.
+    """
+
+    name = "local"
+    notice = ""
+    awaited = ""
+
+    def __init__(
+        self, directory: Path, log_bytes: int = LOG_BYTES, log_files: int = LOG_FILES
+    ) -> None:
+        self.directory = directory
+        self._log_bytes, self._log_files = log_bytes, log_files
+        self._keepers: dict[str, Keeper] = {}
+        self._seen: queue.SimpleQueue[AnyEvent] = queue.SimpleQueue()
+        self._prepared: queue.SimpleQueue[Prepared] = queue.SimpleQueue()
+        self._address = _THIS_MACHINE
+        self._lease: Lease | None = None
+        self._wake: Callable[[], None] = lambda: None
+        self._ports = threading.Lock()
+        self.fork_server = ForkServer(directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        directory.chmod(PASS_THROUGH)
+
+    # Hooks.
+
+    def lack(self, devices: int) -> None:
+        """Do nothing: there are no more devices."""
+
+    def cluster(self) -> Cluster:
+        """Return the devices, and the shares that may be used on them."""
+        raise NotImplementedError
+
+    def sharing(self, first: Run, second: Run) -> str | None:
+        """Return why two runs may never share a device; None: they may."""
+        return None
+
+    def library(self, run: Run) -> str:
+        """Return the library on which it depends which shares compute right; empty: none."""
+        return ""
+
+    def libraries(self) -> Collection[str]:
+        """Return the libraries of which it is known which shares they allow."""
+        return ()
+
+    def allowed(self, library: str, model: str) -> Collection[int]:
+        """Return the shares that a program with this library may have."""
+        return self.cluster().shares
+
+    def usage(self) -> Mapping[str, Usage]:
+        """Return what each device has been doing since the last call."""
+        return {}
+
+    def rank_environment(self, run: Run, rank: int) -> Mapping[str, str]:
+        """Return what a rank's environment needs for its device.
+
+        Raises
+        ------
+        LaunchError
+            When the rank cannot be started; then none of the run is.
+        """
+        return {}
+
+    def rank_bounds(self, run: Run, rank: int) -> Bounds:
+        """Return the cores and cgroups of a rank; LaunchError as above."""
+        return Bounds()
+
+    def is_ready(self, run: Run, rank: int, pid: int) -> bool:
+        """Return whether a rank is proven to run under its cap; asked again until it is."""
+        return True
+
+    def before_kill(self, run: Run, rank: int) -> None:
+        """Do what has to be done before the processes of a rank are killed."""
+
+    def members(self, run: Run, rank: int) -> list[Process]:
+        """Return processes that belong to a rank by other signs than token and session."""
+        return []
+
+    def released(self, run: Run) -> None:
+        """Give back what the pool holds for a run that has ended."""
+
+    # What is the same everywhere.
+
+    def attach(self, wake: Callable[[], None]) -> None:
+        """Set what to call, from any thread, as soon as ``poll`` has something to tell."""
+        self._wake = wake
+
+    def resume(self, runs: Sequence[Run]) -> Sequence[Run]:
+        """Take up the runs that should exist, and return what was found beyond them."""
+        self.fork_server.start()
+        for run in runs:
+            self._keep(self.files(run.id).read_part() or whole(run))
+        unreleased = {run.id for run in self.unreleased()}
+        names = sorted((self._running() | unreleased) - set(self._keepers))
+        beyond = []
+        for name in names:
+            found = self.files(name).read_part()
+            if found is None:
+                _log.warning("processes of %s run, and nothing says what it is", name)
+            else:
+                self._keep(found)
+                beyond.append(found.run)
+        return beyond
+
+    def launch(self, run: Run) -> None:
+        """Start every rank of the run that has no trace yet, all or none at the same time."""
+        self._kept_as(whole(run)).order_launch()
+
+    def stop(self, run: str, grace_s: float) -> None:
+        """End every rank of the run (ask, wait, terminate, kill); calling it again is harmless."""
+        if run in self._keepers:
+            self._keepers[run].order_stop(grace_s)
+
+    def pause(self, run: str, on: bool) -> None:
+        """Stop every process of a run where it is, or let it go on; again harmless."""
+        if run in self._keepers:
+            self._keepers[run].order_pause(on)
+
+    def release(self, run: str) -> None:
+        """Give back what an ended run held. Logs stay."""
+        keeper = self._keepers.pop(run, None)
+        if keeper is None:
+            return
+        keeper.leave()
+        self.files(run).forget_specs()
+        self.released(keeper.kept)
+
+    def poll(self) -> Sequence[AnyEvent]:
+        """Return at once what has happened since the last call; the caller sets ``at_s``."""
+        return [self._seen.get_nowait() for _ in range(self._seen.qsize())]
+
+    def progress(self, run: str) -> Sequence[Progress | None]:
+        """Return how far each rank of a run is; None for a rank that reports nothing."""
+        keeper = self._keepers.get(run)
+        if keeper is None:
+            return ()
+        files = self.files(run)
+        return [read_progress(str(files.rank(k).progress)) for k in range(len(keeper.kept.seats))]
+
+    def log_path(self, run: str, rank: int) -> str | None:
+        """Return the newest log file of a rank; older parts have ``.1``, ``.2``, ... appended."""
+        log = self.files(run).rank(rank).log
+        return str(log) if log.exists() else None
+
+    def prune(self, keep_s: float) -> None:
+        """Remove what is left of runs that ended longer ago, their logs included."""
+        remove_old(self.directory / "runs", keep_s, self._is_held)
+
+    def _is_held(self, run: str) -> bool:
+        return run in self._keepers or not self.files(run).released
+
+    def close(self) -> None:
+        """Let go of everything but the jobs: they run on."""
+        # All at once: of several that hang in a hook, none is waited for after another.
+        for keeper in self._keepers.values():
+            keeper.begin_leave()
+        until_s = boot_s() + LEAVE_S
+        for keeper in self._keepers.values():
+            keeper.leave(until_s)
+        self._keepers.clear()
+        self.fork_server.close()
+
+    # What a node of a larger pool does besides.
+
+    def join(self, address: str, lease: Lease) -> None:
+        """Become the part of a larger pool that is on this node; called before ``resume``.
+
+        Parameters
+        ----------
+        address : str
+            Where ranks on other nodes reach those on this one.
+        lease : Lease
+            Under which every rank runs from now on.
+        """
+        self._address, self._lease = address, lease
+
+    def prepare(self, run: Run, ranks: Collection[int], meeting: Meeting | None = None) -> None:
+        """Bring ranks of a run to their gates and hold them there.
+
+        ``prepared`` tells when every one of them stands there, ``poll`` that none ever will
+        (refused). Those held are given up (refused, through no fault of their job) when they are
+        not committed within a minute, when one of them dies, or when the lease lapses. Asking
+        again is harmless: it is told again that they stand there.
+
+        Parameters
+        ----------
+        run : Run
+            With all its seats.
+        ranks : collection of int
+            Those of this node.
+        meeting : Meeting, optional
+            Where its gang meets; None: here. That is for the part that has rank 0.
+        """
+        if meeting is None and 0 not in ranks:
+            raise ValueError(f"{run.id}: where a gang meets is decided where its rank 0 is")
+        self._kept_as(Part(run, tuple(sorted(ranks)), meeting)).order_prepare()
+
+    def has_trace(self, part: Part) -> bool:
+        """Tell whether a rank of a part was started here, or may never be."""
+        files = self.files(part.run.id)
+        return any((files.rank(k).directory / "started.json").exists() for k in part.ranks)
+
+    def keep(self, part: Part) -> None:
+        """Take up a part, unless it is kept already; what trace it has is told by ``poll``."""
+        self._kept_as(self.files(part.run.id).read_part() or part)
+
+    def part(self, run: str) -> Part | None:
+        """Return what is kept of a run, None where nothing is."""
+        keeper = self._keepers.get(run)
+        return None if keeper is None else keeper.part
+
+    @property
+    def trouble(self) -> str:
+        """What keeps runs from being watched or ended; empty where nothing does."""
+        told = [why for keeper in list(self._keepers.values()) if (why := keeper.trouble)]
+        more = f" and {len(told) - _TOLD} more" if len(told) > _TOLD else ""
+        return "; ".join(told[:_TOLD]) + more
+
+    def prepared(self) -> Sequence[Prepared]:
+        """Return at once the parts that have come to their gates since the last call."""
+        return [self._prepared.get_nowait() for _ in range(self._prepared.qsize())]
+
+    def commit(self, run: str) -> None:
+        """Start what stands at its gates; what does not by now is refused for good.
+
+        Again harmless for what has started.
+        """
+        if run in self._keepers:
+            self._keepers[run].order_commit()
+
+    def abort(self, run: str, reason: str) -> None:
+        """Refuse for good, through no fault of its job, what has not been started."""
+        if run in self._keepers:
+            self._keepers[run].order_abort(reason)
+
+    def unreleased(self) -> Sequence[Run]:
+        """Return the runs of this directory that were launched or prepared, and not released."""
+        folder = os.path.join(self.directory, "runs")
+        # There may be tens of thousands that are over, which have none.
+        names = os.listdir(folder) if os.path.exists(folder) else []
+        kept = sorted(name for name in names if os.path.exists(f"{folder}/{name}/run.json"))
+        parts = [files.read_part() for files in map(self.files, kept) if not files.released]
+        return [part.run for part in parts if part is not None]
+
+    # For kinds of pools and for keepers.
+
+    def files(self, run: str) -> RunFiles:
+        """Return the files of a run."""
+        return RunFiles(self.directory, run)
+
+    def kept(self) -> Sequence[Run]:
+        """Return the runs that are not released."""
+        return [keeper.kept for keeper in list(self._keepers.values())]
+
+    def rank_spec(self, part: Part, rank: int, files: RunFiles) -> dict[str, object]:
+        """Return what the shim of a rank is to run."""
+        run, own = part.run, files.rank(rank)
+        user = _user(run.spec.owner)
+        _make_progress_file(own.progress, user)
+        env = environment_of(part, rank, own.token, own.progress, self.meeting(part))
+        bounds = self.rank_bounds(run, rank)
+        return {
+            "command": run.spec.command,
+            "cwd": run.spec.cwd,
+            "env": {**env, **self.rank_environment(run, rank)},
+            "user": user,
+            "descriptors": FOR_JOBS,
+            "cpus": bounds.cpus,
+            "cgroups": bounds.cgroups,
+            "log": {
+                "most_bytes": self._log_bytes,
+                "files": self._log_files,
+                "mode": 0o644 if run.spec.public_log else 0o600,
+            },
+            "copies": _copies(run, rank),
+            "lines": _lines(run, own.progress),
+            **self._leased(),
+        }
+
+    def meeting(self, part: Part) -> Meeting | None:
+        """Return where the gang of a part meets, the same for as long as it is not released."""
+        if len(part.run.seats) == 1:
+            return None
+        return part.meeting or Meeting(self._address, self._port(self.files(part.run.id)))
+
+    def _leased(self) -> dict[str, object]:
+        lease = self._lease
+        return {"lease": {"path": str(lease.path), "kill_s": lease.kill_s}} if lease else {}
+
+    def _kept_as(self, part: Part) -> Keeper:
+        """Return the keeper of a run, which may be kept already."""
+        if part.run.id not in self._keepers:
+            self._keep(part)
+        return self._keepers[part.run.id]
+
+    def _keep(self, part: Part) -> None:
+        self._keepers[part.run.id] = Keeper(
+            part, self.files(part.run.id), self, self._tell, self._tell_prepared, self._lease
+        )
+
+    def _tell_prepared(self, part: Prepared) -> None:
+        self._prepared.put(part)
+        self._wake()
+
+    def _tell(self, event: AnyEvent) -> None:
+        self._seen.put(event)
+        self._wake()
+
+    def _running(self) -> set[str]:
+        """Return the ids of the runs of this directory that have processes."""
+        home = f"{home_token(self.directory)}/"
+        return {token.split("/")[1] for _, token in tokens() if token.startswith(home)}
+
+    def _port(self, files: RunFiles) -> int:
+        """Return the port of a gang: its own for as long as it is not released."""
+        with self._ports:
+            known = files.port()
+            if known is None:
+                others = {self.files(run.id).port() for run in self.kept()}
+                known = next(port for port in _from(files) if _free(port, others))
+                files.write_port(known)
+            return known
+
+
+def why_not_as(owner: Owner) -> str | None:
+    """Return why jobs of a user cannot be run by this process; None: they can."""
+    me = os.geteuid()
+    if me in (0, owner.uid):
+        return None
+    return f"a service of user {me} cannot run jobs of {owner.name} (user {owner.uid})"
+
+
+def _user(owner: Owner) -> dict[str, object] | None:
+    """Return whom the rank has to become; None where that is who we are."""
+    reason = why_not_as(owner)
+    if reason is not None:
+        raise LaunchError(reason)
+    if owner.uid == os.geteuid():
+        return None
+    return {"uid": owner.uid, "gid": owner.gid, "groups": _groups(owner)}
+
+
+def _groups(owner: Owner) -> list[int]:
+    try:
+        name = pwd.getpwuid(owner.uid).pw_name
+    except KeyError:
+        return [owner.gid]
+    return os.getgrouplist(name, owner.gid)
+
+
+def _make_progress_file(path: Path, user: Mapping[str, object] | None) -> None:
+    """Make the file in which a rank's user may write, in a directory where he may not."""
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        if user is not None:
+            os.fchown(file, int(str(user["uid"])), int(str(user["gid"])))
+    finally:
+        os.close(file)
+
+
+def _copies(run: Run, rank: int) -> list[str | None]:
+    """Return the files of the user's choice for output and, where that is apart, for errors."""
+    spec = run.spec
+    told = {"j": run.job, "a": str(spec.index or 0), "t": str(rank), "r": str(rank), "%": "%"}
+    told["u"] = spec.owner.name
+    told["x"] = (spec.name or spec.workload).replace("/", "_")
+
+    def path(pattern: str | None) -> str | None:
+        if pattern is None:
+            return None
+        return os.path.join(spec.cwd, re.sub("%(.)", lambda code: told[code[1]], pattern))
+
+    return [path(spec.output)] if spec.error is None else [path(spec.output), path(spec.error)]
+
+
+def _lines(run: Run, progress: Path) -> dict[str, str] | None:
+    pattern = run.spec.progress_pattern
+    if pattern is None:
+        return None
+    return {"modules": HOOK_DIRECTORY, "pattern": pattern, "path": str(progress)}
+
+
+def _from(files: RunFiles) -> list[int]:
+    """Return all ports, beginning where run and directory say: services rarely try the same."""
+    first = zlib.crc32(f"{files.home}/{files.run}".encode()) % len(_PORTS)
+    return [*_PORTS[first:], *_PORTS[:first]]
+
+
+def _free(port: int, others: set[int | None]) -> bool:
+    if port in others:
+        return False
+    with closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as tried:
+        try:
+            # On every address, as torch's store listens.
+            tried.bind(("", port))
+        except OSError:
+            return False
+    return True

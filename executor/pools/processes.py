@@ -1,0 +1,121 @@
+"""Processes of this machine: told apart by pid and start time, and found by their token."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from dovetail.executor.pools.shim.kernel import (
+    Stat,
+    boot_id,
+    descendants,
+    every_process,
+    stat_of,
+)
+from dovetail.executor.pools.shim.kernel import send as _send
+
+TOKEN: Final = "DOVETAIL_LAUNCH"
+"""The variable that every process of a rank inherits; its value names directory, run and rank."""
+
+__all__ = [
+    "TOKEN",
+    "Process",
+    "boot_id",
+    "descendants",
+    "every_process",
+    "holders",
+    "runs",
+    "session",
+    "stat_of",
+    "tokens",
+]
+
+
+class Process(NamedTuple):
+    """A process that is not taken for a later one with its number."""
+
+    pid: int
+    started: int
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs; one that only waits to be reaped does not."""
+        stat = stat_of(self.pid)
+        return stat is not None and stat.started == self.started and runs(stat)
+
+    def send(self, number: int) -> bool:
+        """Signal it, and return whether that was done."""
+        return _send(self.pid, self.started, number)
+
+    def watch(self) -> int | None:
+        """Return a descriptor that becomes readable when it ends; None where it has ended."""
+        try:
+            descriptor = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            return None
+        # The number may have gone to another process before it was opened.
+        if self.alive:
+            return descriptor
+        os.close(descriptor)
+        return None
+
+
+def runs(stat: Stat) -> bool:
+    """Return whether a process runs, rather than waits to be reaped."""
+    return stat.state not in "ZX"
+
+
+def tokens() -> Iterator[tuple[Process, str]]:
+    """Yield every process whose environment can be read and holds a token, with it.
+
+    The environment is the one its program was started with: what a process does to its own
+    afterwards does not show.
+    """
+    name = f"{TOKEN}=".encode()
+    for stat in every_process():
+        try:
+            environment = Path(f"/proc/{stat.pid}/environ").read_bytes()
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            # It has ended, or belongs to somebody else.
+            continue
+        for entry in environment.split(b"\0"):
+            if entry.startswith(name) and runs(stat):
+                yield Process(stat.pid, stat.started), entry[len(name) :].decode(errors="replace")
+                break
+
+
+def holders(token: str, uid: int) -> list[Process]:
+    """Return the running processes that hold the token of a user's rank.
+
+    Others may put it into their environment, too, and are none of its processes. Root's jobs may
+    become anybody.
+    """
+    return [
+        process
+        for process, held in tokens()
+        if held == token and (uid == 0 or _user(process) in (uid, 0, os.geteuid()))
+    ]
+
+
+def _user(process: Process) -> int | None:
+    try:
+        return Path(f"/proc/{process.pid}").stat().st_uid
+    except FileNotFoundError:
+        return None
+
+
+def session(leader: Process) -> list[Process]:
+    """Return the running processes of the session that a process leads or led.
+
+    Empty where its number has gone to another process: the session has ended then.
+    """
+    now = stat_of(leader.pid)
+    if now is not None and now.started != leader.started:
+        return []
+    return [
+        Process(stat.pid, stat.started)
+        for stat in every_process()
+        if stat.session == leader.pid and stat.started >= leader.started and runs(stat)
+    ]

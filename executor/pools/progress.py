@@ -1,0 +1,74 @@
+"""What a launcher sets for a job's progress to be counted, and what a pool reads."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from dovetail.executor.pools.pool import Progress
+from dovetail.executor.pools.progress_hook.dovetail_progress import (
+    LATENCIES_SIZE,
+    SIZE,
+    VARIABLE,
+    decode,
+    decode_latencies,
+)
+from dovetail.executor.system.clock import boot_s
+
+HOOK_DIRECTORY: Final = str(Path(__file__).with_name("progress_hook"))
+"""What has to come first on the module path (``PYTHONPATH``) of a job."""
+
+PROGRESS_VARIABLE: Final = VARIABLE
+"""The environment variable with the path of a rank's progress file."""
+
+_TRIES: Final = 3
+
+
+def hook_environment(path: str | None, env: Mapping[str, str]) -> dict[str, str]:
+    """Return what to set in the environment of a rank so that its iterations are counted.
+
+    Parameters
+    ----------
+    path : str or None
+        The rank's progress file; the rank's user has to be able to write it. None: somebody else
+        counts, and what the rank tells is not listened to.
+    env : mapping of str to str
+        The rank's environment so far.
+    """
+    before = env.get("PYTHONPATH")
+    paths = HOOK_DIRECTORY if not before else f"{HOOK_DIRECTORY}{os.pathsep}{before}"
+    return {"PYTHONPATH": paths} if path is None else {"PYTHONPATH": paths, VARIABLE: path}
+
+
+def read_progress(path: str) -> Progress | None:
+    """Return what a rank has written of its progress; None where there is nothing to rely on.
+
+    The file belongs to the job's user: what is not a plain file is not opened for long, and a
+    count from the future is not believed.
+    """
+    for _ in range(_TRIES):
+        content = _content(path)
+        found, latencies = decode(content[:SIZE]), decode_latencies(content[SIZE:])
+        if found is not None and latencies is not None:
+            counts = tuple((bucket, count) for bucket, count in enumerate(latencies) if count)
+            progress = Progress(*found, counts)
+            return progress if progress.at_s <= boot_s() else None
+    return None
+
+
+def _content(path: str) -> bytes:
+    """Return the beginning of a file; a pipe in its place does not hold up the reader."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        plain = stat.S_ISREG(os.fstat(fd).st_mode)
+        return os.pread(fd, SIZE + LATENCIES_SIZE, 0) if plain else b""
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)

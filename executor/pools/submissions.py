@@ -1,0 +1,222 @@
+"""Programs on a pool's devices for those who are no service: campaigns, and probes of shares.
+
+There is no queue and no journal: each program is a run of one rank with a seat, and the pool
+starts it, watches it and ends it as it does with jobs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import pwd
+import re
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Final, Literal
+
+from dovetail.executor.jobs import events
+from dovetail.executor.jobs.specs import JobSpec, Owner, Run, Seat
+from dovetail.executor.pools.keeper import SHIM_KILL_S
+from dovetail.executor.pools.pool import NodePool
+
+_LOOK_S: Final = 0.2
+_LAST_BYTES: Final = 2**16
+_MARGIN_S: Final = 5.0
+
+
+class Submission:
+    """A program that was given to a pool.
+
+    Attributes
+    ----------
+    run : Run
+        As the pool knows it.
+    pid : int or None
+        Of its process, once it has one.
+    ready : bool
+        Whether it is proven to run under its cap.
+    status : int or None
+        Its exit status, where it ended by itself or by a signal (negative).
+    over : str
+        How it ended, in words; empty while it may still run.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.pid: int | None = None
+        self.ready = False
+        self.status: int | None = None
+        self.over = ""
+        self.stopped = ""
+
+
+class Submissions:
+    """Starts programs on a pool and tells how they are; use it as a context manager.
+
+    Its methods are called from one thread, but for `wake`. What an earlier user of the pool's
+    directory has left is ended first.
+
+    Parameters
+    ----------
+    pool : NodePool
+        Is this object's from now on.
+    """
+
+    def __init__(self, pool: NodePool) -> None:
+        self.pool = pool
+        self._changed = threading.Event()
+        self._known: dict[str, Submission] = {}
+        self._numbers = itertools.count(1)
+        pool.attach(self.wake)
+        left = [Submission(run) for run in pool.resume(())]
+        self._known.update((one.run.id, one) for one in left)
+        self.end(left, 0.0)
+
+    def __enter__(self) -> Submissions:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def submit(
+        self,
+        command: Sequence[str],
+        seat: Seat,
+        env: Mapping[str, str] | None = None,
+        priority: Literal["batch", "latency"] = "batch",
+        name: str = "probe",
+    ) -> Submission:
+        """Start a program on a device, as this process's user, and return it at once.
+
+        Parameters
+        ----------
+        command : sequence of str
+            Program and arguments.
+        seat : Seat
+            On which device, and under which cap.
+        env : mapping, optional
+            Variables beside those of this process.
+        priority : {"batch", "latency"}
+            Whether MPS is told to prefer it.
+        name : str
+            The run's id begins with it.
+        """
+        spec = JobSpec(
+            command=tuple(command),
+            workload=name,
+            owner=_me(),
+            cwd=os.getcwd(),
+            env={**_texts(os.environ), **(env or {})},
+            priority=priority,
+        )
+        safe = re.sub(r"[^A-Za-z0-9_-]", "_", name)
+        job = f"{safe}-{os.getpid()}-{next(self._numbers)}-{time.monotonic_ns()}"
+        one = Submission(Run(id=f"{job}.1", job=job, spec=spec, seats=(seat,)))
+        # Known first: an interruption from here on leaves nothing that is not ended.
+        self._known[one.run.id] = one
+        self.pool.launch(one.run)
+        return one
+
+    def wake(self) -> None:
+        """Let `wait` look again; from any thread."""
+        self._changed.set()
+
+    def wait(self, done: Callable[[], bool], until_s: float) -> bool:
+        """Wait until something holds or a moment of the monotonic clock; return whether it does."""
+        while True:
+            self._changed.clear()
+            self._look()
+            if done():
+                return True
+            left_s = until_s - time.monotonic()
+            if left_s <= 0:
+                return False
+            self._changed.wait(min(left_s, _LOOK_S))
+
+    def last_words(self, one: Submission) -> list[str]:
+        """Return the last lines that a program has printed, without blank ones."""
+        path = self.pool.log_path(one.run.id, 0)
+        if path is None:
+            return []
+        with contextlib.suppress(OSError), open(path, "rb") as log:
+            log.seek(max(0, os.fstat(log.fileno()).st_size - _LAST_BYTES))
+            lines = log.read().decode(errors="replace").splitlines()
+            return [line.strip() for line in lines if line.strip()]
+        return []
+
+    def end(self, ending: Iterable[Submission], grace_s: float) -> None:
+        """End programs (ask, wait, terminate what they have on the device, kill).
+
+        The folders of those that did well, or said nothing, are removed; the others' logs stay.
+        """
+        ending = list(ending)
+        for one in ending:
+            self.pool.stop(one.run.id, grace_s)
+        until_s = time.monotonic() + (grace_s + SHIM_KILL_S + _MARGIN_S if ending else 0.0)
+        self.wait(lambda: all(one.over for one in ending), until_s)
+        for one in ending:
+            quiet = one.status == 0 or not self.last_words(one)
+            log = self.pool.log_path(one.run.id, 0)
+            self.pool.release(one.run.id)
+            self._known.pop(one.run.id, None)
+            if one.over and quiet and log is not None:
+                shutil.rmtree(Path(log).parents[1], ignore_errors=True)
+
+    def close(self) -> None:
+        """End all programs, and close the pool."""
+        self.end(list(self._known.values()), 0.0)
+        self.pool.close()
+
+    def _look(self) -> None:
+        for event in self.pool.poll():
+            one = self._known.get(getattr(event, "run", ""))
+            if one is not None:
+                self._note(one, event)
+
+    def _note(self, one: Submission, event: events.AnyEvent) -> None:
+        match event:
+            case events.RankStarted():
+                one.pid = event.pid
+            case events.RankReady():
+                one.ready = True
+            case events.StopDecided():
+                one.stopped = event.reason
+                self.pool.stop(one.run.id, 0.0)
+            case events.RankEnded():
+                one.status = event.status
+                one.over = one.stopped or ended(event.status)
+            case events.RankRefused() | events.RankGone():
+                one.over = one.stopped or event.reason
+
+
+def ended(status: int) -> str:
+    """Return how a process ended, in words."""
+    if status >= 0:
+        return f"ended with status {status}"
+    try:
+        return f"ended by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"ended by signal {-status}"
+
+
+def _me() -> Owner:
+    uid = os.geteuid()
+    try:
+        name = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        name = str(uid)
+    return Owner(name=name, uid=uid, gid=os.getegid())
+
+
+def _texts(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that are texts: others cannot be kept with a run."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if not any("\ud800" <= letter <= "\udfff" for letter in name + value)
+    }

@@ -1,0 +1,1 @@
+"""What all parts ask of the operating system: the clock, directories, descriptors, small files."""

@@ -1,0 +1,189 @@
+"""The doctor: on this machine as it is, and with made-up GPUs through the real ``pynvml``."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+pynvml = pytest.importorskip("pynvml", reason="needs the extra live")
+
+from dovetail.executor import doctor  # noqa: E402
+from dovetail.executor.doctor.diagnosis import Preflight, diagnose  # noqa: E402
+from dovetail.executor.doctor.finding import Level, Usable  # noqa: E402
+from dovetail.executor.doctor.machine import progress_hook  # noqa: E402
+from dovetail.executor.gpus.nvml import NvmlError  # noqa: E402
+from dovetail.executor.gpus.splits import (  # noqa: E402
+    Product,
+    SplitEvidence,
+    keep_splits,
+)
+from dovetail.executor.pools.cpu import CpuPool  # noqa: E402
+from dovetail.executor.pools.processes import TOKEN  # noqa: E402
+from tests.executor.gpus.injected_nvml import injected  # noqa: E402
+
+DOCTOR = Path(doctor.__file__).parent
+PAGE = Path(__file__).parents[3] / "docs" / "doctor.md"
+HAS_MPS = shutil.which("nvidia-cuda-mps-control") is not None
+
+
+@pytest.fixture
+def library():
+    with injected() as library:
+        yield library
+
+
+def preflight(home, **changes):
+    usual = Preflight(home / "state", home / "state/api.sock", home / "mps", sys.executable)
+    return usual._replace(**changes)
+
+
+def diagnosis(tmp_path, **arguments):
+    return diagnose(preflight(tmp_path), **arguments)
+
+
+def found(diagnosis, name):
+    return [finding for finding in diagnosis.findings if finding.id == name]
+
+
+def allow_half(tmp_path, passed=True):
+    (tmp_path / "state").mkdir()
+    product = Product(dtype="float16", m=16, n=1000, k=2048, error=0.5 if passed else None)
+    evidence = SplitEvidence(
+        gpu_model="Injected H200",
+        driver="580.0 (injected)",
+        cublas="130100",
+        share=50,
+        sms=66,
+        products=(product,),
+        date="2026-11-21",
+    )
+    keep_splits(tmp_path / "state", evidence)
+
+
+def test_without_a_driver_the_way_on_is_told(tmp_path):
+    def none():
+        raise NvmlError("NVML: Driver Not Loaded", pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
+
+    result = diagnosis(tmp_path, open_nvml=none)
+    (driver,) = found(result, "driver.nvml")
+    assert result.usable is Usable.NOT
+    assert driver.level is Level.BROKEN
+    assert "dovetail serve --pool cpu" in driver.remedy
+
+
+def test_nothing_is_changed_by_looking(tmp_path, library):
+    diagnosis(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_gpus_without_evidence_are_usable_without_partitioning(tmp_path, library):
+    result = diagnosis(tmp_path)
+    assert result.usable is Usable.UNPARTITIONED
+    (shares,) = found(result, "shares.allowed")
+    assert shares.told == "not measured on Injected H200, driver 580.0 (injected)"
+    assert shares.remedy == "dovetail doctor --splits --python FILE"
+    told = [(one.id, one.told) for one in result.findings if one.gpu.startswith("GPU-injected")]
+    assert ("gpu.model", "Injected H200, 1 GiB, 132 SMs, compute capability 9.0") in told
+    assert ("gpu.profiling", "by NVML GPM") in told
+    assert ("gpu.strangers", "processes of others run there: pid 100, 101, 102") in told
+    assert [word for name, word in told if name == "gpu.compute-mode"] == [
+        "DEFAULT",
+        "EXCLUSIVE_PROCESS",
+    ]
+
+
+def test_jobs_of_the_service_are_no_strangers(tmp_path, library):
+    with subprocess.Popen(["sleep", "600"], env={TOKEN: "home/j1.1/0"}) as job:
+        try:
+            library.processes = {"compute": [(job.pid, 1 << 20)], "mps": []}
+            told = [finding.told for finding in diagnosis(tmp_path).findings]
+        finally:
+            job.kill()
+    assert not any("processes of others" in one for one in told)
+
+
+@pytest.mark.skipif(not HAS_MPS, reason="needs nvidia-cuda-mps-control")
+def test_evidence_and_mps_make_partitions(tmp_path, library):
+    allow_half(tmp_path)
+    result = diagnosis(tmp_path)
+    assert result.usable is Usable.PARTITIONED
+    assert "cuBLAS 130100: 50" in found(result, "shares.allowed")[0].told
+
+
+def test_evidence_of_a_failure_makes_none(tmp_path, library):
+    allow_half(tmp_path, passed=False)
+    result = diagnosis(tmp_path)
+    assert result.usable is Usable.UNPARTITIONED
+    assert found(result, "shares.allowed")[0].told.endswith("none; wrong: 50")
+
+
+def test_unreadable_evidence_makes_none_and_is_told(tmp_path, library):
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "splits.json").write_text("{")
+    result = diagnosis(tmp_path)
+    assert result.usable is Usable.UNPARTITIONED
+    assert "splits.json" in found(result, "shares.evidence")[0].told
+
+
+def test_prohibited_and_lost_gpus_are_not_used(tmp_path, library):
+    library.lost = {0}
+    library.compute_modes = {1: pynvml.NVML_COMPUTEMODE_PROHIBITED}
+    result = diagnosis(tmp_path)
+    assert result.usable is Usable.NOT
+    (lost,) = found(result, "gpu.lost")
+    assert lost.told == "GPU 0: NVML: GPU is lost"
+
+
+def test_a_state_directory_that_cannot_be_is_told_and_nothing_is_usable(tmp_path, library):
+    (tmp_path / "file").touch()
+    result = diagnose(preflight(tmp_path, directory=tmp_path / "file" / "state"))
+    (finding,) = found(result, "service.directory")
+    assert finding.level is Level.BROKEN
+    assert result.usable is Usable.NOT
+
+
+@pytest.fixture
+def open_path():
+    """Return a folder that every user can reach, as those of pytest are not."""
+    with tempfile.TemporaryDirectory(prefix="dove-") as folder:
+        os.chmod(folder, 0o755)
+        yield Path(folder)
+
+
+def test_a_progress_hook_that_other_users_cannot_reach_is_told(open_path):
+    home = open_path / "root"
+    hook = home / "venv" / "hook"
+    hook.mkdir(parents=True)
+    (hook / "sitecustomize.py").touch(0o644)
+    assert progress_hook(hook).level is Level.GOOD
+    home.chmod(0o700)
+    closed = progress_hook(hook)
+    assert closed.level is Level.LACKING
+    assert closed.told.endswith(f"{home} has mode 700")
+    home.chmod(0o711)
+    (hook / "sitecustomize.py").chmod(0o600)
+    assert "sitecustomize.py has mode 600" in progress_hook(hook).told
+
+
+def test_what_the_cpu_pool_would_be_is_what_it_is(tmp_path):
+    (told,) = found(diagnosis(tmp_path), "machine.cpu-pool")
+    pool = CpuPool(tmp_path / "pool")
+    try:
+        count = len(pool.cluster().nodes[0].devices)
+        assert told.told.startswith(f"{count} device")
+        assert pool.notice.endswith(told.told.partition("; ")[2])
+    finally:
+        pool.close()
+
+
+def test_every_finding_is_documented_and_no_other():
+    source = "".join(path.read_text() for path in DOCTOR.glob("*.py"))
+    parts = "machine|service|driver|gpu|mps|jobs|shares"
+    told = set(re.findall(rf'"((?:{parts})\.[a-z-]+)"', source))
+    documented = set(re.findall(rf"^\| `((?:{parts})\.[a-z-]+)` \|", PAGE.read_text(), re.M))
+    assert told == documented

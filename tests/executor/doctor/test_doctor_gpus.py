@@ -1,0 +1,227 @@
+"""The doctor before made-up GPUs, through the real ``pynvml``: no value here is a GPU's own."""
+
+import os
+import sys
+
+import pytest
+
+pynvml = pytest.importorskip("pynvml", reason="needs the extra live")
+
+from dovetail.executor.doctor import driver, gpus  # noqa: E402
+from dovetail.executor.doctor.diagnosis import Preflight, diagnose  # noqa: E402
+from dovetail.executor.doctor.driver import Places  # noqa: E402
+from dovetail.executor.doctor.finding import Level, Usable  # noqa: E402
+from tests.executor.gpus.injected_nvml import injected  # noqa: E402
+
+NVRM = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.03  Release Build\n"
+
+
+@pytest.fixture
+def library():
+    with injected() as library:
+        library.processes = {"compute": [], "mps": []}
+        library.driver = "580.159.03"
+        yield library
+
+
+@pytest.fixture
+def kernel(tmp_path):
+    """Files like those of a kernel with the driver and one GPU."""
+    device = tmp_path / "pci" / "0000:01:00.0"
+    device.mkdir(parents=True)
+    (device / "vendor").write_text("0x10de\n")
+    (device / "class").write_text("0x030200\n")
+    (tmp_path / "version").write_text(NVRM)
+    (tmp_path / "dev").mkdir()
+    for name in ("nvidia0", "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-caps"):
+        (tmp_path / "dev" / name).touch()
+    (tmp_path / "kmsg").write_text("6,1,2,-;booted\n")
+    return Places(tmp_path / "pci", tmp_path / "version", tmp_path / "dev", tmp_path / "kmsg")
+
+
+def looked(tmp_path, kernel, python=sys.executable):
+    home = tmp_path / "s"
+    result = diagnose(Preflight(home, home / "a.sock", home / "mps", python), places=kernel)
+    return result, {finding.id: finding for finding in result.findings}
+
+
+def test_a_gpu_machine_in_order(tmp_path, library, kernel):
+    result, found = looked(tmp_path, kernel)
+    assert result.usable is Usable.UNPARTITIONED
+    assert found["driver.bus"].told == "1 NVIDIA GPU on the PCI bus"
+    assert found["driver.module"].told == "nvidia 580.159.03"
+    assert found["driver.nodes"].told == "nvidia-uvm, nvidia0, nvidiactl may be opened"
+    assert found["driver.nvml"].told == "NVIDIA 580.159.03, CUDA up to 13.0"
+    assert found["driver.xid"].told == "no Xid error in the kernel's log"
+    assert found["gpu.memory"].told == "ECC on, no repair pending"
+    parts = {finding.part for finding in result.findings if finding.level is Level.BROKEN}
+    assert not parts
+
+
+def test_a_past_xid_is_told(tmp_path, library, kernel):
+    kernel.log.write_text("4,9,8,-;NVRM: Xid (PCI:0000:01:00): 79, pid=7, GPU has fallen off\n")
+    _, found = looked(tmp_path, kernel)
+    assert found["driver.xid"].level is Level.NOTE
+    assert found["driver.xid"].told.endswith("the last: Xid (PCI:0000:01:00): 79")
+
+
+def test_a_gpu_in_mig_mode_is_left_alone(tmp_path, library, kernel):
+    library.mig = 1
+    result, found = looked(tmp_path, kernel)
+    assert result.usable is Usable.NOT
+    assert found["gpu.mig"].level is Level.BROKEN
+
+
+@pytest.mark.parametrize(
+    ("rows", "level", "told"),
+    [
+        ({"pending_rows": 1}, Level.NOTE, "waits to be taken out of use"),
+        ({"failed_rows": 1}, Level.LACKING, "could not be remapped"),
+    ],
+)
+def test_bad_memory_is_told(tmp_path, library, kernel, rows, level, told):
+    vars(library).update(rows)
+    _, found = looked(tmp_path, kernel)
+    assert found["gpu.memory"].level is level
+    assert told in found["gpu.memory"].told
+
+
+def program(folder, name, text):
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("answer", "level", "told"),
+    [
+        (None, Level.LACKING, "no dcgmi"),
+        ("echo Unable to connect; exit 1", Level.LACKING, "does not tell of this GPU"),
+        (
+            "echo '| 0 | Name: x |'; echo '|   | Device UUID: GPU-0000000a-1 |'",
+            Level.NOTE,
+            "by DCGM",
+        ),
+    ],
+)
+def test_before_hopper_dcgm_profiles(tmp_path, library, kernel, monkeypatch, answer, level, told):
+    library.gpm_supported, library.gpus = False, 1
+    library.uuids = {0: "GPU-0000000a-1"}
+    monkeypatch.setenv("PATH", str(tmp_path))
+    gpus._seen_by_dcgm.cache_clear()
+    if answer is not None:
+        program(tmp_path, "dcgmi", answer)
+    _, found = looked(tmp_path, kernel)
+    gpus._seen_by_dcgm.cache_clear()
+    assert found["gpu.profiling"].level is level
+    assert told in found["gpu.profiling"].told
+
+
+@pytest.mark.parametrize(
+    ("code", "seen", "remedy"),
+    [
+        (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, "Driver Not Loaded", "modprobe nvidia"),
+        (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, "version mismatch", "reboot, or unload"),
+        (pynvml.NVML_ERROR_NO_PERMISSION, "Insufficient Permissions", "/dev/nvidia*"),
+        (pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, "Function Not Found", "LD_LIBRARY_PATH"),
+        (pynvml.NVML_ERROR_UNKNOWN, "Unknown Error", "nvidia-smi"),
+    ],
+)
+def test_the_errors_of_nvml_are_told_apart(tmp_path, library, kernel, code, seen, remedy):
+    library.fails["nvmlInitWithFlags"] = code
+    result, found = looked(tmp_path, kernel)
+    assert result.usable is Usable.NOT
+    assert seen in found["driver.nvml"].told
+    assert remedy in found["driver.nvml"].remedy
+
+
+@pytest.mark.parametrize(
+    ("kind", "remedy"),
+    [("docker", "start the container with its GPUs"), (None, "install NVIDIA's driver")],
+)
+def test_what_brings_the_library_depends_on_the_container(
+    tmp_path, library, kernel, monkeypatch, kind, remedy
+):
+    library.fails["nvmlInitWithFlags"] = pynvml.NVML_ERROR_LIBRARY_NOT_FOUND
+    monkeypatch.setattr(driver, "container", lambda: kind)
+    _, found = looked(tmp_path, kernel)
+    assert remedy in found["driver.nvml"].remedy
+
+
+def test_without_a_driver_every_step_says_so(tmp_path, library, kernel):
+    library.fails["nvmlInitWithFlags"] = pynvml.NVML_ERROR_DRIVER_NOT_LOADED
+    nothing = Places(*(tmp_path / "none" / str(k) for k in range(4)))
+    (tmp_path / "none" / "0").mkdir(parents=True)
+    _, found = looked(tmp_path, nothing)
+    assert found["driver.bus"].told == "no NVIDIA GPU on the PCI bus"
+    assert found["driver.module"].level is Level.BROKEN
+    assert found["driver.nodes"].remedy == "they come with the kernel module"
+    assert "driver.xid" not in found
+
+
+def test_nodes_that_lack_or_are_closed(tmp_path, library, kernel):
+    (kernel.nodes / "nvidia-uvm").unlink()
+    _, found = looked(tmp_path, kernel)
+    assert found["driver.nodes"].told.endswith("nvidia-uvm is missing")
+    if os.geteuid() != 0:
+        (kernel.nodes / "nvidia0").chmod(0)
+        _, found = looked(tmp_path, kernel)
+        assert "nvidia0 (mode 0)" in found["driver.nodes"].told
+
+
+def test_bindings_older_than_the_driver_are_told(tmp_path, library, kernel):
+    library.driver = "990.10"
+    _, found = looked(tmp_path, kernel)
+    assert found["driver.bindings"].level is Level.NOTE
+    assert "nvidia-ml-py>=13.990" in found["driver.bindings"].remedy
+
+
+def libraries(tmp_path, **changes):
+    """A program in place of the jobs' Python that tells made-up libraries."""
+    told = {
+        "python": "3.12.1",
+        "torch": "2.11.0+cu130",
+        "cuda": "13.0",
+        "cublas": "130100",
+        "package": "13.1.0.3",
+        **changes,
+    }
+    text = str(told).replace("'", '"').replace("None", "null")
+    return str(program(tmp_path, "python", f"echo '{text}'"))
+
+
+def test_the_libraries_of_the_jobs_are_told(tmp_path, library, kernel):
+    _, found = looked(tmp_path, kernel, libraries(tmp_path))
+    assert found["jobs.torch"].told == "2.11.0+cu130, built for CUDA 13.0"
+    assert found["jobs.torch"].level is Level.GOOD
+    assert found["jobs.cublas"].level is Level.NOTE
+    assert "13.1.0.3, tells 130100; others saw" in found["jobs.cublas"].told
+
+
+def test_a_driver_too_old_for_the_jobs_is_told(tmp_path, library, kernel):
+    library.cuda = 12080
+    _, found = looked(tmp_path, kernel, libraries(tmp_path))
+    assert found["jobs.torch"].level is Level.LACKING
+    assert found["jobs.torch"].told.endswith("the driver serves CUDA 12.8")
+
+
+@pytest.mark.parametrize(
+    ("changes", "name", "told"),
+    [
+        ({"cuda": None, "cublas": None, "package": None}, "jobs.torch", "a build without CUDA"),
+        ({"torch": None, "cuda": None}, "jobs.torch", "no PyTorch"),
+        ({"package": "12.4.5.8"}, "jobs.cublas", "others saw no error"),
+        ({"package": None, "cublas": None}, "jobs.cublas", "not found beside PyTorch"),
+    ],
+)
+def test_libraries_that_lack(tmp_path, library, kernel, changes, name, told):
+    _, found = looked(tmp_path, kernel, libraries(tmp_path, **changes))
+    assert told in found[name].told
+
+
+def test_a_python_that_is_none(tmp_path, library, kernel):
+    _, found = looked(tmp_path, kernel, str(tmp_path / "none"))
+    assert "cannot be run: No such file" in found["jobs.python"].told
+    _, found = looked(tmp_path, kernel, str(program(tmp_path, "python", "echo no >&2; exit 3")))
+    assert found["jobs.python"].told.endswith("does not tell its libraries: no")

@@ -1,0 +1,207 @@
+"""A machine with made-up GPUs for tests of the service: what is real and what is not.
+
+Real: the service, its journal, the processes of jobs, their launchers, the pool, ``pynvml``. Made
+up: what NVML says (``injected_nvml``), MPS (the stand-in of ``mps/standin.py``), and jobs, which
+attach to MPS as CUDA would (``client.py``'s protocol), compute nothing, and print iterations.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import uuid
+from contextlib import contextmanager
+from pathlib import Path
+
+from dovetail.executor.gpus.nvml import Nvml
+from dovetail.executor.gpus.splits import Product, SplitEvidence, Splits
+from dovetail.executor.jobs.journal import Journal
+from dovetail.executor.live.service import Service
+from dovetail.executor.live.watch import WatchOptions
+from dovetail.executor.mps import processes
+from dovetail.executor.mps.control import PIPE_DIRECTORY
+from dovetail.executor.mps.manager import MpsManager
+from dovetail.executor.mps.recovery import Patience
+from dovetail.executor.pools.gpu import GpuPool
+from dovetail.instances.datasets import Repository
+
+from .local_runs import cleared
+from .mps import standin
+from .test_service import ME, serving, spec
+
+PATTERN = r"iteration (?P<iteration>\d+)"
+HASTY = Patience(answer_s=5.0, active_s=1.0, terminate_s=1.0, quit_s=1.0)
+QUICK = WatchOptions(
+    warm_up_s=0.1,
+    settle_s=0.1,
+    profile_s=0.5,
+    profile_most_s=20.0,
+    window_s=0.5,
+    window_most_s=0.5,
+    tolerance=0.9,
+    iterations=2,
+)
+
+JOB = """
+import ctypes, json, os, socket, sys, threading, time
+rate, *libraries = sys.argv[1:]
+loaded = [ctypes.CDLL(path) for path in libraries]
+for name in sorted(os.environ):
+    if name.startswith("CUDA_"):
+        print(name, os.environ[name], flush=True)
+
+def listen(stream):
+    for word in stream:
+        print(word.strip(), flush=True)
+        if word.strip() != "attached":
+            os._exit(1)
+
+connection = socket.socket(socket.AF_UNIX)
+try:
+    connection.connect(os.path.join(os.environ["CUDA_MPS_PIPE_DIRECTORY"], "control"))
+except OSError:
+    print("no MPS", flush=True)
+else:
+    stream = connection.makefile("rw")
+    stream.write(json.dumps({"client": os.getpid()}) + "\\n")
+    stream.flush()
+    threading.Thread(target=listen, args=(stream,), daemon=True).start()
+k = 0
+while not os.path.exists("finish"):
+    time.sleep(1 / float(rate))
+    k += 1
+    print("iteration", k, flush=True)
+"""
+
+
+def half_is_right(cublas="130100"):
+    """Return made-up evidence that 50 % computes right on the made-up GPU."""
+    product = Product(dtype="float16", m=16, n=1000, k=2048, error=0.5)
+    evidence = SplitEvidence(
+        gpu_model="Injected H200",
+        driver="580.0 (injected)",
+        cublas=cublas,
+        share=50,
+        sms=66,
+        products=(product,),
+        date="2026-11-21",
+    )
+    return Splits(evidence=(evidence,))
+
+
+class GpuMachine:
+    """Directories of a machine, and how its service is started."""
+
+    def __init__(self, place, library, gpus=1):
+        self.place, self.library = place, library
+        self.state = place / "state"
+        self.uuids = [f"GPU-{uuid.uuid4()}" for _ in range(gpus)]
+        self.names = [name[:12] for name in self.uuids]
+        self.program = standin.install(place, "555")
+        self.work = place / "work"
+        for path in (self.state, self.work):
+            path.mkdir()
+            path.chmod(0o755)
+        library.gpus = gpus
+        library.uuids = dict(enumerate(self.uuids))
+        library.compute_modes = dict.fromkeys(range(gpus), 0)
+        library.processes = {"compute": [], "mps": []}
+        library.xids = []
+
+    def pool(self, splits=None):
+        """Return a pool of the made-up GPUs."""
+        mps = MpsManager(self.place / "m", program=self.program, patience=HASTY)
+        return GpuPool(self.state, Nvml(), mps, splits or Splits())
+
+    @contextmanager
+    def service(self, splits=None, **options):
+        """Serve for as long as the block takes."""
+        with Journal(self.state) as journal:
+            repository = Repository(self.state / "repository.db")
+            options = {"watching": QUICK, "sample_s": 0.1, **options}
+            with serving(Service(journal, self.pool(splits), repository, **options)) as service:
+                yield service
+
+    def job(self, *libraries, rate=50, owner=ME, **fields):
+        """Return a job that is a client of MPS."""
+        python = shutil.which("python3", path="/usr/bin") or sys.executable
+        fields = {"memory_mib": 100.0, "grace_s": 0.5, **fields}
+        return spec(owner=owner).replace(
+            command=(python, "-IS", "-c", JOB, str(rate), *libraries),
+            cwd=str(self.work),
+            env={"PATH": os.environ["PATH"]},
+            progress_pattern=PATTERN,
+            **fields,
+        )
+
+    def finish(self):
+        """Let all jobs end well."""
+        (self.work / "finish").touch()
+
+    def log(self, run, rank=0):
+        """Return the output of a rank."""
+        path = self.state / "runs" / run / f"rank{rank}" / "log"
+        return path.read_text() if path.exists() else ""
+
+    def variables(self, run, rank=0):
+        """Return CUDA's variables as a rank has them."""
+        lines = (line.split(" ", 1) for line in self.log(run, rank).splitlines())
+        return {words[0]: words[1] for words in lines if words[0].startswith("CUDA_")}
+
+    def pipes(self, gpu=0, uid=None):
+        """Return the pipe directory of a GPU's daemon."""
+        uid = os.geteuid() if uid is None else uid
+        return self.place / "m" / f"{self.names[gpu].removeprefix('GPU-')}-{uid}"
+
+    def tell_standin(self, word, gpu=0):
+        """Put the stand-in daemon of a GPU into a mood."""
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(str(self.pipes(gpu) / "control"))
+            with connection.makefile("rw") as stream:
+                stream.write(json.dumps({"commands": [f"standin {word}"]}) + "\n")
+                stream.flush()
+                stream.readline()
+
+    def daemons(self):
+        """Return the pids of the stand-in daemons."""
+        found = processes.running(standin.NAME)
+        return [one.pid for one in found if "-d" in one.arguments and self._mine(one)]
+
+    def _mine(self, process):
+        given = (process.environment() or {}).get(PIPE_DIRECTORY, "")
+        return given.startswith(f"{self.place}/")
+
+    def clear(self):
+        """Kill whatever belongs to the machine."""
+        for process in processes.every():
+            if self._mine(process):
+                processes.kill(process, 10)
+
+
+@contextmanager
+def gpu_machine(library, gpus=1):
+    """Make a machine with short names (sockets are in it), and leave nothing of it."""
+    place = Path(tempfile.mkdtemp(prefix="gpu", dir="/tmp"))
+    place.chmod(0o755)
+    machine = GpuMachine(place, library, gpus)
+    try:
+        with cleared(machine.state):
+            yield machine
+    finally:
+        machine.clear()
+        shutil.rmtree(place)
+
+
+def stand_in_cublas(directory, version):
+    """Compile a library of cuBLAS's name that tells a version and has nothing else."""
+    directory.mkdir()
+    directory.chmod(0o755)
+    source, library = directory / "x.c", directory / "libcublasLt.so.13"
+    source.write_text(f"unsigned long cublasLtGetVersion(void) {{ return {version}; }}\n")
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
+    return str(library)

@@ -1,0 +1,25 @@
+"""A stand-in for a GPU, for ``pytest -p tests.executor.gpus.standin_gpu``: made-up NVML.
+
+With the stand-ins for MPS and for libcuda (``cuda.c``) on the paths, the acceptance suite runs
+from end to end. What it then sees shows that it runs, tells and clears up; nothing about GPUs.
+``STANDIN_PIDS`` are processes that the GPU is in use by.
+"""
+
+import os
+import uuid
+
+from dovetail.executor.mps.recovery import Patience
+from tests.executor.gpus.injected_nvml import injected
+from tests.gpu import bench
+
+
+def pytest_configure(config):
+    made_up = injected()
+    library = made_up.__enter__()
+    config.add_cleanup(lambda: made_up.__exit__(None, None, None))
+    pids = os.environ.get("STANDIN_PIDS", "").split()
+    library.gpus, library.xids = 1, []
+    library.processes = {"compute": [(int(pid), 1 << 20) for pid in pids], "mps": []}
+    library.uuids[0] = os.environ.get("STANDIN_UUID") or f"GPU-{uuid.uuid4()}"
+    bench.WINDOW_S, bench.COUNTED_S, bench.NOTICES_S = 0.6, 0.3, 1.5
+    bench.QUICK = Patience(answer_s=1.0, active_s=3.0, terminate_s=1.0, quit_s=1.0)

@@ -1,0 +1,122 @@
+"""The split gate; the evidence here is made up."""
+
+import json
+
+import pytest
+
+from dovetail.executor.gpus.splits import (
+    Product,
+    SmCount,
+    SplitEvidence,
+    SplitKey,
+    Splits,
+    keep_splits,
+    read_splits,
+    reported_sms,
+)
+from dovetail.instances.datasets import Repository
+from dovetail.instances.errors import InputError
+
+KEY = SplitKey("Made-up GPU", "580.1", "13.1.0")
+
+
+def evidence(share, error=0.5, key=KEY):
+    products = (
+        Product(dtype="float16", m=16, n=1000, k=2048, error=0.1),
+        Product(dtype="bfloat16", m=2048, n=2048, k=2048, error=error),
+    )
+    return SplitEvidence(**key._asdict(), share=share, sms=66, products=products, date="2026-11-21")
+
+
+def test_nothing_known_is_nothing_allowed():
+    assert Splits().allowed(KEY) == ()
+    assert Splits().why(KEY).startswith("no share was measured on Made-up GPU")
+
+
+def known(*found):
+    return Splits(evidence=found)
+
+
+def test_only_what_has_passed_is_allowed():
+    splits = known(evidence(90), evidence(50), evidence(40, 300.0), evidence(100))
+    assert splits.allowed(KEY) == (50, 90)
+    assert splits.refused(KEY) == (40,)
+    assert splits.why(KEY).endswith("computed right on Made-up GPU, driver 580.1, cuBLAS 13.1.0: "
+                                    "50, 90; wrong: 40")  # fmt: skip
+
+
+def test_an_element_that_is_no_number_fails():
+    assert known(evidence(50, None)).allowed(KEY) == ()
+
+
+def test_one_failure_outweighs_every_pass():
+    splits = known(evidence(50), evidence(50, 1.01), evidence(50))
+    assert splits.allowed(KEY) == ()
+
+
+@pytest.mark.parametrize("field", range(3))
+def test_another_gpu_driver_or_library_knows_nothing(field):
+    other = SplitKey(*("other" if place == field else part for place, part in enumerate(KEY)))
+    splits = known(evidence(50))
+    assert splits.allowed(other) == ()
+
+
+def test_several_libraries():
+    older = KEY._replace(cublas="12.4.5")
+    splits = known(evidence(50), evidence(30, key=older), evidence(50, 9.0, older))
+    assert splits.libraries("Made-up GPU", "580.1") == ("12.4.5", "13.1.0")
+    assert splits.allowed_anywhere("Made-up GPU", "580.1") == (30, 50)
+    assert splits.allowed_anywhere("other", "580.1") == ()
+
+
+def test_what_is_kept_is_read_back_with_what_was_kept_in_a_file_before(tmp_path):
+    assert read_splits(tmp_path) == Splits()
+    first, second = evidence(50), evidence(40, None)
+    (tmp_path / "splits.json").write_text(json.dumps(known(first).to_data()))
+    assert read_splits(tmp_path) == known(first)
+    keep_splits(tmp_path, second)
+    assert read_splits(tmp_path) == known(first, second)
+    (one,) = Repository(tmp_path / "repository.db").evidence("split")
+    assert one[:5] == ("split", *KEY, second.date)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[]", "must be a file of the format dovetail-splits/1"),
+        ('{"format": "dovetail-splits/2"}', "must be a file of the format dovetail-splits/1"),
+        ('{"format": "dovetail-splits/1", "evidence": [{}]}', "evidence[0].gpu_model: this field"),
+        ("{", "splits.json"),
+    ],
+)
+def test_a_broken_file_is_told_and_never_taken_for_empty(tmp_path, text, told):
+    path = tmp_path / "splits.json"
+    path.write_text(text)
+    with pytest.raises(InputError) as error:
+        read_splits(tmp_path)
+    assert told in str(error.value)
+    assert "splits.json" in str(error.value)
+
+
+def test_counts_of_sms_are_kept_beside_the_evidence(tmp_path):
+    place = {"gpu_model": "H200", "driver": "580.1", "date": "2026-11-22"}
+    counts = [SmCount(share=50, sms=sms, **place) for sms in (64, 66)]
+    for count in counts:
+        keep_splits(tmp_path, count)
+    assert read_splits(tmp_path).seen("H200", "580.1") == {50: 66}
+    assert read_splits(tmp_path).seen("H200", "590.1") == {}
+    assert not read_splits(tmp_path).allowed_anywhere("H200", "580.1")
+
+
+def test_files_without_counts_are_read(tmp_path):
+    path = tmp_path / "splits.json"
+    path.write_text('{"format": "dovetail-splits/1", "evidence": []}')
+    assert read_splits(tmp_path) == Splits()
+
+
+@pytest.mark.parametrize(
+    ("share", "sms"),
+    [(1, 8), (7, 8), (10, 12), (14, 18), (25, 32), (40, 52), (50, 66), (70, 92), (100, 132)],
+)
+def test_what_others_saw_on_an_h200(share, sms):
+    assert reported_sms(share, 132) == sms

@@ -1,0 +1,698 @@
+"""A journal keeps every event, tells it again, belongs to one service, and survives its faults."""
+
+import os
+import random
+import shutil
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+import textwrap
+import zlib
+from contextlib import closing
+from copy import deepcopy
+
+import pytest
+
+from dovetail.executor.jobs import checkpoint, events
+from dovetail.executor.jobs.brain import Brain
+from dovetail.executor.jobs.events import AnyEvent
+from dovetail.executor.jobs.journal import JOURNAL, Journal, JournalError, read_brain, read_events
+from dovetail.executor.jobs.live_jobs import Device
+from dovetail.executor.jobs.states import OVER
+from dovetail.executor.system.directories import LOCK
+from dovetail.instances.datasets import Measurement, SoloProfile
+from dovetail.instances.instance import Metrics
+from tests.executor.live.telling import Story, run_of, spec
+from tests.executor.waiting import LIMIT_S
+
+WAL = f"{JOURNAL}-wal"
+
+
+def long_story():
+    """Tell of jobs in most of the states that there are."""
+    story = Story()
+    story.running("g0", env={"PATH": "/bin", "WORT": "Füße\n\x00 \U0001f600"})
+    measured = story.running("g0", workers=1)
+    story.measured(*story.brain.residents()["g0"])
+    story.ended(measured)
+    failing = story.submit(workload="text", workers=2, retries=1)
+    story.place(failing, "g1", "g2", profiling=True)
+    story.bring_up(failing)
+    story.profiled(failing)
+    story.ended(failing, status=1)
+    story.lost(failing, 1)
+    story.cancel(story.submit())
+    story.submit(workload="speech")
+    story.stop(story.running("g0"))
+    story.tell(events.DeviceSick, gpu="g1", reason="is too hot")
+    story.tell(events.DrainChanged, gpus=("g0",), on=True, by="root")
+    return story
+
+
+@pytest.fixture
+def story():
+    return long_story()
+
+
+@pytest.fixture
+def folder(tmp_path, story):
+    """A directory whose service was killed: its journal was never closed."""
+    home = tmp_path / "home"
+    live = tmp_path / "live"
+    with Journal(live) as journal:
+        for event in story.told:
+            journal.append([event])
+        home.mkdir()
+        for name in (JOURNAL, WAL):
+            shutil.copy(live / name, home)
+    return home
+
+
+def prefixes(story):
+    """Return the brain after each of the story's events, and before any."""
+    return [replayed(story.told[:k]) for k in range(len(story.told) + 1)]
+
+
+def replayed(told):
+    brain = Brain()
+    for event in told:
+        brain.apply(event)
+    return brain
+
+
+def as_kept(told):
+    """Return events as a journal tells them: a job's environment stands in its submission only."""
+    return [
+        event.replace(run=event.run.replace(spec=event.run.spec.replace(env={})))
+        if event.kind == "placed"
+        else event
+        for event in told
+    ]
+
+
+def change(folder, *statements):
+    """Change the file behind the journal's back."""
+    with closing(sqlite3.connect(folder / JOURNAL, isolation_level=None)) as connection:
+        connection.execute("DROP TRIGGER event_UPDATE")
+        connection.execute("DROP TRIGGER event_DELETE")
+        for statement in statements:
+            connection.execute(statement)
+
+
+class TestKeeping:
+    def test_numbers_go_on_and_the_brain_comes_back(self, tmp_path, story):
+        with Journal(tmp_path) as journal:
+            assert (journal.sequence, journal.replay()) == (0, Brain())
+            assert journal.append(story.told[:3]) == 3
+            assert journal.append([]) == 3
+        with Journal(tmp_path) as journal:
+            assert journal.append(story.told[3:]) == len(story.told) == journal.sequence
+            assert journal.replay() == story.brain
+        assert [entry.event for entry in read_events(tmp_path)] == as_kept(story.told)
+        assert next(read_events(tmp_path, after=4)) == (5, story.told[4])
+
+    def test_what_was_never_closed_is_there(self, folder, story):
+        assert read_brain(folder) == story.brain
+        with Journal(folder) as journal:
+            assert journal.replay() == story.brain
+
+    def test_every_kind_of_event_comes_back_as_it_was(self, tmp_path):
+        job = Story().submit(memory_mib=0.1, walltime_s=1e-9, priority="latency", gsla=1.3)
+        profile = SoloProfile(
+            workload="w", gpu_model="m", share=50, metrics=Metrics(sm_active=0.3), power_w=1 / 3
+        )
+        failed = Measurement(workloads=("a", "b"), gpu_model="m", slowdown=None, share=(None, 40))
+        known = [
+            events.Submitted(at_s=1.1, job="j1", spec=job.spec, request="0 k"),
+            events.CancelRequested(at_s=2.0, job="j1", by="ann"),
+            events.HoldChanged(at_s=2.5, job="j1", on=True, by="ann"),
+            events.PauseChanged(at_s=2.6, job="j1", on=True, by="ann"),
+            events.Edited(at_s=2.7, job="j1", spec=job.spec.replace(nice=2), by="ann"),
+            events.DrainChanged(at_s=3.0, on=False, by="root"),
+            events.Placed(at_s=4.0, run=run_of(job, ("g0",), share=30), profiling=True),
+            events.Reserved(at_s=4.5, job="j1", gpus=("g0",), until_s=1 / 3),
+            events.StopDecided(at_s=5.0, run="j1.1", reason="r", then="fail"),
+            events.RankStarted(at_s=6.0, run="j1.1", rank=0),
+            events.RankReady(at_s=7.0, run="j1.1", rank=1),
+            events.RankRefused(at_s=8.0, run="j1.1", rank=0, reason="r"),
+            events.RankEnded(at_s=9.0, run="j1.1", rank=0, status=-9),
+            events.RankLost(at_s=10.0, run="j1.1", rank=0, reason="r"),
+            events.RankGone(at_s=11.0, run="j1.1", rank=0, reason="r"),
+            events.Profiled(at_s=12.0, run="j1.1", profile=profile),
+            events.WorkloadKnown(at_s=13.0, uid=0, workload="w"),
+            events.ProfileFailed(at_s=14.0, run="j1.1", reason="r"),
+            events.Measured(
+                at_s=15.0, runs=("j1.1",), gpu="g0", measurement=failed, window_s=0.1 + 0.2
+            ),
+            events.Separated(
+                at_s=15.1,
+                runs=("j1.1", "j2.1"),
+                gpu_model="m",
+                workloads=("a", "b"),
+                shares=(None, 40),
+                gsla=1.3,
+                slowdown=4 / 3,
+            ),
+            events.LibrarySeen(at_s=15.2, uid=0, workload="w", library="130100"),
+            events.Recorded(at_s=16.0, sequence=3),
+            events.DeviceSick(at_s=17.0, gpu="g0", reason="r"),
+            events.DeviceHealed(at_s=18.0, gpu="g0"),
+            events.DevicesChanged(at_s=18.5, gpus=("g0", "g1")),
+            events.ServiceStarted(at_s=19.0, boot="b", pool="p", gpus=(), version="v"),
+        ]
+        assert {type(event) for event in known} == set(AnyEvent.__args__[0].__args__)
+        with Journal(tmp_path) as journal:
+            journal.append(known)
+        assert [entry.event for entry in read_events(tmp_path)] == known
+
+    def test_events_that_do_not_fit_are_passed_over_as_they_were(self, tmp_path, story):
+        with Journal(tmp_path) as journal:
+            journal.append(story.told)
+            journal.append([story.told[1]])  # there is a job of this id
+            assert journal.replay().jobs == story.brain.jobs
+            assert journal.replay().sequence == journal.sequence
+
+    def test_only_its_owner_may_look(self, tmp_path):
+        home = tmp_path / "deep" / "home"
+        with Journal(home) as journal:
+            journal.append(long_story().told)
+            for name in (JOURNAL, WAL, LOCK):
+                assert stat.S_IMODE((home / name).stat().st_mode) == 0o600
+        assert stat.S_IMODE(home.stat().st_mode) == 0o700
+
+    def test_nothing_is_ever_changed_in_it(self, folder):
+        with closing(sqlite3.connect(folder / JOURNAL)) as connection:
+            for statement in ("DELETE FROM event", "UPDATE event SET text = ''"):
+                with pytest.raises(sqlite3.IntegrityError, match="only appended to"):
+                    connection.execute(statement)
+
+
+class TestCheckpoints:
+    def test_are_written_when_enough_has_happened(self, tmp_path, story):
+        with Journal(tmp_path) as journal:
+            journal.append(story.told)
+            size = len(story.told)
+            assert not journal.checkpoint(story.brain, every=size + 1)
+            assert journal.checkpoint(story.brain, every=size)
+            assert not journal.checkpoint(story.brain, every=1)
+
+    def test_save_the_reading_of_what_was_before(self, folder, story):
+        with Journal(folder) as journal:
+            journal.checkpoint(journal.replay(), every=1)
+            story.start()
+            journal.append(story.told[-1:])
+        # Nobody reads the first event, which is torn, any more.
+        change(folder, "UPDATE event SET text = 'torn' WHERE sequence = 1")
+        with Journal(folder) as journal:
+            assert journal.replay() == story.brain
+
+    def test_of_jobs_that_came_and_went_between_them(self, folder, story):
+        with Journal(folder) as journal:
+            brain = journal.replay()
+            journal.checkpoint(brain, every=1)
+            more = [
+                events.RankGone(at_s=999.0, run="j3.1", rank=1, reason="a reboot"),
+                events.Submitted(at_s=999.0, job=brain.next_job_id(), spec=spec()),
+            ]
+            journal.append(more)
+            for event in more:
+                brain.apply(event)
+            assert journal.checkpoint(brain, every=1)
+        change(folder, "UPDATE event SET text = 'torn' WHERE sequence = 1")
+        assert read_brain(folder) == brain
+
+    @pytest.mark.parametrize(
+        "fault",
+        [
+            "UPDATE brain SET version = version + 1",
+            "UPDATE brain SET text = '{'",
+            "UPDATE brain SET sequence = 9999",
+            "UPDATE brain SET text = x'00'",
+            "DELETE FROM brain",
+            "DELETE FROM job WHERE sequence = 2",
+            "UPDATE job SET text = replace(text, 'running', 'waiting')",
+            "UPDATE job SET text = 5",
+            "DELETE FROM job",
+        ],
+    )
+    def test_that_cannot_be_used_are_passed_over(self, folder, story, fault):
+        with Journal(folder) as journal:
+            journal.checkpoint(journal.replay(), every=1)
+        change(folder, fault)
+        assert read_brain(folder) == story.brain
+
+    def test_say_what_a_job_is_but_not_what_was_submitted(self, story):
+        secret = next(iter(story.brain.jobs.values()))
+        assert "WORT" not in checkpoint.job_text(secret)
+
+
+class TestCompaction:
+    @pytest.fixture
+    def compacted(self, tmp_path, story):
+        """Return a directory whose journal was compacted, and the brain that it tells."""
+        with Journal(tmp_path) as journal:
+            journal.append(story.told)
+            journal.compact(story.brain, before_s=1e9)
+        return tmp_path
+
+    def texts(self, folder):
+        with closing(sqlite3.connect(folder / JOURNAL)) as connection:
+            return [text for (text,) in connection.execute("SELECT text FROM event")]
+
+    def test_leaves_what_waits_and_runs_and_goes_on(self, compacted, story):
+        left = [entry.event for entry in read_events(compacted)]
+        living = {job.id for job in story.brain.jobs.values() if job.state not in OVER}
+        assert {(event.kind, event.job) for event in left} == {("submitted", j) for j in living}
+        with Journal(compacted) as journal:
+            assert journal.replay() == story.brain
+            assert journal.sequence == len(story.told)
+            story.start()
+            assert journal.append(story.told[-1:]) == len(story.told)
+            assert journal.replay() == story.brain
+        assert read_brain(compacted) == story.brain
+        assert [entry.sequence for entry in read_events(compacted)][-1] == len(story.told)
+
+    def test_leaves_what_has_happened_since(self, tmp_path, story):
+        moment_s = story.told[len(story.told) // 2].at_s
+        with Journal(tmp_path) as journal:
+            journal.append(story.told)
+            journal.compact(story.brain, moment_s)
+        since = as_kept([event for event in story.told if event.at_s >= moment_s])
+        assert [entry.event for entry in read_events(tmp_path)][-len(since) :] == since
+
+    def test_again_and_again_of_a_journal_that_loses_all(self, tmp_path):
+        story = Story()
+        story.cancel(story.submit())
+        for _ in range(3):
+            with Journal(tmp_path) as journal:
+                journal.append(story.told[journal.sequence :])
+                journal.compact(story.brain, before_s=1e9)
+                assert list(read_events(tmp_path)) == []
+            story.cancel(story.submit())
+        assert read_brain(tmp_path).submitted == 3
+
+    def test_drops_the_environments_of_what_is_over_and_no_others(self, tmp_path):
+        story = Story()
+        over, waits = story.submit(env={"A": "secret-1"}), story.submit(env={"A": "secret-2"})
+        story.cancel(over)
+        with Journal(tmp_path) as journal:
+            journal.append(story.told)
+            journal.compact(story.brain, before_s=0.0)
+            assert len(list(read_events(tmp_path))) == len(story.told)
+            assert journal.replay().jobs[waits.id].spec.env == {"A": "secret-2"}
+        assert "secret-1" not in "".join(self.texts(tmp_path))
+
+    def test_makes_the_file_smaller(self, tmp_path):
+        story = Story()
+        with Journal(tmp_path) as journal:
+            for _ in range(50):
+                story.cancel(story.submit(env={"A": "a" * 9_999}))
+            journal.append(story.told)
+            journal.compact(story.brain, before_s=0.0)
+            assert (tmp_path / JOURNAL).stat().st_size < 50 * 9_999 / 2
+            assert journal.replay() == story.brain
+
+    def test_keeps_what_no_checkpoint_holds(self, tmp_path, story):
+        with Journal(tmp_path) as journal:
+            journal.append(story.told)
+            journal.checkpoint(story.brain, every=1)
+            story.submit()
+            journal.append(story.told[-1:])
+            # As where the disk took no checkpoint.
+            journal._checkpointed = story.brain.sequence
+            journal.compact(story.brain, before_s=1e9)
+            assert journal.replay() == story.brain
+
+    @pytest.mark.parametrize("fault", ["DELETE FROM brain", "UPDATE job SET text = 5"])
+    def test_cannot_do_without_its_checkpoint(self, compacted, fault):
+        change(compacted, fault)
+        with pytest.raises(JournalError, match="is damaged: its checkpoint cannot be read"):
+            read_brain(compacted)
+
+    def test_is_the_only_thing_that_changes_events(self, compacted):
+        test = TestKeeping()
+        test.test_nothing_is_ever_changed_in_it(compacted)
+
+
+def test_an_environment_stands_in_a_journal_once(tmp_path):
+    story = Story()
+    job = story.running("g0", env={"A": "long"})
+    with Journal(tmp_path) as journal:
+        journal.append(story.told)
+        assert journal.replay() == story.brain
+        assert journal.replay().jobs[job.id].run.spec.env == {"A": "long"}
+    with closing(sqlite3.connect(tmp_path / JOURNAL)) as connection:
+        stored = connection.execute("SELECT count(*) FROM event WHERE text LIKE '%long%'")
+        assert stored.fetchone() == (1,)
+
+
+class TestOneServiceADirectory:
+    def test_a_second_one_is_told_who_is_there(self, tmp_path):
+        with Journal(tmp_path):
+            with pytest.raises(JournalError) as caught:
+                Journal(tmp_path)
+            assert (
+                str(caught.value) == f"{tmp_path}: a service runs here already (pid {os.getpid()})"
+            )
+        Journal(tmp_path).close()
+
+    def test_of_another_process_until_it_is_killed(self, tmp_path):
+        with holding(tmp_path) as process:
+            with pytest.raises(JournalError, match=rf"already \(pid {process.pid}\)$"):
+                Journal(tmp_path)
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            Journal(tmp_path).close()
+
+    def test_its_jobs_do_not_keep_the_lock(self, tmp_path):
+        with Journal(tmp_path):
+            child = subprocess.Popen(["sleep", "60"], close_fds=False)
+        try:
+            Journal(tmp_path).close()
+        finally:
+            child.kill()
+            child.wait()
+
+    def test_others_may_read_while_it_writes(self, tmp_path, story):
+        with Journal(tmp_path) as journal:
+            journal.append(story.told[:-1])
+            reader = read_events(tmp_path)
+            assert next(reader).sequence == 1
+            journal.append(story.told[-1:])
+            # One reading is of one moment.
+            assert [entry.sequence for entry in reader][-1] == len(story.told) - 1
+            assert read_brain(tmp_path) == story.brain
+
+
+def holding(folder):
+    """Start a process that has the journal of a folder, and wait until it does."""
+    process = python(
+        """
+        import sys, time
+        from dovetail.executor.jobs.journal import Journal
+        journal = Journal(sys.argv[1])
+        print("ready", flush=True)
+        time.sleep(60)
+        """,
+        folder,
+    )
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def python(program, *arguments):
+    command = [sys.executable, "-c", textwrap.dedent(program), *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+class TestWhatIsNoJournal:
+    def test_nothing(self, tmp_path):
+        with pytest.raises(JournalError, match="cannot be read: no such file or directory"):
+            read_brain(tmp_path)
+        assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.parametrize(
+        ("content", "rule"),
+        [
+            (b"hello", "is damaged: it was cut short"),
+            (b"hello, world; " * 999, "must be a journal, got another file"),
+        ],
+    )
+    def test_another_file(self, tmp_path, content, rule):
+        (tmp_path / JOURNAL).write_bytes(content)
+        for use in (Journal, read_brain):
+            with pytest.raises(JournalError) as caught:
+                use(tmp_path)
+            assert str(caught.value) == f"{tmp_path / JOURNAL}: {rule}"
+        assert (tmp_path / JOURNAL).read_bytes() == content
+
+    def test_another_database(self, tmp_path):
+        with closing(sqlite3.connect(tmp_path / JOURNAL)) as connection:
+            connection.execute("CREATE TABLE event (a)")
+        with pytest.raises(JournalError, match="must be a journal, got another database"):
+            Journal(tmp_path)
+
+    def test_one_of_a_newer_dovetail(self, folder):
+        change(folder, "PRAGMA user_version = 3")
+        with pytest.raises(JournalError, match="must have schema version 1 or 2, got 3"):
+            Journal(folder)
+
+    def test_an_event_of_a_newer_dovetail(self, folder):
+        with Journal(folder) as journal:
+            last = journal.append(
+                [events.ServiceStarted(at_s=1.0, boot="b", pool="p", gpus=(), version="9")]
+            )
+        text = '{"kind":"beamed_up"}'
+        text_sum = zlib.crc32(f"{last} {text}".encode())
+        change(
+            folder,
+            f"UPDATE event SET text = '{text}', sum = {text_sum} WHERE sequence = {last}",
+        )
+        with pytest.raises(JournalError, match=f"event {last} cannot be read"):
+            read_brain(folder)
+
+    def test_a_folder_in_its_place(self, tmp_path):
+        (tmp_path / JOURNAL).mkdir()
+        with pytest.raises(JournalError, match="cannot be opened"):
+            Journal(tmp_path)
+
+    def test_a_file_in_the_folders_place(self, tmp_path):
+        (tmp_path / "file").touch()
+        with pytest.raises(JournalError, match="cannot be used"):
+            Journal(tmp_path / "file")
+
+
+class TestDamage:
+    @pytest.mark.parametrize("text", ["replace(text, 'j1', 'j2')", "CAST(X'7BFFFF' AS TEXT)"])
+    def test_a_changed_byte_is_named(self, folder, text):
+        change(folder, f"UPDATE event SET text = {text} WHERE sequence = 5")
+        with pytest.raises(JournalError, match=r"is damaged at event 5$"):
+            read_brain(folder)
+        with Journal(folder) as journal, pytest.raises(JournalError, match=r"at event 5$"):
+            journal.replay()
+
+    @pytest.mark.parametrize("sequence", [1, 5])
+    def test_so_is_a_missing_event(self, folder, sequence):
+        change(folder, f"DELETE FROM event WHERE sequence = {sequence}")
+        with pytest.raises(JournalError, match=f"is damaged at event {sequence}$"):
+            read_brain(folder)
+
+    def test_an_emptied_file_does_not_take_the_log_with_it(self, folder):
+        log = (folder / WAL).read_bytes()
+        os.truncate(folder / JOURNAL, 0)
+        with pytest.raises(JournalError, match="is damaged: it was cut short"):
+            Journal(folder)
+        with pytest.raises(JournalError, match="is damaged: it was cut short"):
+            read_brain(folder)
+        assert (folder / WAL).read_bytes() == log
+
+    def test_a_log_cut_anywhere_leaves_what_was_committed_before(self, folder, story, tmp_path):
+        whole, brains = (folder / WAL).read_bytes(), prefixes(story)
+        rng, found = random.Random(6), []
+        for size in sorted(rng.sample(range(len(whole)), 60)):
+            (folder / WAL).write_bytes(whole[:size])
+            found.append(self.told_by(folder, tmp_path))
+        numbers = [brain.sequence for brain in found if brain is not None]
+        assert numbers == sorted(numbers)
+        assert len(set(numbers)) > 10
+        assert all(brain == brains[brain.sequence] for brain in found if brain is not None)
+
+    @pytest.mark.parametrize("name", [JOURNAL, WAL])
+    @pytest.mark.parametrize("closed", [False, True])
+    def test_garbage_is_refused_or_after_what_was_committed_before(
+        self, folder, story, tmp_path, name, closed
+    ):
+        if closed:
+            Journal(folder).close()
+            if name == WAL:
+                (folder / WAL).write_bytes(random.Random(1).randbytes(9999))
+        whole, brains = (folder / name).read_bytes(), prefixes(story)
+        rng = random.Random(7)
+        for _ in range(60):
+            at, size = rng.randrange(len(whole)), rng.choice([1, 8, 4096])
+            torn = whole[:at] + rng.randbytes(size) + whole[at + size :]
+            (folder / name).write_bytes(torn[: len(whole)])
+            brain = self.told_by(folder, tmp_path)
+            assert brain is None or brain == brains[brain.sequence]
+
+    @staticmethod
+    def told_by(folder, tmp_path):
+        """Return the brain of a copy, None where it was refused in one line."""
+        copy = tmp_path / "copy"
+        shutil.copytree(folder, copy)
+        try:
+            with Journal(copy) as journal:
+                brain = journal.replay()
+                journal.append([events.Recorded(at_s=1.0, sequence=0)])
+                return brain
+        except JournalError:
+            return None
+        finally:
+            shutil.rmtree(copy)
+
+
+class TestKills:
+    @pytest.mark.parametrize("seed", range(3))
+    def test_all_that_was_acknowledged_is_there_in_whole_batches(self, tmp_path, seed):
+        process = python(
+            """
+            import sys
+            from dovetail.executor.jobs.events import Recorded
+            from dovetail.executor.jobs.journal import Journal
+            with Journal(sys.argv[1]) as journal:
+                brain = journal.replay()
+                while True:
+                    batch = [Recorded(at_s=1.0, sequence=k) for k in range(7)]
+                    print(journal.append(batch), flush=True)
+                    for event in batch:
+                        brain.apply(event)
+                    journal.checkpoint(brain, every=20)
+            """,
+            tmp_path,
+        )
+        wanted = random.Random(seed).randint(5, 60)
+        told = [int(process.stdout.readline()) for _ in range(wanted)]
+        process.send_signal(signal.SIGKILL)
+        told += [
+            int(line)
+            for line in process.communicate()[0].splitlines(keepends=True)
+            if line.endswith("\n")
+        ]
+        with Journal(tmp_path) as journal:
+            assert journal.sequence in (told[-1], told[-1] + 7)
+            assert journal.replay().sequence == journal.sequence
+
+
+def on_a_small_disk(tmp_path, program):
+    """Run a program with a file system of 1 MiB in a name space of its own."""
+    inside = 'mount -t tmpfs -o size=1m,mode=700 none "$1" && exec "$2" "$3" "$1"'
+    mounted = tmp_path / "small"
+    mounted.mkdir()
+    space = ["unshare", "-rm", "sh", "-c"]
+    try:
+        subprocess.run(
+            [*space, 'mount -t tmpfs none "$0"', mounted], check=True, capture_output=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("a file system cannot be mounted here")
+    return subprocess.run(
+        [*space, inside, "sh", mounted, sys.executable, program],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LIMIT_S,
+    )
+
+
+class TestAFullDisk:
+    def test_nothing_half_written_and_later_appends_possible(self, tmp_path, story):
+        with Journal(tmp_path) as journal:
+            journal.append(story.told)
+            pages = "PRAGMA max_page_count = {}"
+            journal._connection.execute(pages.format(1))  # SQLite takes the pages there are
+            job = events.Submitted(
+                at_s=1.0, job=story.brain.next_job_id(), spec=spec(env={"A": "a" * 99_999})
+            )
+            for _ in range(3):
+                with pytest.raises(
+                    JournalError, match="cannot be written: database or disk is full"
+                ):
+                    journal.append([events.Recorded(at_s=1.0, sequence=0), job])
+            assert journal.sequence == len(story.told)
+            assert journal.replay() == story.brain
+            journal._connection.execute(pages.format(10_000))
+            assert journal.append([job]) == len(story.told) + 1
+        assert len(read_brain(tmp_path).jobs) == len(story.brain.jobs) + 1
+
+    def test_has_no_room_for_a_checkpoint(self, tmp_path, story):
+        with Journal(tmp_path) as journal:
+            journal.append(story.told)
+            journal.checkpoint(story.brain, every=1)
+            kept = deepcopy(story.brain)
+            story.submit(env={"A": "a" * 99_999})
+            journal.append(story.told[-1:])
+            for _ in range(30):
+                story.brain.devices[f"g{len(story.brain.devices)}"] = Device(sick="x" * 9_999)
+            journal._connection.execute("PRAGMA max_page_count = 1")
+            with pytest.raises(JournalError, match="database or disk is full"):
+                journal.checkpoint(story.brain, every=1)
+            assert not journal.checkpoint(story.brain, every=1)
+            kept.apply(story.told[-1])
+            assert journal.replay() == kept
+
+    def test_a_real_one(self, tmp_path):
+        """A file system of 1 MiB in a name space of its own is filled, and emptied again."""
+        program = tmp_path / "fill.py"
+        program.write_text(
+            textwrap.dedent(
+                """
+            import os, sys
+            from dovetail.executor.jobs.events import Recorded
+            from dovetail.executor.jobs.journal import Journal, JournalError
+            folder, full = sys.argv[1], 0
+            batch = [Recorded(at_s=1.0, sequence=k) for k in range(100)]
+            with Journal(folder) as journal:
+                last = journal.append(batch)
+                with open(f"{folder}/ballast", "wb", buffering=0) as ballast:
+                    try:
+                        while ballast.write(b"x" * 4096):
+                            pass
+                    except OSError:
+                        pass
+                while full < 5:
+                    try:
+                        last = journal.append(batch)
+                    except JournalError as error:
+                        full += 1
+                    assert journal.sequence == journal.replay().sequence == last
+                os.unlink(f"{folder}/ballast")
+                assert journal.append(batch) == last + 100
+                assert journal.replay().sequence == last + 100
+            print(error if full == 0 else "recovered")
+            """
+            )
+        )
+        done = on_a_small_disk(tmp_path, program)
+        assert (done.stdout, done.stderr) == ("recovered\n", "")
+
+    def test_at_the_start_a_journal_is_read_and_a_new_one_refused(self, tmp_path):
+        program = tmp_path / "start.py"
+        program.write_text(
+            textwrap.dedent(
+                """
+            import os, sys
+            from dovetail.executor.jobs.events import Recorded
+            from dovetail.executor.jobs.journal import Journal, JournalError
+            folder = sys.argv[1]
+            with Journal(f"{folder}/old") as journal:
+                journal.append([Recorded(at_s=1.0, sequence=0)])
+            with open(f"{folder}/ballast", "wb", buffering=0) as ballast:
+                try:
+                    while ballast.write(b"x" * 4096):
+                        pass
+                except OSError:
+                    pass
+            for _ in range(2):
+                for name in ("old", "new"):
+                    try:
+                        with Journal(f"{folder}/{name}") as journal:
+                            print(name, journal.replay().sequence)
+                            journal.append([Recorded(at_s=1.0, sequence=0)])
+                    except JournalError as error:
+                        print(str(error).removeprefix(folder))
+                if os.path.exists(f"{folder}/ballast"):
+                    os.unlink(f"{folder}/ballast")
+            """
+            )
+        )
+        done = on_a_small_disk(tmp_path, program)
+        assert done.stderr == ""
+        assert done.stdout.splitlines() == [
+            "old 1",
+            "/old/journal.db: cannot be written: database or disk is full",
+            "/new/journal.db: cannot be opened: database or disk is full",
+            "old 1",
+            "new 0",
+        ]

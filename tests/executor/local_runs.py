@@ -1,0 +1,109 @@
+"""Runs of real processes for tests of local pools, and the clearing up after them."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import signal
+import sys
+from contextlib import contextmanager
+
+from dovetail.executor.jobs.specs import JobSpec, Owner, Run, Seat
+from dovetail.executor.pools.gate import ForkServer
+from dovetail.executor.pools.processes import tokens
+from dovetail.executor.pools.run_files import home_token
+
+from .waiting import wait_until
+
+
+def me():
+    """Return the user who runs the tests."""
+    user = pwd.getpwuid(os.geteuid())
+    return Owner(name=user.pw_name, uid=user.pw_uid, gid=user.pw_gid)
+
+
+def a_run(command, *, name="j1.1", gpus=("cpu-0",), share=None, **spec):
+    """Return a run of a shell command (a text) or of a program and its arguments."""
+    words = ("sh", "-c", command) if isinstance(command, str) else tuple(command)
+    fields = {"owner": me(), "cwd": "/", "env": {"PATH": os.environ["PATH"]}, **spec}
+    job = JobSpec(command=words, workload="w", workers=len(gpus), **fields)
+    seats = tuple(Seat(gpu=gpu, share=share) for gpu in gpus)
+    return Run(id=name, job=name.rpartition(".")[0], spec=job, seats=seats)
+
+
+def write_shim_spec(rank, command, **more):
+    """Write what the shim of a rank (``RankFiles``) starts: a shell command, and further fields."""
+    spec = {
+        "command": ["sh", "-c", command],
+        "cwd": "/",
+        "env": {"PATH": os.defpath, "DOVETAIL_LAUNCH": rank.token},
+        "user": None,
+        "descriptors": 1024,
+        "cpus": [],
+        "cgroups": [],
+        "log": {"most_bytes": 100, "files": 1, "mode": 0o600},
+        "copies": [None],
+        "lines": None,
+        **more,
+    }
+    rank.write_spec(spec)
+
+
+def python(program):
+    """Return the command that runs a Python program without site packages: it starts quickly."""
+    return (sys.executable, "-S", "-c", program)
+
+
+@contextmanager
+def fork_server(directory):
+    """Yield what forks shims for a state directory."""
+    server = ForkServer(directory)
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+class Watched:
+    """A pool and all that it has told so far."""
+
+    def __init__(self, pool):
+        self.pool = pool
+        self.told = []
+
+    def kinds(self, run=None):
+        """Return what was told of a run (or of all), as kinds and ranks."""
+        self.told += self.pool.poll()
+        return [(e.kind, e.rank) for e in self.told if run in (None, e.run)]
+
+    def wait_for(self, kind, rank=0, run=None):
+        """Return the event of that kind once it has been told."""
+        wait_until(lambda: self._found(kind, rank, run), f"{kind} of rank {rank}")
+        return self._found(kind, rank, run)
+
+    def _found(self, kind, rank, run):
+        self.told += self.pool.poll()
+        of_ranks = (e for e in self.told if hasattr(e, "rank"))
+        fits = (e for e in of_ranks if (e.kind, e.rank) == (kind, rank) and run in (None, e.run))
+        return next(fits, None)
+
+
+def left_over(directory):
+    """Return the running processes of a state directory."""
+    home = f"{home_token(directory)}/"
+    return [process for process, token in tokens() if token.startswith(home)]
+
+
+@contextmanager
+def cleared(directory):
+    """Kill, at the end, every process of a state directory."""
+    try:
+        yield
+    finally:
+        wait_until(lambda: not _kill(left_over(directory)))
+
+
+def _kill(processes):
+    for process in processes:
+        process.send(signal.SIGKILL)
+    return processes

@@ -1,0 +1,158 @@
+"""What a Slurm pool is asked for, and which GPUs of a node it may use; no Slurm is needed."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from dovetail.executor.nodes.ray_finding import unreachable
+from dovetail.executor.nodes.slurm_commands import SlurmError, seconds, slurm
+from dovetail.executor.nodes.slurm_options import Asked, asked_for
+from dovetail.executor.nodes.slurm_programs import own_directory, within_allocation
+from dovetail.executor.nodes.slurm_ray import address_towards, make_secrets
+from dovetail.instances.errors import InputError, UnsupportedError
+from tests.executor.gpus.injected_nvml import injected
+from tests.executor.waiting import LIMIT_S, wait_until
+
+
+@pytest.mark.parametrize(
+    ("text", "asked"),
+    [
+        ("12", Asked("12")),
+        ("", Asked("99")),
+        ("12,lease=5,head=10.0.0.1", Asked("12", lease_s=5.0, head="10.0.0.1")),
+        ("12,pool=cpu:devices=1,shares=none", Asked("12", (), "cpu:devices=1,shares=none")),
+        (
+            "nodes=1,pilots=0..3,idle=60",
+            Asked(None, ("--nodes=1",), pilots=(0, 3), idle_s=60.0),
+        ),
+        (
+            "nodes=3,exclusive=,gres=gpu:4,nvme:1,scratch=/local",
+            Asked(None, ("--nodes=3", "--exclusive", "--gres=gpu:4,nvme:1"), "gpu", "/local"),
+        ),
+    ],
+)
+def test_what_is_asked_for(text, asked):
+    assert asked_for(text, {"SLURM_JOB_ID": "99"}) == asked
+
+
+@pytest.mark.parametrize("text", ["", "j12", "12,nodes=3", "job=1,time=5", "12,pilots=1..2"])
+def test_what_cannot_be_asked_for(text):
+    with pytest.raises(InputError, match="allocation"):
+        asked_for(text, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("nodes=3,=4", "must be NAME=VALUE,..., got '=4'"),
+        ("nodes=1,pilots=3..1", "pilots must be MIN..MAX, MAX >= 1, got '3..1'"),
+        ("nodes=1,pilots=0..0", "pilots must be MIN..MAX, MAX >= 1, got '0..0'"),
+        ("nodes=1,pilots=2", "pilots must be MIN..MAX, MAX >= 1, got '2'"),
+        ("nodes=1,idle=0", "idle must be whole seconds >= 1, got '0'"),
+        ("nodes=3,time=5,nodes=4", "nodes must be given once, got 'nodes=4', too"),
+    ],
+)
+def test_names_of_options_are_given_once(text, told):
+    with pytest.raises(InputError) as error:
+        asked_for(text, {})
+    assert str(error.value) == f"--pool: {told}"
+
+
+@pytest.mark.parametrize("text", ["0", "31", "-1", "1e1", "nan", ""])
+def test_a_lease_is_over_before_a_pilot_that_was_let_go(text):
+    with pytest.raises(InputError, match="lease must be 5 to 30 whole seconds"):
+        asked_for(f"nodes=1,lease={text}", {})
+
+
+def test_times_of_slurm():
+    assert seconds("1-02:03:04") == ((24 + 2) * 60 + 3) * 60 + 4
+    assert seconds("9:59") == 599
+    assert seconds("UNLIMITED") is None
+
+
+def test_commands_have_their_time_and_fail_in_a_line():
+    with pytest.raises(SlurmError, match=r"sleep has not ended within 0\.1 s"):
+        slurm("sleep", "5", within_s=0.1)
+    with pytest.raises(SlurmError, match="no-such-command cannot be run: No such file"):
+        slurm("no-such-command")
+
+
+def test_only_gpus_of_the_step_are_used():
+    """The made-up device files count backwards: GPU 0 of the driver is /dev/nvidia1."""
+    with injected():
+        assert within_allocation("gpu", {"SLURM_STEP_GPUS": "1"}) == "gpu:GPU-injected-0"
+        job = {"SLURM_JOB_GPUS": "0,1", "CUDA_VISIBLE_DEVICES": "0,1"}
+        assert within_allocation("gpu", job) == "gpu:GPU-injected-1,GPU-injected-0"
+        with pytest.raises(InputError, match="must be a GPU of the allocation"):
+            within_allocation("gpu:GPU-injected-1", {"SLURM_STEP_GPUS": "1"})
+        with pytest.raises(UnsupportedError, match="does not know the allocated GPU 5"):
+            within_allocation("gpu", {"SLURM_STEP_GPUS": "5"})
+    with pytest.raises(UnsupportedError, match="no GPU on this node"):
+        within_allocation("gpu", {})
+    assert within_allocation("gpu", {"CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b"}) == "gpu:GPU-a,GPU-b"
+    assert within_allocation("cpu:devices=1", {}) == "cpu:devices=1"
+
+
+def test_a_machine_is_known_by_the_address_that_others_see():
+    assert address_towards("127.0.0.9") == "127.0.0.2", "not what Ray would replace"
+    with pytest.raises(UnsupportedError, match=r"no-such-host\.invalid cannot be reached: "):
+        address_towards("no-such-host.invalid")
+
+
+def test_a_directory_that_others_own_is_refused(tmp_path):
+    name = own_directory(tmp_path, "x").name
+    (tmp_path / "target").mkdir()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / name).symlink_to(tmp_path / "target")
+    with pytest.raises(InputError, match="belongs to somebody else"):
+        own_directory(tmp_path / "other", "x")
+
+
+_HEAD = """
+import sys
+from dovetail.executor.nodes import slurm_programs
+slurm_programs.STAY_S = 2.0
+sys.exit(slurm_programs.main())
+"""
+
+
+def test_a_head_ends_some_time_after_its_service(tmp_path):
+    pytest.importorskip("ray", reason="needs the extra: pip install './dovetail[ray]'")
+    files = tmp_path / "slurm"
+    files.mkdir()
+    make_secrets(files)
+    service = subprocess.Popen(["sleep", "600"])
+    (tmp_path / "lock").write_text(str(service.pid))
+    with socket.socket() as free:
+        free.bind(("127.0.0.2", 0))
+        head = f"127.0.0.2:{free.getsockname()[1]}"
+    kept = subprocess.Popen(
+        [sys.executable, "-c", _HEAD, "head", "--files", str(files), "--address", head],
+        stdout=subprocess.DEVNULL,
+    )
+    wait_until(lambda: not unreachable(head), "the head")
+    time.sleep(3)
+    assert kept.poll() is None, "as long as its service runs"
+    service.kill()
+    service.wait()
+    assert kept.wait(LIMIT_S) == 0
+    assert unreachable(head) == "[Errno 111] Connection refused"
+
+
+def test_serve_tells_in_a_line_that_there_is_no_slurm(tmp_path):
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "dovetail.cli", "serve"),
+            *("--directory", str(tmp_path), "--pool", "slurm:nodes=1"),
+        ],
+        env={**os.environ, "PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+    )
+    assert done.returncode == 2
+    assert done.stderr == "dovetail: scontrol cannot be run: No such file or directory\n"

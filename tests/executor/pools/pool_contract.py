@@ -1,0 +1,370 @@
+"""What every pool of live mode promises: the tests that each pool's class inherits."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from dovetail.executor.jobs.brain import Brain
+from dovetail.executor.jobs.commands import Release
+from dovetail.executor.jobs.events import (
+    AnyEvent,
+    Placed,
+    RankEnded,
+    RankGone,
+    RankReady,
+    RankRefused,
+    RankStarted,
+    ServiceStarted,
+    Submitted,
+)
+from dovetail.executor.jobs.specs import JobSpec, Owner, Run, Seat
+from dovetail.executor.jobs.states import JobState
+from dovetail.executor.pools.pool import NodePool
+from tests.executor.waiting import LIMIT_S, wait_until
+
+ME = Owner(name="me", uid=os.getuid(), gid=os.getgid())
+_OVER = (RankEnded, RankGone, RankRefused)
+
+
+class Commands(NamedTuple):
+    """What to submit to a pool so that a rank does this; each writes ``started`` to its log.
+
+    ``brief`` ends with status 0 within a second or two, ``failing`` with status 3, ``endless``
+    goes on until it is asked to end, ``deaf`` until it is killed.
+    """
+
+    brief: tuple[str, ...]
+    failing: tuple[str, ...]
+    endless: tuple[str, ...]
+    deaf: tuple[str, ...]
+
+
+class Told:
+    """A pool with all it has told."""
+
+    def __init__(self, pool: NodePool) -> None:
+        self.pool = pool
+        self.events: list[AnyEvent] = []
+        self.woken = threading.Event()
+
+    def poll(self) -> list[AnyEvent]:
+        """Take in what the pool tells."""
+        self.events += self.pool.poll()
+        return self.events
+
+    def of(self, run: Run, *kinds: type) -> dict[int, AnyEvent]:
+        """Return the last event of these kinds by rank."""
+        mine = [event for event in self.poll() if getattr(event, "run", None) == run.id]
+        return {event.rank: event for event in mine if isinstance(event, kinds)}
+
+    def wait(self, run: Run, *kinds: type) -> dict[int, AnyEvent]:
+        """Return an event of these kinds for every rank, as soon as there is one."""
+        names = ", ".join(kind.__name__ for kind in kinds)
+        everybody = set(range(len(run.seats)))
+        wait_until(lambda: set(self.of(run, *kinds)) == everybody, what=f"{run.id}: {names}")
+        return self.of(run, *kinds)
+
+
+class PoolContract:
+    """Subclasses say how their pool is made, and what to submit to it."""
+
+    commands: Commands
+    workload = "A"
+
+    def make(self, directory: Path) -> NodePool:
+        """Return a pool of at least two devices that keeps its files in a directory."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def open_pool(self, tmp_path):
+        """Return how to open the pool once more, as a service that starts does.
+
+        Whatever still runs at the end is stopped.
+        """
+        opened: list[Told] = []
+
+        def again(*runs: Run) -> Told:
+            if opened:
+                opened[-1].pool.close()
+            told = Told(self.make(tmp_path))
+            opened.append(told)
+            told.found = told.pool.resume(runs)
+            told.pool.attach(told.woken.set)
+            return told
+
+        yield again
+        if opened:
+            self._stop_everything(opened[-1])
+
+    def _stop_everything(self, last: Told) -> None:
+        last.pool.close()
+        told = Told(self.make(self._directory))
+        left = told.pool.resume(())
+        for run in left:
+            told.pool.stop(run.id, 0.0)
+        for run in left:
+            told.wait(run, *_OVER)
+            told.pool.release(run.id)
+        told.pool.close()
+
+    @pytest.fixture(autouse=True)
+    def _remember_directory(self, tmp_path):
+        self._directory = tmp_path
+
+    def run_of(self, pool: NodePool, command: tuple[str, ...], job: str = "j1", workers: int = 1):
+        """Return the first run of a job on the pool's first devices."""
+        gpus = [gpu.id for node in pool.cluster().nodes for gpu in node.devices]
+        spec: dict[str, Any] = {"cwd": str(self._directory), "grace_s": 0.2, "workers": workers}
+        made = JobSpec(
+            command=command,
+            workload=self.workload,
+            owner=ME,
+            env={"PATH": os.environ["PATH"]},
+            **spec,
+        )
+        seats = tuple(Seat(gpu=gpu) for gpu in gpus[:workers])
+        return Run(id=f"{job}.1", job=job, spec=made, seats=seats)
+
+    def starts(self, told: Told, run: Run, rank: int = 0) -> int:
+        """Return how often a rank says that it started."""
+        path = told.pool.log_path(run.id, rank)
+        return Path(path).read_text().count("started") if path else 0
+
+    # The pool itself.
+
+    def test_it_has_a_name_and_devices(self, open_pool):
+        pool = open_pool().pool
+        assert pool.name
+        devices = [gpu for node in pool.cluster().nodes for gpu in node.devices]
+        assert len(devices) >= 2
+        assert set(pool.usage()) == {gpu.id for gpu in devices}
+
+    def test_nothing_is_told_where_nothing_happened(self, open_pool):
+        assert list(open_pool().pool.poll()) == []
+
+    # A life.
+
+    def test_a_run_starts_is_ready_and_ends(self, open_pool):
+        told = open_pool()
+        run = self.run_of(told.pool, self.commands.brief)
+        told.pool.launch(run)
+        ended = told.wait(run, RankEnded)
+        assert ended[0].status == 0
+        kinds = [type(event) for event in told.events]
+        assert kinds == [RankStarted, RankReady, RankEnded]
+        assert self.starts(told, run) == 1
+
+    def test_it_wakes_who_asked_for_it(self, open_pool):
+        told = open_pool()
+        run = self.run_of(told.pool, self.commands.brief)
+        told.pool.launch(run)
+        while not told.of(run, RankEnded):
+            told.woken.clear()
+            if not told.of(run, RankEnded):
+                assert told.woken.wait(LIMIT_S)
+
+    def test_a_failure_is_told_with_its_status(self, open_pool):
+        told = open_pool()
+        run = self.run_of(told.pool, self.commands.failing)
+        told.pool.launch(run)
+        assert told.wait(run, RankEnded)[0].status == 3
+
+    def test_logs_are_asked_for_from_any_thread(self, open_pool):
+        told = open_pool()
+        run = self.run_of(told.pool, self.commands.brief)
+        over = threading.Event()
+
+        def asked() -> set[str | None]:
+            found: set[str | None] = set()
+            while not over.is_set():
+                found.add(told.pool.log_path(run.id, 0))
+                over.wait(0.001)
+            return found | {told.pool.log_path(run.id, 0)}
+
+        with ThreadPoolExecutor(4) as threads:
+            asking = [threads.submit(asked) for _ in range(4)]
+            try:
+                told.pool.launch(run)
+                told.wait(run, RankEnded)
+                told.pool.release(run.id)
+            finally:
+                over.set()
+            expected = {told.pool.log_path(run.id, 0)}
+            assert None not in expected
+            assert all(found.result() - {None} == expected for found in asking)
+
+    def test_the_brain_takes_a_life_in(self, open_pool):
+        told = open_pool()
+        run = self.run_of(told.pool, self.commands.brief, workers=2)
+        brain = Brain()
+        gpus = tuple(seat.gpu for seat in run.seats)
+        begun = {"at_s": 0.0, "boot": "b", "pool": "p", "gpus": gpus, "version": "0"}
+        brain.apply(ServiceStarted.model_validate(begun))
+        brain.apply(Submitted(at_s=0.0, job=run.job, spec=run.spec))
+        for command in brain.apply(Placed(at_s=0.0, run=run)):
+            told.pool.launch(command.run)
+        told.wait(run, RankEnded)
+        commands = [command for event in told.events for command in brain.apply(event)]
+        assert brain.jobs["j1"].state is JobState.FINISHED
+        assert commands == [Release(run.id)]
+
+    def test_progress_has_an_item_a_rank(self, open_pool):
+        told = open_pool()
+        run = self.run_of(told.pool, self.commands.endless, workers=2)
+        told.pool.launch(run)
+        told.wait(run, RankReady)
+        assert len(told.pool.progress(run.id)) == 2
+
+    # Gangs.
+
+    def test_every_rank_of_a_gang_is_told(self, open_pool):
+        told = open_pool()
+        run = self.run_of(told.pool, self.commands.brief, workers=2)
+        told.pool.launch(run)
+        assert {rank: event.status for rank, event in told.wait(run, RankEnded).items()} == {
+            0: 0,
+            1: 0,
+        }
+        assert [self.starts(told, run, rank) for rank in (0, 1)] == [1, 1]
+
+    # Stopping.
+
+    def test_a_run_ends_when_it_is_asked_to(self, open_pool):
+        told = open_pool()
+        run = self.run_of(told.pool, self.commands.endless)
+        told.pool.launch(run)
+        told.wait(run, RankReady)
+        told.pool.stop(run.id, 20.0)
+        told.pool.stop(run.id, 20.0)
+        assert told.wait(run, RankEnded)[0].status == -15
+
+    def test_a_run_that_is_paused_goes_on_later(self, open_pool):
+        told = open_pool()
+        run = self.run_of(told.pool, self.commands.brief)
+        told.pool.launch(run)
+        told.wait(run, RankReady)
+        told.pool.pause(run.id, True)
+        told.pool.pause(run.id, True)
+        time.sleep(4)
+        assert not [event for event in told.poll() if isinstance(event, RankEnded)]
+        told.pool.pause(run.id, False)
+        assert told.wait(run, RankEnded)[0].status == 0
+
+    def test_a_run_that_is_paused_hears_that_it_is_to_end(self, open_pool):
+        told = open_pool()
+        run = self.run_of(told.pool, self.commands.endless)
+        told.pool.launch(run)
+        told.wait(run, RankReady)
+        told.pool.pause(run.id, True)
+        told.pool.stop(run.id, 20.0)
+        assert told.wait(run, RankEnded)[0].status == -15
+
+    def test_a_run_that_does_not_listen_is_killed(self, open_pool):
+        told = open_pool()
+        run = self.run_of(told.pool, self.commands.deaf)
+        told.pool.launch(run)
+        told.wait(run, RankReady)
+        wait_until(lambda: self.starts(told, run) == 1)
+        told.pool.stop(run.id, 0.3)
+        assert told.wait(run, RankEnded)[0].status == -9
+
+    def test_a_run_that_was_never_started_can_be_stopped(self, open_pool):
+        told = open_pool()
+        run = self.run_of(told.pool, self.commands.brief, workers=2)
+        again = open_pool(run)
+        again.pool.stop(run.id, 0.0)
+        again.wait(run, RankRefused, RankGone)
+        assert self.starts(again, run) == 0
+
+    # Once, and only once.
+
+    def test_it_is_not_started_twice(self, open_pool):
+        told = open_pool()
+        run = self.run_of(told.pool, self.commands.endless)
+        told.pool.launch(run)
+        told.pool.launch(run)
+        told.wait(run, RankReady)
+        told.pool.launch(run)
+        told.pool.stop(run.id, 20.0)
+        told.wait(run, RankEnded)
+        told.pool.launch(run)
+        assert self.starts(told, run) == 1
+
+    def test_it_is_not_started_again_once_it_was_released(self, open_pool):
+        told = open_pool()
+        run = self.run_of(told.pool, self.commands.brief)
+        told.pool.launch(run)
+        told.wait(run, RankEnded)
+        told.pool.release(run.id)
+        told.pool.release(run.id)
+        again = open_pool(run)
+        again.pool.launch(run)
+        again.wait(run, *_OVER)
+        assert self.starts(again, run) == 1
+
+    def test_a_run_that_was_released_is_told_as_over(self, open_pool):
+        told = open_pool()
+        run = self.run_of(told.pool, self.commands.brief)
+        told.pool.launch(run)
+        told.wait(run, RankEnded)
+        told.pool.release(run.id)
+        again = open_pool(run)
+        assert list(again.found) == []
+        again.wait(run, *_OVER)
+
+    # A service that comes back.
+
+    def test_a_run_outlives_the_service_and_is_found_again(self, open_pool):
+        told = open_pool()
+        run = self.run_of(told.pool, self.commands.endless)
+        told.pool.launch(run)
+        first = told.wait(run, RankStarted)[0]
+        told.wait(run, RankReady)
+        again = open_pool(run)
+        assert list(again.found) == []
+        assert again.wait(run, RankStarted)[0] == first
+        again.wait(run, RankReady)
+        again.pool.launch(run)
+        again.pool.stop(run.id, 20.0)
+        assert again.wait(run, RankEnded)[0].status == -15
+        assert self.starts(again, run) == 1
+
+    def test_an_end_that_nobody_saw_is_told(self, open_pool):
+        told = open_pool()
+        run = self.run_of(told.pool, self.commands.failing)
+        told.pool.launch(run)
+        told.wait(run, RankReady)
+        assert open_pool(run).wait(run, RankEnded)[0].status == 3
+
+    def test_an_end_is_told_anew(self, open_pool):
+        told = open_pool()
+        run = self.run_of(told.pool, self.commands.failing)
+        told.pool.launch(run)
+        told.wait(run, RankEnded)
+        assert open_pool(run).wait(run, RankEnded)[0].status == 3
+
+    def test_a_run_without_a_trace_is_started(self, open_pool):
+        run = self.run_of(open_pool().pool, self.commands.brief)
+        again = open_pool(run)
+        assert again.of(run, *_OVER, RankStarted) == {}
+        again.pool.launch(run)
+        assert again.wait(run, RankEnded)[0].status == 0
+
+    def test_a_run_that_nobody_awaits_is_found(self, open_pool):
+        told = open_pool()
+        run = self.run_of(told.pool, self.commands.endless)
+        told.pool.launch(run)
+        told.wait(run, RankReady)
+        again = open_pool()
+        assert [found.id for found in again.found] == [run.id]
+        again.pool.stop(run.id, 20.0)
+        again.wait(run, RankEnded)
+        again.pool.release(run.id)
+        assert list(open_pool().found) == []

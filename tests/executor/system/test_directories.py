@@ -1,0 +1,92 @@
+"""Whose directories a service and an agent take."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from dovetail.executor.jobs.journal import Journal, JournalError
+from dovetail.executor.nodes.agent import hosted
+from dovetail.executor.system.directories import require_own
+from dovetail.instances.errors import InputError
+
+NOBODY = 65534
+
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+
+def answered(directory):
+    with hosted(directory, "cpu:devices=1,shares=none", "127.0.0.1"):
+        pass
+
+
+@AS_ROOT
+@pytest.mark.parametrize("taken_by", [Journal, answered])
+@pytest.mark.parametrize("below", [".", "new/below"])
+def test_one_that_another_user_has_made_is_refused(tmp_path, taken_by, below):
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    os.chown(theirs, NOBODY, NOBODY)
+    with pytest.raises(InputError) as refused:
+        taken_by(theirs / below)
+    assert str(refused.value) == f"{theirs}: must belong to user 0, got one of user {NOBODY}"
+    assert list(theirs.iterdir()) == []
+
+
+@pytest.mark.parametrize("taken_by", [Journal, answered])
+def test_one_in_which_everybody_may_write_is_refused(tmp_path, taken_by):
+    open_to_all = tmp_path / "open"
+    open_to_all.mkdir()
+    open_to_all.chmod(0o1777)
+    with pytest.raises(InputError) as refused:
+        taken_by(open_to_all)
+    told = f"{open_to_all}: must not be writable by everybody, got mode 1777"
+    assert str(refused.value) == told
+    assert list(open_to_all.iterdir()) == []
+
+
+@AS_ROOT
+def test_a_folder_above_may_be_open_only_where_nobody_can_move_what_is_anothers(tmp_path):
+    above = tmp_path / "above"
+    (above / "state").mkdir(parents=True)
+    above.chmod(0o1777)
+    require_own(above / "state")
+    above.chmod(0o777)
+    with pytest.raises(InputError, match="above: must not be writable by everybody, got mode 777"):
+        require_own(above / "state")
+
+
+@AS_ROOT
+def test_a_link_in_the_folder_of_another_user_is_refused(tmp_path):
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (tmp_path / "mine").mkdir()
+    (theirs / "link").symlink_to(tmp_path / "mine")
+    os.chown(theirs, NOBODY, NOBODY)
+    with pytest.raises(InputError, match=f"^{theirs}: must belong to user 0"):
+        require_own(theirs / "link")
+
+
+@AS_ROOT
+def test_another_user_takes_what_is_his_wherever_it_lies():
+    program = "import sys, pathlib; from dovetail.executor.system.directories import require_own; "
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o777)
+        (Path(folder) / "his").mkdir()
+        os.chown(Path(folder) / "his", NOBODY, NOBODY)
+        program += "import os; os.setuid(65534); require_own(pathlib.Path(sys.argv[1]))"
+        words = [sys.executable, "-c", program, f"{folder}/his"]
+        assert subprocess.run(words, check=False).returncode == 0
+
+
+def test_a_lock_that_is_a_link_is_not_followed(tmp_path):
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(JournalError, match="cannot be used: too many levels of symbolic links"):
+        Journal(tmp_path / "state")
+    assert not (tmp_path / "elsewhere").exists()
