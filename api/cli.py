@@ -342,7 +342,7 @@ def _import(commands: _Commands) -> None:
     lucid = _command(sources, "lucid", "Lucid's measurements on an RTX 3090.", "import_lucid")
     lucid.add_argument("file", metavar="DIR", help="with single_data.csv and colocate_info.csv")
     pairs = _command(sources, "pairs", "A table of pairs and slowdowns.", "import_pairs")
-    pairs.add_argument("file", metavar="FILE.csv", help="columns as in docs/importing-data.md")
+    pairs.add_argument("file", metavar="FILE.csv", help="columns as in docs/howto/import-data.md")
     pairs.add_argument("--device", help="take this device's rows only")
     _import_slurm(_command(sources, "slurm", "A cluster under Slurm, as it is.", "import_slurm"))
     for source in (gavel, lucid, pairs):
@@ -666,7 +666,7 @@ def _slowdowns(command: _Parser) -> None:
     command.add_argument(
         "--slowdowns",
         metavar="FILE.csv",
-        help="add these measured pairs to the instance; columns as in docs/importing-data.md",
+        help="add these measured pairs to the instance; columns as in docs/howto/import-data.md",
     )
 
 

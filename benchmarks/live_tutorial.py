@@ -1,4 +1,4 @@
-"""Runs the tutorial of live mode (docs/tutorial-live.md), and prints what it came to.
+"""Runs the tutorial of live mode (docs/tutorials/live.md), and prints what it came to.
 
     python benchmarks/live_tutorial.py [TENTHS]
 
@@ -29,7 +29,7 @@ from dovetail.executor.jobs.events import Measured, Placed
 from dovetail.executor.jobs.journal import read_events
 from dovetail.executor.pools.progress import hook_environment
 
-PAGE = Path(__file__).parents[1] / "docs" / "tutorial-live.md"
+PAGE = Path(__file__).parents[1] / "docs" / "tutorials" / "live.md"
 FILE = re.compile(r'^```\w+ title="([^"]+)"\n(.*?)^```$', re.M | re.S)
 USUAL = (
     "sample_s=0.2,warm_up_s=1,settle_s=0.5,profile_s=3,profile_most_s=10,window_s=3,tolerance=0.1"

@@ -351,7 +351,7 @@ limits. Fields at their default may be left out. A file may have at most 512 MiB
 The same in machine form: JSON Schemas of the [instance]({schemas}/dovetail-instance-1.schema.json)
 and of the [plan]({schemas}/dovetail-plan-1.schema.json). What the numbers mean for a plan stands in
 [constraints and objectives](constraints-and-objectives.md); a first file is written step by step in
-[plan from a file](../howto-plan-from-a-file.md).
+[plan from a file](../howto/plan-from-a-file.md).
 
 Sizes are in MiB, times in seconds, powers in watts. *Number* is a finite number; NaN and infinity
 are refused. A slowdown below 0.001 is refused as a mistake of units: measured ones are hardly below
@@ -375,9 +375,9 @@ standard input; where one is written, `-` is standard output. Files ending in `.
 unpacked on the way, and a file appears whole or not at all. `DOVETAIL_DEBUG=1` shows where an
 internal error came from.
 
-How to use them: [plan from a file](../howto-plan-from-a-file.md),
-[importing data](../importing-data.md), [data sets](../datasets.md), [solvers](../solvers.md),
-[live mode](../howto-serve.md).
+How to use them: [plan from a file](../howto/plan-from-a-file.md),
+[importing data](../howto/import-data.md), [data sets](datasets.md), [solvers](../explanation/solvers.md),
+[live mode](../howto/serve.md).
 """
 
 API = """\
@@ -386,7 +386,7 @@ API = """\
 Written by `docs/generate.py` from the service's OpenAPI description; do not edit by hand.
 
 A live service answers over its socket and, where it was told to, over TCP with a token;
-[live mode](../live.md#who-may-do-what) says who may do what. Bodies are JSON. `GET /openapi.json`
+[live mode](../explanation/live.md#who-may-do-what) says who may do what. Bodies are JSON. `GET /openapi.json`
 gives the same in machine form, `GET /metrics` figures for Prometheus. Times of day are seconds
 since the epoch.
 
@@ -418,7 +418,7 @@ Written by `docs/generate.py` from the classes in `solver/policies/`; do not edi
 
 A policy is named `NAME` or `NAME:OPTION=VALUE,OPTION=VALUE` in `--policy`, `--policies` and
 `policy_named`. Infinite is written `inf`. What the policies are, whose, and what they know stands
-in [policies](../policies.md).
+in [policies](../explanation/policies.md).
 """
 
 
@@ -738,7 +738,7 @@ def _changes() -> str:
 
 def _states() -> str:
     listed = ", ".join(f"`{state.value}`" for state in JobState)
-    return f"### JobState\n\nOne of {listed}: [live mode](../live.md#how-a-job-goes).\n"
+    return f"### JobState\n\nOne of {listed}: [live mode](../explanation/live.md#how-a-job-goes).\n"
 
 
 def policies_page() -> str:

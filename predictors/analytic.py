@@ -34,7 +34,7 @@ the memory.
 The resources are those whose metrics go with the slowdown in TensorShare, section 3.2 (after
 which PCIe transmission is left out) and in Castor, section 6.3. ``sm_occupancy`` is not used:
 a matrix product can fill an SM at an eighth of its warps, so few warps do not mean room.
-``docs/predictor-analytic.md`` has the limits and the measured errors.
+``docs/internals/predictor-analytic.md`` has the limits and the measured errors.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def _serve(serve: argparse.ArgumentParser) -> None:
         type=_changes,
         default=(),
         help="how long runs are measured: warm_up_s, profile_s, window_s, ... "
-        "(docs/profiling.md has all)",
+        "(docs/internals/profiling.md has all)",
     )
     serve.add_argument(
         "--socket",
@@ -193,7 +193,7 @@ def _doctor(doctor: argparse.ArgumentParser) -> None:
     doctor.add_argument(
         "--splits",
         action="store_true",
-        help="first measure which SM shares compute right on these GPUs (docs/splits.md)",
+        help="first measure which SM shares compute right on these GPUs (docs/explanation/splits.md)",
     )
     doctor.add_argument(
         "--sms",

@@ -23,7 +23,7 @@ def pool_named(text: str, directory: Path, sample_s: float) -> NodePool:
     text : str
         ``gpu`` or ``gpu:ID,ID``; ``cpu`` or
         ``cpu:cores_per_device=N,devices=N,shares=HOW``; ``ray:HOST:PORT`` and its options;
-        ``slurm:...`` (``docs/howto-slurm.md``); ``simulated:INSTANCE``.
+        ``slurm:...`` (``docs/howto/slurm.md``); ``simulated:INSTANCE``.
     directory : Path
         The service's state directory.
     sample_s : float

@@ -1,4 +1,4 @@
-"""The states of a job and the changes between them; ``docs/live-states.md`` has the diagram.
+"""The states of a job and the changes between them; ``docs/internals/live-states.md`` has the diagram.
 
 Apart from the state machine, so that a client of the service loads this much of it and no more.
 """
@@ -12,7 +12,7 @@ from typing import Final, Self
 
 
 class JobState(StrEnum):
-    """What a job is doing; ``docs/live-states.md`` has the diagram.
+    """What a job is doing; ``docs/internals/live-states.md`` has the diagram.
 
     Attributes
     ----------

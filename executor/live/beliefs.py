@@ -1,7 +1,7 @@
 """What live mode believes of two workloads that share a device, and where each number is from.
 
 Measured pairs come first, then a fitted model, then the analytic predictor on solo profiles.
-``docs/live-beliefs.md`` has the rules and their reasons.
+``docs/internals/live-beliefs.md`` has the rules and their reasons.
 """
 
 from __future__ import annotations

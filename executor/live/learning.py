@@ -17,7 +17,7 @@ from dovetail.predictors import TrainedPredictor, load_model
 LEAST_PAIRS: Final = 30
 """Different pairs that must have been measured on a device model before a model is fitted.
 
-``docs/live-beliefs.md`` has what fits on so many are worth."""
+``docs/internals/live-beliefs.md`` has what fits on so many are worth."""
 
 LEAST_WORKLOADS: Final = 8
 """Different workloads that these must be of."""

@@ -2,7 +2,7 @@
 
 It asks agents and takes answers in as they come. All that is known stands behind one lock, which
 nobody holds while he waits; so neither a node nor an engine that hangs holds up the service.
-``docs/nodes.md`` tells what happens when a part of it dies.
+``docs/explanation/nodes.md`` tells what happens when a part of it dies.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The lease of a node: until when its ranks may run, unless somebody says that they may longer.
 
 One small file a node says it to all its shims, so that a renewal costs the same however many
-ranks there are. ``docs/launcher.md`` tells what shims make of it.
+ranks there are. ``docs/internals/launcher.md`` tells what shims make of it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a simulation came to: the metrics of the field, each by its published definition.
 
 `METRICS` names them all, with unit, which way is better and meaning; formulas and sources are in
-``docs/metrics.md``. In short, for a job with arrival a, first start f, end e, workers w:
+``docs/reference/metrics.md``. In short, for a job with arrival a, first start f, end e, workers w:
 
 - **JCT** (job completion time) e - a; **makespan**: the last end less the first arrival;
 - **held time**: its time on GPUs, from each start until it ends or is taken off;

@@ -272,7 +272,7 @@ def test_pids_become_names_in_answers():
 
 
 def test_the_hardware_page_names_the_tests_that_settle_its_lines():
-    page = (ROOT / "docs" / "hardware.md").read_text()
+    page = (ROOT / "docs" / "evidence" / "hardware.md").read_text()
     by_hand = {"by hand", "repeats", "dovetail measure", "dovetail doctor --splits"}
     named = set()
     for line in re.findall(r"^\| \d+ \|.*\| ([^|]+) \|$", page, re.M):

@@ -1,6 +1,6 @@
 """The proof: what was seen of a GPU, kept test by test, and told as a table.
 
-python -m tests.gpu.proof FILE    print a proof as Markdown, for docs/hardware.md
+python -m tests.gpu.proof FILE    print a proof as Markdown, for docs/evidence/hardware.md
 """
 
 import os

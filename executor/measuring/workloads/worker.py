@@ -6,7 +6,7 @@ A program of its own that needs PyTorch only::
 
 Commands come as lines of JSON on standard input, events go as lines of JSON to standard output,
 and whatever else is printed goes to standard error; with ``--socket PATH``, commands and events go
-through the UNIX socket of that name. ``docs/workloads.md`` has the protocol.
+through the UNIX socket of that name. ``docs/reference/workloads.md`` has the protocol.
 """
 
 import importlib

@@ -1,6 +1,6 @@
 """The guard of one rank: it starts the rank's process, keeps its log, and outlives the service.
 
-``docs/launcher.md`` tells a rank's life; in short:
+``docs/internals/launcher.md`` tells a rank's life; in short:
 
 - the process is forked, made the job's user and brought to its directory, but waits at a gate.
   The shim says ``prepared`` on its standard output (or ``refused REASON``, or ``later REASON``

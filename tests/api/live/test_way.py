@@ -1,4 +1,4 @@
-"""The diagram of ``docs/live-service.md`` is the way that a submission takes."""
+"""The diagram of ``docs/internals/live-service.md`` is the way that a submission takes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.executor.local_runs import cleared
 from tests.executor.waiting import wait_until
 
 ROOT = Path(__file__).parents[3]
-PAGE = ROOT / "docs" / "live-service.md"
+PAGE = ROOT / "docs" / "internals" / "live-service.md"
 SHIM = "executor/pools/shim/"
 
 

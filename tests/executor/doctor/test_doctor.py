@@ -27,7 +27,7 @@ from dovetail.executor.pools.processes import TOKEN  # noqa: E402
 from tests.executor.gpus.injected_nvml import injected  # noqa: E402
 
 DOCTOR = Path(doctor.__file__).parent
-PAGE = Path(__file__).parents[3] / "docs" / "doctor.md"
+PAGE = Path(__file__).parents[3] / "docs" / "howto" / "doctor.md"
 HAS_MPS = shutil.which("nvidia-cuda-mps-control") is not None
 
 

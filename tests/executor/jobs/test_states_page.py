@@ -8,7 +8,9 @@ from dovetail.executor.jobs.brain import KEPT_OVER, MOST_LOSSES
 from dovetail.executor.jobs.journal import EVENTS_A_CHECKPOINT
 from dovetail.executor.jobs.states import HOLDING, OVER, QUEUED, TRANSITIONS, JobState
 
-PAGE = (Path(__file__).parents[3] / "docs" / "live-states.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "internals" / "live-states.md").read_text(
+    encoding="utf-8"
+)
 BOXES = {"queued": QUEUED, "holding": HOLDING, "over": OVER}
 NOT_THERE = {("stopping", "finished"), ("profiling", "waiting")}
 

@@ -8,7 +8,7 @@ from dovetail.executor.measuring.campaign import Campaign, Stage, Windows, read_
 from dovetail.executor.measuring.records import Latency, Pace, Result
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs" / "howto-measure.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "howto" / "measure.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("record", [Campaign, Stage, Windows, Result, Pace, Latency])

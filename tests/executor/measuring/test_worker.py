@@ -12,7 +12,7 @@ from tests.executor.measuring.driving import Worker, worker_command
 from tests.executor.waiting import LIMIT_S
 from tests.pytorch import needs_torch
 
-PAGE = Path(__file__).parents[3] / "docs" / "workloads.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "workloads.md"
 
 OWN = """
 import random

@@ -38,7 +38,7 @@ HEALTH = {
 
 
 def certificates(directory: Path, addresses: Sequence[str]) -> dict[str, str]:
-    """Make a certificate for hosts, and return what has Ray encrypt (``docs/howto-ray.md``)."""
+    """Make a certificate for hosts, and return what has Ray encrypt (``docs/howto/ray.md``)."""
     names = ",".join(f"IP:{address}" for address in addresses)
     for words in (
         "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=ca -keyout ca.key -out ca.crt",

@@ -1,6 +1,6 @@
 """The twelve jobs of the live tutorial as gangs over nodes, and what has to hold of them then.
 
-Three workloads, four jobs of each, as on the page (docs/tutorial-live.md), but of one, two and
+Three workloads, four jobs of each, as on the page (docs/tutorials/live.md), but of one, two and
 three ranks. Each size is profiled once, and shares devices then. Every rank appends a line to a
 file as it starts, so starts are counted by the jobs themselves.
 """

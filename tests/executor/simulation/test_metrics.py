@@ -195,5 +195,7 @@ def test_agrees_with_the_series_on_the_time_that_gpus_are_in_use():
 
 
 def test_every_metric_is_in_the_documentation():
-    page = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "metrics.md").read_text(
+        encoding="utf-8"
+    )
     assert [name for name in METRICS if f"`{name}`" not in page] == []

@@ -144,7 +144,9 @@ def test_every_field_of_a_profile_has_its_column():
 
 
 def test_the_page_names_every_column():
-    page = Path(__file__).parents[3].joinpath("docs/datasets.md").read_text(encoding="utf-8")
+    page = (
+        Path(__file__).parents[3].joinpath("docs/reference/datasets.md").read_text(encoding="utf-8")
+    )
     columns = {column.name for column in (*PROFILE_COLUMNS, *pair_columns(2))}
     variances = {f"{name}_variance" for name in METRICS}
     assert not [name for name in columns - variances if f"`{name}`" not in page]

@@ -20,7 +20,7 @@ from tests.executor.simulation.worlds import run
 WORKLOADS = ("a", "b", "c", "d", "e")
 MODELS = {"V100": 16000.0, "A100": 40000.0}
 SEEDS = (0, 1, 2)
-PAGE = Path(__file__).parents[3] / "docs" / "policies.md"
+PAGE = Path(__file__).parents[3] / "docs" / "explanation" / "policies.md"
 
 
 def _slowdowns(draw):
