@@ -1,4 +1,4 @@
-.PHONY: demo test lint
+.PHONY: demo docs lint test
 
-demo test lint:
+demo docs lint test:
 	python3 run $@

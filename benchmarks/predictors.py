@@ -1,8 +1,8 @@
 """How good the analytic predictor is on public measurements, and how fast.
 
 Reads ``lucid/`` and ``miso/`` of ``../shared/data`` beside the checkout (they are no part of
-the project, their licences differ) and prints the figures of ``docs/internals/predictor-analytic.md``.
-Run it as ``python benchmarks/predictors.py``.
+the project, their licences differ) and prints the figures of
+``docs/internals/predictor-analytic.md``. Run it as ``python benchmarks/predictors.py``.
 """
 
 from __future__ import annotations

@@ -376,8 +376,8 @@ unpacked on the way, and a file appears whole or not at all. `DOVETAIL_DEBUG=1` 
 internal error came from.
 
 How to use them: [plan from a file](../howto/plan-from-a-file.md),
-[importing data](../howto/import-data.md), [data sets](datasets.md), [solvers](../explanation/solvers.md),
-[live mode](../howto/serve.md).
+[importing data](../howto/import-data.md), [data sets](datasets.md),
+[solvers](../explanation/solvers.md), [live mode](../howto/serve.md).
 """
 
 API = """\
@@ -386,9 +386,9 @@ API = """\
 Written by `docs/generate.py` from the service's OpenAPI description; do not edit by hand.
 
 A live service answers over its socket and, where it was told to, over TCP with a token;
-[live mode](../explanation/live.md#who-may-do-what) says who may do what. Bodies are JSON. `GET /openapi.json`
-gives the same in machine form, `GET /metrics` figures for Prometheus. Times of day are seconds
-since the epoch.
+[live mode](../explanation/live.md#who-may-do-what) says who may do what. Bodies are JSON.
+`GET /openapi.json` gives the same in machine form, `GET /metrics` figures for Prometheus.
+Times of day are seconds since the epoch.
 
 An error is a [Fault](#fault):
 

@@ -193,7 +193,7 @@ def _doctor(doctor: argparse.ArgumentParser) -> None:
     doctor.add_argument(
         "--splits",
         action="store_true",
-        help="first measure which SM shares compute right on these GPUs (docs/explanation/splits.md)",
+        help="measure which SM shares compute right on these GPUs first",
     )
     doctor.add_argument(
         "--sms",

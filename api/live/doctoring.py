@@ -114,7 +114,7 @@ def _share_views(tables: Sequence[ShareTable]) -> Iterator[RenderableType]:
     for one in tables:
         yield Text(f"Shares of {one.gpu_model}, driver {one.driver}", "bold")
         yield _share_table(one.rows)
-        told = "* as others reported for an H200, scaled to this GPU's SMs (docs/explanation/splits.md)"
+        told = "* as others reported for an H200, scaled to this GPU's SMs"
         yield Text(told)
         yield Text()
 

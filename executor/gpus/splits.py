@@ -1,9 +1,9 @@
 """The split gate: which shares of a GPU have been shown to compute right.
 
 On Hopper many percentages make cuBLAS leave parts of half-precision products unwritten, without
-an error (``docs/explanation/splits.md`` has the source). A share may therefore be used only where matrix
-products under it have been compared with a reference on the same GPU model, driver and cuBLAS
-version. Passing is no proof, as not every shape of product fails; failing once is enough.
+an error (``docs/explanation/splits.md`` has the source). A share may therefore be used only where
+matrix products under it have been compared with a reference on the same GPU model, driver and
+cuBLAS version. Passing is no proof, as not every shape of product fails; failing once is enough.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The states of a job and the changes between them; ``docs/internals/live-states.md`` has the diagram.
+"""The states of a job and the changes between them (diagram: ``docs/internals/live-states.md``).
 
 Apart from the state machine, so that a client of the service loads this much of it and no more.
 """

@@ -427,7 +427,7 @@ class Watch:
     def _too_few(self, track: _Track) -> str:
         if track.first_s is None:
             most_s = self._options.profile_most_s
-            return f"it reported no progress in {most_s:g} s; docs/howto/report-progress.md says how to"
+            return f"it reported no progress in {most_s:g} s; see docs/howto/report-progress.md"
         return (
             f"its rate cannot be told: fewer than {self._options.iterations} iterations "
             f"in {self._options.profile_most_s:g} s"

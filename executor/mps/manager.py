@@ -1,6 +1,6 @@
 """MPS on a machine: one control daemon for every GPU, run as the user whose jobs it serves.
 
-Sources: NVIDIA's MPS guide; which facts, and how each was learned, is told in ``docs/explanation/mps.md``.
+Sources: NVIDIA's MPS guide; ``docs/explanation/mps.md`` says how each fact was learned.
 """
 
 from __future__ import annotations

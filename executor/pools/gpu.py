@@ -1,7 +1,7 @@
 """The pool of this machine's NVIDIA GPUs: jobs share them under MPS, or by turns without it.
 
-Nothing of this has met a GPU yet (``docs/evidence/hardware.md``): MPS is tested with NVIDIA's own control
-daemon and a stand-in, NVML with the real bindings and injected callbacks.
+Nothing of this has met a GPU yet (``docs/evidence/hardware.md``): MPS is tested with NVIDIA's own
+control daemon and a stand-in, NVML with the real bindings and injected callbacks.
 """
 
 from __future__ import annotations

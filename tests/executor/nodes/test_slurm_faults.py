@@ -1,7 +1,8 @@
 """The fault campaign of a Slurm pool: what dies, and that no job is lost or runs twice at once.
 
 Jobs say themselves when and where they run (``witness``). A gang holds two nodes and another job
-the third, while brief ones wait. Times are printed (``pytest -s``), and in docs/evidence/nodes-faults.md.
+the third, while brief ones wait. Times are printed (``pytest -s``), and in
+docs/evidence/nodes-faults.md.
 """
 
 from __future__ import annotations
