@@ -29,11 +29,11 @@ from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
 
 from dovetail.executor.jobs import events
-from dovetail.executor.jobs.brain import Brain
 from dovetail.executor.jobs.events import AnyEvent
 from dovetail.executor.jobs.journal import JOURNAL, Journal
 from dovetail.executor.jobs.live_jobs import LiveJob
 from dovetail.executor.jobs.specs import JobSpec, Owner, Run, Seat
+from dovetail.executor.jobs.state_machine import Brain
 
 SUBMISSIONS = 10_000
 WAITING = 1_000

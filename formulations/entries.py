@@ -197,7 +197,7 @@ class Book:
         return cast("T", self._made[name])
 
 
-class EntryBook(Book):
+class SlowdownIndex(Book):
     """The slowdown entries of an instance by GPU model.
 
     An entry for a model wins over one without a model, also when it says that the

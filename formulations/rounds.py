@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.formulations._rows import Rows
-from dovetail.formulations.entries import Book, Combination, EntryBook
+from dovetail.formulations.entries import Book, Combination, SlowdownIndex
 from dovetail.formulations.machines import Machines
 from dovetail.formulations.modes import Mode, modes
 from dovetail.formulations.rules import most_bound, room_mib, share_total, slowdown_alone
@@ -189,8 +189,8 @@ class Round:
             Of an earlier round; used where it holds for this one too, so that nothing of what it
             knows is worked out again.
         """
-        reused = isinstance(book, EntryBook) and book.holds_for(instance)
-        entries = book if book and reused else EntryBook(instance)
+        reused = isinstance(book, SlowdownIndex) and book.holds_for(instance)
+        entries = book if book and reused else SlowdownIndex(instance)
         machines = entries.once("machines", lambda: Machines(instance.cluster))
         workloads = tuple(instance.workloads.values())
         return cls(Jobs.of(instance, machines), machines, workloads, entries, instance)
@@ -206,11 +206,11 @@ class Round:
         return self.source
 
     @property
-    def records(self) -> EntryBook:
+    def records(self) -> SlowdownIndex:
         """The entries of the instance."""
         if self.source is None:
             raise AssertionError("the round was not compiled from an instance")
-        return cast(EntryBook, self.entries)
+        return cast(SlowdownIndex, self.entries)
 
     def workload(self, job: int) -> Workload:
         """Return the workload of the job with this index."""

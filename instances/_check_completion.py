@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from math import fsum, inf
 
-from dovetail.instances._check_facts import Company, Occupancy, Placed
+from dovetail.instances._check_facts import GpuOccupants, Occupancy, Placed
 from dovetail.instances.instance import Instance, Job, jobs_of
 
 TOLERANCE = 1e-9
@@ -170,7 +170,7 @@ class Completion:
                 least[placed.job.id] = min(gain, least.get(placed.job.id, inf))
         return fsum(least.values()) - fsum(price)
 
-    def ends(self, company: Company) -> list[float]:
+    def ends(self, company: GpuOccupants) -> list[float]:
         """Return when each job on a GPU ends, as far as this GPU goes."""
         slowdown = [effect.slowdown for effect in company.effects or ()]
         left = [left_s(self._after.instance, placed) for placed in company.jobs]
@@ -194,7 +194,7 @@ class Completion:
         held = forecast.price(due) - forecast.price(end)
         return job.weight * (due - end) + len(placed.share) * held
 
-    def _price(self, company: Company, ends: Sequence[float]) -> float:
+    def _price(self, company: GpuOccupants, ends: Sequence[float]) -> float:
         """Return the price of a GPU from when it would be idle until its last job ends."""
         running = [
             end for placed, end in zip(company.jobs, ends, strict=True) if not placed.starting

@@ -94,7 +94,7 @@ class Effect:
 
 
 @dataclass(frozen=True, eq=False)
-class Company:
+class GpuOccupants:
     """The jobs on one GPU and what they do to each other; None where that is not known."""
 
     place: Place
@@ -162,13 +162,13 @@ class Occupancy:
             if len(effects) == len(self.placed[name].share)
         }
 
-    def memory_mib(self, company: Company) -> float:
+    def memory_mib(self, company: GpuOccupants) -> float:
         """Return the memory in use on a GPU, the cluster's reserve included."""
         cluster = self.instance.cluster
         resident = sum(placed.memory_mib + cluster.per_process_mib for placed in company.jobs)
         return cluster.reserve_mib + resident
 
-    def entry(self, company: Company) -> SlowdownEntry | None:
+    def entry(self, company: GpuOccupants) -> SlowdownEntry | None:
         """Return the entry for two or more jobs on a GPU, None where they may not share."""
         return self._entry(company.place, company.name, company.jobs)
 
@@ -177,18 +177,18 @@ class Occupancy:
         entry = self._entries.get((place.gpu.model, key), self._entries.get((None, key)))
         return entry if entry is not None and entry.slowdown is not None else None
 
-    def _company(self, gpu: str, residents: Sequence[Placed]) -> Company:
+    def _company(self, gpu: str, residents: Sequence[Placed]) -> GpuOccupants:
         place, jobs = self.instance.places[gpu], tuple(residents)
         if len(jobs) == 1:
-            return Company(place, jobs, _alone(jobs[0], gpu), jobs[0].workload.power_w)
+            return GpuOccupants(place, jobs, _alone(jobs[0], gpu), jobs[0].workload.power_w)
         entry = self._entry(place, gpu, jobs)
         if entry is not None:
             effects = tuple(_beside(placed, entry, placed.share[gpu]) for placed in jobs)
-            return Company(place, jobs, effects, entry.power_w)
+            return GpuOccupants(place, jobs, effects, entry.power_w)
         if any(placed.starting for placed in jobs):
-            return Company(place, jobs, None, None)
+            return GpuOccupants(place, jobs, None, None)
         # Running jobs are taken as they are: without an entry each counts as if alone.
-        return Company(place, jobs, sum((_alone(each, gpu) or () for each in jobs), ()), None)
+        return GpuOccupants(place, jobs, sum((_alone(each, gpu) or () for each in jobs), ()), None)
 
 
 def _alone(placed: Placed, gpu: str) -> tuple[Effect, ...] | None:

@@ -12,8 +12,8 @@ from itertools import combinations
 
 from dovetail.instances._check_completion import TOLERANCE, Completion
 from dovetail.instances._check_facts import (
-    Company,
     Effect,
+    GpuOccupants,
     Occupancy,
     Placed,
     RuleName,
@@ -99,7 +99,7 @@ def _sub_batch(placed: Placed) -> Iterator[Violation]:
         yield _broken("sub_batch", where, rule)
 
 
-def _company(before: Occupancy, after: Occupancy, company: Company) -> Iterator[Violation]:
+def _company(before: Occupancy, after: Occupancy, company: GpuOccupants) -> Iterator[Violation]:
     """2 and 3: what the jobs on one GPU must fulfil together."""
     cluster, where = after.instance.cluster, f"GPU {company.name}"
     if len(company.jobs) > cluster.max_jobs_per_gpu:
@@ -116,7 +116,7 @@ def _company(before: Occupancy, after: Occupancy, company: Company) -> Iterator[
         yield _broken("entry", where, f"no entry lets {_members(company)} share")
 
 
-def _starts_alone(cluster: Cluster, company: Company) -> Iterator[Violation]:
+def _starts_alone(cluster: Cluster, company: GpuOccupants) -> Iterator[Violation]:
     """2: alone, a job has no cap, or with ``start_capped`` one of known throughput."""
     (placed,), (share,) = company.jobs, company.shares
     where = f"job {placed.job.id}"
@@ -129,13 +129,13 @@ def _starts_alone(cluster: Cluster, company: Company) -> Iterator[Violation]:
         yield _broken("share", where, f"{rule} at share {share}")
 
 
-def _share_sum(cluster: Cluster, company: Company) -> Iterator[Violation]:
+def _share_sum(cluster: Cluster, company: GpuOccupants) -> Iterator[Violation]:
     if company.share_sum > cluster.share_sum:
         rule = f"caps sum to {company.share_sum} > {cluster.share_sum}"
         yield _broken("share", f"GPU {company.name}", rule)
 
 
-def _memory(occupancy: Occupancy, company: Company) -> Iterator[Violation]:
+def _memory(occupancy: Occupancy, company: GpuOccupants) -> Iterator[Violation]:
     """3: what the jobs and the reserve need fits the GPU."""
     needed, size = occupancy.memory_mib(company), company.place.gpu.memory_mib
     if needed > size + MEMORY_TOLERANCE_MIB:
@@ -177,7 +177,7 @@ def _closed(before: Occupancy, after: Occupancy) -> Iterator[Violation]:
                 yield _broken("gsla", f"GPU {gpu}", rule)
 
 
-def _jct(company: Company) -> Iterator[Violation]:
+def _jct(company: GpuOccupants) -> Iterator[Violation]:
     """Castor's theorem 1: two jobs share only if their mean completion is earlier so."""
     where = f"GPU {company.name}"
     if len(company.jobs) > 2:
@@ -203,7 +203,7 @@ def _completion(after: Occupancy) -> Iterator[Violation]:
                 yield _broken("completion", f"GPU {company.name}", rule)
 
 
-def _mean_shared_s(company: Company) -> float:
+def _mean_shared_s(company: GpuOccupants) -> float:
     """Return the mean completion of two jobs that run together until one of them ends."""
     runs = [
         (effect.slowdown * _remaining_s(placed), effect.slowdown, placed)
@@ -215,7 +215,7 @@ def _mean_shared_s(company: Company) -> float:
     return (first_end + last_end) / 2
 
 
-def _mean_in_turn_s(company: Company) -> float:
+def _mean_in_turn_s(company: GpuOccupants) -> float:
     """Return the mean completion one after the other: the running job, else the shorter.
 
     A running job keeps its sub-batch; a job that waits will run at full batch.
@@ -236,7 +236,7 @@ def _without_entry(before: Occupancy, gpu: str) -> bool:
     return company is not None and len(company.jobs) > 1 and before.entry(company) is None
 
 
-def _members(company: Company) -> str:
+def _members(company: GpuOccupants) -> str:
     model = company.place.gpu.model
     told = (
         f"{placed.job.id} ({placed.job.workload} at {share or 'no cap'})"

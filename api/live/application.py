@@ -22,8 +22,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from dovetail import __version__
 from dovetail.executor.jobs.specs import Owner
 from dovetail.executor.live.admission import is_administrator
-from dovetail.executor.live.desk import Desk
 from dovetail.executor.live.errors import UnknownJobError
+from dovetail.executor.live.service_api import ServiceApi
 from dovetail.executor.live.views import Chosen, JobView, ServiceView
 from dovetail.instances._record import Record, input_error
 from dovetail.instances.errors import DovetailError, InputError
@@ -52,12 +52,14 @@ _router = APIRouter(prefix="/v1")
 _Made = TypeVar("_Made")
 
 
-def application(desk: Desk | None, tokens: Tokens | None = None, private: bool = False) -> FastAPI:
+def application(
+    api: ServiceApi | None, tokens: Tokens | None = None, private: bool = False
+) -> FastAPI:
     """Return the API of a service.
 
     Parameters
     ----------
-    desk : Desk or None
+    desk : ServiceApi or None
         The service; None where nothing will be asked.
     tokens : Tokens, optional
         Of those who may ask over TCP; without them nobody may.
@@ -75,12 +77,12 @@ def application(desk: Desk | None, tokens: Tokens | None = None, private: bool =
             status: {"model": Fault, "description": meaning} for status, _, meaning in MEANINGS
         },
     )
-    made.state.desk = desk
+    made.state.api = api
     made.state.ending = threading.Event()
     made.state.bodies = _Bodies()
     made.state.private = private
-    if desk is not None:
-        made.state.ends = _Ends(desk, made.state.ending.is_set)
+    if api is not None:
+        made.state.ends = _Ends(api, made.state.ending.is_set)
     made.include_router(_router)
     made.add_api_route("/metrics", _metrics, response_class=PlainTextResponse)
     made.add_middleware(_Gate, tokens=tokens)
@@ -129,7 +131,7 @@ MEANINGS: Final = (
 @_router.get("/service")
 def service(request: Request) -> ServiceView:
     """Return the service and its devices."""
-    return _desk(request).service()
+    return _api(request).service()
 
 
 @_router.get("/jobs")
@@ -149,7 +151,7 @@ def jobs(
     the last `limit` that were submitted `before` a job, to read them page by page.
     """
     chosen = Chosen(user, name, state, within_s, before, limit)
-    return [_shown(request, found) for found in _desk(request).jobs(over, chosen)]
+    return [_shown(request, found) for found in _api(request).jobs(over, chosen)]
 
 
 @_router.post("/jobs", status_code=201, openapi_extra=_holds(Submissions))
@@ -166,7 +168,7 @@ async def submit(
     specs = await _bodies(request).read(
         request, lambda body: parsed(Submissions, body).specs(owner)
     )
-    return Accepted(ids=await run_in_threadpool(_desk(request).submit, specs, owner, key))
+    return Accepted(ids=await run_in_threadpool(_api(request).submit, specs, owner, key))
 
 
 @_router.get("/jobs/{job}")
@@ -182,7 +184,7 @@ async def job(
         left_s = deadline - loop.time()
         if left_s <= 0 or await _ends(request).over(job, min(left_s, _SLICE_S)):
             break
-    return _shown(request, await run_in_threadpool(_desk(request).job, job))
+    return _shown(request, await run_in_threadpool(_api(request).job, job))
 
 
 @_router.post("/jobs/{job}/cancel")
@@ -196,19 +198,19 @@ def cancel(
     With `grace_s` it is killed after so many seconds from now, where its own grace is not over
     before that; 0 kills it at once.
     """
-    return _desk(request).cancel(job, _asker(request), grace_s)
+    return _api(request).cancel(job, _asker(request), grace_s)
 
 
 @_router.post("/jobs/{job}/hold")
 def hold(request: Request, job: str) -> JobView:
     """Let a job that waits not start before it is released."""
-    return _desk(request).hold(job, True, _asker(request))
+    return _api(request).hold(job, True, _asker(request))
 
 
 @_router.post("/jobs/{job}/release")
 def release(request: Request, job: str) -> JobView:
     """Let a job that is held start."""
-    return _desk(request).hold(job, False, _asker(request))
+    return _api(request).hold(job, False, _asker(request))
 
 
 @_router.patch("/jobs/{job}", openapi_extra=_holds(CHANGES))
@@ -216,19 +218,19 @@ async def edit(request: Request, job: str) -> JobView:
     """Change fields of a job that waits; its owner alone may, and of `nice` an administrator."""
     asked = await _bodies(request).read(request, lambda body: parsed(CHANGES, body))
     changes = {name: getattr(asked, name) for name in asked.model_fields_set}
-    return await run_in_threadpool(_desk(request).edit, job, changes, _asker(request))
+    return await run_in_threadpool(_api(request).edit, job, changes, _asker(request))
 
 
 @_router.post("/jobs/{job}/pause")
 def pause(request: Request, job: str) -> JobView:
     """Let the processes of a job that runs stand still where they are."""
-    return _desk(request).pause(job, True, _asker(request))
+    return _api(request).pause(job, True, _asker(request))
 
 
 @_router.post("/jobs/{job}/resume")
 def resume(request: Request, job: str) -> JobView:
     """Let the processes of a job that is paused go on."""
-    return _desk(request).pause(job, False, _asker(request))
+    return _api(request).pause(job, False, _asker(request))
 
 
 @_router.post("/jobs/{job}/requeue")
@@ -237,13 +239,13 @@ def requeue(request: Request, job: str, hold: bool = False) -> JobView:
 
     With `hold` it is held, too.
     """
-    return _desk(request).requeue(job, _asker(request), hold)
+    return _api(request).requeue(job, _asker(request), hold)
 
 
 @_router.get("/jobs/{job}/explanation")
 def explanation(request: Request, job: str) -> Explained:
     """Say why a job waits and what would let it start."""
-    return Explained(job=job, text=_desk(request).explain(job))
+    return Explained(job=job, text=_api(request).explain(job))
 
 
 @_router.get("/jobs/{job}/log", response_class=PlainTextResponse)
@@ -261,13 +263,13 @@ async def log(
     """
     if follow and run is not None:
         raise InputError("cannot be had with follow, which goes on from run to run", "run")
-    desk, by = _desk(request), _asker(request)
-    newest = await run_in_threadpool(desk.log_path, job, rank, by, run)
-    uid = (await run_in_threadpool(desk.job, job)).uid
+    api, by = _api(request), _asker(request)
+    newest = await run_in_threadpool(api.log_path, job, rank, by, run)
+    uid = (await run_in_threadpool(api.job, job)).uid
     if newest is not None:
         await run_in_threadpool(require_own, newest, uid)
     if follow:
-        asked = Log(desk, job, rank, by, uid)
+        asked = Log(api, job, rank, by, uid)
         return _stream(followed(asked, lines, lambda: _ending(request)))
     if newest is None:
         return PlainTextResponse(b"")
@@ -280,30 +282,30 @@ async def log(
 async def drain(request: Request) -> ServiceView:
     """Let devices (none named: all) take no new jobs, or take them again."""
     asked = await _bodies(request).read(request, lambda body: parsed(DrainRequest, body))
-    return await run_in_threadpool(_desk(request).drain, asked.gpus, asked.on, _asker(request))
+    return await run_in_threadpool(_api(request).drain, asked.gpus, asked.on, _asker(request))
 
 
 @_router.get("/instance")
 def instance(request: Request) -> dict[str, Any]:
     """Return the round that the service would solve now, as a `dovetail-instance/1`."""
-    return _desk(request).instance().to_data()
+    return _api(request).instance().to_data()
 
 
 @_router.get("/plan")
 def plan(request: Request) -> dict[str, Any]:
     """Return what the service's policy would do now, as a `dovetail-plan/1`."""
-    return _desk(request).plan().to_data()
+    return _api(request).plan().to_data()
 
 
 def _metrics(request: Request) -> Response:
     """Return figures for Prometheus."""
-    desk = _desk(request)
-    body, kind = exposition(desk.service(), desk.jobs())
+    api = _api(request)
+    body, kind = exposition(api.service(), api.jobs())
     return Response(body, media_type=kind)
 
 
-def _desk(request: Request) -> Desk:
-    found: Desk = request.app.state.desk
+def _api(request: Request) -> ServiceApi:
+    found: ServiceApi = request.app.state.api
     return found
 
 
@@ -444,14 +446,14 @@ class _Ends:
 
     Parameters
     ----------
-    desk : Desk
+    desk : ServiceApi
         Who knows.
     ending : callable
         Whether nobody may be kept waiting any more.
     """
 
-    def __init__(self, desk: Desk, ending: Callable[[], bool]) -> None:
-        self._desk, self._ending = desk, ending
+    def __init__(self, api: ServiceApi, ending: Callable[[], bool]) -> None:
+        self._api, self._ending = api, ending
         self._waiting: dict[str, set[asyncio.Future[bool]]] = {}
         self._looking: asyncio.Task[None] | None = None
 
@@ -480,7 +482,7 @@ class _Ends:
 
     def _is_over(self, job: str) -> bool:
         try:
-            return self._ending() or self._desk.is_over(job)
+            return self._ending() or self._api.is_over(job)
         except UnknownJobError:
             return True
 

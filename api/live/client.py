@@ -55,7 +55,7 @@ class _NoAnswerError(NoServiceError):
 class Client:
     """A service as a program asks it, from any thread.
 
-    What the service refuses is raised as the ``Desk`` raises it.
+    What the service refuses is raised as the ``ServiceApi`` raises it.
 
     Parameters
     ----------

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
 from dovetail.executor.jobs.specs import Owner
-from dovetail.executor.live.desk import Desk
 from dovetail.executor.live.errors import RefusedError
+from dovetail.executor.live.service_api import ServiceApi
 
 _CHUNK_BYTES: Final = 64 * 1024
 _POLL_S: Final = 0.25
@@ -65,7 +65,7 @@ class Log(NamedTuple):
 
     Attributes
     ----------
-    desk : Desk
+    desk : ServiceApi
         Where it is found.
     job, rank : str, int
         Whose output.
@@ -75,7 +75,7 @@ class Log(NamedTuple):
         Whose job it is.
     """
 
-    desk: Desk
+    api: ServiceApi
     job: str
     rank: int
     by: Owner
@@ -83,11 +83,11 @@ class Log(NamedTuple):
 
     def newest(self) -> str | None:
         """Return its newest part."""
-        return self.desk.log_path(self.job, self.rank, self.by)
+        return self.api.log_path(self.job, self.rank, self.by)
 
     def is_over(self) -> bool:
         """Return whether nothing more will be written."""
-        return self.desk.is_over(self.job)
+        return self.api.is_over(self.job)
 
 
 async def followed(log: Log, lines: int | None, ending: Callable[[], bool]) -> AsyncIterator[bytes]:

@@ -40,7 +40,6 @@ from dovetail.executor.gpus.nvml import Gpu, Nvml, NvmlError
 from dovetail.executor.gpus.splits import read_splits
 from dovetail.executor.measuring.campaign import Campaign, OwnWorkload, Stage, read_campaign
 from dovetail.executor.measuring.cpu_device import CpuDevice
-from dovetail.executor.measuring.crew import Crew
 from dovetail.executor.measuring.device import Device
 from dovetail.executor.measuring.experiments import experiments, remaining
 from dovetail.executor.measuring.gpu_device import GpuDevice, campaign_mps
@@ -57,6 +56,7 @@ from dovetail.executor.measuring.records import Experiment, Machine, Result, Sea
 from dovetail.executor.measuring.runner import Runner
 from dovetail.executor.measuring.simulated_device import SimulatedDevice
 from dovetail.executor.measuring.summary import summary
+from dovetail.executor.measuring.worker_pool import Crew
 from dovetail.executor.measuring.workloads import BUILT_IN, WORKER
 from dovetail.instances._record import listed, shown
 from dovetail.instances.errors import InputError, UnsupportedError, source_name

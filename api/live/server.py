@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import uvicorn
 from fastapi import FastAPI
 
-from dovetail.executor.live.desk import Desk
+from dovetail.executor.live.service_api import ServiceApi
 from dovetail.instances.errors import InputError
 from dovetail.live.application import application
 from dovetail.live.connections import Connection, Room
@@ -56,7 +56,7 @@ class Listening(NamedTuple):
 
 
 @contextmanager
-def serving(desk: Desk, where: Listening, ready: threading.Event) -> Iterator[int | None]:
+def serving(api: ServiceApi, where: Listening, ready: threading.Event) -> Iterator[int | None]:
     """Answer requests in another thread while the block runs; yields the TCP port.
 
     The socket's file is there as long as the block runs. A socket that is there before and that
@@ -64,7 +64,7 @@ def serving(desk: Desk, where: Listening, ready: threading.Event) -> Iterator[in
 
     Parameters
     ----------
-    desk : Desk
+    desk : ServiceApi
         Who answers.
     where : Listening
         Where requests come in.
@@ -83,7 +83,7 @@ def serving(desk: Desk, where: Listening, ready: threading.Event) -> Iterator[in
             sockets.append(open_sockets.enter_context(_tcp_socket(*where.address)))
         port = sockets[-1].getsockname()[1] if where.address else None
         try:
-            with _running(application(desk, where.tokens, where.private), sockets, ready):
+            with _running(application(api, where.tokens, where.private), sockets, ready):
                 yield port
         finally:
             where.path.unlink(missing_ok=True)

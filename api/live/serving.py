@@ -65,7 +65,7 @@ def serve(options: Namespace) -> int:
         )
         with (
             _ended_by_signals(service.stop),
-            serving(service.desk, where, service.ready) as port,
+            serving(service.api, where, service.ready) as port,
             announced(directory, where.path),
         ):
             _tell(options, pool, where, port)

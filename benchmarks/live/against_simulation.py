@@ -25,7 +25,7 @@ from faults import state_directory
 from load import ME
 from service_process import Cores, ServiceProcess, Setup
 
-from dovetail.executor.jobs.journal import read_brain
+from dovetail.executor.jobs.journal import read_state_machine
 from dovetail.executor.jobs.specs import JobSpec
 from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live.watch import WatchOptions
@@ -133,7 +133,7 @@ def _run_round(service: ServiceProcess, jobs: Sequence[JobSpec]) -> tuple[str, .
 
 
 def _real(directory: Path, ids: Sequence[str]) -> Figures:
-    jobs = [read_brain(directory).jobs[name] for name in ids]
+    jobs = [read_state_machine(directory).jobs[name] for name in ids]
     if any(job.state is not JobState.FINISHED for job in jobs):
         sys.exit("a job did not finish: " + "; ".join(f"{job.id}: {job.why}" for job in jobs))
     first = min(job.submitted_s for job in jobs)
@@ -145,7 +145,7 @@ def _real(directory: Path, ids: Sequence[str]) -> Figures:
 
 def _launch_s(directory: Path, ids: Sequence[str]) -> float:
     """Return the mean seconds that jobs were starting."""
-    jobs = [read_brain(directory).jobs[name] for name in ids]
+    jobs = [read_state_machine(directory).jobs[name] for name in ids]
     return statistics.mean(
         after.at_s - step.at_s
         for job in jobs

@@ -46,7 +46,7 @@ from load import (
 )
 from service_process import Cores, ServiceGoneError, ServiceProcess, Setup, Simulated
 
-from dovetail.executor.jobs.journal import JOURNAL, JournalError, read_brain, read_events
+from dovetail.executor.jobs.journal import JOURNAL, JournalError, read_events, read_state_machine
 from dovetail.executor.live.errors import BusyError
 from dovetail.executor.live.invariants import violations
 from dovetail.executor.pools.pool import NodePool
@@ -303,7 +303,7 @@ def journal_cut(kind: Kind, draw: random.Random) -> Tally:
 def _events(directory: Path) -> int:
     """Return how many events are in a journal; a log cut before the first one leaves none."""
     try:
-        return read_brain(directory).sequence
+        return read_state_machine(directory).sequence
     except JournalError:
         return 0
 
@@ -406,14 +406,16 @@ def flood(kind: Kind, jobs: int) -> Tally:
 
 
 def _flooded(kind: Kind, directory: Path, jobs: int, accepted: set[str]) -> Tally:
-    brain, starts = read_brain(directory), kind.starts(directory)
-    names = {job.spec.name for job in brain.jobs.values()}
-    lost, twice = accepted - brain.jobs.keys(), len(starts) - len(set(starts))
-    tally = Tally(1, 1, len(brain.jobs), len(starts))
+    machine, starts = read_state_machine(directory), kind.starts(directory)
+    names = {job.spec.name for job in machine.jobs.values()}
+    lost, twice = accepted - machine.jobs.keys(), len(starts) - len(set(starts))
+    tally = Tally(1, 1, len(machine.jobs), len(starts))
     tally.wrong += [f"{len(lost)} jobs were acknowledged and are lost"] if lost else []
-    tally.wrong += [] if len(names) == len(brain.jobs) == jobs else ["not every job is there once"]
+    tally.wrong += (
+        [] if len(names) == len(machine.jobs) == jobs else ["not every job is there once"]
+    )
     tally.wrong += [f"{twice} ranks were started twice"] if twice else []
-    tally.wrong += [f"journal: {violation}" for violation in violations(brain)]
+    tally.wrong += [f"journal: {violation}" for violation in violations(machine)]
     tally.wrong += [f"process {pid} is an orphan" for pid in left_behind(directory)]
     return tally
 

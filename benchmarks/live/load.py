@@ -17,9 +17,9 @@ from pathlib import Path
 import psutil
 from service_process import POINTS, ServiceGoneError, ServiceProcess, Setup
 
-from dovetail.executor.jobs.brain import Brain
-from dovetail.executor.jobs.journal import read_brain
+from dovetail.executor.jobs.journal import read_state_machine
 from dovetail.executor.jobs.specs import JobSpec, Owner
+from dovetail.executor.jobs.state_machine import StateMachine
 from dovetail.executor.jobs.states import OVER, JobState
 from dovetail.executor.live.errors import BusyError
 from dovetail.executor.live.invariants import violations
@@ -262,13 +262,15 @@ class Client:
                 self._cancelled.add(view.name)
 
     def _left(self) -> str:
-        brain = read_brain(self.setup.directory)
-        lines = [f"{job.id} {job.spec.name}: {_past(brain, job.id)}" for job in brain.jobs.values()]
+        machine = read_state_machine(self.setup.directory)
+        lines = [
+            f"{job.id} {job.spec.name}: {_past(machine, job.id)}" for job in machine.jobs.values()
+        ]
         return "\n".join(["not every job is over:", *lines])
 
 
-def _past(brain: Brain, job: str) -> str:
-    return "; ".join(f"{step.state} ({step.why})" for step in brain.jobs[job].history)
+def _past(machine: StateMachine, job: str) -> str:
+    return "; ".join(f"{step.state} ({step.why})" for step in machine.jobs[job].history)
 
 
 # The verdict.
@@ -286,31 +288,33 @@ def verdict(
     ``forgetful``: the journal has lost what it had; a job may then end as it likes, and what was
     forgotten of it may be done once more, as other runs.
     """
-    brain = read_brain(directory)
+    machine = read_state_machine(directory)
     found = [
         f"{name} ({job}) was acknowledged and is lost"
         for name, job in acknowledged.items()
-        if job not in brain.jobs
+        if job not in machine.jobs
     ]
-    names = Counter(job.spec.name for job in brain.jobs.values())
+    names = Counter(job.spec.name for job in machine.jobs.values())
     found += [f"{name} is there {count} times" for name, count in names.items() if count > 1]
     found += [f"rank {line} was started twice" for line, n in Counter(starts).items() if n > 1]
     by_name = {deed.name: deed for deed in deeds}
-    for job in brain.jobs.values():
-        found += _wrong(by_name[job.spec.name or ""], brain, job.id, starts, forgetful)
-    found += [f"journal: {violation}" for violation in violations(brain)]
+    for job in machine.jobs.values():
+        found += _wrong(by_name[job.spec.name or ""], machine, job.id, starts, forgetful)
+    found += [f"journal: {violation}" for violation in violations(machine)]
     return found + [f"process {pid} is an orphan" for pid in left_behind(directory)]
 
 
-def _wrong(deed: Deed, brain: Brain, job: str, starts: Sequence[str], forgetful: bool) -> list[str]:
-    live = brain.jobs[job]
+def _wrong(
+    deed: Deed, machine: StateMachine, job: str, starts: Sequence[str], forgetful: bool
+) -> list[str]:
+    live = machine.jobs[job]
     found = []
     if live.state not in (OVER if forgetful else deed.ends):
-        found.append(f"{deed.name} ended as {live.state}: {_past(brain, job)}")
+        found.append(f"{deed.name} ended as {live.state}: {_past(machine, job)}")
     begun = {line.split()[0] for line in starts if line.startswith(f"{job}.")}
     least, most = deed.starts
     if not least <= len(begun) <= most * (1 + forgetful):
-        found.append(f"{deed.name} was started {len(begun)} times: {_past(brain, job)}")
+        found.append(f"{deed.name} was started {len(begun)} times: {_past(machine, job)}")
     unknown = begun - {f"{job}.{k}" for k in range(1, live.runs + 1)}
     return found + [f"{run} was started, and the journal does not know" for run in unknown]
 

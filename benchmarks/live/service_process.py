@@ -265,7 +265,7 @@ def _serve(setup: Setup, pipe: Connection) -> None:
     if setup.socket is None:
         service.run()
         return
-    with serving(service.desk, Listening(setup.socket, everybody=False), service.ready):
+    with serving(service.api, Listening(setup.socket, everybody=False), service.ready):
         service.run()
 
 
@@ -301,7 +301,7 @@ def _listen(service: Service, pipe: Connection) -> None:
             else:
                 told = (
                     _FAULTS.get(method)
-                    or getattr(service if method == "stop" else service.desk, method)
+                    or getattr(service if method == "stop" else service.api, method)
                 )(*arguments)
             pipe.send((True, told))
         except DovetailError as error:
@@ -341,7 +341,7 @@ def _at_once(service: Service, method: str, calls: Sequence[tuple[Any, ...]], fi
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def call(arguments: tuple[Any, ...]) -> None:
-        told = getattr(service.desk, method)(*arguments)
+        told = getattr(service.api, method)(*arguments)
         os.write(descriptor, f"{told[0] if isinstance(told, tuple) else told.id}\n".encode())
 
     with ThreadPoolExecutor(_THREADS) as threads:

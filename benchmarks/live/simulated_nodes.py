@@ -24,7 +24,7 @@ from dovetail.executor.jobs.events import AnyEvent, RankEnded, RankReady, RankRe
 from dovetail.executor.jobs.specs import Run
 from dovetail.executor.nodes.agent import Agent
 from dovetail.executor.pools.lease import Lease
-from dovetail.executor.pools.parts import Meeting, Part, Prepared, whole
+from dovetail.executor.pools.parts import Part, Prepared, Rendezvous, whole
 from dovetail.executor.pools.pool import Progress, Usage
 from dovetail.executor.system.clock import boot_s
 from dovetail.instances.instance import Cluster, Gpu, Node
@@ -139,10 +139,10 @@ class SimulatedRanks:
     def part(self, run: str) -> Part | None:
         return self._parts.get(run)
 
-    def prepare(self, run: Run, ranks: Sequence[int], meeting: Meeting | None = None) -> None:
-        meeting = meeting or Meeting(self._address, 29_500)
-        self.keep(Part(run, tuple(ranks), meeting))
-        self._ready.append(Prepared(run.id, tuple(ranks), meeting))
+    def prepare(self, run: Run, ranks: Sequence[int], rendezvous: Rendezvous | None = None) -> None:
+        rendezvous = rendezvous or Rendezvous(self._address, 29_500)
+        self.keep(Part(run, tuple(ranks), rendezvous))
+        self._ready.append(Prepared(run.id, tuple(ranks), rendezvous))
         self._wake()
 
     def prepared(self) -> Sequence[Prepared]:

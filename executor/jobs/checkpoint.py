@@ -1,4 +1,4 @@
-"""A brain as plain texts and back, so that a start need not read a journal from its beginning.
+"""The state machine as plain texts and back: a start need not read the whole journal.
 
 The environment of a job stands in the journal already, and is not written out again; once the
 job is over, nobody keeps it.
@@ -12,9 +12,9 @@ from typing import Any, Final, NamedTuple
 from pydantic import TypeAdapter
 from pydantic_core import from_json
 
-from dovetail.executor.jobs.brain import Brain
 from dovetail.executor.jobs.live_jobs import LiveJob
 from dovetail.executor.jobs.specs import JobSpec
+from dovetail.executor.jobs.state_machine import StateMachine
 
 VERSION: Final = 1
 """Of the texts below. Checkpoints of another version are passed over: the events tell it all."""
@@ -23,7 +23,7 @@ _MADE_OF_JOBS: Final = {
     *("jobs", "queued", "barred", "holding", "over", "requests", "waiting", "active", "ended")
 }
 
-_BRAIN: Final = TypeAdapter(Brain)
+_BRAIN: Final = TypeAdapter(StateMachine)
 _JOB: Final = TypeAdapter(LiveJob)
 
 
@@ -34,9 +34,9 @@ class StoredJob(NamedTuple):
     spec: JobSpec | None
 
 
-def brain_text(brain: Brain) -> str:
-    """Return all that a brain knows but its jobs."""
-    return _BRAIN.dump_json(brain, exclude=_MADE_OF_JOBS).decode()
+def brain_text(machine: StateMachine) -> str:
+    """Return all that a state machine knows but its jobs."""
+    return _BRAIN.dump_json(machine, exclude=_MADE_OF_JOBS).decode()
 
 
 def job_text(job: LiveJob) -> str:
@@ -45,18 +45,18 @@ def job_text(job: LiveJob) -> str:
     return _JOB.dump_json(job, exclude=elsewhere).decode()
 
 
-def restored(text: str, jobs: Iterable[StoredJob]) -> Brain:
-    """Return the brain that was written out, its jobs in the order of submission.
+def restored(text: str, jobs: Iterable[StoredJob]) -> StateMachine:
+    """Return the state machine that was written out, its jobs in the order of submission.
 
     Raises
     ------
     ValueError
         When a text is not what the functions above write.
     """
-    brain = _BRAIN.validate_json(text)
+    machine = _BRAIN.validate_json(text)
     for stored in jobs:
-        brain.add(_job(stored))
-    return brain
+        machine.add(_job(stored))
+    return machine
 
 
 def _job(stored: StoredJob) -> LiveJob:

@@ -1,4 +1,4 @@
-"""What the brain wants done; every command may be carried out again after a crash."""
+"""What the state machine wants done; every command may be carried out again after a crash."""
 
 from __future__ import annotations
 

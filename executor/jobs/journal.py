@@ -5,10 +5,10 @@ is killed leaves all of its events or none. ``sync`` waits until all that was ap
 disk, and outlasts the machine; so one wait serves what happened and what was decided for it. Every
 row has a check sum, because SQLite notices torn files but not every changed byte.
 
-A service reads its journal from the last checkpoint (a copy of the brain in the same file) and
-the events after it. Until a journal is compacted, checkpoints only save time: one that is absent,
-damaged or of another version is passed over, and all events are read. Compaction removes old
-events that a checkpoint holds; from then on the journal begins with a checkpoint.
+A service reads its journal from the last checkpoint (a copy of the state machine in the same
+file) and the events after it. Until a journal is compacted, checkpoints only save time: one that
+is absent, damaged or of another version is passed over, and all events are read. Compaction removes
+old events that a checkpoint holds; from then on the journal begins with a checkpoint.
 
 The file should lie on a local disk: SQLite's locks are not safe on network file systems.
 """
@@ -32,9 +32,9 @@ from urllib.parse import quote
 from pydantic_core import from_json
 
 from dovetail.executor.jobs import checkpoint
-from dovetail.executor.jobs.brain import Brain, TransitionError
 from dovetail.executor.jobs.events import ANY_EVENT, AnyEvent, Edited, Placed, Submitted
 from dovetail.executor.jobs.live_jobs import LiveJob
+from dovetail.executor.jobs.state_machine import StateMachine, TransitionError
 from dovetail.executor.jobs.states import OVER
 from dovetail.executor.system.directories import LOCK, require_own
 from dovetail.instances.errors import DovetailError, source_name
@@ -166,8 +166,8 @@ class Journal:
                 os.close(descriptor)
         self._synced = self._sequence
 
-    def replay(self) -> Brain:
-        """Return the brain as it was after the last event.
+    def replay(self) -> StateMachine:
+        """Return the state machine as it was after the last event.
 
         Raises
         ------
@@ -185,17 +185,17 @@ class Journal:
                     self._settled = {
                         job.sequence for job in stored.jobs.values() if job.state in OVER
                     }
-                brain = _replayed(self._connection, self._path, stored)
+                machine = _replayed(self._connection, self._path, stored)
         finally:
             gc.freeze()
             gc.enable()
-        if brain.sequence != self._sequence:
-            rule = f"is damaged: {brain.sequence} of {self._sequence} events are left"
+        if machine.sequence != self._sequence:
+            rule = f"is damaged: {machine.sequence} of {self._sequence} events are left"
             raise JournalError(f"{source_name(self._path)}: {rule}")
-        return brain
+        return machine
 
-    def checkpoint(self, brain: Brain, every: int = EVENTS_A_CHECKPOINT) -> bool:
-        """Store the brain if ``every`` events have come since that was done last; tell whether.
+    def checkpoint(self, machine: StateMachine, every: int = EVENTS_A_CHECKPOINT) -> bool:
+        """Store the state if ``every`` events have come since it was stored last; return whether.
 
         Raises
         ------
@@ -203,15 +203,15 @@ class Journal:
             When it cannot be written; the journal is as good as before, and it is tried again
             after as many more events.
         """
-        if brain.sequence - self._checkpointed < every:
+        if machine.sequence - self._checkpointed < every:
             return False
-        self._checkpointed = brain.sequence
-        chosen = [job for job in brain.jobs.values() if job.sequence not in self._settled]
+        self._checkpointed = machine.sequence
+        chosen = [job for job in machine.jobs.values() if job.sequence not in self._settled]
         rows = [_job_row(job) for job in chosen]
-        forgotten = self._settled - {job.sequence for job in brain.jobs.values()}
-        text = checkpoint.brain_text(brain)
-        known = (brain.sequence, len(brain.jobs), text)
-        state = (checkpoint.VERSION, *known, _sum(brain.sequence, text))
+        forgotten = self._settled - {job.sequence for job in machine.jobs.values()}
+        text = checkpoint.brain_text(machine)
+        known = (machine.sequence, len(machine.jobs), text)
+        state = (checkpoint.VERSION, *known, _sum(machine.sequence, text))
         with _faults(self._path, "written"), _transaction(self._connection):
             self._connection.execute("DELETE FROM brain")
             if not self._settled:
@@ -226,7 +226,7 @@ class Journal:
         self._settled.update(job.sequence for job in chosen if job.state in OVER)
         return True
 
-    def compact(self, brain: Brain, before_s: float) -> None:
+    def compact(self, machine: StateMachine, before_s: float) -> None:
         """Remove events before a moment, and the environments of all jobs that are over.
 
         A checkpoint holds what they have led to. What was submitted stays as long as its job is
@@ -234,7 +234,7 @@ class Journal:
 
         Parameters
         ----------
-        brain : Brain
+        state machine : StateMachine
             As it is after the last event.
         before_s : float
             On the clock of the events.
@@ -244,7 +244,7 @@ class Journal:
         JournalError
             When it cannot be written; the journal is as good as before.
         """
-        self.checkpoint(brain, every=1)
+        self.checkpoint(machine, every=1)
         with _faults(self._path, "written"):
             with _transaction(self._connection):
                 _compact(self._connection, before_s)
@@ -271,8 +271,8 @@ class Journal:
         self.close()
 
 
-def read_brain(directory: FilePath) -> Brain:
-    """Return the brain of a journal, which a service may be writing; nothing is changed.
+def read_state_machine(directory: FilePath) -> StateMachine:
+    """Return the state machine of a journal, which a service may be writing; nothing is changed.
 
     Raises
     ------
@@ -300,23 +300,25 @@ def read_events(directory: FilePath, after: int = 0) -> Iterator[Entry]:
         yield from _entries(connection, path, after)
 
 
-# From a file to a brain.
+# From a file to a state machine.
 
 
-def _replayed(connection: sqlite3.Connection, path: Path, stored: Brain | None) -> Brain:
-    """Return the brain after all events, from what a checkpoint has stored on."""
-    brain = stored or Brain()
-    if brain.sequence < _base(connection):
+def _replayed(
+    connection: sqlite3.Connection, path: Path, stored: StateMachine | None
+) -> StateMachine:
+    """Return the state machine after all events, from what a checkpoint has stored on."""
+    machine = stored or StateMachine()
+    if machine.sequence < _base(connection):
         raise JournalError(f"{source_name(path)}: is damaged: its checkpoint cannot be read")
-    for entry in _entries(connection, path, brain.sequence):
+    for entry in _entries(connection, path, machine.sequence):
         # It was refused when it happened, too.
         with suppress(TransitionError):
-            brain.apply(entry.event)
-    return brain
+            machine.apply(entry.event)
+    return machine
 
 
-def _from_checkpoint(connection: sqlite3.Connection) -> Brain | None:
-    """Return the brain of the last checkpoint, None where that cannot be used."""
+def _from_checkpoint(connection: sqlite3.Connection) -> StateMachine | None:
+    """Return the state machine of the last checkpoint, None where that cannot be used."""
     found = connection.execute("SELECT version, sequence, jobs, text, sum FROM brain").fetchone()
     if found is None:
         return None
@@ -324,11 +326,11 @@ def _from_checkpoint(connection: sqlite3.Connection) -> Brain | None:
     if version != checkpoint.VERSION or _sum(sequence, text) != text_sum:
         return None
     try:
-        brain = checkpoint.restored(text, _stored_jobs(connection))
+        machine = checkpoint.restored(text, _stored_jobs(connection))
     except ValueError:
         return None
-    whole = (brain.sequence, len(brain.jobs)) == (sequence, count)
-    return brain if whole and sequence <= _last(connection) else None
+    whole = (machine.sequence, len(machine.jobs)) == (sequence, count)
+    return machine if whole and sequence <= _last(connection) else None
 
 
 def _stored_jobs(connection: sqlite3.Connection) -> Iterator[checkpoint.StoredJob]:
@@ -381,7 +383,7 @@ def _base(connection: sqlite3.Connection) -> int:
 
 
 def _compact(connection: sqlite3.Connection, before_s: float) -> None:
-    # What was checkpointed last may be older than the brain: a full disk refuses checkpoints.
+    # The last checkpoint may be older than the state machine: a full disk refuses checkpoints.
     (base,) = connection.execute("SELECT coalesce(max(sequence), 0) FROM brain").fetchone()
     for change in ("UPDATE", "DELETE"):
         connection.execute(f"DROP TRIGGER event_{change}")

@@ -6,9 +6,9 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from dovetail.executor.jobs.brain import Brain
 from dovetail.executor.jobs.live_jobs import LiveJob
 from dovetail.executor.jobs.specs import FIXED, JobSpec, Owner
+from dovetail.executor.jobs.state_machine import StateMachine
 from dovetail.executor.jobs.states import OVER, QUEUED, JobState
 from dovetail.executor.live.errors import RefusedError
 from dovetail.formulations.rules import largest_gang
@@ -87,7 +87,7 @@ def refuse_another(specs: Sequence[JobSpec], jobs: Sequence[LiveJob]) -> None:
         raise InputError(f"must be a new one, got that of {names}, which are other jobs", "key")
 
 
-def refuse_too_many(more: int, by: Owner, brain: Brain, most: int) -> None:
+def refuse_too_many(more: int, by: Owner, machine: StateMachine, most: int) -> None:
     """Refuse jobs of a user, unless an administrator, of whom too many would wait.
 
     Raises
@@ -95,14 +95,14 @@ def refuse_too_many(more: int, by: Owner, brain: Brain, most: int) -> None:
     RefusedError
         When they are refused.
     """
-    barred = sum(job.spec.owner.uid == by.uid for job in brain.barred.values())
-    waiting = brain.waiting[by.uid] + barred
+    barred = sum(job.spec.owner.uid == by.uid for job in machine.barred.values())
+    waiting = machine.waiting[by.uid] + barred
     if waiting + more > most and not is_administrator(by):
         rule = f"may have {most} waiting jobs, has {waiting}, and {more} more are submitted"
         raise RefusedError(f"{by.name} {rule}")
 
 
-def refuse_after(spec: JobSpec, brain: Brain, path: str) -> None:
+def refuse_after(spec: JobSpec, machine: StateMachine, path: str) -> None:
     """Refuse a job that is to start after one that is not known, or did not finish.
 
     Raises
@@ -113,7 +113,7 @@ def refuse_after(spec: JobSpec, brain: Brain, path: str) -> None:
     for name, awaited in (("after", spec.after), ("after_any", spec.after_any)):
         for k, job in enumerate(awaited):
             where = f"{path}{name}[{k}]"
-            first = brain.jobs.get(job)
+            first = machine.jobs.get(job)
             if first is None:
                 raise InputError(f"must be the id of a job, got {shown(job)}", where)
             if name == "after" and first.state in OVER - {JobState.FINISHED}:

@@ -3,8 +3,8 @@
 Max-min fairness: while jobs of several users wait and not all of them can start, the next idle
 device is for the user who has the fewest devices now. Among equals it is for the one who has used
 the least since they compete (start-time fair queueing: Goyal, Vin and Cheng, SIGCOMM 1996;
-``Brain.used``). Which of a user's jobs starts there is up to the policy, but for the order that
-the user gave them: the policy is asked of those with the lowest ``nice`` first.
+``StateMachine.used``). Which of a user's jobs starts there is up to the policy, but for the order
+that the user gave them: the policy is asked of those with the lowest ``nice`` first.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple, Self
 
-from dovetail.executor.jobs.brain import Brain
 from dovetail.executor.jobs.live_jobs import LiveJob
+from dovetail.executor.jobs.state_machine import StateMachine
 from dovetail.solver.policies import Decision, Job, Start, State
 
 
@@ -28,43 +28,43 @@ class Standing(NamedTuple):
     devices : float
         That the user's jobs hold now; of a device that is shared, a part.
     used_s : float
-        Device seconds, comparable between users whose jobs wait (``Brain.used``).
+        Device seconds, comparable between users whose jobs wait (``StateMachine.used``).
     """
 
     devices: float
     used_s: float
 
 
-def standings(brain: Brain) -> dict[int, Standing]:
+def standings(machine: StateMachine) -> dict[int, Standing]:
     """Return what each user has whose jobs wait, by uid."""
-    devices, used_s = _devices_of(brain), defaultdict(float, brain.used)
-    for job in brain.holding.values():
-        used_s[job.spec.owner.uid] += job.spec.workers * job.held_s(brain.now_s)
-    return {uid: Standing(devices[uid], used_s[uid]) for uid in brain.waiting}
+    devices, used_s = _devices_of(machine), defaultdict(float, machine.used)
+    for job in machine.holding.values():
+        used_s[job.spec.owner.uid] += job.spec.workers * job.held_s(machine.now_s)
+    return {uid: Standing(devices[uid], used_s[uid]) for uid in machine.waiting}
 
 
-def _devices_of(brain: Brain) -> dict[int, float]:
+def _devices_of(machine: StateMachine) -> dict[int, float]:
     devices: dict[int, float] = defaultdict(float)
-    for residents in brain.residents().values():
+    for residents in machine.residents().values():
         for job in residents:
             devices[job.spec.owner.uid] += 1 / len(residents)
     return devices
 
 
-def without_unfair_stops(decision: Decision, brain: Brain) -> Decision:
+def without_unfair_stops(decision: Decision, machine: StateMachine) -> Decision:
     """Return a decision that takes devices from no user for another who would have more.
 
     Nor from a job for another of its user that comes after it.
     """
-    devices = _devices_of(brain)
+    devices = _devices_of(machine)
     after = devices.copy()
     for start in decision.starts:
-        after[_uid(start.job, brain)] += start.job.workers
+        after[_uid(start.job, machine)] += start.job.workers
     stay: set[int] = set()
     for job in decision.stops:
-        mine = brain.jobs[job.id].spec
+        mine = machine.jobs[job.id].spec
         others = [
-            brain.jobs[start.job.id].spec
+            machine.jobs[start.job.id].spec
             for start in decision.starts
             if {*start.gpus} & {*job.gpus}
         ]
@@ -96,13 +96,13 @@ class Precedence(NamedTuple):
     nice: Mapping[int, int]
 
     @classmethod
-    def of(cls, brain: Brain) -> Self:
+    def of(cls, machine: StateMachine) -> Self:
         """Look at the jobs that wait for devices."""
         nice: dict[int, int] = {}
-        for job in brain.queued.values():
+        for job in machine.queued.values():
             uid = job.spec.owner.uid
             nice[uid] = min(job.spec.nice, nice.get(uid, job.spec.nice))
-        return cls(_users_before(brain), nice)
+        return cls(_users_before(machine), nice)
 
     def told(self, job: LiveJob) -> tuple[str, str] | None:
         """Return the rule by which others' jobs come before a job, and whose; None: none do."""
@@ -114,11 +114,11 @@ class Precedence(NamedTuple):
         return None
 
 
-def _users_before(brain: Brain) -> dict[int, str]:
-    known = standings(brain)
+def _users_before(machine: StateMachine) -> dict[int, str]:
+    known = standings(machine)
     if len(known) < 2:
         return {}
-    names = {job.spec.owner.uid: job.spec.owner.name for job in brain.queued.values()}
+    names = {job.spec.owner.uid: job.spec.owner.name for job in machine.queued.values()}
     first = min(known, key=known.__getitem__)
     return {
         uid: f"{names[first]}, who {_told(known[first])} ({names[uid]} {_told(mine)})"
@@ -133,13 +133,13 @@ def _told(standing: Standing) -> str:
 
 
 def turns(
-    brain: Brain, state: State, decide: Callable[[State], Sequence[Start]]
+    machine: StateMachine, state: State, decide: Callable[[State], Sequence[Start]]
 ) -> Iterator[Sequence[Start]]:
     """Yield the starts that come before the policy's own: of one user after another, in order.
 
     Parameters
     ----------
-    brain : Brain
+    state machine : StateMachine
         Who has what.
     state : State
         Into it the starts are to be entered before the next are asked for. In a user's turn it
@@ -147,11 +147,11 @@ def turns(
     decide : callable
         What the policy would start in a state.
     """
-    place = _places(brain, state)
+    place = _places(machine, state)
     compete = False
-    for uid, devices in _devices_for(brain, state).items():
+    for uid, devices in _devices_for(machine, state).items():
         compete = True
-        own = [n for n, job in state.pending.items() if _uid(job, brain) == uid]
+        own = [n for n, job in state.pending.items() if _uid(job, machine) == uid]
         others = sum(state.idle_count) - devices
         for numbers in _in_order(own, place):
             with _only(numbers, state):
@@ -168,29 +168,29 @@ def _in_order(numbers: Collection[int], place: Mapping[int, int]) -> Iterator[se
         yield {number for number in numbers if place[number] <= last}
 
 
-def _places(brain: Brain, state: State) -> dict[int, int]:
+def _places(machine: StateMachine, state: State) -> dict[int, int]:
     """Return each waiting job's place in the order that its user gave: 0 for the lowest nice."""
     of_user: dict[int, set[int]] = defaultdict(set)
-    nice = {job.number: brain.jobs[job.id].spec.nice for job in state.pending.values()}
+    nice = {job.number: machine.jobs[job.id].spec.nice for job in state.pending.values()}
     for job in state.pending.values():
-        of_user[_uid(job, brain)].add(nice[job.number])
+        of_user[_uid(job, machine)].add(nice[job.number])
     order = {uid: sorted(levels) for uid, levels in of_user.items()}
     return {
-        job.number: order[_uid(job, brain)].index(nice[job.number])
+        job.number: order[_uid(job, machine)].index(nice[job.number])
         for job in state.pending.values()
     }
 
 
-def _devices_for(brain: Brain, state: State) -> dict[int, int]:
+def _devices_for(machine: StateMachine, state: State) -> dict[int, int]:
     """Return how many of the idle devices are for each user, the first first."""
     idle = sum(state.idle_count)
     wanted: dict[int, list[int]] = defaultdict(list)
     for job in state.pending.values():
-        wanted[_uid(job, brain)].append(job.workers)
+        wanted[_uid(job, machine)].append(job.workers)
     found: dict[int, int] = {}
     if not idle or len(wanted) < 2 or sum(map(sum, wanted.values())) <= idle:
         return found
-    known = standings(brain)
+    known = standings(machine)
     order = [(*known[uid], uid, iter(workers)) for uid, workers in wanted.items()]
     heapify(order)
     while order and idle:
@@ -226,5 +226,5 @@ def _only(numbers: Set[int], state: State) -> Iterator[None]:
         state.pending = {n: job for n, job in everybody.items() if job.phase == "pending"}
 
 
-def _uid(job: Job, brain: Brain) -> int:
-    return brain.jobs[job.id].spec.owner.uid
+def _uid(job: Job, machine: StateMachine) -> int:
+    return machine.jobs[job.id].spec.owner.uid

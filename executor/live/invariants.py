@@ -1,4 +1,4 @@
-"""What holds of every brain, written down without the brain's own code.
+"""What holds of every state, written down without the state machine's own code.
 
 Where one of these does not hold, a job may be lost, run twice or share what it must not.
 """
@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 
-from dovetail.executor.jobs.brain import Brain
 from dovetail.executor.jobs.live_jobs import LiveJob
+from dovetail.executor.jobs.state_machine import StateMachine
 
 _WAITS = {"submitted", "waiting"}
 _HOLDS = {"starting", "profiling", "running", "paused", "stopping", "lost"}
@@ -18,61 +18,61 @@ _RUNS = {"profiling", "running", "paused"}
 _ENDED = {"finished", "failed", "cancelled"}
 
 
-def violations(brain: Brain) -> tuple[str, ...]:
-    """Return what does not hold of a brain, a line each; nothing where all is well."""
-    found = [*_of_all(brain)]
-    for name, job in brain.jobs.items():
-        rules = (*_of_history(job), *_of_run(job), *_of_profile(brain, job), *_of_stop(job))
+def violations(machine: StateMachine) -> tuple[str, ...]:
+    """Return what does not hold of a state machine, a line each; nothing where all is well."""
+    found = [*_of_all(machine)]
+    for name, job in machine.jobs.items():
+        rules = (*_of_history(job), *_of_run(job), *_of_profile(machine, job), *_of_stop(job))
         found += [f"{name}: {rule}" for rule in rules]
-    return (*found, *_of_devices(brain))
+    return (*found, *_of_devices(machine))
 
 
-def _of_all(brain: Brain) -> Iterator[str]:
-    numbers = [job.sequence for job in brain.jobs.values()]
-    if numbers != sorted(set(numbers)) or numbers[-1:] > [brain.sequence]:
+def _of_all(machine: StateMachine) -> Iterator[str]:
+    numbers = [job.sequence for job in machine.jobs.values()]
+    if numbers != sorted(set(numbers)) or numbers[-1:] > [machine.sequence]:
         yield "the jobs are not in the order of submission"
-    if not len(brain.jobs) <= brain.submitted <= brain.sequence:
-        yield f"{len(brain.jobs)} jobs are known, {brain.submitted} were submitted"
-    if {name for _, _, name in brain.over} != {
-        name for name, job in brain.jobs.items() if job.state in _ENDED
+    if not len(machine.jobs) <= machine.submitted <= machine.sequence:
+        yield f"{len(machine.jobs)} jobs are known, {machine.submitted} were submitted"
+    if {name for _, _, name in machine.over} != {
+        name for name, job in machine.jobs.items() if job.state in _ENDED
     }:
         yield "the index of what is over is not what the jobs are"
-    if any(number > brain.sequence for number in brain.unrecorded):
+    if any(number > machine.sequence for number in machine.unrecorded):
         yield "something is measured that has not happened yet"
-    waits = {name: job for name, job in brain.jobs.items() if job.state in _WAITS}
-    if brain.queued != {name: job for name, job in waits.items() if not job.barred}:
+    waits = {name: job for name, job in machine.jobs.items() if job.state in _WAITS}
+    if machine.queued != {name: job for name, job in waits.items() if not job.barred}:
         yield "the index of jobs that wait for devices is not what the jobs are"
-    if brain.barred != {name: job for name, job in waits.items() if job.barred}:
+    if machine.barred != {name: job for name, job in waits.items() if job.barred}:
         yield "the index of jobs that are held or wait for others is not what the jobs are"
-    if brain.holding != {name: job for name, job in brain.jobs.items() if job.state in _HOLDS}:
+    if machine.holding != {name: job for name, job in machine.jobs.items() if job.state in _HOLDS}:
         yield "the index of jobs that hold devices is not what the jobs are"
-    over = {name for name, job in brain.jobs.items() if job.state in _ENDED}
+    over = {name for name, job in machine.jobs.items() if job.state in _ENDED}
     if any(over & {*job.awaits} for job in waits.values()):
         yield "a job waits for the end of one that is over"
     of_array = Counter(
         job.array
-        for job in brain.jobs.values()
+        for job in machine.jobs.values()
         if job.spec.most_running is not None
         and (job.state in _HOLDS or (job.state in _WAITS and not job.barred))
     )
-    if brain.active != of_array:
+    if machine.active != of_array:
         yield "the count of each array's active jobs is not what the jobs are"
-    for job in brain.jobs.values():
+    for job in machine.jobs.values():
         most, active = job.spec.most_running, of_array[job.array]
         alone = job.state in _WAITS and job.crowded and not (job.held or job.awaits)
         if most is not None and (active > most or (alone and active < most)):
             yield f"{job.id}: {active} of its array run or compete, {most} may"
-    waiting = [job.spec.owner.uid for job in brain.queued.values()]
-    if brain.waiting != Counter(waiting):
+    waiting = [job.spec.owner.uid for job in machine.queued.values()]
+    if machine.waiting != Counter(waiting):
         yield "the count of each user's waiting jobs is not what the jobs are"
-    if not {*waiting} <= brain.used.keys():
+    if not {*waiting} <= machine.used.keys():
         yield "of a user whose jobs wait it is not known what was used"
-    reserved = [gpu for kept in brain.reserved.values() for gpu in kept.gpus]
-    if not brain.reserved.keys() <= brain.queued.keys():
+    reserved = [gpu for kept in machine.reserved.values() for gpu in kept.gpus]
+    if not machine.reserved.keys() <= machine.queued.keys():
         yield "devices are reserved for a job that does not wait"
-    if not brain.devices.keys() >= {*reserved}:
+    if not machine.devices.keys() >= {*reserved}:
         yield "a device is reserved that was never there"
-    for name, job in brain.jobs.items():
+    for name, job in machine.jobs.items():
         if job.id != name:
             yield f"{job.id} is filed as {name}"
 
@@ -118,8 +118,8 @@ def _of_ranks(job: LiveJob) -> Iterator[str]:
         yield "a rank is ready without proof"
 
 
-def _of_profile(brain: Brain, job: LiveJob) -> Iterator[str]:
-    known = job.spec.key in brain.profiled
+def _of_profile(machine: StateMachine, job: LiveJob) -> Iterator[str]:
+    known = job.spec.key in machine.profiled
     if job.state in _WAITS and (job.state == "waiting") != known:
         yield f"it is {job.state}, and its workload has {'a' if known else 'no'} profile"
     if job.state == "profiling" and (known or job.alone_only or not job.profiling):
@@ -135,20 +135,20 @@ def _of_stop(job: LiveJob) -> Iterator[str]:
         yield f"it lives after {job.failures} failures, {job.spec.retries} retries"
 
 
-def _of_devices(brain: Brain) -> Iterator[str]:
+def _of_devices(machine: StateMachine) -> Iterator[str]:
     held: dict[str, list[LiveJob]] = {}
-    for job in brain.jobs.values():
+    for job in machine.jobs.values():
         if job.state in _HOLDS and job.run is not None:
             for seat in job.run.seats:
                 held.setdefault(seat.gpu, []).append(job)
     for gpu, jobs in held.items():
         names = ", ".join(job.id for job in jobs)
-        if gpu not in brain.devices:
+        if gpu not in machine.devices:
             yield f"{gpu}: {names} on a device that nobody knows"
-        alone = [job.id for job in jobs if job.alone_only or job.spec.key not in brain.profiled]
+        alone = [job.id for job in jobs if job.alone_only or job.spec.key not in machine.profiled]
         if alone and len(jobs) > 1:
             yield f"{gpu}: {', '.join(alone)} must run alone, and {names} are there"
         staying = {job.id for job in jobs if job.state != "stopping"}
-        for pair in brain.apart:
+        for pair in machine.apart:
             if staying.issuperset(pair):
                 yield f"{gpu}: {' and '.join(pair)} were separated, and both are there"

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from dovetail.executor.jobs import events
-from dovetail.executor.jobs.brain import Brain
 from dovetail.executor.jobs.commands import Command, Release, Stop
 from dovetail.executor.jobs.events import AnyEvent
 from dovetail.executor.jobs.specs import Run
+from dovetail.executor.jobs.state_machine import StateMachine
 from dovetail.executor.jobs.states import HOLDING, QUEUED, UNDER_WAY
 
 TRACE_S: Final = 60.0
@@ -20,16 +20,16 @@ _ENDS: Final = frozenset({"rank_ended", "rank_gone", "rank_refused"})
 
 
 class LeftBehind:
-    """What has to be settled after a restart, beside what the brain has outstanding.
+    """What has to be settled after a restart, beside what the state machine has outstanding.
 
     Parameters
     ----------
-    brain : Brain
+    state machine : StateMachine
         Is read only.
     """
 
-    def __init__(self, brain: Brain) -> None:
-        self._brain = brain
+    def __init__(self, machine: StateMachine) -> None:
+        self._machine = machine
         self._unseen: set[tuple[str, int]] = set()
         self._lost_s = math.inf
         self._strays: dict[str, _Stray] = {}
@@ -50,10 +50,10 @@ class LeftBehind:
             events.Placed(
                 at_s=at_s,
                 run=run,
-                profiling=run.spec.key not in self._brain.profiled,
+                profiling=run.spec.key not in self._machine.profiled,
             )
             for run in beyond
-            if (job := self._brain.jobs.get(run.job)) is not None
+            if (job := self._machine.jobs.get(run.job)) is not None
             and job.state in QUEUED
             and job.spec == run.spec
             and run.id == f"{job.id}.{job.runs + 1}"
@@ -65,7 +65,7 @@ class LeftBehind:
         self._unseen = {
             (job.run.id, rank)
             for name in runs
-            if (job := self._brain.jobs[name]).run is not None and job.state in UNDER_WAY
+            if (job := self._machine.jobs[name]).run is not None and job.state in UNDER_WAY
             for rank in range(len(job.ranks))
         }
 
@@ -73,7 +73,7 @@ class LeftBehind:
         """Return what ends the runs that no job has: nobody would wait for them."""
         found: list[Command] = []
         for run in beyond:
-            job = self._brain.jobs.get(run.job)
+            job = self._machine.jobs.get(run.job)
             if job is not None and job.run is not None and job.run.id == run.id:
                 found += [] if job.state in HOLDING else [Release(run.id)]
             else:
@@ -106,7 +106,7 @@ class LeftBehind:
         return [
             events.RankLost(at_s=at_s, run=run, rank=rank, reason="the pool has no trace of it")
             for run, rank in unseen
-            if (job := self._brain.jobs[run.rpartition(".")[0]]).state in UNDER_WAY
+            if (job := self._machine.jobs[run.rpartition(".")[0]]).state in UNDER_WAY
             and job.run is not None
             and job.run.id == run
         ]

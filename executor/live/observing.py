@@ -7,15 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 from dovetail.executor.jobs import events
-from dovetail.executor.jobs.brain import Brain
 from dovetail.executor.jobs.events import AnyEvent
 from dovetail.executor.jobs.specs import Run
+from dovetail.executor.jobs.state_machine import StateMachine
 from dovetail.executor.live.devices import Devices
 from dovetail.executor.live.library import Library
+from dovetail.executor.live.policy_view import PolicyView
 from dovetail.executor.live.presenting import powers
-from dovetail.executor.live.readings import LastSeen, Reading
+from dovetail.executor.live.readings import LastReading, Reading
 from dovetail.executor.live.watch import Watch, WatchOptions, watched
-from dovetail.executor.live.world import World
 from dovetail.executor.pools.pool import NodePool, Usage
 
 
@@ -24,13 +24,13 @@ class Observer:
 
     Parameters
     ----------
-    brain : Brain
+    state machine : StateMachine
         Is read only.
     pool : NodePool
         Where the runs are.
     devices : Devices
         Of the pool.
-    world : World
+    world : PolicyView
         Takes in how far jobs are.
     knowledge : Library
         What is known of workloads.
@@ -49,21 +49,21 @@ class Observer:
         Of each device.
     power_w : mapping of str to float
         Of each device, where it is known.
-    last : LastSeen
+    last : LastReading
         What runs showed last, also those that are over.
     """
 
     def __init__(
         self,
-        brain: Brain,
+        machine: StateMachine,
         pool: NodePool,
         devices: Devices,
-        world: World,
+        view: PolicyView,
         knowledge: Library,
         options: WatchOptions,
         every_s: float,
     ) -> None:
-        self._brain, self._pool, self._devices, self._world = brain, pool, devices, world
+        self._machine, self._pool, self._devices, self._view = machine, pool, devices, view
         self._knowledge = knowledge
         self._watch = Watch(devices.models, knowledge, options)
         self._every_s = every_s
@@ -73,7 +73,7 @@ class Observer:
         self.uppers: Mapping[str, float | None] = {}
         self.usage: Mapping[str, Usage] = {}
         self.power_w: Mapping[str, float] = {}
-        self.last = LastSeen()
+        self.last = LastReading()
 
     @property
     def next_s(self) -> float:
@@ -81,7 +81,7 @@ class Observer:
 
         One more is taken after the last run has ended: of what it showed, something may follow.
         """
-        runs = watched(self._brain) or self.readings
+        runs = watched(self._machine) or self.readings
         return self._sampled_s + self._every_s if runs else math.inf
 
     def equip(self, models: Mapping[str, str]) -> None:
@@ -97,26 +97,26 @@ class Observer:
             The moment on the service's clock, and on that of the pool's figures.
         """
         self._sampled_s = now_s
-        runs = watched(self._brain)
+        runs = watched(self._machine)
         progress = {run: self._pool.progress(run) for run in runs}
         before, self.usage = self.usage, self._pool.usage()
         self.power_w = powers(before, self.usage)
-        found = self._watch.observe(self._brain, progress, self.usage, now_s, boot_s)
+        found = self._watch.observe(self._machine, progress, self.usage, now_s, boot_s)
         loaded = list(self._libraries(runs, now_s))
         self.readings = {run: self._watch.reading(run) for run in runs}
-        self.uppers = {run: self._knowledge.upper(self._brain, run) for run in runs}
+        self.uppers = {run: self._knowledge.upper(self._machine, run) for run in runs}
         shared = self._sharing()
         for run, reading in self.readings.items():
             self.last.note(run, reading, run in shared)
             if reading.iterations is not None:
                 job = run.rpartition(".")[0]
-                self._world.note_progress(job, reading.iterations, reading.total, now_s)
+                self._view.note_progress(job, reading.iterations, reading.total, now_s)
         return [*found, *loaded]
 
     def _sharing(self) -> set[str]:
         return {
             job.run.id
-            for jobs in self._brain.residents().values()
+            for jobs in self._machine.residents().values()
             for job in jobs
             if job.run is not None and len(jobs) > 1
         }
@@ -128,14 +128,14 @@ class Observer:
         """
         self._library_told &= set(runs)
         for name in runs:
-            job = self._brain.jobs[name.rpartition(".")[0]]
+            job = self._machine.jobs[name.rpartition(".")[0]]
             if job.run is None or name in self._library_told:
                 continue
             library = self._pool.library(job.run)
             if not library:
                 continue
             self._library_told.add(name)
-            if library != self._brain.library(job.spec):
+            if library != self._machine.library(job.spec):
                 uid, workload = job.spec.owner.uid, job.spec.workload
                 yield events.LibrarySeen(at_s=at_s, uid=uid, workload=workload, library=library)
             yield from self._wrong_share(job.run, library, at_s)

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, NamedTuple, Self
 
-from dovetail.executor.jobs.brain import Brain
 from dovetail.executor.jobs.live_jobs import LiveJob
+from dovetail.executor.jobs.state_machine import StateMachine
 from dovetail.executor.jobs.states import QUEUED, JobState
 from dovetail.executor.live.fair_share import Precedence
 from dovetail.executor.state_instance import starting, staying
@@ -150,7 +150,7 @@ def _beside_whom(rows: list[Assignment]) -> list[Assignment]:
     ]
 
 
-def of_job(job: LiveJob, brain: Brain) -> str:
+def of_job(job: LiveJob, machine: StateMachine) -> str:
     """Return how a job stands and, if it waits, what keeps it that is no part of a round."""
     lines = [f"{job.id}: {job.state}" + (f", {job.why}" if job.why != job.state else "")]
     if job.state not in QUEUED:
@@ -161,7 +161,7 @@ def of_job(job: LiveJob, brain: Brain) -> str:
         lines.append(f"it may run alone only: {job.alone_only}")
     elif job.state is JobState.SUBMITTED:
         lines.append("it starts alone: its workload has no profile yet")
-    return "\n".join([*lines, *_taking_none(brain).values()])
+    return "\n".join([*lines, *_taking_none(machine).values()])
 
 
 def _barred(job: LiveJob) -> str:
@@ -188,11 +188,11 @@ def _few(names: list[str]) -> str:
     return ", ".join(names[:_NAMED]) + more
 
 
-def _taking_none(brain: Brain) -> dict[str, str]:
+def _taking_none(machine: StateMachine) -> dict[str, str]:
     """Return the devices of the pool that take no jobs, and a line on each."""
     return {
         name: f"{name} takes no jobs: {device.sick or f'it {device.trouble}'}"
-        for name, device in brain.devices.items()
+        for name, device in machine.devices.items()
         if device.present and device.trouble
     }
 
@@ -217,7 +217,7 @@ class Lacks(NamedTuple):
 
     Attributes
     ----------
-    brain : Brain
+    state machine : StateMachine
         Jobs and devices.
     closed : bool
         Whether no device takes jobs.
@@ -229,21 +229,21 @@ class Lacks(NamedTuple):
         Which devices have no job and take none, empty where all that have none take some.
     """
 
-    brain: Brain
+    machine: StateMachine
     closed: bool
     dry_run: bool
     before: Precedence
     unused: str
 
     @classmethod
-    def of(cls, brain: Brain, dry_run: bool) -> Self:
+    def of(cls, machine: StateMachine, dry_run: bool) -> Self:
         """Look at the devices."""
-        closed = all(device.trouble for device in brain.devices.values())
-        held = brain.residents()
-        lines = [line for name, line in _taking_none(brain).items() if not held[name]]
+        closed = all(device.trouble for device in machine.devices.values())
+        held = machine.residents()
+        lines = [line for name, line in _taking_none(machine).items() if not held[name]]
         more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
         unused = lines[0] + more if lines else ""
-        return cls(brain, closed, dry_run, Precedence.of(brain), unused)
+        return cls(machine, closed, dry_run, Precedence.of(machine), unused)
 
     def of_job(self, job: LiveJob) -> str:
         """Return what a job lacks; empty unless it waits."""
@@ -258,12 +258,12 @@ class Lacks(NamedTuple):
     def _devices_for(self, job: LiveJob) -> str:
         if self.closed:
             return "a device that takes jobs"
-        if job.id in self.brain.reserved:
-            gpus = self.brain.reserved[job.id].gpus
+        if job.id in self.machine.reserved:
+            gpus = self.machine.reserved[job.id].gpus
             named = ", ".join(gpus) if len(gpus) <= _NAMED else f"{len(gpus)} devices"
             return f"{named}: reserved for it, as it has waited too long"
         devices = "an idle device" if job.spec.workers == 1 else f"{job.spec.workers} idle devices"
-        if self.brain.may_share(job):
+        if self.machine.may_share(job):
             devices = f"{devices}, or room beside others"
         before = self.before.told(job)
         return f"{before[0]}: {devices}, after jobs of {before[1]}" if before else devices

@@ -1,4 +1,4 @@
-"""Views of jobs and devices, made from what the brain knows and what is measured."""
+"""Views of jobs and devices, made from what the state machine knows and what is measured."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 
-from dovetail.executor.jobs.brain import Brain
 from dovetail.executor.jobs.live_jobs import LiveJob
+from dovetail.executor.jobs.state_machine import StateMachine
 from dovetail.executor.jobs.states import HOLDING, OVER, QUEUED, WATCHED, JobState
 from dovetail.executor.live.planning import Lacks
 from dovetail.executor.live.readings import Reading
@@ -20,7 +20,7 @@ from dovetail.instances.instance import Cluster
 _UNSEEN = Reading()
 
 
-def listed(brain: Brain, over: bool, chosen: Chosen, now_s: float) -> list[LiveJob]:
+def listed(machine: StateMachine, over: bool, chosen: Chosen, now_s: float) -> list[LiveJob]:
     """Return the jobs that a list is to have: those not over, or all, of those chosen.
 
     Raises
@@ -31,7 +31,7 @@ def listed(brain: Brain, over: bool, chosen: Chosen, now_s: float) -> list[LiveJ
     before = math.inf
     if chosen.before is not None:
         said = re.fullmatch(r"j([1-9]\d{0,17})", chosen.before, re.ASCII)
-        if said is None or int(said[1]) > brain.submitted:
+        if said is None or int(said[1]) > machine.submitted:
             raise InputError(f"must be the id of a job, got {shown(chosen.before)}", "before")
         before = int(said[1])
 
@@ -48,7 +48,7 @@ def listed(brain: Brain, over: bool, chosen: Chosen, now_s: float) -> list[LiveJ
             and int(job.id[1:]) < before
         )
 
-    found = [job for job in brain.jobs.values() if fits(job)]
+    found = [job for job in machine.jobs.values() if fits(job)]
     return found if chosen.limit is None else found[max(0, len(found) - chosen.limit) :]
 
 
@@ -60,12 +60,12 @@ def job_views(
     last: Mapping[str, Reading],
     history: bool = False,
 ) -> list[JobView]:
-    """Return how jobs stand.
+    """Return the views of jobs.
 
-    ``lacks`` are of the brain that has them, ``readings`` are what is seen of runs, ``uppers``
-    their bounds, and ``last`` is what was seen of runs that are over.
+    ``lacks`` are of the state machine that has them, ``readings`` are what is seen of runs,
+    ``uppers`` their bounds, and ``last`` is what was seen of runs that are over.
     """
-    residents = lacks.brain.residents()
+    residents = lacks.machine.residents()
     return [_job_view(job, residents, readings, uppers, last, lacks, history) for job in jobs]
 
 
@@ -151,10 +151,13 @@ def _first(job: LiveJob, states: frozenset[JobState]) -> float | None:
 
 
 def device_views(
-    brain: Brain, cluster: Cluster, usage: Mapping[str, Usage], power_w: Mapping[str, float]
+    machine: StateMachine,
+    cluster: Cluster,
+    usage: Mapping[str, Usage],
+    power_w: Mapping[str, float],
 ) -> tuple[DeviceView, ...]:
     """Return how the devices stand."""
-    residents = brain.residents()
+    residents = machine.residents()
     found = []
     for node, gpu in ((at, gpu) for at in cluster.nodes for gpu in at.devices):
         used = usage.get(gpu.id)
@@ -171,7 +174,7 @@ def device_views(
                 energy_j=used.energy_j if used else None,
                 metrics=used.metrics if used else {},
                 source=used.source if used else "",
-                trouble=brain.devices[gpu.id].trouble if gpu.id in brain.devices else "",
+                trouble=machine.devices[gpu.id].trouble if gpu.id in machine.devices else "",
             )
         )
     return tuple(found)

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from dovetail.executor.jobs.brain import Brain
+from dovetail.executor.jobs.state_machine import StateMachine
 from dovetail.executor.live.fair_share import Precedence, without_unfair_stops
-from dovetail.executor.live.first_looks import FirstLooks, first_starts
+from dovetail.executor.live.guarded_policy import GuardedPolicy, asked
 from dovetail.executor.live.planning import plan_of
-from dovetail.executor.live.unfailing import UnfailingPolicy, asked
-from dovetail.executor.live.world import CannotStartError, World, in_groups
+from dovetail.executor.live.policy_view import CannotStartError, PolicyView, in_groups
+from dovetail.executor.live.profiling_queue import ProfilingQueue, first_starts
 from dovetail.executor.pools.pool import NodePool
 from dovetail.executor.system.clock import ServiceClock
 from dovetail.instances.instance import Instance
@@ -38,27 +38,27 @@ class Preview:
 
     Parameters
     ----------
-    brain, clock, pool
+    state machine, clock, pool
         The service's.
-    world : World
+    world : PolicyView
         The state that the policy decides on.
-    policy : UnfailingPolicy
+    policy : GuardedPolicy
         The service's; a fresh one of its name is asked.
-    looks : FirstLooks
+    looks : ProfilingQueue
         What comes before the policy's choice.
     """
 
     def __init__(
         self,
-        brain: Brain,
+        machine: StateMachine,
         clock: ServiceClock,
         pool: NodePool,
-        world: World,
-        policy: UnfailingPolicy,
-        looks: FirstLooks,
+        view: PolicyView,
+        policy: GuardedPolicy,
+        looks: ProfilingQueue,
     ) -> None:
-        self._brain, self._clock, self._pool, self._world = brain, clock, pool, world
-        self._policy, self._looks = policy, looks
+        self._machine, self._clock, self._pool, self._view = machine, clock, pool, view
+        self._policy, self._profiling = policy, looks
         self._last: Round | None = None
 
     def recent(self, job: str = "") -> Round | None:
@@ -73,8 +73,8 @@ class Preview:
 
     def instance(self) -> Instance:
         """Return the round as it is now; from the service's thread, as ``round`` is."""
-        self._world.renew(self._clock.now_s())
-        return self._world.instance()
+        self._view.renew(self._clock.now_s())
+        return self._view.instance()
 
     def round(self, job: str = "") -> Round:
         """Return the round and what the policy would do.
@@ -87,12 +87,12 @@ class Preview:
         if recent is not None:
             return recent
         began = time.thread_time()
-        instance, before = self.instance(), Precedence.of(self._brain)
-        state = self._world.state
-        chosen = first_starts(self._brain, state, self._looks, self._policy)
+        instance, before = self.instance(), Precedence.of(self._machine)
+        state = self._view.state
+        chosen = first_starts(self._machine, state, self._profiling, self._policy)
         first = [start for starts, _ in chosen for start in self._entered(starts)]
         policy = policy_named(self._policy.name)
-        decision = without_unfair_stops(asked(policy, state), self._brain)
+        decision = without_unfair_stops(asked(policy, state), self._machine)
         decision = decision._replace(starts=(*first, *decision.starts))
         plan = plan_of(
             instance,
@@ -100,8 +100,8 @@ class Preview:
             decision,
             self._policy.name,
             objective_of(policy),
-            lambda job: not self._brain.may_share(self._brain.jobs[job]),
-            lambda job: before.told(self._brain.jobs[job]),
+            lambda job: not self._machine.may_share(self._machine.jobs[job]),
+            lambda job: before.told(self._machine.jobs[job]),
             self._pool.notice,
         )
         took_s = time.thread_time() - began
@@ -114,6 +114,6 @@ class Preview:
         found: list[Start] = []
         for group in in_groups(starts):
             with suppress(CannotStartError):
-                self._world.place(*group)
+                self._view.place(*group)
                 found += group
         return found

@@ -41,7 +41,7 @@ class Reading(NamedTuple):
 _NOTHING: Final = Reading()
 
 
-class LastSeen:
+class LastReading:
     """The last reading of each run, in memory only: a service that starts again has none.
 
     Attributes

@@ -1,8 +1,8 @@
 """Brings profiles and measurements from the journal to the repository, each exactly once.
 
-The journal is the outbox: what is in ``Brain.unrecorded`` is appended to the repository, and only
-then journalled as ``Recorded``. Who is killed in between finds the records in the repository when
-it starts again, and does not append them a second time.
+The journal is the outbox: what is in ``StateMachine.unrecorded`` is appended to the repository, and
+only then journalled as ``Recorded``. A service that was killed in between finds the records in the
+repository when it starts again, and does not append them a second time.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The service: it joins the journal, the brain, a pool and a policy, and loses no job.
+"""The service: it joins the journal, the state machine, a pool and a policy, and loses no job.
 
-One thread serves (``Service.run``); any thread may ask (``Service.desk``). What happens is
-journalled, told to the brain, and decided on; before anything is answered or carried out, all of
-it is durable. While the journal cannot be written, requests are refused and nothing is carried
-out; jobs run on, and what happens to them is kept until it can be written.
+One thread serves (``Service.run``); any thread may ask (``Service.api``). What happens is
+journalled, applied by the state machine, and decided on; before anything is answered or carried
+out, all of it is durable. While the journal cannot be written, requests are refused and nothing is
+carried out; jobs run on, and what happens to them is kept until it can be written.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ from pathlib import Path
 from typing import Final
 
 from dovetail.executor.jobs import events
-from dovetail.executor.jobs.brain import TransitionError
 from dovetail.executor.jobs.commands import Command, Launch, Pause, Release, Stop
 from dovetail.executor.jobs.events import AnyEvent
 from dovetail.executor.jobs.journal import EVENTS_A_CHECKPOINT, Journal, JournalError
 from dovetail.executor.jobs.live_jobs import LiveJob
 from dovetail.executor.jobs.specs import JobSpec
+from dovetail.executor.jobs.state_machine import TransitionError
 from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live.admission import MOST_WAITING
-from dovetail.executor.live.desk import Desk, Limits
 from dovetail.executor.live.devices import Devices
 from dovetail.executor.live.errors import BusyError
 from dovetail.executor.live.fair_share import without_unfair_stops
-from dovetail.executor.live.first_looks import FirstLooks, first_starts
+from dovetail.executor.live.guarded_policy import AGAIN_S as POLICY_AGAIN_S
+from dovetail.executor.live.guarded_policy import GuardedPolicy
 from dovetail.executor.live.learning import Learner
 from dovetail.executor.live.left_behind import LeftBehind
 from dovetail.executor.live.library import Library
-from dovetail.executor.live.mailbox import Mailbox, Request
 from dovetail.executor.live.notifying import Notifier
 from dovetail.executor.live.observing import Observer
+from dovetail.executor.live.policy_view import CannotStartError, PolicyView, in_groups
 from dovetail.executor.live.presenting import device_views
 from dovetail.executor.live.preview import REST, Preview
+from dovetail.executor.live.profiling_queue import ProfilingQueue, first_starts
 from dovetail.executor.live.recorder import Recorder
+from dovetail.executor.live.request_queue import Request, RequestQueue
 from dovetail.executor.live.room import DiskFullError, require_room
-from dovetail.executor.live.unfailing import AGAIN_S as POLICY_AGAIN_S
-from dovetail.executor.live.unfailing import UnfailingPolicy
+from dovetail.executor.live.service_api import Limits, ServiceApi
 from dovetail.executor.live.views import ServiceView
 from dovetail.executor.live.watch import WatchOptions
-from dovetail.executor.live.world import CannotStartError, World, in_groups
 from dovetail.executor.pools.pool import SAMPLE_S, NodePool, told_awaited
 from dovetail.executor.pools.run_files import KEEP_S, PRUNE_S
 from dovetail.executor.rounds import run_rounds
@@ -116,7 +116,7 @@ class Service:
 
     Attributes
     ----------
-    desk : Desk
+    desk : ServiceApi
         What people may ask, from any thread.
     ready : threading.Event
         Set once ``run`` has taken up what an earlier service left: from then on answers are true.
@@ -158,42 +158,44 @@ class Service:
         self._dry_run = dry_run
         self._keep_s = keep_s
         self._lock = threading.RLock()
-        self._mailbox = Mailbox()
+        self._requests = RequestQueue()
         self._troubles: dict[str, str] = {}
-        self._policy = UnfailingPolicy(policy, self._troubles)
-        self._brain = journal.replay()
+        self._policy = GuardedPolicy(policy, self._troubles)
+        self._machine = journal.replay()
         # Of what was over before, somebody has been told.
-        self._brain.ended.clear()
+        self._machine.ended.clear()
         self._notifier = None if notify is None or dry_run else Notifier(notify)
-        self._clock = ServiceClock(self._brain.now_s, boot_s)
+        self._clock = ServiceClock(self._machine.now_s, boot_s)
         self._started_s = self._clock.now_s()
         self._prune_s = math.inf if dry_run else self._started_s + PRUNE_FIRST_S
         self._devices = Devices(pool, max_jobs_per_gpu)
-        self._recorder = Recorder(repository, self._mailbox.ring)
+        self._recorder = Recorder(repository, self._requests.ring)
         into = Path(directory) / _MODEL if directory and not dry_run else None
         models = self._devices.models
-        self._learner = Learner(repository, models.values(), model, into, self._mailbox.ring)
+        self._learner = Learner(repository, models.values(), model, into, self._requests.ring)
         beliefs = self._learner.beliefs
         cluster = self._devices.cluster
-        self._left = LeftBehind(self._brain)
-        self._world = World(
-            self._brain, cluster, beliefs, pool.sharing, self._allowed, lambda: self._left.held
+        self._left = LeftBehind(self._machine)
+        self._view = PolicyView(
+            self._machine, cluster, beliefs, pool.sharing, self._allowed, lambda: self._left.held
         )
-        self._knowledge = Library(self._world)
+        self._knowledge = Library(self._view)
         watching = watching or WatchOptions()
         self._observer = Observer(
-            self._brain, pool, self._devices, self._world, self._knowledge, watching, sample_s
+            self._machine, pool, self._devices, self._view, self._knowledge, watching, sample_s
         )
-        self._looks = FirstLooks(self._brain, watching.profile_most_s)
-        self.desk = Desk(
-            brain=self._brain,
+        self._profiling = ProfilingQueue(self._machine, watching.profile_most_s)
+        self.api = ServiceApi(
+            machine=self._machine,
             lock=self._lock,
             clock=self._clock,
-            mailbox=self._mailbox,
+            requests=self._requests,
             pool=pool,
             devices=self._devices,
             observer=self._observer,
-            preview=Preview(self._brain, self._clock, pool, self._world, self._policy, self._looks),
+            preview=Preview(
+                self._machine, self._clock, pool, self._view, self._policy, self._profiling
+            ),
             known=self._known_of,
             show=self._shown,
             limits=Limits(
@@ -217,7 +219,7 @@ class Service:
     @property
     def state(self) -> State:
         """What the policy sees."""
-        return self._world.state
+        return self._view.state
 
     # The life of a service.
 
@@ -229,7 +231,7 @@ class Service:
             # So that the next start reads no events.
             self._checkpoint(every=1)
         finally:
-            self._mailbox.abandon()
+            self._requests.abandon()
             self._pool.close()
             if self._notifier is not None:
                 self._notifier.close()
@@ -238,11 +240,11 @@ class Service:
 
     def stop(self) -> None:
         """Let ``run`` return; from any thread."""
-        self._mailbox.close()
+        self._requests.close()
 
     def _take_up(self) -> None:
         """Take up what an earlier service left; nothing is done before it is all known."""
-        held = list(self._brain.holding.values())
+        held = list(self._machine.holding.values())
         beyond = self._pool.resume([job.run for job in held if job.run is not None])
         adopted = self._left.adopted(beyond, self._clock.now_s())
         if not self._is_durable([self._attached(), *adopted]):
@@ -253,8 +255,8 @@ class Service:
         if not self._is_durable([*self._others(), *told, *self._newly_known()]):
             return
         releases = [command for command in self._commands if isinstance(command, Release)]
-        self._commands = [*releases, *strays, *self._brain.outstanding()]
-        self._pool.attach(self._mailbox.ring)
+        self._commands = [*releases, *strays, *self._machine.outstanding()]
+        self._pool.attach(self._requests.ring)
         self._record_what_was_measured()
         self.ready.set()
 
@@ -262,10 +264,10 @@ class Service:
         """Record what a start rests on, however long that takes; False: the service stops first."""
         self._news = [*happened]
         self._record(())
-        while self._news and not self._mailbox.closed:
+        while self._news and not self._requests.closed:
             self.ready.set()
-            self._mailbox.wait(AGAIN_S)
-            self._record(self._mailbox.take())
+            self._requests.wait(AGAIN_S)
+            self._record(self._requests.take())
         return not self._news
 
     def _attached(self) -> AnyEvent:
@@ -281,12 +283,12 @@ class Service:
 
     def advance(self) -> bool:
         """Serve until a decision is called for; False once the service stops."""
-        while not self._mailbox.closed:
+        while not self._requests.closed:
             self._serve()
             if self._decision_is_due() and self._prepared():
                 return True
-            self._obey()
-            self._mailbox.wait(self._idle_s())
+            self._execute_commands()
+            self._requests.wait(self._idle_s())
         return False
 
     def _prepared(self) -> bool:
@@ -294,9 +296,9 @@ class Service:
         self._changed = self._urgent = False
         self._wake_s = math.inf
         try:
-            self._world.renew(self._clock.now_s())
+            self._view.renew(self._clock.now_s())
         except Exception as error:
-            self._be_in_trouble("world", error)
+            self._report_error("world", error)
             self._wake_s = self._clock.now_s() + POLICY_AGAIN_S
             return False
         self._troubles.pop("world", None)
@@ -307,7 +309,7 @@ class Service:
         try:
             require_room(self._directory)
         except (DiskFullError, OSError) as error:
-            self._be_in_trouble("disk", error)
+            self._report_error("disk", error)
             self._changed, self._rest_until_s = True, self._again_s
             return False
         self._troubles.pop("disk", None)
@@ -317,18 +319,18 @@ class Service:
         """Start what comes before the policy's choice; False where the journal is full."""
         began = time.perf_counter()
         try:
-            chosen = first_starts(self._brain, self.state, self._looks, self._policy)
+            chosen = first_starts(self._machine, self.state, self._profiling, self._policy)
             with closing(chosen) as first:
                 for starts, looks in first:
                     begun = self._start_all(starts)
                     if looks and begun:
-                        self._looks.note(begun[0], self.state)
+                        self._profiling.note(begun[0], self.state)
         except JournalError as error:
-            self._be_in_trouble("journal", error)
+            self._report_error("journal", error)
             self._changed, self._rest_until_s = True, self._again_s
             return False
         self._first_s = time.perf_counter() - began
-        self._obey_before_deciding()
+        self._execute_urgent_commands()
         return True
 
     def carry_out(self, decision: Decision, decide_s: float) -> None:
@@ -345,21 +347,21 @@ class Service:
         try:
             self._decide(decision)
         except JournalError as error:
-            self._be_in_trouble("journal", error)
+            self._report_error("journal", error)
             self._changed, self._rest_until_s = True, self._again_s
-        self._obey()
+        self._execute_commands()
 
     def _decide(self, decision: Decision) -> None:
-        decision = without_unfair_stops(decision, self._brain)
+        decision = without_unfair_stops(decision, self._machine)
         for job in decision.stops:
-            run = self._brain.jobs[job.id].run
+            run = self._machine.jobs[job.id].run
             if run is not None and run.spec.requeue:
                 at_s, why = self._clock.now_s(), "the policy gives its devices to others"
                 stop = events.StopDecided(at_s=at_s, run=run.id, reason=why, then="wait")
                 self._commit([stop])
         self._start_all(decision.starts)
-        self._commit(self._world.reservations(decision.reserved))
-        self._pool.lack(sum(job.spec.workers for job in self._brain.queued.values()))
+        self._commit(self._view.reservations(decision.reserved))
+        self._pool.lack(sum(job.spec.workers for job in self._machine.queued.values()))
 
     def _start_all(self, starts: Sequence[Start]) -> list[Start]:
         """Place jobs, and return the starts that became some."""
@@ -370,23 +372,23 @@ class Service:
             elif len(group) > 1 or group[0].shares:
                 # A policy that was refused would decide the same again: nobody would ever start.
                 alone = (start._replace(shares=None) for start in group)
-                begun += [one for one in alone if self._world.is_fresh(one) and self._start([one])]
+                begun += [one for one in alone if self._view.is_fresh(one) and self._start([one])]
         return begun
 
     def _start(self, group: Sequence[Start]) -> bool:
         """Place jobs that start together unless a rule is broken; tell whether they were placed."""
         try:
-            placed = self._world.place(*group)
+            placed = self._view.place(*group)
         except CannotStartError as error:
             _LOG.warning("%s", error, exc_info=error.__cause__)
             return False
         self._commit([one.replace(at_s=self._clock.now_s()) for one in placed])
-        self._looks.begin(self._brain.jobs[start.job.id] for start in group)
+        self._profiling.begin(self._machine.jobs[start.job.id] for start in group)
         return True
 
     def _allowed(self, spec: JobSpec, model: str) -> Collection[int]:
         """Return the shares that a job may have: those that compute right with its library."""
-        return self._pool.allowed(self._brain.library(spec), model)
+        return self._pool.allowed(self._machine.library(spec), model)
 
     def _decision_is_due(self) -> bool:
         if self._news:
@@ -398,7 +400,7 @@ class Service:
     def _idle_s(self) -> float:
         """Return for how long nothing is to be done unless somebody rings, an hour at most."""
         moments = [self._wake_s, self._again_s, self._prune_s]
-        moments += map(_deadline_s, self._brain.holding.values())
+        moments += map(_deadline_s, self._machine.holding.values())
         if not self._dry_run:
             moments.append(self._observer.next_s)
         moments.append(self._left.lost_s)
@@ -409,7 +411,7 @@ class Service:
     # One turn: what has happened, what is asked, and what is to be done for it.
 
     def _serve(self) -> None:
-        requests = self._mailbox.take()
+        requests = self._requests.take()
         happened = self._of_jobs(self._polled())
         self._see_ends(happened)
         self._news += happened
@@ -423,7 +425,7 @@ class Service:
         if self._news or requests:
             self._record(requests)
         self._record_what_was_measured()
-        self._obey_before_deciding()
+        self._execute_urgent_commands()
         if self._clock.now_s() >= self._prune_s:
             self._prune()
 
@@ -432,7 +434,7 @@ class Service:
         now_s = self._clock.now_s()
         self._prune_s = now_s + PRUNE_S
         try:
-            self._journal.compact(self._brain, now_s - self._keep_s)
+            self._journal.compact(self._machine, now_s - self._keep_s)
         except JournalError as error:
             _LOG.warning("the journal is not compacted: %s", error)
         threading.Thread(target=self._pool.prune, args=(self._keep_s,), daemon=True).start()
@@ -444,7 +446,7 @@ class Service:
             # Asked after what it tells, journalled before: that may be of new devices.
             return [*self._others(), *told]
         except Exception as error:
-            self._be_in_trouble("pool", error)
+            self._report_error("pool", error)
             return told
 
     def _see_ends(self, happened: Sequence[AnyEvent]) -> None:
@@ -453,7 +455,7 @@ class Service:
             try:
                 self._observer.last.note_end(run, self._pool.progress(run))
             except Exception as error:
-                self._be_in_trouble("watch", error)
+                self._report_error("watch", error)
 
     def _stamped(self, told: Sequence[AnyEvent]) -> list[AnyEvent]:
         at_s, found = self._clock.now_s(), []
@@ -481,7 +483,7 @@ class Service:
                 reason=f"its walltime of {job.spec.walltime_s:.15g} s is over",
                 then="fail",
             )
-            for job in self._brain.holding.values()
+            for job in self._machine.holding.values()
             if job.run is not None and _deadline_s(job) <= at_s
         ]
 
@@ -493,14 +495,14 @@ class Service:
         try:
             found = self._observer.sample(now_s, self._clock.boot_s())
         except Exception as error:
-            self._be_in_trouble("watch", error)
+            self._report_error("watch", error)
             return []
         self._troubles.pop("watch", None)
         return found
 
     def _record_what_was_measured(self) -> None:
         if not self._dry_run:
-            self._recorder.offer(self._brain.unrecorded)
+            self._recorder.offer(self._machine.unrecorded)
 
     def _recorded(self) -> list[AnyEvent]:
         """Return that what was measured is in the repository, and believe it from now on."""
@@ -516,18 +518,18 @@ class Service:
         try:
             beliefs = self._learner.news()
         except DovetailError as error:
-            self._be_in_trouble("repository", error)
+            self._report_error("repository", error)
             return
         self._troubles.pop("repository", None)
         if beliefs is not None:
-            self._world.learn(beliefs)
+            self._view.learn(beliefs)
             self._changed = self._urgent = True
 
     def _newly_known(self) -> list[AnyEvent]:
         """Return which workloads that wait for a profile have one in the repository."""
         unknown = {
             job.spec.key: job.spec
-            for job in self._brain.queued.values()
+            for job in self._machine.queued.values()
             if job.state is JobState.SUBMITTED and not job.alone_only
         }
         return self._known_of(unknown.values())
@@ -540,14 +542,14 @@ class Service:
             for spec in specs
             if any(self._knowledge.alone(spec, model) for model in models)
         }
-        new = sorted(keys - self._brain.profiled)
+        new = sorted(keys - self._machine.profiled)
         return [events.WorkloadKnown(at_s=at_s, uid=uid, workload=name) for uid, name in new]
 
     def _record(self, requests: Sequence[Request]) -> None:
         """Make what has happened and what is asked durable, together; answer who asked."""
         granted = []
-        jobs = self._brain.submitted
-        for request in self._mailbox.each_once(requests):
+        jobs = self._machine.submitted
+        for request in self._requests.each_once(requests):
             try:
                 asked = list(request.events(jobs))
                 _require_text(asked)
@@ -565,7 +567,7 @@ class Service:
             if granted:
                 self._journal.sync()
         except JournalError as error:
-            self._be_in_trouble("journal", error)
+            self._report_error("journal", error)
             for request, asked in granted:
                 request.reply(asked) if not asked else request.refuse(BusyError(str(error)))
             return
@@ -573,12 +575,12 @@ class Service:
             request.reply(asked)
 
     def _commit(self, happened: Sequence[AnyEvent]) -> None:
-        """Journal events, then tell the brain.
+        """Journal events, then tell the state machine.
 
         Raises
         ------
         JournalError
-            When they are not journalled; the brain does not know of them then.
+            When they are not journalled; the state machine does not know of them then.
         """
         if not happened:
             return
@@ -587,7 +589,7 @@ class Service:
         for event in happened:
             try:
                 with self._lock:
-                    self._commands += self._brain.apply(event)
+                    self._commands += self._machine.apply(event)
             except TransitionError as error:
                 _LOG.warning("%s is passed over: %s", event.kind, error)
         if any(isinstance(event, events.DevicesChanged) for event in happened):
@@ -605,32 +607,32 @@ class Service:
         with self._lock:
             self._devices.take_up()
             models = self._devices.models
-            self._world.equip(self._devices.cluster)
+            self._view.equip(self._devices.cluster)
             self._observer.equip(models)
             self._learner.equip(models.values())
 
     def _checkpoint(self, every: int = EVENTS_A_CHECKPOINT) -> None:
         try:
-            self._journal.checkpoint(self._brain, every)
+            self._journal.checkpoint(self._machine, every)
         except JournalError as error:
             _LOG.warning("no checkpoint: %s", error)
 
-    def _obey_before_deciding(self) -> None:
+    def _execute_urgent_commands(self) -> None:
         """Carry out what cannot wait for a decision, as the release of ended runs can."""
         if any(not isinstance(command, Release) for command in self._commands):
-            self._obey()
+            self._execute_commands()
 
-    def _obey(self) -> None:
+    def _execute_commands(self) -> None:
         """Carry out what is to be done; what a pool fails to do is tried again."""
         if self._again_s <= self._clock.now_s():
             self._again_s = math.inf
         try:
             self._journal.sync()
         except JournalError as error:
-            self._be_in_trouble("journal", error)
+            self._report_error("journal", error)
             return
-        while self._brain.ended:
-            job = self._brain.ended.popleft()
+        while self._machine.ended:
+            job = self._machine.ended.popleft()
             if self._notifier is not None:
                 self._notifier.tell(job)
         commands, self._commands = self._commands, []
@@ -640,7 +642,7 @@ class Service:
             try:
                 self._carry_out(command)
             except Exception as error:
-                self._be_in_trouble("pool", error)
+                self._report_error("pool", error)
                 self._commands.append(command)
         if commands and not self._commands:
             self._troubles.pop("pool", None)
@@ -648,7 +650,7 @@ class Service:
     def _carry_out(self, command: Command) -> None:
         match command:
             case Launch(run):
-                job = self._brain.holding.get(run.job)
+                job = self._machine.holding.get(run.job)
                 # It may have been stopped, or another run have taken its place.
                 if job is not None and job.run == run and job.state is not JobState.STOPPING:
                     self._pool.launch(run)
@@ -659,7 +661,7 @@ class Service:
             case Release(run):
                 self._pool.release(run)
 
-    def _be_in_trouble(self, what: str, error: Exception) -> None:
+    def _report_error(self, what: str, error: Exception) -> None:
         """Show what went wrong, and see that it is tried again."""
         told = str(error) or type(error).__name__
         if self._troubles.get(what) != told:
@@ -683,13 +685,15 @@ class Service:
                 directory=self._directory,
                 started_s=self._started_s,
                 now_s=self._clock.now_s(),
-                sequence=self._brain.sequence,
-                jobs=Counter(job.state.value for job in self._brain.jobs.values()),
+                sequence=self._machine.sequence,
+                jobs=Counter(job.state.value for job in self._machine.jobs.values()),
                 decide_s=self._decide_s,
                 gap=self._gap,
                 dry_run=self._dry_run,
                 trouble="; ".join(filter(None, self._all_troubles())),
-                devices=device_views(self._brain, self._devices.cluster, seen.usage, seen.power_w),
+                devices=device_views(
+                    self._machine, self._devices.cluster, seen.usage, seen.power_w
+                ),
             )
 
     def _all_troubles(self) -> list[str]:

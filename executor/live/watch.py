@@ -17,7 +17,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
-from dovetail.executor.jobs.brain import Brain
 from dovetail.executor.jobs.events import (
     AnyEvent,
     Measured,
@@ -28,12 +27,13 @@ from dovetail.executor.jobs.events import (
 )
 from dovetail.executor.jobs.live_jobs import LiveJob
 from dovetail.executor.jobs.specs import Run
+from dovetail.executor.jobs.state_machine import StateMachine
 from dovetail.executor.jobs.states import WATCHED, JobState
 from dovetail.executor.live.findings import Slowed, measurement, moment, solo_profile
-from dovetail.executor.live.kinds import workload_name
 from dovetail.executor.live.library import Library
 from dovetail.executor.live.rates import Rate, Sample, rate_of
 from dovetail.executor.live.readings import Reading
+from dovetail.executor.live.sharing_classes import workload_name
 from dovetail.executor.live.tails import Tail, Tails
 from dovetail.executor.pools.pool import Progress, Usage
 from dovetail.instances.datasets import SoloProfile
@@ -180,9 +180,9 @@ class _Breach(NamedTuple):
         return f"{job} {what} {self.excess.slowdown:.2f}, its gSLA is {self.gsla:g}"
 
 
-def watched(brain: Brain) -> list[str]:
+def watched(machine: StateMachine) -> list[str]:
     """Return the runs whose progress `Watch.observe` wants to see."""
-    return [job.run.id for job in brain.holding.values() if job.state in WATCHED and job.run]
+    return [job.run.id for job in machine.holding.values() if job.state in WATCHED and job.run]
 
 
 class Watch:
@@ -220,7 +220,7 @@ class Watch:
 
     def observe(
         self,
-        brain: Brain,
+        machine: StateMachine,
         progress: Mapping[str, Sequence[Progress | None]],
         usage: Mapping[str, Usage],
         now_s: float,
@@ -230,7 +230,7 @@ class Watch:
 
         Parameters
         ----------
-        brain : Brain
+        state machine : StateMachine
             Jobs and devices; it is only read.
         progress : mapping of str to sequence of Progress or None
             ``pool.progress(run)`` of each of the `watched` runs.
@@ -240,7 +240,7 @@ class Watch:
             The moment on the service's clock, and on the clock of ``progress`` and ``usage``.
         """
         self._now_s = now_s
-        ended = self._follow(brain)
+        ended = self._follow(machine)
         for run in progress.keys() & self._tracks.keys():
             self._advance(self._tracks[run], progress[run], now_s - boot_s)
         for gpu in usage.keys() & self._devices.keys():
@@ -277,9 +277,9 @@ class Watch:
 
     # Who is where.
 
-    def _follow(self, brain: Brain) -> list[AnyEvent]:
+    def _follow(self, machine: StateMachine) -> list[AnyEvent]:
         """Take in who is on which device; return what may still be said of those who were."""
-        holding = [(job, job.run) for job in brain.holding.values() if job.run is not None]
+        holding = [(job, job.run) for job in machine.holding.values() if job.run is not None]
         residents = _residents(holding)
         changed = [
             gpu

@@ -9,7 +9,7 @@ from statistics import fmean, median, stdev
 from pydantic import Field
 
 from dovetail.executor.measuring.ledger import by_setting, standing
-from dovetail.executor.measuring.records import Pace, Result, Seat
+from dovetail.executor.measuring.records import Result, Seat, Throughput
 from dovetail.instances._record import Count, Name, NonNegative, Number, Record
 
 
@@ -72,7 +72,7 @@ def scatters(results: Iterable[Result]) -> tuple[Scatter, ...]:
     )
 
 
-def _paces(results: Iterable[Result]) -> dict[tuple[Seat, ...], list[tuple[Pace, ...]]]:
+def _paces(results: Iterable[Result]) -> dict[tuple[Seat, ...], list[tuple[Throughput, ...]]]:
     """Return what was soundly measured of each setting, in the order of time."""
     in_time = sorted(standing(results).values(), key=lambda one: one.date)
     return {
@@ -81,7 +81,9 @@ def _paces(results: Iterable[Result]) -> dict[tuple[Seat, ...], list[tuple[Pace,
     }
 
 
-def _scatter(seats: tuple[Seat, ...], at: int, repeats: Sequence[tuple[Pace, ...]]) -> Scatter:
+def _scatter(
+    seats: tuple[Seat, ...], at: int, repeats: Sequence[tuple[Throughput, ...]]
+) -> Scatter:
     times = [1 / paces[at].iterations_s for paces in repeats]
     return Scatter(
         setting=setting_told(seats),

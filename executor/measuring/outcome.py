@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from dovetail.executor.measuring.campaign import Mode, OwnWorkload
 from dovetail.executor.measuring.ledger import Contents, read_ledger, standing
-from dovetail.executor.measuring.records import Pace, Result
+from dovetail.executor.measuring.records import Result, Throughput
 from dovetail.instances._record import Name, Record
 from dovetail.instances.datasets import DataSet, Measurement, SoloProfile, write_dataset
 from dovetail.instances.errors import InputError
@@ -91,7 +91,9 @@ def baselines(results: Iterable[Result]) -> Baselines:
     return _means_alone(results, lambda pace: 1 / pace.iterations_s)
 
 
-def _means_alone(results: Iterable[Result], value_of: Callable[[Pace], float | None]) -> Baselines:
+def _means_alone(
+    results: Iterable[Result], value_of: Callable[[Throughput], float | None]
+) -> Baselines:
     found: dict[tuple[str, Mode], list[float]] = defaultdict(list)
     for one in results:
         if not (one.sound and one.paces and len(one.paces) == 1) or one.shares[0] is not None:

@@ -117,7 +117,7 @@ class Latency(Record):
     requests: Amount
 
 
-class Pace(Record):
+class Throughput(Record):
     """How fast one worker was within a window.
 
     ``iterations_s`` counts iterations a second of busy time: a worker that waits for requests is
@@ -180,7 +180,7 @@ class Result(Conditions):
     batch_sizes: tuple[Count | None, ...] | None = None
     status: Literal["ok", "out-of-memory", "failed", "refused"]
     told: str = ""
-    paces: tuple[Pace, ...] | None = None
+    paces: tuple[Throughput, ...] | None = None
     window_s: Positive | None = None
     residents: Count
     date: Date

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, Protocol
 
 from dovetail.executor.measuring.campaign import Campaign
-from dovetail.executor.measuring.crew import Crew
 from dovetail.executor.measuring.device import Device
 from dovetail.executor.measuring.experiments import remaining, workers_needed
 from dovetail.executor.measuring.ledger import Ledger, standing, today
 from dovetail.executor.measuring.records import Experiment, Result
 from dovetail.executor.measuring.windows import LEAST, is_over, pace
 from dovetail.executor.measuring.worker import Failure, Worker
+from dovetail.executor.measuring.worker_pool import WorkerPool
 from dovetail.instances.errors import DovetailError
 
 START_S: Final = 10.0
@@ -28,7 +28,7 @@ _Found = dict[str, Any]
 """What came of an experiment: fields of `Result`."""
 
 
-class Audience(Protocol):
+class ProgressListener(Protocol):
     """Who is told how a campaign goes."""
 
     def begins(self, experiment: Experiment, left: int) -> None:
@@ -49,11 +49,11 @@ class Runner:
         Open; results are appended to it.
     device : Device
         Where.
-    crew : Crew
+    crew : WorkerPool
         On this device.
     until_s : float
         By the monotonic clock: nothing begins that would not be over by then.
-    audience : Audience
+    audience : ProgressListener
         Is told of every experiment.
     """
 
@@ -62,13 +62,13 @@ class Runner:
         campaign: Campaign,
         ledger: Ledger,
         device: Device,
-        crew: Crew,
+        workers: WorkerPool,
         until_s: float,
-        audience: Audience,
+        listener: ProgressListener,
     ) -> None:
         self._campaign, self._ledger = campaign, ledger
-        self._device, self._crew = device, crew
-        self._until_s, self._audience = until_s, audience
+        self._device, self._workers = device, workers
+        self._until_s, self._listener = until_s, listener
         self._refused: set[str] = set()
         self._stage = -1
 
@@ -86,7 +86,7 @@ class Runner:
             if not self._fits(left[0]):
                 break
             self._man(left)
-            self._audience.begins(left[0], len(left))
+            self._listener.begins(left[0], len(left))
             if not self._fits(left[0]) or not self._settle(left[0]):
                 break
         return left
@@ -101,8 +101,8 @@ class Runner:
     def _fits(self, experiment: Experiment) -> bool:
         windows = self._campaign.windows
         needs_s = windows.settle_s + windows.most_s + _SLACK_S
-        if not self._crew.has(experiment.seats):
-            needs_s += self._crew.longest_start_s or START_S
+        if not self._workers.has(experiment.seats):
+            needs_s += self._workers.longest_start_s or START_S
         return time.monotonic() + needs_s <= self._until_s
 
     def _man(self, left: Sequence[Experiment]) -> None:
@@ -117,7 +117,7 @@ class Runner:
         following = min((one.stage for one in usable if one.stage > self._stage), default=None)
         now = workers_needed(one for one in usable if one.stage == self._stage)
         later = workers_needed(one for one in usable if one.stage == following)
-        self._crew.staff(now, later, self._until_s)
+        self._workers.staff(now, later, self._until_s)
 
     def _why_not(self, experiment: Experiment) -> str | None:
         for seat in experiment.seats:
@@ -136,7 +136,7 @@ class Runner:
         beside = 0 if result is None else result.residents - len(result.workloads)
         if result is not None and result.status == "out-of-memory" and beside:
             # Others had held memory that this pair could have had.
-            self._crew.clear()
+            self._workers.clear()
             result = self._tried(experiment)
         if result is None:
             return False
@@ -145,7 +145,7 @@ class Runner:
             result = result.replace(status="failed", told=trouble, paces=None)
         self._keep(result)
         if trouble:
-            self._crew.clear()
+            self._workers.clear()
             self._device.recover()
             self._stage = -1
         return True
@@ -158,12 +158,12 @@ class Runner:
 
     def _keep(self, result: Result) -> None:
         self._ledger.append(result)
-        self._audience.ends(result)
+        self._listener.ends(result)
 
     def _tried(self, experiment: Experiment) -> Result | None:
         """Return what came of an experiment; None: time is up."""
         try:
-            taken = self._crew.take(experiment.seats, self._until_s)
+            taken = self._workers.take(experiment.seats, self._until_s)
         except TimeoutError:
             return None
         workers = [one for one in taken if isinstance(one, Worker)]
@@ -173,12 +173,12 @@ class Runner:
             names = (seat.workload for seat in experiment.seats)
             found = _failed(zip(names, taken, strict=True))
         elif (lack := next((one for one in lacks if one[1] is not None), None)) is not None:
-            self._crew.dismiss(workers)
+            self._workers.dismiss(workers)
             found = {"status": "failed", "told": f"{lack[0].seat.workload}: {lack[1]}"}
         elif not self._fits(experiment):
             return None
         else:
-            residents = len(self._crew.pids)
+            residents = len(self._workers.pids)
             found = self._window(workers)
         told = [one.ready if isinstance(one, Worker) else None for one in taken]
         found["families"] = tuple(one and one.get("family") for one in told)
@@ -195,7 +195,7 @@ class Runner:
             found = {"status": "failed", "told": str(error)}
         finally:
             ends = [(one.seat.workload, one.failure()) for one in workers]
-            self._crew.rest(workers)
+            self._workers.rest(workers)
         return _failed(ends) if any(failure for _, failure in ends) else found
 
     def _observed(self, workers: Sequence[Worker]) -> _Found:
@@ -204,11 +204,11 @@ class Runner:
         def any_failed() -> bool:
             return any(worker.failure() for worker in workers)
 
-        self._crew.wait(any_failed, time.monotonic() + windows.settle_s)
+        self._workers.wait(any_failed, time.monotonic() + windows.settle_s)
         meter = self._device.meter()
         start_s = now_s = looked_s = time.monotonic()
         while not is_over(windows, start_s, now_s, [worker.events() for worker in workers]):
-            if self._crew.wait(any_failed, time.monotonic() + _LOOK_S):
+            if self._workers.wait(any_failed, time.monotonic() + _LOOK_S):
                 break
             now_s = time.monotonic()
             if now_s - looked_s >= _READ_S:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.executor.measuring.campaign import Windows
-from dovetail.executor.measuring.records import Latency, Pace
+from dovetail.executor.measuring.records import Latency, Throughput
 
 LEAST: Final = 3
 """A window with fewer whole chunks, or answered requests, says nothing of a worker."""
@@ -69,7 +69,7 @@ def pace(
     end: float,
     memory_mib: float | None = None,
     sms: int | None = None,
-) -> Pace | None:
+) -> Throughput | None:
     """Return how fast a worker was within a window, None where it did too little in it.
 
     A closed loop's iteration time is that of the whole chunks in the window: from the end of its
@@ -95,7 +95,7 @@ def pace(
     spent, done = _spent(within)
     if len(spent) < LEAST or spent.sum() <= 0:
         return None
-    return Pace(
+    return Throughput(
         iterations_s=done.sum() / spent.sum(),
         iterations=max(1, round(done.sum())),
         relative_error=_relative_error(spent, done),

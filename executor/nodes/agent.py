@@ -20,7 +20,7 @@ from typing import Final
 
 from dovetail.executor.jobs.events import AnyEvent, DeviceHealed, DeviceSick, RankRefused
 from dovetail.executor.jobs.specs import JobSpec, Owner, Run, Seat
-from dovetail.executor.nodes.bell import Bell
+from dovetail.executor.nodes.condition import Condition
 from dovetail.executor.nodes.fence import Fence, FencedError, Mark, identity
 from dovetail.executor.nodes.log_parts import LogPiece, LogPlace, piece_of
 from dovetail.executor.nodes.messages import (
@@ -38,7 +38,7 @@ from dovetail.executor.nodes.messages import (
     Release,
     Stop,
 )
-from dovetail.executor.nodes.story import Story
+from dovetail.executor.nodes.rank_log import RankLog
 from dovetail.executor.pools.lease import Lease
 from dovetail.executor.pools.local import LocalPool
 from dovetail.executor.pools.opening import opener
@@ -101,9 +101,9 @@ class Agent:
         self._fence = Fence(directory / "controller.json")
         self._lease = Lease(directory / "lease")
         self._lock = threading.RLock()
-        self._bell = Bell()
+        self._condition = Condition()
         self._pool: LocalPool | None = None
-        self._story = Story()
+        self._rank_log = RankLog()
         self._sick: dict[str, DeviceSick | DeviceHealed] = {}
         self._leaving: set[str] = set()
         self._outbox, self._done, self._turn = _Outbox(), 0, 0
@@ -133,11 +133,15 @@ class Agent:
                 return self._nothing()
             self._turn = turn = asked.turn
             done = self._done
-            beyond = self._obey(asked, pool) if asked.incarnation == self.incarnation else None
+            beyond = (
+                self._carry_out_orders(asked, pool)
+                if asked.incarnation == self.incarnation
+                else None
+            )
             wait_s = asked.wait_s if self._done == done else 0.0
         # A request that waits is answered as soon as a newer one has come.
-        self._bell.ring()
-        self._bell.wait_for(lambda: self._has_news(turn), wait_s)
+        self._condition.ring()
+        self._condition.wait_for(lambda: self._has_news(turn), wait_s)
         with self._lock:
             return self._answer(asked, beyond, newest=turn == self._turn)
 
@@ -160,7 +164,7 @@ class Agent:
             if self._pool is not None:
                 self._pool.close()
                 self._pool = None
-        self._bell.ring()
+        self._condition.ring()
 
     # Who asks.
 
@@ -193,20 +197,20 @@ class Agent:
         return any(part is not None and not self._is_over(part) for part in parts)
 
     def _is_over(self, part: Part) -> bool:
-        return all(self._story.over(part.run.id, rank) for rank in part.ranks)
+        return all(self._rank_log.over(part.run.id, rank) for rank in part.ranks)
 
     def _open(self, home: str) -> LocalPool:
-        self._story, self._sick, self._leaving = Story(), {}, set()
+        self._rank_log, self._sick, self._leaving = RankLog(), {}, set()
         pool = self._open_pool(self._directory / "homes" / home)
         pool.join(self.address, self._lease)
-        pool.attach(self._bell.ring)
+        pool.attach(self._condition.ring)
         pool.resume(pool.unreleased())
         self._pool = pool
         return pool
 
     # Orders.
 
-    def _obey(self, asked: Exchange, pool: LocalPool) -> tuple[Part, ...] | None:
+    def _carry_out_orders(self, asked: Exchange, pool: LocalPool) -> tuple[Part, ...] | None:
         """Carry out what has not been, and return what is kept beyond what was attached."""
         if asked.renew_s is not None:
             self._lease.renew_until(asked.renew_s + asked.lease_s)
@@ -229,7 +233,7 @@ class Agent:
                     pool.launch(run)
             case Prepare(part=part):
                 if self._may_start(part):
-                    pool.prepare(part.run, part.ranks, part.meeting)
+                    pool.prepare(part.run, part.ranks, part.rendezvous)
             case Commit(part=part):
                 pool.keep(part)
                 pool.commit(part.run.id)
@@ -254,7 +258,7 @@ class Agent:
         for told in self._sick.values():
             self._outbox.add(told)
         for run in pool.kept():
-            for event in self._story.retold(run.id):
+            for event in self._rank_log.replayed(run.id):
                 self._outbox.add(event)
 
     def _beyond(self, order: Attach, pool: LocalPool) -> tuple[Part, ...]:
@@ -290,7 +294,7 @@ class Agent:
         if part is not None and not self._is_over(part):
             return False
         pool.release(run)
-        self._story.forget(run)
+        self._rank_log.forget(run)
         self._leaving.discard(run)
         return True
 
@@ -311,7 +315,7 @@ class Agent:
             self._let_go_if_over(run, pool)
 
     def _note(self, event: AnyEvent) -> None:
-        self._story.take_in(event)
+        self._rank_log.take_in(event)
         if isinstance(event, DeviceSick | DeviceHealed):
             self._sick[event.gpu] = event
         self._outbox.add(event)
@@ -340,7 +344,7 @@ class Agent:
             "progress": {run.id: tuple(pool.progress(run.id)) for run in watched},
         }
         if asked.watch:
-            alive = (run for run in watched if self._story.has_trace(run.id))
+            alive = (run for run in watched if self._rank_log.has_trace(run.id))
             libraries = {run.id: found for run in alive if (found := pool.library(run))}
             told |= {"usage": pool.usage(), "libraries": libraries}
         return self._nothing().model_copy(update=told)

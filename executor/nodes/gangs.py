@@ -1,4 +1,4 @@
-"""How a gang over several nodes starts: all of its parts stand at their gates, or none runs.
+"""How a gang over several nodes starts: all of its parts stand at the start barrier, or none runs.
 
 Two phases, with the controller as the coordinator: every node prepares its part, the node of
 rank 0 first, since it decides where the gang meets; then all are told to commit. Until the first
@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from dovetail.executor.nodes.messages import Abort, AnyOrder, Commit, Prepare
-from dovetail.executor.pools.parts import Meeting, Part
+from dovetail.executor.pools.parts import Part, Rendezvous
 from dovetail.executor.system.clock import boot_s
 
 GANG_S: Final = 45.0
-"""Seconds in which all parts of a gang have to stand at their gates."""
+"""Seconds in which all parts of a gang have to stand at the start barrier."""
 
 
 @dataclass
@@ -27,7 +27,7 @@ class _Gang:
     parts: Mapping[str, Part]
     due_s: float
     decided: bool = False
-    meeting: Meeting | None = None
+    rendezvous: Rendezvous | None = None
     prepared: set[str] = field(default_factory=set)
 
 
@@ -65,21 +65,21 @@ class Gangs:
         gang = self._gangs.get(run)
         return gang is not None and not gang.decided
 
-    def note_prepared(self, run: str, node: str, meeting: Meeting | None) -> None:
-        """Take in that a part stands at its gates."""
+    def note_prepared(self, run: str, node: str, rendezvous: Rendezvous | None) -> None:
+        """Take in that a part stands at the start barrier."""
         gang = self._gangs.get(run)
         if gang is None or gang.decided or node in gang.prepared:
             return
         gang.prepared.add(node)
-        if gang.meeting is None:
-            gang.meeting = meeting
+        if gang.rendezvous is None:
+            gang.rendezvous = rendezvous
             for other, part in gang.parts.items():
                 if other != node:
-                    self._order(other, Prepare(part=part._replace(meeting=meeting)))
+                    self._order(other, Prepare(part=part._replace(rendezvous=rendezvous)))
         self._commit_if_certain(gang)
 
     def _commit_if_certain(self, gang: _Gang) -> None:
-        """Tell a gang to start of which all parts stand at their gates for all that is known."""
+        """Commit a gang if all parts are prepared and no node of it is in doubt."""
         if gang.prepared == gang.parts.keys() and self._doubted.isdisjoint(gang.parts):
             self._commit(gang)
 
@@ -89,7 +89,7 @@ class Gangs:
             self._order(node, Commit(part=part))
 
     def doubt(self, node: str) -> None:
-        """Take in that a node does not answer: its agent may have died with all at its gates."""
+        """Note that a node does not answer: its agent may have died after it prepared its parts."""
         self._doubted.add(node)
 
     def trust(self, node: str) -> None:
@@ -101,7 +101,7 @@ class Gangs:
                     self._commit_if_certain(gang)
 
     def died_at_gates(self, node: str) -> list[str]:
-        """Return the gangs of which a part stood at its gates on a node, whose agent is new."""
+        """Return the gangs that lost a prepared part with the former agent of a node."""
         return [run for run, g in self._gangs.items() if not g.decided and node in g.prepared]
 
     def give_up(self, run: str, reason: str) -> bool:

@@ -70,7 +70,7 @@ class Launch(Order):
 
 
 class Prepare(Order):
-    """Bring every rank of a part to its gate, and tell ``Prepared`` when all stand there.
+    """Bring every rank of a part to the start barrier, and tell ``Prepared`` when all stand there.
 
     Where its gang meets is decided by the agent of rank 0, whose part comes without a meeting.
     """

@@ -28,8 +28,8 @@ from dovetail.executor.jobs.events import (
     RankStarted,
 )
 from dovetail.executor.jobs.specs import Run
-from dovetail.executor.nodes.bell import Bell
 from dovetail.executor.nodes.calls import ANSWER_S, FencedOutError, NoAnswerError
+from dovetail.executor.nodes.condition import Condition
 from dovetail.executor.nodes.fence import raise_epoch
 from dovetail.executor.nodes.gangs import Gangs
 from dovetail.executor.nodes.known_nodes import KnownNodes, merged
@@ -45,10 +45,10 @@ from dovetail.executor.nodes.messages import (
     Stop,
     read_message,
 )
+from dovetail.executor.nodes.rank_log import RankEvent, RankLog, RankStatus
 from dovetail.executor.nodes.ray_finding import RayFinder, Sighted
 from dovetail.executor.nodes.remote import OnItsWay, Remote, joined, node_of, parts_of
-from dovetail.executor.nodes.story import Chapter, RankEvent, Story
-from dovetail.executor.pools.ailments import Ailments, Cause
+from dovetail.executor.pools.device_health import Cause, DeviceHealth
 from dovetail.executor.pools.parts import Part, Prepared
 from dovetail.executor.pools.pool import SAMPLE_S, Progress, Usage
 from dovetail.executor.system.clock import boot_s
@@ -131,21 +131,21 @@ class NodesPool:
         self._watched_s = min(sample_s, QUIET_S)
         self._known = KnownNodes(self._files / "known")
         self._lock = threading.RLock()
-        self._bell = Bell()
+        self._condition = Condition()
         self._seen: queue.SimpleQueue[AnyEvent] = queue.SimpleQueue()
         self._wake: Callable[[], None] = lambda: None
         self._remotes: dict[str, Remote] = {}
         self._runs: dict[str, Run] = {}
         self._gangs = Gangs(self._order)
         self._ordered: set[str] = set()
-        self._told = Story()
+        self._told = RankLog()
         self._merged: tuple[int, Cluster] | None = None
         self._beyond: dict[str, Run] = {}
         self._looked_s = 0.0
         self._lacking = 0
         self._resumed = self._taken_up = False
         self._logs = CopiedLogs(self._files / "logs")
-        self._ailments = Ailments(self._files / "sick-devices.json", self._put)
+        self._device_health = DeviceHealth(self._files / "sick-devices.json", self._put)
         self._closing = threading.Event()
         finder.start()
         self._follow_nodes()
@@ -207,9 +207,9 @@ class NodesPool:
                 remote = self._remotes.get(node)
                 for gpu in remote.devices() if remote else ():
                     if where.leaving:
-                        self._ailments.report(gpu.id, Cause.ENGINE, where.leaving)
+                        self._device_health.report(gpu.id, Cause.ENGINE, where.leaving)
                     else:
-                        self._ailments.heal(gpu.id, Cause.ENGINE)
+                        self._device_health.heal(gpu.id, Cause.ENGINE)
 
     def _await_nodes(self, within_s: float) -> None:
         """Wait until one node has answered, and a little longer for the others."""
@@ -225,16 +225,16 @@ class NodesPool:
                 return any(remote.facts for remote in self._remotes.values())
 
         begun_s = boot_s()
-        self._bell.wait_for(has_facts, within_s)
+        self._condition.wait_for(has_facts, within_s)
         others_s = begun_s + min(within_s, OTHERS_S) - boot_s()
-        self._bell.wait_for(all_have_answered, others_s)
+        self._condition.wait_for(all_have_answered, others_s)
 
     def _await_all(self, condition: Callable[[Remote], bool], within_s: float) -> None:
         def hold() -> bool:
             with self._lock:
                 return all(condition(remote) for remote in self._remotes.values())
 
-        self._bell.wait_for(hold, within_s)
+        self._condition.wait_for(hold, within_s)
 
     @property
     def awaited(self) -> str:
@@ -300,7 +300,9 @@ class NodesPool:
     def resume(self, runs: Sequence[Run]) -> Sequence[Run]:
         """Take up the runs that should exist, and return what was found beyond them."""
         with self._lock:
-            self._ailments.resume([gpu.id for r in self._remotes.values() for gpu in r.devices()])
+            self._device_health.resume(
+                [gpu.id for r in self._remotes.values() for gpu in r.devices()]
+            )
             for run in runs:
                 self._admit(run)
             self._resumed = True
@@ -445,7 +447,7 @@ class NodesPool:
         return f"{silent[0].id} does not answer: {silent[0].silent}" if silent else ""
 
     def _has_trace(self, run: Run, nodes: Collection[str]) -> bool:
-        return any(self._remotes[node].story.has_trace(run.id) for node in nodes)
+        return any(self._remotes[node].rank_log.has_trace(run.id) for node in nodes)
 
     def _order(self, node: str, order: AnyOrder) -> None:
         self._remotes[node].order(order)
@@ -522,7 +524,7 @@ class NodesPool:
                 _log.exception("what %s has told cannot be taken in", node)
                 self._missed(remote, NoAnswerError(f"it cannot be taken in: {error}"))
             self._ask(node)
-        self._bell.ring()
+        self._condition.ring()
         self._send_orders()
 
     def _answered(self, remote: Remote, answer: Answer, call: OnItsWay) -> None:
@@ -598,12 +600,12 @@ class NodesPool:
 
     def _happened(self, remote: Remote, event: AnyEvent | Prepared) -> None:
         match event:
-            case Prepared(run=run, meeting=meeting):
-                self._gangs.note_prepared(run, remote.id, meeting)
+            case Prepared(run=run, rendezvous=rendezvous):
+                self._gangs.note_prepared(run, remote.id, rendezvous)
             case DeviceSick(gpu=gpu, reason=reason):
-                self._ailments.report(gpu, Cause.NODE, reason)
+                self._device_health.report(gpu, Cause.NODE, reason)
             case DeviceHealed(gpu=gpu):
-                self._ailments.heal(gpu, Cause.NODE)
+                self._device_health.heal(gpu, Cause.NODE)
             case RankRefused(run=run, reason=reason):
                 self._tell(event)
                 self._give_up(run, f"{remote.id}: {reason}")
@@ -631,7 +633,7 @@ class NodesPool:
     def _lose(self, remote: Remote, reason: str = "") -> None:
         why = f"{remote.id} does not answer: {reason or remote.silent}"
         for gpu in remote.devices():
-            self._ailments.report(gpu.id, Cause.ANSWER, why)
+            self._device_health.report(gpu.id, Cause.ANSWER, why)
         for run, rank in self._ranks(remote):
             if not self._told.lost(run, rank) and not self._gangs.is_open(run):
                 self._tell(RankLost(at_s=0.0, run=run, rank=rank, reason=why))
@@ -649,14 +651,16 @@ class NodesPool:
         """Tell how ranks are that counted as lost, now that their node answers again."""
         for run, rank in [*self._ranks(remote)]:
             if self._told.lost(run, rank):
-                for event in remote.story.chapters.get(run, {}).get(rank, Chapter()).retold():
+                for event in (
+                    remote.rank_log.statuses.get(run, {}).get(rank, RankStatus()).replayed()
+                ):
                     self._tell(event)
 
     def _miss_traces(self, remote: Remote) -> None:
         """Tell that lost ranks are gone of which their node has no trace, nor an order to start."""
         for run, rank in [*self._ranks(remote)]:
             asked = isinstance(remote.standing.get(run), Launch | Commit | Stop)
-            if self._told.lost(run, rank) and not remote.story.has_trace(run) and not asked:
+            if self._told.lost(run, rank) and not remote.rank_log.has_trace(run) and not asked:
                 reason = f"{remote.id} has no trace of it"
                 self._tell(RankGone(at_s=0.0, run=run, rank=rank, reason=reason))
 
@@ -681,16 +685,16 @@ class NodesPool:
             return
         left = [
             run
-            for run, chapters in remote.story.chapters.items()
-            for rank, chapter in chapters.items()
-            if chapter.end is None and (run not in self._runs or self._told.over(run, rank))
+            for run, statuses in remote.rank_log.statuses.items()
+            for rank, status in statuses.items()
+            if status.end is None and (run not in self._runs or self._told.over(run, rank))
         ]
         for gpu in remote.devices():
             if left:
                 told = f"{left[0]} may still be on {remote.id}"
-                self._ailments.report(gpu.id, Cause.ANSWER, told)
+                self._device_health.report(gpu.id, Cause.ANSWER, told)
             else:
-                self._ailments.heal(gpu.id, Cause.ANSWER)
+                self._device_health.heal(gpu.id, Cause.ANSWER)
 
 
 def _read(answer: Future[str]) -> Answer | NoAnswerError:

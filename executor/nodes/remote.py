@@ -28,7 +28,7 @@ from dovetail.executor.nodes.messages import (
     Release,
     Stop,
 )
-from dovetail.executor.nodes.story import Story
+from dovetail.executor.nodes.rank_log import RankLog
 from dovetail.executor.pools.parts import Part, Prepared
 from dovetail.executor.pools.pool import Progress, Usage
 from dovetail.executor.system.clock import boot_s
@@ -69,7 +69,7 @@ class Remote:
         What should be there, as the node names its devices.
     standing : mapping of str to order
         The last order about each run, for an agent that is started anew.
-    story : Story
+    story : RankLog
         What this incarnation has told of ranks.
     """
 
@@ -83,7 +83,7 @@ class Remote:
     taken_up: bool = False
     parts: dict[str, Part] = field(default_factory=dict)
     standing: dict[str, AnyOrder] = field(default_factory=dict)
-    story: Story = field(default_factory=Story)
+    rank_log: RankLog = field(default_factory=RankLog)
     progress: dict[str, Sequence[Progress | None]] = field(default_factory=dict)
     usage: dict[str, Usage] = field(default_factory=dict)
     libraries: dict[str, str] = field(default_factory=dict)
@@ -222,7 +222,7 @@ class Remote:
         self._seen = max([self._seen, *(one.number for one in answer.news)])
         for event in new:
             if not isinstance(event, Prepared):
-                self.story.take_in(event)
+                self.rank_log.take_in(event)
         return new
 
     def _meet(self, answer: Answer, sent_s: float, received_s: float) -> None:
@@ -231,7 +231,7 @@ class Remote:
         self.lease.forget_clock()
         self._offset_s = (sent_s + received_s) / 2 - answer.clock_s
         self._orders, self._numbered, self._sent, self._done, self._seen = [], 0, 0, 0, 0
-        self._attach, self.story, self._devices = 0, Story(), None
+        self._attach, self.rank_log, self._devices = 0, RankLog(), None
         if self.taken_up:
             self._ask_to_attach()
             for order in [*self.standing.values()]:
@@ -260,9 +260,9 @@ class Remote:
         A release is carried out as soon as what still runs is being ended.
         """
         kept = self.parts.keys() | self.standing.keys()
-        for run in self.story.chapters.keys() - kept:
-            if self.story.all_over(run):
-                self.story.forget(run)
+        for run in self.rank_log.statuses.keys() - kept:
+            if self.rank_log.all_over(run):
+                self.rank_log.forget(run)
         for known in (self.progress, self.libraries):
             for run in known.keys() - kept:
                 del known[run]

@@ -14,13 +14,13 @@ from typing import Final, Literal, NamedTuple
 
 from dovetail.executor.jobs.specs import Run
 from dovetail.executor.pools.cgroups import CpuGroups, find_groups
-from dovetail.executor.pools.gate import LaunchError
 from dovetail.executor.pools.hooks import Bounds
 from dovetail.executor.pools.local import LocalPool
 from dovetail.executor.pools.pool import Usage
 from dovetail.executor.pools.processes import Process
 from dovetail.executor.pools.run_files import DamagedError, home_token
 from dovetail.executor.pools.shim.kernel import Stat, every_process
+from dovetail.executor.pools.start_barrier import LaunchError
 from dovetail.executor.system.clock import boot_s
 from dovetail.instances._record import shown
 from dovetail.instances.errors import InputError
@@ -134,7 +134,7 @@ class CpuPool(LocalPool):
             on_its_cores = spec is not None and os.sched_getaffinity(pid) == set(spec["cpus"])
             return on_its_cores and self._in_its_group(run, rank, pid)
         except OSError:
-            # The rank, or its group, is gone; its keeper will see that.
+            # The rank, or its group, is gone; its supervisor will see that.
             return False
 
     def members(self, run: Run, rank: int) -> list[Process]:

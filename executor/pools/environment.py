@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from dovetail.executor.pools.parts import Meeting, Part
+from dovetail.executor.pools.parts import Part, Rendezvous
 from dovetail.executor.pools.processes import TOKEN
 from dovetail.executor.pools.progress import hook_environment
 
@@ -33,7 +33,7 @@ _TAKEN_OUT_BY_PREFIX: Final = ("CUDA_MPS_", "DOVETAIL_", "TORCHELASTIC_", "PET_"
 
 
 def environment_of(
-    part: Part, rank: int, token: str, progress: Path, meeting: Meeting | None
+    part: Part, rank: int, token: str, progress: Path, rendezvous: Rendezvous | None
 ) -> dict[str, str]:
     """Return the environment of a rank before its pool adds to it.
 
@@ -47,7 +47,7 @@ def environment_of(
         What its processes are found by.
     progress : path
         The file in which it says how far it is; where the job's output tells that, it does not.
-    meeting : Meeting or None
+    meeting : Rendezvous or None
         Where the ranks of a gang meet; None for a single process, which gets none of the
         variables of ``torch.distributed``: a plain program stays one.
     """
@@ -67,13 +67,13 @@ def environment_of(
         own["DOVETAIL_ARRAY_INDEX"] = str(run.spec.index)
     if run.sub_batch is not None:
         own["DOVETAIL_SUB_BATCH"] = str(run.sub_batch)
-    gang = {} if meeting is None else gang_environment(part, rank, meeting)
+    gang = {} if rendezvous is None else gang_environment(part, rank, rendezvous)
     env = {**login_environment(run.spec.owner.uid), **kept, **gang, **own}
     counted = str(progress) if run.spec.progress_pattern is None else None
     return {**env, **hook_environment(counted, env)}
 
 
-def gang_environment(part: Part, rank: int, meeting: Meeting) -> Mapping[str, str]:
+def gang_environment(part: Part, rank: int, rendezvous: Rendezvous) -> Mapping[str, str]:
     """Return what ``torch.distributed`` reads.
 
     Every rank sees one device, its own, hence ``LOCAL_RANK`` 0, as ``torchrun
@@ -84,8 +84,8 @@ def gang_environment(part: Part, rank: int, meeting: Meeting) -> Mapping[str, st
         "WORLD_SIZE": str(len(part.run.seats)),
         "LOCAL_RANK": "0",
         "LOCAL_WORLD_SIZE": str(len(part.ranks)),
-        "MASTER_ADDR": meeting.address,
-        "MASTER_PORT": str(meeting.port),
+        "MASTER_ADDR": rendezvous.address,
+        "MASTER_PORT": str(rendezvous.port),
     }
 
 

@@ -27,13 +27,13 @@ from dovetail.executor.mps import processes as mps_processes
 from dovetail.executor.mps.control import SERVER
 from dovetail.executor.mps.errors import MpsError
 from dovetail.executor.mps.manager import MpsManager
-from dovetail.executor.pools.ailments import Ailments, Cause
-from dovetail.executor.pools.gate import LaunchError, NotNowError
+from dovetail.executor.pools.device_health import Cause, DeviceHealth
 from dovetail.executor.pools.gpu_health import FAULT_S, GpuHealth
 from dovetail.executor.pools.local import LocalPool
 from dovetail.executor.pools.pool import Usage
 from dovetail.executor.pools.processes import Process, descendants, holders, stat_of
 from dovetail.executor.pools.run_files import DamagedError
+from dovetail.executor.pools.start_barrier import LaunchError, NotNowError
 from dovetail.executor.system.clock import boot_s
 from dovetail.instances._record import listed
 from dovetail.instances.errors import InputError
@@ -107,11 +107,11 @@ class GpuPool(LocalPool):
         self._victims: dict[str, _Fault] = {}
         self._outside_since: dict[tuple[str, int], float] = {}
         self._cublas = CublasVersions()
-        self._ailments = Ailments(directory / "sick.json", self._tell)
+        self._device_health = DeviceHealth(directory / "sick.json", self._tell)
         self._without_gpm = {g.uuid for g in self._gpus.values() if not nvml.has_gpm(g.uuid)}
         self._dcgm = Dcgm() if self._without_gpm and shutil.which(DCGMI) else None
         under_mps = mps if self._has_mps else None
-        self._health = GpuHealth(self._gpus, nvml, under_mps, self._ailments, self._end)
+        self._health = GpuHealth(self._gpus, nvml, under_mps, self._device_health, self._end)
 
     # What there is.
 
@@ -172,11 +172,11 @@ class GpuPool(LocalPool):
 
     def is_broken(self, name: str) -> bool:
         """Return whether a GPU is as no recovery of MPS can help it."""
-        return self._ailments.has(name, Cause.ANSWER, Cause.DRIVER)
+        return self._device_health.has(name, Cause.ANSWER, Cause.DRIVER)
 
     def resume(self, runs: Sequence[Run]) -> Sequence[Run]:
         """Take up the runs that should exist, and begin to watch the GPUs."""
-        self._ailments.resume(self._gpus.keys())
+        self._device_health.resume(self._gpus.keys())
         beyond = super().resume(runs)
         self._health.start()
         return beyond

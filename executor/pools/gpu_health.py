@@ -12,7 +12,7 @@ from dovetail.executor.gpus.nvml import Gpu, GpuLostError, Nvml, NvmlError, Xid
 from dovetail.executor.mps.control import HealthState
 from dovetail.executor.mps.errors import MpsError
 from dovetail.executor.mps.manager import MpsManager
-from dovetail.executor.pools.ailments import Ailments, Cause
+from dovetail.executor.pools.device_health import Cause, DeviceHealth
 from dovetail.executor.pools.processes import runs, stat_of
 from dovetail.executor.system.clock import boot_s
 
@@ -50,7 +50,7 @@ class GpuHealth:
         An open session.
     mps : MpsManager or None
         None where there is no MPS.
-    ailments : Ailments
+    ailments : DeviceHealth
         Where what is found goes.
     lost : callable
         Takes a device and the processes on it whose work was lost with its MPS server.
@@ -61,11 +61,11 @@ class GpuHealth:
         gpus: Mapping[str, Gpu],
         nvml: Nvml,
         mps: MpsManager | None,
-        ailments: Ailments,
+        device_health: DeviceHealth,
         lost: Callable[[str, Collection[int]], None],
     ) -> None:
         self._gpus, self._nvml, self._mps = gpus, nvml, mps
-        self._ailments, self._lost = ailments, lost
+        self._device_health, self._lost = device_health, lost
         self._left: dict[str, tuple[int, ...]] = {}
         self._rest_until_s: dict[str, float] = {}
         self._names = {gpu.uuid: name for name, gpu in gpus.items()}
@@ -92,11 +92,11 @@ class GpuHealth:
     def rest(self, name: str, reason: str) -> None:
         """Let nothing start on a GPU for a while, as something just could not."""
         self._rest_until_s[name] = boot_s() + REST_S
-        self._ailments.report(name, Cause.START, reason)
+        self._device_health.report(name, Cause.START, reason)
 
     def silent(self, name: str, reason: str) -> None:
         """Note that a GPU has not answered; it is well again as soon as it does."""
-        self._ailments.report(name, Cause.ANSWER, reason)
+        self._device_health.report(name, Cause.ANSWER, reason)
 
     def faulted(self, name: str) -> bool:
         """Return whether a program's fault was seen on a GPU just now."""
@@ -110,7 +110,9 @@ class GpuHealth:
         """Look at a GPU at once, and return what is wrong there; empty where nothing is."""
         self._check(name, self._gpus[name])
         faulted = self.faulted(name)
-        return self._ailments.of(name) or ("a program's fault was seen on it" if faulted else "")
+        return self._device_health.of(name) or (
+            "a program's fault was seen on it" if faulted else ""
+        )
 
     def _thread(self, what: str, look: Callable[..., None], *of: str) -> threading.Thread:
         return threading.Thread(
@@ -147,7 +149,7 @@ class GpuHealth:
             self._fault_s[name] = boot_s()
         else:
             reason = f"the driver reported Xid {xid.code}: see dmesg"
-            self._ailments.report(name, Cause.DRIVER, reason)
+            self._device_health.report(name, Cause.DRIVER, reason)
 
     def _check(self, name: str, gpu: Gpu) -> None:
         try:
@@ -155,7 +157,7 @@ class GpuHealth:
         except (NvmlError, GpuLostError) as error:
             self.silent(name, str(error))
         else:
-            self._ailments.heal(name, Cause.ANSWER)
+            self._device_health.heal(name, Cause.ANSWER)
 
     # MPS.
 
@@ -164,7 +166,7 @@ class GpuHealth:
         assert self._mps is not None
         health = self._mps.health(uuid)
         if health.state in _FAULTY:
-            self._ailments.report(name, Cause.MPS, f"MPS: {health.why or health.state}")
+            self._device_health.report(name, Cause.MPS, f"MPS: {health.why or health.state}")
             try:
                 recovery = self._mps.recover(uuid)
             except MpsError as error:
@@ -177,7 +179,7 @@ class GpuHealth:
                 return
         self._left[name] = tuple(filter(_lives, self._left.get(name, ())))
         if not self._left[name]:
-            self._ailments.heal(name, Cause.MPS)
+            self._device_health.heal(name, Cause.MPS)
         self._end_rest(name, uuid)
 
     def _end_rest(self, name: str, uuid: str) -> None:
@@ -189,7 +191,7 @@ class GpuHealth:
             self.rest(name, f"MPS of others may be on it: {foreign[0]}; end it")
         else:
             del self._rest_until_s[name]
-            self._ailments.heal(name, Cause.START)
+            self._device_health.heal(name, Cause.START)
 
 
 def _lives(pid: int) -> bool:

@@ -1,14 +1,14 @@
-"""What a keeper asks of the pool that its run belongs to."""
+"""What a run supervisor asks of the pool that its run belongs to."""
 
 from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
 from dovetail.executor.jobs.specs import Run
-from dovetail.executor.pools.gate import ForkServer
-from dovetail.executor.pools.parts import Meeting, Part
+from dovetail.executor.pools.parts import Part, Rendezvous
 from dovetail.executor.pools.processes import Process
 from dovetail.executor.pools.run_files import RunFiles
+from dovetail.executor.pools.start_barrier import ForkServer
 
 
 class Bounds(NamedTuple):
@@ -41,7 +41,7 @@ class Hooks(Protocol):
         """Return what the shim of a rank is to run; LaunchError where it cannot be."""
         ...
 
-    def meeting(self, part: Part) -> Meeting | None:
+    def rendezvous(self, part: Part) -> Rendezvous | None:
         """Return where the gang of a part meets; None for a run of one rank."""
         ...
 

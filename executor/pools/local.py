@@ -18,11 +18,9 @@ from typing import Final
 from dovetail.executor.jobs.events import AnyEvent
 from dovetail.executor.jobs.specs import Owner, Run
 from dovetail.executor.pools.environment import environment_of
-from dovetail.executor.pools.gate import ForkServer, LaunchError
 from dovetail.executor.pools.hooks import Bounds
-from dovetail.executor.pools.keeper import LEAVE_S, Keeper
 from dovetail.executor.pools.lease import Lease
-from dovetail.executor.pools.parts import Meeting, Part, Prepared, whole
+from dovetail.executor.pools.parts import Part, Prepared, Rendezvous, whole
 from dovetail.executor.pools.pool import Progress, Usage
 from dovetail.executor.pools.processes import Process, tokens
 from dovetail.executor.pools.progress import HOOK_DIRECTORY, read_progress
@@ -32,6 +30,8 @@ from dovetail.executor.pools.run_files import (
     home_token,
     remove_old,
 )
+from dovetail.executor.pools.run_supervisor import LEAVE_S, RunSupervisor
+from dovetail.executor.pools.start_barrier import ForkServer, LaunchError
 from dovetail.executor.system.clock import boot_s
 from dovetail.executor.system.descriptors import FOR_JOBS
 from dovetail.instances.instance import Cluster
@@ -74,7 +74,7 @@ class LocalPool:
     ) -> None:
         self.directory = directory
         self._log_bytes, self._log_files = log_bytes, log_files
-        self._keepers: dict[str, Keeper] = {}
+        self._supervisors: dict[str, RunSupervisor] = {}
         self._seen: queue.SimpleQueue[AnyEvent] = queue.SimpleQueue()
         self._prepared: queue.SimpleQueue[Prepared] = queue.SimpleQueue()
         self._address = _THIS_MACHINE
@@ -154,7 +154,7 @@ class LocalPool:
         for run in runs:
             self._keep(self.files(run.id).read_part() or whole(run))
         unreleased = {run.id for run in self.unreleased()}
-        names = sorted((self._running() | unreleased) - set(self._keepers))
+        names = sorted((self._running() | unreleased) - set(self._supervisors))
         beyond = []
         for name in names:
             found = self.files(name).read_part()
@@ -171,22 +171,22 @@ class LocalPool:
 
     def stop(self, run: str, grace_s: float) -> None:
         """End every rank of the run (ask, wait, terminate, kill); calling it again is harmless."""
-        if run in self._keepers:
-            self._keepers[run].order_stop(grace_s)
+        if run in self._supervisors:
+            self._supervisors[run].order_stop(grace_s)
 
     def pause(self, run: str, on: bool) -> None:
         """Stop every process of a run where it is, or let it go on; again harmless."""
-        if run in self._keepers:
-            self._keepers[run].order_pause(on)
+        if run in self._supervisors:
+            self._supervisors[run].order_pause(on)
 
     def release(self, run: str) -> None:
         """Give back what an ended run held. Logs stay."""
-        keeper = self._keepers.pop(run, None)
-        if keeper is None:
+        supervisor = self._supervisors.pop(run, None)
+        if supervisor is None:
             return
-        keeper.leave()
+        supervisor.leave()
         self.files(run).forget_specs()
-        self.released(keeper.kept)
+        self.released(supervisor.kept)
 
     def poll(self) -> Sequence[AnyEvent]:
         """Return at once what has happened since the last call; the caller sets ``at_s``."""
@@ -194,11 +194,13 @@ class LocalPool:
 
     def progress(self, run: str) -> Sequence[Progress | None]:
         """Return how far each rank of a run is; None for a rank that reports nothing."""
-        keeper = self._keepers.get(run)
-        if keeper is None:
+        supervisor = self._supervisors.get(run)
+        if supervisor is None:
             return ()
         files = self.files(run)
-        return [read_progress(str(files.rank(k).progress)) for k in range(len(keeper.kept.seats))]
+        return [
+            read_progress(str(files.rank(k).progress)) for k in range(len(supervisor.kept.seats))
+        ]
 
     def log_path(self, run: str, rank: int) -> str | None:
         """Return the newest log file of a rank; older parts have ``.1``, ``.2``, ... appended."""
@@ -210,17 +212,17 @@ class LocalPool:
         remove_old(self.directory / "runs", keep_s, self._is_held)
 
     def _is_held(self, run: str) -> bool:
-        return run in self._keepers or not self.files(run).released
+        return run in self._supervisors or not self.files(run).released
 
     def close(self) -> None:
         """Let go of everything but the jobs: they run on."""
         # All at once: of several that hang in a hook, none is waited for after another.
-        for keeper in self._keepers.values():
-            keeper.begin_leave()
+        for supervisor in self._supervisors.values():
+            supervisor.begin_leave()
         until_s = boot_s() + LEAVE_S
-        for keeper in self._keepers.values():
-            keeper.leave(until_s)
-        self._keepers.clear()
+        for supervisor in self._supervisors.values():
+            supervisor.leave(until_s)
+        self._supervisors.clear()
         self.fork_server.close()
 
     # What a node of a larger pool does besides.
@@ -237,8 +239,10 @@ class LocalPool:
         """
         self._address, self._lease = address, lease
 
-    def prepare(self, run: Run, ranks: Collection[int], meeting: Meeting | None = None) -> None:
-        """Bring ranks of a run to their gates and hold them there.
+    def prepare(
+        self, run: Run, ranks: Collection[int], rendezvous: Rendezvous | None = None
+    ) -> None:
+        """Bring ranks of a run to the start barrier and hold them there.
 
         ``prepared`` tells when every one of them stands there, ``poll`` that none ever will
         (refused). Those held are given up (refused, through no fault of their job) when they are
@@ -251,12 +255,12 @@ class LocalPool:
             With all its seats.
         ranks : collection of int
             Those of this node.
-        meeting : Meeting, optional
+        meeting : Rendezvous, optional
             Where its gang meets; None: here. That is for the part that has rank 0.
         """
-        if meeting is None and 0 not in ranks:
+        if rendezvous is None and 0 not in ranks:
             raise ValueError(f"{run.id}: where a gang meets is decided where its rank 0 is")
-        self._kept_as(Part(run, tuple(sorted(ranks)), meeting)).order_prepare()
+        self._kept_as(Part(run, tuple(sorted(ranks)), rendezvous)).order_prepare()
 
     def has_trace(self, part: Part) -> bool:
         """Tell whether a rank of a part was started here, or may never be."""
@@ -269,32 +273,34 @@ class LocalPool:
 
     def part(self, run: str) -> Part | None:
         """Return what is kept of a run, None where nothing is."""
-        keeper = self._keepers.get(run)
-        return None if keeper is None else keeper.part
+        supervisor = self._supervisors.get(run)
+        return None if supervisor is None else supervisor.part
 
     @property
     def trouble(self) -> str:
         """What keeps runs from being watched or ended; empty where nothing does."""
-        told = [why for keeper in list(self._keepers.values()) if (why := keeper.trouble)]
+        told = [
+            why for supervisor in list(self._supervisors.values()) if (why := supervisor.trouble)
+        ]
         more = f" and {len(told) - _TOLD} more" if len(told) > _TOLD else ""
         return "; ".join(told[:_TOLD]) + more
 
     def prepared(self) -> Sequence[Prepared]:
-        """Return at once the parts that have come to their gates since the last call."""
+        """Return at once the parts that have come to the start barrier since the last call."""
         return [self._prepared.get_nowait() for _ in range(self._prepared.qsize())]
 
     def commit(self, run: str) -> None:
-        """Start what stands at its gates; what does not by now is refused for good.
+        """Start what stands at the start barrier; what does not by now is refused for good.
 
         Again harmless for what has started.
         """
-        if run in self._keepers:
-            self._keepers[run].order_commit()
+        if run in self._supervisors:
+            self._supervisors[run].order_commit()
 
     def abort(self, run: str, reason: str) -> None:
         """Refuse for good, through no fault of its job, what has not been started."""
-        if run in self._keepers:
-            self._keepers[run].order_abort(reason)
+        if run in self._supervisors:
+            self._supervisors[run].order_abort(reason)
 
     def unreleased(self) -> Sequence[Run]:
         """Return the runs of this directory that were launched or prepared, and not released."""
@@ -305,7 +311,7 @@ class LocalPool:
         parts = [files.read_part() for files in map(self.files, kept) if not files.released]
         return [part.run for part in parts if part is not None]
 
-    # For kinds of pools and for keepers.
+    # For kinds of pools and for supervisors.
 
     def files(self, run: str) -> RunFiles:
         """Return the files of a run."""
@@ -313,14 +319,14 @@ class LocalPool:
 
     def kept(self) -> Sequence[Run]:
         """Return the runs that are not released."""
-        return [keeper.kept for keeper in list(self._keepers.values())]
+        return [supervisor.kept for supervisor in list(self._supervisors.values())]
 
     def rank_spec(self, part: Part, rank: int, files: RunFiles) -> dict[str, object]:
         """Return what the shim of a rank is to run."""
         run, own = part.run, files.rank(rank)
         user = _user(run.spec.owner)
         _make_progress_file(own.progress, user)
-        env = environment_of(part, rank, own.token, own.progress, self.meeting(part))
+        env = environment_of(part, rank, own.token, own.progress, self.rendezvous(part))
         bounds = self.rank_bounds(run, rank)
         return {
             "command": run.spec.command,
@@ -340,24 +346,24 @@ class LocalPool:
             **self._leased(),
         }
 
-    def meeting(self, part: Part) -> Meeting | None:
+    def rendezvous(self, part: Part) -> Rendezvous | None:
         """Return where the gang of a part meets, the same for as long as it is not released."""
         if len(part.run.seats) == 1:
             return None
-        return part.meeting or Meeting(self._address, self._port(self.files(part.run.id)))
+        return part.rendezvous or Rendezvous(self._address, self._port(self.files(part.run.id)))
 
     def _leased(self) -> dict[str, object]:
         lease = self._lease
         return {"lease": {"path": str(lease.path), "kill_s": lease.kill_s}} if lease else {}
 
-    def _kept_as(self, part: Part) -> Keeper:
-        """Return the keeper of a run, which may be kept already."""
-        if part.run.id not in self._keepers:
+    def _kept_as(self, part: Part) -> RunSupervisor:
+        """Return the run supervisor of a run, which may be kept already."""
+        if part.run.id not in self._supervisors:
             self._keep(part)
-        return self._keepers[part.run.id]
+        return self._supervisors[part.run.id]
 
     def _keep(self, part: Part) -> None:
-        self._keepers[part.run.id] = Keeper(
+        self._supervisors[part.run.id] = RunSupervisor(
             part, self.files(part.run.id), self, self._tell, self._tell_prepared, self._lease
         )
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from dovetail.executor.jobs.specs import Run
 
 
-class Meeting(NamedTuple):
+class Rendezvous(NamedTuple):
     """Where the ranks of a gang find each other: ``MASTER_ADDR`` and ``MASTER_PORT``."""
 
     address: str
@@ -23,13 +23,13 @@ class Part(NamedTuple):
         With all its seats, those of other nodes included.
     ranks : tuple of int
         Those kept here, in order.
-    meeting : Meeting or None
+    meeting : Rendezvous or None
         Where the gang meets; None where that is decided here when it is launched.
     """
 
     run: Run
     ranks: tuple[int, ...]
-    meeting: Meeting | None = None
+    rendezvous: Rendezvous | None = None
 
     @property
     def whole(self) -> bool:
@@ -43,7 +43,7 @@ def whole(run: Run) -> Part:
 
 
 class Prepared(NamedTuple):
-    """A part of a run stands at its gates, and nothing of it has run.
+    """A part of a run stands at the start barrier, and nothing of it has run.
 
     It starts when it is committed, and ends without a trace when it is aborted.
 
@@ -52,11 +52,11 @@ class Prepared(NamedTuple):
     run : str
         The run's id.
     ranks : tuple of int
-        Which of its ranks stand at their gates.
-    meeting : Meeting or None
+        Which of its ranks stand at the start barrier.
+    meeting : Rendezvous or None
         Where its gang meets, for the other parts to be told; None for a run of one rank.
     """
 
     run: str
     ranks: tuple[int, ...]
-    meeting: Meeting | None
+    rendezvous: Rendezvous | None

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dovetail.executor.jobs.specs import Run
-from dovetail.executor.pools.parts import Meeting, Part, whole
+from dovetail.executor.pools.parts import Part, Rendezvous, whole
 from dovetail.executor.pools.processes import Process
 from dovetail.executor.pools.shim.durable import claim, write_new
 from dovetail.executor.system.clock import boot_s
@@ -277,19 +277,19 @@ def remove_old(folder: Path, keep_s: float, is_kept: Callable[[str], bool]) -> N
 
 def _text(part: Part) -> str:
     text = part.run.model_dump_json()
-    if part.whole and part.meeting is None:
+    if part.whole and part.rendezvous is None:
         return text
-    more = {"ranks": part.ranks, "meeting": part.meeting}
+    more = {"ranks": part.ranks, "meeting": part.rendezvous}
     return json.dumps({**json.loads(text), **more})
 
 
 def _part(data: bytes) -> Part:
     found = json.loads(data)
-    ranks, meeting = found.pop("ranks", None), found.pop("meeting", None)
+    ranks, rendezvous = found.pop("ranks", None), found.pop("meeting", None)
     run = Run.model_validate_json(json.dumps(found))
     if ranks is None:
         return whole(run)
-    return Part(run, tuple(ranks), None if meeting is None else Meeting(*meeting))
+    return Part(run, tuple(ranks), None if rendezvous is None else Rendezvous(*rendezvous))
 
 
 def _replace(path: Path, data: bytes) -> None:

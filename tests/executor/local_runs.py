@@ -9,9 +9,9 @@ import sys
 from contextlib import contextmanager
 
 from dovetail.executor.jobs.specs import JobSpec, Owner, Run, Seat
-from dovetail.executor.pools.gate import ForkServer
 from dovetail.executor.pools.processes import tokens
 from dovetail.executor.pools.run_files import home_token
+from dovetail.executor.pools.start_barrier import ForkServer
 
 from .waiting import wait_until
 

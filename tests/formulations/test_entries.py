@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dovetail.formulations.entries import EntryBook
+from dovetail.formulations.entries import SlowdownIndex
 from tests.data import small
 
 
 def book(*entries):
-    return EntryBook(small(slowdowns=list(entries), shares=[30, 60, 70, 100]))
+    return SlowdownIndex(small(slowdowns=list(entries), shares=[30, 60, 70, 100]))
 
 
 def test_an_entry_for_the_model_wins():

@@ -2,13 +2,14 @@
 
 ``docs/internals/launcher.md`` tells a rank's life; in short:
 
-- the process is forked, made the job's user and brought to its directory, but waits at a gate.
+- the process is forked, made the job's user and brought to its directory, but waits at a
+  start barrier.
   The shim says ``prepared`` on its standard output (or ``refused REASON``, or ``later REASON``
   where nothing is wrong with the job) and reads ``go`` from its standard input; end of file
   means that nothing is to be started, and no trace is left;
 - ``started.json`` appears by ``link``, which fails if there is one: a rank never starts twice;
-- the gate opens. The shim is a subreaper, so every descendant that loses its parent becomes its
-  child, and ``waitpid`` failing with ECHILD proves that nothing of the rank is left;
+- the start barrier opens. The shim is a subreaper, so every descendant that loses its parent
+  becomes its child, and ``waitpid`` failing with ECHILD proves that nothing of the rank is left;
 - SIGTERM asks the job's process group to end, SIGQUIT kills every descendant;
 - where the rank runs under a lease, both happen when that has lapsed, whoever is left to tell;
 - ``exit.json``, for which room was reserved at the start, is renamed into place at the end.
@@ -53,7 +54,7 @@ def guard_rank(directory: str, at_gate: Callable[[], object]) -> None:
     directory : str
         Of the rank.
     at_gate : callable
-        Called once the rank stands at its gate.
+        Called once the rank stands at the start barrier.
     """
     with open(os.path.join(directory, "spec.json"), encoding="utf-8") as file:
         spec = json.load(file)
@@ -64,7 +65,7 @@ def guard_rank(directory: str, at_gate: Callable[[], object]) -> None:
         return
     child = Child(spec)
     try:
-        # While the child goes to its gate.
+        # While the child goes to the start barrier.
         readers, ending = readers_of(directory, spec), ExitFile(directory)
     except Exception as error:
         refused = child.prepared()
@@ -175,7 +176,7 @@ class Guard:
         while not self._alone:
             self._sleep()
             self._copy_output()
-            self._obey()
+            self._execute_commands()
             self._reap()
         self._copy_output()
         assert self._status is not None
@@ -230,7 +231,7 @@ class Guard:
                 for read in list(readers):
                     _hand(read, data, readers)
 
-    def _obey(self) -> None:
+    def _execute_commands(self) -> None:
         if self._asked and self._status is None:
             self._ask()
             self._asked = False

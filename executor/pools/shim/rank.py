@@ -17,7 +17,7 @@ _READY = b"ready"
 
 
 class Child:
-    """The rank's own process, held at a gate until it is released.
+    """The rank's own process, held at a start barrier until it is released.
 
     Attributes
     ----------
@@ -35,7 +35,7 @@ class Child:
         shim = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
-            # Without this the gate would never see the shim's end of it close.
+            # Without this the start barrier would never see the shim's end of it close.
             os.close(self._gate)
             _become(spec, shim, gate_out, report_in, outputs_in)
         for end in (gate_out, report_in, *outputs_in):
@@ -44,27 +44,27 @@ class Child:
             os.set_blocking(output, False)
 
     def prepared(self) -> str:
-        """Wait until it stands at the gate, and return why it cannot."""
+        """Wait until it stands at the start barrier, and return why it cannot."""
         told = os.read(self._report, _CHUNK)
         return "" if told == _READY else told.decode(errors="replace") or "it died at its start"
 
     def release(self) -> str:
-        """Open the gate, and return why its program could not be run."""
+        """Open the start barrier, and return why its program could not be run."""
         os.write(self._gate, b"g")
         os.close(self._gate)
         return os.read(self._report, _CHUNK).decode(errors="replace")
 
     def give_up(self) -> None:
-        """End it at the gate."""
+        """End it at the start barrier."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
 
 
 def _become(
-    spec: dict[str, Any], shim: int, gate: int, report: int, outputs: list[int]
+    spec: dict[str, Any], shim: int, barrier: int, report: int, outputs: list[int]
 ) -> NoReturn:
-    """Turn the forked child into the rank: everything up to its program, then the gate."""
+    """Turn the forked child into the rank: everything up to its program, then the start barrier."""
     try:
         os.setsid()
         _refuse_unspeakable(spec)
@@ -79,7 +79,7 @@ def _become(
         program = _program(spec["command"][0], spec["env"].get("PATH", os.defpath))
         _default_signals()
         os.write(report, _READY)
-        if os.read(gate, 1) != b"g":
+        if os.read(barrier, 1) != b"g":
             os._exit(1)
         os.execve(program, spec["command"], spec["env"])
     except BaseException as error:
@@ -88,7 +88,7 @@ def _become(
 
 
 def _refuse_unspeakable(spec: dict[str, Any]) -> None:
-    """Refuse before the gate what could not be handed to a program behind it."""
+    """Refuse before the start barrier what could not be handed to a program behind it."""
     if any("\0" in text for text in (*spec["command"], *spec["env"], *spec["env"].values())):
         raise ValueError("a NUL character is in its command or environment")
     if any(not name or "=" in name for name in spec["env"]):

@@ -65,18 +65,18 @@ def _closes(requests: socket.socket, spare: int | None = None) -> bool:
 
 
 def _become_shim(requests: socket.socket, free: int, token: EnvironmentEntry) -> NoReturn:
-    """Wait for a rank and guard it; its service is at the other end of the gate that is sent."""
+    """Wait for a rank and guard it; the socket that comes with it is its start barrier."""
     try:
         os.setsid()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        request, gates, *_ = socket.recv_fds(requests, _REQUEST_BYTES, 1)
-        if gates:
+        request, barriers, *_ = socket.recv_fds(requests, _REQUEST_BYTES, 1)
+        if barriers:
             directory, held = request.split(b"\0")
-            _take_streams(directory, gates[0])
+            _take_streams(directory, barriers[0])
             token.write(held)
             # As an administrator sees it in ``ps`` and ``top``.
             prctl(PR_SET_NAME, b"shim " + held.partition(b"/")[2])
-            _introduce(gates[0])
+            _introduce(barriers[0])
             # Not before: forking takes the time of a core, which this rank can use better.
             guard_rank(os.fsdecode(directory), at_gate=partial(_ask_for_another, free))
     except BaseException:
@@ -91,18 +91,18 @@ def _ask_for_another(free: int) -> None:
         os.write(free, b"\n")
 
 
-def _take_streams(directory: bytes, gate: int) -> None:
+def _take_streams(directory: bytes, barrier: int) -> None:
     append = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
     log = os.open(os.path.join(directory, b"shim.log"), append, 0o600)
-    for theirs, ours in ((gate, 0), (gate, 1), (log, 2)):
+    for theirs, ours in ((barrier, 0), (barrier, 1), (log, 2)):
         os.dup2(theirs, ours)
     os.close(log)
 
 
-def _introduce(gate: int) -> None:
+def _introduce(barrier: int) -> None:
     """Hand over what this process can be waited for and killed by, whatever its number."""
     me = os.pidfd_open(os.getpid())
-    with socket.socket(fileno=gate) as line:
+    with socket.socket(fileno=barrier) as line:
         socket.send_fds(line, [b"\n"], [me])
     os.close(me)
 

@@ -67,7 +67,7 @@ def service_here(directory, socket, everybody=False, private=False):
         thread.start()
         try:
             with (
-                serving(service.desk, listening, service.ready) as port,
+                serving(service.api, listening, service.ready) as port,
                 Client(str(socket)) as client,
                 Client(f"http://127.0.0.1:{port}", TOKENS[ME]) as mine,
                 Client(f"http://127.0.0.1:{port}", TOKENS[OTHER]) as other,

@@ -175,7 +175,7 @@ def test_what_is_wrong_with_one_request_ends_no_other(live):
     broken = Owner.model_construct(name="\ud800", uid=0, gid=0)
     spec = JobSpec.model_construct(command=("a",), workload="w", owner=broken, cwd="/", env={})
     with pytest.raises(ValueError, match="surrogates not allowed"):
-        live.service.desk.submit([spec], broken)
+        live.service.api.submit([spec], broken)
     assert live.client.submit([job()]) == ("j1",)
 
 
@@ -252,7 +252,7 @@ def test_a_log_is_followed_until_the_job_is_over(live):
 def test_a_log_in_whose_place_is_another_file_is_refused(live, short_path):
     (name,) = live.client.submit([job()])
     wait_until(lambda: runs(live, name))
-    log = Path(live.service.desk.log_path(name, 0, Owner(name="root", uid=0, gid=0)))
+    log = Path(live.service.api.log_path(name, 0, Owner(name="root", uid=0, gid=0)))
     os.link(log, short_path / "another")
     for asked in ({}, {"lines": 3}, {"follow": True}):
         with pytest.raises(RefusedError, match="is not the log that was made for the job"):
@@ -262,7 +262,7 @@ def test_a_log_in_whose_place_is_another_file_is_refused(live, short_path):
 def test_a_token_is_not_kept(live, short_path):
     secret = {"DOVETAIL_TOKEN": TOKENS[ME], "A": "b"}
     (name,) = live.client.submit([job(env=secret)])
-    assert live.service._brain.jobs[name].spec.env == {"A": "b"}
+    assert live.service._machine.jobs[name].spec.env == {"A": "b"}
 
 
 def test_others_see_no_commands_of_a_private_service(short_path):
@@ -279,8 +279,8 @@ def test_others_see_no_commands_of_a_private_service(short_path):
 def test_many_who_wait_for_a_job_cost_one_look(live, monkeypatch):
     (name,) = live.client.submit([job()])
     looks = []
-    look = live.service.desk.is_over
-    monkeypatch.setattr(live.service.desk, "is_over", lambda job: (looks.append(job), look(job))[1])
+    look = live.service.api.is_over
+    monkeypatch.setattr(live.service.api, "is_over", lambda job: (looks.append(job), look(job))[1])
     answers = []
 
     def ask():

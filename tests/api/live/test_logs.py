@@ -16,7 +16,7 @@ from tests.executor.waiting import LIMIT_S
 UID = os.getuid()
 
 
-class Desk:
+class ServiceApi:
     """Where a log is, and whether its job is over: what a follower asks of a desk."""
 
     def __init__(self, newest):
@@ -82,18 +82,18 @@ def test_a_link_is_not_followed(tmp_path):
         b"".join(written(str(log), UID))
 
 
-def follow(desk, lines=None, *happenings):
+def follow(api, lines=None, *happenings):
     """Return what a follower is told; after each chunk the next thing happens."""
 
     async def told():
         left = list(happenings)
         found = b""
-        async for chunk in followed(Log(desk, "j1", 0, None, UID), lines, lambda: False):
+        async for chunk in followed(Log(api, "j1", 0, None, UID), lines, lambda: False):
             found += chunk
             if left:
                 left.pop(0)()
             else:
-                desk.state = JobState.FINISHED
+                api.state = JobState.FINISHED
         return found
 
     return asyncio.run(asyncio.wait_for(told(), LIMIT_S))
@@ -122,16 +122,16 @@ def rotate(path):
 def test_following_tells_all_that_is_written(tmp_path):
     log = tmp_path / "log"
     log.write_text("a\n")
-    told = follow(Desk(log), None, lambda: append(log, "b\n"), lambda: append(log, "c\n"))
+    told = follow(ServiceApi(log), None, lambda: append(log, "b\n"), lambda: append(log, "c\n"))
     assert told == b"a\nb\nc\n"
 
 
 def test_following_begins_with_the_older_parts(log):
-    assert follow(Desk(log)) == b"0\n1\n2\n3\n4\n5\n6\n7\n8\n"
+    assert follow(ServiceApi(log)) == b"0\n1\n2\n3\n4\n5\n6\n7\n8\n"
 
 
 def test_following_from_the_last_lines(log):
-    assert follow(Desk(log), 2, lambda: append(log, "new\n")) == b"7\n8\nnew\n"
+    assert follow(ServiceApi(log), 2, lambda: append(log, "new\n")) == b"7\n8\nnew\n"
 
 
 def test_following_goes_on_when_the_log_is_rotated(tmp_path):
@@ -145,7 +145,7 @@ def test_following_goes_on_when_the_log_is_rotated(tmp_path):
         rotate(log)
         append(log, "d\n")
 
-    assert follow(Desk(log), None, twice) == b"a\nb\nc\nd\n"
+    assert follow(ServiceApi(log), None, twice) == b"a\nb\nc\nd\n"
 
 
 def test_following_goes_on_with_the_next_run(tmp_path):
@@ -153,24 +153,24 @@ def test_following_goes_on_with_the_next_run(tmp_path):
     for each in (first, second):
         each.parent.mkdir()
     first.write_text("first\n")
-    desk = Desk(first)
+    api = ServiceApi(first)
 
     def started_again():
         second.write_text("second\n")
-        desk.newest = second
+        api.newest = second
 
-    assert follow(desk, None, started_again) == b"first\nsecond\n"
+    assert follow(api, None, started_again) == b"first\nsecond\n"
 
 
 def test_following_waits_for_the_log_to_be_there(tmp_path):
     log = tmp_path / "log"
-    desk = Desk(None)
+    api = ServiceApi(None)
 
     async def told():
-        chunks = followed(Log(desk, "j1", 0, None, UID), None, lambda: False)
+        chunks = followed(Log(api, "j1", 0, None, UID), None, lambda: False)
         first = asyncio.ensure_future(anext(chunks))
         await asyncio.sleep(0.05)
-        desk.newest = log
+        api.newest = log
         await asyncio.sleep(0.05)
         log.write_text("there\n")
         found = await asyncio.wait_for(first, LIMIT_S)
@@ -183,6 +183,6 @@ def test_following_waits_for_the_log_to_be_there(tmp_path):
 def test_what_was_written_just_before_the_end_is_told(tmp_path):
     log = tmp_path / "log"
     log.write_text("last words\n")
-    desk = Desk(log)
-    desk.state = JobState.FAILED
-    assert follow(desk) == b"last words\n"
+    api = ServiceApi(log)
+    api.state = JobState.FAILED
+    assert follow(api) == b"last words\n"

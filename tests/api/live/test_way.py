@@ -57,12 +57,12 @@ def test_a_submission_goes_through_the_functions_of_the_diagram(directory, calle
     where = Listening(directory / "api.sock", everybody=False)
     with (
         service_on_cores(directory) as service,
-        serving(service.desk, where, service.ready),
+        serving(service.api, where, service.ready),
         Client(str(where.path)) as client,
     ):
         called.clear()
         client.submit([{"command": ["true"], "workload": "w", "cwd": str(directory), "env": ENV}])
-        wait_until(lambda: not service.desk.jobs())
+        wait_until(lambda: not service.api.jobs())
     assert [*called] == here
 
 

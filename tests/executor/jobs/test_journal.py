@@ -16,10 +16,16 @@ from copy import deepcopy
 import pytest
 
 from dovetail.executor.jobs import checkpoint, events
-from dovetail.executor.jobs.brain import Brain
 from dovetail.executor.jobs.events import AnyEvent
-from dovetail.executor.jobs.journal import JOURNAL, Journal, JournalError, read_brain, read_events
+from dovetail.executor.jobs.journal import (
+    JOURNAL,
+    Journal,
+    JournalError,
+    read_events,
+    read_state_machine,
+)
 from dovetail.executor.jobs.live_jobs import Device
+from dovetail.executor.jobs.state_machine import StateMachine
 from dovetail.executor.jobs.states import OVER
 from dovetail.executor.system.directories import LOCK
 from dovetail.instances.datasets import Measurement, SoloProfile
@@ -35,7 +41,7 @@ def long_story():
     story = Story()
     story.running("g0", env={"PATH": "/bin", "WORT": "Füße\n\x00 \U0001f600"})
     measured = story.running("g0", workers=1)
-    story.measured(*story.brain.residents()["g0"])
+    story.measured(*story.machine.residents()["g0"])
     story.ended(measured)
     failing = story.submit(workload="text", workers=2, retries=1)
     story.place(failing, "g1", "g2", profiling=True)
@@ -71,15 +77,15 @@ def folder(tmp_path, story):
 
 
 def prefixes(story):
-    """Return the brain after each of the story's events, and before any."""
+    """Return the state machine after each of the story's events, and before any."""
     return [replayed(story.told[:k]) for k in range(len(story.told) + 1)]
 
 
 def replayed(told):
-    brain = Brain()
+    machine = StateMachine()
     for event in told:
-        brain.apply(event)
-    return brain
+        machine.apply(event)
+    return machine
 
 
 def as_kept(told):
@@ -104,19 +110,19 @@ def change(folder, *statements):
 class TestKeeping:
     def test_numbers_go_on_and_the_brain_comes_back(self, tmp_path, story):
         with Journal(tmp_path) as journal:
-            assert (journal.sequence, journal.replay()) == (0, Brain())
+            assert (journal.sequence, journal.replay()) == (0, StateMachine())
             assert journal.append(story.told[:3]) == 3
             assert journal.append([]) == 3
         with Journal(tmp_path) as journal:
             assert journal.append(story.told[3:]) == len(story.told) == journal.sequence
-            assert journal.replay() == story.brain
+            assert journal.replay() == story.machine
         assert [entry.event for entry in read_events(tmp_path)] == as_kept(story.told)
         assert next(read_events(tmp_path, after=4)) == (5, story.told[4])
 
     def test_what_was_never_closed_is_there(self, folder, story):
-        assert read_brain(folder) == story.brain
+        assert read_state_machine(folder) == story.machine
         with Journal(folder) as journal:
-            assert journal.replay() == story.brain
+            assert journal.replay() == story.machine
 
     def test_every_kind_of_event_comes_back_as_it_was(self, tmp_path):
         job = Story().submit(memory_mib=0.1, walltime_s=1e-9, priority="latency", gsla=1.3)
@@ -171,7 +177,7 @@ class TestKeeping:
         with Journal(tmp_path) as journal:
             journal.append(story.told)
             journal.append([story.told[1]])  # there is a job of this id
-            assert journal.replay().jobs == story.brain.jobs
+            assert journal.replay().jobs == story.machine.jobs
             assert journal.replay().sequence == journal.sequence
 
     def test_only_its_owner_may_look(self, tmp_path):
@@ -194,9 +200,9 @@ class TestCheckpoints:
         with Journal(tmp_path) as journal:
             journal.append(story.told)
             size = len(story.told)
-            assert not journal.checkpoint(story.brain, every=size + 1)
-            assert journal.checkpoint(story.brain, every=size)
-            assert not journal.checkpoint(story.brain, every=1)
+            assert not journal.checkpoint(story.machine, every=size + 1)
+            assert journal.checkpoint(story.machine, every=size)
+            assert not journal.checkpoint(story.machine, every=1)
 
     def test_save_the_reading_of_what_was_before(self, folder, story):
         with Journal(folder) as journal:
@@ -206,22 +212,22 @@ class TestCheckpoints:
         # Nobody reads the first event, which is torn, any more.
         change(folder, "UPDATE event SET text = 'torn' WHERE sequence = 1")
         with Journal(folder) as journal:
-            assert journal.replay() == story.brain
+            assert journal.replay() == story.machine
 
     def test_of_jobs_that_came_and_went_between_them(self, folder, story):
         with Journal(folder) as journal:
-            brain = journal.replay()
-            journal.checkpoint(brain, every=1)
+            machine = journal.replay()
+            journal.checkpoint(machine, every=1)
             more = [
                 events.RankGone(at_s=999.0, run="j3.1", rank=1, reason="a reboot"),
-                events.Submitted(at_s=999.0, job=brain.next_job_id(), spec=spec()),
+                events.Submitted(at_s=999.0, job=machine.next_job_id(), spec=spec()),
             ]
             journal.append(more)
             for event in more:
-                brain.apply(event)
-            assert journal.checkpoint(brain, every=1)
+                machine.apply(event)
+            assert journal.checkpoint(machine, every=1)
         change(folder, "UPDATE event SET text = 'torn' WHERE sequence = 1")
-        assert read_brain(folder) == brain
+        assert read_state_machine(folder) == machine
 
     @pytest.mark.parametrize(
         "fault",
@@ -241,20 +247,20 @@ class TestCheckpoints:
         with Journal(folder) as journal:
             journal.checkpoint(journal.replay(), every=1)
         change(folder, fault)
-        assert read_brain(folder) == story.brain
+        assert read_state_machine(folder) == story.machine
 
     def test_say_what_a_job_is_but_not_what_was_submitted(self, story):
-        secret = next(iter(story.brain.jobs.values()))
+        secret = next(iter(story.machine.jobs.values()))
         assert "WORT" not in checkpoint.job_text(secret)
 
 
 class TestCompaction:
     @pytest.fixture
     def compacted(self, tmp_path, story):
-        """Return a directory whose journal was compacted, and the brain that it tells."""
+        """Return a directory whose journal was compacted, and the state machine that it tells."""
         with Journal(tmp_path) as journal:
             journal.append(story.told)
-            journal.compact(story.brain, before_s=1e9)
+            journal.compact(story.machine, before_s=1e9)
         return tmp_path
 
     def texts(self, folder):
@@ -263,22 +269,22 @@ class TestCompaction:
 
     def test_leaves_what_waits_and_runs_and_goes_on(self, compacted, story):
         left = [entry.event for entry in read_events(compacted)]
-        living = {job.id for job in story.brain.jobs.values() if job.state not in OVER}
+        living = {job.id for job in story.machine.jobs.values() if job.state not in OVER}
         assert {(event.kind, event.job) for event in left} == {("submitted", j) for j in living}
         with Journal(compacted) as journal:
-            assert journal.replay() == story.brain
+            assert journal.replay() == story.machine
             assert journal.sequence == len(story.told)
             story.start()
             assert journal.append(story.told[-1:]) == len(story.told)
-            assert journal.replay() == story.brain
-        assert read_brain(compacted) == story.brain
+            assert journal.replay() == story.machine
+        assert read_state_machine(compacted) == story.machine
         assert [entry.sequence for entry in read_events(compacted)][-1] == len(story.told)
 
     def test_leaves_what_has_happened_since(self, tmp_path, story):
         moment_s = story.told[len(story.told) // 2].at_s
         with Journal(tmp_path) as journal:
             journal.append(story.told)
-            journal.compact(story.brain, moment_s)
+            journal.compact(story.machine, moment_s)
         since = as_kept([event for event in story.told if event.at_s >= moment_s])
         assert [entry.event for entry in read_events(tmp_path)][-len(since) :] == since
 
@@ -288,10 +294,10 @@ class TestCompaction:
         for _ in range(3):
             with Journal(tmp_path) as journal:
                 journal.append(story.told[journal.sequence :])
-                journal.compact(story.brain, before_s=1e9)
+                journal.compact(story.machine, before_s=1e9)
                 assert list(read_events(tmp_path)) == []
             story.cancel(story.submit())
-        assert read_brain(tmp_path).submitted == 3
+        assert read_state_machine(tmp_path).submitted == 3
 
     def test_drops_the_environments_of_what_is_over_and_no_others(self, tmp_path):
         story = Story()
@@ -299,7 +305,7 @@ class TestCompaction:
         story.cancel(over)
         with Journal(tmp_path) as journal:
             journal.append(story.told)
-            journal.compact(story.brain, before_s=0.0)
+            journal.compact(story.machine, before_s=0.0)
             assert len(list(read_events(tmp_path))) == len(story.told)
             assert journal.replay().jobs[waits.id].spec.env == {"A": "secret-2"}
         assert "secret-1" not in "".join(self.texts(tmp_path))
@@ -310,26 +316,26 @@ class TestCompaction:
             for _ in range(50):
                 story.cancel(story.submit(env={"A": "a" * 9_999}))
             journal.append(story.told)
-            journal.compact(story.brain, before_s=0.0)
+            journal.compact(story.machine, before_s=0.0)
             assert (tmp_path / JOURNAL).stat().st_size < 50 * 9_999 / 2
-            assert journal.replay() == story.brain
+            assert journal.replay() == story.machine
 
     def test_keeps_what_no_checkpoint_holds(self, tmp_path, story):
         with Journal(tmp_path) as journal:
             journal.append(story.told)
-            journal.checkpoint(story.brain, every=1)
+            journal.checkpoint(story.machine, every=1)
             story.submit()
             journal.append(story.told[-1:])
             # As where the disk took no checkpoint.
-            journal._checkpointed = story.brain.sequence
-            journal.compact(story.brain, before_s=1e9)
-            assert journal.replay() == story.brain
+            journal._checkpointed = story.machine.sequence
+            journal.compact(story.machine, before_s=1e9)
+            assert journal.replay() == story.machine
 
     @pytest.mark.parametrize("fault", ["DELETE FROM brain", "UPDATE job SET text = 5"])
     def test_cannot_do_without_its_checkpoint(self, compacted, fault):
         change(compacted, fault)
         with pytest.raises(JournalError, match="is damaged: its checkpoint cannot be read"):
-            read_brain(compacted)
+            read_state_machine(compacted)
 
     def test_is_the_only_thing_that_changes_events(self, compacted):
         test = TestKeeping()
@@ -341,7 +347,7 @@ def test_an_environment_stands_in_a_journal_once(tmp_path):
     job = story.running("g0", env={"A": "long"})
     with Journal(tmp_path) as journal:
         journal.append(story.told)
-        assert journal.replay() == story.brain
+        assert journal.replay() == story.machine
         assert journal.replay().jobs[job.id].run.spec.env == {"A": "long"}
     with closing(sqlite3.connect(tmp_path / JOURNAL)) as connection:
         stored = connection.execute("SELECT count(*) FROM event WHERE text LIKE '%long%'")
@@ -383,7 +389,7 @@ class TestOneServiceADirectory:
             journal.append(story.told[-1:])
             # One reading is of one moment.
             assert [entry.sequence for entry in reader][-1] == len(story.told) - 1
-            assert read_brain(tmp_path) == story.brain
+            assert read_state_machine(tmp_path) == story.machine
 
 
 def holding(folder):
@@ -410,7 +416,7 @@ def python(program, *arguments):
 class TestWhatIsNoJournal:
     def test_nothing(self, tmp_path):
         with pytest.raises(JournalError, match="cannot be read: no such file or directory"):
-            read_brain(tmp_path)
+            read_state_machine(tmp_path)
         assert list(tmp_path.iterdir()) == []
 
     @pytest.mark.parametrize(
@@ -422,7 +428,7 @@ class TestWhatIsNoJournal:
     )
     def test_another_file(self, tmp_path, content, rule):
         (tmp_path / JOURNAL).write_bytes(content)
-        for use in (Journal, read_brain):
+        for use in (Journal, read_state_machine):
             with pytest.raises(JournalError) as caught:
                 use(tmp_path)
             assert str(caught.value) == f"{tmp_path / JOURNAL}: {rule}"
@@ -451,7 +457,7 @@ class TestWhatIsNoJournal:
             f"UPDATE event SET text = '{text}', sum = {text_sum} WHERE sequence = {last}",
         )
         with pytest.raises(JournalError, match=f"event {last} cannot be read"):
-            read_brain(folder)
+            read_state_machine(folder)
 
     def test_a_folder_in_its_place(self, tmp_path):
         (tmp_path / JOURNAL).mkdir()
@@ -469,7 +475,7 @@ class TestDamage:
     def test_a_changed_byte_is_named(self, folder, text):
         change(folder, f"UPDATE event SET text = {text} WHERE sequence = 5")
         with pytest.raises(JournalError, match=r"is damaged at event 5$"):
-            read_brain(folder)
+            read_state_machine(folder)
         with Journal(folder) as journal, pytest.raises(JournalError, match=r"at event 5$"):
             journal.replay()
 
@@ -477,7 +483,7 @@ class TestDamage:
     def test_so_is_a_missing_event(self, folder, sequence):
         change(folder, f"DELETE FROM event WHERE sequence = {sequence}")
         with pytest.raises(JournalError, match=f"is damaged at event {sequence}$"):
-            read_brain(folder)
+            read_state_machine(folder)
 
     def test_an_emptied_file_does_not_take_the_log_with_it(self, folder):
         log = (folder / WAL).read_bytes()
@@ -485,7 +491,7 @@ class TestDamage:
         with pytest.raises(JournalError, match="is damaged: it was cut short"):
             Journal(folder)
         with pytest.raises(JournalError, match="is damaged: it was cut short"):
-            read_brain(folder)
+            read_state_machine(folder)
         assert (folder / WAL).read_bytes() == log
 
     def test_a_log_cut_anywhere_leaves_what_was_committed_before(self, folder, story, tmp_path):
@@ -494,10 +500,10 @@ class TestDamage:
         for size in sorted(rng.sample(range(len(whole)), 60)):
             (folder / WAL).write_bytes(whole[:size])
             found.append(self.told_by(folder, tmp_path))
-        numbers = [brain.sequence for brain in found if brain is not None]
+        numbers = [machine.sequence for machine in found if machine is not None]
         assert numbers == sorted(numbers)
         assert len(set(numbers)) > 10
-        assert all(brain == brains[brain.sequence] for brain in found if brain is not None)
+        assert all(machine == brains[machine.sequence] for machine in found if machine is not None)
 
     @pytest.mark.parametrize("name", [JOURNAL, WAL])
     @pytest.mark.parametrize("closed", [False, True])
@@ -514,19 +520,19 @@ class TestDamage:
             at, size = rng.randrange(len(whole)), rng.choice([1, 8, 4096])
             torn = whole[:at] + rng.randbytes(size) + whole[at + size :]
             (folder / name).write_bytes(torn[: len(whole)])
-            brain = self.told_by(folder, tmp_path)
-            assert brain is None or brain == brains[brain.sequence]
+            machine = self.told_by(folder, tmp_path)
+            assert machine is None or machine == brains[machine.sequence]
 
     @staticmethod
     def told_by(folder, tmp_path):
-        """Return the brain of a copy, None where it was refused in one line."""
+        """Return the state machine of a copy, None where it was refused in one line."""
         copy = tmp_path / "copy"
         shutil.copytree(folder, copy)
         try:
             with Journal(copy) as journal:
-                brain = journal.replay()
+                machine = journal.replay()
                 journal.append([events.Recorded(at_s=1.0, sequence=0)])
-                return brain
+                return machine
         except JournalError:
             return None
         finally:
@@ -542,13 +548,13 @@ class TestKills:
             from dovetail.executor.jobs.events import Recorded
             from dovetail.executor.jobs.journal import Journal
             with Journal(sys.argv[1]) as journal:
-                brain = journal.replay()
+                state machine = journal.replay()
                 while True:
                     batch = [Recorded(at_s=1.0, sequence=k) for k in range(7)]
                     print(journal.append(batch), flush=True)
                     for event in batch:
-                        brain.apply(event)
-                    journal.checkpoint(brain, every=20)
+                        state machine.apply(event)
+                    journal.checkpoint(state machine, every=20)
             """,
             tmp_path,
         )
@@ -593,7 +599,7 @@ class TestAFullDisk:
             pages = "PRAGMA max_page_count = {}"
             journal._connection.execute(pages.format(1))  # SQLite takes the pages there are
             job = events.Submitted(
-                at_s=1.0, job=story.brain.next_job_id(), spec=spec(env={"A": "a" * 99_999})
+                at_s=1.0, job=story.machine.next_job_id(), spec=spec(env={"A": "a" * 99_999})
             )
             for _ in range(3):
                 with pytest.raises(
@@ -601,24 +607,24 @@ class TestAFullDisk:
                 ):
                     journal.append([events.Recorded(at_s=1.0, sequence=0), job])
             assert journal.sequence == len(story.told)
-            assert journal.replay() == story.brain
+            assert journal.replay() == story.machine
             journal._connection.execute(pages.format(10_000))
             assert journal.append([job]) == len(story.told) + 1
-        assert len(read_brain(tmp_path).jobs) == len(story.brain.jobs) + 1
+        assert len(read_state_machine(tmp_path).jobs) == len(story.machine.jobs) + 1
 
     def test_has_no_room_for_a_checkpoint(self, tmp_path, story):
         with Journal(tmp_path) as journal:
             journal.append(story.told)
-            journal.checkpoint(story.brain, every=1)
-            kept = deepcopy(story.brain)
+            journal.checkpoint(story.machine, every=1)
+            kept = deepcopy(story.machine)
             story.submit(env={"A": "a" * 99_999})
             journal.append(story.told[-1:])
             for _ in range(30):
-                story.brain.devices[f"g{len(story.brain.devices)}"] = Device(sick="x" * 9_999)
+                story.machine.devices[f"g{len(story.machine.devices)}"] = Device(sick="x" * 9_999)
             journal._connection.execute("PRAGMA max_page_count = 1")
             with pytest.raises(JournalError, match="database or disk is full"):
-                journal.checkpoint(story.brain, every=1)
-            assert not journal.checkpoint(story.brain, every=1)
+                journal.checkpoint(story.machine, every=1)
+            assert not journal.checkpoint(story.machine, every=1)
             kept.apply(story.told[-1])
             assert journal.replay() == kept
 

@@ -4,8 +4,8 @@ import re
 from itertools import product
 from pathlib import Path
 
-from dovetail.executor.jobs.brain import KEPT_OVER, MOST_LOSSES
 from dovetail.executor.jobs.journal import EVENTS_A_CHECKPOINT
+from dovetail.executor.jobs.state_machine import KEPT_OVER, MOST_LOSSES
 from dovetail.executor.jobs.states import HOLDING, OVER, QUEUED, TRANSITIONS, JobState
 
 PAGE = (Path(__file__).parents[3] / "docs" / "internals" / "live-states.md").read_text(

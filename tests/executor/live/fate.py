@@ -1,19 +1,19 @@
-"""What may happen next to a brain: mostly what makes sense, sometimes what cannot be."""
+"""What may happen next to a state machine: mostly what makes sense, sometimes what cannot be."""
 
 from dovetail.executor.jobs import events
 from dovetail.instances.datasets import Measurement, SoloProfile
 from tests.executor.live.telling import ANN, BOB, GPUS, run_of, spec
 
 
-def random_event(brain, rng):
+def random_event(machine, rng):
     """Return an event of a moment after the last one; ``rng`` is a `random.Random`."""
     kinds, weights = zip(*_FATES, strict=True)
     fate = rng.choices(kinds, weights)[0]
-    event, fields = fate(brain, rng)
-    return event(at_s=brain.now_s + 1.0, **fields)
+    event, fields = fate(machine, rng)
+    return event(at_s=machine.now_s + 1.0, **fields)
 
 
-def _submitted(brain, rng):
+def _submitted(machine, rng):
     chosen = spec(
         workload=rng.choice(["vision", "text"]),
         owner=rng.choice([ANN, BOB]),
@@ -21,108 +21,108 @@ def _submitted(brain, rng):
         nice=rng.choice([-1, 0, 0]),
         retries=rng.choice([0, 1, 2]),
         requeue=rng.random() < 0.8,
-        after=_some_of(brain, rng),
-        after_any=_some_of(brain, rng),
+        after=_some_of(machine, rng),
+        after_any=_some_of(machine, rng),
         held=rng.random() < 0.05,
     )
-    job = rng.choice([brain.next_job_id()] * 19 + ["j1"])
+    job = rng.choice([machine.next_job_id()] * 19 + ["j1"])
     if rng.random() < 0.1:
-        chosen = chosen.replace(place=brain.submitted % 4, most_running=2)
+        chosen = chosen.replace(place=machine.submitted % 4, most_running=2)
     request = rng.choice(["", "", "1000 k", "1000 l"])
     return events.Submitted, {"job": job, "spec": chosen, "request": request}
 
 
-def _some_of(brain, rng):
+def _some_of(machine, rng):
     """Return mostly no jobs, else one or two that are known."""
     if rng.random() < 0.93:
         return ()
-    return tuple(rng.sample([*brain.jobs], min(len(brain.jobs), rng.randrange(1, 3))))
+    return tuple(rng.sample([*machine.jobs], min(len(machine.jobs), rng.randrange(1, 3))))
 
 
-def _held(brain, rng):
+def _held(machine, rng):
     # Mostly released again, or nothing would ever start.
     on = rng.random() < 0.4
-    job = rng.choice([*(brain.queued if on else brain.barred), *[*brain.holding][:1], "j1"])
+    job = rng.choice([*(machine.queued if on else machine.barred), *[*machine.holding][:1], "j1"])
     return events.HoldChanged, {"job": job, "on": on, "by": "ann"}
 
 
-def _paused(brain, rng):
-    job = rng.choice([*brain.holding, "j1"])
+def _paused(machine, rng):
+    job = rng.choice([*machine.holding, "j1"])
     return events.PauseChanged, {"job": job, "on": rng.random() < 0.6, "by": "ann"}
 
 
-def _edited(brain, rng):
-    job = rng.choice([*brain.queued, *brain.barred, "j1"])
-    old = brain.jobs[job].spec if job in brain.jobs else spec()
+def _edited(machine, rng):
+    job = rng.choice([*machine.queued, *machine.barred, "j1"])
+    old = machine.jobs[job].spec if job in machine.jobs else spec()
     changes = {"workload": rng.choice(["vision", "text"]), "retries": rng.choice([0, 1, 2])}
     if rng.random() < 0.2:
         changes |= rng.choice([{"workers": 2}, {"nice": 3}, {"held": True}, {"owner": BOB}])
     return events.Edited, {"job": job, "spec": old.replace(**changes, env={}), "by": "ann"}
 
 
-def _placed(brain, rng):
+def _placed(machine, rng):
     # Mostly one that waits, rarely any job.
-    jobs = brain.queue() if rng.random() < 0.9 else list(brain.jobs.values())
+    jobs = machine.queue() if rng.random() < 0.9 else list(machine.jobs.values())
     if not jobs:
-        return _submitted(brain, rng)
+        return _submitted(machine, rng)
     job = rng.choice(jobs)
     gpus = rng.sample(GPUS, job.spec.workers)
     return events.Placed, {"run": run_of(job, gpus), "profiling": rng.random() < 0.6}
 
 
-def _rank_news(brain, rng):
+def _rank_news(machine, rng):
     event, fields = rng.choice(_RANK_NEWS)
-    return event, {"run": _run(brain, rng), "rank": rng.choice([0, 0, 1]), **fields}
+    return event, {"run": _run(machine, rng), "rank": rng.choice([0, 0, 1]), **fields}
 
 
-def _come_up(brain, rng):
+def _come_up(machine, rng):
     """Let a rank that is not up be ready."""
     waiting = [
         (job.run.id, rank)
-        for job in brain.holding.values()
+        for job in machine.holding.values()
         for rank, view in enumerate(job.ranks)
         if view.state not in ("ready", "over")
     ]
     if not waiting:
-        return _placed(brain, rng)
+        return _placed(machine, rng)
     run, rank = rng.choice(waiting)
     return events.RankReady, {"run": run, "rank": rank}
 
 
-def _stopped(brain, rng):
+def _stopped(machine, rng):
     then = rng.choice(["wait", "fail"])
-    return events.StopDecided, {"run": _run(brain, rng), "reason": "too slow", "then": then}
+    return events.StopDecided, {"run": _run(machine, rng), "reason": "too slow", "then": then}
 
 
-def _cancelled(brain, rng):
-    job = rng.choice([*brain.jobs, "j1"])
+def _cancelled(machine, rng):
+    job = rng.choice([*machine.jobs, "j1"])
     return events.CancelRequested, {"job": job, "by": "root"}
 
 
-def _known(brain, rng):
+def _known(machine, rng):
     uid = rng.choice([ANN, BOB]).uid
     return events.WorkloadKnown, {"uid": uid, "workload": rng.choice(["vision", "text"])}
 
 
-def _profiled(brain, rng):
+def _profiled(machine, rng):
     profile = SoloProfile(workload="w", gpu_model="test", throughput=rng.uniform(0.1, 9))
-    return events.Profiled, {"run": _run(brain, rng), "profile": profile}
+    return events.Profiled, {"run": _run(machine, rng), "profile": profile}
 
 
-def _not_profiled(brain, rng):
-    return events.ProfileFailed, {"run": _run(brain, rng), "reason": "reports no progress"}
+def _not_profiled(machine, rng):
+    return events.ProfileFailed, {"run": _run(machine, rng), "reason": "reports no progress"}
 
 
-def _measured(brain, rng):
+def _measured(machine, rng):
     slowdown = rng.choice([None, (rng.uniform(1, 2), rng.uniform(1, 2))])
     found = Measurement(workloads=("v", "w"), gpu_model="test", slowdown=slowdown)
-    runs = (_run(brain, rng), _run(brain, rng))
+    runs = (_run(machine, rng), _run(machine, rng))
     return events.Measured, {"runs": runs, "gpu": "g0", "measurement": found, "window_s": 9.5}
 
 
-def _separated(brain, rng):
+def _separated(machine, rng):
     return events.Separated, {
-        "runs": (_run(brain, rng), _run(brain, rng)),
+        "runs": (_run(machine, rng), _run(machine, rng)),
         "gpu_model": "test",
         "workloads": ("v", "w"),
         "shares": (None, None),
@@ -131,50 +131,50 @@ def _separated(brain, rng):
     }
 
 
-def _library_seen(brain, rng):
+def _library_seen(machine, rng):
     uid, library = rng.choice([ANN, BOB]).uid, rng.choice(["130100", "130200"])
     return events.LibrarySeen, {"uid": uid, "workload": "vision", "library": library}
 
 
-def _recorded(brain, rng):
-    return events.Recorded, {"sequence": max(0, brain.sequence - rng.randrange(9))}
+def _recorded(machine, rng):
+    return events.Recorded, {"sequence": max(0, machine.sequence - rng.randrange(9))}
 
 
-def _reserved(brain, rng):
-    job = rng.choice([*brain.queued, "j1"])
+def _reserved(machine, rng):
+    job = rng.choice([*machine.queued, "j1"])
     gpus = tuple(rng.sample(GPUS, rng.randrange(3)))
     return events.Reserved, {"job": job, "gpus": gpus, "until_s": rng.uniform(0, 1e3)}
 
 
-def _drained(brain, rng):
+def _drained(machine, rng):
     # Mostly ended again, or nothing would ever start.
     on = rng.random() < 0.3
     return events.DrainChanged, {"gpus": (rng.choice(GPUS),), "on": on, "by": "root"}
 
 
-def _sick(brain, rng):
+def _sick(machine, rng):
     return events.DeviceSick, {"gpu": rng.choice(GPUS), "reason": "is too hot"}
 
 
-def _healed(brain, rng):
+def _healed(machine, rng):
     return events.DeviceHealed, {"gpu": rng.choice(GPUS)}
 
 
-def _service_started(brain, rng):
+def _service_started(machine, rng):
     gpus = rng.choice([GPUS, GPUS, GPUS[:2]])
     return events.ServiceStarted, {"boot": "b", "pool": "test", "gpus": gpus, "version": "1"}
 
 
-def _devices_changed(brain, rng):
+def _devices_changed(machine, rng):
     return events.DevicesChanged, {"gpus": rng.choice([GPUS, GPUS, GPUS[1:], (*GPUS, "g3")])}
 
 
-def _run(brain, rng):
+def _run(machine, rng):
     """Return a run: mostly one that holds devices, rarely one that never was."""
-    holding = [job.run.id for job in brain.holding.values()]
+    holding = [job.run.id for job in machine.holding.values()]
     if holding and rng.random() < 0.9:
         return rng.choice(holding)
-    runs = [f"{name}.{k}" for name, job in brain.jobs.items() for k in range(job.runs + 2)]
+    runs = [f"{name}.{k}" for name, job in machine.jobs.items() for k in range(job.runs + 2)]
     return rng.choice(runs or ["j1.1"])
 
 

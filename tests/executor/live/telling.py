@@ -1,10 +1,10 @@
-"""A brain that is told events in short words, and checked after each."""
+"""A state machine that is told events in short words, and checked after each."""
 
 from __future__ import annotations
 
 from dovetail.executor.jobs import events
-from dovetail.executor.jobs.brain import Brain
 from dovetail.executor.jobs.specs import JobSpec, Owner, Run, Seat
+from dovetail.executor.jobs.state_machine import StateMachine
 from dovetail.executor.live.invariants import violations
 from dovetail.instances.datasets import Measurement, SoloProfile
 
@@ -29,7 +29,7 @@ class Story:
     """A service's first start, and then what a test tells."""
 
     def __init__(self, *gpus):
-        self.brain = Brain()
+        self.machine = StateMachine()
         self.told = []
         self.at_s = 100.0
         self.start(*(gpus or GPUS))
@@ -39,17 +39,17 @@ class Story:
         self.at_s += 1.0
         self.told.append(event(at_s=self.at_s, **fields))
         try:
-            return self.brain.apply(self.told[-1])
+            return self.machine.apply(self.told[-1])
         finally:
-            assert violations(self.brain) == ()
+            assert violations(self.machine) == ()
 
     def start(self, *gpus):
         return self.tell(events.ServiceStarted, boot="boot", pool="test", gpus=gpus, version="1")
 
     def submit(self, **fields):
-        job = self.brain.next_job_id()
+        job = self.machine.next_job_id()
         self.tell(events.Submitted, job=job, spec=spec(**fields))
-        return self.brain.jobs[job]
+        return self.machine.jobs[job]
 
     def know(self, workload="vision", owner=ANN):
         return self.tell(events.WorkloadKnown, uid=owner.uid, workload=workload)

@@ -1,4 +1,4 @@
-"""Fair shares between users: in the brain, and in a service on the simulated pool."""
+"""Fair shares between users: in the state machine, and in a service on the simulated pool."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import pytest
 
 from dovetail.executor.jobs import checkpoint
-from dovetail.executor.jobs.journal import read_brain
+from dovetail.executor.jobs.journal import read_state_machine
 from dovetail.executor.jobs.specs import Owner
 from dovetail.executor.jobs.states import OVER, QUEUED
 from dovetail.executor.live.errors import RefusedError
@@ -27,9 +27,9 @@ STAYING = ("dovetail", "fifo", "sjf", "lucid", "random")
 
 def order_of_starts(service):
     """Return the owners of all jobs that were started, in the order of their starts."""
-    started = [job for job in service.desk.jobs(over=True) if job.runs]
+    started = [job for job in service.api.jobs(over=True) if job.runs]
     first = {
-        job.id: min(s.at_s for s in service.desk.job(job.id).history if s.state == "starting")
+        job.id: min(s.at_s for s in service.api.job(job.id).history if s.state == "starting")
         for job in started
     }
     return [job.owner for job in sorted(started, key=lambda job: first[job.id])]
@@ -41,92 +41,92 @@ def test_many_jobs_of_one_user_do_not_lock_out_another(tmp_path, policy):
     many = [live_spec(work_s=20, owner=BOB, weight=9.0, estimate_s=20.0) for _ in range(40)]
     one = live_spec(work_s=40, owner=EVA, estimate_s=40.0)
     with service_in(tmp_path, policy=policy, any_user=True) as service:
-        service.desk.submit(many, BOB)
-        wait_until(lambda: sum(job.runs for job in service.desk.jobs()) >= 2)
-        service.desk.submit([one], EVA)
-        before = sum(job.runs > 0 for job in service.desk.jobs(over=True))
-        wait_until(lambda: service.desk.job("j41").runs or service.desk.jobs()[0].id == "j41")
-        started = sum(job.runs > 0 for job in service.desk.jobs(over=True) if job.owner == "bob")
-        for job in service.desk.jobs():
-            service.desk.cancel(job.id, BOB if job.owner == "bob" else EVA)
-    assert service.desk.job("j41").runs == 1
+        service.api.submit(many, BOB)
+        wait_until(lambda: sum(job.runs for job in service.api.jobs()) >= 2)
+        service.api.submit([one], EVA)
+        before = sum(job.runs > 0 for job in service.api.jobs(over=True))
+        wait_until(lambda: service.api.job("j41").runs or service.api.jobs()[0].id == "j41")
+        started = sum(job.runs > 0 for job in service.api.jobs(over=True) if job.owner == "bob")
+        for job in service.api.jobs():
+            service.api.cancel(job.id, BOB if job.owner == "bob" else EVA)
+    assert service.api.job("j41").runs == 1
     # Those who were about to start when Eva's came, and at most as many as there are devices.
     assert started <= before + 2
 
 
 def test_users_take_turns_on_one_device(tmp_path):
     with service_in(tmp_path, policy="sjf", any_user=True) as service:
-        service.desk.drain(["n-1"], True, live_spec().owner)
-        service.desk.submit([live_spec(work_s=1, owner=BOB, estimate_s=1.0) for _ in range(6)], BOB)
-        service.desk.submit([live_spec(work_s=4, owner=EVA, estimate_s=4.0) for _ in range(3)], EVA)
-        wait_until(lambda: not service.desk.jobs())
+        service.api.drain(["n-1"], True, live_spec().owner)
+        service.api.submit([live_spec(work_s=1, owner=BOB, estimate_s=1.0) for _ in range(6)], BOB)
+        service.api.submit([live_spec(work_s=4, owner=EVA, estimate_s=4.0) for _ in range(3)], EVA)
+        wait_until(lambda: not service.api.jobs())
         owners = order_of_starts(service)
     # The policy alone would start all of Bob's, which are shorter, before Eva's first.
     assert EVA.name in owners[:2]
     assert owners.count(EVA.name) == 3
-    brain = read_brain(tmp_path)
-    assert set(brain.used) == {BOB.uid, EVA.uid}
+    machine = read_state_machine(tmp_path)
+    assert set(machine.used) == {BOB.uid, EVA.uid}
 
 
 @pytest.mark.parametrize("policy", STAYING)
 def test_a_users_jobs_start_in_the_order_that_he_gave_them(tmp_path, policy):
     """Those that any policy would start first, by age, length and weight, are to be last."""
     with service_in(tmp_path, policy=policy) as service:
-        service.desk.submit([live_spec(work_s=4, workers=2)], ME)
-        wait_until(lambda: service.desk.job("j1").runs)
-        service.desk.submit([live_spec(work_s=1, estimate_s=1.0, weight=9.0, nice=1)] * 4, ME)
-        service.desk.submit([live_spec(work_s=2, estimate_s=40.0, nice=-1)] * 4, ME)
-        assert service.desk.job("j2").waiting_for.endswith(", after jobs of me with a lower nice")
-        assert "order: first come jobs of me with a lower nice" in service.desk.explain("j2")
-        assert "order: " not in service.desk.explain("j6")
-        wait_until(lambda: not service.desk.jobs())
+        service.api.submit([live_spec(work_s=4, workers=2)], ME)
+        wait_until(lambda: service.api.job("j1").runs)
+        service.api.submit([live_spec(work_s=1, estimate_s=1.0, weight=9.0, nice=1)] * 4, ME)
+        service.api.submit([live_spec(work_s=2, estimate_s=40.0, nice=-1)] * 4, ME)
+        assert service.api.job("j2").waiting_for.endswith(", after jobs of me with a lower nice")
+        assert "order: first come jobs of me with a lower nice" in service.api.explain("j2")
+        assert "order: " not in service.api.explain("j6")
+        wait_until(lambda: not service.api.jobs())
         began = {
-            job.id: next(s.at_s for s in service.desk.job(job.id).history if s.state == "starting")
-            for job in service.desk.jobs(over=True)
+            job.id: next(s.at_s for s in service.api.job(job.id).history if s.state == "starting")
+            for job in service.api.jobs(over=True)
         }
     assert max(began[f"j{k}"] for k in range(6, 10)) <= min(began[f"j{k}"] for k in range(2, 6))
 
 
 def test_a_users_order_is_nothing_to_others(tmp_path):
     with service_in(tmp_path, policy="fifo", any_user=True) as service:
-        service.desk.submit([live_spec(work_s=4, workers=2)], ME)
-        wait_until(lambda: service.desk.job("j1").runs)
-        service.desk.submit([live_spec(work_s=1, owner=BOB, nice=-20) for _ in range(6)], BOB)
-        service.desk.submit([live_spec(work_s=1, owner=EVA, nice=20) for _ in range(2)], EVA)
-        wait_until(lambda: not service.desk.jobs())
+        service.api.submit([live_spec(work_s=4, workers=2)], ME)
+        wait_until(lambda: service.api.job("j1").runs)
+        service.api.submit([live_spec(work_s=1, owner=BOB, nice=-20) for _ in range(6)], BOB)
+        service.api.submit([live_spec(work_s=1, owner=EVA, nice=20) for _ in range(2)], EVA)
+        wait_until(lambda: not service.api.jobs())
         assert order_of_starts(service)[1:4].count(EVA.name) >= 1
 
 
 def test_the_bound_on_waits_holds_whatever_the_order(tmp_path):
     """A gang that is to come last, behind more single jobs than its patience lasts."""
     with service_in(tmp_path, policy="dovetail:patience_s=2,patience_stretch=0") as service:
-        service.desk.submit([live_spec(work_s=5, workers=2)], ME)
-        wait_until(lambda: service.desk.job("j1").runs)
-        service.desk.submit([live_spec(work_s=5, estimate_s=0.25, workers=2, nice=20)], ME)
+        service.api.submit([live_spec(work_s=5, workers=2)], ME)
+        wait_until(lambda: service.api.job("j1").runs)
+        service.api.submit([live_spec(work_s=5, estimate_s=0.25, workers=2, nice=20)], ME)
         # Each takes half a second on the wall clock, all of them 15 s.
-        service.desk.submit([live_spec(work_s=10, estimate_s=0.5, nice=-20)] * 60, ME)
-        wait_until(lambda: service.desk.job("j2").runs)
-        behind = [job.id for job in service.desk.jobs() if not job.runs]
-        began = [job.id for job in service.desk.jobs(over=True) if job.runs]
-        for job in service.desk.jobs():
-            service.desk.cancel(job.id, ME)
+        service.api.submit([live_spec(work_s=10, estimate_s=0.5, nice=-20)] * 60, ME)
+        wait_until(lambda: service.api.job("j2").runs)
+        behind = [job.id for job in service.api.jobs() if not job.runs]
+        began = [job.id for job in service.api.jobs(over=True) if job.runs]
+        for job in service.api.jobs():
+            service.api.cancel(job.id, ME)
     assert len(began) > 5, "it came before its turn"
     assert len(behind) > 5, "it was overdue, and waited for all the others"
 
 
 def test_it_is_told_whose_jobs_come_first(tmp_path):
     with service_in(tmp_path, any_user=True) as service:
-        service.desk.submit([live_spec(work_s=600, owner=BOB)] * 4, BOB)
-        wait_until(lambda: sum(job.runs for job in service.desk.jobs()) == 2)
-        service.desk.submit([live_spec(work_s=600, owner=EVA)], EVA)
-        told = service.desk.explain("j3").splitlines()
-        assert service.desk.job("j3").waiting_for.startswith(
+        service.api.submit([live_spec(work_s=600, owner=BOB)] * 4, BOB)
+        wait_until(lambda: sum(job.runs for job in service.api.jobs()) == 2)
+        service.api.submit([live_spec(work_s=600, owner=EVA)], EVA)
+        told = service.api.explain("j3").splitlines()
+        assert service.api.job("j3").waiting_for.startswith(
             "fair share: an idle device, after jobs of"
         )
-        assert service.desk.job("j5").waiting_for == "an idle device"
-        reasons = {each.job: each.reason for each in service.desk.plan().waiting}
-        for job in service.desk.jobs():
-            service.desk.cancel(job.id, ME)
+        assert service.api.job("j5").waiting_for == "an idle device"
+        reasons = {each.job: each.reason for each in service.api.plan().waiting}
+        for job in service.api.jobs():
+            service.api.cancel(job.id, ME)
     first = "fair share: first come jobs of other-eva, who has 0 devices and is charged "
     assert any(line.startswith(first) for line in told)
     assert reasons["j3"].startswith(first)
@@ -135,52 +135,52 @@ def test_it_is_told_whose_jobs_come_first(tmp_path):
 
 def test_a_user_may_have_so_many_jobs_waiting_and_such_weights(tmp_path):
     with service_in(tmp_path, any_user=True, most_waiting=3) as service:
-        service.desk.drain([], True, ME)
-        service.desk.submit([live_spec(owner=BOB)] * 2, BOB)
+        service.api.drain([], True, ME)
+        service.api.submit([live_spec(owner=BOB)] * 2, BOB)
         told = "^bob may have 3 waiting jobs, has 2, and 2 more are submitted$"
         with pytest.raises(RefusedError, match=told):
-            service.desk.submit([live_spec(owner=BOB)] * 2, BOB)
+            service.api.submit([live_spec(owner=BOB)] * 2, BOB)
         with pytest.raises(InputError, match=r"^weight: must be <= 10 \(administrators: any\)"):
-            service.desk.submit([live_spec(owner=BOB, weight=11.0)], BOB)
-        service.desk.submit([live_spec(owner=BOB, weight=10.0)], BOB)
-        service.desk.submit([live_spec(owner=EVA)] * 3, EVA)
-        service.desk.submit([live_spec(weight=1e15)] * 4, ME)
-        assert len(service.desk.jobs()) == 10
+            service.api.submit([live_spec(owner=BOB, weight=11.0)], BOB)
+        service.api.submit([live_spec(owner=BOB, weight=10.0)], BOB)
+        service.api.submit([live_spec(owner=EVA)] * 3, EVA)
+        service.api.submit([live_spec(weight=1e15)] * 4, ME)
+        assert len(service.api.jobs()) == 10
 
 
 def test_what_is_left_goes_to_whoever_can_use_it(tmp_path):
     with service_in(tmp_path, policy="fifo", any_user=True) as service:
-        service.desk.submit([live_spec(work_s=600, owner=BOB)], BOB)
-        wait_until(lambda: service.desk.job("j1").runs)
-        service.desk.submit([live_spec(work_s=600, workers=2, owner=EVA)], EVA)
-        service.desk.submit([live_spec(work_s=600, owner=BOB) for _ in range(2)], BOB)
-        service.desk.cancel("j2", EVA)
+        service.api.submit([live_spec(work_s=600, owner=BOB)], BOB)
+        wait_until(lambda: service.api.job("j1").runs)
+        service.api.submit([live_spec(work_s=600, workers=2, owner=EVA)], EVA)
+        service.api.submit([live_spec(work_s=600, owner=BOB) for _ in range(2)], BOB)
+        service.api.cancel("j2", EVA)
         wait_until(is_in(service, "j2", *OVER))
-        wait_until(lambda: service.desk.job("j3").runs)
+        wait_until(lambda: service.api.job("j3").runs)
         for job in ("j1", "j3", "j4"):
-            service.desk.cancel(job, BOB)
+            service.api.cancel(job, BOB)
 
 
 class TestBrain:
     def test_used_time_is_of_the_journal(self):
         story = Story()
         story.ended(story.running(owner=ANN))
-        again = checkpoint.restored(checkpoint.brain_text(story.brain), [])
-        assert story.brain.used[ANN.uid] > 0
-        assert again.used == story.brain.used
+        again = checkpoint.restored(checkpoint.brain_text(story.machine), [])
+        assert story.machine.used[ANN.uid] > 0
+        assert again.used == story.machine.used
 
     def test_whoever_comes_back_pays_for_no_time_when_nobody_waited(self):
         story = Story()
         story.ended(story.running(owner=ANN))
         story.submit(owner=BOB)
         story.submit(owner=ANN)
-        known = standings(story.brain)
+        known = standings(story.machine)
         assert known[ANN.uid] == known[BOB.uid]
 
     def test_those_who_wait_are_counted(self):
         story = Story()
         story.submit(owner=ANN)
         story.submit(owner=BOB)
-        waiting = [job for job in story.brain.jobs.values() if job.state in QUEUED]
-        assert story.brain.waiting == {ANN.uid: 1, BOB.uid: 1}
+        waiting = [job for job in story.machine.jobs.values() if job.state in QUEUED]
+        assert story.machine.waiting == {ANN.uid: 1, BOB.uid: 1}
         assert len(waiting) == 2

@@ -20,13 +20,13 @@ def writes(path):
 def test_it_is_told_of_each_end_whatever_it_was(tmp_path):
     out = tmp_path / "told"
     with service_in(tmp_path, notify=writes(out)) as service:
-        service.desk.submit(
+        service.api.submit(
             [spec(work_s=1, name="$(touch x)"), spec(work_s=1, words=["status=3"])], ME
         )
-        service.desk.submit([spec(held=True)], ME)
-        service.desk.submit([spec(after=("j3",))], ME)
-        wait_until(lambda: len(service.desk.jobs()) == 2)
-        service.desk.cancel("j3", ME)
+        service.api.submit([spec(held=True)], ME)
+        service.api.submit([spec(after=("j3",))], ME)
+        wait_until(lambda: len(service.api.jobs()) == 2)
+        service.api.cancel("j3", ME)
         wait_until(lambda: out.exists() and len(out.read_text().splitlines()) == 4)
     lines = sorted(line.partition(" ")[2] for line in out.read_text().splitlines())
     assert lines == [
@@ -47,11 +47,11 @@ def test_one_that_hangs_holds_nobody_up_and_is_killed(tmp_path, monkeypatch):
     hangs = ("sh", "-c", f"echo $DOVETAIL_JOB >> {out}; sleep 600 & sleep 600")
     with service_in(tmp_path, notify=hangs) as service:
         began = time.monotonic()
-        service.desk.submit([spec(work_s=1)] * 3, ME)
-        wait_until(lambda: not service.desk.jobs())
+        service.api.submit([spec(work_s=1)] * 3, ME)
+        wait_until(lambda: not service.api.jobs())
         done_s = time.monotonic() - began
         assert out.read_text().splitlines() == ["j1"] or done_s > 3
-        wait_until(lambda: "took longer than 3 s" in service.desk.service().trouble)
+        wait_until(lambda: "took longer than 3 s" in service.api.service().trouble)
         wait_until(lambda: len(out.read_text().splitlines()) == 3)
 
 
@@ -61,5 +61,5 @@ def test_one_that_hangs_holds_nobody_up_and_is_killed(tmp_path, monkeypatch):
 )
 def test_one_that_fails_is_shown_as_trouble(tmp_path, command, told):
     with service_in(tmp_path, notify=command) as service:
-        service.desk.submit([spec(work_s=1)], ME)
-        wait_until(lambda: told in service.desk.service().trouble)
+        service.api.submit([spec(work_s=1)], ME)
+        wait_until(lambda: told in service.api.service().trouble)

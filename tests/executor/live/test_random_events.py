@@ -1,4 +1,4 @@
-"""Random events, sensible and not: what must hold of a brain holds, and its journal agrees."""
+"""Random events, sensible and not: the invariants hold, and the journal agrees."""
 
 import random
 import shutil
@@ -16,10 +16,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from dovetail.executor.jobs import brain as rules
 from dovetail.executor.jobs import events
-from dovetail.executor.jobs.brain import Brain, TransitionError
-from dovetail.executor.jobs.journal import JOURNAL, Journal, read_brain, read_events
+from dovetail.executor.jobs import state_machine as rules
+from dovetail.executor.jobs.journal import JOURNAL, Journal, read_events, read_state_machine
+from dovetail.executor.jobs.state_machine import StateMachine, TransitionError
 from dovetail.executor.jobs.states import HOLDING, OVER, TRANSITIONS
 from dovetail.executor.live.invariants import violations
 from tests.executor.live.fate import random_event
@@ -28,71 +28,71 @@ from tests.executor.live.telling import GPUS
 STARTED = events.ServiceStarted(at_s=1.0, boot="b", pool="test", gpus=GPUS, version="1")
 
 
-def applied(brain, event):
+def applied(machine, event):
     """Apply an event, and check that it changes nothing where it is refused."""
-    before = deepcopy(brain)
+    before = deepcopy(machine)
     try:
-        return brain.apply(event)
+        return machine.apply(event)
     except TransitionError:
-        before.sequence, before.now_s = brain.sequence, brain.now_s
-        assert brain == before
+        before.sequence, before.now_s = machine.sequence, machine.now_s
+        assert machine == before
         return ()
 
 
-def brought_to_an_end(brain):
+def brought_to_an_end(machine):
     """Yield what ends every job: the pool tells the end of every process, people cancel the rest.
 
     A job that could not come to its end so would be lost.
     """
-    for job in list(brain.holding.values()):
+    for job in list(machine.holding.values()):
         for rank in range(len(job.ranks)):
-            yield events.RankGone(at_s=brain.now_s, run=job.run.id, rank=rank, reason="a reboot")
-    assert not any(job.state in HOLDING for job in brain.jobs.values())
-    for job in [*brain.queue(), *brain.barred.values()]:
-        yield events.CancelRequested(at_s=brain.now_s, job=job.id, by="root")
-    assert all(job.state in OVER for job in brain.jobs.values())
+            yield events.RankGone(at_s=machine.now_s, run=job.run.id, rank=rank, reason="a reboot")
+    assert not any(job.state in HOLDING for job in machine.jobs.values())
+    for job in [*machine.queue(), *machine.barred.values()]:
+        yield events.CancelRequested(at_s=machine.now_s, job=job.id, by="root")
+    assert all(job.state in OVER for job in machine.jobs.values())
 
 
 class Machine(RuleBasedStateMachine):
-    """A brain with its journal, told anything at all, restarted and killed at any time."""
+    """A state machine with its journal, told anything at all, restarted and killed at any time."""
 
     def __init__(self):
         super().__init__()
         self.folder = mkdtemp(prefix="dovetail-")
         self.journal = Journal(self.folder)
-        self.brain = self.journal.replay()
+        self.machine = self.journal.replay()
         self.tell([STARTED])
 
     def tell(self, batch):
         self.journal.append(batch)
         for event in batch:
-            applied(self.brain, event)
+            applied(self.machine, event)
 
     @rule(seed=st.integers(0, 2**64), count=st.integers(1, 30))
     def something_happens(self, seed, count):
         rng = random.Random(seed)
         for _ in range(count):
-            self.tell([random_event(self.brain, rng)])
+            self.tell([random_event(self.machine, rng)])
 
     @rule(seed=st.integers(0, 2**64), count=st.integers(0, 5))
     def much_happens_at_once(self, seed, count):
         rng = random.Random(seed)
-        self.tell([random_event(self.brain, rng) for _ in range(count)])
+        self.tell([random_event(self.machine, rng) for _ in range(count)])
 
     @rule()
     def checkpoint(self):
-        self.journal.checkpoint(self.brain, every=1)
+        self.journal.checkpoint(self.machine, every=1)
 
     @rule(back_s=st.sampled_from([-1.0, 0.0, 5.0, 1e9]))
     def compact(self, back_s):
-        self.journal.compact(self.brain, self.brain.now_s - back_s)
+        self.journal.compact(self.machine, self.machine.now_s - back_s)
 
     @rule()
     def restart(self):
         self.journal.close()
         self.journal = Journal(self.folder)
-        assert self.journal.replay() == self.brain
-        assert self.journal.sequence == self.brain.sequence
+        assert self.journal.replay() == self.machine
+        assert self.journal.sequence == self.machine.sequence
 
     @rule()
     def killed_now_it_would_leave_the_same(self):
@@ -101,20 +101,20 @@ class Machine(RuleBasedStateMachine):
             for name in (JOURNAL, f"{JOURNAL}-wal"):
                 shutil.copy(f"{self.folder}/{name}", copy)
             with Journal(copy) as journal:
-                assert journal.replay() == self.brain
+                assert journal.replay() == self.machine
         finally:
             shutil.rmtree(copy)
 
     @invariant()
     def what_holds_of_every_brain(self):
-        assert violations(self.brain) == ()
+        assert violations(self.machine) == ()
 
     def teardown(self):
-        for event in brought_to_an_end(self.brain):
+        for event in brought_to_an_end(self.machine):
             self.tell([event])
-        assert violations(self.brain) == ()
-        assert read_brain(self.folder) == self.brain
-        assert self.journal.sequence == self.brain.sequence
+        assert violations(self.machine) == ()
+        assert read_state_machine(self.folder) == self.machine
+        assert self.journal.sequence == self.machine.sequence
         known = [entry.sequence for entry in read_events(self.folder)]
         assert known == sorted(known)
         self.journal.close()
@@ -144,18 +144,18 @@ def test_a_journal_tells_it_all_again_at_length(kept, monkeypatch):
 def brains_after(seeds, steps):
     """Yield brains that have seen random events, checked after each."""
     for seed in range(seeds):
-        rng, brain = random.Random(seed), Brain()
-        brain.apply(STARTED)
+        rng, machine = random.Random(seed), StateMachine()
+        machine.apply(STARTED)
         for _ in range(steps):
-            applied(brain, random_event(brain, rng))
-            assert violations(brain) == (), seed
-        yield brain
+            applied(machine, random_event(machine, rng))
+            assert violations(machine) == (), seed
+        yield machine
 
 
-def ways_of(brain):
+def ways_of(machine):
     return {
         (before.state, after.state)
-        for job in brain.jobs.values()
+        for job in machine.jobs.values()
         for before, after in pairwise(job.history)
     }
 
@@ -163,8 +163,8 @@ def ways_of(brain):
 def test_every_transition_of_the_table_happens_and_no_other():
     wanted = {(state, after) for state, ways in TRANSITIONS.items() for after in ways}
     seen = set()
-    for brain in brains_after(seeds=1000, steps=100):
-        seen |= ways_of(brain)
+    for machine in brains_after(seeds=1000, steps=100):
+        seen |= ways_of(machine)
         if seen >= wanted:
             break
     assert seen == wanted
@@ -172,6 +172,6 @@ def test_every_transition_of_the_table_happens_and_no_other():
 
 @pytest.mark.long
 def test_what_holds_of_every_brain_at_length():
-    for brain in brains_after(seeds=2000, steps=100):
-        for event in brought_to_an_end(brain):
-            brain.apply(event)
+    for machine in brains_after(seeds=2000, steps=100):
+        for event in brought_to_an_end(machine):
+            machine.apply(event)

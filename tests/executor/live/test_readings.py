@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dovetail.executor.live.readings import LastSeen, Reading
+from dovetail.executor.live.readings import LastReading, Reading
 from dovetail.executor.pools.pool import Progress
 
 ALONE = Reading(iterations=10.0, total=100.0, rate=4.0, solo_rate=4.0, slowdown=1.0)
@@ -10,7 +10,7 @@ SHARED = Reading(iterations=40.0, total=100.0, rate=2.0, solo_rate=4.0, slowdown
 
 
 def test_a_slowdown_is_kept_from_when_it_shared():
-    seen = LastSeen()
+    seen = LastReading()
     seen.note("j1.1", ALONE, shares=False)
     assert seen.readings["j1.1"].slowdown is None
     seen.note("j1.1", SHARED, shares=True)
@@ -22,7 +22,7 @@ def test_a_slowdown_is_kept_from_when_it_shared():
 
 
 def test_how_far_a_run_came_is_the_last_word_of_its_slowest_rank():
-    seen = LastSeen()
+    seen = LastReading()
     seen.note("j1.1", SHARED, shares=True)
     seen.note_end("j1.1", [Progress(100.0, 5.0, 100.0), None, Progress(99.0, 5.0, 100.0)])
     seen.note_end("j2.1", [None])
@@ -31,7 +31,7 @@ def test_how_far_a_run_came_is_the_last_word_of_its_slowest_rank():
 
 
 def test_those_noted_longest_ago_are_forgotten_first():
-    seen = LastSeen(most=2)
+    seen = LastReading(most=2)
     for run in ("j1.1", "j2.1", "j1.1", "j3.1"):
         seen.note(run, ALONE, shares=False)
     assert list(seen.readings) == ["j1.1", "j3.1"]

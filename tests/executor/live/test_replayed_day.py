@@ -25,7 +25,7 @@ ALIKE_S = 0.01
 POLICY = "dovetail:time_limit_s=60"
 
 
-def _world(most):
+def _view(most):
     made = generate(1, seed=3, gpus=8, workloads=5, shares=(), gang_sharing="partial")
     # A live job's memory is rounded up to so much.
     workloads = {
@@ -37,7 +37,7 @@ def _world(most):
     )
 
 
-def _known(world):
+def _known(view):
     """Return what a repository has that knows all of the truth."""
     profiles = [
         SoloProfile(
@@ -47,9 +47,9 @@ def _known(world):
             metrics=workload.metrics,
             throughput=workload.throughput[100],
             power_w=workload.power_w,
-            memory_mib=workload.memory_mib + world.cluster.per_process_mib,
+            memory_mib=workload.memory_mib + view.cluster.per_process_mib,
         )
-        for name, workload in world.workloads.items()
+        for name, workload in view.workloads.items()
         for workers in (1, 2, 4)
     ]
     measurements = [
@@ -58,7 +58,7 @@ def _known(world):
             gpu_model=MODEL,
             slowdown=entry.slowdown,
         )
-        for entry in world.slowdowns
+        for entry in view.slowdowns
         if entry.pair is not None
     ]
     return profiles, measurements
@@ -68,7 +68,7 @@ def _known(world):
 def test_a_day_is_decided_alike_live_and_simulated(tmp_path, monkeypatch, most):
     # Decisions take no time on this clock, so there is nothing to rest from.
     monkeypatch.setattr(service, "REST", 0.0)
-    world = _world(most)
+    view = _view(most)
     draw = random.Random(1)
     jobs = [
         TraceJob(
@@ -76,13 +76,13 @@ def test_a_day_is_decided_alike_live_and_simulated(tmp_path, monkeypatch, most):
             arrival_s=at_s,
             workers=draw.choice([1, 1, 1, 2, 4]),
             duration_s=draw.uniform(600, 7200),
-            workload=draw.choice(list(world.workloads)),
+            workload=draw.choice(list(view.workloads)),
             # With weights of their own no two starts are worth the same.
             weight=draw.uniform(0.5, 2),
         )
         for k, at_s in enumerate(sorted(draw.uniform(0, DAY_S) for _ in range(150)), start=1)
     ]
-    history = simulate(Trace.of("day", jobs), world, policy_named(POLICY))
+    history = simulate(Trace.of("day", jobs), view, policy_named(POLICY))
     submissions = [
         (
             job.arrival_s,
@@ -92,24 +92,24 @@ def test_a_day_is_decided_alike_live_and_simulated(tmp_path, monkeypatch, most):
                 workers=job.workers,
                 estimate_s=job.duration_s,
                 weight=job.weight,
-                memory_mib=world.workloads[job.workload].memory_mib,
+                memory_mib=view.workloads[job.workload].memory_mib,
             ),
         )
         for job in jobs
     ]
     # Nothing is measured: the simulator's policy learns nothing that it does not know either.
     watching = WatchOptions(iterations=10**9, profile_most_s=1e9)
-    brain, began_s = served(
+    machine, began_s = served(
         tmp_path,
-        world,
-        *_known(world),
+        view,
+        *_known(view),
         submissions,
         policy=POLICY,
         watching=watching,
         sample_s=600.0,
     )
-    assert {job.state for job in brain.jobs.values()} == {JobState.FINISHED}
-    live = _as_of_live(tmp_path, brain, began_s)
+    assert {job.state for job in machine.jobs.values()} == {JobState.FINISHED}
+    live = _as_of_live(tmp_path, machine, began_s)
     simulated = _as_simulated(history, jobs)
     assert live.keys() == simulated.keys()
     for job, (start_s, end_s, company) in simulated.items():
@@ -118,11 +118,11 @@ def test_a_day_is_decided_alike_live_and_simulated(tmp_path, monkeypatch, most):
     assert sum(len(company) for _, _, company in live.values()) > 100
 
 
-def _as_of_live(directory, brain, began_s):
+def _as_of_live(directory, machine, began_s):
     """Return of each job when it started, when it ended and with whom it shared GPUs."""
     placed = [entry.event for entry in read_events(directory) if entry.event.kind == "placed"]
     spans = [
-        (event.run.job, event.at_s, brain.jobs[event.run.job].since_s, seats)
+        (event.run.job, event.at_s, machine.jobs[event.run.job].since_s, seats)
         for event in placed
         for seats in [tuple(seat.gpu for seat in event.run.seats)]
     ]

@@ -74,8 +74,8 @@ def planned(directory, make):
                 )
                 for name, workers, gsla in JOBS
             ]
-            service.desk.submit(jobs, ME)
-            plan, instance = service.desk.plan(), service.desk.instance()
+            service.api.submit(jobs, ME)
+            plan, instance = service.api.plan(), service.api.instance()
     return cluster, [told(plan, cluster), told(solve(instance).plan, cluster)]
 
 

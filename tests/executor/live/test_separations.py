@@ -1,13 +1,13 @@
-"""Who broke a gSLA is not put together again: in the brain, and for policies."""
+"""Who broke a gSLA is not put together again: in the state machine, and for policies."""
 
 from __future__ import annotations
 
 import pytest
 
-from dovetail.executor.jobs import brain as rules
 from dovetail.executor.jobs import events
-from dovetail.executor.jobs.brain import TransitionError
+from dovetail.executor.jobs import state_machine as rules
 from dovetail.executor.jobs.journal import Journal
+from dovetail.executor.jobs.state_machine import TransitionError
 from dovetail.executor.live.beliefs import Source
 from dovetail.instances.datasets import Measurement
 from dovetail.solver.policies import policy_named
@@ -69,11 +69,11 @@ def test_it_is_remembered_in_the_journal_and_in_its_checkpoints(tmp_path):
     separate(story, first, second)
     with Journal(tmp_path) as journal:
         journal.append(story.told)
-        assert journal.replay() == story.brain
-        journal.checkpoint(story.brain, every=1)
+        assert journal.replay() == story.machine
+        journal.checkpoint(story.machine, every=1)
     with Journal(tmp_path) as journal:
         again = journal.replay()
-    assert again == story.brain
+    assert again == story.machine
     assert again.are_apart(first.id, second.id)
     assert len(again.broken) == 1
 
@@ -83,8 +83,8 @@ def test_jobs_are_forgotten_once_one_is_over_and_workloads_are_not():
     first, second = pair(story)
     separate(story, first, second)
     story.ended(first)
-    assert story.brain.apart == []
-    assert len(story.brain.broken) == 1
+    assert story.machine.apart == []
+    assert len(story.machine.broken) == 1
 
 
 def test_what_is_remembered_is_bounded(monkeypatch):
@@ -93,8 +93,8 @@ def test_what_is_remembered_is_bounded(monkeypatch):
     host = story.running("g0", workload="vision", gsla=1.3)
     for _ in range(4):
         separate(story, host, story.running("g0", workload="speech"))
-    assert story.brain.apart == [("j1", "j4"), ("j1", "j5")]
-    assert len(story.brain.broken) == 2
+    assert story.machine.apart == [("j1", "j4"), ("j1", "j5")]
+    assert len(story.machine.broken) == 2
 
 
 def test_a_measurement_of_others_that_keeps_the_gsla_lets_workloads_together_again():
@@ -105,10 +105,10 @@ def test_a_measurement_of_others_that_keeps_the_gsla_lets_workloads_together_aga
     separate(story, first, second)
     measured_together(story, first, second, (1.2, 1.0))  # their own last window
     measured_together(story, other, third, (1.4, 1.0))  # the gSLA is 1.3
-    assert len(story.brain.broken) == 1
+    assert len(story.machine.broken) == 1
     measured_together(story, third, other, (1.0, 1.3))
-    assert story.brain.broken == []
-    assert story.brain.are_apart(first.id, second.id)
+    assert story.machine.broken == []
+    assert story.machine.are_apart(first.id, second.id)
 
 
 def test_only_a_tail_that_keeps_the_gsla_refutes_one_that_broke_it():
@@ -119,44 +119,44 @@ def test_only_a_tail_that_keeps_the_gsla_refutes_one_that_broke_it():
     measured_together(story, other, third, (1.0, 1.0))
     measured_together(story, other, third, (1.0, 1.0), p99=(None, 1.1))
     measured_together(story, other, third, (1.0, 1.0), p99=(1.4, None))  # the gSLA is 1.3
-    assert len(story.brain.broken) == 1
+    assert len(story.machine.broken) == 1
     measured_together(story, third, other, (1.0, 1.4), p99=(None, 1.2))
-    assert story.brain.broken == []
+    assert story.machine.broken == []
 
 
 def test_policies_see_who_was_separated():
     story = known_story()
-    world = world_of(story)
+    view = world_of(story)
     first = story.submit(workload="vision", gsla=1.9)
     second = story.submit(workload="speech")
-    world.renew(story.at_s)
+    view.renew(story.at_s)
     for job in (first, second):
-        put(story, world, job, "g0")
+        put(story, view, job, "g0")
     # Neither was measured, and the analytic predictor believes less than 1.9.
     separate(story, first, second, slowdown=2.5, gsla=1.9)
     other = story.submit(workload="speech")
     strict = story.submit(workload="vision", gsla=1.9)
     easy = story.submit(workload="vision")
-    world.renew(story.at_s)
-    assert "no entry lets" in world.refusal(start(world, second, "g0"))
-    assert "job j1: gsla: slowdown 2.5" in world.refusal(start(world, other, "g0"))
-    put(story, world, second, "g1")
-    assert f"job {strict.id}: gsla: slowdown 2.5" in world.refusal(start(world, strict, "g1"))
-    assert world.refusal(start(world, easy, "g1")) is None
-    assert {"ann/vision (j1)", "ann/speech (j2)"} <= {*world.instance().workloads}
-    assert policy_named("dovetail").decide(world.state).starts
+    view.renew(story.at_s)
+    assert "no entry lets" in view.refusal(start(view, second, "g0"))
+    assert "job j1: gsla: slowdown 2.5" in view.refusal(start(view, other, "g0"))
+    put(story, view, second, "g1")
+    assert f"job {strict.id}: gsla: slowdown 2.5" in view.refusal(start(view, strict, "g1"))
+    assert view.refusal(start(view, easy, "g1")) is None
+    assert {"ann/vision (j1)", "ann/speech (j2)"} <= {*view.instance().workloads}
+    assert policy_named("dovetail").decide(view.state).starts
 
 
 def test_a_table_believes_no_less_than_what_broke_a_gsla():
     story = known_story()
-    world = world_of(story, together("vision", "speech", (1.1, 1.1)))
+    view = world_of(story, together("vision", "speech", (1.1, 1.1)))
     first, second = pair(story)
     separate(story, first, second, slowdown=None, gsla=1.3)
-    world.renew(story.at_s)
-    table = world.beliefs.table(("ann/vision", "ann/speech"), (MODEL,), ((None, None),))
-    stalled = table.after(story.brain.broken)
+    view.renew(story.at_s)
+    table = view.beliefs.table(("ann/vision", "ann/speech"), (MODEL,), ((None, None),))
+    stalled = table.after(story.machine.broken)
     assert stalled.belief(MODEL, (None, None), "ann/vision", "ann/speech").source == "broke a gSLA"
     assert stalled.source[0, 0, 1, 0] == Source.MEASURED
     separate(story, first, story.running("g1", workload="speech"), slowdown=1.2, gsla=1.3)
-    broken = table.after(story.brain.broken[1:])
+    broken = table.after(story.machine.broken[1:])
     assert broken.belief(MODEL, (None, None), "ann/vision", "ann/speech").upper > 1.3

@@ -83,7 +83,7 @@ def service_in(directory, journal=None, pool=None, **options):
 
 def is_in(service, job, *states):
     """Tell whether a job is in one of the states."""
-    return lambda: service.desk.job(job).state in states
+    return lambda: service.api.job(job).state in states
 
 
 def kinds(directory):
@@ -93,22 +93,22 @@ def kinds(directory):
 
 def test_jobs_run_from_end_to_end(tmp_path):
     with service_in(tmp_path) as service:
-        ids = service.desk.submit([spec(), spec(workload="B"), spec(workers=2)], ME)
+        ids = service.api.submit([spec(), spec(workload="B"), spec(workers=2)], ME)
         assert ids == ("j1", "j2", "j3")
         for job in ids:
             wait_until(is_in(service, job, JobState.FINISHED))
-        third = service.desk.job("j3")
+        third = service.api.job("j3")
         assert (third.runs, third.gpus, third.statuses) == (1, ("n-0", "n-1"), (0, 0))
         assert [step.state for step in third.history][-3:] == ["starting", "profiling", "finished"]
-        assert service.desk.service().jobs == {"finished": 3}
+        assert service.api.service().jobs == {"finished": 3}
     assert kinds(tmp_path).count("placed") == 3
 
 
 def test_what_failed_is_started_again_as_often_as_its_owner_allows(tmp_path):
     with service_in(tmp_path) as service:
-        service.desk.submit([spec(work_s=1, words=["status=3"], retries=2)], ME)
+        service.api.submit([spec(work_s=1, words=["status=3"], retries=2)], ME)
         wait_until(is_in(service, "j1", JobState.FAILED))
-        assert (service.desk.job("j1").runs, service.desk.job("j1").why) == (
+        assert (service.api.job("j1").runs, service.api.job("j1").why) == (
             3,
             "rank 0 ended with status 3",
         )
@@ -116,30 +116,30 @@ def test_what_failed_is_started_again_as_often_as_its_owner_allows(tmp_path):
 
 def test_jobs_run_on_while_no_service_is_there(tmp_path):
     with service_in(tmp_path) as service:
-        service.desk.submit([spec(work_s=10), spec(work_s=600)], ME)
+        service.api.submit([spec(work_s=10), spec(work_s=600)], ME)
         wait_until(is_in(service, "j1", JobState.PROFILING))
         wait_until(is_in(service, "j2", JobState.PROFILING))
     with service_in(tmp_path) as service:
         wait_until(is_in(service, "j1", JobState.FINISHED))
-        assert service.desk.job("j2").state is JobState.PROFILING
-        assert [service.desk.job(job).runs for job in ("j1", "j2")] == [1, 1]
-        service.desk.cancel("j2", ME)
+        assert service.api.job("j2").state is JobState.PROFILING
+        assert [service.api.job(job).runs for job in ("j1", "j2")] == [1, 1]
+        service.api.cancel("j2", ME)
         wait_until(is_in(service, "j2", JobState.CANCELLED))
 
 
 def test_a_run_is_stopped_after_its_walltime(tmp_path):
     with service_in(tmp_path) as service:
-        service.desk.submit([spec(work_s=600, walltime_s=0.5, retries=5)], ME)
+        service.api.submit([spec(work_s=600, walltime_s=0.5, retries=5)], ME)
         wait_until(is_in(service, "j1", JobState.FAILED))
-        assert service.desk.job("j1").why == "its walltime of 0.5 s is over"
-        assert service.desk.job("j1").runs == 1
+        assert service.api.job("j1").why == "its walltime of 0.5 s is over"
+        assert service.api.job("j1").runs == 1
 
 
 def test_no_jobs_are_no_jobs(tmp_path):
     with service_in(tmp_path) as service:
-        assert service.desk.submit([], ME) == ()
-        assert service.desk.submit([], ME, "again") == ()
-        assert service.desk.jobs(over=True) == []
+        assert service.api.submit([], ME) == ()
+        assert service.api.submit([], ME, "again") == ()
+        assert service.api.jobs(over=True) == []
 
 
 def test_a_walltime_does_not_count_before_anything_runs(tmp_path):
@@ -153,10 +153,10 @@ def test_a_walltime_does_not_count_before_anything_runs(tmp_path):
 
     pool = Late(tmp_path, TRUTH, SPEED)
     with service_in(tmp_path, pool=pool) as service:
-        service.desk.submit([spec(work_s=1, walltime_s=0.5)], ME)
-        wait_until(lambda: "no process can be made" in service.desk.service().trouble)
-        placed_s = service.desk.job("j1").since_s
-        wait_until(lambda: service.desk.service().now_s > placed_s + 1)
+        service.api.submit([spec(work_s=1, walltime_s=0.5)], ME)
+        wait_until(lambda: "no process can be made" in service.api.service().trouble)
+        placed_s = service.api.job("j1").since_s
+        wait_until(lambda: service.api.service().now_s > placed_s + 1)
         pool.late = False
         wait_until(is_in(service, "j1", JobState.FINISHED))
 
@@ -164,56 +164,56 @@ def test_a_walltime_does_not_count_before_anything_runs(tmp_path):
 def test_no_time_is_too_long_for_the_service(tmp_path):
     with service_in(tmp_path, watching=WatchOptions(), sample_s=1e15) as service:
         long = {"walltime_s": 1e15, "estimate_s": 1e15}
-        service.desk.submit([spec(work_s=2, **long), spec(work_s=1e14, **long)], ME)
+        service.api.submit([spec(work_s=2, **long), spec(work_s=1e14, **long)], ME)
         wait_until(is_in(service, "j1", JobState.FINISHED))
-        service.desk.cancel("j2", ME)
+        service.api.cancel("j2", ME)
         wait_until(is_in(service, "j2", JobState.CANCELLED))
 
 
 def test_a_grace_longer_than_the_administrator_allows_is_refused(tmp_path):
     with service_in(tmp_path) as service, pytest.raises(InputError) as refused:
-        service.desk.submit([spec(grace_s=3600.0), spec(grace_s=3600.5)], ME)
+        service.api.submit([spec(grace_s=3600.0), spec(grace_s=3600.5)], ME)
     told = "jobs[1].grace_s: must be <= 3600 s (the service's --max-grace), got 3600.5"
     assert str(refused.value) == told
     with service_in(tmp_path, most_grace_s=7200.0) as service:
-        assert service.desk.submit([spec(grace_s=3600.5)], ME) == ("j1",)
+        assert service.api.submit([spec(grace_s=3600.5)], ME) == ("j1",)
 
 
 def test_drained_devices_take_no_jobs_until_they_are_open_again(tmp_path):
     with service_in(tmp_path) as service:
-        view = service.desk.drain(["n-0"], True, ME)
+        view = service.api.drain(["n-0"], True, ME)
         assert [device.trouble for device in view.devices] == ["is being drained by me", ""]
-        service.desk.submit([spec(), spec()], ME)
+        service.api.submit([spec(), spec()], ME)
         wait_until(is_in(service, "j2", JobState.FINISHED))
-        assert [service.desk.job(job).gpus for job in ("j1", "j2")] == [("n-1",), ("n-1",)]
-        service.desk.drain([], True, ME)
-        service.desk.submit([spec(workers=2)], ME)
-        assert service.desk.explain("j3").splitlines() == [
+        assert [service.api.job(job).gpus for job in ("j1", "j2")] == [("n-1",), ("n-1",)]
+        service.api.drain([], True, ME)
+        service.api.submit([spec(workers=2)], ME)
+        assert service.api.explain("j3").splitlines() == [
             "j3: submitted",
             "it starts alone: its workload has no profile yet",
             "n-0 takes no jobs: it is being drained by me",
             "n-1 takes no jobs: it is being drained by me",
         ]
-        service.desk.drain([], False, ME)
+        service.api.drain([], False, ME)
         wait_until(is_in(service, "j3", JobState.FINISHED))
 
 
 def test_a_dry_run_starts_nothing_and_stops_nothing(tmp_path):
     with service_in(tmp_path) as service:
-        service.desk.submit([spec(work_s=600)], ME)
+        service.api.submit([spec(work_s=600)], ME)
         wait_until(is_in(service, "j1", JobState.PROFILING))
     with service_in(tmp_path, dry_run=True) as service:
-        service.desk.submit([spec()], ME)
-        wait_until(lambda: service.desk.service().decide_s is not None)
-        service.desk.cancel("j1", ME)
-        assert service.desk.job("j1").state is JobState.STOPPING
-        second = service.desk.job("j2")
+        service.api.submit([spec()], ME)
+        wait_until(lambda: service.api.service().decide_s is not None)
+        service.api.cancel("j1", ME)
+        assert service.api.job("j1").state is JobState.STOPPING
+        second = service.api.job("j2")
         assert second.state is JobState.SUBMITTED
         assert second.waiting_for == "a service that starts jobs: this is a dry run"
-        explained = service.desk.explain("j2").splitlines()
+        explained = service.api.explain("j2").splitlines()
         assert explained[-2].startswith("starts alone on n-1")
         assert explained[-1] == "this is a dry run: nothing is started"
-        assert service.desk.service().dry_run
+        assert service.api.service().dry_run
     assert kinds(tmp_path).count("placed") == 1
     with service_in(tmp_path) as service:
         wait_until(is_in(service, "j1", JobState.CANCELLED))
@@ -244,48 +244,48 @@ def full():
 
 def test_while_the_disk_is_full_jobs_run_on_and_nothing_is_promised(tmp_path, full):
     with service_in(tmp_path, full) as service:
-        service.desk.submit([spec(work_s=20), spec(work_s=600)], ME)
+        service.api.submit([spec(work_s=20), spec(work_s=600)], ME)
         wait_until(is_in(service, "j2", JobState.PROFILING))
         full.full = True
         with pytest.raises(BusyError, match="disk is full"):
-            service.desk.submit([spec()], ME)
+            service.api.submit([spec()], ME)
         with pytest.raises(BusyError, match="disk is full"):
-            service.desk.cancel("j2", ME)
-        wait_until(lambda: "disk is full" in service.desk.service().trouble)
-        assert {row.job for row in service.desk.plan().assignments} == {"j1", "j2"}
-        assert [view.id for view in service.desk.jobs(over=True)] == ["j1", "j2"]
+            service.api.cancel("j2", ME)
+        wait_until(lambda: "disk is full" in service.api.service().trouble)
+        assert {row.job for row in service.api.plan().assignments} == {"j1", "j2"}
+        assert [view.id for view in service.api.jobs(over=True)] == ["j1", "j2"]
         full.full = False
         wait_until(is_in(service, "j1", JobState.FINISHED))
-        assert service.desk.submit([spec()], ME) == ("j3",)
+        assert service.api.submit([spec()], ME) == ("j3",)
         wait_until(is_in(service, "j3", JobState.FINISHED))
-        assert service.desk.service().trouble == ""
-        assert service.desk.job("j2").state is JobState.PROFILING
+        assert service.api.service().trouble == ""
+        assert service.api.job("j2").state is JobState.PROFILING
 
 
 def test_a_service_that_starts_on_a_full_disk_serves_as_soon_as_there_is_room(tmp_path, full):
     with service_in(tmp_path) as service:
-        service.desk.submit([spec(work_s=600), spec(work_s=600)], ME)
+        service.api.submit([spec(work_s=600), spec(work_s=600)], ME)
         wait_until(is_in(service, "j2", JobState.PROFILING))
     full.full = True
     with service_in(tmp_path, full) as service:
-        assert [view.state for view in service.desk.jobs()] == [JobState.PROFILING] * 2
-        assert "disk is full" in service.desk.service().trouble
+        assert [view.state for view in service.api.jobs()] == [JobState.PROFILING] * 2
+        assert "disk is full" in service.api.service().trouble
         with pytest.raises(BusyError, match="disk is full"):
-            service.desk.cancel("j2", ME)
+            service.api.cancel("j2", ME)
     # It was ended before there was any.
     with service_in(tmp_path, full) as service:
         full.full = False
-        wait_until(lambda: service.desk.service().trouble == "")
-        service.desk.cancel("j2", ME)
+        wait_until(lambda: service.api.service().trouble == "")
+        service.api.cancel("j2", ME)
         wait_until(is_in(service, "j2", JobState.CANCELLED))
-        assert service.desk.job("j1").runs == 1
+        assert service.api.job("j1").runs == 1
     assert kinds(tmp_path).count("service_started") == 2
 
 
 def test_what_ended_long_ago_is_removed_from_the_disk(tmp_path, monkeypatch):
     with service_in(tmp_path) as service:
         secret = {"env": {"TOKEN": "secret"}}
-        service.desk.submit([spec(work_s=1, **secret), spec(work_s=600), spec(work_s=1)], ME)
+        service.api.submit([spec(work_s=1, **secret), spec(work_s=600), spec(work_s=1)], ME)
         wait_until(is_in(service, "j3", JobState.FINISHED))
         wait_until(is_in(service, "j1", JobState.FINISHED))
     for run in ("j1.1", "j2.1"):
@@ -295,51 +295,51 @@ def test_what_ended_long_ago_is_removed_from_the_disk(tmp_path, monkeypatch):
     with service_in(tmp_path) as service:
         wait_until(lambda: not (tmp_path / "runs/j1.1").exists())
         assert {path.name for path in (tmp_path / "runs").iterdir()} == {"j2.1", "j3.1"}
-        assert service.desk.log_path("j1", 0, ME) is None
-        assert service.desk.job("j1").state is JobState.FINISHED
-        assert service.desk.job("j2").state is JobState.PROFILING
+        assert service.api.log_path("j1", 0, ME) is None
+        assert service.api.job("j1").state is JobState.FINISHED
+        assert service.api.job("j2").state is JobState.PROFILING
     submitted = [e.event for e in read_events(tmp_path) if e.event.kind == "submitted"]
     assert [event.spec.env for event in submitted] == [{}, {}, {}]
     with service_in(tmp_path, keep_s=0.0) as service:
         wait_until(lambda: kinds(tmp_path).count("submitted") == 1)
-        assert [view.id for view in service.desk.jobs(over=True)] == ["j1", "j2", "j3"]
+        assert [view.id for view in service.api.jobs(over=True)] == ["j1", "j2", "j3"]
 
 
 def test_others_may_not_cancel_or_read(tmp_path):
     with service_in(tmp_path) as service:
-        service.desk.submit([spec(work_s=600), spec(work_s=600, public_log=True)], ME)
+        service.api.submit([spec(work_s=600), spec(work_s=600, public_log=True)], ME)
         wait_until(is_in(service, "j2", JobState.PROFILING))
         with pytest.raises(RefusedError, match="other may not cancel j1 of me"):
-            service.desk.cancel("j1", OTHER)
+            service.api.cancel("j1", OTHER)
         with pytest.raises(RefusedError, match="other may not read the log of j1 of me"):
-            service.desk.log_path("j1", 0, OTHER)
+            service.api.log_path("j1", 0, OTHER)
         with pytest.raises(RefusedError, match="administrator"):
-            service.desk.drain([], True, OTHER)
-        assert service.desk.log_path("j2", 0, OTHER).endswith("j2.1/rank0/log")
-        assert service.desk.log_path("j2", 0, OTHER, 1).endswith("j2.1/rank0/log")
+            service.api.drain([], True, OTHER)
+        assert service.api.log_path("j2", 0, OTHER).endswith("j2.1/rank0/log")
+        assert service.api.log_path("j2", 0, OTHER, 1).endswith("j2.1/rank0/log")
         with pytest.raises(InputError, match=r"^run: must be from 1 to 1, got 2$"):
-            service.desk.log_path("j2", 0, OTHER, 2)
+            service.api.log_path("j2", 0, OTHER, 2)
         with pytest.raises(UnknownJobError, match="no job 'j7'"):
-            service.desk.cancel("j7", ME)
+            service.api.cancel("j7", ME)
 
 
 def test_jobs_that_can_never_run_are_refused(tmp_path):
     with service_in(tmp_path, any_user=False) as service:
         with pytest.raises(InputError, match=r"jobs\[1\].workers: must be <= 2 .*, got 3"):
-            service.desk.submit([spec(), spec(workers=3)], ME)
+            service.api.submit([spec(), spec(workers=3)], ME)
         too_much = r"^memory_mib: must be <= 16000 \(the largest device\), got 20000$"
         with pytest.raises(InputError, match=too_much):
-            service.desk.submit([spec(memory_mib=20000.0)], ME)
+            service.api.submit([spec(memory_mib=20000.0)], ME)
         with pytest.raises(InputError, match=r"^cwd: must begin with '/', got 'here'$"):
-            service.desk.submit([spec().replace(cwd="here")], ME)
+            service.api.submit([spec().replace(cwd="here")], ME)
         for command in (("",), ("train", "a\0b")):
             with pytest.raises(InputError, match=r"^command: must name a program"):
-                service.desk.submit([spec().replace(command=command)], ME)
+                service.api.submit([spec().replace(command=command)], ME)
         with pytest.raises(InputError, match=r"owner\.uid"):
-            service.desk.submit([spec(owner=ME)], OTHER)
+            service.api.submit([spec(owner=ME)], OTHER)
         with pytest.raises(InputError, match=r"owner\.uid: must be .* \(the service is not root\)"):
-            service.desk.submit([spec(owner=OTHER)], ME)
-        assert service.desk.jobs(over=True) == []
+            service.api.submit([spec(owner=OTHER)], ME)
+        assert service.api.jobs(over=True) == []
 
 
 def test_a_flood_of_requests_is_answered_in_few_appends(tmp_path):
@@ -352,10 +352,10 @@ def test_a_flood_of_requests_is_answered_in_few_appends(tmp_path):
 
     ids = []
     with service_in(tmp_path, Counted) as service:
-        service.desk.drain([], True, ME)
+        service.api.drain([], True, ME)
 
         def submit():
-            ids.extend(job for _ in range(25) for job in service.desk.submit([spec()], ME))
+            ids.extend(job for _ in range(25) for job in service.api.submit([spec()], ME))
 
         threads = [threading.Thread(target=submit) for _ in range(20)]
         for thread in threads:
@@ -368,34 +368,34 @@ def test_a_flood_of_requests_is_answered_in_few_appends(tmp_path):
 
 def test_who_asks_again_under_his_key_gets_the_same_jobs(tmp_path):
     with service_in(tmp_path) as service:
-        service.desk.drain([], True, ME)
-        first = service.desk.submit([spec(), spec(workload="B")], ME, key="monday")
+        service.api.drain([], True, ME)
+        first = service.api.submit([spec(), spec(workload="B")], ME, key="monday")
         assert first == ("j1", "j2")
-        assert service.desk.submit([spec(), spec(workload="B")], ME, key="monday") == first
-        assert service.desk.submit([spec()], ME) == ("j3",)
+        assert service.api.submit([spec(), spec(workload="B")], ME, key="monday") == first
+        assert service.api.submit([spec()], ME) == ("j3",)
         with pytest.raises(InputError, match="key: must be a new one, got that of j1 to j2"):
-            service.desk.submit([spec(), spec()], ME, key="monday")
-        service.desk.cancel("j1", ME)
+            service.api.submit([spec(), spec()], ME, key="monday")
+        service.api.cancel("j1", ME)
     with service_in(tmp_path) as service:
-        assert service.desk.submit([spec(), spec(workload="B")], ME, key="monday") == first
-        assert len(service.desk.jobs(over=True)) == 3
+        assert service.api.submit([spec(), spec(workload="B")], ME, key="monday") == first
+        assert len(service.api.jobs(over=True)) == 3
 
 
 def test_keys_of_two_users_are_two(tmp_path):
     administrator = Owner(name="root", uid=0, gid=0)
     with service_in(tmp_path) as service:
-        service.desk.drain([], True, ME)
+        service.api.drain([], True, ME)
         other = spec(owner=OTHER)
-        ids = [service.desk.submit([other], by, key="k") for by in (administrator, OTHER, OTHER)]
+        ids = [service.api.submit([other], by, key="k") for by in (administrator, OTHER, OTHER)]
         assert ids == [("j1",), ("j2",), ("j2",)]
 
 
 def test_one_key_asked_by_many_threads_at_once_is_one_job(tmp_path):
     ids = []
     with service_in(tmp_path) as service:
-        service.desk.drain([], True, ME)
+        service.api.drain([], True, ME)
         asking = [
-            threading.Thread(target=lambda: ids.extend(service.desk.submit([spec()], ME, key="k")))
+            threading.Thread(target=lambda: ids.extend(service.api.submit([spec()], ME, key="k")))
             for _ in range(20)
         ]
         for thread in asking:
@@ -403,7 +403,7 @@ def test_one_key_asked_by_many_threads_at_once_is_one_job(tmp_path):
         for thread in asking:
             thread.join(LIMIT_S)
         assert ids == ["j1"] * 20
-        assert len(service.desk.jobs()) == 1
+        assert len(service.api.jobs()) == 1
 
 
 class Linked(SimulatedNode):
@@ -424,12 +424,12 @@ def test_the_library_that_a_workload_loaded_last_is_known_after_a_restart(tmp_pa
         return Linked(tmp_path, TRUTH, SPEED)
 
     with service_in(tmp_path, pool=pool(), sample_s=0.05) as service:
-        service.desk.submit([spec(work_s=20, words=["old"])], ME)
+        service.api.submit([spec(work_s=20, words=["old"])], ME)
         wait_until(lambda: "library_seen" in kinds(tmp_path))
         wait_until(is_in(service, "j1", JobState.FINISHED))
     with service_in(tmp_path, pool=pool(), sample_s=0.05) as service:
         assert allowed(service, ["old"]) == {50}
-        service.desk.submit([spec(work_s=20, words=["new"])], ME)
+        service.api.submit([spec(work_s=20, words=["new"])], ME)
         wait_until(lambda: allowed(service, ["new"]) == {20, 80})
         wait_until(is_in(service, "j2", JobState.FINISHED))
     assert kinds(tmp_path).count("library_seen") == 2
@@ -458,12 +458,12 @@ class Stubborn(SimulatedNode):
 
 def test_what_a_pool_fails_to_do_is_done_later(tmp_path, caplog):
     with service_in(tmp_path, pool=Stubborn(tmp_path)) as service:
-        service.desk.submit([spec(600)], ME)
+        service.api.submit([spec(600)], ME)
         wait_until(is_in(service, "j1", JobState.PROFILING))
-        assert service.desk.service().trouble == ""
-        service.desk.cancel("j1", ME)
+        assert service.api.service().trouble == ""
+        service.api.cancel("j1", ME)
         wait_until(is_in(service, "j1", JobState.CANCELLED))
-        assert service.desk.job("j1").runs == 1
+        assert service.api.job("j1").runs == 1
     assert "pool: no launch today" in caplog.text
     assert "pool: no stop today" in caplog.text
 
@@ -482,13 +482,13 @@ class Moody:
 def test_a_policy_that_fails_or_overbooks_costs_idle_devices_only(tmp_path, caplog):
     policy = "python:tests.executor.live.test_service.Moody"
     with service_in(tmp_path, policy=policy) as service:
-        service.desk.submit([spec(), spec()], ME)
-        wait_until(lambda: service.desk.service().trouble == "the policy failed: in a mood")
+        service.api.submit([spec(), spec()], ME)
+        wait_until(lambda: service.api.service().trouble == "the policy failed: in a mood")
         Moody.fails = False
-        service.desk.submit([spec()], ME)
-        wait_until(lambda: not service.desk.jobs())
-        assert service.desk.service().trouble == ""
-        runs = [service.desk.job(f"j{k}") for k in (1, 2, 3)]
+        service.api.submit([spec()], ME)
+        wait_until(lambda: not service.api.jobs())
+        assert service.api.service().trouble == ""
+        runs = [service.api.job(f"j{k}") for k in (1, 2, 3)]
         assert [view.gpus for view in runs] == [("n-0",)] * 3
         ended = sorted((view.started_s, view.ended_s) for view in runs)
         assert all(first[1] <= second[0] for first, second in pairwise(ended))
@@ -498,17 +498,17 @@ def test_a_policy_that_fails_or_overbooks_costs_idle_devices_only(tmp_path, capl
 def test_what_is_reserved_for_a_gang_is_so_after_a_restart(tmp_path):
     policy = "dovetail:patience_s=0,patience_stretch=0"
     with service_in(tmp_path, policy=policy) as service:
-        service.desk.submit([spec(work_s=60, estimate_s=60.0)], ME)
-        wait_until(lambda: service.desk.job("j1").gpus)
-        service.desk.submit([spec(workers=2, estimate_s=10.0)], ME)
+        service.api.submit([spec(work_s=60, estimate_s=60.0)], ME)
+        wait_until(lambda: service.api.job("j1").gpus)
+        service.api.submit([spec(workers=2, estimate_s=10.0)], ME)
         told = "n-1, n-0: reserved for it, as it has waited too long"
-        wait_until(lambda: service.desk.job("j2").waiting_for == told)
+        wait_until(lambda: service.api.job("j2").waiting_for == told)
     with service_in(tmp_path, policy=policy) as service:
         # It would not end before the gang is to start.
-        service.desk.submit([spec(workload="B", estimate_s=1e6)], ME)
+        service.api.submit([spec(workload="B", estimate_s=1e6)], ME)
         wait_until(is_in(service, "j2", JobState.FINISHED))
         wait_until(is_in(service, "j3", JobState.FINISHED))
-        assert service.desk.job("j2").started_s < service.desk.job("j3").started_s
+        assert service.api.job("j2").started_s < service.api.job("j3").started_s
     reserved = [e.event.job for e in read_events(tmp_path) if e.event.kind == "reserved"]
     assert reserved.count("j2") == 1
 
@@ -516,12 +516,12 @@ def test_what_is_reserved_for_a_gang_is_so_after_a_restart(tmp_path):
 def test_another_policy_reserves_nothing(tmp_path):
     policy = "dovetail:patience_s=0,patience_stretch=0"
     with service_in(tmp_path, policy=policy) as service:
-        service.desk.submit([spec(work_s=60)], ME)
-        wait_until(lambda: service.desk.job("j1").gpus)
-        service.desk.submit([spec(workers=2)], ME)
-        wait_until(lambda: "reserved" in service.desk.job("j2").waiting_for)
+        service.api.submit([spec(work_s=60)], ME)
+        wait_until(lambda: service.api.job("j1").gpus)
+        service.api.submit([spec(workers=2)], ME)
+        wait_until(lambda: "reserved" in service.api.job("j2").waiting_for)
     with service_in(tmp_path, policy="sjf") as service:
-        wait_until(lambda: "reserved" not in service.desk.job("j2").waiting_for)
+        wait_until(lambda: "reserved" not in service.api.job("j2").waiting_for)
 
 
 class Capper:
@@ -535,38 +535,38 @@ class Capper:
 def test_a_job_whose_cap_is_refused_starts_without_one(tmp_path, caplog):
     policy = "python:tests.executor.live.test_service.Capper"
     with service_in(tmp_path, policy=policy) as service:
-        service.desk.submit([spec()], ME)
-        wait_until(lambda: not service.desk.jobs())
-        assert service.desk.job("j1").shares == (None,)
+        service.api.submit([spec()], ME)
+        wait_until(lambda: not service.api.jobs())
+        assert service.api.job("j1").shares == (None,)
     assert "j1 cannot start: " in caplog.text
 
 
 def test_a_job_that_is_over_shows_how_far_it_came(tmp_path):
     with service_in(tmp_path) as service:
-        service.desk.submit([spec()], ME)
+        service.api.submit([spec()], ME)
         wait_until(is_in(service, "j1", JobState.FINISHED))
-        (shown,) = service.desk.jobs(over=True)
+        (shown,) = service.api.jobs(over=True)
         # It ended between two looks, and its end was looked at: 2 s of work, an iteration each.
         assert (shown.iterations, shown.total) == (pytest.approx(2.0), 2.0)
     with service_in(tmp_path) as service:
-        assert service.desk.job("j1").iterations is None
+        assert service.api.job("j1").iterations is None
 
 
 def test_a_job_is_edited_by_its_owner_and_its_place_by_an_administrator(tmp_path):
     with service_in(tmp_path, any_user=True) as service:
-        service.desk.submit([spec(held=True, owner=OTHER)], OTHER)
+        service.api.submit([spec(held=True, owner=OTHER)], OTHER)
         third = Owner(name="third", uid=os.geteuid() + 1, gid=1)
         for changes, by in (({"nice": 1}, third), ({"command": ("rm",)}, ME), ({}, third)):
             with pytest.raises(RefusedError, match="may not edit j1 of other"):
-                service.desk.edit("j1", changes, by)
-        assert service.desk.edit("j1", {"nice": 3}, ME).nice == 3
+                service.api.edit("j1", changes, by)
+        assert service.api.edit("j1", {"nice": 3}, ME).nice == 3
         for name in ("owner", "env", "after", "most_running"):
             with pytest.raises(InputError, match=f"^{name}: cannot be edited"):
-                service.desk.edit("j1", {name: None}, OTHER)
-        service.desk.edit("j1", {"workload": "B", "command": ("train", "work_s=1")}, OTHER)
-        service.desk.hold("j1", False, OTHER)
+                service.api.edit("j1", {name: None}, OTHER)
+        service.api.edit("j1", {"workload": "B", "command": ("train", "work_s=1")}, OTHER)
+        service.api.hold("j1", False, OTHER)
         wait_until(is_in(service, "j1", JobState.FINISHED))
-        assert service.desk.job("j1").workload == "B"
+        assert service.api.job("j1").workload == "B"
     assert kinds(tmp_path).count("edited") == 2
     with service_in(tmp_path, any_user=True) as service:
-        assert service.desk.job("j1").nice == 3
+        assert service.api.job("j1").nice == 3

@@ -53,15 +53,15 @@ def job(code, directory, **fields):
 def test_real_jobs_run_one_after_the_other_and_outlive_the_service(directory):
     wait = "import pathlib, time\nwhile not pathlib.Path('go').exists(): time.sleep(0.05)"
     with service_on_cores(directory) as service:
-        service.desk.submit([job(wait, directory), job("raise SystemExit(3)", directory)], ME)
+        service.api.submit([job(wait, directory), job("raise SystemExit(3)", directory)], ME)
         wait_until(is_in(service, "j1", JobState.PROFILING))
-        (pid,) = service.desk.job("j1").pids
+        (pid,) = service.api.job("j1").pids
     with service_on_cores(directory) as service:
-        wait_until(lambda: service.desk.job("j1").pids == (pid,))
-        assert service.desk.job("j1").state is JobState.PROFILING
+        wait_until(lambda: service.api.job("j1").pids == (pid,))
+        assert service.api.job("j1").state is JobState.PROFILING
         (directory / "go").touch()
-        wait_until(lambda: not service.desk.jobs())
-        views = service.desk.jobs(over=True)
+        wait_until(lambda: not service.api.jobs())
+        views = service.api.jobs(over=True)
         assert [(view.state, view.runs, view.statuses) for view in views] == [
             (JobState.FINISHED, 1, (0,)),
             (JobState.FAILED, 1, (3,)),
@@ -72,23 +72,23 @@ def test_real_jobs_run_one_after_the_other_and_outlive_the_service(directory):
 def test_a_job_that_ended_while_no_service_ran_ended_then(directory):
     wait = "import pathlib, time\nwhile not pathlib.Path('go').exists(): time.sleep(0.05)"
     with service_on_cores(directory) as service:
-        service.desk.submit([job(wait, directory)], ME)
+        service.api.submit([job(wait, directory)], ME)
         wait_until(is_in(service, "j1", JobState.PROFILING))
     (directory / "go").touch()
     wait_until((directory / "runs/j1.1/rank0/exit.json").exists)
     # So that the service's start is told from the job's end, whatever reading two clocks takes.
     time.sleep(1.0)
     with service_on_cores(directory) as service:
-        wait_until(lambda: not service.desk.jobs())
-        assert service.desk.job("j1").ended_s < service.desk.service().started_s
+        wait_until(lambda: not service.api.jobs())
+        assert service.api.job("j1").ended_s < service.api.service().started_s
 
 
 def test_a_job_that_is_cancelled_leaves_no_process(directory):
     with service_on_cores(directory) as service:
-        service.desk.submit([job("import time\ntime.sleep(600)", directory, grace_s=5.0)], ME)
+        service.api.submit([job("import time\ntime.sleep(600)", directory, grace_s=5.0)], ME)
         wait_until(is_in(service, "j1", JobState.PROFILING))
-        (pid,) = service.desk.job("j1").pids
-        service.desk.cancel("j1", ME)
+        (pid,) = service.api.job("j1").pids
+        service.api.cancel("j1", ME)
         wait_until(is_in(service, "j1", JobState.CANCELLED))
         assert not os.path.exists(f"/proc/{pid}")
 
@@ -99,14 +99,14 @@ def test_what_takes_no_notice_of_being_asked_can_be_killed_now(directory):
         "pathlib.Path('deaf').touch()\ntime.sleep(600)"
     )
     with service_on_cores(directory) as service:
-        service.desk.submit([job(deaf, directory, grace_s=3600.0)], ME)
+        service.api.submit([job(deaf, directory, grace_s=3600.0)], ME)
         wait_until((directory / "deaf").exists)
         wait_until(is_in(service, "j1", JobState.PROFILING))
-        service.desk.cancel("j1", ME)
+        service.api.cancel("j1", ME)
     with service_on_cores(directory) as service:
         wait_until(lambda: (directory / "runs/j1.1/stop.json").exists())
-        assert service.desk.job("j1").state is JobState.STOPPING
-        service.desk.cancel("j1", ME, grace_s=0.0)
+        assert service.api.job("j1").state is JobState.STOPPING
+        service.api.cancel("j1", ME, grace_s=0.0)
         wait_until(is_in(service, "j1", JobState.CANCELLED))
 
 
@@ -117,20 +117,20 @@ def test_a_job_that_was_asked_to_end_has_not_finished_where_the_journal_has_lost
         "\nwhile not pathlib.Path('go').exists(): time.sleep(0.05)"
     )
     with service_on_cores(directory) as service:
-        service.desk.submit([job(saves, directory, grace_s=600.0, requeue=False)], ME)
+        service.api.submit([job(saves, directory, grace_s=600.0, requeue=False)], ME)
         wait_until(is_in(service, "j1", JobState.PROFILING))
         wait_until((directory / "ready").exists)
     before = (directory / "journal.db").read_bytes()
     with service_on_cores(directory) as service:
-        service.desk.cancel("j1", ME)
+        service.api.cancel("j1", ME)
         wait_until((directory / "asked").exists)
     (directory / "journal.db").write_bytes(before)
     (directory / "go").touch()
     wait_until((directory / "runs/j1.1/rank0/exit.json").exists)
     with service_on_cores(directory) as service:
-        wait_until(lambda: not service.desk.jobs())
+        wait_until(lambda: not service.api.jobs())
         why = "rank 0 was asked to end, and the journal has lost why"
-        assert [(view.state, view.why) for view in service.desk.jobs(over=True)] == [
+        assert [(view.state, view.why) for view in service.api.jobs(over=True)] == [
             (JobState.FAILED, why)
         ]
 
@@ -142,7 +142,7 @@ def run_until_release(directory):
         raise Killed
 
     with service_on_cores(directory, release=killed) as service:
-        service.desk.submit([job("pass", directory)], ME)
+        service.api.submit([job("pass", directory)], ME)
         wait_until(is_in(service, "j1", JobState.FINISHED))
 
 
@@ -169,11 +169,11 @@ def test_the_p99_that_a_server_reports_gets_into_the_repository(directory):
     soon = WatchOptions(warm_up_s=0.1, settle_s=0.1, profile_s=1.0, profile_most_s=20.0)
     with service_on_cores(directory, soon, sample_s=0.05) as service:
         code = textwrap.dedent(server)
-        service.desk.submit([job(code, directory, priority="latency", memory_mib=64.0)], ME)
+        service.api.submit([job(code, directory, priority="latency", memory_mib=64.0)], ME)
         wait_until(is_in(service, "j1", JobState.RUNNING))
         repository = Repository(directory / "repository.db")
         wait_until(lambda: repository.path.exists() and repository.since(0))
-        service.desk.cancel("j1", ME)
+        service.api.cancel("j1", ME)
         wait_until(is_in(service, "j1", JobState.CANCELLED))
     (profile,) = repository.data_set().profiles
     assert profile.latency_p99_s >= 0.002 * 0.978

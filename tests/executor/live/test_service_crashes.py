@@ -14,7 +14,7 @@ from contextlib import suppress
 
 import pytest
 
-from dovetail.executor.jobs.journal import Journal, read_brain
+from dovetail.executor.jobs.journal import Journal, read_state_machine
 from dovetail.executor.jobs.states import QUEUED, JobState
 from dovetail.executor.live.errors import BusyError
 from dovetail.executor.live.invariants import violations
@@ -98,20 +98,20 @@ def prepare(directory):
     """Leave four jobs in the journal, with no device open."""
 
     def submit(service, _):
-        service.desk.drain([], True, ME)
-        service.desk.submit([spec(5), spec(5, words=["status=3"], retries=1)], ME)
-        service.desk.submit([spec(5, workers=2, workload="B"), spec(5000)], ME)
-        service.desk.drain([], False, ME)
+        service.api.drain([], True, ME)
+        service.api.submit([spec(5), spec(5, words=["status=3"], retries=1)], ME)
+        service.api.submit([spec(5, workers=2, workload="B"), spec(5000)], ME)
+        service.api.drain([], False, ME)
 
     assert not life(directory, 10**9, submit)
 
 
 def all_is_done(service, killed):
     """Cancel the job that never ends once it runs, and wait until all have ended."""
-    wait_until(lambda: killed.is_set() or service.desk.job("j4").state not in QUEUED)
+    wait_until(lambda: killed.is_set() or service.api.job("j4").state not in QUEUED)
     with suppress(BusyError):
-        service.desk.cancel("j4", ME)
-    wait_until(lambda: killed.is_set() or not service.desk.jobs())
+        service.api.cancel("j4", ME)
+    wait_until(lambda: killed.is_set() or not service.api.jobs())
 
 
 def starts_in(directory):
@@ -130,15 +130,15 @@ def test_nothing_is_lost_and_nothing_starts_twice(tmp_path, first):
         kills += 1
         step += 2
         assert kills < 60
-    brain = read_brain(tmp_path)
-    assert violations(brain) == ()
-    assert [job.state for job in brain.jobs.values()] == [
+    machine = read_state_machine(tmp_path)
+    assert violations(machine) == ()
+    assert [job.state for job in machine.jobs.values()] == [
         JobState.FINISHED,
         JobState.FAILED,
         JobState.FINISHED,
         JobState.CANCELLED,
     ]
-    assert [job.runs for job in brain.jobs.values()][:3] == [1, 2, 1]
+    assert [job.runs for job in machine.jobs.values()][:3] == [1, 2, 1]
     assert set(starts_in(tmp_path).values()) == {1}
     assert kills >= 1
     # Every run was released, however late.
@@ -162,44 +162,44 @@ def restored(kept, directory):
 
 def test_a_run_whose_start_the_journal_has_lost_is_taken_up(tmp_path):
     with service_in(tmp_path, dry_run=True) as service:
-        service.desk.submit([spec(5000)], ME)
+        service.api.submit([spec(5000)], ME)
     copied(tmp_path, tmp_path / "kept")
     with service_in(tmp_path) as service:
-        wait_until(lambda: service.desk.job("j1").state is JobState.PROFILING)
+        wait_until(lambda: service.api.job("j1").state is JobState.PROFILING)
     restored(tmp_path / "kept", tmp_path)
     with service_in(tmp_path) as service:
-        wait_until(lambda: service.desk.job("j1").state is JobState.PROFILING)
-        assert service.desk.job("j1").run == "j1.1"
-        service.desk.cancel("j1", ME)
-        wait_until(lambda: service.desk.job("j1").state is JobState.CANCELLED)
+        wait_until(lambda: service.api.job("j1").state is JobState.PROFILING)
+        assert service.api.job("j1").run == "j1.1"
+        service.api.cancel("j1", ME)
+        wait_until(lambda: service.api.job("j1").state is JobState.CANCELLED)
     assert starts_in(tmp_path) == {"j1.1/rank0": 1}
 
 
 def test_a_run_of_no_job_is_ended_and_holds_its_device_until_then(tmp_path, caplog):
     with service_in(tmp_path) as service:
-        service.desk.submit([spec(5000, words=["deaf=1"], grace_s=1.0)], ME)
-        wait_until(lambda: service.desk.job("j1").state is JobState.PROFILING)
-        (busy,) = service.desk.job("j1").gpus
+        service.api.submit([spec(5000, words=["deaf=1"], grace_s=1.0)], ME)
+        wait_until(lambda: service.api.job("j1").state is JobState.PROFILING)
+        (busy,) = service.api.job("j1").gpus
     restored(None, tmp_path)
     with service_in(tmp_path) as service:
-        service.desk.submit([spec(1), spec(1)], ME)
-        wait_until(lambda: not service.desk.jobs())
+        service.api.submit([spec(1), spec(1)], ME)
+        wait_until(lambda: not service.api.jobs())
     assert f"j1 cannot start: j1.1 may still be on {busy}" in caplog.text
     assert "ended with status -9" in (tmp_path / "runs/j1.1/rank0/log").read_text()
 
 
 def test_a_run_of_no_job_is_not_taken_for_one_of_the_same_name(tmp_path):
     with service_in(tmp_path) as service:
-        service.desk.submit([spec(5000, words=["deaf=1"], grace_s=1.0)], ME)
-        wait_until(lambda: service.desk.job("j1").state is JobState.PROFILING)
-        (busy,) = service.desk.job("j1").gpus
+        service.api.submit([spec(5000, words=["deaf=1"], grace_s=1.0)], ME)
+        wait_until(lambda: service.api.job("j1").state is JobState.PROFILING)
+        (busy,) = service.api.job("j1").gpus
     restored(None, tmp_path)
     with service_in(tmp_path) as service:
         # Its device takes nobody, so that only the other one can be chosen.
-        service.desk.drain([busy], True, ME)
-        service.desk.submit([spec(1)], ME)
-        wait_until(lambda: not service.desk.jobs())
-        told = service.desk.job("j1")
+        service.api.drain([busy], True, ME)
+        service.api.submit([spec(1)], ME)
+        wait_until(lambda: not service.api.jobs())
+        told = service.api.job("j1")
     assert told.state is JobState.FINISHED
     assert told.run == "j1.2"
     assert starts_in(tmp_path) == {"j1.1/rank0": 1, "j1.2/rank0": 1}

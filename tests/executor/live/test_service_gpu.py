@@ -10,8 +10,8 @@ import pytest
 
 pynvml = pytest.importorskip("pynvml", reason="needs the extra live")
 
-from dovetail.executor.jobs.brain import JobState  # noqa: E402
 from dovetail.executor.jobs.specs import Owner  # noqa: E402
+from dovetail.executor.jobs.state_machine import JobState  # noqa: E402
 from dovetail.executor.live.watch import WatchOptions  # noqa: E402
 from dovetail.executor.pools import gpu, gpu_health  # noqa: E402
 from dovetail.instances.datasets import Measurement, Repository  # noqa: E402
@@ -54,15 +54,15 @@ def becomes(service, job, state):
         wait_until(is_in(service, job, state))
     except AssertionError:
         told = [
-            service.desk.explain(job),
-            service.desk.service().trouble,
-            *service.desk.job(job).history,
+            service.api.explain(job),
+            service.api.service().trouble,
+            *service.api.job(job).history,
         ]
         raise AssertionError("\n".join(map(str, told))) from None
 
 
 def trouble(service, place=0):
-    return lambda: service.desk.service().devices[place].trouble
+    return lambda: service.api.service().devices[place].trouble
 
 
 # What a rank is given, and what is asked of it.
@@ -70,7 +70,7 @@ def trouble(service, place=0):
 
 def test_a_job_is_profiled_as_a_client_and_its_daemon_goes_with_the_service(machine):
     with machine.service() as service:
-        (job,) = service.desk.submit([machine.job(priority="latency")], ME)
+        (job,) = service.api.submit([machine.job(priority="latency")], ME)
         becomes(service, job, JobState.RUNNING)
         assert machine.variables("j1.1") == {
             "CUDA_VISIBLE_DEVICES": machine.uuids[0],
@@ -78,7 +78,7 @@ def test_a_job_is_profiled_as_a_client_and_its_daemon_goes_with_the_service(mach
             "CUDA_MPS_CLIENT_PRIORITY": "0",
             "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=100M",
         }
-        states = [step.state for step in service.desk.job(job).history]
+        states = [step.state for step in service.api.job(job).history]
         assert states == ["submitted", "starting", "profiling", "running"]
         machine.finish()
         becomes(service, job, JobState.FINISHED)
@@ -92,7 +92,7 @@ def test_a_job_is_profiled_as_a_client_and_its_daemon_goes_with_the_service(mach
 
 def test_a_gang_has_a_daemon_for_each_gpu(pair):
     with pair.service(watching=PATIENT) as service:
-        (job,) = service.desk.submit([pair.job(workers=2)], ME)
+        (job,) = service.api.submit([pair.job(workers=2)], ME)
         becomes(service, job, JobState.PROFILING)
         given = [pair.variables("j1.1", rank) for rank in (0, 1)]
         assert {one["CUDA_VISIBLE_DEVICES"] for one in given} == set(pair.uuids)
@@ -106,9 +106,9 @@ def test_an_orphan_of_a_job_is_its_client_and_is_terminated_before_it_is_killed(
         job = machine.job()
         script = "trap '' TERM; (\"$@\" &); sleep 600"
         job = job.replace(command=("sh", "-c", script, "sh", *job.command))
-        (name,) = service.desk.submit([job], ME)
+        (name,) = service.api.submit([job], ME)
         becomes(service, name, JobState.PROFILING)
-        service.desk.cancel(name, ME)
+        service.api.cancel(name, ME)
         becomes(service, name, JobState.CANCELLED)
         # CUDA's error 810: MPS has ended its work.
         assert "810" in machine.log("j1.1").splitlines()
@@ -119,10 +119,10 @@ def test_a_job_that_never_uses_the_gpu_is_not_said_to_run_and_can_finish(machine
         idle = machine.job().replace(
             command=("sh", "-c", "until test -e finish; do sleep 0.1; done")
         )
-        (job,) = service.desk.submit([idle], ME)
-        wait_until(lambda: any(service.desk.job(job).pids))
+        (job,) = service.api.submit([idle], ME)
+        wait_until(lambda: any(service.api.job(job).pids))
         wait_until(lambda: len(machine.daemons()) == 1)
-        assert service.desk.job(job).state is JobState.STARTING
+        assert service.api.job(job).state is JobState.STARTING
         machine.finish()
         becomes(service, job, JobState.FINISHED)
 
@@ -131,11 +131,11 @@ def test_a_job_on_the_gpu_but_outside_mps_is_stopped(machine, monkeypatch):
     monkeypatch.setattr(gpu, "OUTSIDE_S", 0.2)
     with machine.service() as service:
         outside = machine.job().replace(command=("sh", "-c", "sleep 600; true"))
-        (job,) = service.desk.submit([outside], ME)
-        wait_until(lambda: any(service.desk.job(job).pids))
-        machine.library.processes["compute"] = [(service.desk.job(job).pids[0], 1 << 30)]
+        (job,) = service.api.submit([outside], ME)
+        wait_until(lambda: any(service.api.job(job).pids))
+        machine.library.processes["compute"] = [(service.api.job(job).pids[0], 1 << 30)]
         becomes(service, job, JobState.FAILED)
-        assert "not under MPS" in service.desk.job(job).why
+        assert "not under MPS" in service.api.job(job).why
 
 
 # Caps.
@@ -160,17 +160,17 @@ def test_a_pair_is_capped_only_where_its_cublas_computed_right(machine, measured
     Repository(machine.state / "repository.db").append(measurements=found)
     jobs = [machine.job(cublas, workload=name, memory_mib=50.0) for name in "AB"]
     with machine.service(half_is_right(measured)) as service:
-        for job in service.desk.submit(jobs, ME):
+        for job in service.api.submit(jobs, ME):
             becomes(service, job, JobState.RUNNING)
             wait_until(lambda name=f"{job}.1": name in service._observer._library_told)
-            service.desk.cancel(job, ME)
+            service.api.cancel(job, ME)
             becomes(service, job, JobState.CANCELLED)
-        service.desk.drain([], True, ME)
-        first, second = service.desk.submit(jobs, ME)
-        service.desk.drain([], False, ME)
+        service.api.drain([], True, ME)
+        first, second = service.api.submit(jobs, ME)
+        service.api.drain([], False, ME)
         becomes(service, first, JobState.RUNNING)
         becomes(service, second, JobState.RUNNING)
-        assert service.desk.job(first).co_runners == ((second,),)
+        assert service.api.job(first).co_runners == ((second,),)
         wait_until(lambda: machine.variables("j4.1"))
         name = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
         told = [machine.variables(run).get(name) for run in ("j3.1", "j4.1")]
@@ -185,22 +185,21 @@ def test_a_job_whose_cublas_is_another_than_it_was_loses_its_cap(machine):
     Repository(machine.state / "repository.db").append(measurements=found)
     jobs = [machine.job(right, workload=name, memory_mib=50.0) for name in "AB"]
     with machine.service(half_is_right()) as service:
-        for job in service.desk.submit(jobs, ME):
+        for job in service.api.submit(jobs, ME):
             becomes(service, job, JobState.RUNNING)
             wait_until(lambda name=f"{job}.1": name in service._observer._library_told)
-            service.desk.cancel(job, ME)
+            service.api.cancel(job, ME)
             becomes(service, job, JobState.CANCELLED)
-        service.desk.drain([], True, ME)
+        service.api.drain([], True, ME)
         changed = machine.job(other, workload="A", memory_mib=50.0)
-        first, second = service.desk.submit([changed, jobs[1]], ME)
-        service.desk.drain([], False, ME)
-        wait_until(lambda: "its library" in service.desk.job(first).why)
+        first, second = service.api.submit([changed, jobs[1]], ME)
+        service.api.drain([], False, ME)
+        wait_until(lambda: "its library" in service.api.job(first).why)
         becomes(service, first, JobState.WAITING)
         assert (
-            service.desk.job(first).why
-            == "its library 120600 is not known to compute right at 50 %"
+            service.api.job(first).why == "its library 120600 is not known to compute right at 50 %"
         )
-        service.desk.cancel(second, ME)
+        service.api.cancel(second, ME)
         becomes(service, first, JobState.RUNNING)
         assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" in machine.variables(f"{first}.1")
         assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" not in machine.variables(f"{first}.2")
@@ -211,21 +210,21 @@ def test_a_job_whose_cublas_is_another_than_it_was_loses_its_cap(machine):
 
 def test_a_service_that_comes_back_finds_clients_daemons_and_sick_gpus_again(pair):
     with pair.service(watching=PATIENT) as service:
-        (job,) = service.desk.submit([pair.job()], ME)
+        (job,) = service.api.submit([pair.job()], ME)
         becomes(service, job, JobState.PROFILING)
-        (place,) = (pair.names.index(name) for name in service.desk.job(job).gpus)
+        (place,) = (pair.names.index(name) for name in service.api.job(job).gpus)
         pair.library.xids = [(1 - place, 79)]
         wait_until(trouble(service, 1 - place))
-        pids, daemons = service.desk.job(job).pids, pair.daemons()
+        pids, daemons = service.api.job(job).pids, pair.daemons()
     assert pair.daemons() == daemons  # of a daemon with a client nobody lets go
     with pair.service(watching=PATIENT) as service:
-        wait_until(lambda: service.desk.job(job).pids == pids)
-        assert service.desk.job(job).state is JobState.PROFILING
+        wait_until(lambda: service.api.job(job).pids == pids)
+        assert service.api.job(job).state is JobState.PROFILING
         assert "Xid 79" in trouble(service, 1 - place)()
-        (second,) = service.desk.submit([pair.job()], ME)
+        (second,) = service.api.submit([pair.job()], ME)
         pair.finish()
         becomes(service, second, JobState.FINISHED)
-        assert service.desk.job(second).gpus == service.desk.job(job).gpus
+        assert service.api.job(second).gpus == service.api.job(job).gpus
         assert pair.daemons() == daemons
 
 
@@ -234,13 +233,13 @@ def test_a_service_that_comes_back_finds_clients_daemons_and_sick_gpus_again(pai
 
 def test_a_fault_makes_the_gpu_sick_until_its_clients_have_left(machine):
     with machine.service(watching=PATIENT) as service:
-        (job,) = service.desk.submit([machine.job()], ME)
+        (job,) = service.api.submit([machine.job()], ME)
         becomes(service, job, JobState.PROFILING)
         machine.tell_standin("fault")
         becomes(service, job, JobState.FAILED)
-        assert service.desk.job(job).why == "rank 0 ended with status 1"
+        assert service.api.job(job).why == "rank 0 ended with status 1"
         wait_until(lambda: not trouble(service)())
-        (second,) = service.desk.submit([machine.job()], ME)
+        (second,) = service.api.submit([machine.job()], ME)
         becomes(service, second, JobState.PROFILING)
 
 
@@ -249,33 +248,33 @@ def test_who_shares_a_gpu_with_a_fault_is_started_again(machine):
     Repository(machine.state / "repository.db").append(measurements=found)
     jobs = [machine.job(workload=name, memory_mib=50.0) for name in "AB"]
     with machine.service() as service:
-        for job in service.desk.submit(jobs, ME):
+        for job in service.api.submit(jobs, ME):
             becomes(service, job, JobState.RUNNING)
-            service.desk.cancel(job, ME)
+            service.api.cancel(job, ME)
             becomes(service, job, JobState.CANCELLED)
-        service.desk.drain([], True, ME)
-        pair = service.desk.submit(jobs, ME)
-        service.desk.drain([], False, ME)
+        service.api.drain([], True, ME)
+        pair = service.api.submit(jobs, ME)
+        service.api.drain([], False, ME)
         for job in pair:
             becomes(service, job, JobState.RUNNING)
         machine.library.xids = [(0, 31)]
         machine.tell_standin("fault")
         for job in pair:
-            wait_until(lambda job=job: service.desk.job(job).runs == 2)
+            wait_until(lambda job=job: service.api.job(job).runs == 2)
             becomes(service, job, JobState.RUNNING)
-            reasons = [step.why for step in service.desk.job(job).history]
+            reasons = [step.why for step in service.api.job(job).history]
             assert any("of j3.1 and j4.1" in why or "of j3.1, j4.1" in why for why in reasons)
 
 
 def test_a_daemon_that_dies_under_its_client_takes_the_job_along_and_is_replaced(machine):
     with machine.service(watching=PATIENT) as service:
-        (job,) = service.desk.submit([machine.job()], ME)
+        (job,) = service.api.submit([machine.job()], ME)
         becomes(service, job, JobState.PROFILING)
         (daemon,) = machine.daemons()
         os.kill(daemon, signal.SIGKILL)
-        wait_until(lambda: service.desk.job(job).runs == 2)
+        wait_until(lambda: service.api.job(job).runs == 2)
         becomes(service, job, JobState.PROFILING)
-        assert "the MPS server of its GPU failed" in [s.why for s in service.desk.job(job).history]
+        assert "the MPS server of its GPU failed" in [s.why for s in service.api.job(job).history]
         wait_until(lambda: not trouble(service)())
         assert machine.daemons() != [daemon]
 
@@ -298,10 +297,10 @@ def test_a_refusal_of_mps_fails_no_job(machine, monkeypatch):
     other = Control(foreign, machine.uuids[0], os.geteuid(), machine.program)
     other.start()
     with machine.service(watching=PATIENT) as service:
-        (job,) = service.desk.submit([machine.job()], ME)
+        (job,) = service.api.submit([machine.job()], ME)
         wait_until(lambda: "MPS of others" in trouble(service)())
         becomes(service, job, JobState.SUBMITTED)
-        assert service.desk.job(job).runs <= 1
+        assert service.api.job(job).runs <= 1
         other.quit(1.0)
         becomes(service, job, JobState.PROFILING)
 
@@ -313,11 +312,11 @@ def test_a_refusal_of_mps_fails_no_job(machine, monkeypatch):
 def test_a_gpu_passes_from_one_user_to_another_once_the_first_has_left(machine):
     machine.state.chmod(0o755)
     with machine.service(watching=PATIENT) as service:
-        mine, theirs = service.desk.submit([machine.job(), machine.job(owner=OTHER)], ME)
+        mine, theirs = service.api.submit([machine.job(), machine.job(owner=OTHER)], ME)
         becomes(service, mine, JobState.PROFILING)
-        assert service.desk.job(theirs).state is JobState.SUBMITTED
+        assert service.api.job(theirs).state is JobState.SUBMITTED
         assert machine.pipes().exists()
-        service.desk.cancel(mine, ME)
+        service.api.cancel(mine, ME)
         becomes(service, theirs, JobState.PROFILING)
         given = machine.variables("j2.1")
         assert given["CUDA_MPS_PIPE_DIRECTORY"] == str(machine.pipes(uid=OTHER.uid))

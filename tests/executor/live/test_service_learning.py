@@ -50,35 +50,35 @@ def learning(tmp_path):
 
 
 def test_jobs_are_profiled_alone_then_share_and_their_slowdowns_are_recorded(tmp_path, learning):
-    first, second = learning.desk.submit([spec(600, workload="A"), spec(600, workload="B")], ME)
+    first, second = learning.api.submit([spec(600, workload="A"), spec(600, workload="B")], ME)
     wait_until(is_in(learning, first, JobState.RUNNING))
     # B has no profile yet: it may not join A.
-    assert learning.desk.job(second).state is JobState.SUBMITTED
-    assert learning.desk.job(second).waiting_for == "an idle device"
-    assert learning.desk.explain(second).splitlines() == [
+    assert learning.api.job(second).state is JobState.SUBMITTED
+    assert learning.api.job(second).waiting_for == "an idle device"
+    assert learning.api.explain(second).splitlines() == [
         "j2: submitted",
         "it starts alone: its workload has no profile yet",
         "capacity: no device is idle",
         "- would start alone on n-0 once j1 has ended",
         "- would start if there were 1 more V100",
     ]
-    learning.desk.cancel(first, ME)
+    learning.api.cancel(first, ME)
     wait_until(is_in(learning, second, JobState.RUNNING))
-    (third,) = learning.desk.submit([spec(600, workload="A")], ME)
+    (third,) = learning.api.submit([spec(600, workload="A")], ME)
     wait_until(is_in(learning, third, JobState.RUNNING))
-    assert learning.desk.job(third).co_runners == ((second,),)
+    assert learning.api.job(third).co_runners == ((second,),)
     wait_until(lambda: kinds(tmp_path).count("recorded") == 3)
     found = Repository(tmp_path / "repository.db").data_set().measurements[0]
     assert dict(zip(found.workloads, found.slowdown, strict=True)) == {
         "me/A": pytest.approx(1.2, rel=0.2),
         "me/B": pytest.approx(1.4, rel=0.2),
     }
-    wait_until(lambda: learning.desk.job(second).slowdown)
-    shown = learning.desk.job(second)
+    wait_until(lambda: learning.api.job(second).slowdown)
+    shown = learning.api.job(second)
     assert shown.upper >= shown.predicted >= 1
-    learning.desk.cancel(second, ME)
+    learning.api.cancel(second, ME)
     wait_until(is_in(learning, second, JobState.CANCELLED))
-    over = learning.desk.job(second)
+    over = learning.api.job(second)
     assert over.iterations >= shown.iterations > 0
     assert over.slowdown == pytest.approx(1.4, rel=0.2)
     assert over.predicted == shown.predicted
@@ -86,9 +86,9 @@ def test_jobs_are_profiled_alone_then_share_and_their_slowdowns_are_recorded(tmp
 
 
 def test_the_plan_of_the_service_passes_the_checker(learning):
-    first, second = learning.desk.submit([spec(600, workload="A"), spec(600, workload="B")], ME)
+    first, second = learning.api.submit([spec(600, workload="A"), spec(600, workload="B")], ME)
     wait_until(is_in(learning, first, JobState.RUNNING))
-    instance, plan = learning.desk.instance(), learning.desk.plan()
+    instance, plan = learning.api.instance(), learning.api.plan()
     assert check(instance, plan).valid
     assert [row.job for row in plan.assignments] == [first]
     assert [(row.job, row.reason) for row in plan.waiting] == [
@@ -98,21 +98,21 @@ def test_the_plan_of_the_service_passes_the_checker(learning):
     assert plan.objective is not None
     assert plan.objective.name == "completion"
     assert plan.solver == "policy dovetail"
-    assert learning.desk.explain(first).startswith(f"{first}: running")
+    assert learning.api.explain(first).startswith(f"{first}: running")
 
 
 def test_a_workload_that_the_repository_knows_needs_no_profile(tmp_path):
     pool = SimulatedNode(tmp_path, TRUTH, 1.0)
     with service_in(tmp_path, pool=pool, watching=QUICK, sample_s=0.05) as service:
-        service.desk.submit([spec(600, workload="A")], ME)
+        service.api.submit([spec(600, workload="A")], ME)
         wait_until(lambda: "recorded" in kinds(tmp_path))
     other = tmp_path / "other"
     other.mkdir()
     (tmp_path / "repository.db").rename(other / "repository.db")
     with service_in(other, pool=SimulatedNode(other, TRUTH, 1.0)) as service:
-        service.desk.drain([], True, ME)
-        service.desk.submit([spec(600, workload="A"), spec(600, workload="B")], ME)
-        assert [view.state for view in service.desk.jobs()] == ["waiting", "submitted"]
+        service.api.drain([], True, ME)
+        service.api.submit([spec(600, workload="A"), spec(600, workload="B")], ME)
+        assert [view.state for view in service.api.jobs()] == ["waiting", "submitted"]
 
 
 def test_a_repository_that_cannot_be_read_holds_up_no_job_and_loses_nothing(tmp_path):
@@ -120,17 +120,17 @@ def test_a_repository_that_cannot_be_read_holds_up_no_job_and_loses_nothing(tmp_
     path.write_bytes(b"something else" * 100)
     pool = SimulatedNode(tmp_path, TRUTH, 1.0)
     with service_in(tmp_path, pool=pool, watching=QUICK, sample_s=0.05) as service:
-        service.desk.submit([spec(600, workload="A")], ME)
+        service.api.submit([spec(600, workload="A")], ME)
         wait_until(lambda: "profiled" in kinds(tmp_path))
-        assert "must be a profile repository" in service.desk.service().trouble
+        assert "must be a profile repository" in service.api.service().trouble
         assert "recorded" not in kinds(tmp_path)
     # Another service knows that A has a profile, and not yet which.
     with service_in(tmp_path, pool=SimulatedNode(tmp_path, TRUTH, 1.0)) as service:
-        assert service.desk.job("j1").state is JobState.RUNNING
-        assert "must be a profile repository" in service.desk.service().trouble
+        assert service.api.job("j1").state is JobState.RUNNING
+        assert "must be a profile repository" in service.api.service().trouble
         path.unlink()
         wait_until(lambda: "recorded" in kinds(tmp_path))
-        wait_until(lambda: not service.desk.service().trouble)
+        wait_until(lambda: not service.api.service().trouble)
     assert [found.workload for found in Repository(path).data_set().profiles] == ["me/A"]
 
 
@@ -144,13 +144,13 @@ def test_three_share_a_device_where_the_administrator_lets_them(tmp_path):
     options = {"watching": QUICK, "sample_s": 0.05, "max_jobs_per_gpu": 3}
     with service_in(tmp_path, pool=pool, **options) as service:
         for count, name in enumerate("ABC", start=1):
-            (job,) = service.desk.submit([spec(600, workload=name)], ME)
+            (job,) = service.api.submit([spec(600, workload=name)], ME)
             wait_until(lambda count=count: kinds(tmp_path).count("recorded") == count)
-            service.desk.cancel(job, ME)
-        jobs = service.desk.submit([spec(600, workload=name) for name in "ABC"], ME)
+            service.api.cancel(job, ME)
+        jobs = service.api.submit([spec(600, workload=name) for name in "ABC"], ME)
         for job in jobs:
             wait_until(is_in(service, job, JobState.RUNNING))
-        assert service.desk.job(jobs[0]).co_runners == (jobs[1:],)
+        assert service.api.job(jobs[0]).co_runners == (jobs[1:],)
         repository = Repository(tmp_path / "repository.db")
         wait_until(lambda: any(len(m.workloads) == 3 for m in repository.data_set().measurements))
-        assert check(service.desk.instance(), service.desk.plan()).valid
+        assert check(service.api.instance(), service.api.plan()).valid

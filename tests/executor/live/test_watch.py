@@ -66,7 +66,7 @@ class Scene:
         self.events = []
 
     def new_watch(self):
-        return Watch(dict.fromkeys(self.story.brain.devices, "M"), self.known, self.options)
+        return Watch(dict.fromkeys(self.story.machine.devices, "M"), self.known, self.options)
 
     @property
     def now_s(self):
@@ -94,7 +94,7 @@ class Scene:
                 ]
             for event in self.observe():
                 self.story.told.append(event)
-                self.story.brain.apply(event)
+                self.story.machine.apply(event)
                 found.append(event)
         self.events += found
         return found
@@ -112,13 +112,13 @@ class Scene:
                 None if rate is None else Progress(done, boot_s, self.total, told[run])
                 for done, rate in zip(self.done[run], self.rates[run], strict=True)
             ]
-            for run in watched(self.story.brain)
+            for run in watched(self.story.machine)
         }
         usage = {
             gpu: Usage(boot_s, 900.0, self.joules, self.metrics, "made up", self.used_mib)
-            for gpu in self.story.brain.devices
+            for gpu in self.story.machine.devices
         }
-        return self.watch.observe(self.story.brain, progress, usage, self.now_s, boot_s)
+        return self.watch.observe(self.story.machine, progress, usage, self.now_s, boot_s)
 
     def only(self, kind):
         return [event for event in self.events if isinstance(event, kind)]
@@ -229,8 +229,8 @@ def test_a_run_that_ends_early_is_profiled_by_what_was_seen():
     [found] = scene.live(1)
     assert isinstance(found, events.Profiled)
     assert found.profile.throughput == pytest.approx(4.0)
-    assert ("ann", "vision") not in scene.story.brain.profiled
-    assert (job.spec.owner.uid, "vision") in scene.story.brain.profiled
+    assert ("ann", "vision") not in scene.story.machine.profiled
+    assert (job.spec.owner.uid, "vision") in scene.story.machine.profiled
 
 
 def test_a_run_that_ends_at_once_or_fails_is_no_profile():
@@ -496,8 +496,8 @@ def test_a_gang_is_separated_from_all_it_may_have_been_slowed_by():
     }
     assert [pair.shares for pair in found if pair.runs[1] == first.run.id] == [(50, 40)]
     assert gang.state is JobState.STOPPING
-    assert scene.story.brain.are_apart(first.id, gang.id)
-    assert not scene.story.brain.are_apart(first.id, second.id)
+    assert scene.story.machine.are_apart(first.id, gang.id)
+    assert not scene.story.machine.are_apart(first.id, second.id)
 
 
 def test_what_a_noisy_breach_showed_is_learned():

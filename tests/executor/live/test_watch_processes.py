@@ -83,10 +83,10 @@ class Machine:
         """Observe once; return what has been found since the beginning."""
         now_s = boot_s()
         self.story.at_s = now_s
-        brain = self.story.brain
-        progress = {run: [read_progress(self.path(run))] for run in watched(brain)}
-        for event in self.watch.observe(brain, progress, {}, now_s, now_s):
-            brain.apply(event)
+        machine = self.story.machine
+        progress = {run: [read_progress(self.path(run))] for run in watched(machine)}
+        for event in self.watch.observe(machine, progress, {}, now_s, now_s):
+            machine.apply(event)
             self.events.append(event)
         time.sleep(0.05)
         return self.events

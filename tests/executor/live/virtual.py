@@ -6,7 +6,7 @@ import threading
 import time
 
 from dovetail.executor.jobs.journal import Journal
-from dovetail.executor.live.mailbox import Mailbox
+from dovetail.executor.live.request_queue import RequestQueue
 from dovetail.executor.live.service import Service
 from dovetail.executor.pools.simulated import SimulatedNode
 from dovetail.instances.datasets import Repository
@@ -22,7 +22,7 @@ class JumpingNode(SimulatedNode):
         return self._simulation.next_s()
 
 
-class Jumps(Mailbox):
+class Jumps(RequestQueue):
     """Lets time pass instead of waiting, and submits jobs when they are due."""
 
     def __init__(self, clock, node, submissions):
@@ -34,12 +34,12 @@ class Jumps(Mailbox):
     def wait(self, timeout_s):
         next_s = self._due[0][0] if self._due else float("inf")
         at_s = min(self._clock.now_s + timeout_s, next_s, self._node.next_s())
-        if not self._due and not self.service.desk.jobs():
+        if not self._due and not self.service.api.jobs():
             self.close()
         self._clock.now_s = max(self._clock.now_s, at_s)
         while self._due and self._due[0][0] <= self._clock.now_s:
             _, spec = self._due.pop(0)
-            asked = threading.Thread(target=self.service.desk.submit, args=([spec], spec.owner))
+            asked = threading.Thread(target=self.service.api.submit, args=([spec], spec.owner))
             before = len(self._waiting)
             asked.start()
             while len(self._waiting) == before and asked.is_alive():
@@ -59,7 +59,7 @@ class VirtualClock:
 def served(directory, truth, profiles, measurements, submissions, **options):
     """Serve jobs, (seconds from the beginning, spec) each, until all are over.
 
-    Returns the service's brain, and the moment at which it began on its own clock.
+    Returns the service's state machine, and the moment at which it began on its own clock.
     """
     clock = VirtualClock()
     node = JumpingNode(directory, truth, boot_s=clock)
@@ -69,7 +69,7 @@ def served(directory, truth, profiles, measurements, submissions, **options):
     with Journal(directory) as journal:
         service = Service(journal, node, repository, boot_s=clock, **options)
         began_s = service._clock.now_s()
-        service._mailbox = service.desk._mailbox = Jumps(clock, node, due)
-        service._mailbox.service = service
+        service._requests = service.api._requests = Jumps(clock, node, due)
+        service._requests.service = service
         service.run()
-        return service._brain, began_s
+        return service._machine, began_s

@@ -26,7 +26,7 @@ def main(folder):
     def interrupted(event):
         if event.kind == "rank_started":
             pids.append(event.pid)
-            # To the main thread, as Ctrl-C; the keeper's thread goes on.
+            # To the main thread, as Ctrl-C; the run supervisor's thread goes on.
             signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
             time.sleep(0.2)
         tell(event)

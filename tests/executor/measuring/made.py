@@ -3,7 +3,14 @@
 from dovetail.executor.measuring.campaign import Campaign
 from dovetail.executor.measuring.experiments import experiments
 from dovetail.executor.measuring.ledger import fingerprint
-from dovetail.executor.measuring.records import Experiment, Latency, Machine, Pace, Result, Seat
+from dovetail.executor.measuring.records import (
+    Experiment,
+    Latency,
+    Machine,
+    Result,
+    Seat,
+    Throughput,
+)
 
 DATE = "2026-11-22T10:00:00+00:00"
 
@@ -39,7 +46,7 @@ def machine(of, **fields):
 
 
 def pace(time_s, error=0.01, **fields):
-    return Pace(iterations_s=1 / time_s, iterations=1000, relative_error=error, **fields)
+    return Throughput(iterations_s=1 / time_s, iterations=1000, relative_error=error, **fields)
 
 
 def result(seats, times=None, *, stage=0, repeat=0, **fields):

@@ -6,9 +6,9 @@ import sys
 from contextlib import contextmanager
 from textwrap import dedent
 
-from dovetail.executor.measuring.crew import Crew, Limits
 from dovetail.executor.measuring.ledger import Ledger
 from dovetail.executor.measuring.runner import Runner
+from dovetail.executor.measuring.worker_pool import Limits, WorkerPool
 from dovetail.executor.measuring.workloads import WORKER
 from tests.executor.waiting import LIMIT_S
 
@@ -134,16 +134,16 @@ def a_campaign(workloads, *stages, **fields):
 
 
 class Sitting:
-    """A ledger, a crew and a runner, opened to measure a campaign."""
+    """A ledger, a worker pool and a runner, opened to measure a campaign."""
 
-    def __init__(self, device, of, ledger, crew, until_s):
-        self.heard, self.crew, self.ledger = Heard(), crew, ledger
-        self.runner = Runner(of, ledger, device, crew, until_s, self.heard)
+    def __init__(self, device, of, ledger, workers, until_s):
+        self.heard, self.workers, self.ledger = Heard(), workers, ledger
+        self.runner = Runner(of, ledger, device, workers, until_s, self.heard)
 
 
 @contextmanager
 def sitting(device, of, folder, command, until_s=float("inf"), limits=HASTY):
     """Open everything, and leave nothing behind."""
-    with Ledger(folder) as ledger, Crew(device, command, limits) as crew:
+    with Ledger(folder) as ledger, WorkerPool(device, command, limits) as workers:
         ledger.begin(machine(of), of)
-        yield Sitting(device, of, ledger, crew, until_s)
+        yield Sitting(device, of, ledger, workers, until_s)

@@ -81,7 +81,7 @@ def campaign_on(machine):
         entered = sitting(device, of, machine.place / "out", command(*options))
         now = entered.__enter__()
         opening.append((entered, device))
-        machine.library.processes = Alive(lambda: now.crew.pids)
+        machine.library.processes = Alive(lambda: now.workers.pids)
         return now
 
     yield start
@@ -249,7 +249,7 @@ def test_the_server_of_this_campaign_disturbs_nobody(machine, campaign_on):
         now.heard.begun.append(None)
         servers = processes.running("nvidia-cuda-mps-server")
         mine = [one.pid for one in servers if machine._mine(one)]
-        return (*now.crew.pids, *mine)
+        return (*now.workers.pids, *mine)
 
     machine.library.processes = Alive(with_server)
     now.runner.run()
@@ -317,8 +317,8 @@ def test_a_gpu_that_is_lost_ends_the_campaign_in_one_line(machine, campaign_on):
 def test_a_worker_that_does_not_obey_is_terminated_before_it_is_killed(machine, campaign_on):
     now = campaign_on({"measure": "solos", "workloads": ["conv"]}, options=["deaf"])
     now.runner.run()
-    (pid,) = now.crew.pids
-    now.crew.close()
+    (pid,) = now.workers.pids
+    now.workers.close()
     logs = list((machine.place / "pool" / "runs").glob("*/rank0/log"))
     # It had heard of its end (810, as CUDA has it), so that it was no busy client when killed.
     assert processes.look(pid) is None
@@ -358,8 +358,8 @@ def test_nothing_is_left_behind(machine, campaign_on):
     now = campaign_on({"measure": "solos"})
     now.runner.run()
     device = now.runner._device
-    pids = now.crew.pids
-    now.crew.close()
+    pids = now.workers.pids
+    now.workers.close()
     device.close()
     assert machine.daemons() == []
     assert not (machine.place / "m").exists()

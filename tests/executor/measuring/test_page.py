@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from dovetail.executor.measuring.campaign import Campaign, Stage, Windows, read_campaign
-from dovetail.executor.measuring.records import Latency, Pace, Result
+from dovetail.executor.measuring.records import Latency, Result, Throughput
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "howto" / "measure.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("record", [Campaign, Stage, Windows, Result, Pace, Latency])
+@pytest.mark.parametrize("record", [Campaign, Stage, Windows, Result, Throughput, Latency])
 def test_every_field_is_there(record):
     assert [name for name in record.model_fields if f"`{name}`" not in PAGE] == []
 

@@ -13,9 +13,9 @@ import pytest
 from dovetail.executor.measuring import device as device_module
 from dovetail.executor.measuring import runner
 from dovetail.executor.measuring.cpu_device import CpuDevice
-from dovetail.executor.measuring.crew import Crew
 from dovetail.executor.measuring.outcome import write_tables
 from dovetail.executor.measuring.records import Seat
+from dovetail.executor.measuring.worker_pool import WorkerPool
 from dovetail.executor.pools.cpu import SOURCE
 from dovetail.executor.pools.processes import runs, stat_of
 from dovetail.instances.datasets import read_dataset
@@ -223,7 +223,7 @@ def test_a_worker_that_is_killed_in_a_window_is_told_and_another_takes_over(devi
         def kill_the_first(*told):
             begins(*told)
             if len(now.heard.begun) == 1:
-                pid = now.crew.pids[0]
+                pid = now.workers.pids[0]
                 threading.Timer(0.5, os.kill, (pid, signal.SIGKILL)).start()
 
         now.heard.begins = kill_the_first
@@ -248,7 +248,7 @@ def test_workers_stay_as_long_as_they_are_needed(device, tmp_path):
 
         def look(result):
             ends(result)
-            pids.append(set(now.crew.pids))
+            pids.append(set(now.workers.pids))
 
         now.heard.ends = look
         now.runner.run()
@@ -297,10 +297,10 @@ def test_nothing_begins_that_would_not_fit(device, tmp_path):
 
 def test_workers_end_when_whoever_started_them_has_gone(device, tmp_path):
     of = a_campaign(write(tmp_path, spin=SPIN), {"measure": "solos"})
-    with Crew(device, worker_command(of), HASTY) as crew:
-        (worker,) = crew.take([Seat("spin", "mps")], time.monotonic() + LIMIT_S)
+    with WorkerPool(device, worker_command(of), HASTY) as workers:
+        (worker,) = workers.take([Seat("spin", "mps")], time.monotonic() + LIMIT_S)
         worker.forget()
-        crew.wait(lambda: worker.submission.over, time.monotonic() + LIMIT_S)
+        workers.wait(lambda: worker.submission.over, time.monotonic() + LIMIT_S)
         assert worker.submission.status == 0
 
 

@@ -379,7 +379,7 @@ class TestGangsThatCannotStart:
     def test_an_agent_that_dies_between_prepare_and_commit_starts_all_or_nothing(
         self, make, tmp_path, agents
     ):
-        """Rank 0 stands at its gate and waits for n2, which is frozen; then its agent dies."""
+        """Rank 0 waits at the start barrier for n2, which is frozen; then its agent dies."""
         pool = make()
         agents[1].freeze()
         pool.pool.launch(counted(tmp_path, "sleep 0.5"))

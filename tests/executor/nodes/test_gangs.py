@@ -4,10 +4,10 @@ import pytest
 
 from dovetail.executor.nodes import gangs as two_phases
 from dovetail.executor.nodes.gangs import Gangs
-from dovetail.executor.pools.parts import Meeting, Part
+from dovetail.executor.pools.parts import Part, Rendezvous
 from tests.executor.local_runs import a_run
 
-MEETING = Meeting("10.0.0.2", 20_000)
+MEETING = Rendezvous("10.0.0.2", 20_000)
 RUN = a_run("true", gpus=("b/0", "a/0", "c/0", "a/1"))
 PARTS = {"a": Part(RUN, (1, 3)), "b": Part(RUN, (0,)), "c": Part(RUN, (2,))}
 
@@ -43,7 +43,7 @@ ALL = ("a", "b", "c")
 
 def test_the_node_of_rank_0_prepares_first_and_says_where_the_gang_meets(gangs):
     gangs.note_prepared(RUN.id, "b", MEETING)
-    assert {order.part.meeting for _, order in gangs.orders} == {MEETING}
+    assert {order.part.rendezvous for _, order in gangs.orders} == {MEETING}
     assert gangs.since() == [("a", "prepare"), ("c", "prepare")]
 
 

@@ -83,12 +83,12 @@ def test_a_run_that_is_released_before_it_is_over_is_known_until_it_is(node):
     node.order(Release(run=run.id))
     node.take_in(answer(done=1, progress={run.id: (None,)}), 12.0, 12.0)
     node.forget_released()
-    assert not node.story.over(run.id, 0)
-    assert run.id in node.story.chapters
+    assert not node.rank_log.over(run.id, 0)
+    assert run.id in node.rank_log.statuses
     gone = RankGone(at_s=0.0, run=run.id, rank=0, reason="its lease lapsed")
     node.take_in(answer(done=1, news=(News(number=2, event=gone),)), 13.0, 13.0)
     node.forget_released()
-    assert (node.story.chapters, node.progress, node.standing) == ({}, {}, {})
+    assert (node.rank_log.statuses, node.progress, node.standing) == ({}, {}, {})
 
 
 def test_devices_have_the_node_s_name_outside_and_their_own_inside(node):

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from dovetail.executor.jobs.journal import Journal, read_brain
+from dovetail.executor.jobs.journal import Journal, read_state_machine
 from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live.service import Service
 from dovetail.executor.nodes.pool import NodesPool
@@ -55,41 +55,41 @@ def job(directory, **fields):
 
 
 def devices(service):
-    return {device.id: device.trouble for device in service.desk.service().devices}
+    return {device.id: device.trouble for device in service.api.service().devices}
 
 
 def test_jobs_run_on_while_nodes_join_and_start_there_then(started, tmp_path):
     finder = found([started(1)])
     with service_on(tmp_path, finder) as service:
         with pytest.raises(InputError, match="must be <= 1"):
-            service.desk.submit([job(tmp_path, workers=2)], ME)
-        service.desk.submit([job(tmp_path)] * 2, ME)
+            service.api.submit([job(tmp_path, workers=2)], ME)
+        service.api.submit([job(tmp_path)] * 2, ME)
         wait_until(is_in(service, "j1", JobState.PROFILING))
-        (pid,) = service.desk.job("j1").pids
+        (pid,) = service.api.job("j1").pids
         assert devices(service) == {"n1/cpu-0": ""}
-        assert service.desk.job("j2").state is JobState.SUBMITTED
+        assert service.api.job("j2").state is JobState.SUBMITTED
 
         finder.known = found([started(k) for k in (2, 3)]).known | finder.known
         wait_until(is_in(service, "j2", JobState.PROFILING))
         wait_until(lambda: devices(service) == {f"n{k}/cpu-0": "" for k in (1, 2, 3)})
-        service.desk.submit([job(tmp_path, workers=3)], ME)
-        (first, second) = (service.desk.job(name) for name in ("j1", "j2"))
+        service.api.submit([job(tmp_path, workers=3)], ME)
+        (first, second) = (service.api.job(name) for name in ("j1", "j2"))
         assert (first.pids, first.runs, first.gpus) == ((pid,), 1, ("n1/cpu-0",))
         assert second.gpus[0] in {"n2/cpu-0", "n3/cpu-0"}
     # Another service knows the same devices from its journal, and takes up all that runs.
     state = tmp_path / "service"
     assert kinds(state).count("service_started") == 1
     assert kinds(state).count("devices_changed") in {1, 2}
-    known = read_brain(state).devices
+    known = read_state_machine(state).devices
     assert {name for name, device in known.items() if device.present} == {*known}
     assert {*known} == {f"n{k}/cpu-0" for k in (1, 2, 3)}
     with service_on(tmp_path, finder) as service:
-        wait_until(lambda: service.desk.job("j1").pids == (pid,))
-        assert service.desk.job("j1").runs == 1
+        wait_until(lambda: service.api.job("j1").pids == (pid,))
+        assert service.api.job("j1").runs == 1
         (tmp_path / "go").touch()
         wait_until(is_in(service, "j3", JobState.FINISHED))
-        assert {*service.desk.job("j3").gpus} == {f"n{k}/cpu-0" for k in (1, 2, 3)}
-        assert [view.runs for view in service.desk.jobs(over=True)] == [1, 1, 1]
+        assert {*service.api.job("j3").gpus} == {f"n{k}/cpu-0" for k in (1, 2, 3)}
+        assert [view.runs for view in service.api.jobs(over=True)] == [1, 1, 1]
     assert kinds(state).count("service_started") == 2
 
 
@@ -99,47 +99,47 @@ def test_jobs_are_taken_before_any_node_is_there(started, tmp_path):
     agents, finder.known = finder.known, {}
     finder.awaited = lambda: ["pilot 7 (PENDING: Resources)"]
     with service_on(tmp_path, finder, find_s=0.0) as service:
-        service.desk.submit([job(tmp_path), job(tmp_path, workers=2)], ME)
+        service.api.submit([job(tmp_path), job(tmp_path, workers=2)], ME)
         awaited = "more devices are awaited from pilot 7 (PENDING: Resources)"
-        assert service.desk.service().notice == awaited
-        assert awaited in service.desk.explain("j1")
-        assert service.desk.plan().assignments == ()
-        assert service.desk.job("j1").state is JobState.SUBMITTED
-        assert service.desk.service().trouble == ""
+        assert service.api.service().notice == awaited
+        assert awaited in service.api.explain("j1")
+        assert service.api.plan().assignments == ()
+        assert service.api.job("j1").state is JobState.SUBMITTED
+        assert service.api.service().trouble == ""
         finder.known = agents
         wait_until(is_in(service, "j1", JobState.PROFILING))
-        assert "too few devices" in service.desk.explain("j2")
+        assert "too few devices" in service.api.explain("j2")
         # Now that all are there, it is known that no more than one ever will be.
         finder.awaited = list
         with pytest.raises(InputError, match="must be <= 1"):
-            service.desk.submit([job(tmp_path, workers=2)], ME)
-        assert service.desk.service().trouble == ""
-        service.desk.cancel("j2", ME)
+            service.api.submit([job(tmp_path, workers=2)], ME)
+        assert service.api.service().trouble == ""
+        service.api.cancel("j2", ME)
         (tmp_path / "go").touch()
         wait_until(is_in(service, "j1", JobState.FINISHED))
     # The journal of a service that began without devices is read as any other.
     with service_on(tmp_path, finder) as service:
-        assert service.desk.job("j1").state is JobState.FINISHED
+        assert service.api.job("j1").state is JobState.FINISHED
 
 
 def test_a_lost_node_ends_its_gang_everywhere_and_another_takes_its_place(started, tmp_path):
     lost, *others = agents = [started(k) for k in (1, 2, 3)]
     with service_on(tmp_path, found(agents), LEASE_S) as service:
-        service.desk.drain(["n3"], True, ME.replace(uid=0))
-        service.desk.submit([job(tmp_path, workers=2)], ME)
+        service.api.drain(["n3"], True, ME.replace(uid=0))
+        service.api.submit([job(tmp_path, workers=2)], ME)
         wait_until(is_in(service, "j1", JobState.PROFILING))
-        assert {*service.desk.job("j1").gpus} == {"n1/cpu-0", "n2/cpu-0"}
-        service.desk.drain(["n3"], False, ME.replace(uid=0))
-        pids = {*service.desk.job("j1").pids}
+        assert {*service.api.job("j1").gpus} == {"n1/cpu-0", "n2/cpu-0"}
+        service.api.drain(["n3"], False, ME.replace(uid=0))
+        pids = {*service.api.job("j1").pids}
 
         lost.freeze()
         wait_until(is_in(service, "j1", JobState.LOST))
         assert devices(service)["n1/cpu-0"].startswith("n1 does not answer: it has not ")
         # Nobody knows yet: the other rank runs on, since the node may come back.
         assert any(os.path.exists(f"/proc/{pid}") for pid in pids)
-        wait_until(lambda: service.desk.job("j1").runs == 2)
+        wait_until(lambda: service.api.job("j1").runs == 2)
         wait_until(is_in(service, "j1", JobState.PROFILING))
-        again = service.desk.job("j1")
+        again = service.api.job("j1")
         assert {*again.gpus} == {"n2/cpu-0", "n3/cpu-0"}
         assert not {*again.pids} & pids
         assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
@@ -148,9 +148,9 @@ def test_a_lost_node_ends_its_gang_everywhere_and_another_takes_its_place(starte
         (tmp_path / "go").touch()
         wait_until(is_in(service, "j1", JobState.FINISHED))
         # Its owner allowed no retry: a lost node is no fault of the job's.
-        assert service.desk.job("j1").runs == 2
-        service.desk.submit([job(tmp_path, workers=3)], ME)
-        told = service.desk.explain("j2").splitlines()
+        assert service.api.job("j1").runs == 2
+        service.api.submit([job(tmp_path, workers=3)], ME)
+        told = service.api.explain("j2").splitlines()
         assert any(why.startswith("n1/cpu-0 takes no jobs: n1 does not answer: ") for why in told)
     for agent in others:
         for home in (agent.state / "homes").glob("*"):

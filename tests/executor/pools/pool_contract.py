@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from dovetail.executor.jobs.brain import Brain
 from dovetail.executor.jobs.commands import Release
 from dovetail.executor.jobs.events import (
     AnyEvent,
@@ -25,6 +24,7 @@ from dovetail.executor.jobs.events import (
     Submitted,
 )
 from dovetail.executor.jobs.specs import JobSpec, Owner, Run, Seat
+from dovetail.executor.jobs.state_machine import StateMachine
 from dovetail.executor.jobs.states import JobState
 from dovetail.executor.pools.pool import NodePool
 from tests.executor.waiting import LIMIT_S, wait_until
@@ -203,16 +203,16 @@ class PoolContract:
     def test_the_brain_takes_a_life_in(self, open_pool):
         told = open_pool()
         run = self.run_of(told.pool, self.commands.brief, workers=2)
-        brain = Brain()
+        machine = StateMachine()
         gpus = tuple(seat.gpu for seat in run.seats)
         begun = {"at_s": 0.0, "boot": "b", "pool": "p", "gpus": gpus, "version": "0"}
-        brain.apply(ServiceStarted.model_validate(begun))
-        brain.apply(Submitted(at_s=0.0, job=run.job, spec=run.spec))
-        for command in brain.apply(Placed(at_s=0.0, run=run)):
+        machine.apply(ServiceStarted.model_validate(begun))
+        machine.apply(Submitted(at_s=0.0, job=run.job, spec=run.spec))
+        for command in machine.apply(Placed(at_s=0.0, run=run)):
             told.pool.launch(command.run)
         told.wait(run, RankEnded)
-        commands = [command for event in told.events for command in brain.apply(event)]
-        assert brain.jobs["j1"].state is JobState.FINISHED
+        commands = [command for event in told.events for command in machine.apply(event)]
+        assert machine.jobs["j1"].state is JobState.FINISHED
         assert commands == [Release(run.id)]
 
     def test_progress_has_an_item_a_rank(self, open_pool):

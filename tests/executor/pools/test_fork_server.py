@@ -8,12 +8,12 @@ import sys
 import pytest
 
 from dovetail.executor.jobs.specs import Owner
-from dovetail.executor.pools import gate as gates
-from dovetail.executor.pools.gate import Gate
+from dovetail.executor.pools import start_barrier as barriers
 from dovetail.executor.pools.local import LocalPool
 from dovetail.executor.pools.parts import whole
 from dovetail.executor.pools.processes import descendants, holders, stat_of
 from dovetail.executor.pools.run_files import RunFiles
+from dovetail.executor.pools.start_barrier import StartBarrier
 from dovetail.executor.system.clock import boot_s
 
 from .local_runs import Watched, a_run, cleared, fork_server, left_over, write_shim_spec
@@ -87,7 +87,7 @@ def test_a_fork_server_that_is_killed_is_replaced_and_its_shims_go_on(pool):
 
 
 def test_a_stopped_fork_server_is_replaced_and_nothing_of_the_rank_is_left(state, monkeypatch):
-    monkeypatch.setattr(gates, "_DISMISS_S", 0.5)
+    monkeypatch.setattr(barriers, "_DISMISS_S", 0.5)
     files = RunFiles(state, "j1.1")
     files.make(whole(a_run("true")))
     write_shim_spec(files.rank(0), "exec sleep 600")
@@ -96,16 +96,16 @@ def test_a_stopped_fork_server_is_replaced_and_nothing_of_the_rank_is_left(state
         first = forking._pid
         os.kill(first, signal.SIGSTOP)
         wait_until(lambda: stat_of(first).state == "T")
-        gate = Gate(forking, files.rank(0))
-        gate.open()
-        assert gate.answer(boot_s() + 0.5) == ""
-        gate.dismiss()
+        barrier = StartBarrier(forking, files.rank(0))
+        barrier.open()
+        assert barrier.answer(boot_s() + 0.5) == ""
+        barrier.dismiss()
         assert files.rank(0).started() is None
         assert holders(files.rank(0).token, os.geteuid()) == []
-        gate = Gate(forking, files.rank(0))
-        assert gate.answer(boot_s() + LIMIT_S) == "prepared"
+        barrier = StartBarrier(forking, files.rank(0))
+        assert barrier.answer(boot_s() + LIMIT_S) == "prepared"
         assert forking._pid != first
-        gate.dismiss()
+        barrier.dismiss()
 
 
 SERVICE = """

@@ -55,7 +55,7 @@ def test_a_kill_while_runs_are_being_launched(tmp_path, seed):
         ranks = [(run.id, rank) for run in runs for rank in (0, 1)]
         for run, rank in ranks:
             pool.wait_for("rank_ready", rank, run)
-        # A start that a killed service left at its gate has given up meanwhile.
+        # A start that a killed service left at the start barrier has given up meanwhile.
         wait_until(lambda: len(left_over(state)) == 2 * len(ranks))
         counts = {
             path.name: path.read_text().count("started") for path in tmp_path.glob("starts-*")

@@ -286,7 +286,7 @@ class TestWhatIsInTheWay:
     def test_who_keeps_a_rank_kills_for_a_shim_that_stands_still(
         self, pool, state, lease, monkeypatch
     ):
-        monkeypatch.setattr("dovetail.executor.pools.keeper._OVERDUE_S", 0.3)
+        monkeypatch.setattr("dovetail.executor.pools.run_supervisor._OVERDUE_S", 0.3)
         until_s = started(pool, lease, DEAF)
         os.kill(record(state)["shim"], signal.SIGSTOP)
         gone_s = all_gone_s(state)
@@ -294,7 +294,7 @@ class TestWhatIsInTheWay:
         assert pool.wait_for("rank_gone").reason == "its launcher was killed"
 
     def test_and_does_so_when_a_new_lease_has_begun(self, pool, state, lease, monkeypatch):
-        monkeypatch.setattr("dovetail.executor.pools.keeper._OVERDUE_S", 0.3)
+        monkeypatch.setattr("dovetail.executor.pools.run_supervisor._OVERDUE_S", 0.3)
         until_s = started(pool, lease, DEAF)
         os.kill(record(state)["shim"], signal.SIGSTOP)
         wait_until(lambda: lease.lapsed)

@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 
 from dovetail.executor.jobs.specs import Owner
-from dovetail.executor.pools import keeper, local
+from dovetail.executor.pools import local
+from dovetail.executor.pools import run_supervisor as supervisor
 from dovetail.executor.pools.local import LocalPool, why_not_as
 from dovetail.executor.pools.processes import Process, stat_of
 
@@ -85,8 +86,10 @@ def no_descriptors():
 
 def test_without_descriptors_a_keeper_waits_for_some(make, tmp_path, caplog, monkeypatch):
     steps = []
-    step = keeper.Keeper._guarded_step
-    monkeypatch.setattr(keeper.Keeper, "_guarded_step", lambda self: (steps.append(1), step(self)))
+    step = supervisor.RunSupervisor._guarded_step
+    monkeypatch.setattr(
+        supervisor.RunSupervisor, "_guarded_step", lambda self: (steps.append(1), step(self))
+    )
     pool, end = make(), tmp_path / "end"
     os.mkfifo(end)
     pool.pool.launch(a_run(f"read x < {end}"))
@@ -397,7 +400,7 @@ class TestStopping:
     def test_a_launcher_that_does_not_answer_is_killed_with_all_it_guards(
         self, make, state, tmp_path, monkeypatch
     ):
-        monkeypatch.setattr("dovetail.executor.pools.keeper.SHIM_KILL_S", 0.3)
+        monkeypatch.setattr("dovetail.executor.pools.run_supervisor.SHIM_KILL_S", 0.3)
         pool = make()
         pool.pool.launch(a_run(f"{ESCAPE} sleep 600", cwd=str(tmp_path)))
         other = escaped(tmp_path)
@@ -532,7 +535,7 @@ class TestFoundAgain:
     def test_a_record_that_can_be_read_again_is_believed_again(
         self, make, left, state, monkeypatch
     ):
-        monkeypatch.setattr("dovetail.executor.pools.keeper._TROUBLE_S", 0.05)
+        monkeypatch.setattr("dovetail.executor.pools.run_supervisor._TROUBLE_S", 0.05)
         run, path = left
         record = path.read_text()
         path.write_text("")
@@ -677,7 +680,7 @@ class TestAKeeperInTrouble:
     """A hook that fails makes devices busy, never free."""
 
     def test_while_it_is_asked_whether_a_rank_is_ready(self, make, state, monkeypatch):
-        monkeypatch.setattr("dovetail.executor.pools.keeper._TROUBLE_S", 0.05)
+        monkeypatch.setattr("dovetail.executor.pools.run_supervisor._TROUBLE_S", 0.05)
         pool = make()
         failures = iter((True, True, False))
 
@@ -708,7 +711,7 @@ class TestAKeeperInTrouble:
         assert pool.pool.trouble == ""
 
     def test_what_has_ended_is_not_looked_at_without_a_pause(self, make, tmp_path, monkeypatch):
-        monkeypatch.setattr("dovetail.executor.pools.keeper._TROUBLE_S", 3600.0)
+        monkeypatch.setattr("dovetail.executor.pools.run_supervisor._TROUBLE_S", 3600.0)
         pool, looks = make(), []
 
         def ending(files):
@@ -742,8 +745,8 @@ class TestAKeeperInTrouble:
         assert pool.wait_for("rank_ended", run="j1.1").status == -signal.SIGKILL
 
     def test_an_end_that_a_stopped_launcher_does_not_tell(self, make, monkeypatch):
-        monkeypatch.setattr("dovetail.executor.pools.keeper._LOOK_S", 0.05)
-        monkeypatch.setattr("dovetail.executor.pools.keeper._UNTOLD_S", 0.2)
+        monkeypatch.setattr("dovetail.executor.pools.run_supervisor._LOOK_S", 0.05)
+        monkeypatch.setattr("dovetail.executor.pools.run_supervisor._UNTOLD_S", 0.2)
         pool = make()
         pool.pool.launch(a_run(("sleep", "600")))
         pid = pool.wait_for("rank_started").pid
@@ -773,7 +776,7 @@ class TestAKeeperInTrouble:
         pool = make()
         monkeypatch.setattr(os, "pidfd_open", exhausted)
         before = len(os.listdir("/proc/self/fd"))
-        # The first rank stands at its gate when the second cannot be brought to one.
+        # The first rank stands at the start barrier when the second cannot be brought to one.
         pool.pool.rank_environment = lambda run, rank: {"": ""} if rank else {}
         pool.pool.launch(a_run("true", gpus="ab"))
         for rank in (0, 1):
@@ -783,12 +786,12 @@ class TestAKeeperInTrouble:
         refused = pool.wait_for("rank_refused", run="j2.1")
         assert "Too many open files" in refused.reason
         assert refused.later
-        # One of its own for each of the two keepers.
+        # One of its own for each of the two supervisors.
         assert len(os.listdir("/proc/self/fd")) == before + 2
         assert left_over(state) == []
 
     def test_before_a_kill(self, make, state, monkeypatch):
-        monkeypatch.setattr("dovetail.executor.pools.keeper.SHIM_KILL_S", 0.1)
+        monkeypatch.setattr("dovetail.executor.pools.run_supervisor.SHIM_KILL_S", 0.1)
         pool = make()
 
         def before_kill(run, rank):
@@ -855,14 +858,14 @@ def test_at_the_end_runs_that_hang_are_not_waited_for_one_after_another(state, m
 
     # Were one waited for by itself, it would not end within this test.
     monkeypatch.setattr(local, "LEAVE_S", 1.0)
-    monkeypatch.setattr(keeper, "LEAVE_S", 3600.0)
+    monkeypatch.setattr(supervisor, "LEAVE_S", 3600.0)
     pool = Hanging(state)
     names = [f"j{k}.1" for k in range(3)]
     for name in names:
         pool.launch(a_run("true", name=name))
     for _ in names:
         hanging.acquire()
-    threads = [kept._thread for kept in pool._keepers.values()]
+    threads = [kept._thread for kept in pool._supervisors.values()]
     ending = threading.Thread(target=pool.close, daemon=True)
     ending.start()
     wait_until(lambda: not ending.is_alive())

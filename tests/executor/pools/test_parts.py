@@ -15,13 +15,13 @@ from contextlib import ExitStack
 
 import pytest
 
-from dovetail.executor.pools.gate import Gate
 from dovetail.executor.pools.lease import Lease
 from dovetail.executor.pools.local import LocalPool
-from dovetail.executor.pools.parts import Meeting, Part, whole
+from dovetail.executor.pools.parts import Part, Rendezvous, whole
 from dovetail.executor.pools.processes import holders
 from dovetail.executor.pools.run_files import RunFiles
 from dovetail.executor.pools.shim.lease import LAPSED
+from dovetail.executor.pools.start_barrier import StartBarrier
 from dovetail.executor.system.clock import boot_s
 
 from .local_runs import (
@@ -81,9 +81,9 @@ def node(tmp_path):
             made.pool.close()
 
 
-def prepared(pool, run, ranks, meeting=None):
+def prepared(pool, run, ranks, rendezvous=None):
     """Prepare a part, and return what is told of it."""
-    pool.pool.prepare(run, ranks, meeting)
+    pool.pool.prepare(run, ranks, rendezvous)
     return told(pool)
 
 
@@ -113,9 +113,9 @@ class TestGang:
         run = a_run(python(MEET), gpus=GPUS)
         first, second = node("n1"), node("n2")
         part = prepared(first, run, {2, 0})
-        assert (part.run, part.ranks, part.meeting.address) == ("j1.1", (0, 2), "127.0.0.1")
-        other = prepared(second, run, {1}, part.meeting)
-        assert (other.ranks, other.meeting) == ((1,), part.meeting)
+        assert (part.run, part.ranks, part.rendezvous.address) == ("j1.1", (0, 2), "127.0.0.1")
+        other = prepared(second, run, {1}, part.rendezvous)
+        assert (other.ranks, other.rendezvous) == ((1,), part.rendezvous)
         for pool in (first, second):
             pool.pool.commit("j1.1")
         for pool, rank in ((first, 0), (second, 1), (first, 2)):
@@ -163,7 +163,7 @@ class TestGang:
 
     def test_gangs_of_two_directories_rarely_try_the_same_port(self, node, tmp_path):
         run, _ = noted(tmp_path)
-        ports = {prepared(node(name), run, (0, 2)).meeting.port for name in ("n1", "n2")}
+        ports = {prepared(node(name), run, (0, 2)).rendezvous.port for name in ("n1", "n2")}
         assert len(ports) == 2
 
 
@@ -195,7 +195,7 @@ class TestNothingOfItRuns:
         rank = RunFiles(tmp_path / "n1", run.id).rank(0).directory
         in_the_way = rank / f"started.{os.getpid()}.tmp"
         in_the_way.mkdir(parents=True)
-        pool.pool.keep(Part(run, (0,), Meeting("127.0.0.1", 20_000)))
+        pool.pool.keep(Part(run, (0,), Rendezvous("127.0.0.1", 20_000)))
         pool.pool.abort(run.id, "n2 cannot")
         time.sleep(0.5)
         assert pool.kinds() == []
@@ -208,8 +208,8 @@ class TestNothingOfItRuns:
         run, starts = noted(tmp_path)
         broken = run.model_copy(update={"spec": run.spec.replace(command=("no-such-program",))})
         first, second = node("n1"), node("n2")
-        meeting = prepared(first, run, (0, 2)).meeting
-        second.pool.prepare(broken, (1,), meeting)
+        rendezvous = prepared(first, run, (0, 2)).rendezvous
+        second.pool.prepare(broken, (1,), rendezvous)
         event = second.wait_for("rank_refused", 1)
         assert (event.reason, event.later) == (
             "rank 1: the program is not found: no-such-program",
@@ -233,7 +233,7 @@ class TestNothingOfItRuns:
         assert (starts(), left_over(tmp_path / "n1")) == ({}, [])
 
     def test_when_nobody_commits_it(self, node, tmp_path, monkeypatch):
-        monkeypatch.setattr("dovetail.executor.pools.keeper.COMMIT_S", 0.3)
+        monkeypatch.setattr("dovetail.executor.pools.run_supervisor.COMMIT_S", 0.3)
         run, starts = noted(tmp_path)
         pool = node()
         prepared(pool, run, (0, 2))
@@ -272,8 +272,8 @@ class TestFoundAgain:
     def test_only_the_ranks_of_the_part_are_told_of(self, node, tmp_path):
         run, _ = noted(tmp_path)
         first = node()
-        meeting = Meeting("127.0.0.1", 29_999)
-        prepared(first, run, (2, 1), meeting)
+        rendezvous = Rendezvous("127.0.0.1", 29_999)
+        prepared(first, run, (2, 1), rendezvous)
         first.pool.commit("j1.1")
         for rank in (1, 2):
             first.wait_for("rank_ready", rank)
@@ -318,30 +318,30 @@ class TestAtTheGate:
     def prepared(self, rank):
         """Return the gate of a shim that has prepared its rank; the lease ends in a second."""
         self.lease.renew_until(boot_s() + 1.0)
-        gate = Gate(self.server, rank)
+        barrier = StartBarrier(self.server, rank)
         with ThreadPoolExecutor(1) as asking:
-            answer = asking.submit(gate.answer, boot_s() + LIMIT_S)
+            answer = asking.submit(barrier.answer, boot_s() + LIMIT_S)
             while not answer.done():
                 self.lease.renew_until(boot_s() + 1.0)
                 time.sleep(0.02)
         assert answer.result() == "prepared"
-        return gate
+        return barrier
 
     def test_it_prepares_nothing_without_a_lease(self, rank):
-        gate = Gate(self.server, rank)
-        assert gate.answer(boot_s() + LIMIT_S) == f"later {LAPSED}"
-        gate.dismiss()
+        barrier = StartBarrier(self.server, rank)
+        assert barrier.answer(boot_s() + LIMIT_S) == f"later {LAPSED}"
+        barrier.dismiss()
         assert rank.started() is None
 
     @pytest.mark.parametrize("another", [False, True])
     def test_it_starts_nothing_after_a_lapse(self, rank, another, tmp_path):
-        gate = self.prepared(rank)
+        barrier = self.prepared(rank)
         wait_until(lambda: self.lease.lapsed)
         if another:
             self.lease.renew_until(boot_s() + 60.0)
-        gate.open()
-        assert gate.answer(boot_s() + LIMIT_S) == f"refused {LAPSED}"
-        gate.dismiss()
+        barrier.open()
+        assert barrier.answer(boot_s() + LIMIT_S) == f"refused {LAPSED}"
+        barrier.dismiss()
         assert rank.ending()[:3] == (None, LAPSED, True)
         assert rank.log.read_text() == ""
         pool = Watched(LocalPool(tmp_path / "state"))
@@ -351,13 +351,13 @@ class TestAtTheGate:
         pool.pool.close()
 
     def test_it_starts_under_a_lease_that_was_renewed(self, rank):
-        gate = self.prepared(rank)
+        barrier = self.prepared(rank)
         first_s = self.lease.deadline_s
         self.lease.renew_until(boot_s() + 60.0)
         wait_until(lambda: boot_s() > first_s)
-        gate.open()
-        assert gate.answer(boot_s() + LIMIT_S) == "started"
-        gate.leave()
+        barrier.open()
+        assert barrier.answer(boot_s() + LIMIT_S) == "started"
+        barrier.leave()
         wait_until(lambda: rank.ending() is not None)
         assert rank.ending()[:3] == (0, "", False)
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from dovetail.executor.pools import processes
-from dovetail.executor.pools.gate import Gate
 from dovetail.executor.pools.parts import whole
 from dovetail.executor.pools.processes import holders
 from dovetail.executor.pools.progress import HOOK_DIRECTORY
 from dovetail.executor.pools.run_files import RunFiles
 from dovetail.executor.pools.shim import durable, kernel, output
+from dovetail.executor.pools.start_barrier import StartBarrier
 from dovetail.executor.system.clock import boot_s
 
 from .local_runs import a_run, cleared, fork_server, write_shim_spec
@@ -43,31 +43,37 @@ def rank(tmp_path):
 
 class TestGate:
     def test_a_service_that_dies_before_the_gate_opens_leaves_no_trace(self, server, rank):
-        gate = Gate(server, rank)
-        assert gate.answer(boot_s() + LIMIT_S) == "prepared"
+        barrier = StartBarrier(server, rank)
+        assert barrier.answer(boot_s() + LIMIT_S) == "prepared"
         assert len(holders(rank.token, os.geteuid())) == 2
-        gate.dismiss()
+        barrier.dismiss()
         assert holders(rank.token, os.geteuid()) == []
         assert rank.started() is None
         assert rank.ending() is None
 
     def test_of_two_launchers_of_a_rank_one_starts_it(self, server, rank):
-        gates = [Gate(server, rank), Gate(server, rank)]
-        assert [gate.answer(boot_s() + LIMIT_S) for gate in gates] == ["prepared", "prepared"]
-        for gate in gates:
-            gate.open()
-        assert sorted(gate.answer(boot_s() + LIMIT_S) for gate in gates) == ["started", "taken"]
+        barriers = [StartBarrier(server, rank), StartBarrier(server, rank)]
+        assert [barrier.answer(boot_s() + LIMIT_S) for barrier in barriers] == [
+            "prepared",
+            "prepared",
+        ]
+        for barrier in barriers:
+            barrier.open()
+        assert sorted(barrier.answer(boot_s() + LIMIT_S) for barrier in barriers) == [
+            "started",
+            "taken",
+        ]
         wait_until(lambda: rank.log.exists() and rank.log.read_text() == "started\n")
-        for gate in gates:
-            gate.leave()
+        for barrier in barriers:
+            barrier.leave()
 
     def test_a_rank_that_must_never_start_does_not(self, server, rank):
-        gate = Gate(server, rank)
-        assert gate.answer(boot_s() + LIMIT_S) == "prepared"
+        barrier = StartBarrier(server, rank)
+        assert barrier.answer(boot_s() + LIMIT_S) == "prepared"
         assert rank.never_start("it was stopped")
-        gate.open()
-        assert gate.answer(boot_s() + LIMIT_S) == "taken"
-        gate.dismiss()
+        barrier.open()
+        assert barrier.answer(boot_s() + LIMIT_S) == "taken"
+        barrier.dismiss()
         assert rank.started().never == "it was stopped"
         assert not rank.never_start("again")
         assert holders(rank.token, os.geteuid()) == []
@@ -76,31 +82,31 @@ class TestGate:
     def gate_with_pattern(self, server, rank, pattern):
         lines = {"modules": HOOK_DIRECTORY, "pattern": pattern, "path": str(rank.progress)}
         rank.write_spec({**rank.spec(), "lines": lines})
-        return Gate(server, rank)
+        return StartBarrier(server, rank)
 
     def test_a_pattern_that_is_none_is_refused(self, server, rank):
-        gate = self.gate_with_pattern(server, rank, "((")
+        barrier = self.gate_with_pattern(server, rank, "((")
         expected = "refused missing ), unterminated subpattern at position 1"
-        assert gate.answer(boot_s() + LIMIT_S) == expected
-        gate.dismiss()
+        assert barrier.answer(boot_s() + LIMIT_S) == expected
+        barrier.dismiss()
         assert holders(rank.token, os.geteuid()) == []
 
     def test_a_reader_that_fails_harms_nothing_but_the_count(self, server, rank):
-        gate = self.gate_with_pattern(server, rank, "started")
-        assert gate.answer(boot_s() + LIMIT_S) == "prepared"
-        gate.open()
-        assert gate.answer(boot_s() + LIMIT_S) == "started"
+        barrier = self.gate_with_pattern(server, rank, "started")
+        assert barrier.answer(boot_s() + LIMIT_S) == "prepared"
+        barrier.open()
+        assert barrier.answer(boot_s() + LIMIT_S) == "started"
         trouble = rank.directory / "shim.log"
         wait_until(lambda: "no such group" in trouble.read_text())
         assert rank.log.read_text() == "started\n"
         assert len(holders(rank.token, os.geteuid())) == 2
-        gate.leave()
+        barrier.leave()
 
     def test_a_damaged_specification_is_told_in_its_log(self, server, rank):
         (rank.directory / "spec.json").write_text("{")
-        gate = Gate(server, rank)
-        assert gate.answer(boot_s() + LIMIT_S) == ""
-        gate.dismiss()
+        barrier = StartBarrier(server, rank)
+        assert barrier.answer(boot_s() + LIMIT_S) == ""
+        barrier.dismiss()
         assert "JSONDecodeError" in (rank.directory / "shim.log").read_text()
 
 
@@ -197,12 +203,12 @@ class TestCopies:
 
     def answer(self, server, rank, **more):
         write_shim_spec(rank, self.PRINTS, **more)
-        gate = Gate(server, rank)
-        answer = gate.answer(boot_s() + LIMIT_S)
+        barrier = StartBarrier(server, rank)
+        answer = barrier.answer(boot_s() + LIMIT_S)
         if answer == "prepared":
-            gate.open()
+            barrier.open()
             wait_until(rank.ending)
-        gate.dismiss()
+        barrier.dismiss()
         return answer
 
     def test_errors_go_apart_and_the_log_has_all(self, server, rank, tmp_path):

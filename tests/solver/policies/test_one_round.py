@@ -53,9 +53,9 @@ def test_the_policy_has_no_solver_of_its_own():
 
 def test_live_mode_and_its_plan_reach_the_same_solver(solved, tmp_path):
     with service_in(tmp_path) as service:
-        service.desk.submit([spec(work_s=1e3), spec(work_s=1e3), spec(work_s=1e3)], ME)
-        wait_until(lambda: sum(bool(job.gpus) for job in service.desk.jobs()) == 2)
+        service.api.submit([spec(work_s=1e3), spec(work_s=1e3), spec(work_s=1e3)], ME)
+        wait_until(lambda: sum(bool(job.gpus) for job in service.api.jobs()) == 2)
         assert set(solved) == {"completion"}
         before = len(solved)
-        service.desk.plan()
+        service.api.plan()
         assert len(solved) > before

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.executor.live.beliefs import WHOLE, BeliefTable, Floats, Source
-from dovetail.executor.live.kinds import Kind, Layout
+from dovetail.executor.live.sharing_classes import Kind, Layout
 from dovetail.instances.instance import Cluster, Instance, Workload
 from dovetail.instances.slowdown_table import UNCAPPED, Caps, SlowdownTable
 from dovetail.solver.policies import State
@@ -67,10 +67,10 @@ class KindState:
         all are clashes, so that no policy puts them together.
         """
         whole, down = layout.cluster(cluster)
-        world = Instance(name="live", cluster=whole, workloads=self._workloads(), jobs=())
-        models = tuple(dict.fromkeys(place.gpu.model for place in world.places.values()))
-        state = State(world, self._of_kinds(world, models, self.table))
-        state.foretold = self._of_kinds(world, models, self.table.foretold)
+        view = Instance(name="live", cluster=whole, workloads=self._workloads(), jobs=())
+        models = tuple(dict.fromkeys(place.gpu.model for place in view.places.values()))
+        state = State(view, self._of_kinds(view, models, self.table))
+        state.foretold = self._of_kinds(view, models, self.table.foretold)
         state.down |= down
         for node in down:
             state.idle_count[node] = 0
@@ -91,7 +91,7 @@ class KindState:
         return found
 
     def _of_kinds(
-        self, world: Instance, models: tuple[str, ...], table: SlowdownTable
+        self, view: Instance, models: tuple[str, ...], table: SlowdownTable
     ) -> SlowdownTable:
         struck = self._struck(models)
 
@@ -99,7 +99,7 @@ class KindState:
             return np.where(struck, np.nan, self._expanded(models, values, np.nan))
 
         return SlowdownTable(
-            workloads=tuple(world.workloads),
+            workloads=tuple(view.workloads),
             models=models,
             caps=table.caps,
             slowdown=expanded(table.slowdown),

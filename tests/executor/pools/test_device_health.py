@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from dovetail.executor.pools import ailments
-from dovetail.executor.pools.ailments import Ailments, Cause
+from dovetail.executor.pools import device_health as device_health
+from dovetail.executor.pools.device_health import Cause, DeviceHealth
 
 
 class Told:
-    """Ailments of a file, and what they have told."""
+    """DeviceHealth of a file, and what they have told."""
 
     def __init__(self, path):
         self.events = []
-        self.ailments = Ailments(path, self.events.append)
+        self.device_health = DeviceHealth(path, self.events.append)
 
     def last(self):
         return [(event.kind, event.gpu, getattr(event, "reason", "")) for event in self.events]
@@ -26,13 +26,13 @@ def path(tmp_path):
 
 def test_a_device_is_healed_when_every_cause_is_gone(path):
     told = Told(path)
-    told.ailments.report("g0", Cause.MPS, "fault")
-    told.ailments.report("g0", Cause.MPS, "fault")
-    told.ailments.report("g0", Cause.ANSWER, "silent")
-    told.ailments.heal("g0", Cause.MPS)
-    told.ailments.heal("g0", Cause.MPS)
-    told.ailments.heal("g1", Cause.MPS)
-    told.ailments.heal("g0", Cause.ANSWER)
+    told.device_health.report("g0", Cause.MPS, "fault")
+    told.device_health.report("g0", Cause.MPS, "fault")
+    told.device_health.report("g0", Cause.ANSWER, "silent")
+    told.device_health.heal("g0", Cause.MPS)
+    told.device_health.heal("g0", Cause.MPS)
+    told.device_health.heal("g1", Cause.MPS)
+    told.device_health.heal("g0", Cause.ANSWER)
     assert told.last() == [
         ("device_sick", "g0", "fault"),
         ("device_sick", "g0", "fault; silent"),
@@ -43,29 +43,31 @@ def test_a_device_is_healed_when_every_cause_is_gone(path):
 
 def test_only_what_cannot_be_looked_up_outlives_the_service_and_each_is_told_anew(path):
     first = Told(path)
-    first.ailments.report("g0", Cause.DRIVER, "Xid 79")
-    first.ailments.report("g1", Cause.MPS, "fault")
-    first.ailments.report("g2", Cause.ANSWER, "silent")
+    first.device_health.report("g0", Cause.DRIVER, "Xid 79")
+    first.device_health.report("g1", Cause.MPS, "fault")
+    first.device_health.report("g2", Cause.ANSWER, "silent")
     again = Told(path)
-    again.ailments.resume({"g0", "g1", "g3"})
+    again.device_health.resume({"g0", "g1", "g3"})
     assert sorted(again.last()) == [("device_healed", "g1", ""), ("device_sick", "g0", "Xid 79")]
 
 
 def test_that_a_device_is_well_again_is_told_until_somebody_has_heard_it(path):
     first = Told(path)
-    first.ailments.report("g0", Cause.MPS, "fault")
-    first.ailments.heal("g0", Cause.MPS)  # and the service is killed before it is in the journal
+    first.device_health.report("g0", Cause.MPS, "fault")
+    first.device_health.heal(
+        "g0", Cause.MPS
+    )  # and the service is killed before it is in the journal
     for _ in range(2):
         again = Told(path)
-        again.ailments.resume({"g0"})
+        again.device_health.resume({"g0"})
         assert again.last() == [("device_healed", "g0", "")]
 
 
 def test_a_reboot_heals(path, monkeypatch):
-    Told(path).ailments.report("g0", Cause.DRIVER, "Xid 79")
-    monkeypatch.setattr(ailments, "boot_id", lambda: "another")
+    Told(path).device_health.report("g0", Cause.DRIVER, "Xid 79")
+    monkeypatch.setattr(device_health, "boot_id", lambda: "another")
     again = Told(path)
-    again.ailments.resume({"g0"})
+    again.device_health.resume({"g0"})
     assert again.last() == [("device_healed", "g0", "")]
 
 
@@ -73,13 +75,13 @@ def test_a_reboot_heals(path, monkeypatch):
 def test_a_file_that_cannot_be_understood_is_told_and_passed_over(path, text, caplog):
     path.write_text(text)
     told = Told(path)
-    told.ailments.resume({"g0"})
+    told.device_health.resume({"g0"})
     assert told.last() == []
     assert "not known" in caplog.text
 
 
 def test_a_disk_that_is_full_stops_nothing(tmp_path, caplog):
     told = Told(tmp_path / "none" / "sick.json")
-    told.ailments.report("g0", Cause.MPS, "fault")
+    told.device_health.report("g0", Cause.MPS, "fault")
     assert told.last() == [("device_sick", "g0", "fault")]
     assert "cannot be kept" in caplog.text

@@ -1,4 +1,4 @@
-"""The state of policies and the instance, held against the brain that they are made of."""
+"""The state of policies and the instance, held against the state machine that they are made of."""
 
 from __future__ import annotations
 
@@ -10,10 +10,15 @@ import pytest
 
 from dovetail import check, solve
 from dovetail.executor.jobs import events
-from dovetail.executor.jobs.brain import TransitionError
+from dovetail.executor.jobs.state_machine import TransitionError
 from dovetail.executor.jobs.states import HOLDING, JobState
 from dovetail.executor.live.beliefs import Beliefs
-from dovetail.executor.live.world import CannotStartError, World, in_groups, workload_name
+from dovetail.executor.live.policy_view import (
+    CannotStartError,
+    PolicyView,
+    in_groups,
+    workload_name,
+)
 from dovetail.instances.datasets import DataSet, Measurement, SoloProfile
 from dovetail.instances.instance import Cluster, Metrics
 from dovetail.solver.policies import Start, policy_named
@@ -56,7 +61,7 @@ def together(first, second, slowdown, share=None):
 
 def world_of(story, *measurements, rules=None, **options):
     beliefs = Beliefs(repository(*measurements))
-    return World(story.brain, cluster(**(rules or {})), beliefs, **options)
+    return PolicyView(story.machine, cluster(**(rules or {})), beliefs, **options)
 
 
 def known_story():
@@ -71,28 +76,28 @@ def drain(story, gpu, on=True):
     story.tell(events.DrainChanged, gpus=(gpu,), on=on, by="root")
 
 
-def seen(world, live):
+def seen(view, live):
     """Return a job as policies see it."""
     return next(
         job
-        for job in (*world.state.pending.values(), *world.state.running.values())
+        for job in (*view.state.pending.values(), *view.state.running.values())
         if job.id == live.id
     )
 
 
-def start(world, live, *gpus, shares=None):
-    places = tuple(world.state.machines.gpu_ids.index(gpu) for gpu in gpus)
-    return Start(seen(world, live), places, shares)
+def start(view, live, *gpus, shares=None):
+    places = tuple(view.state.machines.gpu_ids.index(gpu) for gpu in gpus)
+    return Start(seen(view, live), places, shares)
 
 
-def put(story, world, live, *gpus, shares=None):
+def put(story, view, live, *gpus, shares=None):
     """Start a job as the service does, and let all its ranks run."""
-    (placed,) = world.place(start(world, live, *gpus, shares=shares))
+    (placed,) = view.place(start(view, live, *gpus, shares=shares))
     story.tell(type(placed), run=placed.run, profiling=placed.profiling)
     for rank in range(live.spec.workers):
         story.started(live, rank)
         story.ready(live, rank)
-    world.renew(story.at_s)
+    view.renew(story.at_s)
 
 
 def test_two_users_workloads_of_one_name_are_two():
@@ -110,33 +115,33 @@ def test_names_too_long_for_a_record_end_in_a_digest_and_stay_apart():
 def test_jobs_wait_and_run_where_the_brain_has_them():
     story = known_story()
     waiting, running = story.submit(), story.submit(workload="speech")
-    world = world_of(story)
-    put(story, world, running, "g1")
-    assert [job.id for job in world.state.pending.values()] == [waiting.id]
-    assert [job.id for job in world.state.running.values()] == [running.id]
-    assert [[job.id for job in on] for on in world.state.residents] == [[], [running.id], []]
-    assert world.state.idle_count == [2]
+    view = world_of(story)
+    put(story, view, running, "g1")
+    assert [job.id for job in view.state.pending.values()] == [waiting.id]
+    assert [job.id for job in view.state.running.values()] == [running.id]
+    assert [[job.id for job in on] for on in view.state.residents] == [[], [running.id], []]
+    assert view.state.idle_count == [2]
 
 
 def test_an_unknown_workload_starts_alone_and_is_profiled():
     story = known_story()
     first, known, second = story.submit(workload="new"), story.submit(), story.submit(workload="x")
-    world = world_of(story)
-    put(story, world, first, "g0")
+    view = world_of(story)
+    put(story, view, first, "g0")
     assert first.state is JobState.PROFILING
-    assert "no entry lets" in world.refusal(start(world, known, "g0"))
-    put(story, world, known, "g1")
-    assert "no entry lets" in world.refusal(start(world, second, "g1"))
+    assert "no entry lets" in view.refusal(start(view, known, "g0"))
+    put(story, view, known, "g1")
+    assert "no entry lets" in view.refusal(start(view, second, "g1"))
     with pytest.raises(CannotStartError, match=f"{second.id} cannot start"):
-        world.place(start(world, second, "g1"))
+        view.place(start(view, second, "g1"))
 
 
 def test_what_could_not_be_profiled_runs_alone_and_is_not_profiled_again():
     story = known_story()
     job = story.submit(workload="new")
     job.alone_only = "reports no progress"
-    world = world_of(story)
-    (placed,) = world.place(start(world, job, "g0"))
+    view = world_of(story)
+    (placed,) = view.place(start(view, job, "g0"))
     assert not placed.profiling
 
 
@@ -144,9 +149,9 @@ def test_what_could_not_be_profiled_runs_alone_and_is_not_profiled_again():
 def test_nobody_joins_a_job_that_ends_or_a_device_that_takes_none(trouble):
     story = known_story()
     running, waiting = story.submit(), story.submit()
-    world = world_of(story)
-    put(story, world, running, "g0")
-    assert world.refusal(start(world, waiting, "g0")) is None
+    view = world_of(story)
+    put(story, view, running, "g0")
+    assert view.refusal(start(view, waiting, "g0")) is None
     tell = {
         "stopping": lambda: story.cancel(running),
         "lost": lambda: story.lost(running),
@@ -154,29 +159,29 @@ def test_nobody_joins_a_job_that_ends_or_a_device_that_takes_none(trouble):
         "sick": lambda: story.tell(events.DeviceSick, gpu="g0", reason="xid 79"),
     }
     tell[trouble]()
-    world.renew(story.at_s)
-    assert world.refusal(start(world, waiting, "g0")) is not None
-    assert [job.id for job in world.state.residents[place(world, "g0")]] == [running.id]
-    assert running.id in world.instance().jobs_by_id
+    view.renew(story.at_s)
+    assert view.refusal(start(view, waiting, "g0")) is not None
+    assert [job.id for job in view.state.residents[place(view, "g0")]] == [running.id]
+    assert running.id in view.instance().jobs_by_id
 
 
-def place(world, gpu):
-    return world.state.machines.gpu_ids.index(gpu)
+def place(view, gpu):
+    return view.state.machines.gpu_ids.index(gpu)
 
 
 def test_an_idle_device_that_takes_nobody_is_never_offered():
     story = known_story()
     jobs = [story.submit() for _ in range(6)]
-    world = world_of(story)
-    assert not world.renew(story.at_s)
+    view = world_of(story)
+    assert not view.renew(story.at_s)
     drain(story, "g1")
-    assert world.renew(story.at_s)
-    assert sum(world.state.idle_count) == 2
-    assert "g1 is being drained" in world.refusal(start(world, jobs[0], "g1"))
-    assert set(world.instance().places) == {"g0", "g2"}
+    assert view.renew(story.at_s)
+    assert sum(view.state.idle_count) == 2
+    assert "g1 is being drained" in view.refusal(start(view, jobs[0], "g1"))
+    assert set(view.instance().places) == {"g0", "g2"}
     for name in ("fifo", "unaware", "binpack", "random", "dovetail"):
-        decided = policy_named(name).decide(world.state)
-        assert place(world, "g1") not in {gpu for one in decided.starts for gpu in one.gpus}
+        decided = policy_named(name).decide(view.state)
+        assert place(view, "g1") not in {gpu for one in decided.starts for gpu in one.gpus}
 
 
 def test_a_job_on_a_device_that_is_gone_is_hidden_and_holds_its_other_devices():
@@ -184,18 +189,18 @@ def test_a_job_on_a_device_that_is_gone_is_hidden_and_holds_its_other_devices():
     gang, other = story.submit(workers=2), story.submit()
     story.place(gang, "g1", "g2")
     story.start("g0", "g1")
-    world = World(story.brain, cluster(("g0", "g1")), Beliefs(repository()))
-    assert not world.state.running
-    assert world.refusal(start(world, other, "g0")) is None
-    assert "has no GPU g1" in world.refusal(start(world, other, "g1"))
-    assert set(world.instance().places) == {"g0"}
+    view = PolicyView(story.machine, cluster(("g0", "g1")), Beliefs(repository()))
+    assert not view.state.running
+    assert view.refusal(start(view, other, "g0")) is None
+    assert "has no GPU g1" in view.refusal(start(view, other, "g1"))
+    assert set(view.instance().places) == {"g0"}
 
 
 def test_measured_pairs_are_seen_with_a_bound_and_predictions_are_kept_beside_them():
     story = known_story()
     story.submit(), story.submit(workload="speech")
-    world = world_of(story, together("vision", "speech", (1.2, 1.4)))
-    state = world.state
+    view = world_of(story, together("vision", "speech", (1.2, 1.4)))
+    state = view.state
     a, b = (state.names.index(f"ann/{name}") for name in ("vision", "speech"))
     assert state.predicted.slowdown[0, 0, a, b] == state.seen[0, 0, a, b] == 1.2
     assert state.seen_upper[0, 0, a, b] == state.predicted.upper[0, 0, a, b] > 1.2
@@ -206,12 +211,12 @@ def test_measured_pairs_are_seen_with_a_bound_and_predictions_are_kept_beside_th
 def test_the_rate_is_that_of_the_company():
     story = known_story()
     first, second = story.submit(), story.submit(workload="speech")
-    world = world_of(story, together("vision", "speech", (1.25, 1.6)))
-    put(story, world, first, "g0")
-    assert seen(world, first).rate == 1.0
-    put(story, world, second, "g0")
-    assert (seen(world, first).rate, seen(world, second).rate) == (1 / 1.25, 1 / 1.6)
-    mine, theirs = world.believed(first.id, second.id, "g0")
+    view = world_of(story, together("vision", "speech", (1.25, 1.6)))
+    put(story, view, first, "g0")
+    assert seen(view, first).rate == 1.0
+    put(story, view, second, "g0")
+    assert (seen(view, first).rate, seen(view, second).rate) == (1 / 1.25, 1 / 1.6)
+    mine, theirs = view.believed(first.id, second.id, "g0")
     assert (mine.slowdown, theirs.slowdown) == (1.25, 1.6)
     assert mine.source == "measured once"
 
@@ -219,47 +224,47 @@ def test_the_rate_is_that_of_the_company():
 def test_work_done_is_added_up_through_changing_company():
     story = known_story()
     first, second = story.submit(estimate_s=100.0), story.submit(workload="speech")
-    world = world_of(story, together("vision", "speech", (1.25, 1.6)))
-    put(story, world, first, "g0")
+    view = world_of(story, together("vision", "speech", (1.25, 1.6)))
+    put(story, view, first, "g0")
     alone_from = story.at_s
-    put(story, world, second, "g0")
+    put(story, view, second, "g0")
     # Alone until the other was placed (10 s with an idle start), then at 1 / 1.25.
-    shared_from = world.state.now
-    world.renew(shared_from + 50.0)
-    done = seen(world, first).done(world.state.now)
+    shared_from = view.state.now
+    view.renew(shared_from + 50.0)
+    done = seen(view, first).done(view.state.now)
     assert done == pytest.approx((shared_from - alone_from) + 50.0 / 1.25, abs=1.01)
-    assert seen(world, first).remaining(world.state.now) == pytest.approx(100.0 - done)
+    assert seen(view, first).remaining(view.state.now) == pytest.approx(100.0 - done)
 
 
 def test_progress_that_a_job_reports_beats_what_is_believed():
     story = known_story()
     job = story.submit()
-    world = world_of(story)
-    put(story, world, job, "g0")
+    view = world_of(story)
+    put(story, view, job, "g0")
     # It is read some time after the state was renewed last.
-    read_s = world.state.now + 60.0
-    world.note_progress(job.id, 200.0, 1000.0, read_s)
+    read_s = view.state.now + 60.0
+    view.note_progress(job.id, 200.0, 1000.0, read_s)
     # 10 iterations/s alone: 20 s done of 100 s.
-    world.renew(read_s)
-    assert seen(world, job).remaining(world.state.now) == pytest.approx(80.0)
-    world.renew(read_s + 5.0)
-    assert seen(world, job).remaining(world.state.now) == pytest.approx(75.0)
+    view.renew(read_s)
+    assert seen(view, job).remaining(view.state.now) == pytest.approx(80.0)
+    view.renew(read_s + 5.0)
+    assert seen(view, job).remaining(view.state.now) == pytest.approx(75.0)
 
 
 def test_a_job_without_estimate_is_believed_to_last_as_its_workload_did():
     story = known_story()
     first = story.submit()
-    world = world_of(story)
-    put(story, world, first, "g0")
+    view = world_of(story)
+    put(story, view, first, "g0")
     story.at_s += 500.0
     story.ended(first)
     lasted = story.at_s - first.history[-2].at_s
     second = story.submit()
-    world.renew(story.at_s)
-    assert seen(world, second).work_s == lasted
-    assert World(story.brain, cluster(), world.beliefs).state.pending[second.sequence].work_s == (
-        lasted
-    )
+    view.renew(story.at_s)
+    assert seen(view, second).work_s == lasted
+    assert PolicyView(story.machine, cluster(), view.beliefs).state.pending[
+        second.sequence
+    ].work_s == (lasted)
 
 
 def test_users_that_may_not_share_are_told_apart():
@@ -269,55 +274,53 @@ def test_users_that_may_not_share_are_told_apart():
     def same_user(first, second):
         return None if first.spec.owner == second.spec.owner else "two users"
 
-    world = world_of(story, sharing=same_user)
-    put(story, world, ann, "g0")
-    assert (
-        world.refusal(start(world, bob, "g0")) == f"{bob.id} and {ann.id} may not share: two users"
-    )
-    a, b = (seen(world, job).workload for job in (ann, bob))
-    assert (0, a, b) in world.state.clashes
-    assert (0, a, a) not in world.state.clashes
+    view = world_of(story, sharing=same_user)
+    put(story, view, ann, "g0")
+    assert view.refusal(start(view, bob, "g0")) == f"{bob.id} and {ann.id} may not share: two users"
+    a, b = (seen(view, job).workload for job in (ann, bob))
+    assert (0, a, b) in view.state.clashes
+    assert (0, a, a) not in view.state.clashes
 
 
 def test_only_allowed_shares_have_beliefs():
     story = known_story()
     story.submit(), story.submit()
     rules = {"shares": [30, 50, 70]}
-    world = world_of(story, rules=rules, allowed=lambda spec, model: (50,))
-    table = world.state.predicted
+    view = world_of(story, rules=rules, allowed=lambda spec, model: (50,))
+    table = view.state.predicted
     known = {
         caps for k, caps in enumerate(table.caps) if not math.isnan(table.slowdown[0, k, 0, 0])
     }
     assert known == {(None, None), (50, 50)}
-    job = next(iter(story.brain.queued.values()))
-    assert "30 % is not known to compute right" in world.refusal(
-        start(world, job, "g0", shares=(30,))
+    job = next(iter(story.machine.queued.values()))
+    assert "30 % is not known to compute right" in view.refusal(
+        start(view, job, "g0", shares=(30,))
     )
 
 
 def test_a_pair_may_start_at_caps_at_which_nobody_knows_its_jobs_alone():
     story = known_story()
     jobs = [story.submit(), story.submit()]
-    world = world_of(story, rules={"shares": [50], "start_capped": True})
-    pair = [start(world, job, "g0", shares=(50,)) for job in jobs]
-    assert "throughput at 100 and 50 must be known" in world.refusal(pair[0])
-    placed = world.place(*pair)
+    view = world_of(story, rules={"shares": [50], "start_capped": True})
+    pair = [start(view, job, "g0", shares=(50,)) for job in jobs]
+    assert "throughput at 100 and 50 must be known" in view.refusal(pair[0])
+    placed = view.place(*pair)
     assert [one.run.seats[0].share for one in placed] == [50, 50]
 
 
 def test_of_those_that_start_together_all_start_or_none():
     story = known_story()
     vision, speech, other = story.submit(gsla=1.3), story.submit(workload="speech"), story.submit()
-    world = world_of(story, together("vision", "speech", (1.4, 1.4)))
+    view = world_of(story, together("vision", "speech", (1.4, 1.4)))
     groups = in_groups(
-        [start(world, vision, "g0"), start(world, other, "g1"), start(world, speech, "g0")]
+        [start(view, vision, "g0"), start(view, other, "g1"), start(view, speech, "g0")]
     )
     assert [[one.job.id for one in group] for group in groups] == [["j1", "j2"], ["j3"]]
     with pytest.raises(CannotStartError, match=r"j1, j2 cannot start: job j1: gsla: "):
-        world.place(*groups[0])
-    assert len(world.state.pending) == 3
-    assert not any(world.state.residents)
-    assert [one.run.id for one in world.place(*groups[1])] == ["j3.1"]
+        view.place(*groups[0])
+    assert len(view.state.pending) == 3
+    assert not any(view.state.residents)
+    assert [one.run.id for one in view.place(*groups[1])] == ["j3.1"]
 
 
 def test_a_workload_whose_library_is_unproven_gets_no_share_and_others_keep_theirs():
@@ -328,26 +331,26 @@ def test_a_workload_whose_library_is_unproven_gets_no_share_and_others_keep_thei
     def allowed(spec, model):
         return (50,) if spec.workload in libraries else ()
 
-    world = world_of(story, rules={"shares": [50]}, allowed=allowed)
-    table = world.state.predicted
+    view = world_of(story, rules={"shares": [50]}, allowed=allowed)
+    table = view.state.predicted
     half, one = table.caps_place[50, 50], table.caps_place[None, 50]
-    a, b = (seen(world, job).workload for job in (proven, unproven))
+    a, b = (seen(view, job).workload for job in (proven, unproven))
     assert not math.isnan(table.slowdown[0, half, a, a])
     assert math.isnan(table.slowdown[0, half, a, b])
     assert math.isnan(table.slowdown[0, one, a, b])
-    assert not world.renew(story.at_s)
+    assert not view.renew(story.at_s)
     libraries.add("speech")
-    assert world.renew(story.at_s)
-    assert not math.isnan(world.state.predicted.slowdown[0, half, a, b])
+    assert view.renew(story.at_s)
+    assert not math.isnan(view.state.predicted.slowdown[0, half, a, b])
 
 
 def test_a_gsla_is_held_against_the_bound_of_the_measured():
     story = known_story()
     first, second = story.submit(gsla=1.3), story.submit(workload="speech")
-    world = world_of(story, together("vision", "speech", (1.2, 1.4)))
-    put(story, world, first, "g0")
+    view = world_of(story, together("vision", "speech", (1.2, 1.4)))
+    put(story, view, first, "g0")
     # 1.2 was measured, and its bound is 1.325.
-    assert f"{first.id}: gsla: slowdown 1.325" in world.refusal(start(world, second, "g0"))
+    assert f"{first.id}: gsla: slowdown 1.325" in view.refusal(start(view, second, "g0"))
 
 
 def test_the_gsla_of_a_latency_critical_job_is_held_against_its_measured_tail():
@@ -355,31 +358,31 @@ def test_the_gsla_of_a_latency_critical_job_is_held_against_its_measured_tail():
     late = story.submit(gsla=1.5, priority="latency")
     batch = story.submit(workload="speech", gsla=1.5)
     measured = together("vision", "speech", (1.2, 1.2)).replace(p99=(1.9, None))
-    world = world_of(story, measured)
-    put(story, world, late, "g0")
-    assert f"{late.id}: gsla: slowdown 2.098" in world.refusal(start(world, batch, "g0"))
-    assert not world.state.tails_kept(
-        0, [world.state.sharer(seen(world, job), None, 0) for job in (late, batch)]
+    view = world_of(story, measured)
+    put(story, view, late, "g0")
+    assert f"{late.id}: gsla: slowdown 2.098" in view.refusal(start(view, batch, "g0"))
+    assert not view.state.tails_kept(
+        0, [view.state.sharer(seen(view, job), None, 0) for job in (late, batch)]
     )
-    (entry,) = [e for e in world.instance().slowdowns if len({*e.workloads}) == 2]
+    (entry,) = [e for e in view.instance().slowdowns if len({*e.workloads}) == 2]
     tails = dict(zip(entry.workloads, entry.p99, strict=True))
     bounds = dict(zip(entry.workloads, entry.upper, strict=True))
     assert sorted(tails.values()) == pytest.approx([1.325, 2.098], abs=1e-3)
     assert min(tails.values()) in bounds.values()
     # A batch job of the same workload is held against the bound on its slowdown.
     other = story.submit(gsla=1.5)
-    world.renew(story.at_s)
-    put(story, world, other, "g1")
-    assert world.refusal(start(world, batch, "g1")) is None
+    view.renew(story.at_s)
+    put(story, view, other, "g1")
+    assert view.refusal(start(view, batch, "g1")) is None
 
 
 def test_memory_that_an_owner_names_counts_and_becomes_the_limit():
     story = known_story()
     large, small = story.submit(memory_mib=32001.0), story.submit()
-    world = world_of(story)
-    (placed,) = world.place(start(world, large, "g0"))
+    view = world_of(story)
+    (placed,) = view.place(start(view, large, "g0"))
     assert placed.run.seats[0].memory_mib == 32001.0
-    assert "g0: memory: " in world.refusal(start(world, small, "g0"))
+    assert "g0: memory: " in view.refusal(start(view, small, "g0"))
 
 
 def test_what_ran_once_fits_however_wide_the_bound_on_its_next_run():
@@ -387,19 +390,19 @@ def test_what_ran_once_fits_however_wide_the_bound_on_its_next_run():
     job, other = story.submit(), story.submit()
     beliefs = Beliefs(repository(memory_mib=36000.0))
     assert beliefs.workload("ann/vision", (MODEL,)).memory_mib > 40000
-    world = World(story.brain, cluster(), beliefs)
-    put(story, world, job, "g0")
-    assert "g0: memory: " in world.refusal(start(world, other, "g0"))
+    view = PolicyView(story.machine, cluster(), beliefs)
+    put(story, view, job, "g0")
+    assert "g0: memory: " in view.refusal(start(view, other, "g0"))
 
 
 def test_a_flood_of_unknown_workloads_makes_one_kind():
     story = known_story()
-    world = world_of(story)
+    view = world_of(story)
     for k in range(50):
         story.submit(workload=f"new {k}", memory_mib=100.0 + k)
-    world.renew(story.at_s)
-    assert world.state.names == ("alone",)
-    assert len(world.state.pending) == 50
+    view.renew(story.at_s)
+    assert view.state.names == ("alone",)
+    assert len(view.state.pending) == 50
 
 
 @pytest.mark.parametrize(
@@ -414,44 +417,44 @@ def test_a_flood_of_unknown_workloads_makes_one_kind():
 def test_a_start_that_is_nonsense_is_refused(gpu, shares, told):
     story = known_story()
     story.submit()
-    world = world_of(story)
-    (job,) = world.state.pending.values()
+    view = world_of(story)
+    (job,) = view.state.pending.values()
     with pytest.raises(CannotStartError, match=told):
-        world.place(Start(job, (gpu,), shares))
-    assert world.state.pending
+        view.place(Start(job, (gpu,), shares))
+    assert view.state.pending
 
 
 def test_beliefs_that_are_learned_make_another_state():
     story = known_story()
     story.submit(), story.submit(workload="speech")
-    world = world_of(story)
-    assert not world.renew(story.at_s)
-    world.learn(Beliefs(repository(together("vision", "speech", (1.2, 1.4)))))
-    before = world.state
-    assert world.renew(story.at_s)
-    assert world.state is not before
-    assert world.state.seen
+    view = world_of(story)
+    assert not view.renew(story.at_s)
+    view.learn(Beliefs(repository(together("vision", "speech", (1.2, 1.4)))))
+    before = view.state
+    assert view.renew(story.at_s)
+    assert view.state is not before
+    assert view.state.seen
     assert not before.seen
 
 
 def test_a_start_that_the_brain_never_hears_of_is_taken_back():
     story = known_story()
     job = story.submit()
-    world = world_of(story)
-    world.place(start(world, job, "g0"))
-    assert not world.state.pending
-    world.renew(story.at_s + 1.0)
-    assert seen(world, job).phase == "pending"
-    assert not any(world.state.residents)
+    view = world_of(story)
+    view.place(start(view, job, "g0"))
+    assert not view.state.pending
+    view.renew(story.at_s + 1.0)
+    assert seen(view, job).phase == "pending"
+    assert not any(view.state.residents)
 
 
 def test_the_instance_can_be_solved_and_its_plan_passes_the_checker():
     story = known_story()
     jobs = [story.submit(workload=name, gsla=1.8) for name in PARTS for _ in range(2)]
     story.submit(workload="new")
-    world = world_of(story, together("vision", "text", None))
-    put(story, world, jobs[0], "g0")
-    posed = world.instance()
+    view = world_of(story, together("vision", "text", None))
+    put(story, view, jobs[0], "g0")
+    posed = view.instance()
     plan = solve(posed).plan
     assert check(posed, plan).violations == ()
     alone = [job.id for job in posed.jobs if job.workload == "alone"]
@@ -464,32 +467,32 @@ def test_the_instance_can_be_solved_and_its_plan_passes_the_checker():
 def test_whatever_a_policy_decides_the_brain_takes_what_the_world_lets_pass(name, seed):
     draw = random.Random(seed)
     story = known_story()
-    world = world_of(story, together("vision", "text", None), together("text", "text", (1.1, 1.1)))
+    view = world_of(story, together("vision", "text", None), together("text", "text", (1.1, 1.1)))
     policy = policy_named(name)
     for _ in range(25):
-        happen(story, world, draw)
-        if world.renew(story.at_s):
+        happen(story, view, draw)
+        if view.renew(story.at_s):
             policy = policy_named(name)
-        for one in policy.decide(world.state).starts:
-            if world.refusal(one) is None:
-                live = story.brain.jobs[one.job.id]
-                gpus = [world.state.machines.gpu_ids[gpu] for gpu in one.gpus]
-                put_all(story, world, live, one)
+        for one in policy.decide(view.state).starts:
+            if view.refusal(one) is None:
+                live = story.machine.jobs[one.job.id]
+                gpus = [view.state.machines.gpu_ids[gpu] for gpu in one.gpus]
+                put_all(story, view, live, one)
                 assert [seat.gpu for seat in live.run.seats] == gpus
-        hold_against_brain(story, world)
+        hold_against_brain(story, view)
 
 
-def put_all(story, world, live, one):
-    (placed,) = world.place(one)
+def put_all(story, view, live, one):
+    (placed,) = view.place(one)
     story.tell(type(placed), run=placed.run, profiling=placed.profiling)
     for rank in range(live.spec.workers):
         story.started(live, rank)
         story.ready(live, rank)
 
 
-def happen(story, world, draw):
+def happen(story, view, draw):
     """Let something happen that is possible now."""
-    running = [job for job in story.brain.holding.values() if job.state is JobState.RUNNING]
+    running = [job for job in story.machine.holding.values() if job.state is JobState.RUNNING]
     choice = draw.randrange(8)
     if choice < 4 or not running:
         name = draw.choice([*PARTS, "new"])
@@ -504,43 +507,43 @@ def happen(story, world, draw):
         story.cancel(draw.choice(running))
 
 
-def hold_against_brain(story, world):
-    world.renew(story.at_s)
-    state = world.state
-    residents = story.brain.residents()
+def hold_against_brain(story, view):
+    view.renew(story.at_s)
+    state = view.state
+    residents = story.machine.residents()
     for gpu, on in zip(state.machines.gpu_ids, state.residents, strict=True):
         assert sorted(job.id for job in on) == sorted(job.id for job in residents[gpu])
-        names = {workload_name(story.brain.jobs[job.id].spec) for job in on}
+        names = {workload_name(story.machine.jobs[job.id].spec) for job in on}
         assert names != {"ann/vision", "ann/text"}
         assert len(on) < 2 or not any(name.endswith("/new") for name in names)
-    assert {job.id for job in state.pending.values()} == set(story.brain.queued)
+    assert {job.id for job in state.pending.values()} == set(story.machine.queued)
     for job in state.running.values():
-        assert story.brain.jobs[job.id].state in HOLDING
+        assert story.machine.jobs[job.id].state in HOLDING
         assert job.rate > 0
-    world.instance()
+    view.instance()
 
 
 def test_a_round_reads_only_the_jobs_that_have_changed(monkeypatch):
     story = known_story()
     jobs = [story.submit() for _ in range(50)]
-    world = world_of(story)
-    put(story, world, jobs[0], "g0")
+    view = world_of(story)
+    put(story, view, jobs[0], "g0")
     read = []
-    whole = World._read_job
+    whole = PolicyView._read_job
 
     def noted(self, track):
         read.append(track.live.id)
         whole(self, track)
 
-    monkeypatch.setattr(World, "_read_job", noted)
+    monkeypatch.setattr(PolicyView, "_read_job", noted)
     story.ended(jobs[0])
-    put(story, world, jobs[1], "g0")
+    put(story, view, jobs[1], "g0")
     assert set(read) == {jobs[1].id}
 
 
-def shown(world):
+def shown(view):
     """Return what policies see of jobs and devices."""
-    state, kinds = world.state, world._made.kinds
+    state, kinds = view.state, view._made.kinds
     # What a running job is believed to need is what was known when it started.
     waiting = [
         (job.id, kinds[job.workload], round(job.work_s, 6)) for job in state.pending.values()
@@ -554,19 +557,19 @@ def shown(world):
 def test_a_world_that_has_followed_is_one_made_anew(seed):
     rng, story = random.Random(seed), known_story()
     beliefs = Beliefs(repository())
-    followed = World(story.brain, cluster(), beliefs)
+    followed = PolicyView(story.machine, cluster(), beliefs)
     for _ in range(60):
         for _ in range(rng.randrange(4)):
             with contextlib.suppress(TransitionError):
-                story.brain.apply(random_event(story.brain, rng))
-        followed.renew(story.brain.now_s)
+                story.machine.apply(random_event(story.machine, rng))
+        followed.renew(story.machine.now_s)
         pending = list(followed.state.pending.values())
         if pending and rng.random() < 0.5:
-            # A start that the brain never hears of.
+            # A start that the state machine never hears of.
             with contextlib.suppress(CannotStartError):
                 followed.place(Start(rng.choice(pending), (rng.randrange(3),)))
-            followed.renew(story.brain.now_s)
-        assert shown(followed) == shown(World(story.brain, cluster(), beliefs))
+            followed.renew(story.machine.now_s)
+        assert shown(followed) == shown(PolicyView(story.machine, cluster(), beliefs))
 
 
 def racked(racks, each=2, model_of=lambda node: MODEL):
@@ -590,10 +593,10 @@ def pool_story(cluster):
     return story
 
 
-def decided(world):
+def decided(view):
     """Return the nodes of the only job that the service's policy starts."""
-    (started,) = policy_named("dovetail").decide(world.state).starts
-    return [world.state.machines.gpu_ids[gpu].partition("/")[0] for gpu in started.gpus]
+    (started,) = policy_named("dovetail").decide(view.state).starts
+    return [view.state.machines.gpu_ids[gpu].partition("/")[0] for gpu in started.gpus]
 
 
 def test_a_gang_is_put_on_few_nodes_of_few_racks():
@@ -601,16 +604,16 @@ def test_a_gang_is_put_on_few_nodes_of_few_racks():
     story = pool_story(cluster)
     drain(story, "n0/g0")
     story.submit(workers=4)
-    world = World(story.brain, cluster, Beliefs(repository()))
+    view = PolicyView(story.machine, cluster, Beliefs(repository()))
     # Whole are n1, n2 and n3: of these, n1 and n3 are in one rack.
-    assert sorted(decided(world)) == ["n1", "n1", "n3", "n3"]
-    assert [(n.id, n.rack) for n in world.instance().cluster.nodes] == [
+    assert sorted(decided(view)) == ["n1", "n1", "n3", "n3"]
+    assert [(n.id, n.rack) for n in view.instance().cluster.nodes] == [
         ("n0", "r0"),
         ("n1", "r1"),
         ("n2", "r0"),
         ("n3", "r1"),
     ]
-    found = solve(world.instance()).plan.assignments
+    found = solve(view.instance()).plan.assignments
     assert sorted({gpu.partition("/")[0] for gpu in found[0].gpus}) == ["n1", "n3"]
 
 
@@ -618,64 +621,64 @@ def test_a_gang_is_on_devices_of_one_model_though_another_rack_would_do():
     cluster = racked(["r0", "r0", "r1"], model_of=lambda node: ("A100", "H100", "A100")[node])
     story = pool_story(cluster)
     story.submit(workers=4)
-    world = World(story.brain, cluster, Beliefs(repository()))
-    assert sorted(decided(world)) == ["n0", "n0", "n2", "n2"]
+    view = PolicyView(story.machine, cluster, Beliefs(repository()))
+    assert sorted(decided(view)) == ["n0", "n0", "n2", "n2"]
 
 
 def test_devices_that_join_take_jobs_and_those_that_run_stay_where_they_are():
     small, whole = racked(["r0"]), racked(["r0", "r0"])
     story = pool_story(small)
     running, wide = story.submit(), story.submit(workers=3)
-    world = World(story.brain, small, Beliefs(repository()))
-    put(story, world, running, "n0/g1")
+    view = PolicyView(story.machine, small, Beliefs(repository()))
+    put(story, view, running, "n0/g1")
     story.tell(events.DevicesChanged, gpus=tuple(gpu.id for n in whole.nodes for gpu in n.devices))
-    world.equip(whole)
-    world.renew(story.at_s)
-    assert [[job.id for job in on] for on in world.state.residents] == [[], [running.id], [], []]
-    put(story, world, wide, "n0/g0", "n1/g0", "n1/g1")
+    view.equip(whole)
+    view.renew(story.at_s)
+    assert [[job.id for job in on] for on in view.state.residents] == [[], [running.id], [], []]
+    put(story, view, wide, "n0/g0", "n1/g0", "n1/g1")
     # A node that leaves with a job on it: nobody else is put there, and the others are seen.
     story.tell(events.DevicesChanged, gpus=("n0/g0", "n0/g1"))
-    world.equip(small)
-    world.renew(story.at_s)
-    assert [[job.id for job in on] for on in world.state.residents] == [[running.id], []]
-    assert [*world.state.machines.gpu_ids] == ["n0/g1", "n0/g0"]
+    view.equip(small)
+    view.renew(story.at_s)
+    assert [[job.id for job in on] for on in view.state.residents] == [[running.id], []]
+    assert [*view.state.machines.gpu_ids] == ["n0/g1", "n0/g0"]
 
 
 def test_what_is_reserved_outlives_new_workloads_and_ends_with_its_devices():
     story = known_story()
     running, gang = story.submit(), story.submit(workers=2)
-    world = world_of(story)
-    put(story, world, running, "g1")
+    view = world_of(story)
+    put(story, view, running, "g1")
     policy = "dovetail:patience_s=0,patience_stretch=0"
 
     def reserved():
         """Let a fresh policy decide, tell what it reserves, and return the devices."""
-        for event in world.reservations(policy_named(policy).decide(world.state).reserved):
+        for event in view.reservations(policy_named(policy).decide(view.state).reserved):
             story.tell(type(event), job=event.job, gpus=event.gpus, until_s=event.until_s)
-        world.renew(story.at_s)
-        return story.brain.reserved[gang.id].gpus
+        view.renew(story.at_s)
+        return story.machine.reserved[gang.id].gpus
 
     # Two of three are idle: it starts there at once, and is not let.
     drain(story, "g0")
-    world.renew(story.at_s)
+    view.renew(story.at_s)
     assert reserved() == ("g2", "g1")
-    until_s, told = story.brain.reserved[gang.id].until_s, len(story.told)
+    until_s, told = story.machine.reserved[gang.id].until_s, len(story.told)
     # A workload that is new makes another state, whose devices may have other numbers.
     drain(story, "g0", on=False)
     story.submit(workload="speech")
-    state = world.state
-    assert world.renew(story.at_s)
-    assert world.state is not state
-    assert [*world.state.reserved] == [gang.sequence]
-    assert world.state.reserved[gang.sequence].until_s == until_s
+    state = view.state
+    assert view.renew(story.at_s)
+    assert view.state is not state
+    assert [*view.state.reserved] == [gang.sequence]
+    assert view.state.reserved[gang.sequence].until_s == until_s
     assert reserved() == ("g2", "g1")
     assert len(story.told) == told + 2  # and nothing was told again
     # A device that takes no more jobs ends it, and others are found.
     drain(story, "g2")
-    world.renew(story.at_s)
+    view.renew(story.at_s)
     assert reserved() == ("g0", "g1")
     # Nothing is reserved for a job that does not wait.
     story.tell(events.CancelRequested, job=gang.id, by="ann")
-    world.renew(story.at_s)
-    assert world.state.reserved == {}
-    assert story.brain.reserved == {}
+    view.renew(story.at_s)
+    assert view.state.reserved == {}
+    assert story.machine.reserved == {}

@@ -99,8 +99,8 @@ class ForkServer:
             os.waitpid(self._pid, 0)
 
 
-class Gate:
-    """The line to a shim, and the process that the shim holds at the gate.
+class StartBarrier:
+    """The line to a shim, and the process that the shim holds at the start barrier.
 
     Parameters
     ----------
@@ -147,7 +147,7 @@ class Gate:
                 self._line.sendall(b"go\n")
 
     def leave(self) -> None:
-        """Let go of the shim. What still waits at the gate ends."""
+        """Let go of the shim. What still waits at the start barrier ends."""
         self._line.close()
         if self._shim is not None:
             os.close(self._shim)

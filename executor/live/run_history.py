@@ -9,7 +9,7 @@ from dovetail.executor.jobs.live_jobs import LiveJob
 from dovetail.executor.jobs.states import HOLDING, QUEUED, JobState
 
 
-class Past(NamedTuple):
+class RunHistory(NamedTuple):
     """A job's runs, from its history.
 
     Attributes

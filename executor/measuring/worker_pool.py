@@ -24,7 +24,7 @@ SPARE_MIB: Final = 512.0
 
 
 class Limits(NamedTuple):
-    """What a crew may take.
+    """What a worker pool may take.
 
     Attributes
     ----------
@@ -44,7 +44,7 @@ class Limits(NamedTuple):
     obey_s: float = 15.0
 
 
-class Crew:
+class WorkerPool:
     """Resident workers on a device; use it as a context manager.
 
     Parameters
@@ -76,7 +76,7 @@ class Crew:
         self._numbered = 0
         self.longest_start_s = 0.0
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> WorkerPool:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dovetail.executor.jobs import events
-from dovetail.executor.jobs.brain import Brain
 from dovetail.executor.jobs.events import AnyEvent
 from dovetail.executor.jobs.live_jobs import LiveJob
 from dovetail.executor.jobs.specs import JobSpec, Owner
+from dovetail.executor.jobs.state_machine import StateMachine
 from dovetail.executor.jobs.states import OVER, QUEUED, UNDER_WAY, JobState
 from dovetail.executor.live.admission import (
     is_administrator,
@@ -26,11 +26,11 @@ from dovetail.executor.live.admission import (
 )
 from dovetail.executor.live.devices import Devices
 from dovetail.executor.live.errors import RefusedError, UnknownJobError
-from dovetail.executor.live.mailbox import Mailbox, Request
 from dovetail.executor.live.observing import Observer
 from dovetail.executor.live.planning import Lacks, of_job, of_round
 from dovetail.executor.live.presenting import job_views, listed
 from dovetail.executor.live.preview import Preview, Round
+from dovetail.executor.live.request_queue import Request, RequestQueue
 from dovetail.executor.live.views import EVERY, Chosen, JobView, ServiceView
 from dovetail.executor.pools.pool import NodePool, told_awaited
 from dovetail.executor.pools.run_files import RunFiles
@@ -59,7 +59,7 @@ class Limits(NamedTuple):
     waiting: int
 
 
-class Desk:
+class ServiceApi:
     """The service as its faces know it; every method may be called from any thread.
 
     What changes something returns once it is durable, and raises BusyError where it cannot be.
@@ -69,13 +69,13 @@ class Desk:
 
     Parameters
     ----------
-    brain : Brain
+    state machine : StateMachine
         Jobs and devices; changed by the service's thread alone, which holds ``lock`` for it.
     lock : threading.RLock
-        Held while the brain is read.
+        Held while the state machine is read.
     clock : ServiceClock
         The service's.
-    mailbox : Mailbox
+    request queue : RequestQueue
         What brings requests to the service's thread.
     pool, devices
         Where jobs run.
@@ -98,10 +98,10 @@ class Desk:
     def __init__(
         self,
         *,
-        brain: Brain,
+        machine: StateMachine,
         lock: threading.RLock,
         clock: ServiceClock,
-        mailbox: Mailbox,
+        requests: RequestQueue,
         pool: NodePool,
         devices: Devices,
         observer: Observer,
@@ -112,7 +112,7 @@ class Desk:
         directory: str,
         dry_run: bool,
     ) -> None:
-        self._brain, self._lock, self._clock, self._mailbox = brain, lock, clock, mailbox
+        self._machine, self._lock, self._clock, self._requests = machine, lock, clock, requests
         self._pool, self._devices = pool, devices
         self._observer, self._preview, self._known = observer, preview, known
         self._limits, self._directory, self._dry_run = limits, directory, dry_run
@@ -138,14 +138,14 @@ class Desk:
         request = f"{by.uid} {key}" if key else ""
 
         def submitted(jobs: int) -> list[AnyEvent]:
-            if request in self._brain.requests:
+            if request in self._machine.requests:
                 refuse_another(
-                    specs, [self._brain.jobs[job] for job in self._brain.requests[request]]
+                    specs, [self._machine.jobs[job] for job in self._machine.requests[request]]
                 )
                 return []
             for spec, path in zip(specs, paths, strict=True):
-                refuse_after(spec, self._brain, path)
-            refuse_too_many(len(specs), by, self._brain, self._limits.waiting)
+                refuse_after(spec, self._machine, path)
+            refuse_too_many(len(specs), by, self._machine, self._limits.waiting)
             at_s = self._clock.now_s()
             made = [
                 events.Submitted(at_s=at_s, job=f"j{k}", spec=spec, request=request)
@@ -155,9 +155,9 @@ class Desk:
 
         def ids(asked: Sequence[AnyEvent]) -> tuple[str, ...]:
             made = [event.job for event in asked if isinstance(event, events.Submitted)]
-            return tuple(made or self._brain.requests.get(request, ()))
+            return tuple(made or self._machine.requests.get(request, ()))
 
-        found: tuple[str, ...] = self._mailbox.ask(Request(submitted, ids, request))
+        found: tuple[str, ...] = self._requests.ask(Request(submitted, ids, request))
         return found
 
     def _refuse_impossible(self, spec: JobSpec, by: Owner, path: str) -> None:
@@ -259,7 +259,7 @@ class Desk:
         def asked(_: int) -> Sequence[AnyEvent]:
             return change(self._job(job), self._clock.now_s())
 
-        self._mailbox.ask(Request(asked, _nothing))
+        self._requests.ask(Request(asked, _nothing))
         return self.job(job)
 
     def drain(self, gpus: Sequence[str], on: bool, by: Owner) -> ServiceView:
@@ -278,7 +278,7 @@ class Desk:
             at_s = self._clock.now_s()
             return [events.DrainChanged(at_s=at_s, gpus=chosen, on=on, by=by.name)]
 
-        self._mailbox.ask(Request(drained, _nothing))
+        self._requests.ask(Request(drained, _nothing))
         return self.service()
 
     # What is shown.
@@ -295,7 +295,7 @@ class Desk:
             When a job is named that never was.
         """
         with self._lock:
-            found = listed(self._brain, over, chosen, self._clock.now_s())
+            found = listed(self._machine, over, chosen, self._clock.now_s())
             return self._views(found)
 
     def job(self, job: str) -> JobView:
@@ -350,7 +350,9 @@ class Desk:
         recent = self._preview.recent()
         if recent is not None:
             return recent.instance
-        found: Instance = self._mailbox.ask(Request(_no_events, lambda _: self._preview.instance()))
+        found: Instance = self._requests.ask(
+            Request(_no_events, lambda _: self._preview.instance())
+        )
         return found
 
     def plan(self) -> Plan:
@@ -361,8 +363,8 @@ class Desk:
         """Say why a job waits and what would let it start."""
         with self._lock:
             live = self._job(job)
-            told, over = of_job(live, self._brain), live.state in OVER
-            alone = not self._brain.may_share(live)
+            told, over = of_job(live, self._machine), live.state in OVER
+            alone = not self._machine.may_share(live)
             # What would let it start beside others or later is of no use while nobody may.
             waits = live.state in QUEUED
             lacks = self._lacks()
@@ -381,14 +383,14 @@ class Desk:
         def made(_: Sequence[AnyEvent]) -> Round:
             return self._preview.round(job)
 
-        found: Round = self._preview.recent(job) or self._mailbox.ask(Request(_no_events, made))
+        found: Round = self._preview.recent(job) or self._requests.ask(Request(_no_events, made))
         return found
 
     def _lacks(self) -> Lacks:
-        return Lacks.of(self._brain, self._dry_run)
+        return Lacks.of(self._machine, self._dry_run)
 
     def _job(self, name: str) -> LiveJob:
-        job = self._brain.jobs.get(name)
+        job = self._machine.jobs.get(name)
         if job is None:
             raise UnknownJobError(f"no job {shown(name)}")
         return job

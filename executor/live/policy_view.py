@@ -1,4 +1,4 @@
-"""The live world as policies and plans see it: made of the brain and of what is believed.
+"""The live world as policies and plans see it: made of the state machine and of what is believed.
 
 A policy's ``State`` knows workloads, not what is special about a job. So jobs are sorted into
 *kinds* (``kinds.Kind``): those of one user's workload that need equal memory, and those that run
@@ -14,15 +14,15 @@ from itertools import chain, product
 from typing import Final, Self
 
 from dovetail.executor.jobs import events
-from dovetail.executor.jobs.brain import Brain
 from dovetail.executor.jobs.live_jobs import LiveJob
 from dovetail.executor.jobs.specs import JobSpec, Run, Seat, WorkloadKey
+from dovetail.executor.jobs.state_machine import StateMachine
 from dovetail.executor.jobs.states import HOLDING, OVER, JobState
 from dovetail.executor.live.beliefs import WHOLE, Belief, Beliefs
 from dovetail.executor.live.device_check import why_not_free
-from dovetail.executor.live.kind_state import KindState, useful_caps
-from dovetail.executor.live.kinds import Kind, Layout, workload_name
-from dovetail.executor.live.past import Past
+from dovetail.executor.live.policy_state import KindState, useful_caps
+from dovetail.executor.live.run_history import RunHistory
+from dovetail.executor.live.sharing_classes import Kind, Layout, workload_name
 from dovetail.executor.second_opinion import malformed, violations
 from dovetail.executor.state_instance import instance_of
 from dovetail.formulations.rules import slowdown_alone
@@ -32,7 +32,14 @@ from dovetail.instances.sets import LARGEST, set_slowdown
 from dovetail.solver.policies import Job, Start, State
 from dovetail.solver.policies.state import Reservation
 
-__all__ = ["UNKNOWN_WORK_S", "Allowed", "CannotStartError", "Sharing", "World", "workload_name"]
+__all__ = [
+    "UNKNOWN_WORK_S",
+    "Allowed",
+    "CannotStartError",
+    "PolicyView",
+    "Sharing",
+    "workload_name",
+]
 
 Sharing = Callable[[Run, Run], str | None]
 """Why two runs may never share a device; None where they may (``NodePool.sharing``)."""
@@ -75,7 +82,7 @@ class _Track:
     kind: Kind
     steps: int = 0
     alone_only: str = ""
-    past: Past = field(default_factory=Past)
+    past: RunHistory = field(default_factory=RunHistory)
 
     @classmethod
     def of(cls, live: LiveJob) -> Self:
@@ -104,12 +111,12 @@ class _Mean:
 
 
 @dataclass
-class World:
-    """Keeps a policy's state up to date with the brain, and makes instances of it.
+class PolicyView:
+    """Keeps a policy's state up to date with the state machine, and makes instances of it.
 
     Parameters
     ----------
-    brain : Brain
+    state machine : StateMachine
         Is read only.
     cluster : Cluster
         The pool's devices and the shares that may be used on them (``NodePool.cluster``).
@@ -129,7 +136,7 @@ class World:
         What policies decide on; ``renew`` says when it is another object.
     """
 
-    brain: Brain
+    machine: StateMachine
     cluster: Cluster
     beliefs: Beliefs
     sharing: Sharing = lambda first, second: None
@@ -146,9 +153,9 @@ class World:
         self._sizes: dict[str, int] = {}
         self._specs: dict[Kind, JobSpec] = {}
         self._basis: tuple[object, ...] = ()
-        for live in self.brain.jobs.values():
+        for live in self.machine.jobs.values():
             self._note_duration(live)
-        self.renew(self.brain.now_s)
+        self.renew(self.machine.now_s)
 
     # What comes in.
 
@@ -175,7 +182,7 @@ class World:
         Nothing is learned from it where the job does not run, or its rate alone is not known.
         """
         track = self._tracks.get(job)
-        known = self._known(workload_name(self.brain.jobs[job].spec)) if track else None
+        known = self._known(workload_name(self.machine.jobs[job].spec)) if track else None
         rate = known.throughput.get(WHOLE) if known else None
         if track is None or rate is None or track.job.phase != "running":
             return
@@ -187,7 +194,7 @@ class World:
             seen.work_s = track.past.done_s + total / rate
 
     def renew(self, now_s: float) -> bool:
-        """Bring ``state`` up to date with the brain.
+        """Bring ``state`` up to date with the state machine.
 
         Policies that remember something by GPU or by workload must forget it when the state is
         another object. Jobs keep their numbers, and the objects that they are, for life.
@@ -207,7 +214,7 @@ class World:
             if job.phase == "running":
                 job.done_s, job.since_s = job.done(now_s), max(job.since_s, now_s)
         finished = self._follow()
-        layout = Layout.of(self.brain, self._gpus, self.brain.holding.values())
+        layout = Layout.of(self.machine, self._gpus, self.machine.holding.values())
         self._note_basis(layout)
         # Most jobs wait, and of most of those nothing is new.
         changed = [t for t in self._tracks.values() if self._stale or t.changed]
@@ -224,7 +231,7 @@ class World:
     def place(self, *starts: Start) -> list[events.Placed]:
         """Return the events for starts of one group, and enter the starts into ``state``.
 
-        ``renew`` takes back what the brain never hears of.
+        ``renew`` takes back what the state machine never hears of.
 
         Parameters
         ----------
@@ -246,8 +253,8 @@ class World:
             raise CannotStartError(f"{names} cannot start: {refusal}")
         placed = []
         for start in starts:
-            live = self.brain.jobs[start.job.id]
-            profiling = not live.alone_only and not self.brain.may_share(live)
+            live = self.machine.jobs[start.job.id]
+            profiling = not live.alone_only and not self.machine.may_share(live)
             run = self._run(start)
             placed.append(events.Placed(at_s=self.state.now, run=run, profiling=profiling))
             self._enter(start)
@@ -261,7 +268,7 @@ class World:
             for number, one in wanted.items()
             if number in jobs and all(0 <= gpu < len(ids) for gpu in one.gpus)
         }
-        known = {job: (one.gpus, one.until_s) for job, one in self.brain.reserved.items()}
+        known = {job: (one.gpus, one.until_s) for job, one in self.machine.reserved.items()}
         gone = {job: ((), 0.0) for job in known if job not in kept}
         return [
             events.Reserved(at_s=self.state.now, job=job, gpus=gpus, until_s=until_s)
@@ -278,14 +285,14 @@ class World:
         """Return which rule starts of one group would break; None where they break none.
 
         Rules of the round problem are the checker's (``second_opinion``), on what ``state`` says;
-        what no plan tells is asked of the brain and of the pool.
+        what no plan tells is asked of the state machine and of the pool.
         """
         told = [why for start in starts for why in malformed(self.state, start)]
         if told:
             return told[0]
-        residents, strays = self.brain.residents(), self.strays()
+        residents, strays = self.machine.residents(), self.strays()
         for run in map(self._run, starts):
-            busy = why_not_free(run, self.brain, residents, strays)
+            busy = why_not_free(run, self.machine, residents, strays)
             refused = busy or self._refused_by_pool(run, residents)
             if refused:
                 return refused
@@ -305,7 +312,7 @@ class World:
 
     def _run(self, start: Start) -> Run:
         """Return the run that a start would begin."""
-        live, gpu_ids = self.brain.jobs[start.job.id], self.state.machines.gpu_ids
+        live, gpu_ids = self.machine.jobs[start.job.id], self.state.machines.gpu_ids
         shares = start.shares or (None,) * start.job.workers
         seats = tuple(
             Seat(gpu=gpu_ids[gpu], share=share, memory_mib=live.spec.memory_mib)
@@ -323,7 +330,7 @@ class World:
         gpu : str
             Its id.
         """
-        jobs = [self.brain.jobs[name] for name in (first, second)]
+        jobs = [self.machine.jobs[name] for name in (first, second)]
         shares = [job.run.share_on(gpu) if job.run else None for job in jobs]
         names = [workload_name(job.spec) for job in jobs]
         model = self._gpus[gpu].model
@@ -355,7 +362,7 @@ class World:
             self.state.pending.pop(track.job.number, None)
             if self._note_duration(track.live):
                 finished.add(track.key)
-        for jobs in (self.brain.queued, self.brain.holding):
+        for jobs in (self.machine.queued, self.machine.holding):
             for name in jobs.keys() - self._tracks.keys():
                 self._tracks[name] = track = _Track.of(jobs[name])
                 self._stale |= track.job.workers > self._sizes.get(track.name, 0)
@@ -366,12 +373,12 @@ class World:
         if live.state is not JobState.FINISHED:
             return False
         lasted = self._lasted.setdefault(live.spec.key, _Mean())
-        lasted.add(Past.of(live).last_ran_s)
+        lasted.add(RunHistory.of(live).last_ran_s)
         return True
 
     def _note_basis(self, layout: Layout) -> None:
         """See whether that has changed on which all kinds and beliefs rest."""
-        basis = (layout.troubled, self.brain.apart, self.brain.broken)
+        basis = (layout.troubled, self.machine.apart, self.machine.broken)
         if basis != self._basis:
             self._basis, self._stale = basis, True
 
@@ -393,12 +400,12 @@ class World:
         else:
             need = math.ceil(given / MEMORY_STEP_MIB) * MEMORY_STEP_MIB
         shares = (
-            self.brain.may_share(live)
+            self.machine.may_share(live)
             and live.state not in _KEPT_ALONE
             and live.id not in layout.closed
         )
         if shares and known and need:
-            separated = any(live.id in pair for pair in self.brain.apart)
+            separated = any(live.id in pair for pair in self.machine.apart)
             return Kind(live.spec.owner.uid, name, need, live.id if separated else "")
         return Kind(-1, "", self._least_device_mib(need))
 
@@ -439,11 +446,11 @@ class World:
         return KindState(
             kinds=tuple(self._specs),
             table=self.beliefs.table(known, self._models, caps, self._sizes).after(
-                self.brain.broken
+                self.machine.broken
             ),
             profile=self._known,
             apart=self._who_keeps_apart(shown),
-            separated=frozenset(self.brain.apart),
+            separated=frozenset(self.machine.apart),
             allowed=self._shares_of(self._specs),
         )
 
@@ -507,8 +514,8 @@ class World:
         place = self._gpu_place
         return {
             number: Reservation(tuple(place[gpu] for gpu in kept.gpus), kept.until_s)
-            for job, kept in self.brain.reserved.items()
-            if (number := self.brain.jobs[job].sequence) in self.state.pending
+            for job, kept in self.machine.reserved.items()
+            if (number := self.machine.jobs[job].sequence) in self.state.pending
             and all(gpu in place for gpu in kept.gpus)
         }
 
@@ -547,7 +554,7 @@ class World:
         live, job = track.live, track.job
         if track.steps == len(live.history):
             return
-        past = Past.of(live)
+        past = RunHistory.of(live)
         began = live.state in HOLDING and past.ran_from_s != track.past.ran_from_s
         track.steps, track.past = len(live.history), past
         job.started_s, job.held_s, job.starts = past.started_s, past.held_s, live.runs
@@ -582,7 +589,7 @@ class World:
         return in_turn if math.isnan(found) else found
 
     def _beside(self, job: Job, other: Job, gpu: int) -> float:
-        live, their = self.brain.jobs[job.id], self.brain.jobs[other.id]
+        live, their = self.machine.jobs[job.id], self.machine.jobs[other.id]
         caps = (job.share_on(gpu), other.share_on(gpu))
         model = self.state.machines.models[self.state.machines.model[gpu]]
         names = workload_name(live.spec), workload_name(their.spec)

@@ -49,7 +49,7 @@ class Request:
         self.told.set_exception(error)
 
 
-class Mailbox:
+class RequestQueue:
     """Requests in the order in which they came."""
 
     def __init__(self) -> None:

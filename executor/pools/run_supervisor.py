@@ -1,8 +1,8 @@
-"""Everything about one run of local processes happens in one thread: its keeper.
+"""Everything about one run of local processes happens in one thread: its supervisor.
 
-The keeper launches, watches and ends the run's ranks, and tells what it saw as events. It waits
-on descriptors of the shims (pidfds), so that it costs nothing while nothing happens. A keeper
-that ends, with its service, leaves the ranks running; the next one finds them by their files.
+It launches, watches and ends the run's ranks, and reports what it saw as events. It waits on
+descriptors of the shims (pidfds), so that it costs nothing while nothing happens. A supervisor that
+ends, with its service, leaves the ranks running; the next one finds them by their files.
 """
 
 from __future__ import annotations
@@ -20,13 +20,6 @@ from enum import Enum, auto
 from typing import Final
 
 from dovetail.executor.jobs import events
-from dovetail.executor.pools.gate import (
-    Gate,
-    LaunchError,
-    NotNowError,
-    complaint,
-    is_blameless,
-)
 from dovetail.executor.pools.hooks import Hooks
 from dovetail.executor.pools.lease import Lease
 from dovetail.executor.pools.parts import Part, Prepared
@@ -34,13 +27,20 @@ from dovetail.executor.pools.processes import Process, boot_id, holders, session
 from dovetail.executor.pools.run_files import DamagedError, RankFiles, RunFiles, StopOrder
 from dovetail.executor.pools.shim.kernel import descendants, send
 from dovetail.executor.pools.shim.lease import LAPSED
+from dovetail.executor.pools.start_barrier import (
+    LaunchError,
+    NotNowError,
+    StartBarrier,
+    complaint,
+    is_blameless,
+)
 from dovetail.executor.system.clock import boot_s
 
 PREPARE_S: Final = 60.0
-"""Seconds that the shims of a run have to bring their processes to the gate."""
+"""Seconds that the shims of a run have to bring their processes to the start barrier."""
 
 COMMIT_S: Final = 60.0
-"""Seconds for which ranks are held at their gates before they are given up."""
+"""Seconds for which ranks are held at the start barrier before they are given up."""
 
 SHIM_KILL_S: Final = 10.0
 """Seconds that a shim has to kill what it guards, before it is killed itself."""
@@ -69,7 +69,7 @@ class _Phase(Enum):
     IDLE = auto()
     """It has no trace."""
     HELD = auto()
-    """It stands at its gate, and has no trace yet."""
+    """It stands at the start barrier, and has no trace yet."""
     ALIVE = auto()
     """Its shim runs."""
     ABANDONED = auto()
@@ -87,7 +87,7 @@ class _Rank:
     process: Process | None = None
     shim: Process | None = None
     watch: int | None = None
-    gate: Gate | None = None
+    barrier: StartBarrier | None = None
     held_until_s: float = 0.0
     ready: bool = False
     pause_s: float = _READY_FIRST_S
@@ -113,7 +113,7 @@ class _Orders:
     pause: bool | None = None
 
 
-class Keeper:
+class RunSupervisor:
     """Keeps one run, or those of its ranks that are on this node.
 
     Parameters
@@ -164,12 +164,12 @@ class Keeper:
             orders.launch = True
 
     def order_prepare(self) -> None:
-        """Bring every rank that has no trace to its gate, and tell when all stand there."""
+        """Bring every rank without a trace to the start barrier, and report when all are there."""
         with self._ordered() as orders:
             orders.prepare = True
 
     def order_commit(self) -> None:
-        """Start what stands at its gate, and refuse what has no trace and does not."""
+        """Start what stands at the start barrier, and refuse what has no trace and does not."""
         with self._ordered() as orders:
             orders.commit = True
 
@@ -237,13 +237,13 @@ class Keeper:
 
     def _guarded_step(self) -> None:
         try:
-            self._obey()
+            self._carry_out_orders()
             for rank in self._ranks:
                 self._advance(rank)
             self._failure = ""
             if self._goes_on():
                 self._sleep()
-        except Exception as error:  # a keeper that dies would leave devices busy for ever
+        except Exception as error:  # a run supervisor that dies would leave devices busy for ever
             self._fail(f"its keeper failed: {error}")
 
     def _fail(self, reason: str) -> None:
@@ -261,8 +261,8 @@ class Keeper:
         for rank in self._ranks:
             if rank.watch is not None:
                 watched.add(rank.watch)
-            if rank.gate is not None:
-                watched.add(rank.gate.descriptor)
+            if rank.barrier is not None:
+                watched.add(rank.barrier.descriptor)
         due = [rank.due_s for rank in self._ranks if rank.due_s]
         self._await(watched, min(due) - boot_s() if due else _LONGEST_SLEEP_S)
 
@@ -275,7 +275,7 @@ class Keeper:
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wake)
 
-    def _obey(self) -> None:
+    def _carry_out_orders(self) -> None:
         orders = self._taken_orders()
         if orders.stop_s is not None:
             self._begin_stop(orders.stop_s)
@@ -361,7 +361,7 @@ class Keeper:
             )
         )
 
-    # Launching: all ranks come to their gates, then all gates open, or none.
+    # Launching: all ranks come to the start barrier, then all gates open, or none.
 
     def _bring_to_gates(self, launch: bool) -> None:
         idle = self._those(_Phase.IDLE)
@@ -375,11 +375,11 @@ class Keeper:
             for rank, spec in zip(idle, specs, strict=True):
                 rank.files.write_spec(spec)
                 try:
-                    rank.gate = Gate(self._hooks.fork_server, rank.files)
+                    rank.barrier = StartBarrier(self._hooks.fork_server, rank.files)
                 except ConnectionError as error:
                     raise NotNowError(f"rank {rank.number}: {complaint('')}") from error
                 if at_once:
-                    rank.gate.open()
+                    rank.barrier.open()
             if not at_once:
                 self._await_gates(idle)
         except Exception as error:
@@ -396,15 +396,15 @@ class Keeper:
             self._give_up(LAPSED, later=True)
         held = self._those(_Phase.HELD)
         for rank in held:
-            assert rank.gate is not None
-            rank.gate.open()
+            assert rank.barrier is not None
+            rank.barrier.open()
         for rank in held:
             self._await_start(rank)
 
     def _tell_held(self) -> None:
         held = tuple(rank.number for rank in self._those(_Phase.HELD))
         if held:
-            self._tell_prepared(Prepared(self.kept.id, held, self._hooks.meeting(self.part)))
+            self._tell_prepared(Prepared(self.kept.id, held, self._hooks.rendezvous(self.part)))
 
     def _those(self, phase: _Phase) -> list[_Rank]:
         return [rank for rank in self._ranks if rank.phase is phase]
@@ -415,27 +415,27 @@ class Keeper:
     def _await_gates(self, ranks: list[_Rank]) -> None:
         deadline_s = boot_s() + PREPARE_S
         for rank in ranks:
-            assert rank.gate is not None
-            answer = rank.gate.answer(deadline_s)
+            assert rank.barrier is not None
+            answer = rank.barrier.answer(deadline_s)
             if answer != "prepared":
                 refusal = NotNowError if is_blameless(answer) else LaunchError
                 raise refusal(f"rank {rank.number}: {complaint(answer)}")
 
     def _abort(self, ranks: list[_Rank], reason: str, later: bool) -> None:
         for rank in ranks:
-            if rank.gate is not None:
-                rank.gate.dismiss()
+            if rank.barrier is not None:
+                rank.barrier.dismiss()
             self._end(rank, self._refused(rank, reason, later))
 
     def _await_start(self, rank: _Rank) -> None:
-        assert rank.gate is not None
+        assert rank.barrier is not None
         deadline_s = boot_s() + PREPARE_S
-        answer = rank.gate.answer(deadline_s)
+        answer = rank.barrier.answer(deadline_s)
         if answer == "prepared":
-            answer = rank.gate.answer(deadline_s)
+            answer = rank.barrier.answer(deadline_s)
         if answer != "started":
-            rank.gate.dismiss()
-            rank.gate = None
+            rank.barrier.dismiss()
+            rank.barrier = None
         rank.phase = _Phase.IDLE
         self._adopt(rank)
         if rank.phase is _Phase.IDLE:
@@ -447,9 +447,9 @@ class Keeper:
     def _give_up(self, reason: str, later: bool = False) -> None:
         """Refuse for good what has not been started."""
         for rank in self._those(_Phase.HELD):
-            assert rank.gate is not None
-            rank.gate.dismiss()
-            rank.gate, rank.phase = None, _Phase.IDLE
+            assert rank.barrier is not None
+            rank.barrier.dismiss()
+            rank.barrier, rank.phase = None, _Phase.IDLE
         for rank in self._those(_Phase.IDLE):
             self._refuse(rank, reason, later)
 
@@ -471,9 +471,9 @@ class Keeper:
             self._adopt(rank)
 
     def _hold(self, rank: _Rank) -> None:
-        """Keep a rank at its gate as long as it may come to its start."""
-        assert rank.gate is not None
-        if rank.gate.speaks:
+        """Keep a rank at the start barrier as long as it may come to its start."""
+        assert rank.barrier is not None
+        if rank.barrier.speaks:
             self._give_up(f"rank {rank.number}: its launcher died before the start", later=True)
         elif self._lapsed():
             self._give_up(LAPSED, later=True)
@@ -503,7 +503,7 @@ class Keeper:
         assert rank.shim is not None
         assert rank.process is not None
         # What its shim says last is that there is an exit status.
-        if (rank.gate is not None and rank.gate.speaks) or not rank.shim.alive:
+        if (rank.barrier is not None and rank.barrier.speaks) or not rank.shim.alive:
             self._conclude(rank)
             return
         if self._stopping is not None:
@@ -650,9 +650,9 @@ class Keeper:
         if rank.watch is not None:
             os.close(rank.watch)
             rank.watch = None
-        if rank.gate is not None:
-            rank.gate.leave()
-            rank.gate = None
+        if rank.barrier is not None:
+            rank.barrier.leave()
+            rank.barrier = None
 
     def _lose(self, rank: _Rank, reason: str) -> None:
         """Tell, once, that nobody can say whether a rank still runs."""

@@ -47,7 +47,7 @@ class _Kept(Record):
     devices: dict[str, dict[Cause, str]]
 
 
-class Ailments:
+class DeviceHealth:
     """What is wrong with each device, by cause.
 
     Its methods may be called from several threads.

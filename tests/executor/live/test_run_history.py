@@ -8,7 +8,7 @@ import pytest
 
 from dovetail.executor.jobs.live_jobs import LiveJob, Step
 from dovetail.executor.jobs.states import JobState
-from dovetail.executor.live.past import Past
+from dovetail.executor.live.run_history import RunHistory
 
 from .telling import spec
 
@@ -16,7 +16,7 @@ from .telling import spec
 def past_of(*steps, requeue=True):
     history = [Step(at_s, JobState(state), "") for at_s, state in steps]
     live = LiveJob("j1", spec(requeue=requeue), history[-1].state, 1, history)
-    return Past.of(live)
+    return RunHistory.of(live)
 
 
 TWO_RUNS = (

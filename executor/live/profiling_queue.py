@@ -10,12 +10,12 @@ import math
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Final
 
-from dovetail.executor.jobs.brain import Brain
 from dovetail.executor.jobs.live_jobs import LiveJob
 from dovetail.executor.jobs.specs import WorkloadKey
+from dovetail.executor.jobs.state_machine import StateMachine
 from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live.fair_share import turns
-from dovetail.executor.live.unfailing import UnfailingPolicy
+from dovetail.executor.live.guarded_policy import GuardedPolicy
 from dovetail.solver.policies import Start, State
 from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.placement import idle_gpus
@@ -25,7 +25,7 @@ PART: Final = 4
 
 
 def first_starts(
-    brain: Brain, state: State, looks: FirstLooks, policy: UnfailingPolicy
+    machine: StateMachine, state: State, looks: ProfilingQueue, policy: GuardedPolicy
 ) -> Generator[tuple[Sequence[Start], bool]]:
     """Yield what is started before the policy decides, and whether that is so as to measure it.
 
@@ -38,14 +38,14 @@ def first_starts(
         return due or policy.starts(state)
 
     competed = False
-    for starts in turns(brain, state, chosen):
+    for starts in turns(machine, state, chosen):
         competed = True
         yield starts, bool(due)
     if not competed:
         yield list(looks.due(state)), True
 
 
-class FirstLooks:
+class ProfilingQueue:
     """Finds the job that goes first next, if any.
 
     That is the one that was submitted first among the first jobs of workloads of which no job has
@@ -56,21 +56,21 @@ class FirstLooks:
 
     Parameters
     ----------
-    brain : Brain
+    state machine : StateMachine
         Is read only.
     look_s : float
         The longest that a profile takes, in seconds.
     """
 
-    def __init__(self, brain: Brain, look_s: float) -> None:
-        self._brain = brain
+    def __init__(self, machine: StateMachine, look_s: float) -> None:
+        self._machine = machine
         self._look_s = look_s
         self._next_s = -math.inf
-        self._begun = {job.spec.key for job in brain.jobs.values() if job.runs}
+        self._begun = {job.spec.key for job in machine.jobs.values() if job.runs}
 
     def due(self, state: State) -> Iterator[Start]:
         """Yield the start that comes before those of the policy, at most one."""
-        self.begin(self._brain.holding.values())  # an earlier service may have started them
+        self.begin(self._machine.holding.values())  # an earlier service may have started them
         idle = sum(state.idle_count)
         if not idle or state.now < self._next_s or not _more_wait(state, idle):
             return
@@ -93,7 +93,7 @@ class FirstLooks:
 
     def _first_jobs(self) -> list[LiveJob]:
         first: dict[WorkloadKey, LiveJob] = {}
-        for live in self._brain.queued.values():
+        for live in self._machine.queued.values():
             key = live.spec.key
             if live.state is JobState.SUBMITTED and key not in self._begun and not live.runs:
                 earlier = first.setdefault(key, live)

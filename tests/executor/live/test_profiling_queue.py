@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from dovetail.executor.jobs.states import JobState
-from dovetail.executor.live.first_looks import FirstLooks
+from dovetail.executor.live.profiling_queue import ProfilingQueue
 from dovetail.executor.pools.simulated import SimulatedNode
 
 from .telling import Story
@@ -18,13 +18,13 @@ from .waiting import wait_until
 
 
 def looks_of(story, look_s=300.0, gpus=("g0", "g1", "g2")):
-    world = world_of(story)
-    return world, FirstLooks(story.brain, look_s)
+    view = world_of(story)
+    return view, ProfilingQueue(story.machine, look_s)
 
 
-def due(world, looks, story):
-    world.renew(story.at_s)
-    return [start.job.id for start in looks.due(world.state)]
+def due(view, looks, story):
+    view.renew(story.at_s)
+    return [start.job.id for start in looks.due(view.state)]
 
 
 def story_with(*workloads):
@@ -35,14 +35,14 @@ def story_with(*workloads):
 
 def test_the_first_job_of_each_unknown_workload_goes_first_once():
     story, jobs = story_with("vision", "vision", "vision", "new", "new", "other")
-    world, looks = looks_of(story)
-    assert due(world, looks, story) == [jobs[3].id]
-    put(story, world, jobs[3], "g0")
-    assert due(world, looks, story) == [jobs[5].id]
+    view, looks = looks_of(story)
+    assert due(view, looks, story) == [jobs[3].id]
+    put(story, view, jobs[3], "g0")
+    assert due(view, looks, story) == [jobs[5].id]
     story.ended(jobs[3], status=1)  # it fails before it is measured
-    put(story, world, jobs[5], "g1")
-    assert due(world, looks, story) == []
-    assert due(world, FirstLooks(story.brain, 300.0), story) == []  # after a restart
+    put(story, view, jobs[5], "g1")
+    assert due(view, looks, story) == []
+    assert due(view, ProfilingQueue(story.machine, 300.0), story) == []  # after a restart
 
 
 def test_nobody_goes_first_where_all_have_room():
@@ -52,30 +52,30 @@ def test_nobody_goes_first_where_all_have_room():
 
 def test_looks_out_of_turn_take_a_quarter_of_the_time_at_most():
     story, jobs = story_with("vision", "vision", "vision", "a", "b", "c")
-    world, looks = looks_of(story)
-    world.renew(story.at_s)
-    (start,) = looks.due(world.state)
-    looks.note(start, world.state)
-    began_s = world.state.now
-    put(story, world, jobs[3], "g0")
+    view, looks = looks_of(story)
+    view.renew(story.at_s)
+    (start,) = looks.due(view.state)
+    looks.note(start, view.state)
+    began_s = view.state.now
+    put(story, view, jobs[3], "g0")
     # One device of three is closed for 300 s: 400 s make that a quarter.
     story.at_s = began_s + 399
-    assert due(world, looks, story) == []
+    assert due(view, looks, story) == []
     story.at_s = began_s + 401
-    assert due(world, looks, story) == [jobs[4].id]
+    assert due(view, looks, story) == [jobs[4].id]
 
 
 def test_a_gang_that_does_not_fit_does_not_keep_others_back():
     story, _ = story_with("vision", "vision", "vision")
     gang = story.submit(workload="a", workers=3)
     single = story.submit(workload="b")
-    world, looks = looks_of(story)
+    view, looks = looks_of(story)
     busy = story.submit(workload="vision")
-    world.renew(story.at_s)
-    put(story, world, busy, "g0")
-    assert due(world, looks, story) == [single.id]
+    view.renew(story.at_s)
+    put(story, view, busy, "g0")
+    assert due(view, looks, story) == [single.id]
     story.ended(busy)
-    assert due(world, looks, story) == [gang.id]
+    assert due(view, looks, story) == [gang.id]
 
 
 @pytest.mark.parametrize("policy", ["dovetail", "fifo"])
@@ -83,10 +83,10 @@ def test_an_unknown_workload_is_measured_while_known_short_jobs_wait(tmp_path, p
     pool = SimulatedNode(tmp_path, TRUTH, 20.0)
     watching = replace(QUICK, profile_most_s=0.5)
     with service_in(tmp_path, pool=pool, policy=policy, watching=watching) as service:
-        service.desk.drain([], True, ME)
+        service.api.drain([], True, ME)
         # All of A is believed to take 1 s, and holds both devices.
-        service.desk.submit([spec(work_s=20, workers=2, estimate_s=1.0)] * 8, ME)
-        service.desk.submit([spec(work_s=20, workload="B")], ME)
-        service.desk.drain([], False, ME)
+        service.api.submit([spec(work_s=20, workers=2, estimate_s=1.0)] * 8, ME)
+        service.api.submit([spec(work_s=20, workload="B")], ME)
+        service.api.drain([], False, ME)
         wait_until(is_in(service, "j9", JobState.FINISHED))
-        assert service.desk.job("j8").state is not JobState.FINISHED
+        assert service.api.job("j8").state is not JobState.FINISHED

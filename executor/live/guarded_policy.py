@@ -14,7 +14,7 @@ AGAIN_S: Final = 60.0
 _LOG: Final = logging.getLogger("dovetail.live")
 
 
-class UnfailingPolicy:
+class GuardedPolicy:
     """A policy by name, whose faults leave everything as it is until it is asked again.
 
     What policies remember by GPU and workload is of one state: with another one a fresh policy

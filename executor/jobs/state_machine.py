@@ -2,7 +2,7 @@
 
 Every change of a job's state goes through ``TRANSITIONS``; anything else raises
 ``TransitionError`` with the job's whole history. Replaying a journal's events gives the same
-state, and the commands that are still to be carried out: ``Brain.outstanding``.
+state, and the commands that are still to be carried out: ``StateMachine.outstanding``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class TransitionError(DovetailError):
 
 
 @dataclass
-class Brain:
+class StateMachine:
     """All jobs and devices; changed by ``apply`` only.
 
     Attributes
@@ -669,31 +669,31 @@ def _status(rank: int, status: int) -> str:
 
 _REACTIONS: Final[Mapping[type, Callable[..., list[Command]]]] = MappingProxyType(
     {
-        events.Submitted: Brain._submitted,
-        events.CancelRequested: Brain._cancel,
-        events.HoldChanged: Brain._hold,
-        events.PauseChanged: Brain._pause,
-        events.Edited: Brain._edited,
-        events.DrainChanged: Brain._drain,
-        events.Placed: Brain._placed,
-        events.Reserved: Brain._reserved,
-        events.StopDecided: Brain._stop_decided,
-        events.RankStarted: Brain._rank_started,
-        events.RankReady: Brain._rank_ready,
-        events.RankRefused: Brain._rank_refused,
-        events.RankEnded: Brain._rank_ended,
-        events.RankLost: Brain._rank_lost,
-        events.RankGone: Brain._rank_gone,
-        events.Profiled: Brain._profiled,
-        events.WorkloadKnown: Brain._workload_known,
-        events.ProfileFailed: Brain._profile_failed,
-        events.Measured: Brain._measured,
-        events.Separated: Brain._separated,
-        events.LibrarySeen: Brain._library_seen,
-        events.Recorded: Brain._recorded,
-        events.DeviceSick: Brain._device_sick,
-        events.DeviceHealed: Brain._device_healed,
-        events.DevicesChanged: Brain._devices_changed,
-        events.ServiceStarted: Brain._devices_changed,
+        events.Submitted: StateMachine._submitted,
+        events.CancelRequested: StateMachine._cancel,
+        events.HoldChanged: StateMachine._hold,
+        events.PauseChanged: StateMachine._pause,
+        events.Edited: StateMachine._edited,
+        events.DrainChanged: StateMachine._drain,
+        events.Placed: StateMachine._placed,
+        events.Reserved: StateMachine._reserved,
+        events.StopDecided: StateMachine._stop_decided,
+        events.RankStarted: StateMachine._rank_started,
+        events.RankReady: StateMachine._rank_ready,
+        events.RankRefused: StateMachine._rank_refused,
+        events.RankEnded: StateMachine._rank_ended,
+        events.RankLost: StateMachine._rank_lost,
+        events.RankGone: StateMachine._rank_gone,
+        events.Profiled: StateMachine._profiled,
+        events.WorkloadKnown: StateMachine._workload_known,
+        events.ProfileFailed: StateMachine._profile_failed,
+        events.Measured: StateMachine._measured,
+        events.Separated: StateMachine._separated,
+        events.LibrarySeen: StateMachine._library_seen,
+        events.Recorded: StateMachine._recorded,
+        events.DeviceSick: StateMachine._device_sick,
+        events.DeviceHealed: StateMachine._device_healed,
+        events.DevicesChanged: StateMachine._devices_changed,
+        events.ServiceStarted: StateMachine._devices_changed,
     }
 )

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from hashlib import sha256
 from typing import Final, NamedTuple
 
-from dovetail.executor.jobs.brain import Brain
 from dovetail.executor.jobs.live_jobs import LiveJob
 from dovetail.executor.jobs.specs import JobSpec
+from dovetail.executor.jobs.state_machine import StateMachine
 from dovetail.executor.jobs.states import HOLDING
 from dovetail.instances.instance import Cluster, Node
 
@@ -70,7 +70,7 @@ class Layout(NamedTuple):
     Attributes
     ----------
     troubled : frozenset of str
-        Devices that take nobody: sick, drained, unknown to the brain, or held by a hidden job.
+        Devices that take no job: sick, drained, not journalled, or held by a hidden job.
     closed : frozenset of str
         Jobs that hold one of these: nobody may join them anywhere.
     hidden : frozenset of str
@@ -82,7 +82,7 @@ class Layout(NamedTuple):
     hidden: frozenset[str]
 
     @classmethod
-    def of(cls, brain: Brain, gpus: Iterable[str], jobs: Iterable[LiveJob]) -> Layout:
+    def of(cls, machine: StateMachine, gpus: Iterable[str], jobs: Iterable[LiveJob]) -> Layout:
         """Return the layout of a pool's devices, of which some are held by these jobs."""
         there = set(gpus)
         held = {job.id: _held(job) for job in jobs if _held(job)}
@@ -95,7 +95,7 @@ class Layout(NamedTuple):
         }:
             hidden |= more
             out |= {gpu for name in more for gpu in held[name]}
-        troubled = {gpu for gpu in there if gpu in out or _takes_nobody(brain, gpu)}
+        troubled = {gpu for gpu in there if gpu in out or _takes_nobody(machine, gpu)}
         closed = {name for name, devices in held.items() if devices & troubled}
         return cls(frozenset(troubled), frozenset(closed), frozenset(hidden))
 
@@ -122,6 +122,6 @@ def _held(job: LiveJob) -> frozenset[str]:
     return frozenset(seat.gpu for seat in job.run.seats) if holds and job.run else frozenset()
 
 
-def _takes_nobody(brain: Brain, gpu: str) -> bool:
-    device = brain.devices.get(gpu)
+def _takes_nobody(machine: StateMachine, gpu: str) -> bool:
+    device = machine.devices.get(gpu)
     return device is None or bool(device.trouble)

@@ -20,7 +20,7 @@ RankEvent = RankStarted | RankReady | RankRefused | RankEnded | RankLost | RankG
 
 
 @dataclass
-class Chapter:
+class RankStatus:
     """One rank: its start, whether it is ready or lost since, and its end."""
 
     started: RankStarted | None = None
@@ -38,51 +38,51 @@ class Chapter:
         else:
             self.state = event
 
-    def retold(self) -> Iterator[RankEvent]:
+    def replayed(self) -> Iterator[RankEvent]:
         """Yield what tells all of it anew."""
         yield from (event for event in (self.started, self.state, self.end) if event is not None)
 
 
 @dataclass
-class Story:
+class RankLog:
     """What is known of the ranks of many runs."""
 
-    chapters: dict[str, dict[int, Chapter]] = field(default_factory=dict)
+    statuses: dict[str, dict[int, RankStatus]] = field(default_factory=dict)
 
     def take_in(self, event: AnyEvent) -> None:
         """Let an event change what is known of its rank; others are passed over."""
         if isinstance(event, RankEvent):
-            self.chapter(event.run, event.rank).take_in(event)
+            self.status(event.run, event.rank).take_in(event)
 
-    def chapter(self, run: str, rank: int) -> Chapter:
+    def status(self, run: str, rank: int) -> RankStatus:
         """Return what is known of a rank."""
-        return self.chapters.setdefault(run, {}).setdefault(rank, Chapter())
+        return self.statuses.setdefault(run, {}).setdefault(rank, RankStatus())
 
-    def retold(self, run: str) -> Iterator[RankEvent]:
+    def replayed(self, run: str) -> Iterator[RankEvent]:
         """Yield what tells anew how the ranks of a run are, in their order."""
-        chapters = self.chapters.get(run, {})
-        for rank in sorted(chapters):
-            yield from chapters[rank].retold()
+        statuses = self.statuses.get(run, {})
+        for rank in sorted(statuses):
+            yield from statuses[rank].replayed()
 
     def has_trace(self, run: str) -> bool:
         """Tell whether a rank of the run has been started, or is over."""
-        chapters = self.chapters.get(run, {}).values()
-        return any(one.started is not None or one.end is not None for one in chapters)
+        statuses = self.statuses.get(run, {}).values()
+        return any(one.started is not None or one.end is not None for one in statuses)
 
     def over(self, run: str, rank: int) -> bool:
         """Tell whether a rank is known to be over."""
-        found = self.chapters.get(run, {}).get(rank)
+        found = self.statuses.get(run, {}).get(rank)
         return found is not None and found.end is not None
 
     def lost(self, run: str, rank: int) -> bool:
         """Tell whether nobody can say how a rank is."""
-        found = self.chapters.get(run, {}).get(rank)
+        found = self.statuses.get(run, {}).get(rank)
         return found is not None and found.end is None and isinstance(found.state, RankLost)
 
     def all_over(self, run: str) -> bool:
         """Tell whether every rank of the run is over of which anything is known."""
-        return all(one.end is not None for one in self.chapters.get(run, {}).values())
+        return all(one.end is not None for one in self.statuses.get(run, {}).values())
 
     def forget(self, run: str) -> None:
         """Forget a run."""
-        self.chapters.pop(run, None)
+        self.statuses.pop(run, None)

@@ -5,12 +5,12 @@ from copy import deepcopy
 
 import pytest
 
-from dovetail.executor.jobs import brain as rules
 from dovetail.executor.jobs import checkpoint, events
-from dovetail.executor.jobs.brain import MOST_LOSSES, TransitionError
+from dovetail.executor.jobs import state_machine as rules
 from dovetail.executor.jobs.commands import Launch, Pause, Release, Stop
 from dovetail.executor.jobs.live_jobs import RankState
 from dovetail.executor.jobs.specs import Seat
+from dovetail.executor.jobs.state_machine import MOST_LOSSES, TransitionError
 from dovetail.executor.jobs.states import HOLDING, OVER, QUEUED, TRANSITIONS, JobState
 from tests.executor.live.telling import BOB, Story, run_of, spec
 
@@ -35,7 +35,7 @@ class TestAJobsWay:
         assert job.state is JobState.RUNNING
         assert story.ended(job) == (Release("j1.1"),)
         assert states(job) == ["submitted", "starting", "profiling", "running", "finished"]
-        assert story.brain.residents() == {"g0": [], "g1": [], "g2": []}
+        assert story.machine.residents() == {"g0": [], "g1": [], "g2": []}
 
     def test_a_profile_frees_every_job_of_the_workload_and_no_other(self, story):
         first, second = story.submit(), story.submit()
@@ -80,7 +80,7 @@ class TestAJobsWay:
     def test_the_queue_is_in_the_order_of_submission(self, story):
         first, second = story.running("g0", retries=1), story.submit()
         story.ended(first, status=1)
-        assert story.brain.queue() == [first, second]
+        assert story.machine.queue() == [first, second]
 
 
 class TestGangs:
@@ -130,7 +130,7 @@ class TestGangs:
         story.place(job)
         story.started(job, 0)
         assert story.refused(job, 1) == (Stop("j1.1", 30.0),)
-        assert story.brain.residents()["g1"] == [job]
+        assert story.machine.residents()["g1"] == [job]
         assert story.ended(job, status=-15, rank=0) == (Release("j1.1"),)
         assert (job.state, job.why) == (JobState.FAILED, "cannot start: no port")
 
@@ -156,12 +156,12 @@ class TestPauses:
         job = story.running()
         assert self.pause(story, job) == (Pause("j1.1", True),)
         assert (job.state, job.why) == (JobState.PAUSED, "paused by ann")
-        assert story.brain.residents()["g0"] == [job]
-        assert story.brain.outstanding() == (Pause("j1.1", True),)
+        assert story.machine.residents()["g0"] == [job]
+        assert story.machine.outstanding() == (Pause("j1.1", True),)
         assert self.pause(story, job, False) == (Pause("j1.1", False),)
         assert job.state is JobState.RUNNING
         # The service may have been killed before it could say so.
-        assert story.brain.outstanding() == (Pause("j1.1", False),)
+        assert story.machine.outstanding() == (Pause("j1.1", False),)
 
     def test_one_that_is_measured_is_measured_again(self, story):
         job = story.submit()
@@ -200,7 +200,7 @@ class TestPauses:
         assert job.state is JobState.RUNNING
         story.stop(job)
         story.ended(job, status=-15)
-        assert (job.state, [*story.brain.barred]) == (JobState.WAITING, ["j1"])
+        assert (job.state, [*story.machine.barred]) == (JobState.WAITING, ["j1"])
 
 
 class TestEdits:
@@ -229,11 +229,11 @@ class TestEdits:
         submitted = job.spec
         self.edit(story, job, nice=4)
         text = checkpoint.job_text(job)
-        whole = checkpoint.brain_text(story.brain)
+        whole = checkpoint.brain_text(story.machine)
 
         def of(text):
-            brain = checkpoint.restored(whole, [checkpoint.StoredJob(text, submitted)])
-            return brain.jobs["j1"].spec
+            machine = checkpoint.restored(whole, [checkpoint.StoredJob(text, submitted)])
+            return machine.jobs["j1"].spec
 
         assert of(text) == job.spec
         assert (
@@ -244,7 +244,7 @@ class TestEdits:
         job = story.submit()
         story.tell(events.Reserved, job=job.id, gpus=("g0",), until_s=9.0)
         self.edit(story, job, workers=2)
-        assert story.brain.reserved == {}
+        assert story.machine.reserved == {}
 
     def test_what_runs_and_what_is_fixed_stays(self, story):
         job = story.submit()
@@ -270,14 +270,14 @@ class TestArrays:
 
     def test_so_many_compete_and_the_next_follows_each_that_ends(self, story):
         jobs = self.array(story)
-        assert [*story.brain.queued] == ["j1", "j2"]
+        assert [*story.machine.queued] == ["j1", "j2"]
         story.place(jobs[1])
-        assert [*story.brain.queued] == ["j1"]
+        assert [*story.machine.queued] == ["j1"]
         story.bring_up(jobs[1])
         story.ended(jobs[1])
-        assert [*story.brain.queued] == ["j1", "j3"]
+        assert [*story.machine.queued] == ["j1", "j3"]
         story.cancel(jobs[0])
-        assert [*story.brain.queued] == ["j3", "j4"]
+        assert [*story.machine.queued] == ["j3", "j4"]
         assert jobs[3].competes_since_s == story.at_s
 
     def test_one_that_is_started_again_keeps_its_place(self, story):
@@ -286,22 +286,22 @@ class TestArrays:
         story.bring_up(jobs[0])
         story.stop(jobs[0])
         story.ended(jobs[0])
-        assert {*story.brain.queued} == {"j1", "j2"}
+        assert {*story.machine.queued} == {"j1", "j2"}
 
     def test_one_that_is_held_makes_room_and_queues_up_again(self, story):
         jobs = self.array(story)
         story.tell(events.HoldChanged, job="j1", on=True, by="ann")
-        assert {*story.brain.queued} == {"j2", "j3"}
+        assert {*story.machine.queued} == {"j2", "j3"}
         story.tell(events.HoldChanged, job="j1", on=False, by="ann")
         assert jobs[0].crowded
         story.cancel(jobs[1])
-        assert {*story.brain.queued} == {"j1", "j3"}
+        assert {*story.machine.queued} == {"j1", "j3"}
 
     def test_others_are_nothing_to_it(self, story):
         self.array(story, jobs=2)
         story.submit()
         self.array(story, most=1, jobs=2)
-        assert {*story.brain.queued} == {"j1", "j2", "j3", "j4"}
+        assert {*story.machine.queued} == {"j1", "j2", "j3", "j4"}
 
 
 class TestStops:
@@ -378,7 +378,7 @@ class TestCancelling:
     def test_running(self, story, status):
         job = story.running(retries=3)
         assert story.cancel(job) == (Stop("j1.1", 30.0),)
-        assert story.brain.residents()["g0"] == [job]
+        assert story.machine.residents()["g0"] == [job]
         story.ended(job, status=status)
         assert job.state is JobState.CANCELLED
 
@@ -408,7 +408,7 @@ class TestCancelling:
         job = story.running()
         assert story.cancel(job) == (Stop("j1.1", 30.0),)
         assert story.cancel(job, by="root", grace_s=0.0) == (Stop("j1.1", 0.0),)
-        assert story.brain.outstanding() == (Stop("j1.1", 0.0),)
+        assert story.machine.outstanding() == (Stop("j1.1", 0.0),)
 
     def test_never_later_than_its_grace(self, story):
         assert story.cancel(story.running(), grace_s=600.0) == (Stop("j1.1", 30.0),)
@@ -499,7 +499,7 @@ class TestLostRanks:
         job = story.running("g0", "g1", workers=2)
         story.lost(job, 1)
         assert job.state is JobState.LOST
-        assert story.brain.residents() == {"g0": [job], "g1": [job], "g2": []}
+        assert story.machine.residents() == {"g0": [job], "g1": [job], "g2": []}
         # The process that was proven to run under its cap does so for life.
         story.started(job, 1)
         assert job.state is JobState.RUNNING
@@ -626,7 +626,7 @@ class TestNewsToldAgain:
         story.ended(job)
         assert job.run == run
         story.measured(job, other)
-        assert list(story.brain.unrecorded) == [story.brain.sequence]
+        assert list(story.machine.unrecorded) == [story.machine.sequence]
 
 
 class TestWhatIsRefused:
@@ -653,7 +653,7 @@ class TestWhatIsRefused:
         with pytest.raises(TransitionError, match="g1 is being used alone"):
             story.place(late, "g1")
         story.place(late, "g0")
-        assert story.brain.residents()["g0"] == [known, late]
+        assert story.machine.residents()["g0"] == [known, late]
 
     def test_devices_that_take_nothing(self, story):
         job = story.submit()
@@ -690,28 +690,28 @@ class TestWhatIsRefused:
 
     def test_changes_nothing_but_the_number_and_the_time(self, story):
         job = story.running()
-        before = deepcopy(story.brain)
+        before = deepcopy(story.machine)
         with pytest.raises(TransitionError):
             story.place(job, "g1")
         before.sequence, before.now_s = before.sequence + 1, before.now_s + 1
-        assert story.brain == before
+        assert story.machine == before
 
 
 class TestDevices:
     def test_one_that_left_the_pool_stays_busy_and_comes_back(self, story):
         job = story.running("g2")
         story.start("g0", "g1")
-        assert story.brain.residents()["g2"] == [job]
-        assert story.brain.devices["g2"].trouble == "is not in the pool"
+        assert story.machine.residents()["g2"] == [job]
+        assert story.machine.devices["g2"].trouble == "is not in the pool"
         story.gone(job)
         story.start("g0", "g1", "g2")
-        assert story.brain.devices["g2"].trouble == ""
+        assert story.machine.devices["g2"].trouble == ""
 
     def test_a_drain_of_all_and_its_end(self, story):
         story.tell(events.DrainChanged, on=True, by="root")
-        assert {device.drained for device in story.brain.devices.values()} == {"root"}
+        assert {device.drained for device in story.machine.devices.values()} == {"root"}
         story.tell(events.DrainChanged, on=False, by="root")
-        assert {device.trouble for device in story.brain.devices.values()} == {""}
+        assert {device.trouble for device in story.machine.devices.values()} == {""}
 
     def test_a_sick_or_drained_device_keeps_its_jobs(self, story):
         job = story.running("g0")
@@ -729,29 +729,29 @@ class TestAfterARestart:
         story.bring_up(running)
         story.place(stopping, "g2")
         story.cancel(stopping)
-        assert story.brain.outstanding() == (Launch(starting.run), Stop("j2.1", 7.0))
+        assert story.machine.outstanding() == (Launch(starting.run), Stop("j2.1", 7.0))
 
     def test_a_gang_lost_while_it_started_is_launched_to_its_end(self, story):
         job = story.submit(workers=2)
         story.place(job)
         story.lost(job, 0)
-        assert story.brain.outstanding() == (Launch(job.run),)
+        assert story.machine.outstanding() == (Launch(job.run),)
 
     def test_nothing_for_jobs_whose_every_rank_was_seen(self, story):
         job = story.submit()
         story.place(job)
         story.started(job)
-        assert story.brain.outstanding() == ()
+        assert story.machine.outstanding() == ()
 
     def test_records_are_kept_until_the_repository_has_them(self, story):
         job, other = story.running("g0"), story.running("g0")
         story.profiled(job)
-        first = story.brain.sequence
+        first = story.machine.sequence
         story.measured(job, other)
         story.tell(events.Recorded, sequence=first)
-        assert list(story.brain.unrecorded) == [first + 1]
+        assert list(story.machine.unrecorded) == [first + 1]
         story.tell(events.Recorded, sequence=first + 1)
-        assert story.brain.unrecorded == {}
+        assert story.machine.unrecorded == {}
 
 
 class TestWhatIsForgotten:
@@ -764,14 +764,14 @@ class TestWhatIsForgotten:
         first, second, third = story.running("g0"), story.running("g1"), story.running("g2")
         story.ended(second)
         story.ended(first)
-        assert list(story.brain.jobs.values()) == [old, first, second, third]
+        assert list(story.machine.jobs.values()) == [old, first, second, third]
         story.ended(third)
-        assert list(story.brain.jobs.values()) == [old, first, third]
+        assert list(story.machine.jobs.values()) == [old, first, third]
 
     def test_ids_go_on(self, story):
         for _ in range(4):
             story.cancel(story.submit())
-        assert list(story.brain.jobs) == ["j3", "j4"]
+        assert list(story.machine.jobs) == ["j3", "j4"]
         assert story.submit().id == "j5"
 
     def test_late_news_of_them_is_refused(self, story):
@@ -809,7 +809,7 @@ class TestWhatAJobWaitsFor:
     def test_it_starts_after_others_have_finished(self, story):
         first, second = story.running("g0"), story.submit()
         last = story.submit(after=(first.id, second.id))
-        assert last.id not in story.brain.queued
+        assert last.id not in story.machine.queued
         with pytest.raises(TransitionError, match="may not start"):
             story.place(last, "g2")
         story.ended(first)
@@ -817,7 +817,7 @@ class TestWhatAJobWaitsFor:
         story.place(second, "g1")
         story.bring_up(second)
         story.ended(second)
-        assert last.id in story.brain.queued
+        assert last.id in story.machine.queued
         story.place(last, "g2")
 
     @pytest.mark.parametrize("end", ["fails", "is cancelled"])
@@ -845,7 +845,7 @@ class TestWhatAJobWaitsFor:
     def test_a_job_unknown_is_waited_for_by_none(self, story):
         with pytest.raises(TransitionError, match="no job 'j9'"):
             story.submit(after=("j9",))
-        assert story.brain.jobs == {}
+        assert story.machine.jobs == {}
 
     def test_a_retry_is_no_end(self, story):
         first = story.running("g0", retries=1)
@@ -855,16 +855,16 @@ class TestWhatAJobWaitsFor:
 
     def test_a_held_job_is_kept_from_devices_and_from_competing(self, story):
         job = story.submit(held=True)
-        assert (job.held, dict(story.brain.waiting)) == ("ann", {})
+        assert (job.held, dict(story.machine.waiting)) == ("ann", {})
         story.tell(events.HoldChanged, job=job.id, on=False, by="ann")
-        assert story.brain.waiting == {1000: 1}
+        assert story.machine.waiting == {1000: 1}
         story.tell(events.Reserved, job=job.id, gpus=("g0",), until_s=1e9)
         story.tell(events.HoldChanged, job=job.id, on=True, by="root")
-        assert (job.held, story.brain.queue(), story.brain.reserved) == ("root", [], {})
+        assert (job.held, story.machine.queue(), story.machine.reserved) == ("root", [], {})
         story.know()
         assert job.state is JobState.WAITING
         story.cancel(job)
-        assert story.brain.barred == {}
+        assert story.machine.barred == {}
 
     def test_a_job_that_is_over_is_not_held(self, story):
         job = story.running("g0")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dovetail.executor.system.clock import boot_s
 
 
-class Bell:
+class Condition:
     """Rung from any thread, whatever locks that holds; nobody who waits misses a ring."""
 
     def __init__(self) -> None:
