@@ -56,7 +56,7 @@ from dovetail.executor.measuring.records import Experiment, Machine, Result, Sea
 from dovetail.executor.measuring.runner import Runner
 from dovetail.executor.measuring.simulated_device import SimulatedDevice
 from dovetail.executor.measuring.summary import summary
-from dovetail.executor.measuring.worker_pool import Crew
+from dovetail.executor.measuring.worker_pool import WorkerPool
 from dovetail.executor.measuring.workloads import BUILT_IN, WORKER
 from dovetail.instances._record import listed, shown
 from dovetail.instances.errors import InputError, UnsupportedError, source_name
@@ -100,14 +100,14 @@ def measure(options: Namespace) -> int:
         ledger.begin(_machine(campaign, device, versions), campaign)
         leaving.callback(write_tables, folder)
         audience = leaving.enter_context(_audience(options))
-        crew = Crew(device, _commands(options, campaign))
-        leaving.enter_context(crew)
+        workers = WorkerPool(device, _commands(options, campaign))
+        leaving.enter_context(workers)
         leaving.callback(_undisturbed)
         until_s = _until(begun_s, options.minutes)
         stages = campaign.stages[: options.stages]
         part = campaign.replace(stages=stages)
         try:
-            left = Runner(part, ledger, device, crew, until_s, audience).run()
+            left = Runner(part, ledger, device, workers, until_s, audience).run()
         except KeyboardInterrupt:
             print("dovetail: interrupted: the same command goes on from here", file=sys.stderr)
             return INTERRUPTED

@@ -38,8 +38,11 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-_BLOCK_CELLS = 2_000_000
-"""Matrix cells looked at together: what a pass needs in memory."""
+_BLOCK_CELLS = 200_000
+"""Matrix cells looked at together: few enough for a core's cache."""
+
+_TILE = 256
+"""Rows and columns of a matrix that are compared with their mirror image together."""
 
 _ROUNDING = 1e-12
 """Relative error allowed to a claimed value and bound, of themselves."""
@@ -346,10 +349,14 @@ def _is_symmetric(problem: Problem) -> bool:
         allowed = value > -np.inf
         mirrored = problem.value_of(columns[allowed], rows[allowed])
         return np.array_equal(value[allowed], mirrored)
-    for rows in _row_blocks(len(problem)):
-        value, mirrored = problem.pair_value[rows], problem.pair_value[:, rows].T
-        if ((value != mirrored) & ((value > -np.inf) | (mirrored > -np.inf))).any():
-            return False
+    pairs = problem.pair_value
+    starts = range(0, len(problem), _TILE)
+    for i in starts:
+        for j in starts[i // _TILE :]:
+            value = pairs[i : i + _TILE, j : j + _TILE]
+            mirrored = pairs[j : j + _TILE, i : i + _TILE].T
+            if ((value != mirrored) & ((value > -np.inf) | (mirrored > -np.inf))).any():
+                return False
     return True
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dovetail.executor.measuring.campaign import Campaign
 from dovetail.executor.measuring.ledger import Ledger
-from dovetail.executor.measuring.records import Latency, Machine, Pace, Result
+from dovetail.executor.measuring.records import Latency, Machine, Result, Throughput
 from dovetail.instances.datasets import DataSet, Measurement, SoloProfile, write_dataset
 
 MODEL = "synthetic"
@@ -97,7 +97,7 @@ def _result(needs, draw, mode, names, shares, first, repeat):
         p50 = 0.01 * slowdown / (2 if first[at] else 1)
         latency = Latency(p50_s=p50, p99_s=4 * p50, mean_s=p50, requests=100)
         paces.append(
-            Pace(
+            Throughput(
                 iterations_s=rate,
                 iterations=100,
                 relative_error=0.01,

@@ -25,16 +25,16 @@ pytest.importorskip("pynvml", reason="needs the extra live")
 from dovetail.executor.gpus.nvml import Nvml, NvmlError
 from dovetail.executor.mps import processes
 from dovetail.executor.mps.control import PROGRAM, SERVER
+from tests.executor.gpus.libcuda import standin_libcuda
 from tests.gpu import proof as proofs
 
-from .libcuda import standin_libcuda
 from .mps import from_proof, record, standin
 from .mps.test_control import RECORDED, SPOKEN_BY_STANDIN
 from .waiting import LIMIT_S
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 SUITE = ROOT / "tests" / "gpu"
-STANDIN = Path(__file__).with_name("standin_gpu")
+STANDIN = Path(__file__).parent / "gpus" / "standin_gpu"
 TORCH = os.environ.get("DOVETAIL_TORCH_PYTHON") or sys.executable
 
 AS_TAKEN, OTHERWISE, NOT_TRIED = proofs.AS_TAKEN, proofs.OTHERWISE, proofs.NOT_TRIED

@@ -29,10 +29,9 @@ from dovetail.executor.mps.manager import MpsManager
 from dovetail.executor.mps.recovery import Patience
 from dovetail.executor.pools.gpu import GpuPool
 from dovetail.instances.datasets import Repository
-
-from .local_runs import cleared
-from .mps import standin
-from .test_service import ME, serving, spec
+from tests.executor.live.test_service import ME, serving, spec
+from tests.executor.local_runs import cleared
+from tests.executor.mps import standin
 
 PATTERN = r"iteration (?P<iteration>\d+)"
 HASTY = Patience(answer_s=5.0, active_s=1.0, terminate_s=1.0, quit_s=1.0)

@@ -7,8 +7,7 @@ import pytest
 
 from dovetail.executor.gpus import dcgm
 from dovetail.executor.gpus.dcgm import FIELDS, Dcgm, fields, rows, uuids
-
-from .waiting import wait_until
+from tests.executor.waiting import wait_until
 
 FIRST = "GPU-1d82f4df-3cf9-150d-088b-52f18f8654e1"
 SECOND = "GPU-94168100-c5d5-1c05-9005-26953dd598e7"

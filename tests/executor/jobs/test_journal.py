@@ -548,13 +548,13 @@ class TestKills:
             from dovetail.executor.jobs.events import Recorded
             from dovetail.executor.jobs.journal import Journal
             with Journal(sys.argv[1]) as journal:
-                state machine = journal.replay()
+                machine = journal.replay()
                 while True:
                     batch = [Recorded(at_s=1.0, sequence=k) for k in range(7)]
                     print(journal.append(batch), flush=True)
                     for event in batch:
-                        state machine.apply(event)
-                    journal.checkpoint(state machine, every=20)
+                        machine.apply(event)
+                    journal.checkpoint(machine, every=20)
             """,
             tmp_path,
         )

@@ -13,11 +13,11 @@ from dovetail.executor.jobs.states import OVER, QUEUED
 from dovetail.executor.live.errors import RefusedError
 from dovetail.executor.live.fair_share import standings
 from dovetail.instances.errors import InputError
+from tests.executor.waiting import wait_until
 
 from .telling import ANN, BOB, Story
 from .test_service import ME, is_in, service_in
 from .test_service import spec as live_spec
-from .waiting import wait_until
 
 EVA = Owner(name="other-eva", uid=os.geteuid() + 2000, gid=1000)
 POLICIES = ("dovetail", "fifo", "sjf", "tiresias", "gavel", "lucid", "random")

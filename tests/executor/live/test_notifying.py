@@ -6,9 +6,9 @@ import time
 import pytest
 
 from dovetail.executor.live import notifying
+from tests.executor.waiting import wait_until
 
 from .test_service import ME, service_in, spec
-from .waiting import wait_until
 
 
 def writes(path):

@@ -9,12 +9,12 @@ import pytest
 from dovetail.executor.jobs.states import JobState
 from dovetail.executor.live.profiling_queue import ProfilingQueue
 from dovetail.executor.pools.simulated import SimulatedNode
+from tests.executor.live.test_policy_view import put, world_of
+from tests.executor.waiting import wait_until
 
 from .telling import Story
 from .test_service import ME, TRUTH, is_in, service_in, spec
 from .test_service_learning import QUICK
-from .test_world import put, world_of
-from .waiting import wait_until
 
 
 def looks_of(story, look_s=300.0, gpus=("g0", "g1", "g2")):

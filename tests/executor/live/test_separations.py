@@ -11,9 +11,9 @@ from dovetail.executor.jobs.state_machine import TransitionError
 from dovetail.executor.live.beliefs import Source
 from dovetail.instances.datasets import Measurement
 from dovetail.solver.policies import policy_named
+from tests.executor.live.test_policy_view import MODEL, known_story, put, start, together, world_of
 
 from .telling import Story
-from .test_world import MODEL, known_story, put, start, together, world_of
 
 
 def separate(story, slowed, other, slowdown=1.6, gsla=1.3, shares=(None, None), tail=False):

@@ -15,11 +15,11 @@ from dovetail.executor.jobs.state_machine import JobState  # noqa: E402
 from dovetail.executor.live.watch import WatchOptions  # noqa: E402
 from dovetail.executor.pools import gpu, gpu_health  # noqa: E402
 from dovetail.instances.datasets import Measurement, Repository  # noqa: E402
+from tests.executor.gpus.gpu_machine import gpu_machine, half_is_right, stand_in_cublas  # noqa: E402
+from tests.executor.gpus.injected_nvml import injected  # noqa: E402
+from tests.executor.waiting import wait_until  # noqa: E402
 
-from .gpu_machine import gpu_machine, half_is_right, stand_in_cublas  # noqa: E402
-from .injected_nvml import injected  # noqa: E402
 from .test_service import ME, is_in  # noqa: E402
-from .waiting import wait_until  # noqa: E402
 
 NEEDS_CC = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs jobs of others")

@@ -12,10 +12,10 @@ from dovetail.executor.pools.cpu import CpuPool, cpu_options
 from dovetail.executor.pools.pool import NodePool
 from dovetail.executor.pools.processes import runs, stat_of
 from dovetail.instances.errors import InputError
+from tests.executor.local_runs import Watched, a_run, cleared, python
+from tests.executor.waiting import wait_until
 
-from .local_runs import Watched, a_run, cleared, python
 from .pool_contract import Commands, PoolContract
-from .waiting import wait_until
 
 CORES = sorted(os.sched_getaffinity(0))
 TWO_CORES = pytest.mark.skipif(len(CORES) < 2, reason="needs two processor cores")

@@ -15,9 +15,15 @@ from dovetail.executor.pools.processes import descendants, holders, stat_of
 from dovetail.executor.pools.run_files import RunFiles
 from dovetail.executor.pools.start_barrier import StartBarrier
 from dovetail.executor.system.clock import boot_s
-
-from .local_runs import Watched, a_run, cleared, fork_server, left_over, write_shim_spec
-from .waiting import LIMIT_S, wait_until
+from tests.executor.local_runs import (
+    Watched,
+    a_run,
+    cleared,
+    fork_server,
+    left_over,
+    write_shim_spec,
+)
+from tests.executor.waiting import LIMIT_S, wait_until
 
 
 @pytest.fixture

@@ -18,13 +18,13 @@ from dovetail.executor.mps.manager import MpsManager  # noqa: E402
 from dovetail.executor.pools import gpu, gpu_health  # noqa: E402
 from dovetail.executor.pools.gpu import EXCLUSIVE, TURNS, GpuPool  # noqa: E402
 from dovetail.instances.errors import InputError  # noqa: E402
+from tests.executor.gpus.injected_nvml import injected  # noqa: E402
+from tests.executor.gpus.test_dcgm import DMON, program  # noqa: E402
+from tests.executor.gpus.test_dcgm import FIRST as DCGM_FIRST  # noqa: E402
+from tests.executor.local_runs import Watched, a_run, cleared, me, python  # noqa: E402
+from tests.executor.waiting import wait_until  # noqa: E402
 
-from .injected_nvml import injected  # noqa: E402
-from .local_runs import Watched, a_run, cleared, me, python  # noqa: E402
 from .pool_contract import Commands, PoolContract  # noqa: E402
-from .test_dcgm import DMON, program  # noqa: E402
-from .test_dcgm import FIRST as DCGM_FIRST  # noqa: E402
-from .waiting import wait_until  # noqa: E402
 
 NEEDS_MPS = pytest.mark.skipif(
     shutil.which("nvidia-cuda-mps-control") is None, reason="needs nvidia-cuda-mps-control"

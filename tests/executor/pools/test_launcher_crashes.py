@@ -13,9 +13,8 @@ import time
 import pytest
 
 from dovetail.executor.pools.local import LocalPool
-
-from .local_runs import Watched, a_run, cleared, left_over
-from .waiting import wait_until
+from tests.executor.local_runs import Watched, a_run, cleared, left_over
+from tests.executor.waiting import wait_until
 
 RUNS = 3
 SERVICE = """

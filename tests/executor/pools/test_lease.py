@@ -15,9 +15,8 @@ from dovetail.executor.pools.lease import Lease
 from dovetail.executor.pools.local import LocalPool
 from dovetail.executor.pools.shim.lease import LAPSED, LeaseRecord, lease_line, read_lease
 from dovetail.executor.system.clock import boot_id, boot_s
-
-from .local_runs import Watched, a_run, cleared, left_over
-from .waiting import wait_until
+from tests.executor.local_runs import Watched, a_run, cleared, left_over
+from tests.executor.waiting import wait_until
 
 SLACK_S = 20.0
 """For what a loaded machine takes to run what is due."""

@@ -21,9 +21,8 @@ from dovetail.executor.pools import local
 from dovetail.executor.pools import run_supervisor as supervisor
 from dovetail.executor.pools.local import LocalPool, why_not_as
 from dovetail.executor.pools.processes import Process, stat_of
-
-from .local_runs import Watched, a_run, cleared, left_over, python
-from .waiting import wait_until
+from tests.executor.local_runs import Watched, a_run, cleared, left_over, python
+from tests.executor.waiting import wait_until
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 NOBODY = Owner(name="nobody", uid=65534, gid=65534)

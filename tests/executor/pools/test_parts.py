@@ -23,8 +23,7 @@ from dovetail.executor.pools.run_files import RunFiles
 from dovetail.executor.pools.shim.lease import LAPSED
 from dovetail.executor.pools.start_barrier import StartBarrier
 from dovetail.executor.system.clock import boot_s
-
-from .local_runs import (
+from tests.executor.local_runs import (
     Watched,
     a_run,
     cleared,
@@ -33,7 +32,7 @@ from .local_runs import (
     python,
     write_shim_spec,
 )
-from .waiting import LIMIT_S, wait_until
+from tests.executor.waiting import LIMIT_S, wait_until
 
 GPUS = ("n1/cpu-0", "n2/cpu-0", "n1/cpu-1")
 # Rank 0 waits for the others where they are told to meet, and all say what they were told.

@@ -19,9 +19,8 @@ from dovetail.executor.pools.run_files import RunFiles
 from dovetail.executor.pools.shim import durable, kernel, output
 from dovetail.executor.pools.start_barrier import StartBarrier
 from dovetail.executor.system.clock import boot_s
-
-from .local_runs import a_run, cleared, fork_server, write_shim_spec
-from .waiting import LIMIT_S, wait_until
+from tests.executor.local_runs import a_run, cleared, fork_server, write_shim_spec
+from tests.executor.waiting import LIMIT_S, wait_until
 
 
 @pytest.fixture
