@@ -417,8 +417,7 @@ POLICY_PAGE = """\
 Written by `docs/generate.py` from the classes in `solver/policies/`; do not edit by hand.
 
 A policy is named `NAME` or `NAME:OPTION=VALUE,OPTION=VALUE` in `--policy`, `--policies` and
-`policy_named`. Infinite is written `inf`. What the policies are, whose, and what they know stands
-in [policies](../explanation/policies.md).
+`policy_named`. Infinite is written `inf`. [Policies](../explanation/policies.md) compares them.
 """
 
 
