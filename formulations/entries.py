@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import permutations
-from operator import is_, itemgetter
+from operator import is_
 from typing import Final, NamedTuple, TypeVar, cast
 
 import numpy as np
@@ -197,6 +197,10 @@ class Book:
         return cast("T", self._made[name])
 
 
+_Key = tuple[tuple[str, int], ...]
+"""Workloads and shares (0: none), sorted."""
+
+
 class SlowdownIndex(Book):
     """The slowdown entries of an instance by GPU model.
 
@@ -239,7 +243,7 @@ class SlowdownIndex(Book):
         """Return every combination that may run on a GPU model, see ``Book``."""
         named = model if model in self._named else None
         if named not in self._known:
-            self._known[named] = tuple(self._combinations(named))
+            self._known[named] = tuple(_combination(entry) for _, entry in self._entries(named))
         return self._known[named]
 
     def known_with(self, model: str, member: Member) -> Sequence[Combination]:
@@ -301,7 +305,7 @@ class SlowdownIndex(Book):
             if all(names[k] == name for k, (name, _) in zip(order, wanted, strict=True))
         ]
         shares = [share for _, share in wanted]
-        for known in self._of_workloads(model).get(tuple(names), ()):
+        for known in map(_combination, self._of_workloads(model).get(tuple(names), ())):
             if sum(share or 0 for _, share in known.members) > self.rules.share_sum:
                 continue
             seen = set()
@@ -319,16 +323,17 @@ class SlowdownIndex(Book):
     def _may_start(self, share: int | None) -> bool:
         return share is None or share in self.rules.shares
 
-    def _of_workloads(self, model: str) -> Mapping[tuple[str, ...], Sequence[Combination]]:
-        """Return every combination that may run on a GPU model, by its workloads."""
+    def _of_workloads(self, model: str) -> Mapping[tuple[str, ...], Sequence[SlowdownEntry]]:
+        """Return every entry that may run on a GPU model, by its workloads in order."""
+        named = model if model in self._named else None
 
-        def made() -> Mapping[tuple[str, ...], Sequence[Combination]]:
-            found: dict[tuple[str, ...], list[Combination]] = defaultdict(list)
-            for known in self.known(model):
-                found[tuple(sorted(map(_name_of, known.members)))].append(known)
+        def made() -> Mapping[tuple[str, ...], Sequence[SlowdownEntry]]:
+            found: dict[tuple[str, ...], list[SlowdownEntry]] = defaultdict(list)
+            for key, entry in self._entries(named):
+                found[tuple([name for name, _ in key])].append(entry)
             return found
 
-        return self.once(f"combinations on {model if model in self._named else None}", made)
+        return self.once(f"entries on {named}", made)
 
     @cached_property
     def sets(self) -> bool:
@@ -350,14 +355,12 @@ class SlowdownIndex(Book):
             )
         ]
 
-    def _combinations(self, model: str | None) -> Iterator[Combination]:
+    def _entries(self, model: str | None) -> Iterator[tuple[_Key, SlowdownEntry]]:
+        """Yield the entries that hold on a GPU model and say that the jobs may share."""
         for (where, key), entry in self._by_key.items():
             overridden = where != model and (model, key) in self._by_key
             if where in (None, model) and not overridden and entry.slowdown is not None:
-                yield _combination(entry)
-
-
-_name_of = itemgetter(0)
+                yield key, entry
 
 
 def _same(entries: Sequence[SlowdownEntry], others: Sequence[SlowdownEntry]) -> bool:
@@ -365,7 +368,7 @@ def _same(entries: Sequence[SlowdownEntry], others: Sequence[SlowdownEntry]) -> 
     return entries is others or (len(entries) == len(others) and all(map(is_, entries, others)))
 
 
-def _key(members: Sequence[Member]) -> tuple[tuple[str, int], ...]:
+def _key(members: Sequence[Member]) -> _Key:
     return tuple(sorted((name, share or 0) for name, share in members))
 
 
