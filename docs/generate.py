@@ -737,7 +737,7 @@ def _changes() -> str:
 
 def _states() -> str:
     listed = ", ".join(f"`{state.value}`" for state in JobState)
-    return f"### JobState\n\nOne of {listed}: [live mode](../explanation/live.md#how-a-job-goes).\n"
+    return f"### JobState\n\nOne of {listed}: [live mode](../explanation/live.md#the-life-of-a-job).\n"
 
 
 def policies_page() -> str:
