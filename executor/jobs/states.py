@@ -30,16 +30,16 @@ class JobState(StrEnum):
         return member
 
     SUBMITTED = "submitted", "Its workload has no profile: it may start alone only."
-    WAITING = "waiting", "Its workload has a profile: it may start, alone or beside others."
+    WAITING = "waiting", "Its workload has a profile: it may start, alone or with co-runners."
     STARTING = "starting", "Its ranks are being started, all or none."
-    PROFILING = "profiling", "It runs alone and is being measured; nobody may join."
-    RUNNING = "running", "Every rank is proven to run under its cap, or has ended well."
+    PROFILING = "profiling", "It runs alone and is being measured; no job may join."
+    RUNNING = "running", "Every rank is proven to run with its share, or has ended well."
     PAUSED = "paused", "Its processes are stopped, and keep their devices and their memory."
     STOPPING = "stopping", "It is being ended, until every rank is proven gone."
-    LOST = "lost", "Nobody can say whether a rank still runs."
-    FINISHED = "finished", "Every rank ended with status 0, and nobody had asked it to."
-    FAILED = "failed", "It went wrong more often than it may, or broke a limit."
-    CANCELLED = "cancelled", "Its owner or an administrator wanted it gone."
+    LOST = "lost", "It is unknown whether a rank still runs."
+    FINISHED = "finished", "Every rank ended with status 0, and none was asked to stop."
+    FAILED = "failed", "It failed more often than it may, or broke a limit."
+    CANCELLED = "cancelled", "Its owner or an administrator cancelled it."
 
 
 OVER: Final = frozenset({JobState.FINISHED, JobState.FAILED, JobState.CANCELLED})
