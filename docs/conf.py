@@ -10,6 +10,8 @@ release = version_of("dovetail")
 extensions = ["myst_parser", "sphinx_copybutton", "sphinxcontrib.mermaid"]
 source_suffix = {".md": "markdown"}
 myst_heading_anchors = 4
+# GitHub draws such blocks, too.
+myst_fence_as_directive = ["mermaid"]
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 
 # Pygments has no lexer for tables.
