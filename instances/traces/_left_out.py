@@ -1,4 +1,4 @@
-"""What is told of jobs that a file has and a trace cannot have."""
+"""Notes on jobs that a file has and a trace cannot have, or not as they are."""
 
 from __future__ import annotations
 
@@ -8,3 +8,10 @@ def left_out(count: int, jobs: int) -> tuple[str, ...]:
     if count == 0:
         return ()
     return (f"{count} of {jobs} jobs left out: no GPUs or no run time",)
+
+
+def rounded_up(count: int, jobs: int) -> tuple[str, ...]:
+    """Return the note on ``count`` jobs of ``jobs`` that asked for parts of GPUs."""
+    if count == 0:
+        return ()
+    return (f"{count} of {jobs} jobs asked for parts of GPUs: rounded up to whole ones",)
