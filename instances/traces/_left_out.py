@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import math
+
 
 def left_out(count: int, jobs: int) -> tuple[str, ...]:
     """Return the note on ``count`` jobs of ``jobs`` that ran on no GPU or for no time."""
     if count == 0:
         return ()
     return (f"{count} of {jobs} jobs left out: no GPUs or no run time",)
+
+
+def whole(gpus: float) -> tuple[int, bool]:
+    """Return GPUs rounded up, at most what a trace will refuse, and whether they were parts."""
+    asked = round(min(gpus, 1e9), 6)
+    return math.ceil(asked), asked % 1 > 0
 
 
 def rounded_up(count: int, jobs: int) -> tuple[str, ...]:

@@ -6,7 +6,6 @@ a job. Where a job asks for parts of GPUs, the sum is rounded up to whole ones.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Final, Literal, NamedTuple
 
 from dovetail.instances._tables import Row, read_csv
 from dovetail.instances.errors import InputError
-from dovetail.instances.traces._left_out import left_out, rounded_up
+from dovetail.instances.traces._left_out import left_out, rounded_up, whole
 from dovetail.instances.traces._moments import moment
 from dovetail.instances.traces.trace import Trace, TraceJob
 
@@ -60,7 +59,7 @@ def _span(start: str, end: str) -> Callable[[Row], float]:
     return seconds
 
 
-_OPENB_TIMES: Final = ("creation_time", "scheduled_time", "deletion_time")
+_POD_TIMES: Final = ("creation_time", "scheduled_time", "deletion_time")
 
 LOGS: Final[Mapping[str, Log]] = MappingProxyType(
     {
@@ -85,7 +84,7 @@ LOGS: Final[Mapping[str, Log]] = MappingProxyType(
         ),
         # Weng et al., FGD (USENIX ATC 2023): cluster-trace-gpu-v2023, openb_pod_list_*.csv.
         "alibaba-2023": Log(
-            columns=("name", "num_gpu", "gpu_milli", "qos", *_OPENB_TIMES),
+            columns=("name", "num_gpu", "gpu_milli", "qos", *_POD_TIMES),
             arrival="creation_time",
             gpus=lambda row: row.count("num_gpu", least=0) * row.number("gpu_milli") / 1000,
             duration_s=_span("scheduled_time", "deletion_time"),
@@ -94,7 +93,7 @@ LOGS: Final[Mapping[str, Log]] = MappingProxyType(
         ),
         # Yang et al., Prism (NSDI 2025): cluster-trace-gpu-v2025, disaggregated_DLRM_trace.csv.
         "alibaba-2025": Log(
-            columns=("instance_sn", "role", "app_name", "gpu_request", *_OPENB_TIMES),
+            columns=("instance_sn", "role", "app_name", "gpu_request", *_POD_TIMES),
             arrival="creation_time",
             gpus=lambda row: row.number("gpu_request"),
             duration_s=_span("scheduled_time", "deletion_time"),
@@ -130,15 +129,15 @@ def read_log(path: Path, name: str, kind: str) -> Trace:
     arrivals = _arrivals(rows, log)
     jobs, parts = [], 0
     for row, arrival_s in zip(rows, arrivals, strict=True):
-        gpus, duration_s = round(log.gpus(row), 6), log.duration_s(row)
-        if gpus == 0 or duration_s == 0 or arrival_s is None:
+        (workers, in_parts), duration_s = whole(log.gpus(row)), log.duration_s(row)
+        if workers == 0 or duration_s == 0 or arrival_s is None:
             continue
-        parts += gpus % 1 > 0
+        parts += in_parts
         jobs.append(
             TraceJob(
                 id=row.text(log.job) if log.job else f"job-{row.line}",
                 arrival_s=arrival_s,
-                workers=math.ceil(gpus),
+                workers=workers,
                 duration_s=duration_s,
                 tenant=row.text(log.tenant) if log.tenant else None,
                 priority=log.priority(row),

@@ -8,14 +8,13 @@ instance asks for. ``pai_job_table.csv`` has one row per job: when it was submit
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from dovetail.instances._tables import Row, read_headless
-from dovetail.instances.traces._left_out import left_out, rounded_up
+from dovetail.instances.traces._left_out import left_out, rounded_up, whole
 from dovetail.instances.traces.trace import Trace, TraceJob
 
 TASK_COLUMNS: Final = (
@@ -63,12 +62,12 @@ def read_pai(path: Path, name: str) -> Trace:
     for job, ran in tasks.items():
         if not ran:
             continue
-        gpus = round(math.fsum(task.gpus for task in ran), 6)
+        workers, in_parts = whole(sum(task.gpus for task in ran))
         start_s, end_s = min(task.start_s for task in ran), max(task.end_s for task in ran)
         at_s, user = submitted.get(job, (None, None))
-        parts += gpus % 1 > 0
+        parts += in_parts
         arrival_s = start_s if at_s is None else at_s
-        jobs.append(TraceJob(job, arrival_s, math.ceil(gpus), end_s - start_s, tenant=user))
+        jobs.append(TraceJob(job, arrival_s, workers, end_s - start_s, tenant=user))
     notes = (*left_out(len(tasks) - len(jobs), len(tasks)), *rounded_up(parts, len(jobs)))
     return Trace.of(name, jobs, notes)
 
