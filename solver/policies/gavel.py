@@ -72,7 +72,7 @@ class Gavel:
     - ``throughput``: the largest sum of T(m, X) workers / T(m, equal);
     - ``finish-time`` (fairness after Themis): the least largest ratio of the time from a job's
       arrival to its end, if X lasted, to the time it would take alone on 1/n of every GPU model,
-      n being the jobs there are now. A bisection over the ratio, a program for each step;
+      n being the jobs there are now. A bisection over the ratio, one program per step;
     - ``fifo``: the largest sum of T(m, X) / T(m, fastest) times how many jobs came at the same time
       as m or later.
 

@@ -241,6 +241,13 @@ def test_columns_that_cannot_be_are_told(tmp_path, change, message):
     assert told(written(tmp_path, "h.csv", *HELIOS), columns=NAMED | change).startswith(message)
 
 
+def test_milliseconds_are_not_taken_for_seconds(tmp_path):
+    path = written(tmp_path, "t.csv", OWN, "a,1769853600000,1,60")
+    rule = "must be in seconds, got 1769853600000: milliseconds?"
+    named = {"arrival_s": "arrival_s"}
+    assert told(path, columns=named) == f"t.csv: line 2: arrival_s: {rule}"
+
+
 def test_arrivals_may_be_times_of_day(tmp_path):
     path = written(tmp_path, "t.csv", OWN, "a,2026-01-01 00:01:00,1,60", "b,2026-01-01,1,60")
     assert [(job.id, job.arrival_s) for job in read_trace(path).jobs] == [("b", 0.0), ("a", 60.0)]
