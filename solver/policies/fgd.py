@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from dovetail.formulations.arrays import Floats, Ints
+from dovetail.formulations.arrays import Bools, Floats
 from dovetail.formulations.rules import room_mib
 from dovetail.solver.policies.draft import Draft
 from dovetail.solver.policies.policy import NOTHING, Decision
@@ -93,41 +93,49 @@ class Fragments:
         self._room_mib = np.array([room_mib(memory) for memory in machines.memory_mib])
         self._places = np.full(len(machines), machines.rules.max_jobs_per_gpu)
         self._free_mib = self._room_mib.copy()
-        self._node_gpus = [np.array(gpus) for gpus in machines.node_gpus]
         for job, gpus in draft.placed():
             self.take(job, gpus)
+        self._node = np.array(machines.node)
+        self._first = np.array([gpus[0] for gpus in machines.node_gpus])
+        self._size = np.array([len(gpus) for gpus in machines.node_gpus])
+        self._place_on_node = np.arange(len(machines)) - self._first[self._node]
         self._need_mib = np.array([state.modes[workload][0].memory_mib for workload, _ in mix])
         self._workers = np.array([workers for _, workers in mix])
         self._part = np.array([*mix.values()]) / mix.total()
 
     def take(self, job: Job, gpus: Sequence[int]) -> None:
         """Count a job in."""
-        for gpu in gpus:
-            self._free_mib[gpu] -= self._state.needs_mib(job)
-            self._places[gpu] -= 1
+        self._free_mib[list(gpus)] -= self._state.needs_mib(job)
+        self._places[list(gpus)] -= 1
 
-    def expected(self, node: int, more: dict[int, float] | None = None) -> float:
-        """Return the expected fragmentation of a node, in GPUs.
+    def growth(self, job: Job, joined: Bools) -> Floats:
+        """Return by how much a job would raise the expected fragmentation of each node.
 
-        ``more`` are MiB that another job would take, by GPU.
+        ``joined`` are the GPUs, on all nodes, on which it would be.
         """
-        gpus = self._node_gpus[node]
-        free, places = self._free_mib[gpus], self._places[gpus]
-        for gpu, need in (more or {}).items():
-            place = int(np.flatnonzero(gpus == gpu)[0])
-            free[place] -= need
-            places[place] -= 1
-        return self._unusable(free, places, free / self._room_mib[gpus])
+        return self._expected(self._state.needs_mib(job), joined) - self._expected()
 
-    def growth(self, node: int, job: Job, gpus: list[int]) -> float:
-        """Return by how much a job on GPUs of a node would raise its expected fragmentation."""
-        need = self._state.needs_mib(job)
-        return self.expected(node, dict.fromkeys(gpus, need)) - self.expected(node)
+    def growth_by_gpu(self, job: Job) -> Floats:
+        """Return by how much a worker of a job on each GPU would raise it for the GPU's node."""
+        found, before = np.zeros(len(self._node)), self._expected()
+        for place in range(int(self._size.max())):
+            joined = self._place_on_node == place
+            after = self._expected(self._state.needs_mib(job), joined)
+            found[joined] = (after - before)[self._node[joined]]
+        return found
 
-    def _unusable(self, free: Floats, places: Ints, left: Floats) -> float:
-        has_room = (places > 0) & (self._need_mib[:, None] <= free)
-        fits = has_room.sum(axis=1) >= np.minimum(self._workers, len(free))
-        return float(self._part @ ((~(has_room & fits[:, None])) @ left))
+    def _expected(self, need_mib: float = 0.0, joined: Bools | bool = False) -> Floats:
+        """Return the expected fragmentation of each node, in GPUs, if a job joined some GPUs."""
+        free, places = self._free_mib - need_mib * joined, self._places - joined
+        left = free / self._room_mib
+        has_room = ((places > 0) & (self._need_mib[:, None] <= free)).astype(np.float64)
+        fits = self._by_node(has_room) >= np.minimum(self._workers[:, None], self._size)
+        usable = fits * self._by_node(has_room * left)
+        return np.asarray(self._by_node(left) - self._part @ usable, dtype=np.float64)
+
+    def _by_node(self, of_gpus: Floats) -> Floats:
+        """Return sums over the GPUs of each node, which are next to each other."""
+        return np.add.reduceat(of_gpus, self._first, axis=-1)
 
 
 def _least_growth(
@@ -136,15 +144,17 @@ def _least_growth(
     """Return the GPUs for a whole gang, of those open to it, None if they are too few."""
     if len(gpus) < job.workers:
         return None
-    node_of = draft.state.machines.node
-    growth = {gpu: fragments.growth(node_of[gpu], job, [gpu]) for gpu in gpus}
+    growth = fragments.growth_by_gpu(job).tolist()
     on_node: dict[int, list[int]] = defaultdict(list)
     for gpu in sorted(gpus, key=lambda gpu: (growth[gpu], gpu)):
-        on_node[node_of[gpu]].append(gpu)
+        on_node[draft.state.machines.node[gpu]].append(gpu)
+    joined = np.zeros(len(draft.state.machines), dtype=np.bool_)
+    for best in on_node.values():
+        joined[best[: job.workers]] = True
+    whole = fragments.growth(job, joined).tolist()
 
     def cost(node: int) -> float:
-        if len(on_node[node]) < job.workers:
-            return _SPANNING - len(on_node[node])
-        return fragments.growth(node, job, on_node[node][: job.workers])
+        count = len(on_node[node])
+        return whole[node] if count >= job.workers else _SPANNING - count
 
     return by_node(draft, job, gpus, cost, growth.__getitem__)
