@@ -529,7 +529,8 @@ def _simulated(command: _Parser) -> None:
     command.add_argument(
         "--format",
         metavar="F",
-        help="of the trace: csv, parquet, philly, philly-log, gavel, muri or swf",
+        help="of the trace, by default recognised: csv, parquet, philly-log, philly, helios, "
+        "alibaba-2020, alibaba-2023, alibaba-2025, alibaba-2026, gavel, muri or swf",
     )
     command.add_argument(
         "--columns",

@@ -148,6 +148,17 @@ def read_tsv(path: str | Path, columns: Sequence[str]) -> Iterator[Row]:
     yield from _rows(str(path), lines, columns)
 
 
+def read_headless(path: str | Path, columns: Sequence[str]) -> Iterator[Row]:
+    """Yield the rows of a comma-separated file without a header that has exactly ``columns``.
+
+    Raises
+    ------
+    InputError
+        For a row with another number of fields.
+    """
+    yield from _rows(str(path), _lines(path, delimiter=","), columns)
+
+
 def _rows(
     source: str, lines: Iterator[tuple[int, list[str]]], columns: Sequence[str]
 ) -> Iterator[Row]:

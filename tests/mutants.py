@@ -119,6 +119,25 @@ iteration_time,resource_time_0,resource_time_1,resource_time_2,priority
 1,1,0,10,resnet,16,5000,1,500,100,300,0,1
 2,4,1000,10,gpt,16,5000,1,500,100,300,90,1
 """
+HELIOS = """job_id,user,vc,gpu_num,cpu_num,node_num,state,submit_time,start_time,end_time,duration,\
+queue
+11,uA,vcY,1,4,1,COMPLETED,2020-06-09 18:41:00,2020-06-09 18:41:00,2020-06-09 19:41:00,3600,0
+12,uB,vcX,8,4,1,FAILED,2020-06-09 18:42:00,2020-06-09 18:43:00,2020-06-09 18:45:00,120,60
+"""
+OPENB = """name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,\
+deletion_time,scheduled_time
+a,4000,15258,1,220,V100M16|V100M32,BE,Running,110,310,110
+b,4000,15258,1,1000,,LS,Pending,140,240,
+"""
+SPOT = """job_name,organization,gpu_model,cpu_request,gpu_request,worker_num,submit_time,duration,\
+job_type
+7,13,A10,20,1,1,0,2764799,HP
+8,57,A100-SXM4-80GB,15,0.5,16,9589663,41060,Spot
+"""
+TASKS = """j1,ps,2,Terminated,1000.0,5000.0,600.0,29.3,,
+j1,worker,3,Terminated,1010.0,4010.0,600.0,29.3,50.0,T4
+j2,tensorflow,1.0,Failed,900.0,960.0,600.0,29.3,100.0,MISC
+"""
 SWF = """; Version: 2.2
 1    0  5  600  16 -1 -1 16 -1 -1 1 7 1 1 1 1 -1 -1
 2   60 -1   -1  -1 -1 -1  4 -1 -1 5 7 1 1 1 1 -1 -1
@@ -347,6 +366,10 @@ KINDS: Mapping[str, Kind] = {
         lambda folder: read_trace(folder / "cluster_job_log", "philly-log"),
     ),
     "muri": _trace("m.csv", MURI, muri_stages),
+    "helios": _trace("h.csv", HELIOS),
+    "alibaba 2020": _trace("t.csv", TASKS),
+    "alibaba 2023": _trace("o.csv", OPENB),
+    "alibaba 2026": _trace("s.csv", SPOT),
     "swf": _trace("l.swf", SWF),
     "gavel trace": Kind(
         "g.trace",

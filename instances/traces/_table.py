@@ -40,6 +40,9 @@ COLUMNS: Final = tuple(Column(name, name, kind) for name, kind in _KINDS.items()
 """The columns, in the order in which they are written."""
 
 REQUIRED: Final = ("id", "arrival_s", "workers", "duration_s")
+_LATEST_S: Final = 1e11
+"""Seconds since 1970 reach it in the year 5138, milliseconds had in 1973."""
+
 _Packed = Callable[[Sequence[Column], Sequence[Mapping[str, Cell]]], bytes]
 _DEFAULTS: Final = {"weight": 1.0, "priority": "batch"}
 
@@ -159,6 +162,9 @@ def _job(row: Row, columns: Iterable[Column], named: Named) -> TraceJob | None:
     for field in REQUIRED:
         if cells[field] is None:
             raise row.broken(column_of(field, columns), "must not be empty")
+    if named and cells["arrival_s"] > _LATEST_S:
+        rule = f"must be in seconds, got {cells['arrival_s']:.15g}: milliseconds?"
+        raise row.broken(column_of("arrival_s", columns), rule)
     job = TraceJob(**{name: cell for name, cell in cells.items() if cell is not None})
     broken = job.broken_rule()
     if broken:

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, Literal, get_args
+from typing import Final
 
 from dovetail.instances._record import listed, shown
 from dovetail.instances._tables import lines_of
 from dovetail.instances.errors import InputError
 from dovetail.instances.files import FilePath, write_bytes
 from dovetail.instances.importers.gavel import TRACE
-from dovetail.instances.traces import _muri, _philly, _swf, _table
+from dovetail.instances.traces import _muri, _pai, _swf, _table
 from dovetail.instances.traces._gavel import GAVEL_GPU_MODEL, read_gavel
+from dovetail.instances.traces._logs import LOGS, log_of, read_log
 from dovetail.instances.traces._philly_log import read_philly_log
 from dovetail.instances.traces.trace import Trace
 
-Kind = Literal["csv", "parquet", "philly", "philly-log", "gavel", "muri", "swf"]
-KINDS: Final = get_args(Kind)
-_BY_ENDING: Final[dict[str, Kind]] = {".parquet": "parquet", ".trace": "gavel", ".swf": "swf"}
+KINDS: Final = (
+    *("csv", "parquet", "philly-log", *LOGS),
+    *("alibaba-2020", "gavel", "muri", "swf"),
+)
+_BY_ENDING: Final = {".parquet": "parquet", ".trace": "gavel", ".swf": "swf"}
 
 
 def read_trace(
@@ -36,9 +39,9 @@ def read_trace(
     ----------
     path : str or path
         The file; unpacked where its name ends in ``.gz``.
-    kind : {"csv", "parquet", "philly", "philly-log", "gavel", "muri", "swf"}, optional
-        Its format; by default told by its name (``.parquet``, ``.trace``, ``.swf``) or by what
-        its first line looks like.
+    kind : str, optional
+        Its format, one of ``KINDS``; by default recognised by its name (``.parquet``, ``.trace``,
+        ``.swf``) or by its first line.
     throughputs : str or path, optional
         Of ``gavel``: the file ``simulation_throughputs.json``; by default that in the folder of
         the trace or the one above.
@@ -76,14 +79,16 @@ def read_trace(
             return _table.read_parquet_trace(place, name, columns or {})
         case "philly-log":
             return read_philly_log(place, name)
-        case "philly":
-            return _philly.read_philly(place, name)
+        case "alibaba-2020":
+            return _pai.read_pai(place, name)
         case "gavel":
             return read_gavel(place, name, throughputs, gpu_model)
         case "muri":
             return _muri.read_muri(place, name)
         case "swf":
             return _swf.read_swf(place, name, cores_per_gpu)
+        case str(other) if other in LOGS:
+            return read_log(place, name, other)
     raise InputError(f"must be one of {listed(KINDS, len(KINDS))}, got {shown(kind)}", "kind")
 
 
@@ -109,7 +114,7 @@ def write_trace(path: FilePath, trace: Trace) -> None:
     write_bytes(path, packed(trace))
 
 
-def kind_of(path: FilePath) -> Kind:
+def kind_of(path: FilePath) -> str:
     """Return the format of a trace by the ending of its name, or else by its first line.
 
     Raises
@@ -124,11 +129,15 @@ def kind_of(path: FilePath) -> Kind:
     first = next((line.strip("\r\n") for line in lines_of(path) if line.strip()), "")
     if first.lstrip().startswith("["):
         return "philly-log"
-    columns = {cell.strip() for cell in first.split(",")}
-    if columns.issuperset(_philly.COLUMNS):
-        return "philly"
+    cells = [cell.strip() for cell in first.split(",")]
+    columns = set(cells)
     if columns.issuperset(_muri.JOB_COLUMNS):
         return "muri"
+    log = log_of(columns)
+    if log is not None:
+        return log
+    if _pai.is_task_table(cells):
+        return "alibaba-2020"
     if first.startswith(";") or len(first.split()) == len(_swf.FIELDS):
         return "swf"
     return "gavel" if first.count("\t") == len(TRACE) - 1 else "csv"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple
@@ -24,19 +24,28 @@ from dovetail.solver.policies.rearrange import (
 )
 from dovetail.solver.policies.state import Job, Sharer, State
 
-_OBJECTIVES: Final = ("max-min", "makespan", "throughput")
+_OBJECTIVES: Final = ("max-min", "makespan", "throughput", "finish-time", "fifo")
+_OF_SINGLE_JOBS: Final = ("finish-time", "fifo")
+_OF_PROGRESS: Final = ("makespan", "finish-time")
+_DOUBLINGS: Final = 40
+_BISECTIONS: Final = 10
 _PARTNERS: Final = 16
 _TIE: Final = 1e-3
 _LEAST_SHARE: Final = 1e-6
 
 
 class Kind(NamedTuple):
-    """What makes jobs alike for the program; ``limit`` is ``Job.tail_limit``."""
+    """What makes jobs alike for the program.
+
+    ``limit`` is ``Job.tail_limit``; ``number`` is that of a job under objectives for which no two
+    jobs are alike.
+    """
 
     workload: int
     workers: int
     weight: float
     limit: float = math.inf
+    number: int = -1
 
 
 class Combination(NamedTuple):
@@ -60,28 +69,36 @@ class Gavel:
     - ``max-min`` (least attained service): the largest smallest T(m, X) workers / (weight
       T(m, equal)), equal shares of all models being the measure;
     - ``makespan``: the least largest remaining work / T(m, X);
-    - ``throughput``: the largest sum of T(m, X) workers / T(m, equal).
+    - ``throughput``: the largest sum of T(m, X) workers / T(m, equal);
+    - ``finish-time`` (fairness after Themis): the least largest ratio of the time from a job's
+      arrival to its end, if X lasted, to the time it would take alone on 1/n of every GPU model,
+      n being the jobs there are now. A bisection over the ratio, one program per step;
+    - ``fifo``: the largest sum of T(m, X) / T(m, fastest) times how many jobs came at the same time
+      as m or later.
 
-    The first two leave some shares open; of their optima one with much throughput is taken (the
-    throughput counts a thousandth). Each round goes to the combinations of the largest share
-    owed over rounds received. GPUs that are left then go to waiting jobs alone, those that held
-    GPUs for the shortest time first. Between the ends of rounds nobody starts or stops: a job
-    that arrives waits for the next round. While everyone runs alone on GPUs of one model, the
-    next round begins when something happens.
+    All but ``throughput`` and ``fifo`` leave some shares open; of their optima one with much
+    throughput is taken (the throughput counts a thousandth). Each round goes to the combinations
+    of the largest share owed over rounds received. GPUs that are left then go to waiting jobs
+    alone, those that held GPUs for the shortest time first. Between the ends of rounds nobody
+    starts or stops: a job that arrives waits for the next round. While everyone runs alone on GPUs
+    of one model, the next round begins when something happens.
 
-    To stay quick with thousands of jobs, jobs of one workload, workers, weight and limit on
-    their tail latency are one kind with one share, which its jobs take in turns, the least held
-    first. For ``max-min`` and ``throughput`` the optimum is the same, since such jobs are
-    interchangeable and the programs are convex; for ``makespan`` it is a relaxation in which the
-    work of a kind is pooled, and the job with the most work left comes first. Pairs are of kinds
-    of equal workers (the paper's rule), that fit in memory, with a slowdown predicted and not
-    seen to fail, and together faster than one after the other; each kind proposes its 16 best of
-    each model.
+    To stay quick with thousands of jobs, under the first three objectives jobs of one workload,
+    workers, weight and limit on their tail latency are one kind with one share, which its jobs
+    take in turns, the least held first. For ``max-min`` and ``throughput`` the optimum is the
+    same, since such jobs are interchangeable and the programs are convex; for ``makespan`` it is a
+    relaxation in which the work of a kind is pooled, and the job with the most work left comes
+    first. Under the other two every job is a kind of its own. Shortest job first, cost and
+    hierarchies are left out.
+
+    Pairs are of kinds of equal workers (the paper's rule), that fit in memory, with a slowdown
+    predicted and not seen to fail, and together faster than one after the other; each kind
+    proposes its 16 best of each model.
 
     Attributes
     ----------
     objective : str
-        ``max-min``, ``makespan`` or ``throughput``.
+        ``max-min``, ``makespan``, ``throughput``, ``finish-time`` or ``fifo``.
     space_sharing : bool
         Whether pairs are in the program.
     round_s : float
@@ -121,7 +138,8 @@ class Gavel:
         """Return the jobs of each kind, those that come last first."""
         kinds: dict[Kind, list[Job]] = defaultdict(list)
         for job in jobs:
-            kinds[Kind(job.workload, job.workers, job.weight, job.tail_limit)].append(job)
+            number = job.number if self.objective in _OF_SINGLE_JOBS else -1
+            kinds[Kind(job.workload, job.workers, job.weight, job.tail_limit, number)].append(job)
         for same in kinds.values():
             same.sort(key=lambda job: self._turn(state, job), reverse=True)
         return kinds
@@ -135,7 +153,7 @@ class Gavel:
         self, state: State, kinds: Mapping[Kind, Sequence[Job]]
     ) -> Mapping[Combination, float]:
         """Return the shares, those of the last round if the program is still the same."""
-        if self.objective == "makespan":
+        if self.objective in _OF_PROGRESS:
             return self._shares(state, kinds)
         counts = sorted((kind, len(same)) for kind, same in kinds.items())
         believed = (len(state.clashes), len(state.seen), id(state.predicted))
@@ -151,20 +169,34 @@ class Gavel:
         found = combinations(state, kinds, self.space_sharing)
         gpus = gpus_by_model(state)
         equal = {kind: _equal_speed(state, kind, gpus) for kind in kinds}
-        value = [
-            math.fsum(v * k.workers / equal[k] for k, v in zip(c.kinds, c.speeds, strict=True))
-            for c in found
-        ]
-        need = [self._need(state, kind, same, equal[kind]) for kind, same in kinds.items()]
+        worth = self._worth(state, equal)
+        value = np.array(
+            [math.fsum(v * worth[k] for k, v in zip(c.kinds, c.speeds, strict=True)) for c in found]
+        )
         count = {kind: len(same) for kind, same in kinds.items()}
-        shares = _solved(found, count, gpus, need, np.array(value))
+        if self.objective == "finish-time":
+            jobs = [job for (job,) in kinds.values()]
+            shares = _fairest(state, found, jobs, equal, value)
+        else:
+            need = [self._need(state, kind, same, equal[kind]) for kind, same in kinds.items()]
+            shares = _solved(found, count, gpus, need, value)
         return {c: share for c, share in zip(found, shares, strict=True) if share > _LEAST_SHARE}
+
+    def _worth(self, state: State, equal: Mapping[Kind, float]) -> dict[Kind, float]:
+        """Return what a second of progress in a second of each kind is worth."""
+        if self.objective != "fifo":
+            return {kind: kind.workers / speed for kind, speed in equal.items()}
+        fastest = [max(speeds) for speeds in zip(*state.speed, strict=True)]
+        behind = range(len(equal), 0, -1)
+        return {
+            kind: later / fastest[kind.workload] for kind, later in zip(equal, behind, strict=True)
+        }
 
     def _need(self, state: State, kind: Kind, same: Sequence[Job], equal: float) -> float:
         """Return what the progress of a kind is measured by."""
         if self.objective == "makespan":
             return math.fsum(job.remaining(state.now) for job in same)
-        if self.objective == "throughput":
+        if self.objective in ("throughput", "fifo"):
             return 0.0
         return len(same) * kind.weight * equal / kind.workers
 
@@ -236,6 +268,55 @@ def _pairs(
                 offers[b].append(pair)
     best = (sorted(offered)[:_PARTNERS] for offered in offers.values())
     return list(dict.fromkeys(pair for chosen in best for _, pair in chosen))
+
+
+def _fairest(
+    state: State,
+    found: Sequence[Combination],
+    jobs: Sequence[Job],
+    equal: Mapping[Kind, float],
+    value: Floats,
+) -> Floats:
+    """Return shares of the least largest finish-time ratio, by bisection; every kind is one job.
+
+    A ratio is held if each job goes on at its remaining work over the time that it leaves.
+    """
+    gpus = gpus_by_model(state)
+    count = dict.fromkeys(equal, 1)
+    part = [min(1.0, max(1, sum(gpus)) / (len(jobs) * kind.workers)) for kind in equal]
+    isolated_s = np.array([job.work_s for job in jobs]) / (np.array([*equal.values()]) * part)
+    elapsed_s = np.array([state.now - job.arrival_s for job in jobs])
+    left_s = np.array([job.remaining(state.now) for job in jobs])
+
+    def held(ratio: float) -> tuple[bool, Floats]:
+        need = left_s / (ratio * isolated_s - elapsed_s)
+        shares = _solved(found, count, gpus, need.tolist(), value)
+        return bool((_progress(found, equal, shares) >= need * (1 - 1e-6)).all()), shares
+
+    low, step = float((elapsed_s / isolated_s).max()), 1.0
+    kept, shares = held(low + step)
+    for _ in range(_DOUBLINGS):
+        if kept:
+            break
+        step *= 2
+        kept, shares = held(low + step)
+    for _ in range(_BISECTIONS):
+        step /= 2
+        kept, closer = held(low + step)
+        if kept:
+            shares = closer
+        else:
+            low += step
+    return shares
+
+
+def _progress(found: Sequence[Combination], kinds: Iterable[Kind], shares: Floats) -> Floats:
+    """Return the throughput T(m, X) of each kind."""
+    total = dict.fromkeys(kinds, 0.0)
+    for c, share in zip(found, shares.tolist(), strict=True):
+        for kind, speed in zip(c.kinds, c.speeds, strict=True):
+            total[kind] += speed * share
+    return np.array([*total.values()])
 
 
 def _solved(

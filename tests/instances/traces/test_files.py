@@ -11,7 +11,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dovetail.instances.errors import InputError
-from dovetail.instances.traces import Trace, TraceJob, muri_stages, read_trace, write_trace
+from dovetail.instances.traces import (
+    KINDS,
+    Trace,
+    TraceJob,
+    kind_of,
+    muri_stages,
+    read_trace,
+    write_trace,
+)
 from tests.instances.odd import names
 
 PHILLY = "timestamp,duration,num_gpus,gpu_time,cluster"
@@ -129,7 +137,7 @@ def test_a_missing_file_is_told(tmp_path):
 
 def test_an_unknown_kind_is_told(tmp_path):
     path = written(tmp_path, "mine.csv", OWN)
-    rule = "must be one of csv, parquet, philly, philly-log, gavel, muri, swf, got 'xls'"
+    rule = f"must be one of {', '.join(KINDS)}, got 'xls'"
     assert told(path, kind="xls") == f"kind: {rule}"
 
 
@@ -231,6 +239,13 @@ def test_columns_of_others_are_named(tmp_path):
 )
 def test_columns_that_cannot_be_are_told(tmp_path, change, message):
     assert told(written(tmp_path, "h.csv", *HELIOS), columns=NAMED | change).startswith(message)
+
+
+def test_milliseconds_are_not_taken_for_seconds(tmp_path):
+    path = written(tmp_path, "t.csv", OWN, "a,1769853600000,1,60")
+    rule = "must be in seconds, got 1769853600000: milliseconds?"
+    named = {"arrival_s": "arrival_s"}
+    assert told(path, columns=named) == f"t.csv: line 2: arrival_s: {rule}"
 
 
 def test_arrivals_may_be_times_of_day(tmp_path):
@@ -362,6 +377,186 @@ def test_philly_without_a_column_is_told(tmp_path):
     assert (
         told(path, kind="philly") == f"jobs.csv: line 1: {rule}, got timestamp, duration, num_gpus"
     )
+
+
+# --- logs of other clusters: rows of our own in the formats that their owners publish
+
+SENSETIME = (
+    "job_id,user,vc,gpu_num,cpu_num,node_num,state,submit_time,start_time,end_time,duration,queue"
+)
+OPENB = (
+    "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,"
+    "creation_time,deletion_time,scheduled_time"
+)
+DLRM = (
+    "instance_sn,role,app_name,cpu_request,cpu_limit,gpu_request,gpu_limit,rdma_request,"
+    "rdma_limit,memory_request,memory_limit,disk_request,disk_limit,max_instance_per_node,"
+    "creation_time,scheduled_time,deletion_time"
+)
+SPOT = (
+    "job_name,organization,gpu_model,cpu_request,gpu_request,worker_num,submit_time,duration,"
+    "job_type"
+)
+PARTS = "asked for parts of GPUs: rounded up to whole ones"
+
+
+def test_the_log_of_helios(tmp_path):
+    day = "2020-06-09"
+    path = written(
+        tmp_path,
+        "cluster_log.csv",
+        SENSETIME,
+        f"12,uA,vcX,8,32,1,FAILED,{day} 18:42:00,{day} 18:43:00,{day} 18:45:00,120,60",
+        f"11,uA,vcY,1,4,1,COMPLETED,{day} 18:41:00,{day} 18:41:00,{day} 19:41:00,3600,0",
+        f"13,uB,vcX,0,4,1,COMPLETED,{day} 18:40:00,{day} 18:40:00,{day} 18:41:00,60,0",
+    )
+    assert kind_of(path) == "helios"
+    trace = read_trace(path)
+    assert trace.jobs == (
+        TraceJob("11", 60.0, 1, 3600.0, tenant="vcY"),
+        TraceJob("12", 120.0, 8, 120.0, tenant="vcX"),
+    )
+    assert trace.notes == ("1 of 3 jobs left out: no GPUs or no run time",)
+
+
+def test_the_pods_of_alibaba_2023(tmp_path):
+    path = written(
+        tmp_path,
+        "pods.csv",
+        OPENB,
+        "whole,12000,16384,8,1000,,Burstable,Succeeded,100,400,150",
+        "part,4000,15258,1,220,V100M16|V100M32,BE,Running,110,310,110",
+        "serving,4000,15258,1,1000,,LS,Failed,120,320,120",
+        "no-gpu,4000,15258,0,0,,LS,Running,130,330,130",
+        "never-scheduled,4000,15258,1,1000,,BE,Pending,140,240,",
+    )
+    assert kind_of(path) == "alibaba-2023"
+    trace = read_trace(path)
+    assert trace.jobs == (
+        TraceJob("whole", 100.0, 8, 250.0),
+        TraceJob("part", 110.0, 1, 200.0),
+        TraceJob("serving", 120.0, 1, 200.0, priority="latency"),
+    )
+    assert trace.notes == (
+        "2 of 5 jobs left out: no GPUs or no run time",
+        f"1 of 3 jobs {PARTS}",
+    )
+
+
+def test_the_instances_of_alibaba_2025(tmp_path):
+    path = written(
+        tmp_path,
+        "instances.csv",
+        DLRM,
+        "i0,HN,app_0,12,12,1,1,25,25,120.0,120.0,640.0,800.0,8,,,",
+        "i1,HN,app_0,12,12,1,1,25,25,120.0,120.0,640.0,800.0,8,90.0,100.0,400.0",
+        "i2,CN,app_1,64,64,0,0,1,1,320.0,320.0,255.0,300.0,-1,10.0,10.0,20.0",
+    )
+    assert kind_of(path) == "alibaba-2025"
+    trace = read_trace(path)
+    assert trace.jobs == (TraceJob("i1", 90.0, 1, 300.0, tenant="app_0", priority="latency"),)
+    assert trace.notes == ("2 of 3 jobs left out: no GPUs or no run time",)
+
+
+def test_the_jobs_of_alibaba_2026(tmp_path):
+    path = written(
+        tmp_path,
+        "job_info_df.csv",
+        SPOT,
+        "7,13,A10,20,1,1,0,2764799,HP",
+        "8,57,A100-SXM4-80GB,15,2,16,9589663,41060,Spot",
+        "9,57,A10,15,0.1,30,9589664,60,Spot",
+        "10,57,A10,15,0.5,3,9589665,60,Spot",
+    )
+    assert kind_of(path) == "alibaba-2026"
+    trace = read_trace(path)
+    assert trace.jobs == (
+        TraceJob("7", 0.0, 1, 2764799.0, tenant="13"),
+        TraceJob("8", 9589663.0, 32, 41060.0, tenant="57"),
+        TraceJob("9", 9589664.0, 3, 60.0, tenant="57"),  # 0.1 x 30 is 3, not a little more
+        TraceJob("10", 9589665.0, 2, 60.0, tenant="57"),
+    )
+    assert trace.notes == (f"1 of 4 jobs {PARTS}",)
+
+
+TASKS = (
+    "j1,ps,2,Terminated,1000.0,5000.0,600.0,29.3,,",
+    "j1,worker,3,Terminated,1010.0,4010.0,600.0,29.3,50.0,T4",
+    "j1,evaluator,1,Terminated,1500.0,4510.0,600.0,29.3,100.0,T4",
+    "j2,tensorflow,1.0,Failed,900.0,960.0,600.0,29.3,100.0,MISC",
+    "j3,worker,1.0,Running,900.0,,600.0,29.3,100.0,V100",
+    "j4,worker,1.0,Waiting,,,600.0,29.3,100.0,V100",
+)
+
+
+def test_the_tasks_of_alibaba_2020(tmp_path):
+    path = written(tmp_path, "pai_task_table.csv", *TASKS)
+    assert kind_of(path) == "alibaba-2020"
+    trace = read_trace(path)
+    assert trace.jobs == (
+        TraceJob("j2", 900.0, 1, 60.0),
+        TraceJob("j1", 1010.0, 3, 3500.0),  # 3 x 50 % + 100 % is two and a half GPUs
+    )
+    assert trace.notes == (
+        "2 of 4 jobs left out: no GPUs or no run time",
+        f"1 of 2 jobs {PARTS}",
+    )
+
+
+def test_the_jobs_of_alibaba_2020_tell_submissions_and_users(tmp_path):
+    header = "job_name,task_name,inst_num,status,start_time,end_time,plan_cpu,plan_mem,plan_gpu,"
+    path = written(tmp_path, "tasks.csv", f"{header}gpu_type", *TASKS)
+    rows = ["j1,8cb3,ann,Terminated,990.0,5000.0", "j2,9dc4,bob,Failed,,960.0"]
+    written(tmp_path, "pai_job_table.csv", *rows)
+    assert read_trace(path).jobs == (
+        TraceJob("j2", 900.0, 1, 60.0, tenant="bob"),
+        TraceJob("j1", 990.0, 3, 3500.0, tenant="ann"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("header", "row", "message"),
+    [
+        (
+            SENSETIME,
+            "1,u,vc,1,4,1,COMPLETED,yesterday,,,60,0",
+            "line 2: submit_time: must be a time like 2017-10-09 07:01:55, got 'yesterday'",
+        ),
+        (
+            SENSETIME,
+            "1,u,vc,,4,1,COMPLETED,2020-06-09 18:42:00,,,60,0",
+            "line 2: gpu_num: must be a number, got ''",
+        ),
+        (
+            SENSETIME,
+            "1,u,vc,1,4,1,COMPLETED,2020-06-09 18:42:00,,,1:00:00,0",
+            "line 2: duration: must be a number, got '1:00:00'",
+        ),
+        (
+            OPENB,
+            "a,1,1,1,x,,LS,Running,0,9,0",
+            "line 2: gpu_milli: must be a number, got 'x'",
+        ),
+        (
+            SPOT,
+            "7,13,A10,20,1,1.5,0,60,HP",
+            "line 2: worker_num: must be a whole number >= 0, got 1.5",
+        ),
+        (
+            SPOT,
+            "7,13,A10,20,1e300,1e300,0,60,HP",
+            "jobs[0].workers: must be <= 1000000, got 1000000000",
+        ),
+        (SPOT, "7,13,A10,20,1,1,-5,60,HP", "line 2: submit_time: must be a finite number >= 0"),
+    ],
+)
+def test_a_broken_log_of_a_cluster_is_told(tmp_path, header, row, message):
+    assert f": {message}" in told(written(tmp_path, "log.csv", header, row))
+
+
+def test_a_broken_table_of_tasks_is_told(tmp_path):
+    path = written(tmp_path, "t.csv", TASKS[0], "j9,w,one,Failed,1,2,3,4,5,T4")
+    assert told(path) == "t.csv: line 2: inst_num: must be a number, got 'one'"
 
 
 # --- Gavel: "a" does 10 it/s alone, and 16 on two GPUs; "b" 4, and was not measured on two

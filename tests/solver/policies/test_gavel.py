@@ -63,6 +63,35 @@ def test_makespan_gives_time_by_the_work_left():
     assert finishes(run(jobs, world(gpus=1), policy, FREE_RESTARTS)) == [1440, 1080]
 
 
+def test_finish_time_fairness_holds_the_ratios_to_half_of_the_gpu_each():
+    # Alone on half of the GPU they would take 2,160 and 1,440 s. After a's first round the ratio is
+    # 1.05, at shares of .38 and .62; after b's it is 1, half each. Owed over received + 1: .44 and
+    # 1.12, then .69 and .81: b has the second round and the third. In turns b would end at 1,440.
+    jobs = trace((0, 1, 1080, "a"), (0, 1, 720, "b"))
+    policy = policy_named("gavel:objective=finish-time")
+    assert finishes(run(jobs, world(gpus=1), policy, FREE_RESTARTS)) == [1800, 1080]
+
+
+def test_fifo_gives_all_of_the_time_to_the_first():
+    jobs = trace((0, 1, 720, "a"), (0, 1, 720, "a"))
+    found = run(jobs, world(gpus=1), policy_named("gavel:objective=fifo"), FREE_RESTARTS)
+    assert finishes(found) == [720, 1440]
+    where = world(gpus=1, slowdowns=[("a", "a", 1.25, 1.25)])
+    found = run(jobs, where, policy_named("gavel:objective=fifo"), FREE_RESTARTS)
+    assert finishes(found) == [900, 900]
+
+
+def test_a_job_that_fits_nowhere_ends_no_search_for_ratios():
+    data = world(gpus=1, nodes=2).to_data()
+    data["cluster"]["nodes"][1]["gpu"] = {"model": "A100", "memory_mib": 40000.0}
+    data["workloads"]["b"]["memory_mib"] = 30000.0
+    options = Options(restart_s=0.0, node_mtbf_s=200.0, repair_s=100.0)
+    jobs = trace((0, 1, 500, "a"), (0, 1, 500, "b"))
+    policy = policy_named("gavel:objective=finish-time")
+    history = run(jobs, Instance.from_data(data), policy, options)
+    assert all(finish > 0 for finish in finishes(history))
+
+
 def test_throughput_lets_the_better_pair_run_and_the_third_wait():
     # a with c is worth 2 / 1.1, a with b 2 / 1.25. b waits for the next round after they end.
     where = world(

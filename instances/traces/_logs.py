@@ -1,0 +1,166 @@
+"""Logs of GPU clusters that others publish as one CSV file with one row per job.
+
+Each entry of ``LOGS`` names the columns by which a format is recognised and says how a row becomes
+a job. Where a job asks for parts of GPUs, the sum is rounded up to whole ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final, Literal, NamedTuple
+
+from dovetail.instances._tables import Row, read_csv
+from dovetail.instances.errors import InputError
+from dovetail.instances.traces._left_out import left_out, rounded_up, whole
+from dovetail.instances.traces._moments import moment
+from dovetail.instances.traces.trace import Trace, TraceJob
+
+
+class Log(NamedTuple):
+    """How the rows of a format are read.
+
+    Attributes
+    ----------
+    columns : tuple of str
+        Those that the header must have.
+    arrival : str
+        The column of the arrival; rows in which it is empty are left out.
+    gpus, duration_s : callable
+        The GPUs that a row asks for, and the seconds it ran; 0 where it did not.
+    job, tenant : str
+        Columns of the name (``job-LINE`` where there is none) and of whose the job is.
+    dated : bool
+        Whether arrivals are local times, not seconds.
+    priority : callable
+        ``batch`` or ``latency``.
+    """
+
+    columns: tuple[str, ...]
+    arrival: str
+    gpus: Callable[[Row], float]
+    duration_s: Callable[[Row], float]
+    job: str | None = None
+    tenant: str | None = None
+    dated: bool = False
+    priority: Callable[[Row], Literal["batch", "latency"]] = lambda _: "batch"
+
+
+def _span(start: str, end: str) -> Callable[[Row], float]:
+    """Return a function of a row: the seconds between two columns, 0 where one is empty."""
+
+    def seconds(row: Row) -> float:
+        if not (row.values[start].strip() and row.values[end].strip()):
+            return 0.0
+        return max(0.0, row.number(end) - row.number(start))
+
+    return seconds
+
+
+_POD_TIMES: Final = ("creation_time", "scheduled_time", "deletion_time")
+
+LOGS: Final[Mapping[str, Log]] = MappingProxyType(
+    {
+        # Microsoft's Philly as kept by AdaptDL: petuum/adaptdl, branch osdi21-artifact.
+        "philly": Log(
+            columns=("timestamp", "duration", "num_gpus", "cluster"),
+            arrival="timestamp",
+            gpus=lambda row: row.count("num_gpus", least=0),
+            duration_s=lambda row: row.number("duration"),
+            tenant="cluster",
+            dated=True,
+        ),
+        # SenseTime's Helios (Hu et al., SC 2021): S-Lab-System-Group/HeliosData, cluster_log.csv.
+        "helios": Log(
+            columns=("job_id", "vc", "gpu_num", "state", "submit_time", "duration"),
+            arrival="submit_time",
+            gpus=lambda row: row.count("gpu_num", least=0),
+            duration_s=lambda row: row.number("duration"),
+            job="job_id",
+            tenant="vc",
+            dated=True,
+        ),
+        # Weng et al., FGD (USENIX ATC 2023): cluster-trace-gpu-v2023, openb_pod_list_*.csv.
+        "alibaba-2023": Log(
+            columns=("name", "num_gpu", "gpu_milli", "qos", *_POD_TIMES),
+            arrival="creation_time",
+            gpus=lambda row: row.count("num_gpu", least=0) * row.number("gpu_milli") / 1000,
+            duration_s=_span("scheduled_time", "deletion_time"),
+            job="name",
+            priority=lambda row: "latency" if row.values["qos"] == "LS" else "batch",
+        ),
+        # Yang et al., Prism (NSDI 2025): cluster-trace-gpu-v2025, disaggregated_DLRM_trace.csv.
+        "alibaba-2025": Log(
+            columns=("instance_sn", "role", "app_name", "gpu_request", *_POD_TIMES),
+            arrival="creation_time",
+            gpus=lambda row: row.number("gpu_request"),
+            duration_s=_span("scheduled_time", "deletion_time"),
+            job="instance_sn",
+            tenant="app_name",
+            priority=lambda _: "latency",
+        ),
+        # Duan et al., GFS (ASPLOS 2026): cluster-trace-v2026-spot-gpu, job_info_df.csv.
+        "alibaba-2026": Log(
+            columns=(
+                *("job_name", "organization", "gpu_request", "worker_num"),
+                *("submit_time", "duration", "job_type"),
+            ),
+            arrival="submit_time",
+            gpus=lambda row: row.number("gpu_request") * row.count("worker_num", least=0),
+            duration_s=lambda row: row.number("duration"),
+            job="job_name",
+            tenant="organization",
+        ),
+    }
+)
+
+
+def log_of(columns: set[str]) -> str | None:
+    """Return the format of a header, None where it is of none of these."""
+    return next((kind for kind, log in LOGS.items() if columns.issuperset(log.columns)), None)
+
+
+def read_log(path: Path, name: str, kind: str) -> Trace:
+    """Return the trace; where arrivals are times of day, it begins with the first of them."""
+    log = LOGS[kind]
+    rows = list(read_csv(path, log.columns))
+    arrivals = _arrivals(rows, log)
+    jobs, parts = [], 0
+    for row, arrival_s in zip(rows, arrivals, strict=True):
+        (workers, in_parts), duration_s = whole(log.gpus(row)), log.duration_s(row)
+        if workers == 0 or duration_s == 0 or arrival_s is None:
+            continue
+        parts += in_parts
+        jobs.append(
+            TraceJob(
+                id=row.text(log.job) if log.job else f"job-{row.line}",
+                arrival_s=arrival_s,
+                workers=workers,
+                duration_s=duration_s,
+                tenant=row.text(log.tenant) if log.tenant else None,
+                priority=log.priority(row),
+            )
+        )
+    notes = (*left_out(len(rows) - len(jobs), len(rows)), *rounded_up(parts, len(jobs)))
+    return Trace.of(name, jobs, notes)
+
+
+def _arrivals(rows: Sequence[Row], log: Log) -> list[float | None]:
+    """Return the arrival of each row in seconds, None where it is unknown."""
+    if not log.dated:
+        known = (row.values[log.arrival].strip() for row in rows)
+        return [
+            row.number(log.arrival) if at else None for row, at in zip(rows, known, strict=True)
+        ]
+    moments = [_moment(row, log) for row in rows]
+    start = min(moments, default=datetime.min)
+    return [(at - start).total_seconds() for at in moments]
+
+
+def _moment(row: Row, log: Log) -> datetime:
+    try:
+        return moment(row.values[log.arrival])
+    except InputError as error:
+        raise row.broken(log.arrival, error.rule) from None

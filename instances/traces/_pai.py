@@ -1,0 +1,102 @@
+"""Alibaba's Platform for AI, July and August 2020 (Weng et al., MLaaS in the Wild, NSDI 2022).
+
+Source: ``pai_task_table.csv`` of ``cluster-trace-gpu-v2020`` in the repository
+``alibaba/clusterdata``. It has no header and one row per task; a job has one task or several
+(``ps``, ``worker``, ...), each with a number of instances and the percentage of a GPU that one
+instance asks for. ``pai_job_table.csv`` has one row per job: when it was submitted and by whom.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from dovetail.instances._tables import Row, read_headless
+from dovetail.instances.traces._left_out import left_out, rounded_up, whole
+from dovetail.instances.traces.trace import Trace, TraceJob
+
+TASK_COLUMNS: Final = (
+    *("job_name", "task_name", "inst_num", "status", "start_time", "end_time"),
+    *("plan_cpu", "plan_mem", "plan_gpu", "gpu_type"),
+)
+STATUSES: Final = ("Terminated", "Failed", "Running", "Waiting")
+_JOB_TABLE: Final = "pai_job_table.csv"
+_JOB_COLUMNS: Final = ("job_name", "inst_id", "user", "status", "start_time", "end_time")
+
+
+class _Task(NamedTuple):
+    """A task that ran on GPUs."""
+
+    gpus: float
+    start_s: float
+    end_s: float
+
+
+class _Submission(NamedTuple):
+    """When a job was submitted, None where the table does not say, and by whom."""
+
+    at_s: float | None
+    user: str
+
+
+def is_task_table(first: Sequence[str]) -> bool:
+    """Tell whether a file is the table of tasks by the cells of its first line."""
+    return len(first) == len(TASK_COLUMNS) and (
+        first[3] in STATUSES or tuple(first) == TASK_COLUMNS
+    )
+
+
+def read_pai(path: Path, name: str) -> Trace:
+    """Return the trace; a job asks for the GPUs of all its tasks, rounded up.
+
+    It arrives when it was submitted and its tenant is its user if the table of jobs lies in the
+    same folder. Otherwise it arrives when its first task on GPUs started.
+    """
+    tasks: dict[str, list[_Task]] = defaultdict(list)
+    for row in _rows(path, TASK_COLUMNS):
+        tasks[row.text("job_name")] += _ran(row)
+    submitted = _submissions(path)
+    jobs, parts = [], 0
+    for job, ran in tasks.items():
+        if not ran:
+            continue
+        workers, in_parts = whole(sum(task.gpus for task in ran))
+        start_s, end_s = min(task.start_s for task in ran), max(task.end_s for task in ran)
+        at_s, user = submitted.get(job, (None, None))
+        parts += in_parts
+        arrival_s = start_s if at_s is None else at_s
+        jobs.append(TraceJob(job, arrival_s, workers, end_s - start_s, tenant=user))
+    notes = (*left_out(len(tasks) - len(jobs), len(tasks)), *rounded_up(parts, len(jobs)))
+    return Trace.of(name, jobs, notes)
+
+
+def _ran(row: Row) -> Iterator[_Task]:
+    """Yield the task of a row if it had GPUs for some time."""
+    gpus = (_known(row, "inst_num") or 0.0) * (_known(row, "plan_gpu") or 0.0) / 100
+    start_s, end_s = _known(row, "start_time"), _known(row, "end_time")
+    if gpus and start_s and end_s and end_s > start_s:
+        yield _Task(gpus, start_s, end_s)
+
+
+def _submissions(path: Path) -> dict[str, _Submission]:
+    """Return what the table of jobs in the same folder says of each, nothing if it is not there."""
+    packed = path.with_name(f"{_JOB_TABLE}.gz")
+    place = packed if packed.is_file() else path.with_name(_JOB_TABLE)
+    if not place.is_file():
+        return {}
+    return {
+        row.text("job_name"): _Submission(_known(row, "start_time") or None, row.text("user"))
+        for row in _rows(place, _JOB_COLUMNS)
+    }
+
+
+def _rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
+    """Yield the rows; some copies of the files have a header."""
+    return (row for row in read_headless(path, columns) if row.values[columns[0]] != columns[0])
+
+
+def _known(row: Row, column: str) -> float | None:
+    """Return a number, None where the cell is empty."""
+    return row.number(column) if row.values[column].strip() else None

@@ -1,0 +1,160 @@
+"""FGD: each job goes where it leaves the fewest fragments for the jobs that are likely to come."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from dovetail.formulations.arrays import Bools, Floats
+from dovetail.formulations.rules import room_mib
+from dovetail.solver.policies.draft import Draft
+from dovetail.solver.policies.policy import NOTHING, Decision
+from dovetail.solver.policies.queues import Queue, by_arrival
+from dovetail.solver.policies.rooms import Rooms, by_node
+from dovetail.solver.policies.state import Job, State
+
+_SPANNING = 1e6
+"""Dearer than any fragmentation: a node on which only a part of a gang fits."""
+
+_Task = tuple[int, int]
+"""What makes jobs alike for the mix: workload and workers."""
+
+
+@dataclass
+class Fgd:
+    """Fragmentation gradient descent: the least growth of the expected fragmentation.
+
+    Source: Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with
+    Fragmentation Gradient Descent" (USENIX ATC 2023): the fragmentation measure and the algorithm
+    FGD, in the form of the authors' public simulator. The fragmentation of a node for a task is
+    what is left of those of its GPUs on which the task has no room; it is all that is left of the
+    node if the task does not fit on it. Its expectation is taken over the mix of tasks. A job goes
+    to the node, and there to the GPU, where the expectation grows least.
+
+    A GPU here has memory and ``max_jobs_per_gpu`` places, in place of the paper's thousandths of a
+    GPU, which jobs of this model do not ask for: what is left of a GPU is the part of its memory
+    that is free, and a task has room where its memory and a place are free. CPUs are not modelled.
+    The mix is that of the jobs that have arrived so far, by workload and GPUs. Slowdowns are not
+    looked at.
+
+    A gang goes to one node if one holds it, otherwise to few nodes; its workers may share GPUs
+    with different co-runners. Jobs are tried in the order of arrival; the ones behind a job that
+    does not fit may pass it, as in Kubernetes.
+    """
+
+    _queue: Queue = field(init=False, repr=False, default_factory=partial(Queue, by_arrival))
+    _mix: Counter[_Task] = field(init=False, repr=False, default_factory=Counter)
+    _last: int = field(init=False, repr=False, default=-1)
+
+    def decide(self, state: State) -> Decision:
+        """Start every job of the queue that has room somewhere."""
+        if not state.pending:
+            return NOTHING
+        self._count(state)
+        draft = Draft(state)
+        rooms = Rooms(draft)
+        fragments = Fragments(draft, self._mix)
+        for job in self._queue.jobs(state):
+            if not rooms:
+                break
+            gpus = [gpu for alike in rooms.open_to(job) for gpu in alike]
+            chosen = _least_growth(draft, fragments, job, gpus)
+            if chosen is not None:
+                rooms.start(job, chosen)
+                fragments.take(job, chosen)
+        return draft.decision()
+
+    def _count(self, state: State) -> None:
+        """Add the jobs that have arrived since the last time to the mix."""
+        jobs = [*state.running.values(), *state.pending.values()]
+        new = [job for job in jobs if job.number > self._last]
+        self._mix.update((job.workload, job.workers) for job in new)
+        self._last = max((job.number for job in new), default=self._last)
+
+
+class Fragments:
+    """What is left of GPUs, and how much of it a mix of tasks cannot use.
+
+    Parameters
+    ----------
+    draft : Draft
+        What is on the GPUs at first.
+    mix : Counter of (workload, workers)
+        How often each task comes.
+    """
+
+    def __init__(self, draft: Draft, mix: Counter[_Task]) -> None:
+        state, machines = draft.state, draft.state.machines
+        self._state = state
+        self._room_mib = np.array([room_mib(memory) for memory in machines.memory_mib])
+        self._places = np.full(len(machines), machines.rules.max_jobs_per_gpu)
+        self._free_mib = self._room_mib.copy()
+        for job, gpus in draft.placed():
+            self.take(job, gpus)
+        self._node = np.array(machines.node)
+        self._first = np.array([gpus[0] for gpus in machines.node_gpus])
+        self._size = np.array([len(gpus) for gpus in machines.node_gpus])
+        self._place_on_node = np.arange(len(machines)) - self._first[self._node]
+        self._need_mib = np.array([state.modes[workload][0].memory_mib for workload, _ in mix])
+        self._workers = np.array([workers for _, workers in mix])
+        self._part = np.array([*mix.values()]) / mix.total()
+
+    def take(self, job: Job, gpus: Sequence[int]) -> None:
+        """Count a job in."""
+        self._free_mib[list(gpus)] -= self._state.needs_mib(job)
+        self._places[list(gpus)] -= 1
+
+    def growth(self, job: Job, joined: Bools) -> Floats:
+        """Return by how much a job would raise the expected fragmentation of each node.
+
+        ``joined`` are the GPUs, on all nodes, on which it would be.
+        """
+        return self._expected(self._state.needs_mib(job), joined) - self._expected()
+
+    def growth_by_gpu(self, job: Job) -> Floats:
+        """Return by how much a worker of a job on each GPU would raise it for the GPU's node."""
+        found, before = np.zeros(len(self._node)), self._expected()
+        for place in range(int(self._size.max())):
+            joined = self._place_on_node == place
+            after = self._expected(self._state.needs_mib(job), joined)
+            found[joined] = (after - before)[self._node[joined]]
+        return found
+
+    def _expected(self, need_mib: float = 0.0, joined: Bools | bool = False) -> Floats:
+        """Return the expected fragmentation of each node, in GPUs, if a job joined some GPUs."""
+        free, places = self._free_mib - need_mib * joined, self._places - joined
+        left = free / self._room_mib
+        has_room = ((places > 0) & (self._need_mib[:, None] <= free)).astype(np.float64)
+        fits = self._by_node(has_room) >= np.minimum(self._workers[:, None], self._size)
+        usable = fits * self._by_node(has_room * left)
+        return np.asarray(self._by_node(left) - self._part @ usable, dtype=np.float64)
+
+    def _by_node(self, of_gpus: Floats) -> Floats:
+        """Return sums over the GPUs of each node, which are next to each other."""
+        return np.add.reduceat(of_gpus, self._first, axis=-1)
+
+
+def _least_growth(
+    draft: Draft, fragments: Fragments, job: Job, gpus: list[int]
+) -> list[int] | None:
+    """Return the GPUs for a whole gang, of those open to it, None if they are too few."""
+    if len(gpus) < job.workers:
+        return None
+    growth = fragments.growth_by_gpu(job).tolist()
+    on_node: dict[int, list[int]] = defaultdict(list)
+    for gpu in sorted(gpus, key=lambda gpu: (growth[gpu], gpu)):
+        on_node[draft.state.machines.node[gpu]].append(gpu)
+    joined = np.zeros(len(draft.state.machines), dtype=np.bool_)
+    for best in on_node.values():
+        joined[best[: job.workers]] = True
+    whole = fragments.growth(job, joined).tolist()
+
+    def cost(node: int) -> float:
+        count = len(on_node[node])
+        return whole[node] if count >= job.workers else _SPANNING - count
+
+    return by_node(draft, job, gpus, cost, growth.__getitem__)
