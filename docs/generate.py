@@ -737,7 +737,9 @@ def _changes() -> str:
 
 def _states() -> str:
     listed = ", ".join(f"`{state.value}`" for state in JobState)
-    return f"### JobState\n\nOne of {listed}: [live mode](../explanation/live.md#the-life-of-a-job).\n"
+    return (
+        f"### JobState\n\nOne of {listed}: [live mode](../explanation/live.md#the-life-of-a-job).\n"
+    )
 
 
 def policies_page() -> str:

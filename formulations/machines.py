@@ -63,9 +63,10 @@ class Machines:
         """The number of each GPU by its id."""
         return {gpu: k for k, gpu in enumerate(self.gpu_ids)}
 
-    def node_of(self, gpu: str) -> int:
-        """Return the index of a GPU's node."""
-        return self.node[self.number[gpu]]
+    @cached_property
+    def node_of(self) -> Mapping[str, int]:
+        """The index of each GPU's node by the GPU's id."""
+        return dict(zip(self.gpu_ids, self.node, strict=True))
 
     @cached_property
     def kind(self) -> list[int]:

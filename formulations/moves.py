@@ -137,8 +137,8 @@ class _Mover:
                 held[number, tuple(map(self._running, self._residents(gpu)))].append(gpu)
         node_of = self._before.machines.node_of
         for gpus in held.values():
-            on_node = Counter(map(node_of, gpus))
-            gpus.sort(key=lambda gpu: -on_node[node_of(gpu)])
+            on_node = Counter(node_of[gpu] for gpu in gpus)
+            gpus.sort(key=lambda gpu: -on_node[node_of[gpu]])
         return dict(_most_kept(wanted, held))
 
     def exchanged(self, settled: Mapping[str, int]) -> Mapping[int, int]:

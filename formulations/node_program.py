@@ -64,7 +64,7 @@ class NodeProgram:
         for k in np.flatnonzero(x[self.first : self.first + len(self.group)]).tolist():
             group, node = int(self.group[k]), int(self.node[k])
             gpus = free[int(self._groups.gpu_class[group])]
-            here = [gpu for gpu in gpus if node_of(gpu) == node][: int(x[self.first + k])]
+            here = [gpu for gpu in gpus if node_of[gpu] == node][: int(x[self.first + k])]
             for gpu in here:
                 gpus.remove(gpu)
                 found[gpu] = group
@@ -185,5 +185,5 @@ def _gpus_by_node(groups: Groups) -> Floats:
     found = np.zeros((len(groups.round.classes), len(machines.node_ids)))
     for k, gpu_class in enumerate(groups.round.classes):
         for gpu in gpu_class.gpus:
-            found[k, machines.node_of(gpu)] += 1
+            found[k, machines.node_of[gpu]] += 1
     return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from itertools import chain
+from itertools import chain, groupby
 
 import numpy as np
 
@@ -45,12 +45,12 @@ class _Packer:
             self._left[group] -= 1
         self._machines = groups.round.machines
         self._free: dict[int, dict[int, list[str]]] = {}
-        node, number = self._machines.node, self._machines.number
         for index in dict.fromkeys(groups.gpu_class[np.flatnonzero(counts)].tolist()):
             by_node: dict[int, list[str]] = defaultdict(list)
-            for gpu in groups.round.classes[index].gpus:
-                if gpu not in settled:
-                    by_node[node[number[gpu]]].append(gpu)
+            gpus = groups.round.classes[index].gpus
+            free = [gpu for gpu in gpus if gpu not in settled] if settled else gpus
+            for node, of_node in groupby(free, self._machines.node_of.__getitem__):
+                by_node[node] += of_node
             self._free[index] = by_node
 
     def pack(self) -> Mapping[str, int]:
@@ -79,7 +79,7 @@ class _Packer:
     def _pack(self, wanted: Sequence[int]) -> None:
         """Give the groups of one gang their GPUs, beside those that some have already."""
         node_of = self._machines.node_of
-        nodes = {node_of(gpu) for gpu, group in self._placed.items() if group in wanted}
+        nodes = {node_of[gpu] for gpu, group in self._placed.items() if group in wanted}
         while needed := self._needed(wanted):
             node = self._best_node(needed, nodes)
             nodes.add(node)

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -278,25 +278,26 @@ class Round:
     def classes(self) -> tuple[GpuClass, ...]:
         """The classes of interchangeable GPUs, in the order of their first GPU."""
         machines, residents = self.machines, self.residents
-        ids, kind, until_s = machines.gpu_ids, machines.kind, self.until_s
-        members: dict[tuple[int, int, float], list[str]] = defaultdict(list)
-        nobody: tuple[Resident, ...] = ()
-        for gpu in range(len(machines)) if self.gpus is None else self.gpus:
-            name = ids[gpu]
-            # GPUs with the same residents have one tuple of them, whose hash would take longer.
-            held = id(residents.get(name, nobody))
-            members[kind[gpu], held, until_s.get(gpu, np.inf)].append(name)
-        first = (gpus[0] for gpus in members.values())
-        closed = self._closed_gpus([gpu for gpu in first if gpu in residents])
+        gpus = np.arange(len(machines)) if self.gpus is None else np.array(self.gpus, np.int64)
+        held, until_s = np.zeros(len(machines), np.int64), np.full(len(machines), np.inf)
+        for name, there in residents.items():
+            # GPUs with the same residents have one tuple of them.
+            held[machines.number[name]] = id(there)
+        for gpu, moment_s in self.until_s.items():
+            until_s[gpu] = moment_s
+        runs = _alike(np.array(machines.kind, np.int64)[gpus], held[gpus], until_s[gpus])
+        members = [gpus[run] for run in runs]
+        named = [tuple([machines.gpu_ids[gpu] for gpu in part.tolist()]) for part in members]
+        closed = self._closed_gpus([names[0] for names in named if names[0] in residents])
         return tuple(
             GpuClass(
-                *machines.kinds[kind],
-                residents.get(gpus[0], ()),
-                tuple(gpus),
-                gpus[0] not in residents or closed.isdisjoint(gpus),
-                until,
+                *machines.kinds[machines.kind[part[0]]],
+                residents.get(names[0], ()),
+                names,
+                names[0] not in residents or closed.isdisjoint(names),
+                float(until_s[part[0]]),
             )
-            for (kind, _, until), gpus in members.items()
+            for part, names in zip(members, named, strict=True)
         )
 
     @cached_property
@@ -490,3 +491,19 @@ def _running_in(ways: Sequence[Mode], batch: Batch | None, sub_batch: int | None
         return ways
     held = batch.size if sub_batch is None else sub_batch
     return [mode for mode in ways if mode.sub_batch == held]
+
+
+def _alike(*columns: NDArray[Any]) -> list[Ints]:
+    """Return the positions at which all columns agree, in the order of the first of each."""
+    code = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        values, of = np.unique(column, return_inverse=True)
+        code = code * len(values) + of
+    _, first, of, count = np.unique(
+        code, return_index=True, return_inverse=True, return_counts=True
+    )
+    by_first = np.argsort(first)
+    rank = np.empty_like(by_first)
+    rank[by_first] = np.arange(len(by_first))
+    positions = np.argsort(rank[of], kind="stable")
+    return np.split(positions, np.cumsum(count[by_first])[:-1]) if len(positions) else []

@@ -59,12 +59,11 @@ class Draft:
 
     def idle_gpus(self) -> list[int]:
         """Return all idle GPUs, in the order of the file."""
-        node, down = self.state.machines.node, self.state.down
-        return [
-            gpu
-            for gpu, held in enumerate(self.state.residents)
-            if not self._changed.get(gpu, held) and node[gpu] not in down
-        ]
+        idle = [gpu for gpu, held in enumerate(self.state.residents) if not held]
+        if not self._changed and not self.state.down:
+            return idle
+        freed = [gpu for gpu in self._changed if self.state.residents[gpu]]
+        return sorted(gpu for gpu in [*idle, *freed] if self.is_idle(gpu))
 
     def idle_on(self, node: int) -> list[int]:
         """Return the idle GPUs of a node, in the order of the file."""
