@@ -291,7 +291,7 @@ class Round:
         closed = self._closed_gpus([names[0] for names in named if names[0] in residents])
         return tuple(
             GpuClass(
-                *machines.kinds[machines.kind[part[0]]],
+                *machines.kinds[machines.kind[int(part[0])]],
                 residents.get(names[0], ()),
                 names,
                 names[0] not in residents or closed.isdisjoint(names),
